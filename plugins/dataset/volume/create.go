@@ -124,8 +124,8 @@ func (c *call) fill(
 	}
 	d, err := e.Get(ctx, rec.dataset())
 	if err == nil && d.Usage.Data > v.Spec.Data {
-		err = fmt.Errorf("snapshot %s of volume %s has %d bytes, and the new volume would have %d: use a larger capacity",
-			v.Clone.Snapshot, v.Clone.Volume, d.Usage.Data, v.Spec.Data)
+		err = fmt.Errorf("snapshot %s of volume %s has %d bytes, and the new volume would have %d: %w",
+			v.Clone.Snapshot, v.Clone.Volume, d.Usage.Data, v.Spec.Data, engine.ErrTooSmall)
 	}
 	return path, err
 }

@@ -62,7 +62,7 @@ func (c *call) delete(ctx context.Context) error {
 			return err
 		}
 	case !errors.Is(err, engine.ErrNotFound):
-		return err
+		return reason(ctx, e, err)
 	case rec.OnDelete == "destroy": // it may be half destroyed
 		if err := e.Destroy(ctx, rec.dataset()); err != nil {
 			return err

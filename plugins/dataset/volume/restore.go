@@ -4,6 +4,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
-		return nil, err
+		return nil, reason(ctx, e, err)
 	}
 	if changed := c.changes(rec); len(changed) > 0 {
 		if fileErr != nil {
@@ -52,6 +53,14 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 		}
 	}
 	return c.mount(ctx, e, rec, d)
+}
+
+// reason is why a dataset is not available, in better words where Check has some.
+func reason(ctx context.Context, e *engine.Engine, err error) error {
+	if errors.Is(err, engine.ErrUnavailable) {
+		return cmp.Or(e.Check(ctx), err)
+	}
+	return err
 }
 
 func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engine.Dataset) (*Volume, error) {
@@ -74,13 +83,16 @@ func (c *call) changes(rec *record) (names []string) {
 		}
 	}
 	for name := range rec.Parameters {
-		if _, there := c.Parameters[name]; !there {
+		if _, there := c.Parameters[name]; !there && !slices.Contains(origins, name) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	return names
 }
+
+// origins are the parameters that mean nothing once the volume is there.
+var origins = []string{"clone_from", engine.Adopt}
 
 // changeable are the parameters that a volume may get anew.
 var changeable = []string{"capacity", "uid", "gid", "mode", "snapshots"}

@@ -1,0 +1,166 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// ready waits until the volume is, and returns where it is.
+func (n *node) ready(t testing.TB, id string) *api.HostVolume {
+	t.Helper()
+	var vol *api.HostVolume
+	testsupport.Within(t, time.Minute, func() error {
+		var err error
+		if vol, _, err = n.Client().HostVolumes().Get(id, nil); err != nil {
+			return err
+		}
+		if vol.State != api.HostVolumeStateReady {
+			return fmt.Errorf("the volume is %s", vol.State)
+		}
+		return nil
+	})
+	return vol
+}
+
+// knows waits until the node has exactly these volumes: what the agent itself found.
+func (n *node) knows(t testing.TB, names ...string) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		info, _, err := n.Client().Nodes().Info(n.id(), nil)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if _, there := info.HostVolumes[name]; !there {
+				return fmt.Errorf("volume %s is not there", name)
+			}
+		}
+		if len(info.HostVolumes) != len(names) {
+			return fmt.Errorf("there are %d volumes, not %d", len(info.HostVolumes), len(names))
+		}
+		return nil
+	})
+}
+
+func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
+	v.PluginID, v.Namespace = "dataset", "default"
+	v.RequestedCapabilities = []*api.HostVolumeCapability{{
+		AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
+	got, _, err := n.Client().HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return got.Volume, nil
+}
+
+// Volumes outlive the agent, the plugin's file and the operator's mistakes.
+func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	classes := strings.ReplaceAll(pool(t, "btrfs", "fast"), class, `
+  max_capacity     = "256MiB"
+  default_capacity = "64MiB"
+  allow            = ["uid"]
+`)
+	_, root, _ := strings.Cut(classes, `root    = "`)
+	root, _, _ = strings.Cut(root, `"`)
+	n := newNode(t, nodeOptions{classes: classes})
+	file := filepath.Join(n.HostVolumePluginDir(), "dataset.hcl")
+	again := func(kill bool) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		stop := n.Stop
+		if kill {
+			stop = n.Kill
+		}
+		must.NoError(t, stop(ctx))
+		n.restart(t)
+	}
+
+	fast := func(name string) *api.HostVolume {
+		return &api.HostVolume{Name: name, Parameters: map[string]string{"class": "fast", "uid": "1234"}}
+	}
+	vol, err := n.createVolume(fast("data"))
+	must.NoError(t, err)
+	must.Eq(t, 64*mib, vol.CapacityBytes)
+	path := n.ready(t, vol.ID).HostPath
+	must.True(t, strings.HasPrefix(path, root+"/default/"))
+	write := func(text string) { must.NoError(t, os.WriteFile(filepath.Join(path, "a"), []byte(text), 0o644)) }
+	read := func() string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(path, "a"))
+		must.NoError(t, err)
+		return string(text)
+	}
+	write("first")
+
+	// what an operator or a submitter gets wrong is one sentence, which the submitter sees
+	refused := func(v *api.HostVolume, want string) {
+		t.Helper()
+		_, err := n.createVolume(v)
+		must.ErrorContains(t, err, want)
+	}
+	wrong := fast("wrong")
+	wrong.Parameters["class"] = "fats"
+	refused(wrong, `class "fats" does not exist on this node: use "fast"`)
+	wrong = fast("wrong")
+	wrong.RequestedCapacityMaxBytes = 1 << 40
+	refused(wrong, `a capacity of 1TiB is more than class "fast" allows: use at most 256MiB`)
+
+	// the agent is killed, and has it when it is back
+	again(true)
+	n.knows(t, "data")
+	must.Eq(t, path, n.ready(t, vol.ID).HostPath)
+	must.Eq(t, "first", read())
+
+	// the plugin's file is replaced while there are volumes, and the operator makes a mistake
+	write("second")
+	must.NoError(t, n.ReplacePlugin(t.Context(), dataset))
+	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { backend = "xfs" root = "/srv" }`), 0o644))
+	again(false)
+	n.knows(t, "data")
+	must.Eq(t, "second", read())
+	refused(fast("other"), `class "slow": backend "xfs" is not known: use "zfs" or "btrfs"`)
+
+	// its capacity changes, when the file is right again
+	larger := fast("data")
+	larger.ID, larger.NodeID, larger.RequestedCapacityMaxBytes = vol.ID, vol.NodeID, 128*mib
+	refused(larger, `backend "xfs" is not known`)
+	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
+	vol, err = n.createVolume(larger)
+	must.NoError(t, err)
+	must.Eq(t, 128*mib, vol.CapacityBytes)
+	must.Eq(t, "second", read())
+	larger.RequestedCapacityMaxBytes = 512 * mib
+	refused(larger, `a capacity of 512MiB is more than class "fast" allows: use at most 256MiB`)
+
+	// it goes to the trash
+	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)
+	must.NoError(t, err)
+	must.False(t, testsupport.Exists(path))
+	trash, err := filepath.Glob(filepath.Join(root, ".trash", vol.ID+".*Z", "a"))
+	must.NoError(t, err)
+	must.SliceLen(t, 1, trash)
+	text, err := os.ReadFile(trash[0])
+	must.NoError(t, err)
+	must.Eq(t, "second", string(text))
+	again(false)
+	n.knows(t)
+	records, err := filepath.Glob(filepath.Join(n.DataDir(), "host_volumes", ".outrider", "*"))
+	must.NoError(t, err)
+	must.SliceEmpty(t, records)
+}

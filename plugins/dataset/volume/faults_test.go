@@ -1,0 +1,374 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+func TestFaults(t *testing.T) {
+	each(t, map[string]func(*testing.T, *node){
+		"killed at a step of create":      killedInCreate,
+		"killed at a step of delete":      killedInDelete,
+		"killed at a step of a change":    killedInChange,
+		"killed at a command":             killedAtCommands,
+		"killed at any moment":            killedAtAnyMoment,
+		"tried again with another id":     triedAgain,
+		"the record is cut off":           cutOff,
+		"the directory is not root's own": notOwn,
+	})
+}
+
+// killed makes a call that is killed at a step.
+func (n *node) killed(step, operation string, r request) {
+	n.t.Helper()
+	r.env = []string{killAt + "=" + step}
+	must.Eq(n.t, -1, n.call(operation, r).exit, must.Sprintf("it was not killed at %q", step))
+}
+
+func killedInCreate(t *testing.T, n *node) {
+	n.file(`on_delete = "destroy"`)
+	for _, step := range []string{"written", "filled", "owned", "ready"} {
+		r := volume("uid", "1234", "mode", "0750")
+		n.killed(step, "create", r)
+		got := n.create(r)
+		must.Eq(t, 32*mib, got.Bytes)
+		hasOwner(t, got.Path, 1234, 0, 0o750)
+		n.only(r)
+		n.delete(r)
+		n.only(request{})
+
+		n.killed(step, "create", r)
+		n.delete(r)
+		n.only(request{})
+	}
+}
+
+func killedInDelete(t *testing.T, n *node) {
+	for _, policy := range []string{"destroy", "trash"} {
+		n.file(`on_delete = "` + policy + `"`)
+		for _, step := range []string{"unused", "removed"} {
+			before := len(n.inTrash())
+			r := volume()
+			n.create(r)
+			n.killed(step, "delete", r)
+			if step == "unused" { // Nomad has it still, should the agent start now
+				n.create(r)
+				n.killed(step, "delete", r)
+			}
+			n.delete(r)
+			must.SliceEmpty(t, n.records())
+			if policy == "trash" {
+				before++
+			}
+			must.SliceLen(t, before, n.inTrash())
+		}
+	}
+}
+
+func killedInChange(t *testing.T, n *node) {
+	r := volume("uid", "1")
+	path := n.create(r).Path
+	next := r.with("uid", "2")
+	next.max = 64 * mib
+	n.killed("resized", "create", next)
+	must.Eq(t, 64*mib, n.create(r).Bytes) // as an agent that starts: no change, and it is there
+	hasOwner(t, path, 1, 0, 0o755)
+	must.Eq(t, 64*mib, n.create(next).Bytes)
+	hasOwner(t, path, 2, 0, 0o755)
+	n.only(next)
+}
+
+// killedAtCommands kills the plugin before and after each command of the file system.
+func killedAtCommands(t *testing.T, n *node) {
+	dir := t.TempDir()
+	set := func(name string, number int) {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(strconv.Itoa(number)), 0o600))
+	}
+	wrapper := filepath.Join(dir, filepath.Base(n.pool.Program))
+	must.NoError(t, os.WriteFile(wrapper, fmt.Appendf(nil, `#!/bin/sh
+n=$(($(cat %[1]s/count) + 1))
+echo $n > %[1]s/count
+if [ $n = $(cat %[1]s/before) ]; then kill -9 $PPID; exit 1; fi
+%[2]s "$@"
+code=$?
+if [ $n = $(cat %[1]s/after) ]; then kill -9 $PPID; fi
+exit $code
+`, dir, n.pool.Program), 0o755))
+	never := func() {
+		set("count", 0)
+		set("before", 0)
+		set("after", 0)
+	}
+	program := n.pool.Program
+	n.pool.Program = wrapper
+	defer func() { n.pool.Program = program }()
+	for _, c := range []struct{ operation, policy string }{
+		{"create", "destroy"}, {"delete", "destroy"}, {"delete", "trash"},
+	} {
+		n.file(`on_delete = "` + c.policy + `"`)
+		for _, when := range []string{"before", "after"} {
+			for number := 1; ; number++ {
+				r := volume("uid", "1234")
+				never()
+				if c.operation == "delete" {
+					put(t, n.create(r).Path, "a", "text")
+				}
+				set("count", 0)
+				set(when, number)
+				got := n.call(c.operation, r)
+				never()
+				if got.exit == 0 { // it takes fewer commands
+					t.Logf("%s (%s): killed %s each of %d commands", c.operation, c.policy, when, number-1)
+					must.True(t, number > 1 || c.policy == "trash")
+					n.delete(r)
+					break
+				}
+				must.Less(t, 40, number)
+				must.Eq(t, -1, got.exit, must.Sprint(got))
+				if c.operation == "create" {
+					hasOwner(t, n.create(r).Path, 1234, 0, 0o755)
+					n.onlyBesidesTrash(r)
+				}
+				n.delete(r)
+				n.onlyBesidesTrash(request{})
+			}
+		}
+	}
+}
+
+// killedAtAnyMoment kills the plugin after a time, which is often between two system calls of the engine.
+func killedAtAnyMoment(t *testing.T, n *node) {
+	n.file(`on_delete = "trash"`)
+	start := time.Now()
+	r := volume("uid", "1234")
+	n.create(r)
+	whole := time.Since(start)
+	n.delete(r)
+	killed := map[string]int{}
+	const moments = 16
+	for _, operation := range []string{"create", "delete"} {
+		for i := range moments {
+			r := volume("uid", "1234")
+			path := ""
+			if operation == "delete" {
+				path = n.create(r).Path
+				put(t, path, "a", r.id)
+			}
+			r.killed = whole * time.Duration(i+1) / moments
+			if n.call(operation, r).exit == -1 {
+				killed[operation]++
+			}
+			r.killed = 0
+			if operation == "create" {
+				hasOwner(t, n.create(r).Path, 1234, 0, 0o755)
+				n.onlyBesidesTrash(r)
+				put(t, n.get(r).Path, "a", r.id)
+			}
+			n.delete(r)
+			trash := n.inTrash() // nothing is lost
+			must.SliceLen(t, 1, trash)
+			must.Eq(t, r.id, trash[0].Tags[engine.ID])
+			n.onlyBesidesTrash(request{})
+		}
+	}
+	t.Logf("killed: %v of %d each", killed, moments)
+	must.Positive(t, killed["create"])
+	must.Positive(t, killed["delete"])
+}
+
+// onlyBesidesTrash is only, but for what was deleted before.
+func (n *node) onlyBesidesTrash(r request) {
+	n.t.Helper()
+	for _, d := range n.inTrash() {
+		must.NoError(n.t, n.engine("dir").Destroy(n.t.Context(), d.Name))
+	}
+	n.only(r)
+}
+
+// Nomad has another id for a volume whose create is tried again, and never mentions the first.
+func triedAgain(t *testing.T, n *node) {
+	for _, step := range []string{"written", "filled", "owned"} {
+		n.killed(step, "create", volume())
+	}
+	r := volume()
+	n.create(r)
+	n.only(r)
+}
+
+func cutOff(t *testing.T, n *node) {
+	r := volume()
+	n.killed("written", "create", r)
+	record := filepath.Join(n.volumes, ".outrider", r.id+".new")
+	must.NoError(t, os.Truncate(record, 10)) // killed while it was written
+	n.create(r)
+	n.only(r)
+	must.NoError(t, os.Truncate(filepath.Join(n.volumes, ".outrider", r.id+".json"), 10))
+	n.refused("create", r, "can't be read")
+	n.refused("delete", r, "can't be read")
+}
+
+func notOwn(t *testing.T, n *node) {
+	r := volume()
+	n.create(r)
+	dir := filepath.Join(n.volumes, ".outrider")
+	must.NoError(t, os.Chmod(dir, 0o777))
+	n.refused("create", r, "others may write to "+dir)
+	must.NoError(t, os.Chmod(dir, 0o700))
+	must.NoError(t, os.Rename(dir, dir+"x"))
+	must.NoError(t, os.Symlink(t.TempDir(), dir)) // a link of root's is root's choice
+	must.NoError(t, os.Lchown(dir, 65534, 65534))
+	n.refused("create", r, "belongs to user 65534")
+	must.NoError(t, os.Remove(dir))
+	must.NoError(t, os.Rename(dir+"x", dir))
+	n.create(r)
+}
+
+// A pool that is away, or takes no changes, is said, and everything is there when it is back.
+func TestPool_ThatCannotBeUsed(t *testing.T) {
+	for kind, faults := range map[string]map[string]struct{ away, back []string }{
+		"btrfs": {
+			"unmounted": {[]string{"umount", "POOL"}, []string{"mount", "-o", "loop", "IMAGE", "POOL"}},
+			"read-only": {[]string{"mount", "-o", "remount,ro", "POOL"}, []string{"mount", "-o", "remount,rw", "POOL"}},
+		},
+		"zfs-fuse": {
+			"exported":  {[]string{"zpool", "export", "POOL"}, []string{"zpool", "import", "-d", "DIR", "POOL"}},
+			"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			pool := simulatetest.New(t, kind)
+			command := func(args []string) {
+				t.Helper()
+				dir := filepath.Dir(pool.Root)
+				args = strings.Split(strings.NewReplacer("POOL", pool.Root, "IMAGE", filepath.Join(dir, "image"),
+					"DIR", dir).Replace(strings.Join(args, "\n")), "\n")
+				out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+				must.NoError(t, err, must.Sprint(string(out)))
+			}
+			for name, fault := range faults {
+				t.Run(name, func(t *testing.T) {
+					n := newNode(t, pool)
+					r := volume()
+					path := n.create(r).Path
+					put(t, path, "a", "text")
+					command(fault.away)
+					n.t = untidy{t} // the tree of a pool that is away can't be read
+					got := n.call("create", volume())
+					must.Eq(t, 1, got.exit)
+					must.StrNotContains(t, got.Error, "\n")
+					t.Log(got.Error)
+					got = n.call("delete", r)
+					must.Eq(t, 1, got.exit)
+					t.Log(got.Error)
+					got = n.call("create", r)
+					if name == "read-only" {
+						must.Eq(t, "", got.Error)
+						has(t, got.Path, "a", "text")
+					} else {
+						must.Eq(t, 1, got.exit)
+						t.Log(got.Error)
+						entries, _ := os.ReadDir(pool.Root)
+						must.SliceEmpty(t, entries)
+					}
+					command(fault.back)
+					n.t = t
+					must.Eq(t, path, n.create(r).Path)
+					has(t, path, "a", "text")
+					n.only(r)
+				})
+			}
+		})
+	}
+}
+
+type untidy struct{ testing.TB }
+
+// A volume of a full pool comes back, and a new one is whole or not there.
+func TestPool_ThatIsFull(t *testing.T) {
+	for _, kind := range []string{"btrfs", "zfs-fuse"} {
+		t.Run(kind, func(t *testing.T) {
+			pool := simulatetest.New(t, kind)
+			n := newNode(t, pool)
+			n.write(n.class("dir", `max_capacity = "2GiB"`))
+			r := volume()
+			r.max = 2048 * mib
+			path := n.create(r).Path
+			put(t, path, "a", "text")
+			err := fill(t, path, 2048)
+			must.True(t, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT), must.Sprint(err))
+			has(t, n.create(r).Path, "a", "text")
+			s := volume()
+			if got := n.call("create", s); got.exit == 0 {
+				t.Log("a new one has room for its directory")
+				n.delete(s)
+			} else {
+				t.Log(got.Error)
+				must.StrNotContains(t, got.Error, "\n")
+				n.only(r)
+			}
+			must.NoError(t, os.Truncate(filepath.Join(path, "fill"), 0))
+			n.delete(r)
+		})
+	}
+}
+
+// Nomad calls create for all volumes of a node at once when an agent starts, and waits 50 s.
+func TestRestore_OfManyVolumes(t *testing.T) {
+	for _, kind := range []string{"btrfs", "zfs-fuse"} {
+		t.Run(kind, func(t *testing.T) {
+			n := newNode(t, simulatetest.New(t, kind))
+			var all []request
+			for _, count := range []int{50, 100, 200} {
+				for len(all) < count {
+					var wg sync.WaitGroup
+					for range 10 {
+						r := volume()
+						r.max = 16 * mib
+						all = append(all, r)
+						wg.Go(func() {
+							if got := n.call("create", r); got.exit != 0 {
+								t.Error(got.Error)
+							}
+						})
+					}
+					wg.Wait()
+				}
+				if n.pool.Backend == "zfs" { // as after a boot
+					for _, r := range all {
+						must.NoError(t, syscall.Unmount(filepath.Join(n.volumes, r.id), 0))
+					}
+				}
+				var wg sync.WaitGroup
+				start := time.Now()
+				for _, r := range all {
+					wg.Go(func() {
+						if got := n.call("create", r); got.exit != 0 {
+							t.Error(got.Error)
+						}
+					})
+				}
+				wg.Wait()
+				took := time.Since(start)
+				t.Logf("%d volumes: %v", count, took)
+				must.Less(t, 50*time.Second, took)
+			}
+		})
+	}
+}

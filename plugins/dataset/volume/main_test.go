@@ -1,0 +1,318 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+// The test's own binary is the plugin too, one that dies at a step or is impatient.
+const (
+	killAt    = "TEST_KILL_AT"
+	impatient = "TEST_IMPATIENT"
+)
+
+func TestMain(m *testing.M) {
+	at = func(step string) {
+		if step == os.Getenv(killAt) {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	if os.Getenv(impatient) != "" {
+		patience = 300 * time.Millisecond
+	}
+	if Role() {
+		return
+	}
+	simulatetest.Main(m)
+}
+
+// node is what Nomad has on one: a directory of plugins, with the operator's file, and one of volumes.
+type node struct {
+	t                testing.TB
+	pool             simulate.Pool
+	exe              string
+	volumes, plugins string
+}
+
+func testBinary(t testing.TB) string {
+	t.Helper()
+	exe, err := os.Executable()
+	must.NoError(t, err)
+	return exe
+}
+
+// newNode has the classes dir and other on this pool, each with a root of its own.
+func newNode(t testing.TB, pool simulate.Pool) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dhv")
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
+	must.NoError(t, os.Chmod(dir, 0o711))
+	n := &node{t: t, pool: pool, exe: testBinary(t), volumes: filepath.Join(dir, "volumes"), plugins: filepath.Join(dir, "plugins")}
+	must.NoError(t, os.Mkdir(n.volumes, 0o755))
+	must.NoError(t, os.Mkdir(n.plugins, 0o755))
+	for _, name := range []string{uuid.NewString()[:8], "dir", "other"} {
+		root, err := n.pool.Sub(t.Context(), name)
+		must.NoError(t, err)
+		if name != "dir" && name != "other" {
+			n.pool.Root = root
+		}
+	}
+	n.file("")
+	t.Cleanup(n.clean)
+	return n
+}
+
+// clean destroys what the test has left to look at.
+func (n *node) clean() {
+	for _, class := range []string{"dir", "other"} {
+		e := n.engine(class)
+		all, err := e.List(context.Background())
+		if err != nil {
+			continue // the test has taken the pool away
+		}
+		slices.SortFunc(all, func(a, b engine.Dataset) int { return b.Created.Compare(a.Created) }) // clones first
+		for _, d := range all {
+			if err := e.Destroy(context.Background(), d.Name); err != nil {
+				n.t.Errorf("%s: %v", d.Name, err)
+			}
+		}
+	}
+}
+
+func (n *node) engine(class string) *engine.Engine {
+	n.t.Helper()
+	e, err := engine.Open(n.pool.Backend, n.pool.Program, n.pool.Root+"/"+class)
+	must.NoError(n.t, err)
+	return e
+}
+
+const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from", "snapshots"]
+  min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
+
+// file writes the operator's file; options are those of class dir, of which some have a default here.
+func (n *node) file(options string) {
+	n.t.Helper()
+	n.write(n.class("dir", everything+"\n  "+options) + n.class("other", `namespaces = ["ops"]`))
+}
+
+func (n *node) class(name, options string) string {
+	return fmt.Sprintf("class %q {\n  backend = %q\n  root = %q\n  %s\n}\n", name, n.pool.Backend, n.pool.Root+"/"+name,
+		options)
+}
+
+func (n *node) write(text string) {
+	n.t.Helper()
+	text = fmt.Sprintf("%s = %q\n%s", n.pool.Backend, n.pool.Program, text)
+	must.NoError(n.t, os.WriteFile(filepath.Join(n.plugins, "dataset.hcl"), []byte(text), 0o644))
+}
+
+// request is a volume as Nomad asks for it.
+type request struct {
+	id, name, namespace string
+	min, max            int64
+	parameters          map[string]string
+	env                 []string
+	killed              time.Duration // after which the plugin is killed; 0 is not
+}
+
+func volume(parameters ...string) request {
+	r := request{id: uuid.NewString(), name: "data", namespace: "default", parameters: map[string]string{"class": "dir"}}
+	return r.with(parameters...)
+}
+
+// with is the same volume with other parameters; an empty one is left out.
+func (r request) with(parameters ...string) request {
+	all := map[string]string{}
+	for name, value := range r.parameters {
+		all[name] = value
+	}
+	for i := 0; i < len(parameters); i += 2 {
+		if all[parameters[i]] = parameters[i+1]; parameters[i+1] == "" {
+			delete(all, parameters[i])
+		}
+	}
+	r.parameters = all
+	return r
+}
+
+type result struct {
+	Path  string
+	Bytes int64
+	Error string
+
+	exit   int
+	stderr string
+}
+
+// call runs the plugin with Nomad's environment, and nothing else.
+func (n *node) call(operation string, r request) (got result) {
+	n.t.Helper()
+	parameters, err := json.Marshal(r.parameters)
+	must.NoError(n.t, err)
+	cmd := exec.Command(n.exe, operation)
+	cmd.Env = append([]string{
+		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + n.volumes, "DHV_PLUGIN_DIR=" + n.plugins, "DHV_NODE_POOL=default",
+		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.name, "DHV_VOLUME_ID=" + r.id,
+		"DHV_NODE_ID=1b1f5f0c-7a3e-4a51-b4d0-5b6c6ef4d0aa", "DHV_PARAMETERS=" + string(parameters),
+	}, r.env...)
+	if operation == "create" {
+		cmd.Env = append(cmd.Env, fmt.Sprint("DHV_CAPACITY_MIN_BYTES=", r.min), fmt.Sprint("DHV_CAPACITY_MAX_BYTES=", r.max))
+	} else {
+		cmd.Env = append(cmd.Env, "DHV_CREATED_PATH="+filepath.Join(n.volumes, r.id))
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	must.NoError(n.t, cmd.Start())
+	if r.killed > 0 {
+		timer := time.AfterFunc(r.killed, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+	}
+	_ = cmd.Wait()
+	got.exit, got.stderr = cmd.ProcessState.ExitCode(), stderr.String()
+	if got.exit >= 0 {
+		must.NoError(n.t, json.Unmarshal(stdout.Bytes(), &got), must.Sprintf("stdout: %q", &stdout))
+	}
+	return got
+}
+
+func (n *node) create(r request) result {
+	n.t.Helper()
+	got := n.call("create", r)
+	must.Eq(n.t, "", got.Error)
+	must.Eq(n.t, 0, got.exit)
+	return got
+}
+
+func (n *node) delete(r request) {
+	n.t.Helper()
+	got := n.call("delete", r)
+	must.Eq(n.t, "", got.Error)
+	must.Eq(n.t, 0, got.exit)
+}
+
+// refused expects one sentence and that nothing has changed.
+func (n *node) refused(operation string, r request, want string) (sentence string) {
+	n.t.Helper()
+	before := n.tree()
+	got := n.call(operation, r)
+	must.Eq(n.t, 1, got.exit)
+	must.StrContains(n.t, got.Error, want)
+	must.StrNotContains(n.t, got.Error, "\n")
+	must.Eq(n.t, before, n.tree())
+	return got.Error
+}
+
+// tree is everything that a call could change: files with their owners and sizes, and datasets.
+func (n *node) tree() (lines []string) {
+	n.t.Helper()
+	dirs := []string{n.volumes, n.plugins}
+	if n.pool.Backend == "zfs" {
+		out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted", n.pool.Root).Output()
+		must.NoError(n.t, err)
+		lines = strings.Split(string(out), "\n")
+	} else {
+		dirs = append(dirs, n.pool.Root)
+	}
+	for _, dir := range dirs {
+		must.NoError(n.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil {
+				line := fmt.Sprint(path, " ", info.Mode(), " ", info.Sys().(*syscall.Stat_t).Uid)
+				if !d.IsDir() {
+					line += fmt.Sprint(" ", info.Size())
+				}
+				lines = append(lines, line)
+			}
+			return err
+		}))
+	}
+	return lines
+}
+
+// only expects that of all volumes there is this one, whole, and nothing that is half made.
+func (n *node) only(r request) {
+	n.t.Helper()
+	var names []string
+	all, err := n.engine("dir").List(n.t.Context())
+	must.NoError(n.t, err)
+	for _, d := range all {
+		names = append(names, d.Name)
+	}
+	want := []string{engine.VolumeName(r.namespace, r.id)}
+	records := []string{r.id + ".json"}
+	if r.id == "" {
+		want, records = nil, nil
+	}
+	must.Eq(n.t, want, names)
+	must.Eq(n.t, records, n.records())
+	if n.pool.Backend == "btrfs" {
+		half, _ := filepath.Glob(n.pool.Root + "/dir/.new/.[^g]*") // .gone is deleted, and waits for the kernel
+		must.SliceEmpty(n.t, half)
+	}
+}
+
+func (n *node) records() (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(n.volumes, ".outrider"))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (n *node) get(r request) engine.Dataset {
+	n.t.Helper()
+	d, err := n.engine("dir").Get(n.t.Context(), engine.VolumeName(r.namespace, r.id))
+	must.NoError(n.t, err)
+	return d
+}
+
+// inTrash are the datasets there.
+func (n *node) inTrash() (found []engine.Dataset) {
+	n.t.Helper()
+	all, err := n.engine("dir").List(n.t.Context())
+	must.NoError(n.t, err)
+	for _, d := range all {
+		if engine.InTrash(d.Name) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+func put(t testing.TB, path, name, text string) {
+	t.Helper()
+	must.NoError(t, os.WriteFile(filepath.Join(path, name), []byte(text), 0o644))
+}
+
+func has(t testing.TB, path, name, want string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path, name))
+	must.NoError(t, err)
+	must.Eq(t, want, string(text))
+}

@@ -1,0 +1,522 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package volume
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+const mib = 1 << 20
+
+// each runs the cases on each kind of file system, of which one pool serves all.
+func each(t *testing.T, cases map[string]func(*testing.T, *node)) {
+	for _, kind := range []string{"btrfs", "zfs-fuse"} {
+		t.Run(kind, func(t *testing.T) {
+			pool := simulatetest.New(t, kind)
+			for name, run := range cases {
+				t.Run(name, func(t *testing.T) { run(t, newNode(t, pool)) })
+			}
+		})
+	}
+}
+
+func TestVolume(t *testing.T) {
+	each(t, map[string]func(*testing.T, *node){
+		"is made, comes back, and is deleted":        lives,
+		"has its owner":                              owned,
+		"is full at its capacity":                    full,
+		"grows and shrinks":                          resized,
+		"changes what may change":                    changed,
+		"is deleted as its class says":               deleted,
+		"comes back whatever the file says":          restored,
+		"is not another's":                           identified,
+		"is a clone":                                 cloned,
+		"is not deleted while it is used":            used,
+		"mistakes are sentences, and change nothing": mistakes,
+		"is made once by many calls":                 crowd,
+	})
+}
+
+func lives(t *testing.T, n *node) {
+	r := volume()
+	got := n.create(r)
+	must.Eq(t, 32*mib, got.Bytes)
+	put(t, got.Path, "a", "text")
+	must.Eq(t, got.Path, n.create(r).Path)
+	has(t, got.Path, "a", "text")
+	n.only(r)
+	must.Eq(t, engine.Tags{"kind": "volume", "id": r.id, "volume": "data", "namespace": "default", "class": "dir",
+		"node": "1b1f5f0c-7a3e-4a51-b4d0-5b6c6ef4d0aa"}, n.get(r).Tags)
+
+	if n.pool.Backend == "zfs" { // as after a boot
+		must.NoError(t, exec.Command("umount", got.Path).Run())
+		must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
+		n.create(r)
+		has(t, got.Path, "a", "text")
+	}
+
+	n.delete(r)
+	must.False(t, testsupport.Exists(got.Path))
+	must.SliceEmpty(t, n.records())
+	must.SliceLen(t, 1, n.inTrash())
+	n.delete(r) // again
+	n.delete(volume())
+	must.SliceLen(t, 1, n.inTrash())
+	n.create(r) // Nomad may use an id again: it is a new one
+	must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
+	n.delete(r)
+	must.SliceLen(t, 2, n.inTrash())
+
+	// Nomad leaves out the names when it takes back a create that it could not save
+	n.create(r)
+	r.name, r.namespace = "", ""
+	n.delete(r)
+	must.SliceLen(t, 3, n.inTrash())
+}
+
+func owned(t *testing.T, n *node) {
+	n.file(`mode = "0770"`)
+	for _, c := range []struct {
+		r        request
+		uid, gid uint32
+		mode     os.FileMode
+	}{
+		{volume(), 0, 0, 0o770},
+		{volume("uid", "1234", "gid", "99"), 1234, 99, 0o770},
+		{volume("mode", "1777"), 0, 0, os.ModeSticky | 0o777},
+	} {
+		hasOwner(t, n.create(c.r).Path, c.uid, c.gid, c.mode)
+	}
+}
+
+func hasOwner(t testing.TB, path string, uid, gid uint32, mode os.FileMode) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must.NoError(t, err)
+	st := info.Sys().(*syscall.Stat_t)
+	must.Eq(t, []uint32{uid, gid}, []uint32{st.Uid, st.Gid})
+	must.Eq(t, os.ModeDir|mode, info.Mode())
+}
+
+func fill(t testing.TB, path string, mibs int) error {
+	t.Helper()
+	f, err := os.Create(filepath.Join(path, "fill"))
+	must.NoError(t, err)
+	block := make([]byte, mib)
+	for i := range block {
+		block[i] = byte(i * 7919 >> 3) // not to be compressed away
+	}
+	for range mibs {
+		if _, err = f.Write(block); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func full(t *testing.T, n *node) {
+	r := volume()
+	got := n.create(r)
+	err := fill(t, got.Path, 40)
+	must.ErrorIs(t, err, syscall.EDQUOT)
+	n.create(r) // it comes back also when nothing can be written to it
+	n.delete(r)
+}
+
+func resized(t *testing.T, n *node) {
+	r := volume()
+	r.min, r.max = 16*mib, 64*mib
+	got := n.create(r)
+	must.Eq(t, 64*mib, got.Bytes)
+	must.NoError(t, fill(t, got.Path, 40))
+	if n.pool.Backend == "zfs" {
+		time.Sleep(6 * time.Second) // a transaction group
+	}
+	r.max = 1 << 40 // above the class: as much as that allows, since less will do
+	must.Eq(t, 128*mib, n.create(r).Bytes)
+	r.min = 0
+	n.refused("create", r, `a capacity of 1TiB is more than class "dir" allows: use at most 128MiB`)
+	r.min, r.max = 0, 50*mib
+	must.Eq(t, 50*mib, n.create(r).Bytes)
+	r.max = 20 * mib
+	n.refused("create", r, "more than that is used")
+	r.max = 8 * mib
+	n.refused("create", r, `a capacity of 8MiB is less than class "dir" allows: use at least 16MiB`)
+	r.max = 0 // not asked for: what it has
+	must.Eq(t, 50*mib, n.create(r).Bytes)
+	must.Eq(t, 50*mib, n.get(r).Limits.Data)
+}
+
+func changed(t *testing.T, n *node) {
+	r := volume("uid", "1", "snapshots", "daily=1")
+	got := n.create(r)
+	put(t, got.Path, "a", "text")
+	r = r.with("uid", "2", "mode", "0700", "snapshots", "hourly=2")
+	n.create(r)
+	hasOwner(t, got.Path, 2, 0, 0o700)
+	must.Eq(t, "hourly=2", n.get(r).Tags[engine.Schedule])
+	must.NoError(t, os.Chmod(got.Path, 0o711))
+	n.create(r) // what has not changed is left to the volume's user
+	hasOwner(t, got.Path, 2, 0, 0o711)
+	n.refused("create", r.with("compression", "off"), `the parameter compression of a volume can't be changed from "" to "off": make a new volume`)
+	n.refused("create", r.with("class", "other"), `the parameter class of a volume can't be changed from "dir" to "other": make a new volume`)
+	n.refused("create", r.with("clone_from", "x@y"), `the parameter clone_from of a volume can't be changed`)
+	n.file(`allow = ["gid"]`)
+	has(t, got.Path, "a", "text")
+}
+
+func deleted(t *testing.T, n *node) {
+	for _, c := range []struct {
+		policy string
+		kept   time.Duration // in the trash; -1 is not there
+	}{{"destroy", -1}, {"trash", time.Hour}, {"retain", 0}} {
+		before := len(n.inTrash())
+		n.file(`on_delete = "` + c.policy + `" trash_ttl = "1h"`)
+		r := volume()
+		n.create(r)
+		n.delete(r)
+		trash := n.inTrash()
+		if c.kept < 0 {
+			must.SliceLen(t, before, trash)
+			continue
+		}
+		must.SliceLen(t, before+1, trash)
+		d := trash[0]
+		for _, other := range trash {
+			if other.Tags[engine.ID] == r.id {
+				d = other
+			}
+		}
+		must.Eq(t, engine.VolumeName(r.namespace, r.id), d.Tags[engine.From])
+		expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires])
+		if c.kept == 0 {
+			must.Eq(t, "", d.Tags[engine.Expires])
+		} else {
+			must.NoError(t, err)
+			must.Between(t, 55*time.Minute, time.Until(expires), time.Hour)
+		}
+	}
+
+	// what the class says last counts, and what it said when it is gone
+	r, s := volume(), volume()
+	n.create(r)
+	n.create(s)
+	n.file(`on_delete = "destroy"`)
+	before := len(n.inTrash())
+	n.delete(r)
+	must.SliceLen(t, before, n.inTrash())
+	n.write("")
+	n.delete(s)
+	must.SliceLen(t, before+1, n.inTrash())
+}
+
+// What an operator does to the file makes no volume vanish.
+func restored(t *testing.T, n *node) {
+	r := volume("uid", "7", "compression", compression(n))
+	r.max = 64 * mib
+	path := n.create(r).Path
+	put(t, path, "a", "text")
+	for name, c := range map[string]struct{ file, refused string }{
+		"broken":     {"class {", "is not valid"},
+		"mistake":    {n.class("dir", `on_delete = "keep"`), `on_delete "keep" is not known`},
+		"no class":   {"", `class "dir" does not exist on this node`},
+		"other root": {strings.Replace(n.class("dir", everything), "/dir", "/other", 1), ""},
+		"parameter":  {n.class("dir", `allow = ["gid"]`), `class "dir" does not allow the parameter "compression": use gid`},
+		"namespace":  {n.class("dir", everything+` namespaces = ["ops"]`), `class "dir" does not allow namespace "default"`},
+		"less":       {n.class("dir", `max_capacity = "32MiB" default_capacity = "16MiB"`), "does not allow"},
+		"not there":  {"-", "can't be used"},
+		"not root's": {"!", "others may write to"},
+		"not a file": {"/", "is not a regular file"},
+		"as it was":  {n.class("dir", everything), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.t = t
+			file := filepath.Join(n.plugins, "dataset.hcl")
+			must.NoError(t, os.RemoveAll(file))
+			switch c.file {
+			case "-":
+			case "!":
+				n.file("")
+				must.NoError(t, os.Chmod(file, 0o666))
+			case "/":
+				must.NoError(t, os.Mkdir(file, 0o755))
+			default:
+				n.write(c.file)
+			}
+			got := n.create(r)
+			must.Eq(t, path, got.Path)
+			must.Eq(t, 64*mib, got.Bytes)
+			has(t, path, "a", "text")
+			if c.refused != "" {
+				n.refused("create", volume("uid", "7", "compression", compression(n)), c.refused)
+			}
+			if strings.Contains(c.refused, "valid") || strings.Contains(c.refused, "known") {
+				must.StrContains(t, got.stderr, c.refused)
+				larger := r
+				larger.max = 100 * mib
+				n.refused("create", larger, c.refused)
+			}
+		})
+	}
+	n.t = t
+	must.NoError(t, os.RemoveAll(filepath.Join(n.plugins, "dataset.hcl")))
+	n.write("class {")
+	n.delete(r)
+	must.SliceLen(t, 1, n.inTrash())
+}
+
+func compression(n *node) string {
+	if n.pool.Backend == "zfs" {
+		return "lzjb"
+	}
+	return "zstd"
+}
+
+func identified(t *testing.T, n *node) {
+	// somebody's own dataset of that name
+	r := volume()
+	_, err := n.pool.Sub(t.Context(), "dir/default")
+	must.NoError(t, err)
+	foreign := n.pool.Root + "/dir/default/" + r.id
+	if n.pool.Backend == "zfs" {
+		_, err = n.pool.Sub(t.Context(), "dir/default/"+r.id)
+	} else {
+		err = exec.Command(n.pool.Program, "subvolume", "create", foreign).Run()
+	}
+	must.NoError(t, err)
+	n.refused("create", r, "was not made by this plugin")
+	n.delete(volume())
+	must.SliceEmpty(t, n.records())
+
+	// another volume's, at this one's name
+	s := volume()
+	_, err = n.engine("dir").Create(t.Context(), engine.VolumeName(s.namespace, s.id), engine.Spec{
+		Limits: engine.Limits{Data: 16 * mib}, Dir: filepath.Join(n.volumes, s.id),
+		Tags: engine.Tags{engine.Kind: "volume", engine.ID: uuid.NewString(), engine.Namespace: s.namespace}})
+	must.NoError(t, err)
+	n.refused("create", s, "was not made by this plugin")
+
+	// the same volume under another name or namespace
+	v := volume()
+	n.create(v)
+	other := v
+	other.namespace = "ops"
+	n.refused("create", other, `is "data" of namespace "default", not "data" of "ops"`)
+	n.refused("delete", other, `is one of namespace "default", not "ops"`)
+	other = v
+	other.name = "else"
+	n.refused("create", other, `is "data" of namespace "default", not "else" of "default"`)
+
+	// its record is lost: the dataset says enough
+	put(t, n.get(v).Path, "a", "text")
+	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
+	has(t, n.create(v).Path, "a", "text")
+	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
+	n.delete(v)
+	must.SliceLen(t, 1, n.inTrash())
+
+	// its dataset is lost: an empty one in its place would hide that
+	n.create(v)
+	must.NoError(t, n.engine("dir").Destroy(t.Context(), engine.VolumeName(v.namespace, v.id)))
+	n.refused("create", v, "is gone: bring it back, or delete the volume")
+	n.delete(v)
+
+	if n.pool.Backend == "zfs" {
+		must.NoError(t, exec.Command(n.pool.Program, "destroy", foreign).Run())
+	} else {
+		must.NoError(t, exec.Command(n.pool.Program, "subvolume", "delete", foreign).Run())
+	}
+}
+
+func cloned(t *testing.T, n *node) {
+	source := volume()
+	source.name, source.max = "source", 64*mib
+	path := n.create(source).Path
+	put(t, path, "a", "old")
+	must.NoError(t, fill(t, path, 20))
+	must.NoError(t, n.engine("dir").Snapshot(t.Context(), engine.VolumeName("default", source.id), "monday"))
+	put(t, path, "a", "new")
+	for _, from := range []string{"source@monday", source.id + "@monday"} {
+		clone := volume("clone_from", from, "mode", "0700")
+		clone.name, clone.max = "clone", 100*mib
+		got := n.create(clone)
+		must.Eq(t, 100*mib, got.Bytes)
+		has(t, got.Path, "a", "old")
+		hasOwner(t, got.Path, 0, 0, 0o700)
+		must.Eq(t, clone.id, n.get(clone).Tags[engine.ID])
+		has(t, n.create(clone.with("clone_from", "")).Path, "a", "old")
+	}
+	n.refused("create", volume("clone_from", "source@tuesday"), `volume "source" has no snapshot "tuesday" to clone`)
+	n.refused("create", volume("clone_from", "sauce@monday"), `there is no volume "sauce" of namespace "default" in class "dir" on this node`)
+	n.refused("create", volume("clone_from", "clone@monday"), `there are 2 volumes "clone" to clone: use the id of one`)
+	others := volume("clone_from", "source@monday")
+	others.namespace = "ops"
+	n.refused("create", others, `there is no volume "source" of namespace "ops"`)
+	small := volume("clone_from", "source@monday")
+	small.max = 16 * mib
+	n.refused("create", small, "more than that is used")
+}
+
+// holder is a process with its directory in a volume.
+func holder(t *testing.T, path string) (end func()) {
+	t.Helper()
+	cmd := exec.Command("sleep", testsupport.Mark())
+	cmd.Dir = path
+	must.NoError(t, cmd.Start())
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func used(t *testing.T, n *node) {
+	for _, policy := range []string{"trash", "destroy"} {
+		n.file(`on_delete = "` + policy + `"`)
+		r := volume()
+		path := n.create(r).Path
+		put(t, path, "a", "text")
+		end := holder(t, path)
+		hurried := r
+		hurried.env = []string{impatient + "=1"}
+		must.StrContains(t, n.refused("delete", hurried, "is still in use after 300ms"), "(sleep)")
+		has(t, path, "a", "text")
+		must.Eq(t, "", n.get(r).Tags[engine.Trashed])
+		n.create(r)
+
+		// Nomad's server lets a volume be deleted whose purged job still ends
+		time.AfterFunc(500*time.Millisecond, end)
+		n.delete(r)
+		must.SliceEmpty(t, n.records())
+		must.False(t, testsupport.Exists(path))
+	}
+}
+
+func mistakes(t *testing.T, n *node) {
+	n.create(volume())
+	with := func(change func(*request)) request {
+		r := volume()
+		change(&r)
+		return r
+	}
+	for name, c := range map[string]struct {
+		r    request
+		want string
+	}{
+		"no class":          {volume("class", ""), `the parameter class is missing: use "dir"`},
+		"unknown class":     {volume("class", "fast"), `class "fast" does not exist on this node: use "dir"`},
+		"namespace":         {volume("class", "other"), `class "other" does not allow namespace "default": use "dir"`},
+		"parameter":         {volume("quota", "1"), `class "dir" does not allow the parameter "quota": use `},
+		"uid":               {volume("uid", "app"), `the parameter uid "app" is not the number of a user or group`},
+		"mode":              {volume("mode", "7777"), `the parameter mode "7777" is not a mode`},
+		"compression":       {volume("compression", "brotli"), `compression "brotli" is not known: use `},
+		"schedule":          {volume("snapshots", "daily"), `the parameter snapshots "daily" is not a schedule`},
+		"clone":             {volume("clone_from", "data"), `the parameter clone_from "data" is not a snapshot of a volume`},
+		"clone outside":     {volume("clone_from", "../other/x@y"), `there is no volume "../other/x"`},
+		"too large":         {with(func(r *request) { r.max = 1 << 40 }), `a capacity of 1TiB is more than class "dir" allows: use at most 128MiB`},
+		"too small":         {with(func(r *request) { r.max = 1 << 10 }), `a capacity of 1KiB is less than class "dir" allows: use at least 16MiB`},
+		"upside down":       {with(func(r *request) { r.min, r.max = 2, 1 }), `capacity_min 2 bytes is above capacity_max 1 bytes`},
+		"id":                {with(func(r *request) { r.id = "../../etc" }), `DHV_VOLUME_ID "../../etc" is not the id of a volume`},
+		"no id":             {with(func(r *request) { r.id = "" }), `DHV_VOLUME_ID "" is not the id of a volume`},
+		"path as namespace": {with(func(r *request) { r.namespace = ".trash" }), `DHV_NAMESPACE ".trash" is not a namespace`},
+		"no namespace":      {with(func(r *request) { r.namespace = "" }), `DHV_NAMESPACE "" is not a namespace`},
+		"name":              {with(func(r *request) { r.name = "a\tb" }), `"a\tb" can't be the name of a volume`},
+		"parameters":        {with(func(r *request) { r.env = []string{`DHV_PARAMETERS={"class":1}`} }), `DHV_PARAMETERS is not a JSON object of strings`},
+		"relative":          {with(func(r *request) { r.env = []string{`DHV_VOLUMES_DIR=volumes`} }), `DHV_VOLUMES_DIR "volumes" is not an absolute path`},
+		"operation":         {with(func(r *request) { r.env = []string{`DHV_OPERATION=resize`} }), `operation "resize" is not known: use fingerprint, create or delete`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.t = t
+			n.refused("create", c.r, c.want)
+		})
+	}
+	n.t = t
+	program := n.pool.Program
+	n.pool.Program = "/nowhere/" + filepath.Base(program)
+	n.file("")
+	n.refused("create", volume(), n.pool.Program)
+	n.pool.Program = program
+}
+
+func crowd(t *testing.T, n *node) {
+	var wg sync.WaitGroup
+	requests := make([]request, 20)
+	got := make([]result, len(requests))
+	for i := range requests {
+		requests[i] = volume()
+	}
+	requests[19] = requests[0]
+	for i, r := range requests {
+		wg.Go(func() { got[i] = n.call("create", r) })
+	}
+	wg.Wait()
+	for i, g := range got {
+		must.Eq(t, "", g.Error, must.Sprintf("%d", i))
+		put(t, g.Path, "a", requests[i].id)
+	}
+	must.Eq(t, got[0], got[19])
+	all, err := n.engine("dir").List(t.Context())
+	must.NoError(t, err)
+	must.SliceLen(t, 19, all)
+	must.SliceLen(t, 19, n.records())
+
+	for _, r := range requests {
+		wg.Go(func() { n.call("delete", r) })
+	}
+	wg.Wait()
+	must.SliceEmpty(t, n.records())
+	must.SliceLen(t, 19, n.inTrash())
+	entries, err := os.ReadDir(engine.LockDir)
+	must.NoError(t, err)
+	for _, e := range entries {
+		for _, r := range requests {
+			must.NotEq(t, r.id, e.Name())
+		}
+	}
+}
+
+// The binary that Nomad runs. The limit of a fingerprint is a second, at an agent's start, when every plugin and
+// volume is looked at.
+func TestBinary_IsAHostVolumePlugin(t *testing.T) {
+	exe := filepath.Join(t.TempDir(), "nomad-device-dataset")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", exe, "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	best := time.Hour
+	for range 5 {
+		cmd := exec.Command(exe, "fingerprint")
+		cmd.Env = []string{"DHV_OPERATION=fingerprint"}
+		start := time.Now()
+		out, err := cmd.Output()
+		best = min(best, time.Since(start))
+		must.NoError(t, err)
+		must.StrContains(t, string(out), `{"version":"`)
+	}
+	t.Logf("fingerprint: %v", best)
+	must.Less(t, 500*time.Millisecond, best)
+
+	n := newNode(t, simulatetest.New(t, "btrfs"))
+	n.exe = exe
+	r := volume()
+	put(t, n.create(r).Path, "a", "text")
+	n.delete(r)
+}
