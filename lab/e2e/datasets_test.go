@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -225,5 +226,76 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				task.alloc.stop(t)
 			}
 		})
+	}
+}
+
+// TestDatasets_AreInContainers has what docs/dataset.md says of Nomad's docker driver: a volume is
+// promised. Where the plugin mounts slots for all drivers, Nomad forgets one of the two.
+func TestDatasets_AreInContainers(t *testing.T) {
+	if err := agent.DockerAnswers(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	image := "outrider-e2e:" + filepath.Base(mkdir(t))
+	var tar strings.Builder
+	tar.WriteString("mkdir root && cd root")
+	for to, from := range files(t, "sh", "cat", "stat", "sleep") {
+		fmt.Fprintf(&tar, " && mkdir -p .%s && cp -L %s .%s", filepath.Dir(to), from, to)
+	}
+	cmd := exec.Command("sh", "-c", tar.String()+" && tar -c . | docker import - "+image)
+	cmd.Dir = mkdir(t)
+	out, err := cmd.CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	t.Cleanup(func() {
+		out, err := exec.Command("docker", "rmi", image).CombinedOutput()
+		test.NoError(t, err, test.Sprintf("%s", out))
+	})
+	n := newNode(t, nodeOptions{
+		classes: pool(t, "btrfs", "fast"), dataset: "mounts_for_all = true",
+		config: fmt.Sprintf(`
+client {
+  options = { "driver.denylist" = "java,qemu" }
+}
+plugin "docker" {
+  config {
+    endpoint       = %q
+    infra_image    = %q
+    gc { image = false }
+  }
+}
+`, cmp.Or(os.Getenv("DOCKER_HOST"), "unix:///var/run/docker.sock"), image),
+	})
+	n.volume(t, "data")
+	volume, slot := withVolume("data", "/data"), withDevice("btrfs/dataset/fast")
+	has := func(where []string, was string) (out string) {
+		for _, d := range where {
+			out += d + " is btrfs, was " + was + "\n"
+		}
+		return out + "ready\n"
+	}
+	script := conf{"image": image, "command": "/bin/sh", "args": []string{"-c", useDatasets}}
+	run := func(edit ...func(*api.Job, *api.Task)) *alloc {
+		quick := func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) } // process 1 ignores signals
+		return n.submit(t, job(t, script, append(edit, asDriver("docker"), asService, withMemory(48), quick)...))
+	}
+	tasks := []struct {
+		name          string
+		alloc         *alloc
+		first, second string // what its runs say
+	}{
+		{"volume", run(volume), has([]string{"/data"}, "new"), has([]string{"/data"}, "used")},
+		{"slot", run(slot), has([]string{"/scratch"}, "new"), has(nil, "")},
+		{"both", run(volume, slot), has([]string{"/scratch"}, "new"), has([]string{"/data"}, "new")},
+	}
+	for _, task := range tasks {
+		task.alloc.says(t, "stdout", "ready\n")
+		test.Eq(t, task.first, task.alloc.output(t, "stdout"), test.Sprint(task.name))
+	}
+	must.NoError(t, n.Stop(t.Context()))
+	n.restart(t)
+	for _, task := range tasks {
+		task.alloc.restartSays(t, "ready\n")
+		test.Eq(t, task.first+task.second, task.alloc.output(t, "stdout"), test.Sprintf("%s after the restarts", task.name))
+		task.alloc.stop(t)
 	}
 }

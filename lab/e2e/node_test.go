@@ -44,6 +44,7 @@ type nodeOptions struct {
 	python  *pythonOptions    // nil: with exec-lite
 	usb     *usbOptions       // nil: without the usb plugin
 	classes string            // of the dataset plugin; empty: without it
+	dataset string            // more of its configuration
 	env     map[string]string // more of it for the agent
 
 	// shell is run before the agent, in its process, and may end in a command that
@@ -123,7 +124,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		}
 	}
 	if o.classes != "" {
-		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: datasetConfig, HostVolume: "dataset",
+		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: datasetConfig + o.dataset, HostVolume: "dataset",
 			HostVolumeFile: o.classes})
 	}
 	a, err := agent.Run(ctx, agent.Options{
