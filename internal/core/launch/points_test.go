@@ -225,3 +225,21 @@ func TestVolumes_HavePrograms(t *testing.T) {
 		test.Eq(t, "ran\n", mustRun(t, spec).out, test.Sprint(path))
 	}
 }
+
+// A file in the task's directory is made executable by root, but not one that a volume brings there.
+func TestVolumes_ProgramsAreLeftAsTheyAre(t *testing.T) {
+	dir := volumes(t)
+	must.NoError(t, os.WriteFile(dir+"/one/program", []byte("#!/bin/sh\necho ran\n"), 0o600))
+	must.NoError(t, os.WriteFile(dir+"/task/local/program", []byte("#!/bin/sh\necho ran\n"), 0o600))
+	ownHost(t, smallDev)
+	for path, ran := range map[string]bool{"program": true, "app/program": false, dir + "/task/local/app/program": false} {
+		spec := with("", task.Mount{Source: dir + "/one", Target: dir + "/task/local/app", Volume: true}).ofTask(dir)
+		spec.Command.Path, spec.Command.Args = path, nil
+		spec.Command.Lookup = []string{filepath.Join(dir, "task/local"), filepath.Join(dir, "task")}
+		_, err := run(spec, nil)
+		test.Eq(t, ran, err == nil, test.Sprint(path, ": ", err))
+	}
+	info, err := os.Stat(dir + "/one/program")
+	must.NoError(t, err)
+	test.Eq(t, 0o600, info.Mode())
+}
