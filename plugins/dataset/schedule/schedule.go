@@ -47,7 +47,7 @@ type Keeper struct {
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
-	k.now, k.looked, k.said = time.Now, map[string]time.Time{}, map[string]string{}
+	k.start()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -56,6 +56,13 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
+	}
+}
+
+func (k *Keeper) start() {
+	k.looked, k.said = map[string]time.Time{}, map[string]string{}
+	if k.now == nil {
+		k.now = time.Now
 	}
 }
 
