@@ -94,5 +94,14 @@ func (c command) with(ctx context.Context, s *session, argv []string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may do this, since datasets are root's: use sudo")
 	}
-	return run(ctx, s, args)
+	if err := run(ctx, s, args); err != nil {
+		return &sentence{err}
+	}
+	return nil
 }
+
+// sentence is an error on one line.
+type sentence struct{ error }
+
+func (s *sentence) Error() string { return strings.ReplaceAll(s.error.Error(), "\n", ": ") }
+func (s *sentence) Unwrap() error { return s.error }

@@ -274,15 +274,39 @@ func (m *move) take(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := m.retire(ctx); err != nil {
+		return fmt.Errorf("volume %s can't be taken from its jobs: %w", m.volume, err)
+	}
+	return m.find(ctx, m.volume.id())
+}
+
+// retire puts the volume into the trash. Only the file system knows for certain that nothing
+// uses it any more.
+func (m *move) retire(ctx context.Context) error {
 	v, unlock, err := m.volume.locked(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := v.engine.Discard(ctx, v.Name, 0); err != nil {
-		return fmt.Errorf("volume %s can't be taken from its jobs: %w", v, err)
+	for started := time.Now(); ; {
+		err := v.engine.Discard(ctx, v.Name, 0)
+		if !errors.Is(err, engine.ErrInUse) || !m.live || time.Since(started) > claimTime {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
 	}
-	return m.find(ctx, v.id())
+}
+
+// pause is between two looks at what is to change.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(200 * time.Millisecond):
+		return nil
+	}
 }
 
 // stop stops the jobs that use the volume, and waits until nothing does.
@@ -319,10 +343,8 @@ func (m *move) stop(ctx context.Context, old *api.HostVolume) error {
 		if time.Since(started) > claimTime {
 			return fmt.Errorf("after %s, %w", claimTime, err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+		if err := pause(ctx); err != nil {
+			return err
 		}
 	}
 }

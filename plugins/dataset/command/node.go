@@ -32,7 +32,7 @@ func (s *session) classes() ([]class, error) {
 	var all []class
 	for _, name := range slices.Sorted(maps.Keys(file.Classes)) {
 		c := file.Classes[name]
-		e, err := engine.Open(c.Backend, file.Program(c.Backend), c.Root)
+		e, err := file.Engine(name)
 		if err != nil {
 			return nil, err
 		}

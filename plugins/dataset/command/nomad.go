@@ -198,10 +198,8 @@ func (n *nomad) create(ctx context.Context, old *api.HostVolume, node, class, ke
 		if time.Since(started) > readyTime {
 			return nil, errors.Join(fmt.Errorf("volume %s is not ready after %s", made.Volume.ID, readyTime), err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(200 * time.Millisecond):
+		if err := pause(ctx); err != nil {
+			return nil, err
 		}
 	}
 }
