@@ -124,18 +124,21 @@ var classBlock = regexp.MustCompile(`class "(\w+)" \{\n  backend = "\w+"\n  root
 // poolFile has the classes as "nomad-device-dataset simulate" has printed them.
 func (l *Lab) poolFile() string { return filepath.Join(l.dir, "pool.hcl") }
 
+// poolDir has the file system's file and, with btrfs, its mount point.
+func (l *Lab) poolDir() string { return filepath.Join(l.dir, "pool") }
+
 // makePool makes the file system in the lab's directory. Its processes carry the agent's mark, so that they end with
-// the agent; its mounts are in the directory.
+// the agent. What it has mounted elsewhere is for the agent's clean-up.
 func (l *Lab) makePool(ctx context.Context, plugin string) (roots []byte, err error) {
-	end := l.step(ctx, "Making a %s in a file", l.dataset)
-	defer func() { end(err, "%s", filepath.Join(l.dir, "pool")) }()
+	end := l.step(ctx, "Making a pool of %s in a file", l.dataset)
+	defer func() { end(err, "%s", l.poolDir()) }()
 	if !agent.Privileged() {
 		return nil, errors.New("datasets are made and mounted by root: start the lab as root, where /sys/fs/cgroup can be written")
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(l.dir, "pool")
+	dir := l.poolDir()
 	simulate := func(ctx context.Context, args ...string) ([]byte, error) {
 		var errOut bytes.Buffer
 		cmd := exec.CommandContext(ctx, plugin, append([]string{"simulate"}, args...)...)

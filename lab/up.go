@@ -111,6 +111,9 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 			if p.HostVolumeFile, err = l.classes(ctx, path); err != nil {
 				return o, err
 			}
+			if l.dataset.inFile() { // by the agent's own copy of the program
+				o.Cleanup = []string{filepath.Join(l.dir, "plugins", datasetPlugin), "simulate", "-remove", l.poolDir()}
+			}
 		}
 		o.Plugins = append(o.Plugins, p)
 	}

@@ -66,6 +66,10 @@ type Options struct {
 	// Labels are stored in the same way, for other information of the caller.
 	Labels map[string]string
 
+	// Cleanup is a command that Close runs, if it is not empty, when all processes of the
+	// agent have ended and their files are still there. For an agent on the host.
+	Cleanup []string
+
 	// Env is added to the agent's environment, which its plugins inherit.
 	Env map[string]string
 
@@ -163,7 +167,7 @@ type Agent interface {
 	ReplacePlugin(ctx context.Context, binary string) error
 
 	// Reconfigure replaces the agent's configuration, the files of its host volume plugins,
-	// its hash and its labels from its next Start on. All other options must be unchanged.
+	// its hash, its labels and its clean-up from its next Start on. All other options must be unchanged.
 	Reconfigure(ctx context.Context, o Options) error
 
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.

@@ -353,6 +353,11 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	defer cancel()
 	leaves, err := killAll(ctx, a.info.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, a.info.Parents))
+	if len(a.info.Cleanup) > 0 {
+		if out, cerr := a.Exec(ctx, a.info.Cleanup...); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %s", cerr, strings.TrimSpace(out)))
+		}
+	}
 	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))
 }
 

@@ -38,6 +38,8 @@ type Info struct {
 	Labels map[string]string `json:"labels,omitempty"` // see Options
 	Env    map[string]string `json:"env,omitempty"`
 
+	Cleanup []string `json:"cleanup,omitempty"` // see Options
+
 	// Sums are the SHA-256 sums of the plugins' binaries, by name.
 	Sums map[string]string `json:"plugin_sums"`
 
@@ -93,7 +95,8 @@ func newRecord(o Options) (*record, error) {
 	}
 	r := &record{info: Info{
 		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Sums: map[string]string{}, HostVolumes: map[string]string{},
+		Cleanup: o.Cleanup,
+		Sums:    map[string]string{}, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
 		sum, err := Sum(p.Binary)
@@ -159,7 +162,7 @@ func (r *record) replaced(binary string) error {
 
 // reconfigured records new options.
 func (r *record) reconfigured(o Options) error {
-	return r.update(func(i *Info) { i.Hash, i.Labels = o.Hash, o.Labels })
+	return r.update(func(i *Info) { i.Hash, i.Labels, i.Cleanup = o.Hash, o.Labels, o.Cleanup })
 }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }

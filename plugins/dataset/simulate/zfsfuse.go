@@ -160,6 +160,7 @@ func removeZFSFuse(_ context.Context, dir string) error {
 		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
 			return &os.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
 		}
+		_ = os.Remove(m.Mountpoint) // an empty directory that was made for it
 	}
 	if err := endZFSFuse(dir); err != nil {
 		return err

@@ -1,0 +1,227 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+)
+
+func TestDataset_IsAsAskedForOrAsBefore(t *testing.T) {
+	for in, want := range map[string]dataset{
+		"": datasetAsBefore, "none": datasetNone, "btrfs": datasetBtrfs, "zfs-fuse": datasetZFSFuse,
+	} {
+		got, err := parseDataset(in)
+		must.NoError(t, err, must.Sprint(in))
+		test.Eq(t, want, got, test.Sprint(in))
+	}
+	_, err := parseDataset("zfs")
+	test.ErrorContains(t, err, "want none", test.Sprint("a wrong one"))
+	d, err := datasetAsBefore.chosen(t.Context(), t.TempDir())
+	test.NoError(t, err)
+	test.Eq(t, datasetNone, d, test.Sprint("a new lab has"))
+	up := t.TempDir()
+	info := `{"runtime": "host", "dir": "` + up + `", "http_port": 1, "labels": {"dataset": "btrfs"}}`
+	must.NoError(t, os.WriteFile(filepath.Join(up, "agent.json"), []byte(info), 0o600))
+	d, err = datasetAsBefore.chosen(t.Context(), up)
+	test.NoError(t, err)
+	test.Eq(t, datasetBtrfs, d)
+	_, err = datasetZFSFuse.chosen(t.Context(), up)
+	test.ErrorContains(t, err, "its datasets are on btrfs and not on zfs-fuse", test.Sprint("volumes would be lost"))
+}
+
+func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
+	l, _ := quiet(t)
+	text, err := l.classes(t.Context(), "/nowhere")
+	must.NoError(t, err)
+	test.StrHasPrefix(t, "# no classes", text, test.Sprint("without being asked it has some"))
+	l.dataset = datasetBtrfs
+	const simulated = "class \"fast\" {\n  backend = \"btrfs\"\n  root    = \"/x/fast\"\n}\n" +
+		"class \"strict\" {\n  backend = \"btrfs\"\n  root    = \"/x/strict\"\n}\n"
+	must.NoError(t, os.MkdirAll(l.dir, 0o755))
+	must.NoError(t, os.WriteFile(l.poolFile(), []byte(simulated), 0o600))
+	text, err = l.classes(t.Context(), "/nowhere")
+	must.NoError(t, err)
+	for _, want := range []string{"/x/fast\"\n" + datasetClasses["fast"] + "}", "/x/strict\"\n" + datasetClasses["strict"] + "}"} {
+		test.StrContains(t, text, want)
+	}
+}
+
+// datasetLab is a lab with datasets of one kind.
+type datasetLab struct {
+	*Lab
+	t     *testing.T
+	out   *bytes.Buffer
+	agent agent.Agent
+}
+
+func newDatasetLab(t *testing.T, kind dataset, program string) *datasetLab {
+	t.Helper()
+	if !agent.Privileged() {
+		t.Skip("only root makes and mounts file systems")
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skip(err)
+	}
+	l, out := live(t)
+	d := &datasetLab{Lab: l, t: t, out: out}
+	d.does("Ready in", func() error { return l.Up(t.Context(), With{Dataset: string(kind)}) })
+	var err error
+	d.agent, err = l.open(t.Context())
+	must.NoError(t, err)
+	return d
+}
+
+// does runs a command of the lab that must print something.
+func (d *datasetLab) does(want string, f func() error) {
+	d.t.Helper()
+	d.out.Reset()
+	start := time.Now()
+	must.NoError(d.t, f(), must.Sprint(d.out))
+	must.StrContains(d.t, d.out.String(), want, must.Sprintf("no %q in\n%s", want, d.out))
+	d.t.Logf("%.1f s: %s", time.Since(start).Seconds(), want)
+}
+
+func (d *datasetLab) example(name string) string { return filepath.Join(d.root, datasetExamples, name) }
+
+// runs runs an example that must print something.
+func (d *datasetLab) runs(want, name string) {
+	d.t.Helper()
+	d.does(want, func() error { return d.Run(d.t.Context(), d.example(name)) })
+}
+
+// command runs a program with the agent's address.
+func (d *datasetLab) command(argv ...string) {
+	d.t.Helper()
+	cmd := exec.CommandContext(d.t.Context(), argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+d.agent.Address())
+	start := time.Now()
+	text, err := cmd.CombinedOutput()
+	must.NoError(d.t, err, must.Sprintf("%s", text))
+	d.t.Logf("%.1f s: %q", time.Since(start).Seconds(), argv[1:])
+}
+
+func (d *datasetLab) nomad(args ...string) {
+	d.t.Helper()
+	d.command(append([]string{d.agent.Info().Binary}, args...)...)
+}
+
+// byHand runs the plugin's binary.
+func (d *datasetLab) byHand(args ...string) {
+	d.t.Helper()
+	program := filepath.Join(d.agent.PluginDir(), datasetPlugin)
+	file := filepath.Join(d.agent.HostVolumePluginDir(), datasetVolumes+".hcl")
+	d.command(append(append([]string{program}, args...), "-file", file)...)
+}
+
+// leavesNothing kills the agent, and checks that lab:down still removes all.
+func (d *datasetLab) leavesNothing() {
+	d.t.Helper()
+	roots, err := os.ReadFile(d.poolFile())
+	must.NoError(d.t, err)
+	root := regexp.MustCompile(`root    = "(.+)/fast"`).FindStringSubmatch(string(roots))[1]
+	points := func() []string { // where slots are mounted, for all of the machine
+		found, err := filepath.Glob("/run/outrider/dataset/slots/*")
+		must.NoError(d.t, err)
+		return found
+	}
+	others := slices.DeleteFunc(points(), func(dir string) bool {
+		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()
+		return strings.HasPrefix(string(source), root)
+	})
+	must.NoError(d.t, d.agent.Kill(d.t.Context()))
+	d.does("they are gone, with their files", func() error { return d.Down(d.t.Context()) })
+	test.SliceContainsSubset(d.t, others, points(), test.Sprint("a directory is left"))
+	left, err := d.agent.Leftovers(d.t.Context())
+	must.NoError(d.t, err)
+	test.SliceEmpty(d.t, left, test.Sprint("left"))
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	must.NoError(d.t, err)
+	devices, err := exec.CommandContext(d.t.Context(), "losetup", "--list", "--noheadings", "--output", "BACK-FILE").Output()
+	must.NoError(d.t, err)
+	for _, name := range []string{d.dir, root} {
+		test.StrNotContains(d.t, string(mounts), name, test.Sprint("a mount is left"))
+		test.StrNotContains(d.t, string(devices), name, test.Sprint("a loop device is left"))
+	}
+}
+
+// TestLab_WithDatasets goes the way of the README and of docs/dataset.md, and runs the examples.
+func TestLab_WithDatasets(t *testing.T) {
+	d := newDatasetLab(t, datasetBtrfs, "mkfs.btrfs")
+	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "its datasets are on btrfs and not on none")
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
+	d.out.Reset()
+	test.ErrorContains(t, d.Run(t.Context(), d.example("volume.nomad.hcl")), "missing compatible host volumes")
+	test.StrContains(t, d.out.String(), "nomad volume create FILE")
+
+	d.nomad("volume", "create", d.example("notes.volume.hcl"))
+	d.runs("     1\t", "volume.nomad.hcl")
+	d.runs("     2\t", "volume.nomad.hcl")
+	d.does("notes   default    64 MiB  ready", func() error { return d.Status(t.Context()) })
+	d.byHand("snapshot", "notes", "before")
+	d.runs("     3\t", "volume.nomad.hcl")
+	d.nomad("volume", "create", d.example("notes-before.volume.hcl"))
+	d.runs("     2\t", "clone.nomad.hcl")
+	test.StrNotContains(t, d.out.String(), "     3\t", test.Sprint("the clone is not of the snapshot"))
+	d.byHand("rollback", "notes", "before")
+	d.runs("     3\t", "volume.nomad.hcl")
+	test.StrNotContains(t, d.out.String(), "     4\t", test.Sprint("it was not rolled back"))
+
+	must.NoError(t, d.agent.Kill(t.Context()))
+	d.does("Starting the agent again", func() error { return d.Up(t.Context(), With{}) })
+	d.runs("     4\t", "volume.nomad.hcl")
+	d.leavesNothing()
+}
+
+// TestLab_WithZFSFuse has what is different from btrfs: a daemon, and mounts outside of the lab's directory.
+func TestLab_WithZFSFuse(t *testing.T) {
+	d := newDatasetLab(t, datasetZFSFuse, "zfs-fuse")
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
+	spoil := jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000")
+	text, err := os.ReadFile(spoil)
+	must.NoError(t, err)
+	with := strings.Replace(string(text), "resources {", "resources {\n device \"dataset\" {}", 1)
+	must.NoError(t, os.WriteFile(spoil, []byte(with), 0o600))
+	d.does("svc runs", func() error { return d.Run(t.Context(), spoil) })
+	d.leavesNothing()
+}
+
+// TestUp_GetsDatasetsLater: a lab without any says how to have some.
+func TestUp_GetsDatasetsLater(t *testing.T) {
+	d := newDatasetLab(t, datasetNone, "mkfs.btrfs")
+	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
+	d.out.Reset()
+	test.ErrorContains(t, d.Run(t.Context(), d.example("scratch.nomad.hcl")), "missing devices")
+	test.StrContains(t, d.out.String(), "lab:up -dataset=btrfs")
+	d.does("svc runs", func() error {
+		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
+	})
+	d.does("All 1 running tasks lived on", func() error { return d.Up(t.Context(), With{Dataset: "btrfs"}) })
+	test.StrContains(t, d.out.String(), "with -dataset=btrfs", test.Sprint("it does not say why it restarts"))
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
+	d.leavesNothing()
+}
+
+func TestUnplaced_NamesDatasetsOnlyIfTheJobWantsOne(t *testing.T) {
+	for device, want := range map[string]bool{"dataset": true, "btrfs/dataset/fast": true, "zigbee": false} {
+		task := api.NewTask("t", "exec-lite").
+			Require(&api.Resources{Devices: []*api.RequestedDevice{{Name: device}}})
+		job := api.NewServiceJob("j", "j", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
+		test.Eq(t, want, wants(job, map[string]*api.AllocationMetric{"g": {}}, datasetType), test.Sprint(device))
+	}
+}
