@@ -77,6 +77,9 @@ func newDatasetLab(t *testing.T, kind dataset, program string) *datasetLab {
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skip(err)
 	}
+	if _, err := os.Stat("/dev/fuse"); err != nil && kind == datasetZFSFuse {
+		t.Skip(err)
+	}
 	l, out := live(t)
 	d := &datasetLab{Lab: l, t: t, out: out}
 	d.does("Ready in", func() error { return l.Up(t.Context(), With{Dataset: string(kind)}) })
