@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
@@ -38,6 +39,12 @@ var conditions = map[string]func() bool{
 	},
 	"no-docker": func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
 	"no-fuse":   func() bool { return !exists("/dev/fuse") },
+	"no-btrfs": func() bool {
+		known, _ := os.ReadFile("/proc/filesystems")
+		return !onPath("mkfs.btrfs") || !strings.Contains(string(known), "btrfs") &&
+			exec.Command("modprobe", "--dry-run", "btrfs").Run() != nil
+	},
+	"no-strace": func() bool { return !onPath("strace") },
 	"no-libusb": func() bool { return build.Builder{Root: "."}.Libusb(context.Background()) != nil },
 	"no-umockdev": func() bool {
 		return !exists("/usr/lib*/libumockdev-preload.so.0", "/usr/lib/*/libumockdev-preload.so.0")

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -114,76 +113,111 @@ func (s *scan) process(proc int, pid string) error {
 	}
 	dir := os.NewFile(uintptr(fd), pid)
 	defer dir.Close()
-	stat, err := read(fd, "stat")
+	why, err := s.use(fd, pid)
+	if errors.Is(err, fs.ErrPermission) { // also what the kernel says of a link of what has just ended
+		why, err = s.use(fd, pid)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		if _, err := read(fd, "stat"); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) && pid == "1" {
+		why, err = s.mountsOf(fd) // init may be of a sandbox around this system, but its mounts can be seen
+	}
+	if why == "" || err != nil {
+		return err
+	}
+	comm, err := read(fd, "comm")
 	if err != nil {
 		return err
 	}
-	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
-	fields := strings.Fields(stat[end+1:])
-	if flags, _ := strconv.ParseUint(fields[6], 10, 64); flags&kernelThread != 0 {
-		return nil
-	}
-	why, err := s.use(fd)
-	if errors.Is(err, fs.ErrPermission) && pid == "1" {
-		why, err = s.mountsOf(fd, "") // init may be of a sandbox around this system, but its mounts can be seen
-	}
-	if why != "" && err == nil {
-		s.users = append(s.users, fmt.Sprintf("process %s (%s) %s", pid, stat[open+1:end], why))
-	}
-	return err
+	s.users = append(s.users, fmt.Sprintf("process %s (%s) %s", pid, strings.TrimSuffix(comm, "\n"), why))
+	return nil
 }
-
-// kernelThread is PF_KTHREAD of include/linux/sched.h.
-const kernelThread = 0x00200000
 
 // use returns how a process uses a target. Its threads can have descriptors, directories
 // and mount namespaces of their own.
-func (s *scan) use(dir int) (string, error) {
+func (s *scan) use(dir int, pid string) (string, error) {
 	if is, err := s.is(dir, "exe"); is || err != nil {
 		return "runs a program of it", err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, "task", &st, 0); err != nil {
+		return "", err
+	}
+	tids := []string{pid}
+	if single := st.Nlink == 3; !single {
+		var err error
+		if tids, err = readDir(dir, "task"); err != nil {
+			return "", err
+		}
+	} else if _, err := readLink(dir, "exe"); errors.Is(err, unix.ENOENT) {
+		return "", nil // a thread of the kernel, or a process that has ended
 	}
 	if is, err := s.maps(dir); is || err != nil {
 		return "has a file of it mapped", err
 	}
-	tids, err := readDir(dir, "task")
-	if err != nil {
-		return "", err
-	}
-	first := ""
+	var first string // whose files and directories most threads share
 	for _, tid := range tids {
-		task := "task/" + tid + "/"
-		why, err := s.useOfThread(dir, task)
-		if why == "" && err == nil && (first == "" || !sameFiles(first, tid)) {
-			first = tid
-			why, err = s.files(dir, task+"fd")
+		task := dir
+		if len(tids) > 1 {
+			var err error
+			task, err = unix.Openat(dir, "task/"+tid, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if gone(err) {
+				continue
+			}
+			if err != nil {
+				return "", err
+			}
+		}
+		why, err := s.useOfThread(task, first, tid)
+		if len(tids) > 1 {
+			unix.Close(task)
 		}
 		if why != "" || (err != nil && !gone(err)) {
 			return why, err
+		}
+		if err == nil {
+			first = tid
 		}
 	}
 	return "", nil
 }
 
-func (s *scan) useOfThread(dir int, task string) (string, error) {
-	for name, why := range map[string]string{"cwd": "is in its directory", "root": "has it as its root"} {
-		if is, err := s.is(dir, task+name); err != nil {
-			return "", err
-		} else if is {
-			return why, nil
+func (s *scan) useOfThread(task int, first, tid string) (string, error) {
+	if first == "" || !shared(first, tid, kcmpFS) {
+		if why, err := s.directories(task); why != "" || err != nil {
+			return why, err
 		}
 	}
-	namespace, err := readLink(dir, task+"ns/mnt")
+	if first == "" || !shared(first, tid, kcmpFiles) {
+		return s.files(task)
+	}
+	return "", nil
+}
+
+// directories looks at the directories of a thread, and at its mounts.
+func (s *scan) directories(task int) (string, error) {
+	for _, link := range []struct{ name, why string }{{"cwd", "is in its directory"}, {"root", "has it as its root"}} {
+		if is, err := s.is(task, link.name); err != nil {
+			return "", err
+		} else if is {
+			return link.why, nil
+		}
+	}
+	namespace, err := readLink(task, "ns/mnt")
 	if err != nil || s.namespaces[namespace] {
 		return "", err
 	}
-	why, err := s.mountsOf(dir, task)
+	why, err := s.mountsOf(task)
 	s.namespaces[namespace] = err == nil
 	return why, err
 }
 
 // mountsOf looks at the mounts of a thread's namespace.
-func (s *scan) mountsOf(dir int, task string) (string, error) {
-	info, err := read(dir, task+"mountinfo")
+func (s *scan) mountsOf(task int) (string, error) {
+	info, err := read(task, "mountinfo")
 	if err != nil {
 		return "", err
 	}
@@ -196,40 +230,24 @@ func (s *scan) mountsOf(dir int, task string) (string, error) {
 }
 
 // files looks at the open files of a thread.
-func (s *scan) files(dir int, fds string) (string, error) {
-	names, err := readDir(dir, fds)
+func (s *scan) files(task int) (string, error) {
+	dir, err := unix.Openat(task, "fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: "fd", Err: err}
+	}
+	defer unix.Close(dir)
+	names, err := list(dir)
 	if err != nil {
 		return "", err
 	}
 	for _, name := range names {
-		if is, err := s.is(dir, fds+"/"+name); err != nil {
+		if is, err := s.is(dir, name); err != nil {
 			return "", err
 		} else if is {
 			return "has a file of it open", nil
 		}
 	}
 	return "", nil
-}
-
-// maps looks at the files that a process has mapped. The device there is that of the whole
-// file system, or on some kernels that of the subvolume.
-func (s *scan) maps(dir int) (bool, error) {
-	text, err := read(dir, "maps")
-	if err != nil {
-		return false, err
-	}
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) < 6 || !s.mayBe(fields[3]) {
-			continue
-		}
-		from, to, _ := strings.Cut(fields[0], "-")
-		from, to = strings.TrimLeft(from, "0"), strings.TrimLeft(to, "0")
-		if is, err := s.is(dir, filepath.Join("map_files", from+"-"+to)); is || err != nil {
-			return is, err
-		}
-	}
-	return false, nil
 }
 
 // is reports whether a link of /proc leads to a file of a target. What is gone is none, and
@@ -247,11 +265,17 @@ func (s *scan) is(dir int, link string) (bool, error) {
 	return false, &os.PathError{Op: "look at", Path: link, Err: err}
 }
 
-// sameFiles reports whether two threads share their descriptors, kcmp(2).
-func sameFiles(a, b string) bool {
-	const kcmpFiles = 2
+// What two threads can share, kcmp(2). Those that share their directories have the same
+// mount namespace, setns(2).
+const (
+	kcmpFiles = 2
+	kcmpFS    = 3
+)
+
+// shared reports whether two threads certainly share something.
+func shared(a, b string, what uintptr) bool {
 	first, _ := strconv.Atoi(a)
 	second, _ := strconv.Atoi(b)
-	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(first), uintptr(second), kcmpFiles, 0, 0, 0)
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(first), uintptr(second), what, 0, 0, 0)
 	return errno == 0 && order == 0
 }

@@ -16,7 +16,7 @@ import (
 // target is a directory whose users are looked for.
 type target struct {
 	dir    string
-	device string // of its file system, "0:43"
+	device uint64 // of its file system
 	path   string // in its file system
 }
 
@@ -82,29 +82,19 @@ func (s *scan) loops() {
 	}
 }
 
-// mayBe reports whether a device as in /proc/PID/maps, "00:2b", may be that of a target.
-func (s *scan) mayBe(device string) bool {
-	a, b, _ := strings.Cut(device, ":")
-	major, _ := strconv.ParseUint(a, 16, 32)
-	minor, _ := strconv.ParseUint(b, 16, 32)
-	if s.devices[unix.Mkdev(uint32(major), uint32(minor))] {
-		return true
-	}
-	for _, t := range s.targets {
-		if t.device == fmt.Sprintf("%d:%d", major, minor) {
-			return true
-		}
-	}
-	return false
-}
-
 // mount is a line of mountinfo, proc_pid_mountinfo(5).
-type mount struct{ id, device, root, point, kind, source, options string }
+type mount struct {
+	id, root, point, kind, source, options string
+	device                                 uint64
+}
 
 func parseMount(line string) (m mount) {
 	before, after, _ := strings.Cut(line, " - ")
 	if f := strings.Fields(before); len(f) > 4 {
-		m = mount{id: f[0], device: f[2], root: unescape(f[3]), point: unescape(f[4])}
+		a, b, _ := strings.Cut(f[2], ":")
+		major, _ := strconv.ParseUint(a, 10, 32)
+		minor, _ := strconv.ParseUint(b, 10, 32)
+		m = mount{id: f[0], root: unescape(f[3]), point: unescape(f[4]), device: unix.Mkdev(uint32(major), uint32(minor))}
 	}
 	if f := strings.Fields(after); len(f) > 2 {
 		m.kind, m.source, m.options = f[0], unescape(f[1]), unescape(f[2])
@@ -152,15 +142,18 @@ func readDir(dir int, name string) ([]string, error) {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
-	var names []string
+	return list(fd)
+}
+
+func list(dir int) (names []string, err error) {
 	buf := make([]byte, 8192)
 	for {
-		n, err := unix.ReadDirent(fd, buf)
+		n, err := unix.ReadDirent(dir, buf)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return nil, &os.PathError{Op: "read", Path: name, Err: err}
+			return nil, os.NewSyscallError("getdents", err)
 		}
 		if n == 0 {
 			return names, nil
