@@ -1,5 +1,304 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
 package engine_test
 
-const stepVar = "DATASET_STEP"
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
 
-func step() int { return 0 }
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+// call is one of an operation that is killed.
+type call struct {
+	Operation              string
+	Backend, Program, Root string
+	Name, To, Stream, Dir  string
+}
+
+// stepVar has a call as JSON, for a process of this test that is to be killed.
+const stepVar = "DATASET_CALL"
+
+func init() {
+	if os.Getenv(stepVar) != "" {
+		runtime.LockOSThread() // to the main thread, which is the one that is traced
+	}
+}
+
+func step() int {
+	var c call
+	err := json.Unmarshal([]byte(os.Getenv(stepVar)), &c)
+	if err == nil {
+		err = c.do(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (c call) do(ctx context.Context) error {
+	e, err := engine.Open(c.Backend, c.Program, c.Root)
+	if err != nil {
+		return err
+	}
+	e.Locks = filepath.Join(filepath.Dir(c.Dir), "locks")
+	spec := engine.Spec{Limits: engine.Limits{Data: 32 * mib}, Tags: engine.Tags{engine.Kind: "volume"}, Dir: c.Dir}
+	switch c.Operation {
+	case "create":
+		_, err = e.Create(ctx, c.Name, spec)
+	case "discard":
+		err = e.Discard(ctx, c.Name, 0)
+	case "destroy":
+		err = e.Destroy(ctx, c.Name)
+	case "snapshot":
+		err = e.Snapshot(ctx, c.Name, "s2")
+	case "rollback":
+		err = e.Rollback(ctx, c.Name, "s1", true)
+	case "clone":
+		_, err = e.Clone(ctx, c.Name, "s1", c.To, spec)
+	case "receive", "continue":
+		var stream []byte
+		if stream, err = os.ReadFile(c.Stream); err == nil {
+			err = e.Receive(ctx, c.To, bytes.NewReader(stream))
+		}
+	}
+	return err
+}
+
+// A killed is an operation that is killed at each of its steps. What there is before is
+// Name with a snapshot "s1" of a file "one", and the file "two" now; after another snapshot "s2",
+// a stream of the second is in Stream, based on the first for "continue".
+type killed struct {
+	operation string
+	done      error // of a call that finds everything done
+	// check looks at what there is after a kill, and then again after the next call, when
+	// all must be done. Content is that of the file at a name, "" if there is no dataset.
+	check func(t *testing.T, done bool, name, to, trash string)
+}
+
+var kills = []killed{
+	{"create", engine.ErrExists, func(t *testing.T, done bool, name, _, _ string) {
+		must.True(t, name == "empty" || !done && name == "")
+	}},
+	{"discard", engine.ErrNotFound, func(t *testing.T, done bool, name, _, trash string) {
+		must.True(t, name+trash == "two", must.Sprint(name, trash)) // it is in one place
+		must.True(t, !done || trash == "two")
+	}},
+	{"destroy", nil, func(t *testing.T, done bool, name, _, _ string) {
+		must.True(t, name == "" || !done && name == "two")
+	}},
+	{"snapshot", engine.ErrExists, func(t *testing.T, _ bool, name, _, _ string) {
+		must.Eq(t, "two", name)
+	}},
+	{"rollback", nil, func(t *testing.T, done bool, name, _, _ string) {
+		must.True(t, name == "one" || !done && name == "two")
+	}},
+	{"clone", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
+		must.Eq(t, "two", name)
+		must.True(t, to == "one" || !done && to == "")
+	}},
+	{"receive", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
+		must.Eq(t, "two", name)
+		must.True(t, to == "two" || !done && to == "")
+	}},
+	{"continue", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
+		must.Eq(t, "two", name)
+		must.True(t, to == "two" || !done && to == "one")
+	}},
+}
+
+// changes are the system calls at which a process that changes a dataset is killed: those by which it
+// changes files, and that which starts a program.
+var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat2", "clone", "flock"}
+
+// The process that runs an operation is killed before each of its changes, and then the
+// operation is run again.
+func TestKill_ProcessAtEachStep(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is missing: install the package strace")
+	}
+	self, err := os.Executable()
+	must.NoError(t, err)
+	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
+		steps := 0
+		for _, change := range changes {
+			for at := 1; attempt(func(c call) bool {
+				text, err := json.Marshal(c)
+				must.NoError(t, err)
+				cmd := exec.Command(strace, "-qq", "-o", "/dev/null", "-e", "trace="+change, "-e",
+					fmt.Sprintf("inject=%s:signal=KILL:when=%d", change, at), self)
+				cmd.Env = append(os.Environ(), stepVar+"="+string(text))
+				out, err := cmd.CombinedOutput()
+				var exit *exec.ExitError
+				if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+					return true
+				}
+				must.NoError(t, err, must.Sprint(string(out)))
+				return false
+			}); at++ {
+				steps++
+			}
+		}
+		t.Logf("killed at %d steps", steps)
+		must.Greater(t, 3, steps)
+	})
+}
+
+// The file system's program is killed at each of its calls, before and after it has done its work.
+func TestKill_ProgramAtEachCall(t *testing.T) {
+	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
+		steps := 0
+		for _, when := range []string{"before", "after"} {
+			for at := 1; attempt(func(c call) bool {
+				dir := t.TempDir()
+				script := fmt.Sprintf(`#!/bin/sh
+echo >>%[1]s/calls
+[ $(wc -l <%[1]s/calls) = %[2]d ] || exec %[3]s "$@"
+touch %[1]s/killed
+[ %[4]s = before ] || %[3]s "$@"
+kill -9 $$
+`, dir, at, c.Program, when)
+				c.Program = filepath.Join(dir, filepath.Base(c.Program))
+				must.NoError(t, os.WriteFile(c.Program, []byte(script), 0o700))
+				err := c.do(t.Context())
+				if testsupport.Exists(dir + "/killed") {
+					return true
+				}
+				must.NoError(t, err)
+				return false
+			}); at++ {
+				steps++
+			}
+		}
+		t.Logf("killed at %d calls", steps)
+	})
+}
+
+// eachKilled runs a test for each operation that is killed, with each backend. The test gets a
+// function that prepares datasets, has the operation interrupted, and then calls it again.
+func eachKilled(t *testing.T, run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool))) {
+	t.Helper()
+	eachColumn(t, func(t *testing.T, c column) {
+		for _, k := range kills {
+			t.Run(k.operation, func(t *testing.T) {
+				run(t, func(interrupt func(call) bool) bool { return k.attempt(t, c, interrupt) })
+				must.SliceEmpty(t, c.list(t))
+				c.nothingLeft(t)
+			})
+		}
+	})
+}
+
+func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (killed bool) {
+	t.Helper()
+	name, to := c.name(), c.name()
+	todo := call{Operation: k.operation, Backend: c.pool.Backend, Program: c.pool.Program, Root: c.pool.Root,
+		Name: name, To: to, Stream: filepath.Join(c.dirs, "stream"), Dir: c.dir(name)}
+	if k.operation == "clone" {
+		todo.Dir = c.dir(to)
+	}
+	k.prepare(t, c, todo)
+
+	killed = interrupt(todo)
+	look := func(done bool) {
+		t.Helper()
+		trash := ""
+		for _, n := range c.list(t) { // before anything else: after a kill it is the first to see
+			if strings.HasPrefix(n, ".trash/") {
+				must.Eq(t, "", trash)
+				trash = n
+			}
+		}
+		k.check(t, done, k.content(t, c, name), k.content(t, c, to), k.content(t, c, trash))
+	}
+	look(!killed)
+	if err := todo.do(t.Context()); k.done == nil || !errors.Is(err, k.done) {
+		must.NoError(t, err)
+	}
+	look(true)
+	for _, n := range c.list(t) {
+		must.NoError(t, c.Destroy(t.Context(), n))
+	}
+	return killed
+}
+
+func (k killed) prepare(t *testing.T, c column, todo call) {
+	t.Helper()
+	if k.operation == "create" {
+		return
+	}
+	_, err := c.Create(t.Context(), todo.Name, engine.Spec{Limits: engine.Limits{Data: 32 * mib}, Dir: c.dir(todo.Name),
+		Tags: engine.Tags{engine.Kind: "volume"}})
+	must.NoError(t, err)
+	path := c.mount(t, todo.Name)
+	write(t, path, "file", "one")
+	if k.operation != "snapshot" { // the first one
+		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s1"))
+	}
+	write(t, path, "file", "two")
+	since := ""
+	switch k.operation {
+	case "continue":
+		must.NoError(t, c.Receive(t.Context(), todo.To, bytes.NewReader(c.send(t, todo.Name, "s1", ""))))
+		must.NoError(t, c.Tag(t.Context(), todo.To, engine.Tags{engine.Kind: "volume"}))
+		since = "s1"
+		fallthrough
+	case "receive":
+		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s2"))
+		must.NoError(t, os.WriteFile(todo.Stream, c.send(t, todo.Name, "s2", since), 0o600))
+	}
+}
+
+// content returns that of the file of a dataset, "empty" for one without, and "" for none. A dataset has
+// its limit and its tags.
+func (k killed) content(t *testing.T, c column, name string) string {
+	t.Helper()
+	if name == "" {
+		return ""
+	}
+	d, err := c.Get(t.Context(), name)
+	if errors.Is(err, engine.ErrNotFound) {
+		return ""
+	}
+	must.NoError(t, err)
+	if k.operation != "receive" && k.operation != "continue" {
+		must.Eq(t, 32*mib, d.Limits.Data)
+		must.Eq(t, "volume", d.Tags[engine.Kind])
+		c.limited(t, d)
+	}
+	content, err := os.ReadFile(filepath.Join(c.mount(t, name), "file"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "empty"
+	}
+	must.NoError(t, err)
+	if c.mounts {
+		must.NoError(t, syscall.Unmount(c.dir(name), 0)) // as Rename and Receive want it
+	}
+	return string(content)
+}
+
+// limited fails the test unless the file system has the limit that the record of a dataset says.
+func (c column) limited(t *testing.T, d engine.Dataset) {
+	t.Helper()
+	if c.pool.Backend == "btrfs" {
+		must.StrContains(t, run(t, c.pool.Program, "qgroup", "show", "--raw", "-rf", d.Path), fmt.Sprint(d.Limits.Data))
+	}
+}

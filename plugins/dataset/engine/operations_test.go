@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -531,20 +532,29 @@ func TestBackend_Operations(t *testing.T) {
 			t.Run(o.method+" "+o.does, func(t *testing.T) { o.run(t, c) })
 		}
 		must.Eq(t, before, c.list(t))
-		testsupport.Eventually(t, "all that was deleted to be gone", func() bool {
-			must.NoError(t, c.Check(t.Context()))
-			return left(t, c) == ""
-		})
+		c.nothingLeft(t)
 	})
 }
 
-// left returns what is left over of datasets that were destroyed.
-func left(t testing.TB, c column) string {
+// nothingLeft waits until nothing is left of datasets that were destroyed, also of what the file system
+// does in the background.
+func (c column) nothingLeft(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		must.NoError(t, c.Check(t.Context()))
+		if remains := c.remains(t); remains != "" {
+			unix.Sync() // the kernel's cleaner runs after a commit
+			return errors.New("there is still\n" + remains)
+		}
+		return nil
+	})
+}
+
+func (c column) remains(t testing.TB) string {
 	t.Helper()
 	if c.pool.Backend != "btrfs" {
 		return ""
 	}
-	unix.Sync() // the kernel's cleaner runs after a commit
 	out, err := exec.Command("find", c.pool.Root, "-mindepth", "2").CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	qgroups, err := exec.Command(c.pool.Program, "qgroup", "show", c.pool.Root).CombinedOutput()
