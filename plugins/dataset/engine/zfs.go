@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -165,7 +166,8 @@ func (z *zfs) Clone(ctx context.Context, name, snapshot, to string, s Spec) (str
 }
 
 // make runs a command that makes a dataset, with all its properties at once, and mounts it.
-func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (string, error) {
+func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (path string,
+	err error) {
 	full, err := z.full(name)
 	if err != nil {
 		return "", err
@@ -175,23 +177,27 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 		if dir, err = mountDir(s.Dir); err != nil {
 			return "", err
 		}
-		if err := makeMountDir(dir); err != nil { // first of all: zfs-fuse mounts a clone at once
-			return "", err
-		}
 	}
 	options, err := s.options(dir)
 	if err != nil {
 		return "", err
 	}
+	if dir != "" { // now, since zfs-fuse mounts a clone at once
+		if err := makeMountDir(dir); err != nil {
+			return "", cmp.Or(z.taken(ctx, name), err)
+		}
+		defer func() {
+			if err != nil {
+				err = also(err, removeMountDir(dir))
+			}
+		}()
+	}
 	if _, err := z.run(ctx, command(full, options)...); err != nil {
-		switch _, getErr := z.get(ctx, name); {
-		case getErr == nil:
-			return "", fmt.Errorf("dataset %s: %w", full, ErrExists)
-		case !errors.Is(getErr, ErrNotFound):
-			return "", getErr
+		if taken := z.taken(ctx, name); taken != nil {
+			return "", taken
 		}
 		if made, parentErr := z.makeParent(ctx, full); parentErr != nil || !made {
-			return "", errors.Join(parentErr, ours(err))
+			return "", also(ours(err), parentErr)
 		}
 		if _, err := z.run(ctx, command(full, options)...); err != nil {
 			return "", ours(err)
@@ -201,12 +207,22 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 		return "", nil
 	}
 	if err := z.mount(ctx, full, dir); err != nil {
-		if undoErr := z.whileBusy(context.WithoutCancel(ctx), "destroy", full); undoErr != nil {
-			err = errors.Join(err, undoErr)
-		}
-		return "", err
+		return "", also(err, z.whileBusy(context.WithoutCancel(ctx), "destroy", full))
 	}
 	return s.Dir, nil
+}
+
+// taken returns why a dataset of this name can't be made: ErrExists, ErrForeign. If there is
+// none it returns nil.
+func (z *zfs) taken(ctx context.Context, name string) error {
+	p, err := z.get(ctx, name)
+	if err == nil {
+		return fmt.Errorf("dataset %s: %w", p.full, ErrExists)
+	}
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // makeParent makes the dataset above one, and reports whether it did.
@@ -265,9 +281,13 @@ func (l Limits) limits() map[string]string {
 
 // encode returns tags as a property's value.
 func (t Tags) encode() (string, error) {
-	t = maps.Clone(t)
-	maps.DeleteFunc(t, func(_, value string) bool { return value == "" })
-	text, err := json.Marshal(t)
+	set := Tags{}
+	for tag, value := range t {
+		if value != "" {
+			set[tag] = value
+		}
+	}
+	text, err := json.Marshal(set)
 	return string(text), err
 }
 
@@ -310,11 +330,8 @@ func (z *zfs) Resize(ctx context.Context, name string, l Limits) error {
 	set := l.limits()
 	for _, property := range []string{"refquota", "quota"} { // zfs-fuse sets one property a command
 		if _, err := z.run(ctx, "set", property+"="+set[property], p.full); err != nil {
-			before := d.Limits.limits()["refquota"]
-			if _, undoErr := z.run(ctx, "set", "refquota="+before, p.full); undoErr != nil {
-				err = errors.Join(err, undoErr)
-			}
-			return ours(err)
+			_, undoErr := z.run(ctx, "set", "refquota="+d.Limits.limits()["refquota"], p.full)
+			return also(ours(err), undoErr)
 		}
 	}
 	return nil
@@ -338,7 +355,7 @@ func (z *zfs) Destroy(ctx context.Context, name string) error {
 	}
 	// with -r, its snapshots; there is nothing else below it
 	if err := z.whileBusy(ctx, "destroy", "-r", p.full); err != nil {
-		return errors.Join(ours(err), remount())
+		return also(ours(err), remount())
 	}
 	return removeMountDir(p.value("mountpoint"))
 }
@@ -387,7 +404,7 @@ func (z *zfs) Rename(ctx context.Context, from, to string) error {
 		}
 	}
 	if err != nil {
-		return errors.Join(ours(err), remount())
+		return also(ours(err), remount())
 	}
 	return removeMountDir(p.value("mountpoint"))
 }

@@ -86,6 +86,14 @@ func ours(err error) error {
 	return err
 }
 
+// also adds another error, if there is one, to a sentence.
+func also(err, other error) error {
+	if err == nil || other == nil {
+		return errors.Join(err, other)
+	}
+	return fmt.Errorf("%w; besides, %w", err, other)
+}
+
 // unavailable is ours for an operation that fails only if the pool or zfs do.
 func unavailable(err error) error {
 	if errors.Is(err, ErrUnavailable) {
@@ -179,9 +187,9 @@ func (p properties) tags() Tags {
 	return nil
 }
 
-// ours reports whether this package made the dataset. What is received has no tags yet.
+// ours reports whether this package made the dataset. What it is receiving has no tags.
 func (p properties) ours(name string) bool {
-	return p.value("type") == "filesystem" && (p.tags()[Kind] != "" || strings.HasPrefix(name, newDir+"/"))
+	return p.value("type") == "filesystem" && (p.tags() != nil || strings.HasPrefix(name, newDir+"/"))
 }
 
 func (p properties) dataset(name string, mounted []*mountinfo.Info) Dataset {

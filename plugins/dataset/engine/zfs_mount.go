@@ -64,7 +64,7 @@ func (z *zfs) mount(ctx context.Context, full, dir string) error {
 	}
 	_, err := z.run(ctx, "mount", full)
 	if verifyErr := verify(full, dir); verifyErr != nil {
-		return errors.Join(ours(err), verifyErr)
+		return also(ours(err), verifyErr)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 	for _, m := range slices.Backward(at) {
 		if err := z.unmountAt(ctx, m.Mountpoint); err != nil {
 			users, _ := inuse.OfMount(ctx, p.full, m.Mountpoint)
-			return nil, errors.Join(fmt.Errorf("failed to unmount %s: %w", m.Mountpoint, err), inUse(p.full, users))
+			return nil, fmt.Errorf("failed to unmount %s (%w): %w", m.Mountpoint, err, inUse(p.full, users))
 		}
 	}
 	// a copy of the mount in a mount namespace that does not hear of the host's keeps the dataset
@@ -138,7 +138,7 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 		err = inUse(p.full, users)
 	}
 	if err != nil {
-		return nil, errors.Join(err, remount())
+		return nil, also(err, remount())
 	}
 	return remount, nil
 }
@@ -158,6 +158,9 @@ func (z *zfs) unmountAt(ctx context.Context, dir string) error {
 }
 
 func inUse(full string, users []string) error {
+	if len(users) == 0 {
+		users = []string{"by a process that was not found"}
+	}
 	return fmt.Errorf("dataset %s: %w: %s", full, ErrInUse, strings.Join(users, ", "))
 }
 

@@ -4,8 +4,8 @@
 package engine
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -82,7 +82,7 @@ func (z *zfs) DestroySnapshot(ctx context.Context, name, snapshot string) error 
 		return err
 	}
 	if _, err := z.run(ctx, "destroy", full); err != nil {
-		return errors.Join(ours(err), z.dependents(ctx, full))
+		return cmp.Or(z.dependents(ctx, full), ours(err))
 	}
 	return nil
 }
@@ -108,9 +108,8 @@ func (z *zfs) Rollback(ctx context.Context, name, snapshot string, discard bool)
 	if err != nil {
 		return err
 	}
-	err = z.whileBusy(ctx, "rollback", "-r", full)
-	if err != nil {
-		err = errors.Join(err, z.dependents(ctx, p.full))
+	if err = z.whileBusy(ctx, "rollback", "-r", full); err != nil {
+		err = cmp.Or(z.dependents(ctx, p.full), err)
 	}
-	return errors.Join(err, remount())
+	return also(err, remount())
 }

@@ -10,6 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
 )
 
 // Send is part of Backend. The stream has no properties.
@@ -29,9 +32,17 @@ func (z *zfs) Send(ctx context.Context, name, snapshot, since string, w io.Write
 	return ours(z.pipe(ctx, nil, w, append(args, full)...))
 }
 
-// Receive is part of Backend. Below .new a dataset has no mount point to inherit, and is
-// of this package before it has tags.
+// Receive is part of Backend. A dataset that is new comes to its name when it is whole. In
+// .new it has no mount point to inherit.
 func (z *zfs) Receive(ctx context.Context, name string, r io.Reader) error {
+	err := z.receive(ctx, name, r)
+	if err != nil && ctx.Err() == nil {
+		_, _ = io.Copy(io.Discard, r) // the error is that of the stream
+	}
+	return err
+}
+
+func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 	full, err := z.full(name)
 	if err != nil {
 		return err
@@ -43,23 +54,46 @@ func (z *zfs) Receive(ctx context.Context, name string, r io.Reader) error {
 	if err := plainStream(head); err != nil {
 		return err
 	}
-	switch p, err := z.get(ctx, name); {
-	case err == nil:
-		mounted, err := ownMounts()
+	r = io.MultiReader(bytes.NewReader(head), r)
+	p, err := z.get(ctx, name)
+	if err == nil {
+		users, err := inuse.OfMount(ctx, p.full, "")
 		if err != nil {
 			return err
 		}
-		if at := mountsOf(mounted, p.full); len(at) > 0 {
-			return fmt.Errorf("dataset %s is mounted at %s: %w", full, at[0].Mountpoint, ErrInUse)
+		if len(users) > 0 {
+			return inUse(full, users)
 		}
-	case !errors.Is(err, ErrNotFound):
+		return ours(z.pipe(ctx, r, io.Discard, "receive", "-u", full))
+	}
+	if !errors.Is(err, ErrNotFound) {
 		return err
-	default:
-		if _, err := z.makeParent(ctx, full); err != nil {
+	}
+	part, err := z.full(NewName(filepath.Base(name) + ".part"))
+	if err != nil {
+		return err
+	}
+	if _, err := z.makeParent(ctx, part); err != nil {
+		return err
+	}
+	if z.there(ctx, part) { // of one that was killed
+		if err := z.whileBusy(ctx, "destroy", "-r", part); err != nil {
 			return err
 		}
 	}
-	return ours(z.pipe(ctx, io.MultiReader(bytes.NewReader(head), r), io.Discard, "receive", "-u", full))
+	if err = ours(z.pipe(ctx, r, io.Discard, "receive", "-u", part)); err == nil {
+		_, err = z.run(ctx, "set", tagProperty+"={}", part)
+	}
+	if err == nil {
+		_, err = z.makeParent(ctx, full)
+	}
+	if err == nil {
+		err = z.whileBusy(ctx, "rename", part, full)
+	}
+	if err != nil && z.there(context.WithoutCancel(ctx), part) {
+		err = also(err, z.whileBusy(context.WithoutCancel(ctx), "destroy", "-r", part))
+	}
+	return err
 }
 
 // streamHead is how much of a stream plainStream needs.

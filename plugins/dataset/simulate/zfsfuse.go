@@ -56,6 +56,15 @@ func Private() error {
 	return nil
 }
 
+// zfsImage is the file of the pool. In a private namespace it is in memory, where no other
+// process's writes to the disk delay it, and goes with the namespace.
+func zfsImage(dir string) string {
+	if private {
+		dir = filepath.Dir(zfsSocket)
+	}
+	return filepath.Join(dir, "image")
+}
+
 // zfsPool is the name of the pool in dir. No other has it.
 func zfsPool(dir string) string {
 	return fmt.Sprintf("outrider-%08x", crc32.ChecksumIEEE([]byte(dir)))
@@ -73,7 +82,7 @@ func makeZFSFuse(ctx context.Context, dir string, size int64) (Pool, error) {
 	if answers() {
 		return Pool{}, errors.New("zfs-fuse runs already, and only one can: stop it, or remove its pool")
 	}
-	image, pool := filepath.Join(dir, "image"), zfsPool(dir)
+	image, pool := zfsImage(dir), zfsPool(dir)
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		return Pool{}, err
 	}
@@ -168,7 +177,7 @@ func removeZFSFuse(_ context.Context, dir string) error {
 	if answers() { // another's; else what one leaves that was killed
 		return nil
 	}
-	return errors.Join(removeFile(zfsSocket), removeFile(zfsLock))
+	return errors.Join(removeFile(zfsImage(dir)), removeFile(zfsSocket), removeFile(zfsLock))
 }
 
 func removeFile(path string) error {

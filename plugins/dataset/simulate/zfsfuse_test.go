@@ -44,7 +44,7 @@ func TestZFSFuse_LeavesNothing(t *testing.T) {
 			end(t, daemons[0])
 			must.NoError(t, simulate.Remove(t.Context(), dir))
 			must.SliceEmpty(t, zfsFuses(t))
-			for _, file := range []string{dir, "/run/zfs/zfs_socket", "/run/lock/zfs/zfs_lock"} {
+			for _, file := range []string{dir, "/run/zfs/image", "/run/zfs/zfs_socket", "/run/lock/zfs/zfs_lock"} {
 				must.False(t, testsupport.Exists(file), must.Sprint(file))
 			}
 			mounts, err := os.ReadFile("/proc/self/mounts")
