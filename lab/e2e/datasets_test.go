@@ -87,17 +87,26 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Cleanup(func() {
 		testsupport.Within(t, time.Minute, func() error { // its jobs are being stopped
 			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
+			if err != nil && strings.Contains(err.Error(), "no such volume") { // the test has deleted it
+				return nil
+			}
 			return err
 		})
 	})
+	n.volumeIs(t, id, api.HostVolumeStateReady)
+	return id
+}
+
+// volumeIs waits until a volume has a state.
+func (n *node) volumeIs(t *testing.T, id string, want api.HostVolumeState) {
+	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
-		v, _, err := volumes.Get(id, nil)
-		if err == nil && v.State != api.HostVolumeStateReady {
-			err = fmt.Errorf("volume %s is %s", name, v.State)
+		v, _, err := n.Client().HostVolumes().Get(id, nil)
+		if err == nil && v.State != want {
+			err = fmt.Errorf("volume %s is %s", id, v.State)
 		}
 		return err
 	})
-	return id
 }
 
 // withVolume mounts a volume.

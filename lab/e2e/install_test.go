@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -141,4 +142,77 @@ func TestInstall_UpgradesUnderATaskAndLeavesNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestInstall_DatasetHasBothFaces is an operator's way with the plugin that is a host volume plugin, too. Its file is
+// replaced while there is a volume, which is there after the agent's restart.
+func TestInstall_DatasetHasBothFaces(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	classes := pool(t, "btrfs", "fast")
+	n := newPlainNode(t)
+	next := filepath.Join(n.work, "next")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-X "+
+		"github.com/outrider-dev/outrider/internal/core/plugin.version=9.9.9", "-o", next, ".")
+	build.Dir, build.Env = "../../plugins/dataset", append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	file, link := filepath.Join(n.HostVolumePluginDir(), "dataset.hcl"), filepath.Join(n.HostVolumePluginDir(), "dataset")
+	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "dataset.hcl"), fmt.Appendf(nil,
+		"plugin \"nomad-device-dataset\" {\n  config {\n    file = %q\n  }\n}\n", file), 0o644))
+	before := n.files(t)
+
+	said, err := n.install(t, dataset, "install")
+	must.NoError(t, err)
+	test.StrContains(t, said, "(host_volume_plugin_dir of "+n.Info().Dir+"/agent.hcl)\n")
+	test.StrContains(t, said, "Wrote "+n.PluginDir()+"/nomad-device-dataset\nLinked "+link+" to it\n")
+	n.again(t)
+	n.hostVolumePlugin(t, printedVersion(t, dataset))
+	like := &node{Agent: n.Agent}
+	id := like.volume(t, "data")
+
+	said, err = n.install(t, next, "install")
+	must.NoError(t, err)
+	test.StrContains(t, said, " by 9.9.9\n"+link+" is there already\n")
+	n.again(t)
+	n.hostVolumePlugin(t, "9.9.9")
+	node := n.only(t)
+	test.MapContainsKey(t, node.HostVolumes, "data")
+
+	said, err = n.install(t, next, "uninstall")
+	must.Error(t, err)
+	test.StrContains(t, said, "there are volumes or slots (1), and an agent that starts without the plugin drops its volumes")
+	_, err = os.Stat(link)
+	must.NoError(t, err)
+	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
+	must.NoError(t, err)
+	said, err = n.install(t, next, "uninstall")
+	must.NoError(t, err)
+	test.StrContains(t, said, "Removed "+link+"\n")
+	test.Eq(t, before, n.files(t))
+	n.again(t)
+	n.hostVolumePlugin(t, "")
+}
+
+// hostVolumePlugin waits until the node has the dataset plugin of a version, or none if it is empty.
+func (n *plainNode) hostVolumePlugin(t *testing.T, want string) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		if got := n.only(t).Attributes["plugins.host_volume.dataset.version"]; got != want {
+			return fmt.Errorf("the host volume plugin is of version %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// only is the agent's node as the server knows it.
+func (n *plainNode) only(t *testing.T) *api.Node {
+	t.Helper()
+	nodes, _, err := n.Client().Nodes().List(nil)
+	must.NoError(t, err)
+	must.SliceLen(t, 1, nodes)
+	node, _, err := n.Client().Nodes().Info(nodes[0].ID, nil)
+	must.NoError(t, err)
+	return node
 }

@@ -52,7 +52,7 @@ func remains(c slot.Config) (what []string, inUse error) {
 			f.Classes[class].Root, class, kinds["volume"], kinds["slot"], kinds["trash"]))
 	}
 	if used > 0 {
-		inUse = fmt.Errorf("%d datasets are volumes or slots, and an agent that starts without the plugin drops its volumes: "+
+		inUse = fmt.Errorf("there are volumes or slots (%d), and an agent that starts without the plugin drops its volumes: "+
 			"stop the jobs and delete the volumes (nomad volume delete -type host)", used)
 	}
 	return what, inUse
