@@ -113,13 +113,17 @@ func Read(r io.Reader) (Header, *Body, error) {
 	return h, &Body{r: b}, nil
 }
 
-// Body is the file system's part of a stream.
+// Body is the file system's part of a stream. A frame is given out only when what follows it
+// has been read, so that the file system does not see its own end where the end of this form is
+// missing.
 type Body struct {
-	r     *bufio.Reader
-	left  uint32 // of this frame
-	sum   uint32
-	count int64
-	err   error
+	r       *bufio.Reader
+	frame   []byte // what is left of it to give out
+	next    uint32 // length of the next one; 0 is the end
+	started bool
+	sum     uint32
+	count   int64
+	err     error
 }
 
 // Count is the number of bytes that were read.
@@ -138,43 +142,66 @@ func (b *Body) Err() error {
 
 // Read is that of io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
-	if b.err != nil {
+	if len(b.frame) == 0 && b.err == nil {
+		b.err = b.load()
+	}
+	if len(b.frame) == 0 || b.err != nil {
 		return 0, b.err
 	}
-	if b.left == 0 {
-		if b.err = b.next(); b.err != nil {
-			return 0, b.err
-		}
-	}
-	n, err := b.r.Read(p[:min(len(p), int(b.left))])
-	b.sum = crc32.Update(b.sum, castagnoli, p[:n])
-	b.left -= uint32(n)
+	n := copy(p, b.frame)
+	b.frame = b.frame[n:]
 	b.count += int64(n)
-	if err != nil {
-		b.err = truncated(err)
-	}
-	return n, b.err
+	return n, nil
 }
 
-// next reads what is between two frames. At the end it is io.EOF.
-func (b *Body) next() error {
+// load reads a frame and what is after it. At the end it returns io.EOF.
+func (b *Body) load() error {
+	if !b.started {
+		b.started = true
+		if err := b.header(); err != nil {
+			return err
+		}
+	}
+	if b.next == 0 {
+		return io.EOF
+	}
+	frame := make([]byte, b.next)
+	if _, err := io.ReadFull(b.r, frame); err != nil {
+		return truncated(err)
+	}
+	b.sum = crc32.Update(b.sum, castagnoli, frame)
+	if err := b.header(); err != nil {
+		return err
+	}
+	b.frame = frame
+	return nil
+}
+
+// header reads the length of the next frame. At the end it checks the sum.
+func (b *Body) header() error {
+	length, err := b.word()
+	if err != nil {
+		return err
+	}
+	changed := length > maxFrame
+	if length == 0 {
+		sum, err := b.word()
+		if err != nil {
+			return err
+		}
+		changed = sum != b.sum
+	}
+	if changed {
+		return errors.New("the stream was changed on its way")
+	}
+	b.next = length
+	return nil
+}
+
+func (b *Body) word() (uint32, error) {
 	var word [4]byte
-	if _, err := io.ReadFull(b.r, word[:]); err != nil {
-		return truncated(err)
-	}
-	switch b.left = binary.BigEndian.Uint32(word[:]); {
-	case b.left > maxFrame:
-		return errors.New("the stream was changed on its way")
-	case b.left > 0:
-		return nil
-	}
-	if _, err := io.ReadFull(b.r, word[:]); err != nil {
-		return truncated(err)
-	}
-	if binary.BigEndian.Uint32(word[:]) != b.sum {
-		return errors.New("the stream was changed on its way")
-	}
-	return io.EOF
+	_, err := io.ReadFull(b.r, word[:])
+	return binary.BigEndian.Uint32(word[:]), truncated(err)
 }
 
 func truncated(err error) error {

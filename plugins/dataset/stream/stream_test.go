@@ -74,6 +74,18 @@ func TestStream_TruncatedIsNeverWhole(t *testing.T) {
 	}
 }
 
+// The file system could take what it has for all of it.
+func TestStream_LastFrameWaitsForTheEnd(t *testing.T) {
+	whole := written(t, random(maxFrame+3000))
+	for _, left := range []int{1, 4, 8} {
+		_, body, err := Read(bytes.NewReader(whole[:len(whole)-left]))
+		must.NoError(t, err)
+		got, err := io.ReadAll(body)
+		must.ErrorIs(t, err, ErrTruncated)
+		must.LessEq(t, maxFrame, len(got))
+	}
+}
+
 func TestStream_ChangeIsSeen(t *testing.T) {
 	whole := written(t, random(300))
 	for n := bytes.IndexByte(whole, '\n') + 1; n < len(whole); n++ {
