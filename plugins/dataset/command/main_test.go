@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	code := m.Run()
+	code := simulatetest.Run(m)
 	if built.exe != "" {
 		_ = os.RemoveAll(filepath.Dir(built.exe))
 	}
@@ -99,7 +99,7 @@ func each(t *testing.T, cases map[string]func(*testing.T, *node)) {
 	for _, kind := range []string{"btrfs", "zfs-fuse"} {
 		t.Run(kind, func(t *testing.T) {
 			pool := simulatetest.New(t, kind)
-			other := sync.OnceValue(func() simulate.Pool { return simulatetest.New(t, kind) })
+			other := sync.OnceValue(func() simulate.Pool { return otherPool(t, pool, simulatetest.Size) })
 			for name, run := range cases {
 				t.Run(name, func(t *testing.T) {
 					n := newNode(t, pool)
@@ -109,6 +109,29 @@ func each(t *testing.T, cases map[string]func(*testing.T, *node)) {
 			}
 		})
 	}
+}
+
+// otherPool is one more of the same kind. Of zfs-fuse there is one process only, which can have
+// several.
+func otherPool(t testing.TB, first simulate.Pool, size int64) simulate.Pool {
+	t.Helper()
+	if first.Backend != "zfs" {
+		return simulatetest.Sized(t, first.Backend, size)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
+	must.NoError(t, os.Truncate(file, size))
+	second := first
+	second.Root, _, _ = strings.Cut(first.Root, "/")
+	second.Root += "-other"
+	zpool := filepath.Join(filepath.Dir(first.Program), "zpool")
+	out, err := exec.Command(zpool, "create", "-m", "none", second.Root, file).CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	t.Cleanup(func() {
+		out, err := exec.Command(zpool, "destroy", "-f", second.Root).CombinedOutput()
+		must.NoError(t, err, must.Sprintf("%s", out))
+	})
+	return second
 }
 
 const options = `allow = ["clone_from", "snapshots", "uid"]

@@ -355,12 +355,27 @@ type sent struct {
 	took  time.Duration
 }
 
-// send makes a snapshot and sends what the other node does not have of it.
+// send makes a snapshot and sends what the other node does not have of it. What a former move that
+// was killed has sent may only now be complete there: then it begins again, from that.
 func (m *move) send(ctx context.Context, what string) (sent, error) {
-	there, err := m.remote.state(ctx, m.class, m.volume.id())
-	if err != nil {
-		return sent{}, err
+	for {
+		there, err := m.remote.state(ctx, m.class, m.volume.id())
+		if err != nil {
+			return sent{}, err
+		}
+		done, err := m.sendAfter(ctx, there, what)
+		if err == nil {
+			return done, nil
+		}
+		now, stateErr := m.remote.state(ctx, m.class, m.volume.id())
+		if stateErr != nil || slices.Equal(now.Snapshots, there.Snapshots) {
+			return sent{}, err
+		}
 	}
+}
+
+// sendAfter is send where the other node has this.
+func (m *move) sendAfter(ctx context.Context, there received, what string) (sent, error) {
 	have, err := m.volume.engine.Snapshots(ctx, m.volume.Name)
 	if err != nil {
 		return sent{}, err
@@ -395,7 +410,7 @@ func (m *move) send(ctx context.Context, what string) (sent, error) {
 		return sent{}, err
 	}
 	took := time.Since(started)
-	m.say("Volume %s: %s, %s in %.1f s.", m.volume, what, size(count.n), took.Seconds())
+	m.say("Volume %s: %s, %s in %.2f s.", m.volume, what, size(count.n), took.Seconds())
 	m.plan.Key = state.Key
 	if err := m.save(ctx); err != nil {
 		return sent{}, err
@@ -430,7 +445,7 @@ func (m *move) create(ctx context.Context) (*api.HostVolume, error) {
 		return nil, err
 	}
 	started := time.Now()
-	there, err := m.nomad.create(ctx, old, m.node.ID, m.class, m.plan.Key)
+	there, err := m.nomad.create(ctx, old, m.volume.Limits.Data, m.node.ID, m.class, m.plan.Key)
 	if err != nil {
 		return nil, fmt.Errorf("the volume was not made on node %s: %w", m.node.Name, err)
 	}

@@ -46,6 +46,7 @@ func (n *node) cluster() *cluster {
 	must.NoError(n.t, os.WriteFile(shell, []byte(text), 0o755))
 	c := &cluster{newNomad(n.t, n, to), n, to, shell}
 	n.env = []string{"NOMAD_ADDR=" + c.URL}
+	to.env = n.env
 	return c
 }
 

@@ -177,13 +177,15 @@ func (n *nomad) start(ctx context.Context, name string) (bool, error) {
 const readyTime = time.Minute
 
 // create makes a volume like another one on a node, with what was received there.
-func (n *nomad) create(ctx context.Context, old *api.HostVolume, node, class, key string) (*api.HostVolume, error) {
+func (n *nomad) create(ctx context.Context, old *api.HostVolume, capacity int64, node, class, key string) (
+	*api.HostVolume, error,
+) {
 	parameters := maps.Clone(old.Parameters)
 	delete(parameters, "clone_from")
 	parameters["class"], parameters[engine.Adopt] = class, key
 	request := &api.HostVolumeCreateRequest{Volume: &api.HostVolume{
 		Namespace: old.Namespace, Name: old.Name, PluginID: old.PluginID, NodeID: node,
-		RequestedCapacityMinBytes: old.RequestedCapacityMinBytes, RequestedCapacityMaxBytes: old.RequestedCapacityMaxBytes,
+		RequestedCapacityMinBytes: capacity, RequestedCapacityMaxBytes: capacity, // the same, whatever the class has
 		RequestedCapabilities: old.RequestedCapabilities, Parameters: parameters,
 	}}
 	made, _, err := n.HostVolumes().Create(request, write(ctx, old.Namespace))

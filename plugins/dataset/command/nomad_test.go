@@ -28,6 +28,7 @@ type fakeNomad struct {
 	jobs    map[string]*api.Job
 	claims  map[string]string // the job of a volume's name; it uses the volume while it is not stopped
 	creates int
+	stopped func() // what the job does then; may be nil
 }
 
 func newNomad(t testing.TB, nodes ...*node) *fakeNomad {
@@ -161,6 +162,9 @@ func (f *fakeNomad) job(r *http.Request) (any, int) {
 
 func (f *fakeNomad) stop(r *http.Request) (any, int) {
 	*f.jobs[r.PathValue("id")].Stop = true
+	if f.stopped != nil {
+		f.stopped()
+	}
 	return struct{}{}, 200
 }
 

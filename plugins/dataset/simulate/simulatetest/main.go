@@ -19,17 +19,20 @@ const step = "OUTRIDER_SIMULATE_TEST"
 
 // Main is the TestMain of packages with pools of zfs-fuse, of which there can be only one in
 // a mount namespace: it runs the tests in one of their own. Without root there are no pools.
-func Main(m *testing.M) {
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run is Main without its end, for a TestMain that has something to remove.
+func Run(m *testing.M) int {
 	if os.Geteuid() != 0 || os.Getenv(step) == "inside" {
-		os.Exit(m.Run())
+		return m.Run()
 	}
 	if os.Getenv(step) == "enter" {
 		os.Setenv(step, "inside")
 		if err := simulate.Private(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return 1
 		}
-		os.Exit(m.Run())
+		return m.Run()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -39,10 +42,10 @@ func Main(m *testing.M) {
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
 	}
 	if code := cmd.ProcessState.ExitCode(); code >= 0 {
-		os.Exit(code)
+		return code
 	}
-	os.Exit(2) // by a signal
+	return 2 // by a signal
 }

@@ -23,13 +23,19 @@ const Size = 1 << 30
 // can't have one.
 func New(t testing.TB, kind string) simulate.Pool {
 	t.Helper()
+	return Sized(t, kind, Size)
+}
+
+// Sized is New with so many bytes.
+func Sized(t testing.TB, kind string, size int64) simulate.Pool {
+	t.Helper()
 	parent, err := os.MkdirTemp("", "pool")
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, os.RemoveAll(parent)) })
 	must.NoError(t, os.Chmod(parent, 0o711)) // tasks are other users
 	dir := filepath.Join(parent, kind)
 	t.Cleanup(func() { must.NoError(t, simulate.Remove(context.Background(), dir)) })
-	pool, err := simulate.Make(t.Context(), kind, dir, Size)
+	pool, err := simulate.Make(t.Context(), kind, dir, size)
 	if errors.Is(err, simulate.ErrMissing) {
 		t.Skip(err)
 	}
