@@ -15,10 +15,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -71,18 +69,12 @@ func (p Plugin) Run(verb string, args []string, stdout, stderr io.Writer) int {
 }
 
 func thisMachine() machine {
-	m := machine{
+	return machine{
 		exe: "/proc/self/exe", proc: "/proc", usualConfig: "/etc/nomad.d", usualData: "/opt/nomad/data",
 		units: []string{"/etc/systemd/system/nomad.service", "/usr/lib/systemd/system/nomad.service",
 			"/lib/systemd/system/nomad.service"},
+		trusted: owndir.Nomad(),
 	}
-	// HashiCorp's package makes this user the owner of the usual places: it controls what root's agent runs anyway
-	if nomad, err := user.Lookup("nomad"); err == nil {
-		if uid, err := strconv.Atoi(nomad.Uid); err == nil {
-			m.trusted = []int{uid}
-		}
-	}
-	return m
 }
 
 func (p Plugin) run(m machine, verb string, args []string, stdout, stderr io.Writer) int {

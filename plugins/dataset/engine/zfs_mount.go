@@ -192,9 +192,10 @@ func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
 	return top
 }
 
-// mountDir returns dir without symbolic links, in a directory that only root can change.
+// mountDir returns dir without symbolic links, in a directory that only root and Nomad's user
+// can change.
 func mountDir(dir string) (string, error) {
-	parent, err := owndir.Make(filepath.Dir(dir), 0o711)
+	parent, err := owndir.Make(filepath.Dir(dir), 0o711, owndir.Nomad()...)
 	if err != nil {
 		return "", err
 	}

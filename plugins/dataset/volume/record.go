@@ -65,8 +65,9 @@ const (
 
 func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
 
-// trusted is who owns Nomad's directory of volumes: they can replace Nomad's plugins as well.
-func (r records) trusted() (users []int) {
+// trusted is who owns Nomad's directories: they can replace Nomad's plugins as well.
+func (r records) trusted() []int {
+	users := owndir.Nomad()
 	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {
 		users = append(users, int(info.Sys().(*syscall.Stat_t).Uid))
 	}
