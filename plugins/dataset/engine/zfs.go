@@ -63,12 +63,7 @@ func (z *zfs) full(name string) (string, error) {
 func (z *zfs) Check(ctx context.Context) error {
 	root, err := z.properties(ctx, 0, z.root)
 	if err != nil {
-		pool, _, _ := strings.Cut(z.root, "/")
-		if _, poolErr := z.run(ctx, "list", "-H", "-o", "name", pool); pool != z.root && poolErr == nil {
-			return fmt.Errorf("the dataset %s is not there (create it with: zfs create -o mountpoint=none %s): %w",
-				z.root, z.root, unavailable(err))
-		}
-		return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
+		return z.noRoot(ctx, err)
 	}
 	if kind := root[0].value("type"); kind != "filesystem" {
 		return fmt.Errorf("%s is a %s, not a file system: %w", z.root, kind, ErrUnavailable)
@@ -79,11 +74,24 @@ func (z *zfs) Check(ctx context.Context) error {
 	return nil
 }
 
+// noRoot is the error of a command that did not find the root, with what is to be done.
+func (z *zfs) noRoot(ctx context.Context, err error) error {
+	if errors.Is(err, ErrUnavailable) { // zfs itself
+		return err
+	}
+	pool, _, _ := strings.Cut(z.root, "/")
+	if pool != z.root && z.there(ctx, pool) {
+		return fmt.Errorf("the dataset %s is not there (create it with: zfs create -o mountpoint=none %s): %w",
+			z.root, z.root, unavailable(err))
+	}
+	return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
+}
+
 // Space is part of Backend.
 func (z *zfs) Space(ctx context.Context) (Space, error) {
 	root, err := z.properties(ctx, 0, z.root)
 	if err != nil {
-		return Space{}, unavailable(err)
+		return Space{}, z.noRoot(ctx, err)
 	}
 	free := root[0].bytes("available")
 	return Space{Size: root[0].bytes("used") + free, Free: free}, nil
@@ -93,7 +101,7 @@ func (z *zfs) Space(ctx context.Context) (Space, error) {
 func (z *zfs) List(ctx context.Context) ([]Dataset, error) {
 	found, err := z.properties(ctx, 2, z.root)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, z.noRoot(ctx, err)
 	}
 	mounted, err := ownMounts()
 	if err != nil {
@@ -133,7 +141,7 @@ func (z *zfs) get(ctx context.Context, name string) (properties, error) {
 		if z.there(ctx, z.root) {
 			return properties{}, fmt.Errorf("dataset %s: %w", full, ErrNotFound)
 		}
-		return properties{}, unavailable(err)
+		return properties{}, z.noRoot(ctx, err)
 	}
 	if !found[0].ours(name) {
 		return properties{}, fmt.Errorf("dataset %s: %w", full, ErrForeign)
