@@ -204,7 +204,7 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 		if taken := z.taken(ctx, name); taken != nil {
 			return "", taken
 		}
-		if made, parentErr := z.makeParent(ctx, full); parentErr != nil || !made {
+		if made, parentErr := z.makeParent(ctx, full); parentErr != nil || !made && !parentMissed(err) {
 			return "", also(ours(err), parentErr)
 		}
 		if _, err := z.run(ctx, command(full, options)...); err != nil {
@@ -246,6 +246,10 @@ func (z *zfs) makeParent(ctx context.Context, full string) (bool, error) {
 	}
 	return true, nil
 }
+
+// parentMissed reports whether a command has failed for want of the dataset above, which
+// another process may have made since.
+func parentMissed(err error) bool { return strings.Contains(err.Error(), "parent does not exist") }
 
 // reserved properties are the engine's, or would lead out of the root.
 var reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
@@ -407,7 +411,7 @@ func (z *zfs) Rename(ctx context.Context, from, to string) error {
 			err = fmt.Errorf("dataset %s: %w", target, ErrExists)
 		} else if made, parentErr := z.makeParent(ctx, target); parentErr != nil {
 			err = parentErr
-		} else if made {
+		} else if made || parentMissed(err) {
 			err = rename()
 		}
 	}
