@@ -120,14 +120,10 @@ func (c *call) fill(
 	}
 	path, err := e.Clone(ctx, source, v.Clone.Snapshot, rec.dataset(), v.Spec)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("a volume of %d bytes can't be a clone of %s@%s: %w", v.Spec.Data, v.Clone.Volume,
+			v.Clone.Snapshot, err)
 	}
-	d, err := e.Get(ctx, rec.dataset())
-	if err == nil && d.Usage.Data > v.Spec.Data {
-		err = fmt.Errorf("snapshot %s of volume %s has %d bytes, and the new volume would have %d: %w",
-			v.Clone.Snapshot, v.Clone.Volume, d.Usage.Data, v.Spec.Data, engine.ErrTooSmall)
-	}
-	return path, err
+	return path, nil
 }
 
 // source is the dataset of the volume that is cloned: one that this namespace's jobs can read

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,17 +23,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-func TestFaults(t *testing.T) {
-	each(t, map[string]func(*testing.T, *node){
-		"killed at a step of create":      killedInCreate,
-		"killed at a step of delete":      killedInDelete,
-		"killed at a step of a change":    killedInChange,
-		"killed at a command":             killedAtCommands,
-		"killed at any moment":            killedAtAnyMoment,
-		"tried again with another id":     triedAgain,
-		"the record is cut off":           cutOff,
-		"the directory is not root's own": notOwn,
-	})
+func TestFaults_OnBtrfs(t *testing.T) { faults.run(t, "btrfs") }
+func TestFaults_OnZFS(t *testing.T)   { faults.run(t, "zfs-fuse") }
+
+var faults = cases{
+	"killed at a step of create":      killedInCreate,
+	"killed at a step of delete":      killedInDelete,
+	"killed at a step of a change":    killedInChange,
+	"killed at a command":             killedAtCommands,
+	"killed at any moment":            killedAtAnyMoment,
+	"tried again with another id":     triedAgain,
+	"the record is cut off":           cutOff,
+	"the directory is not root's own": notOwn,
 }
 
 // killed makes a call that is killed at a step.
@@ -162,7 +164,10 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	whole := time.Since(start)
 	n.delete(r)
 	killed := map[string]int{}
-	const moments = 16
+	moments := 16
+	if n.pool.Backend == "zfs" {
+		moments = 6
+	}
 	for _, operation := range []string{"create", "delete"} {
 		for i := range moments {
 			r := volume("uid", "1234")
@@ -171,7 +176,7 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 				path = n.create(r).Path
 				put(t, path, "a", r.id)
 			}
-			r.killed = whole * time.Duration(i+1) / moments
+			r.killed = whole * time.Duration(i+1) / time.Duration(moments)
 			if n.call(operation, r).exit == -1 {
 				killed[operation]++
 			}
@@ -240,135 +245,142 @@ func notOwn(t *testing.T, n *node) {
 	n.create(r)
 }
 
-// A pool that is away, or takes no changes, is said, and everything is there when it is back.
-func TestPool_ThatCannotBeUsed(t *testing.T) {
-	for kind, faults := range map[string]map[string]struct{ away, back []string }{
-		"btrfs": {
-			"unmounted": {[]string{"umount", "POOL"}, []string{"mount", "-o", "loop", "IMAGE", "POOL"}},
-			"read-only": {[]string{"mount", "-o", "remount,ro", "POOL"}, []string{"mount", "-o", "remount,rw", "POOL"}},
-		},
-		"zfs-fuse": {
-			"exported":  {[]string{"zpool", "export", "POOL"}, []string{"zpool", "import", "-d", "DIR", "POOL"}},
-			"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
-		},
-	} {
-		t.Run(kind, func(t *testing.T) {
-			pool := simulatetest.New(t, kind)
-			command := func(args []string) {
-				t.Helper()
-				dir := filepath.Dir(pool.Root)
-				args = strings.Split(strings.NewReplacer("POOL", pool.Root, "IMAGE", filepath.Join(dir, "image"),
-					"DIR", dir).Replace(strings.Join(args, "\n")), "\n")
-				out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-				must.NoError(t, err, must.Sprint(string(out)))
-			}
-			for name, fault := range faults {
-				t.Run(name, func(t *testing.T) {
-					n := newNode(t, pool)
-					r := volume()
-					path := n.create(r).Path
-					put(t, path, "a", "text")
-					command(fault.away)
-					n.t = untidy{t} // the tree of a pool that is away can't be read
-					got := n.call("create", volume())
-					must.Eq(t, 1, got.exit)
-					must.StrNotContains(t, got.Error, "\n")
-					t.Log(got.Error)
-					got = n.call("delete", r)
-					must.Eq(t, 1, got.exit)
-					t.Log(got.Error)
-					got = n.call("create", r)
-					if name == "read-only" {
-						must.Eq(t, "", got.Error)
-						has(t, got.Path, "a", "text")
-					} else {
-						must.Eq(t, 1, got.exit)
-						t.Log(got.Error)
-						entries, _ := os.ReadDir(pool.Root)
-						must.SliceEmpty(t, entries)
-					}
-					command(fault.back)
-					n.t = t
-					must.Eq(t, path, n.create(r).Path)
-					has(t, path, "a", "text")
-					n.only(r)
-				})
-			}
-		})
+func TestPool_OnBtrfs(t *testing.T) { pools(t, "btrfs") }
+func TestPool_OnZFS(t *testing.T)   { pools(t, "zfs-fuse") }
+
+func pools(t *testing.T, kind string) {
+	pool := simulatetest.New(t, kind)
+	for name, fault := range unusable[kind] {
+		t.Run(name, func(t *testing.T) { away(t, newNode(t, pool), name != "read-only", fault) })
 	}
+	t.Run("full", func(t *testing.T) { fullPool(t, newNode(t, pool)) })
 }
 
-type untidy struct{ testing.TB }
+// fault takes a pool away, or the right to change it, and gives it back.
+type fault struct{ away, back []string }
+
+var unusable = map[string]map[string]fault{
+	"btrfs": {
+		"unmounted": {[]string{"umount", "POOL"}, []string{"mount", "-o", "loop", "DIR/image", "POOL"}},
+		"read-only": {[]string{"mount", "-o", "remount,ro", "POOL"}, []string{"mount", "-o", "remount,rw", "POOL"}},
+	},
+	"zfs-fuse": {
+		"exported":  {[]string{"zpool", "export", "POOL"}, []string{"zpool", "import", "-d", "DIR", "POOL"}},
+		"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
+	},
+}
+
+// A pool that is away, or takes no changes, is told, and everything is there when it is back.
+func away(t *testing.T, n *node, gone bool, f fault) {
+	root := filepath.Dir(n.pool.Root)
+	dir := filepath.Dir(root)
+	if n.pool.Backend == "zfs" {
+		daemons, err := filepath.Glob("/proc/[0-9]*/comm")
+		must.NoError(t, err)
+		for _, comm := range daemons { // it has the directory of its pool
+			if text, _ := os.ReadFile(comm); string(text) == "zfs-fuse\n" {
+				if cwd, _ := os.Readlink(filepath.Join(filepath.Dir(comm), "cwd")); strings.HasPrefix(cwd, os.TempDir()) {
+					dir = cwd
+				}
+			}
+		}
+	}
+	command := func(args []string) {
+		t.Helper()
+		args = slices.Clone(args)
+		for i := range args {
+			args[i] = strings.NewReplacer("POOL", root, "DIR", dir).Replace(args[i])
+		}
+		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(out)))
+	}
+	r := volume()
+	path := n.create(r).Path
+	put(t, path, "a", "text")
+	command(f.away)
+	for operation, r := range map[string]request{"create": volume(), "delete": r} {
+		got := n.call(operation, r)
+		must.Eq(t, 1, got.exit)
+		must.StrNotContains(t, got.Error, "\n")
+		t.Log(got.Error)
+	}
+	if got := n.call("create", r); gone {
+		must.Eq(t, 1, got.exit)
+		must.StrNotContains(t, got.Error, "\n")
+		entries, _ := os.ReadDir(path)
+		must.SliceEmpty(t, entries) // nothing was made in place of the pool
+	} else {
+		must.Eq(t, "", got.Error)
+		has(t, got.Path, "a", "text")
+	}
+	command(f.back)
+	must.Eq(t, path, n.create(r).Path)
+	has(t, path, "a", "text")
+	n.only(r)
+}
 
 // A volume of a full pool comes back, and a new one is whole or not there.
-func TestPool_ThatIsFull(t *testing.T) {
-	for _, kind := range []string{"btrfs", "zfs-fuse"} {
-		t.Run(kind, func(t *testing.T) {
-			pool := simulatetest.New(t, kind)
-			n := newNode(t, pool)
-			n.write(n.class("dir", `max_capacity = "2GiB"`))
-			r := volume()
-			r.max = 2048 * mib
-			path := n.create(r).Path
-			put(t, path, "a", "text")
-			err := fill(t, path, 2048)
-			must.True(t, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT), must.Sprint(err))
-			has(t, n.create(r).Path, "a", "text")
-			s := volume()
-			if got := n.call("create", s); got.exit == 0 {
-				t.Log("a new one has room for its directory")
-				n.delete(s)
-			} else {
-				t.Log(got.Error)
-				must.StrNotContains(t, got.Error, "\n")
-				n.only(r)
-			}
-			must.NoError(t, os.Truncate(filepath.Join(path, "fill"), 0))
-			n.delete(r)
-		})
+func fullPool(t *testing.T, n *node) {
+	n.write(n.class("dir", `max_capacity = "2GiB"`) + n.class("other", ""))
+	r := volume()
+	r.max = 2048 * mib
+	path := n.create(r).Path
+	put(t, path, "a", "text")
+	err := fill(t, path, 2048)
+	must.True(t, errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT), must.Sprint(err))
+	has(t, n.create(r).Path, "a", "text")
+	s := volume()
+	if got := n.call("create", s); got.exit == 0 {
+		t.Log("a new one has room for its directory")
+		n.delete(s)
+	} else {
+		t.Log(got.Error)
+		must.StrNotContains(t, got.Error, "\n")
+		n.only(r)
 	}
+	must.NoError(t, os.Truncate(filepath.Join(path, "fill"), 0))
+	n.delete(r)
 }
 
 // Nomad calls create for all volumes of a node at once when an agent starts, and waits 50 s.
-func TestRestore_OfManyVolumes(t *testing.T) {
-	for _, kind := range []string{"btrfs", "zfs-fuse"} {
-		t.Run(kind, func(t *testing.T) {
-			n := newNode(t, simulatetest.New(t, kind))
-			var all []request
-			for _, count := range []int{50, 100, 200} {
-				for len(all) < count {
-					var wg sync.WaitGroup
-					for range 10 {
-						r := volume()
-						r.max = 16 * mib
-						all = append(all, r)
-						wg.Go(func() {
-							if got := n.call("create", r); got.exit != 0 {
-								t.Error(got.Error)
-							}
-						})
-					}
-					wg.Wait()
+func TestRestore_OfManyVolumesOnBtrfs(t *testing.T) { many(t, "btrfs") }
+func TestRestore_OfManyVolumesOnZFS(t *testing.T)   { many(t, "zfs-fuse") }
+
+func many(t *testing.T, kind string) {
+	n := newNode(t, simulatetest.New(t, kind))
+	// together calls the plugin for each at once
+	together := func(all []request) {
+		var wg sync.WaitGroup
+		for _, r := range all {
+			wg.Go(func() {
+				if got := n.call("create", r); got.exit != 0 {
+					t.Error(got.Error)
 				}
-				if n.pool.Backend == "zfs" { // as after a boot
-					for _, r := range all {
-						must.NoError(t, syscall.Unmount(filepath.Join(n.volumes, r.id), 0))
-					}
-				}
-				var wg sync.WaitGroup
-				start := time.Now()
-				for _, r := range all {
-					wg.Go(func() {
-						if got := n.call("create", r); got.exit != 0 {
-							t.Error(got.Error)
-						}
-					})
-				}
-				wg.Wait()
-				took := time.Since(start)
-				t.Logf("%d volumes: %v", count, took)
-				must.Less(t, 50*time.Second, took)
-			}
-		})
+			})
+		}
+		wg.Wait()
 	}
+	var all []request
+	for _, count := range []int{50, 100, 200} {
+		for len(all) < count {
+			more := make([]request, 10)
+			for i := range more {
+				more[i] = volume()
+				more[i].max = 16 * mib
+			}
+			together(more)
+			all = append(all, more...)
+		}
+		if n.pool.Backend == "zfs" { // as after a boot
+			for _, r := range all {
+				must.NoError(t, syscall.Unmount(filepath.Join(n.volumes, r.id), 0))
+			}
+		}
+		start := time.Now()
+		together(all)
+		took := time.Since(start)
+		t.Logf("%d volumes: %v", count, took)
+		must.Less(t, 50*time.Second, took)
+	}
+	n.abandoned = true
 }
