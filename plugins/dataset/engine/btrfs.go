@@ -309,7 +309,7 @@ func (b *btrfs) unused(ctx context.Context, paths ...string) error {
 func (b *btrfs) Destroy(ctx context.Context, name string) error {
 	r, err := b.find(name)
 	if errors.Is(err, ErrNotFound) {
-		return b.forget(name)
+		return b.failed("destroy", name, b.forget(name))
 	}
 	if err != nil {
 		return err
@@ -328,7 +328,7 @@ func (b *btrfs) Destroy(ctx context.Context, name string) error {
 	// only root has a path to it now, and who had found it before is found by the second look
 	err = b.bury(ctx, gone, r)
 	if errors.Is(err, ErrInUse) {
-		err = errors.Join(err, b.move(gone, name, r))
+		err = also(err, b.move(gone, name, r))
 	}
 	return b.failed("destroy", name, err)
 }

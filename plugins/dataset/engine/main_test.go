@@ -14,5 +14,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stepVar) != "" {
 		os.Exit(step())
 	}
+	if os.Getenv(lockVar) != "" {
+		os.Exit(holdLock())
+	}
 	simulatetest.Main(m)
 }
