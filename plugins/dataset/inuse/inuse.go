@@ -139,59 +139,61 @@ func (s *scan) process(proc int, pid string) error {
 // use returns how a process uses a target. Its threads can have descriptors, directories
 // and mount namespaces of their own.
 func (s *scan) use(dir int, pid string) (string, error) {
-	if is, err := s.is(dir, "exe"); is || err != nil {
+	is, err := s.is(dir, "exe")
+	if is || err != nil && !gone(err) {
 		return "runs a program of it", err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, "task", &st, 0); err != nil {
 		return "", err
 	}
-	tids := []string{pid}
-	if single := st.Nlink == 3; !single {
-		var err error
-		if tids, err = readDir(dir, "task"); err != nil {
-			return "", err
-		}
-	} else if _, err := readLink(dir, "exe"); errors.Is(err, unix.ENOENT) {
+	single := st.Nlink == 3
+	if single && gone(err) {
 		return "", nil // a thread of the kernel, or a process that has ended
 	}
 	if is, err := s.maps(dir); is || err != nil {
 		return "has a file of it mapped", err
 	}
-	var first string // whose files and directories most threads share
+	if single {
+		return s.useOfThread(dir, true, true)
+	}
+	tids, err := readDir(dir, "task")
+	if err != nil {
+		return "", err
+	}
+	first := "" // whose files and directories most threads share
 	for _, tid := range tids {
-		task := dir
-		if len(tids) > 1 {
-			var err error
-			task, err = unix.Openat(dir, "task/"+tid, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-			if gone(err) {
-				continue
-			}
-			if err != nil {
-				return "", err
-			}
+		directories := first == "" || !shared(first, tid, kcmpFS)
+		files := first == "" || !shared(first, tid, kcmpFiles)
+		if !directories && !files {
+			continue
 		}
-		why, err := s.useOfThread(task, first, tid)
-		if len(tids) > 1 {
-			unix.Close(task)
-		}
-		if why != "" || (err != nil && !gone(err)) {
-			return why, err
-		}
+		task, err := unix.Openat(dir, "task/"+tid, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err == nil {
+			var why string
+			why, err = s.useOfThread(task, directories, files)
+			unix.Close(task)
+			if why != "" {
+				return why, err
+			}
+		}
+		switch {
+		case err == nil:
 			first = tid
+		case !gone(err):
+			return "", err
 		}
 	}
 	return "", nil
 }
 
-func (s *scan) useOfThread(task int, first, tid string) (string, error) {
-	if first == "" || !shared(first, tid, kcmpFS) {
+func (s *scan) useOfThread(task int, directories, files bool) (string, error) {
+	if directories {
 		if why, err := s.directories(task); why != "" || err != nil {
 			return why, err
 		}
 	}
-	if first == "" || !shared(first, tid, kcmpFiles) {
+	if files {
 		return s.files(task)
 	}
 	return "", nil
@@ -200,10 +202,8 @@ func (s *scan) useOfThread(task int, first, tid string) (string, error) {
 // directories looks at the directories of a thread, and at its mounts.
 func (s *scan) directories(task int) (string, error) {
 	for _, link := range []struct{ name, why string }{{"cwd", "is in its directory"}, {"root", "has it as its root"}} {
-		if is, err := s.is(task, link.name); err != nil {
-			return "", err
-		} else if is {
-			return link.why, nil
+		if is, err := s.is(task, link.name); is || err != nil && !gone(err) {
+			return link.why, err
 		}
 	}
 	namespace, err := readLink(task, "ns/mnt")
@@ -241,17 +241,15 @@ func (s *scan) files(task int) (string, error) {
 		return "", err
 	}
 	for _, name := range names {
-		if is, err := s.is(dir, name); err != nil {
-			return "", err
-		} else if is {
-			return "has a file of it open", nil
+		if is, err := s.is(dir, name); is || err != nil && !gone(err) {
+			return "has a file of it open", err
 		}
 	}
 	return "", nil
 }
 
-// is reports whether a link of /proc leads to a file of a target. What is gone is none, and
-// neither is a file of a file system that is out of order, whose device this need not be.
+// is reports whether a link of /proc leads to a file of a target. A file of a file system that is
+// out of order does not, whose device this need not be.
 func (s *scan) is(dir int, link string) (bool, error) {
 	var st unix.Statx_t
 	// without a field asked for there is the device alone, also of a file that root may not see
@@ -259,7 +257,7 @@ func (s *scan) is(dir int, link string) (bool, error) {
 	switch err {
 	case nil:
 		return s.devices[unix.Mkdev(st.Dev_major, st.Dev_minor)], nil
-	case unix.ENOENT, unix.ESRCH, unix.ENOTCONN, unix.ESTALE, unix.EIO, unix.ETIMEDOUT, unix.EHOSTDOWN:
+	case unix.ENOTCONN, unix.ESTALE, unix.EIO, unix.ETIMEDOUT, unix.EHOSTDOWN:
 		return false, nil
 	}
 	return false, &os.PathError{Op: "look at", Path: link, Err: err}

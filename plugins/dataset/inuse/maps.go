@@ -58,7 +58,7 @@ func (s *scan) queryMaps(dir, fd int) (bool, error) {
 			return false, errno
 		}
 		if s.mapped(unix.Mkdev(q.major, q.minor)) {
-			if is, err := s.is(dir, fmt.Sprintf("map_files/%x-%x", q.start, q.end)); is || err != nil {
+			if is, err := s.is(dir, fmt.Sprintf("map_files/%x-%x", q.start, q.end)); is || err != nil && !gone(err) {
 				return is, err
 			}
 		}
@@ -87,7 +87,7 @@ func (s *scan) readMaps(dir int) (bool, error) {
 		}
 		from, to, _ := strings.Cut(place, "-")
 		from, to = strings.TrimLeft(from, "0"), strings.TrimLeft(to, "0")
-		if is, err := s.is(dir, "map_files/"+from+"-"+to); is || err != nil {
+		if is, err := s.is(dir, "map_files/"+from+"-"+to); is || err != nil && !gone(err) {
 			return is, err
 		}
 	}
