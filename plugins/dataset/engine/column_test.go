@@ -219,6 +219,7 @@ func (c column) soon(t testing.TB, name string, ok func(d engine.Dataset) bool) 
 		d, err := c.Get(t.Context(), name)
 		if err == nil && !ok(d) {
 			syscall.Sync()
+			must.NoError(t, c.Tag(t.Context(), name, nil)) // of which ZFS makes a transaction now
 			err = fmt.Errorf("it is still %+v", d)
 		}
 		return err

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -50,9 +51,9 @@ func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if err == nil {
-		return nil
+	err := wait(ctx, cmd)
+	if err == nil || errors.Is(err, ErrUnavailable) {
+		return err
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("the program %s can't be run (%w): install it, or name its path in the operator's file: %w",
@@ -66,6 +67,40 @@ func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...
 		return &failure{what, line}
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// maxHung is the number of programs that may hang in the kernel before no other is started.
+const maxHung = 8
+
+var hung atomic.Int32
+
+// wait starts a program, in the caller's thread, and waits for its end. One that a device
+// which does not answer keeps from ending, even when it is killed, is left to itself.
+func wait(ctx context.Context, cmd *exec.Cmd) error {
+	if hung.Load() >= maxHung {
+		return fmt.Errorf("%d calls of %s do not end: %w", maxHung, cmd.Path, ErrUnavailable)
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(5 * time.Second): // it was killed, and its pipes closed
+		hung.Add(1)
+		go func() {
+			<-ended
+			hung.Add(-1)
+		}()
+		return fmt.Errorf("%s does not end: %w", cmd.Path, ErrUnavailable)
+	}
 }
 
 // verb is the words of a command before its options and names.

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 )
 
 // zfs is the backend for OpenZFS and zfs-fuse, by the zfs program.
@@ -29,7 +28,6 @@ type zfs struct {
 	program program
 	root    string // dataset
 	open    bool   // OpenZFS, not zfs-fuse
-	hung    atomic.Int32
 }
 
 // tagProperty has the tags, in JSON.

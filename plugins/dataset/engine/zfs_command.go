@@ -4,12 +4,10 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,44 +17,12 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// maxHung is the number of commands that may hang in the kernel before no other is started.
-const maxHung = 4
-
 // run runs zfs and returns what it printed.
 func (z *zfs) run(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, programLimit)
-	defer cancel()
-	var out bytes.Buffer
-	if err := z.pipe(ctx, nil, &out, args...); err != nil {
+	if err := z.suspended(); err != nil {
 		return "", err
 	}
-	return out.String(), nil
-}
-
-// pipe runs zfs with this input and output. One that a hung pool keeps from ending, even
-// when it is killed, is left to itself.
-func (z *zfs) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
-	if z.hung.Load() >= maxHung || z.suspended() {
-		return fmt.Errorf("the pool of %s does not answer (see: zpool status): %w", z.root, ErrUnavailable)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- z.program.pipe(ctx, in, out, args...) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-ended: // killed, or it was faster
-		return err
-	case <-time.After(3 * time.Second):
-		z.hung.Add(1)
-		go func() {
-			<-ended
-			z.hung.Add(-1)
-		}()
-		return fmt.Errorf("zfs %s does not end (see: zpool status): %w", args[0], ErrUnavailable)
-	}
+	return z.program.run(ctx, args...)
 }
 
 // messages are the words of zfs that are looked for, where nothing else tells the reason.
@@ -103,9 +69,13 @@ func unavailable(err error) error {
 }
 
 // whileBusy runs zfs again as long as it says that a dataset is busy, but not for long:
-// zfs-fuse says so for a moment after an unmount.
+// zfs-fuse says so after an unmount until all that it does then is done.
 func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
-	for until := time.Now().Add(5 * time.Second); ; {
+	limit := time.Second
+	if !z.open {
+		limit = 15 * time.Second
+	}
+	for until := time.Now().Add(limit); ; {
 		_, err := z.run(ctx, args...)
 		if err = ours(err); !errors.Is(err, ErrInUse) || time.Now().After(until) {
 			return err
@@ -118,12 +88,15 @@ func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
 	}
 }
 
-// suspended reports whether OpenZFS has stopped the pool after I/O errors. A command would
+// suspended returns an error if OpenZFS has stopped the pool after I/O errors. A command would
 // hang in the kernel then, where no signal reaches it.
-func (z *zfs) suspended() bool {
+func (z *zfs) suspended() error {
 	pool, _, _ := strings.Cut(z.root, "/")
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
-	return err == nil && strings.TrimSpace(string(state)) == "SUSPENDED"
+	if err == nil && strings.TrimSpace(string(state)) == "SUSPENDED" {
+		return fmt.Errorf("the pool %s is suspended after errors (see: zpool status %s): %w", pool, pool, ErrUnavailable)
+	}
+	return nil
 }
 
 // readOnlyPool reports whether the pool was imported read-only. zfs-fuse can't do that.

@@ -62,9 +62,9 @@ func (z *zfs) mount(ctx context.Context, full, dir string) error {
 	if err := makeMountDir(dir); err != nil {
 		return err
 	}
-	_, err := z.run(ctx, "mount", full)
+	err := z.whileBusy(ctx, "mount", full)
 	if verifyErr := verify(full, dir); verifyErr != nil {
-		return also(ours(err), verifyErr)
+		return also(err, verifyErr)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (z *zfs) Send(ctx context.Context, name, snapshot, since string, w io.Write
 		}
 		args = append(args, "-i", from)
 	}
-	return ours(z.pipe(ctx, nil, w, append(args, full)...))
+	return ours(z.program.pipe(ctx, nil, w, append(args, full)...))
 }
 
 // Receive is part of Backend. A dataset that is new comes to its name when it is whole. In
@@ -64,7 +64,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 		if len(users) > 0 {
 			return inUse(full, users)
 		}
-		return ours(z.pipe(ctx, r, io.Discard, "receive", "-u", full))
+		return ours(z.program.pipe(ctx, r, io.Discard, "receive", "-u", full))
 	}
 	if !errors.Is(err, ErrNotFound) {
 		return err
@@ -81,7 +81,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 			return err
 		}
 	}
-	if err = ours(z.pipe(ctx, r, io.Discard, "receive", "-u", part)); err == nil {
+	if err = ours(z.program.pipe(ctx, r, io.Discard, "receive", "-u", part)); err == nil {
 		_, err = z.run(ctx, "set", tagProperty+"={}", part)
 	}
 	if err == nil {
