@@ -243,6 +243,13 @@ func (m *Manager) KillPlugin() int {
 	return pid
 }
 
+// Killed waits for the end of a plugin that something else has killed.
+func (m *Manager) Killed(pid int) {
+	m.t.Helper()
+	m.killed++
+	WantEnd(m.t, pid, patience)
+}
+
 func (m *Manager) kill(pid int) {
 	m.t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // it may just have ended

@@ -72,7 +72,8 @@ func (r *refused) Error() string {
 }
 
 // get asks for a path, and has read decode the answer. It returns the index of the answer.
-func (c *client) get(ctx context.Context, path string, query url.Values, read func(*json.Decoder) error) (string, error) {
+func (c *client) get(ctx context.Context, path string, query url.Values, read func(*json.Decoder) error) (
+	string, error) {
 	header, err := c.request(ctx, path, query, read)
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errLate) {

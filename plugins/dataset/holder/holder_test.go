@@ -233,7 +233,8 @@ func TestWatcher_TrustsOnlyTheAuthority(t *testing.T) {
 func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]bool{
-		"404 alloc not found": true, `404 Unknown allocation "` + job + `"`: false, "404 page not found": false, "404 ": false,
+		"404 alloc not found": true, `404 Unknown allocation "` + job + `"`: false, "404 page not found": false,
+		"404 ":   false,
 		"200 {}": false, "403 Permission denied": false, "500 x": false, "hang": false,
 	} {
 		t.Run(answer, func(t *testing.T) {
@@ -258,6 +259,7 @@ func TestAPI_MistakeIsOneSentence(t *testing.T) {
 	good := API{Address: "https://127.0.0.1:4646", CAFile: "/ca", CertFile: "/cert", KeyFile: "/key"}
 	must.NoError(t, good.Validate())
 	must.ErrorContains(t, API{Address: "127.0.0.1:4646"}.Validate(), `use for example "http://127.0.0.1:4646"`)
-	must.ErrorContains(t, API{Address: good.Address, TokenFile: "token"}.Validate(), `token_file "token" is not an absolute`)
+	must.ErrorContains(t, API{Address: good.Address, TokenFile: "token"}.Validate(),
+		`token_file "token" is not an absolute`)
 	must.ErrorContains(t, API{Address: good.Address, KeyFile: "/key"}.Validate(), "set both or none")
 }

@@ -22,6 +22,7 @@ import (
 
 const (
 	period  = time.Minute     // between looks
+	gather  = 2 * time.Second // between a wish for a look and the look
 	limit   = time.Minute     // for what is done to one dataset
 	patient = 5 * time.Second // for the lock of a dataset; the next look tries again
 
@@ -40,6 +41,10 @@ type Keeper struct {
 	Engines func(context.Context) (map[string]*engine.Engine, error)
 	Logger  hclog.Logger
 
+	// Soon asks for a look before the next one is due, as for what has just been put into the
+	// trash for no time. May be nil.
+	Soon <-chan struct{}
+
 	now    func() time.Time     // for tests
 	looked map[string]time.Time // when a volume need not be looked at before, by root, name and schedule
 	said   map[string]string    // what has been logged and still holds, by dataset
@@ -55,6 +60,11 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
+		case <-k.Soon:
+			select {
+			case <-ctx.Done():
+			case <-time.After(gather):
+			}
 		}
 	}
 }

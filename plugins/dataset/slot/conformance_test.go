@@ -28,6 +28,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
@@ -109,7 +110,9 @@ func (c *cluster) move() {
 // site is a file system with a plugin for it.
 type site struct {
 	*cluster
+	simulate.Pool
 	engine *engine.Engine
+	file   string // the operator's
 	config string
 	binary conformance.Binary
 }
@@ -118,15 +121,14 @@ func newSite(t *testing.T, kind string) *site {
 	pool := simulatetest.New(t, kind)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
-	s := &site{cluster: newCluster(t)}
+	s := &site{cluster: newCluster(t), Pool: pool, file: filepath.Join(dir, "dataset.hcl")}
 	s.engine, err = engine.Open(pool.Backend, pool.Program, pool.Root)
 	must.NoError(t, err)
-	file := filepath.Join(dir, "dataset.hcl")
 	text := fmt.Sprintf("%s = %q\nclass \"fast\" {\n backend = %q\n root = %q\n"+
 		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Backend, pool.Program, pool.Backend, pool.Root)
-	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	must.NoError(t, os.WriteFile(s.file, []byte(text), 0o600))
 	s.config = fmt.Sprintf("file = %q\nsweep = \"300ms\"\ngrace = \"2s\"\nmounts_for_all = true\napi {\n address = %q\n}",
-		file, s.URL)
+		s.file, s.URL)
 	exe, err := os.Executable()
 	must.NoError(t, err)
 	s.binary = conformance.Binary{Name: "nomad-device-dataset", Exe: exe, Env: map[string]string{roleVar: "plugin"},

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
+	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
 )
 
 // unclaimed is how old a reservation is when its allocation must have been there, if nothing
@@ -74,8 +76,12 @@ func (i *instance) isOver(name string) bool {
 	return m != nil && m.over
 }
 
-// Events is part of device.EventSource. It watches who holds the slots.
+// Events is part of device.EventSource. It watches who holds the slots, and keeps the schedule
+// of all classes, since this is the process that lives as long as the agent.
 func (i *instance) Events(ctx context.Context, kick func()) error {
+	var keeping sync.WaitGroup
+	keeping.Go(func() { (&schedule.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
+	defer keeping.Wait()
 	i.mu.Lock()
 	i.api.kick = kick
 	i.mu.Unlock()
@@ -85,6 +91,21 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 		return ctx.Err()
 	}
 	return i.watcher.Run(ctx)
+}
+
+// engines are those of all classes, also without slots.
+func (i *instance) engines(context.Context) (map[string]*engine.Engine, error) {
+	file, err := i.load()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*engine.Engine{}
+	for name := range file.Classes {
+		if all[name], err = file.Engine(name); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // evidence is the attribute "api".
@@ -150,7 +171,8 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 		return len(all) > 0
 	}
 	a := v.Allocations[live]
-	tags := engine.Tags{engine.Holder: live + "/" + a.Devices[l.slot()], engine.Namespace: a.Namespace, engine.Node: v.Node}
+	tags := engine.Tags{engine.Holder: live + "/" + a.Devices[l.slot()], engine.Namespace: a.Namespace,
+		engine.Node: v.Node}
 	unlock, err := l.engine.Lock(ctx, l.slot())
 	if err == nil {
 		if err = l.engine.Tag(ctx, l.Name, tags); err == nil {

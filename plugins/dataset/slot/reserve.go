@@ -152,11 +152,11 @@ func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
 	return all, nil
 }
 
-// keep is how long a slot's dataset stays in the trash. Nobody gets it back.
-const keep = time.Second
+// keep is how long a slot's dataset stays in the trash: it goes with the next look at it.
+const keep = time.Nanosecond
 
-// Release is part of device.Releaser. It renames the dataset, and leaves it to another
-// goroutine to destroy it.
+// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; the
+// schedule destroys it.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	name := engine.SlotName(l.ID, strings.Fields(l.Holder)[1])
 	e := i.engineOf(name)
@@ -175,6 +175,7 @@ func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
 	}
+	i.trash.Kick()
 	_ = os.Remove(filepath.Join(mounts, filepath.Base(name))) // where it was mounted, empty now
 	return nil
 }

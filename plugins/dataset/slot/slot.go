@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
@@ -40,6 +41,7 @@ type instance struct {
 	Config
 	log     hclog.Logger
 	watcher *holder.Watcher
+	trash   fingerprint.Kicker                                                    // asks for a look at it
 	gone    func(ctx context.Context, allocation, namespace string) (bool, error) // the watcher's
 
 	mu      sync.Mutex
@@ -60,7 +62,7 @@ var (
 
 // New is that of device.Plugin.
 func New(c Config, log hclog.Logger) (device.Instance, error) {
-	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type),
+	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type), trash: fingerprint.NewKicker(),
 		roots: map[string]*engine.Engine{}, said: map[string]string{}, matters: map[string]*matter{}}
 	i.watcher.Seen, i.watcher.Failed, i.gone = i.seen, i.unseen, i.watcher.Gone
 	return i, nil

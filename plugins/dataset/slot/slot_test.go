@@ -279,6 +279,11 @@ var (
 	other   = holder.Allocation{Namespace: "prod", Wanted: true, Devices: map[string]string{"fast-01": "web"}}
 )
 
+// view shows one allocation now.
+func view(a holder.Allocation) *holder.View {
+	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
+}
+
 // Each row is what the views show, one after the other. Nothing that is not shown is evidence.
 func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 	type views []map[string]holder.Allocation
@@ -306,16 +311,19 @@ func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 		{name: "an empty list", views: views{{}, {}}, holder: none, api: "none", age: time.Hour},
 		{name: "a list without it", views: views{{former: other}}, holder: none, api: "none", age: time.Hour},
 		{name: "a former holder is all that is shown", views: views{{former: over}}, holder: none, api: "ok", age: time.Hour},
-		{name: "a former holder that is lost and runs", views: views{{former: stopped}, {former: over}}, holder: none, api: "ok"},
+		{name: "a former holder that is lost and runs", views: views{{former: stopped}, {former: over}},
+			holder: none, api: "ok"},
 		{name: "two run", views: views{{former: runs, alloc: runs}, {former: over, alloc: over}}, holder: none, api: "ok"},
-		{name: "a former holder in an old list", views: views{{former: runs}, {former: over}}, late: true, holder: none, api: "ok"},
+		{name: "a former holder in an old list", views: views{{former: runs}, {former: over}}, late: true,
+			holder: none, api: "ok"},
 
 		{name: "nothing hidden: it ended unseen", views: views{{former: over, alloc: over}}, complete: true,
 			holder: none, api: "ok", over: true},
 		{name: "nothing hidden, in an old list", views: views{{former: over}}, complete: true, late: true,
 			holder: none, api: "ok", age: time.Hour},
 		{name: "nothing hidden: being stopped", views: views{{alloc: stopped}}, complete: true, holder: none, api: "ok"},
-		{name: "nothing hidden: it may come", views: views{{}}, complete: true, holder: none, api: "ok", age: 9 * time.Minute},
+		{name: "nothing hidden: it may come", views: views{{}}, complete: true, holder: none, api: "ok",
+			age: 9 * time.Minute},
 		{name: "nothing hidden: it never came", views: views{{}}, complete: true, holder: none, api: "ok",
 			age: 11 * time.Minute, over: true},
 	} {
@@ -363,11 +371,11 @@ func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
-	b.seen(t.Context(), &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: runs}})
+	b.seen(t.Context(), view(runs))
 	next := newBench(t)
 	next.fs.datasets = b.fs.datasets
 	next.leases()
-	next.seen(t.Context(), &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: over}})
+	next.seen(t.Context(), view(over))
 	lease, _ := next.only()
 	must.True(t, lease.Ended)
 }
@@ -377,8 +385,7 @@ func TestUnseen_ChangesNothingButTheAttribute(t *testing.T) {
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
-	v := &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: runs}}
-	b.seen(t.Context(), v)
+	b.seen(t.Context(), view(runs))
 	must.StrContains(t, b.list(), "api=ok")
 	for range 3 {
 		b.unseen(errors.New("there is no answer"))

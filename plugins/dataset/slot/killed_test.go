@@ -1,0 +1,144 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package slot
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"github.com/shoenig/test/wait"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+const group = "btrfs/dataset/fast"
+
+// executioner is the file system's program, which kills the plugin before or after it has
+// done what the numbered call asks for, and counts calls. Without a number it kills nobody.
+const executioner = `#!/bin/sh
+cd %[1]q || exit 1
+n=$(($(cat calls 2>/dev/null) + 1)); echo $n >calls
+read -r at when 2>/dev/null <at
+[ "$n $when" = "$at before" ] && echo >killed && kill -9 $PPID
+%[2]q "$@"; code=$?
+[ "$n $when" = "$at after" ] && echo >killed && kill -9 $PPID
+exit $code
+`
+
+// The plugin is killed before and after each call of the file system's program that releases
+// a slot and reserves it again.
+func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
+	s := newSite(t, "btrfs")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "dataset.hcl")
+	program := filepath.Join(dir, "btrfs")
+	must.NoError(t, os.WriteFile(program, fmt.Appendf(nil, executioner, dir, s.Program), 0o755))
+	text, err := os.ReadFile(s.file)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), s.Program, program, 1)), 0o600))
+	b := s.binary
+	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "300ms", "1h", 1) // no call but those
+	m := conformance.StartManager(t, b)
+	reserve := func() error {
+		_, err := m.Reserve(group, "fast-00")
+		return err
+	}
+	eventually := func(what string, f func() error) {
+		t.Helper()
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)),
+			must.Sprint(what))
+	}
+	eventually("the first reservation", reserve)
+	set := func(name, text string) { must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
+	calls := func() (n int) {
+		text, err := os.ReadFile(filepath.Join(dir, "calls"))
+		must.NoError(t, err)
+		_, err = fmt.Sscan(string(text), &n)
+		must.NoError(t, err)
+		return n
+	}
+	set("calls", "0")
+	must.NoError(t, reserve())
+	steps := calls()
+	must.Between(t, 2, steps, 50)
+	killed := 0
+	for step := 1; step <= steps; step++ {
+		for _, when := range []string{"before", "after"} {
+			pid := m.PID()
+			set("calls", "0")
+			set("at", fmt.Sprint(step, " ", when))
+			err := reserve()
+			must.NoError(t, os.Remove(filepath.Join(dir, "at")))
+			if os.Remove(filepath.Join(dir, "killed")) == nil {
+				m.Killed(pid)
+				killed++
+			} else {
+				must.NoError(t, err)
+			}
+			eventually("the next reservation", reserve)
+			must.Len(t, 1, s.leases(t), must.Sprintf("%s step %d of %d", when, step, steps))
+		}
+	}
+	must.GreaterEq(t, steps, killed, must.Sprint("calls of other goroutines are counted, too, and come or not"))
+	s.empty(t)
+}
+
+// empty fails the test if anything is left besides one lease and the trash.
+func (s *site) empty(t *testing.T) {
+	t.Helper()
+	all, err := s.engine.List(t.Context())
+	must.NoError(t, err)
+	for _, d := range all {
+		if engine.InTrash(d.Name) {
+			unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name)) // the plugin does so, too
+			must.NoError(t, err)
+			must.NoError(t, s.engine.Destroy(t.Context(), d.Name))
+			unlock()
+		} else {
+			must.Eq(t, ".slots", filepath.Dir(d.Name))
+		}
+	}
+	must.NoError(t, s.engine.Check(t.Context())) // which sweeps
+	for _, folder := range []string{".new", ".trash"} {
+		entries, err := os.ReadDir(filepath.Join(s.Root, folder))
+		must.NoError(t, err)
+		must.SliceEmpty(t, entries, must.Sprint(folder))
+	}
+}
+
+// TestSlots_ReservationsLeakNothing measures the plugin's memory over many reservations.
+func TestSlots_ReservationsLeakNothing(t *testing.T) {
+	const first, more = 100, 1000
+	s := newSite(t, "btrfs")
+	m := conformance.StartManager(t, s.binary)
+	resident := func(n int) (kib int) {
+		for range n {
+			_, err := m.Reserve(group, "fast-00")
+			must.NoError(t, err)
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.PID()))
+		must.NoError(t, err)
+		_, text, _ := strings.Cut(string(status), "VmRSS:")
+		_, err = fmt.Sscan(text, &kib)
+		must.NoError(t, err)
+		return kib
+	}
+	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error {
+		_, err := m.Reserve(group, "fast-00")
+		return err
+	}), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)))
+	before := resident(first)
+	began := time.Now()
+	after := resident(more)
+	t.Logf("%d reservations in %s; resident %d KiB before, %d KiB after", more, time.Since(began), before, after)
+	must.Less(t, before+4<<10, after)
+	must.Len(t, 1, s.leases(t))
+}
