@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type nodeOptions struct {
 	usb     *usbOptions       // nil: without the usb plugin
 	classes string            // of the dataset plugin; empty: without it
 	dataset string            // more of its configuration
+	slots   string            // instead of datasetConfig
 	env     map[string]string // more of it for the agent
 
 	// shell is run before the agent, in its process, and may end in a command that
@@ -124,8 +126,8 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		}
 	}
 	if o.classes != "" {
-		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: datasetConfig + o.dataset, HostVolume: "dataset",
-			HostVolumeFile: o.classes})
+		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: cmp.Or(o.slots, datasetConfig) + o.dataset,
+			HostVolume: "dataset", HostVolumeFile: o.classes})
 	}
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config,

@@ -1,0 +1,671 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// truth is a node with slots, whose plugin sees of Nomad's API what a column of the table
+// says. Its server is another process, so that the node can be lost.
+type truth struct {
+	*node  // with the server's client
+	server *truthServer
+	column truthColumn
+	own    *api.Client       // of the agent itself
+	roots  map[string]string // of the classes, one for each row
+	token  string            // the plugin's file
+	hangs  atomic.Bool
+}
+
+type truthColumn struct {
+	name  string
+	sees  bool   // a slot whose holder has gone is free at once; otherwise when it is reserved again
+	rules string // of the plugin's token; empty is none
+	hangs bool
+}
+
+var truthColumns = []truthColumn{
+	{name: "ok", sees: true, rules: `agent { policy = "read" } node { policy = "read" }
+namespace "*" { capabilities = ["read-job"] }`},
+	{name: "no-token"},
+	{name: "blind", rules: `agent { policy = "read" } node { policy = "read" }`}, // which gets 200 []
+	{name: "hangs", hangs: true, rules: `agent { policy = "read" } node { policy = "read" }
+namespace "*" { capabilities = ["read-job"] }`},
+}
+
+// truthRow is one way in which a task ends, or does not.
+type truthRow struct {
+	name string
+	body string // of the task's script
+	edit func(*api.Job, *api.Task)
+	act  func(*testing.T, *truthCell) // nil: see the phases
+
+	replaced bool // Nomad itself starts the next task in the slot
+	lives    bool // the task does not end
+}
+
+const sleep = "exec sleep 600"
+
+// truthRows are in phases: what is done to the node is done to all rows of its phase.
+var truthRows = map[string][]truthRow{
+	"jobs": {
+		{name: "stop", act: func(t *testing.T, c *truthCell) { c.deregister(t, false) }},
+		{name: "stop -purge", act: func(t *testing.T, c *truthCell) { c.deregister(t, true) }},
+		{name: "alloc stop", replaced: true, act: func(t *testing.T, c *truthCell) {
+			_, err := c.Client().Allocations().Stop(c.first.stub(t), nil)
+			must.NoError(t, err)
+		}},
+		{name: "job update", replaced: true, act: func(t *testing.T, c *truthCell) {
+			c.job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "2"}
+			_, _, err := c.Client().Jobs().Register(c.job, nil)
+			must.NoError(t, err)
+		}},
+		{name: "task fails", body: "while [ ! -e $GO ]; do sleep 0.1; done; exit 1",
+			act: func(t *testing.T, c *truthCell) { touch(t, c.trigger()) }},
+	},
+	"plugin killed": {
+		{name: "free"}, // no task has the slot
+		{name: "reserved", lives: true, edit: waitsForItsTemplate},
+		{name: "held", lives: true},
+		{name: "ended and in use"},
+	},
+	"drain": {{name: "node drain", replaced: true}},
+	"agent killed": {
+		{name: "agent SIGKILL and back", lives: true},
+		{name: "agent down for the job's end", body: "while [ ! -e $GO ]; do sleep 0.1; done; exit 0"},
+	},
+	"lost": {{name: "node lost and back", replaced: true, body: "trap '' TERM; while :; do sleep 0.2; done"}},
+}
+
+// waitsForItsTemplate keeps a task from being started after its devices were reserved.
+func waitsForItsTemplate(j *api.Job, task *api.Task) {
+	task.Templates = []*api.Template{{
+		EmbeddedTmpl: new(`{{ with nomadVar "nomad/jobs/` + *j.ID + `" }}{{ .go }}{{ end }}`), DestPath: new("local/go"),
+	}}
+}
+
+// The columns run side by side, each on a node of its own.
+func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
+	needRootAgent(t)
+	server := startTruthServer(t)
+	t.Run("columns", func(t *testing.T) {
+		var ready, over sync.WaitGroup
+		ready.Add(len(truthColumns))
+		over.Add(len(truthColumns))
+		for _, column := range truthColumns {
+			t.Run(column.name, func(t *testing.T) {
+				t.Parallel()
+				counted := sync.OnceFunc(ready.Done)
+				defer counted()
+				skip := sync.OnceFunc(over.Done)
+				defer skip()
+				n := newTruth(t, server, column)
+				counted()
+				ready.Wait()   // the server is restarted when all are there
+				defer func() { // the end of a node stops all jobs
+					skip()
+					over.Wait()
+				}()
+				n.secure(t)
+				n.phase(t, "jobs", nil)
+				n.ready(t, map[bool]string{true: "ok", false: "none"}[column.sees])
+				n.phase(t, "plugin killed", func(t *testing.T, cells []*truthCell) {
+					stuck := cells[3]
+					dir, err := os.Open(filepath.Join(stuck.root(), ".slots", stuck.lease))
+					must.NoError(t, err)
+					t.Cleanup(func() { dir.Close() })
+					stuck.deregister(t, false)
+					stuck.first.ended(t)
+					n.killPlugin(t)
+					time.Sleep(truthSweeps)
+					stuck.stands(t, "this process has it open")
+					must.NoError(t, dir.Close())
+				})
+				n.phase(t, "drain", func(t *testing.T, cells []*truthCell) {
+					n.drain(t, true)
+					cells[0].released(t)
+					n.drain(t, false)
+				})
+				n.phase(t, "agent killed", func(t *testing.T, cells []*truthCell) {
+					kill(t, n.node)
+					touch(t, cells[1].trigger())
+					testsupport.Eventually(t, "the end of the task", func() bool { return !cells[1].runs() })
+					must.True(t, cells[0].runs())
+					n.again(t)
+					cells[0].first.held(t)
+				})
+				n.phase(t, "lost", func(t *testing.T, cells []*truthCell) {
+					pid, err := n.PID(t.Context())
+					must.NoError(t, err)
+					p, err := readProc(pid)
+					must.NoError(t, err)
+					resume := p.pause(t)
+					defer resume()
+					testsupport.Within(t, 2*time.Minute, func() error {
+						if status := cells[0].first.stub(t).ClientStatus; status != "lost" {
+							return fmt.Errorf("the allocation is %s", status)
+						}
+						return nil
+					})
+					must.True(t, cells[0].runs())
+					time.Sleep(truthSweeps)
+					cells[0].stands(t, "the task of the lost node runs")
+				})
+			})
+		}
+	})
+}
+
+// truthSweeps is several times that of the plugin's configuration.
+const truthSweeps = 3 * time.Second
+
+// phase runs the rows of one phase: each gets a slot, then the rows' own things happen, then
+// what happens to the node.
+func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*truthCell)) {
+	t.Run(name, func(t *testing.T) {
+		var cells []*truthCell
+		for _, row := range truthRows[name] {
+			c := &truthCell{truth: n, row: row, held: make(chan struct{})}
+			if cells = append(cells, c); row.name != "free" {
+				c.submit(t)
+			}
+		}
+		for _, c := range cells {
+			if c.first != nil {
+				c.hold(t)
+			}
+		}
+		for _, c := range cells {
+			if c.row.act != nil {
+				c.row.act(t, c)
+			}
+		}
+		if happens != nil {
+			happens(t, cells)
+		}
+		for _, c := range cells {
+			t.Run(c.row.name, c.verify)
+		}
+	})
+}
+
+// truthCell is one cell of the table.
+type truthCell struct {
+	*truth
+	row   truthRow
+	job   *api.Job
+	first *alloc
+	lease string // its dataset
+	held  chan struct{}
+}
+
+func (c *truthCell) class() string {
+	return c.column.name + "-" + strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(strings.ReplaceAll(c.row.name, "'", "")))
+}
+
+func (c *truthCell) root() string    { return c.roots[c.class()] }
+func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.class()+".go") }
+
+// leases are the slot's datasets; there is never more than one.
+func (c *truthCell) leases(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(c.root(), ".slots"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		must.NoError(t, err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// submit asks for the slot. The task says whether it is empty.
+func (c *truthCell) submit(t *testing.T) {
+	t.Helper()
+	body := c.row.body
+	if body == "" || c.first != nil {
+		body = sleep
+	}
+	script := "[ -d /scratch ] && [ -z \"$(ls -A /scratch)\" ] && echo fresh; echo $NOMAD_ALLOC_ID >/scratch/trace; " +
+		"GO=" + c.trigger() + "; " + body
+	c.job = job(t, sh(script), withDevice("btrfs/dataset/"+c.class()), func(j *api.Job, task *api.Task) {
+		j.Type = new("service")
+		task.KillTimeout = new(3 * time.Second)
+		if c.row.edit != nil && c.first == nil {
+			c.row.edit(j, task)
+		}
+	})
+	_, _, err := c.Client().Jobs().Register(c.job, nil)
+	must.NoError(t, err)
+	c.first = &alloc{n: c.node, job: *c.job.ID}
+}
+
+// hold waits until the task runs, or would, and watches its dataset from then on.
+func (c *truthCell) hold(t *testing.T) {
+	t.Helper()
+	c.placed(t, c.first, "")
+	waits := c.row.edit != nil
+	if !waits {
+		c.first.running(t)
+		c.first.says(t, "stdout", "fresh")
+	}
+	testsupport.Within(t, time.Minute, func() error {
+		if all := c.leases(t); len(all) != 1 {
+			return fmt.Errorf("leases: %v", all)
+		} else if waits || c.runs() {
+			c.lease = all[0]
+			return nil
+		}
+		return errors.New("the task does not run")
+	})
+	if c.column.sees {
+		testsupport.Within(t, time.Minute, func() error {
+			time.Sleep(200 * time.Millisecond)
+			file := filepath.Join(c.HostVolumePluginDir(), "dataset.hcl")
+			out, err := exec.Command(dataset, "list", "-file", file).CombinedOutput()
+			if err == nil && !bytes.Contains(out, []byte(c.first.id+"/main")) {
+				err = fmt.Errorf("the holder of %s is not recorded:\n%s", c.lease, out)
+			}
+			return err
+		})
+	}
+	watched := make(chan struct{})
+	go c.guard(t, c.first.id, watched)
+	t.Cleanup(func() { close(c.held); <-watched })
+}
+
+// placed waits for the allocation of the job that is not this one.
+func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error {
+		list, _, err := c.Client().Jobs().Allocations(a.job, false, nil)
+		for _, s := range list {
+			if s.ID != not {
+				a.id = s.ID
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("job %s has no allocation", a.job))
+	})
+}
+
+// guard fails the test if the dataset goes while the task lives.
+func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
+	defer close(done)
+	for {
+		if !testsupport.Exists(filepath.Join(c.root(), ".slots", c.lease)) {
+			if runs(id) {
+				t.Errorf("%s: the dataset of %s was taken while its task runs", c.row.name, id)
+			}
+			return
+		}
+		select {
+		case <-c.held:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (c *truthCell) runs() bool { return runs(c.first.id) }
+
+// runs reports whether a process of an allocation lives.
+func runs(id string) bool {
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, environ := range environs {
+		if b, _ := os.ReadFile(environ); bytes.Contains(b, []byte("NOMAD_ALLOC_ID="+id+"\x00")) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *truthCell) stands(t *testing.T, why string) {
+	t.Helper()
+	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was taken, and %s", why))
+}
+
+func (c *truthCell) deregister(t *testing.T, purge bool) {
+	t.Helper()
+	_, _, err := c.Client().Jobs().Deregister(*c.job.ID, purge, nil)
+	must.NoError(t, err)
+}
+
+// verify looks for the outcome that the table has.
+func (c *truthCell) verify(t *testing.T) {
+	switch {
+	case c.row.name == "free":
+		c.next(t)
+		return
+	case c.row.lives:
+		time.Sleep(truthSweeps)
+		c.stands(t, "the task has not ended")
+		if c.row.edit != nil { // it starts after all
+			_, _, err := c.Client().Variables().Create(&api.Variable{Path: "nomad/jobs/" + *c.job.ID,
+				Items: api.VariableItems{"go": "yes"}}, nil)
+			must.NoError(t, err)
+			c.first.running(t)
+			c.first.says(t, "stdout", "fresh")
+			c.stands(t, "the task runs")
+		}
+		c.deregister(t, false)
+	case c.row.replaced:
+		c.placed(t, c.first, c.first.id)
+		c.first.running(t)
+		c.first.says(t, "stdout", "fresh")
+		c.taken(t)
+		return
+	}
+	c.released(t)
+	c.next(t)
+}
+
+// released waits for the end of the task, and for the release, or that there is none.
+func (c *truthCell) released(t *testing.T) {
+	t.Helper()
+	testsupport.Eventually(t, "the end of the task", func() bool { return !c.runs() })
+	if c.column.sees {
+		testsupport.Eventually(t, "the release at once", func() bool { return len(c.leases(t)) == 0 })
+		return
+	}
+	time.Sleep(truthSweeps)
+	c.stands(t, "there is no evidence of its end")
+}
+
+// next is the next task in the slot.
+func (c *truthCell) next(t *testing.T) {
+	t.Helper()
+	was := c.lease
+	if c.first == nil {
+		c.submit(t)
+	} else {
+		second := *c
+		second.submit(t)
+		c = &second
+	}
+	c.placed(t, c.first, "")
+	c.first.running(t)
+	c.first.says(t, "stdout", "fresh")
+	c.lease = was
+	c.taken(t)
+}
+
+// taken reports whether the slot has a new dataset, and only that.
+func (c *truthCell) taken(t *testing.T) {
+	t.Helper()
+	all := c.leases(t)
+	must.Len(t, 1, all)
+	must.NotEq(t, c.lease, all[0])
+}
+
+// newTruth starts a node.
+func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
+	t.Helper()
+	n := &truth{column: column, server: server, roots: map[string]string{}}
+	var names []string
+	for _, rows := range truthRows {
+		for _, row := range rows {
+			c := truthCell{truth: n, row: row}
+			names = append(names, c.class())
+		}
+	}
+	classes := strings.ReplaceAll(pool(t, "btrfs", names...), class, `
+  slots {
+    count    = 1
+    capacity = "16MiB"
+  }
+`)
+	for _, found := range regexp.MustCompile(`class "(.+)" {[^}]*root += "(.+)"`).FindAllStringSubmatch(classes, -1) {
+		n.roots[found[1]] = found[2]
+	}
+	must.MapLen(t, len(names), n.roots, must.Sprint(classes))
+	n.token = filepath.Join(mkdir(t), "token")
+	must.NoError(t, os.WriteFile(n.token, nil, 0o600))
+
+	var target atomic.Pointer[url.URL]
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to := target.Load()
+		if to == nil || n.hangs.Load() {
+			<-r.Context().Done()
+			return
+		}
+		httputil.NewSingleHostReverseProxy(to).ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	t.Cleanup(proxy.CloseClientConnections)
+	n.node = newNode(t, nodeOptions{
+		classes: classes,
+		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"1s\"\ngrace = \"20s\"\n"+
+			"api {\n  address = %q\n  token_file = %q\n}", proxy.URL, n.token),
+		config: fmt.Sprintf("client {\n  servers = [\"127.0.0.1:%d\"]\n}", server.rpc),
+		shell:  `sed -i '/^server {/,/^}/ s/enabled  *= true/enabled = false/' $DIR/agent.hcl`,
+	})
+	own, err := url.Parse(n.Address())
+	must.NoError(t, err)
+	target.Store(own)
+	n.own, n.Agent = n.Client(), served{n.Agent, server.client}
+	return n
+}
+
+// served is an agent whose jobs are asked for at its server.
+type served struct {
+	agent.Agent
+	client *api.Client
+}
+
+func (s served) Client() *api.Client { return s.client }
+
+// secure gives the plugin what the column says, when ACLs are on.
+func (n *truth) secure(t *testing.T) {
+	t.Helper()
+	n.server.acls()
+	if n.column.rules != "" {
+		must.NoError(t, os.WriteFile(n.token, []byte(n.server.token(t, n.column.name, n.column.rules)), 0o600))
+	}
+	n.hangs.Store(n.column.hangs)
+	n.ready(t, "none")
+}
+
+// ready waits until the node is, and has in all groups this attribute.
+func (n *truth) ready(t *testing.T, evidence string) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error {
+		info, _, err := n.Client().Nodes().Info(n.id(), nil)
+		if err != nil {
+			return err
+		}
+		if info.Status != "ready" || info.SchedulingEligibility != "eligible" || !info.Drivers["exec-lite"].Healthy {
+			return fmt.Errorf("the node is %s, %s", info.Status, info.SchedulingEligibility)
+		}
+		for _, g := range info.NodeResources.Devices {
+			if a := g.Attributes["api"]; a == nil || a.StringVal == nil || *a.StringVal != evidence {
+				return fmt.Errorf("%s has %v", g.Name, a)
+			}
+		}
+		if len(info.NodeResources.Devices) == 0 {
+			return errors.New("there are no slots")
+		}
+		return nil
+	})
+}
+
+// again starts the agent after it was killed.
+func (n *truth) again(t *testing.T) {
+	t.Helper()
+	must.NoError(t, n.Start(t.Context()))
+	testsupport.Within(t, time.Minute, func() error {
+		self, err := n.own.Agent().Self()
+		if err == nil {
+			ago, parseErr := time.ParseDuration(self.Stats["client"]["last_heartbeat"])
+			if parseErr != nil || ago > time.Minute {
+				err = errors.New("the agent has not registered")
+			}
+		}
+		return err
+	})
+}
+
+func (n *truth) killPlugin(t *testing.T) {
+	t.Helper()
+	p := n.one(t, "dataset plugin", n.isDatasetPlugin)
+	p.end(t)
+	testsupport.Within(t, time.Minute, func() error {
+		if found := n.find(n.isDatasetPlugin); len(found) != 1 || found[0].pid == p.pid {
+			return errors.New("there is no new plugin")
+		}
+		return nil
+	})
+}
+
+func (n *truth) drain(t *testing.T, on bool) {
+	t.Helper()
+	var spec *api.DrainSpec
+	if on {
+		spec = &api.DrainSpec{Deadline: time.Minute}
+	}
+	_, err := n.Client().Nodes().UpdateDrain(n.id(), spec, !on, nil)
+	must.NoError(t, err)
+}
+
+// truthServer is a server without a client.
+type truthServer struct {
+	client *api.Client
+	rpc    int
+	dir    string
+	cmd    *exec.Cmd
+	acls   func() // turns them on, once
+}
+
+const truthServerConfig = `
+data_dir             = %q
+bind_addr            = "127.0.0.1"
+disable_update_check = true
+leave_on_interrupt   = false
+
+ports {
+  http = %d
+  rpc  = %d
+  serf = %d
+}
+
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+
+server {
+  enabled           = true
+  bootstrap_expect  = 1
+  raft_multiplier   = 1
+  min_heartbeat_ttl = "5s"
+  heartbeat_grace   = "10s" # a busy machine is not a lost one
+}
+`
+
+func startTruthServer(t *testing.T) *truthServer {
+	t.Helper()
+	var ports [3]int
+	var held []net.Listener
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must.NoError(t, err)
+		held = append(held, l)
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	for _, l := range held {
+		must.NoError(t, l.Close())
+	}
+	dir, err := os.MkdirTemp(scratch, "s")
+	must.NoError(t, err)
+	s := &truthServer{rpc: ports[1], dir: dir}
+	s.client, err = nomad.NewClient(fmt.Sprintf("http://127.0.0.1:%d", ports[0]))
+	must.NoError(t, err)
+	config := fmt.Sprintf(truthServerConfig, filepath.Join(dir, "data"), ports[0], ports[1], ports[2])
+	s.start(t, config)
+	t.Cleanup(s.stop)
+	s.acls = sync.OnceFunc(func() {
+		s.stop()
+		s.start(t, config+"\nacl {\n  enabled = true\n}\n")
+		testsupport.Within(t, time.Minute, func() error {
+			token, _, err := s.client.ACLTokens().Bootstrap(nil)
+			if err == nil {
+				s.client.SetSecretID(token.SecretID)
+			}
+			return err
+		})
+	})
+	return s
+}
+
+func (s *truthServer) start(t *testing.T, config string) {
+	t.Helper()
+	file := filepath.Join(s.dir, "server.hcl")
+	must.NoError(t, os.WriteFile(file, []byte(config), 0o600))
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must.NoError(t, err)
+	defer log.Close()
+	s.cmd = exec.Command(nomadBinary, "agent", "-config", file)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must.NoError(t, s.cmd.Start())
+	testsupport.Within(t, time.Minute, func() error {
+		leader, err := s.client.Status().Leader()
+		if err == nil && leader == "" {
+			err = errors.New("there is no leader")
+		}
+		if err == nil && !strings.Contains(config, "acl") {
+			err = nomad.Signs(t.Context(), s.client)
+		}
+		return err
+	})
+}
+
+func (s *truthServer) stop() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// token makes a token of a policy.
+func (s *truthServer) token(t *testing.T, name, rules string) string {
+	t.Helper()
+	_, err := s.client.ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, nil)
+	must.NoError(t, err)
+	token, _, err := s.client.ACLTokens().Create(&api.ACLToken{Type: "client", Policies: []string{name}}, nil)
+	must.NoError(t, err)
+	return token.SecretID
+}
