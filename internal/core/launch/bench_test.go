@@ -60,6 +60,10 @@ func BenchmarkStart(b *testing.B) {
 	devices.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 	readOnly := plain
 	readOnly.Command.Mounts = []task.Mount{{Source: dir, Target: dir, ReadOnly: true}}
+	volume := plain
+	volume.Command.Mounts = []task.Mount{{Source: dir, Target: dir, Volume: true}}
+	inRoot := plain
+	inRoot.Command.Mounts = []task.Mount{{Source: dir, Target: "/outrider-volume", Volume: true}}
 	byLauncher := func(spec *Spec, path string) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			launcherPath = path
@@ -101,6 +105,8 @@ func BenchmarkStart(b *testing.B) {
 		{"launcher-everything", byLauncher(&full, launcher)},
 		{"launcher-device", byLauncher(&devices, launcher)},
 		{"launcher-read-only", byLauncher(&readOnly, launcher)},
+		{"launcher-volume", byLauncher(&volume, launcher)},
+		{"launcher-volume-in-root", byLauncher(&inRoot, launcher)},
 		{"launcher-of-test-binary", byLauncher(&plain, launcherPath)},
 	}
 	times := make([][]time.Duration, len(variants))
