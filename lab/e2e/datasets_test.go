@@ -164,6 +164,8 @@ func chroot(t *testing.T, programs ...string) string {
 // Tasks of our drivers have volumes and slots, also both, after a restart of the agent and then
 // of the task, too.
 func TestDatasets_AreInTasks(t *testing.T) {
+	static := mkdir(t)
+	must.NoError(t, os.WriteFile(filepath.Join(static, "file"), []byte("of the host\n"), 0o644))
 	for driver, o := range map[string]struct {
 		nodeOptions
 		sh func(script string) conf
@@ -179,6 +181,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
 			o.classes = pool(t, "btrfs", "fast")
+			o.config += fmt.Sprintf("client {\n  host_volume \"static\" {\n    path = %q\n  }\n}\n", static)
 			n := newNode(t, o.nodeOptions)
 			n.volume(t, "data")
 			run := func(script string, edit ...func(*api.Job, *api.Task)) *alloc {
@@ -230,6 +233,11 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				reader := run("stat -f -c %T /data; cat /data/file", volume, asDriver(driver))
 				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
 				test.Eq(t, "btrfs\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
+
+				// a volume of the agent's configuration, in the task's directory
+				reader = run("cat local/static/file", withVolume("static", "local/static"), asDriver(driver))
+				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
+				test.Eq(t, "of the host\n", reader.output(t, "stdout"), test.Sprint(driver))
 			}
 			for _, task := range tasks {
 				task.alloc.stop(t)
