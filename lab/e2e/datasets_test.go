@@ -47,9 +47,7 @@ const class = `
 // pool makes a file system in a file until the end of the test, and returns the classes on it.
 func pool(t *testing.T, kind string, classes ...string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	needRootAgent(t)
 	dir := filepath.Join(mkdir(t), "pool")
 	simulate := func(args ...string) (string, error) {
 		out, err := exec.Command(dataset, append([]string{"simulate"}, args...)...).CombinedOutput()
