@@ -243,3 +243,21 @@ func TestVolumes_ProgramsAreLeftAsTheyAre(t *testing.T) {
 	must.NoError(t, err)
 	test.Eq(t, 0o600, info.Mode())
 }
+
+// A task with a root directory of its own sees what the host mounts later, and may have user namespaces, which the
+// kernel refuses to a process that has changed its root (user_namespaces(7)).
+func TestVolumes_RootIsLikeTheHosts(t *testing.T) {
+	dir := volumes(t)
+	must.NoError(t, os.Mkdir(dir+"/later", 0o755))
+	ownHost(t, smallDev)
+	volume := task.Mount{Source: dir + "/one", Target: "/outrider", Volume: true}
+	pid := running(t, with("sleep 600", volume))
+	must.NoError(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
+	test.NoError(t, os.WriteFile(dir+"/later/file", nil, 0o644))
+	test.True(t, testsupport.Exists(rootOf(pid)+dir+"/later/file"))
+	must.NoError(t, unix.Unmount(dir+"/later", 0))
+	test.False(t, testsupport.Exists(rootOf(pid)+dir+"/later/file"))
+
+	const script = "unshare --user --map-root-user id -u 2>&1; true"
+	test.Eq(t, mustRun(t, with(script)).out, mustRun(t, with(script, volume)).out)
+}
