@@ -259,6 +259,7 @@ type volume struct {
 	id, name, namespace string
 	parameters          map[string]string
 	path                string
+	capacity            int64 // 0: its class says
 }
 
 // create has the plugin make a volume.
@@ -284,7 +285,8 @@ func (v *volume) call(operation string) error {
 		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + v.n.dir + "/volumes", "DHV_PLUGIN_DIR=" + v.n.dir,
 		"DHV_NODE_POOL=default",
 		"DHV_NAMESPACE=" + v.namespace, "DHV_VOLUME_NAME=" + v.name, "DHV_VOLUME_ID=" + v.id, "DHV_NODE_ID=" + v.n.id,
-		"DHV_PARAMETERS=" + string(parameters), "DHV_CAPACITY_MIN_BYTES=0", "DHV_CAPACITY_MAX_BYTES=0",
+		"DHV_PARAMETERS=" + string(parameters), fmt.Sprint("DHV_CAPACITY_MIN_BYTES=", v.capacity),
+		fmt.Sprint("DHV_CAPACITY_MAX_BYTES=", v.capacity),
 	}
 	out, err := cmd.Output()
 	var answer struct{ Path, Error string }

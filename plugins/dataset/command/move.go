@@ -392,11 +392,11 @@ func (m *move) sendAfter(ctx context.Context, there received, what string) (sent
 			m.node.Name, m.volume, m.class, m.volume.id())
 	}
 	name, started := stamped(movePrefix), time.Now()
-	locked, unlock, err := m.volume.locked(ctx)
+	unlock, err := m.volume.lock(ctx, m.volume.id())
 	if err != nil {
 		return sent{}, err
 	}
-	err = locked.snapshot(ctx, name)
+	err = m.volume.snapshot(ctx, name)
 	unlock()
 	if err != nil {
 		return sent{}, err
@@ -404,7 +404,7 @@ func (m *move) sendAfter(ctx context.Context, there received, what string) (sent
 	count := &counter{}
 	state, err := m.remote.receive(ctx, m.class, func(w io.Writer) error {
 		count.w = w
-		return locked.send(ctx, name, since, count)
+		return m.volume.send(ctx, name, since, count)
 	})
 	if err != nil {
 		return sent{}, err
@@ -415,7 +415,7 @@ func (m *move) sendAfter(ctx context.Context, there received, what string) (sent
 	if err := m.save(ctx); err != nil {
 		return sent{}, err
 	}
-	return sent{count.n, took}, locked.pruneMoves(ctx, name)
+	return sent{count.n, took}, m.volume.pruneMoves(ctx, name)
 }
 
 // pruneMoves removes the snapshots that a move has made, except for the one that the next
@@ -476,16 +476,8 @@ func (m *move) finish(ctx context.Context, there *api.HostVolume) error {
 		tags[engine.Expires] = expires.UTC().Format(time.RFC3339)
 		until = "until " + when(expires)
 	}
-	all, err := m.volume.engine.Snapshots(ctx, m.volume.Name)
-	if err != nil {
-		return err
-	}
-	for _, s := range all { // there it is of no more use
-		if strings.HasPrefix(s.Name, movePrefix) {
-			if err := m.remote.removeSnapshot(ctx, there.ID, s.Name); err != nil {
-				m.say("Snapshot %s of the volume on node %s stays: %v", s.Name, m.node.Name, err)
-			}
-		}
+	if err := m.remote.removeSnapshots(ctx, there.ID, movePrefix+"*"); err != nil {
+		m.say("Snapshots of the move stay on node %s, where they are of no use: %v", m.node.Name, err)
 	}
 	if err := m.volume.engine.Tag(ctx, m.volume.Name, tags); err != nil {
 		return err

@@ -50,7 +50,7 @@ func (s *session) class(name string) (class, error) {
 	var names []string
 	for _, c := range all {
 		if c.label == name {
-			return c, c.engine.Check(context.Background())
+			return c, nil
 		}
 		names = append(names, c.label)
 	}

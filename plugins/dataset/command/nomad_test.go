@@ -130,7 +130,8 @@ func (f *fakeNomad) create(r *http.Request) (any, int) {
 	}
 	f.creates++
 	v.ID, v.State = uuid.NewString(), api.HostVolumeStateReady
-	on := &volume{n: f.node(v.NodeID), id: v.ID, name: v.Name, namespace: v.Namespace, parameters: v.Parameters}
+	on := &volume{n: f.node(v.NodeID), id: v.ID, name: v.Name, namespace: v.Namespace, parameters: v.Parameters,
+		capacity: v.RequestedCapacityMinBytes}
 	if err := on.call("create"); err != nil {
 		return err.Error(), 500
 	}

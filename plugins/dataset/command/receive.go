@@ -55,12 +55,12 @@ before it is complete; a stream that was cut is sent again. No volume is ever ch
 			if err != nil {
 				return err
 			}
-			d, err := c.receive(ctx, header, body)
+			d, snapshots, err := c.receive(ctx, header, body)
 			if err != nil {
 				return err
 			}
 			if *asJSON {
-				return s.printState(ctx, c, header.ID)
+				return json.NewEncoder(s.out).Encode(received{header.ID, snapshots, d.Tags[engine.Adopt]})
 			}
 			s.say("Volume %s is here as of its snapshot %s. The specification is for \"nomad volume create -\".", d,
 				header.Snapshot)
@@ -96,59 +96,92 @@ func (c class) forget(ctx context.Context, id string) error {
 }
 
 func (s *session) printState(ctx context.Context, c class, id string) error {
-	r := received{ID: id, Snapshots: []string{}}
-	d, err := c.engine.Get(ctx, engine.ReceivedName(id))
-	if err == nil {
-		snapshots, err := c.engine.Snapshots(ctx, d.Name)
-		if err != nil {
-			return err
-		}
-		for _, s := range snapshots {
-			r.Snapshots = append(r.Snapshots, s.Name)
-		}
-		r.Key = d.Tags[engine.Adopt]
-	} else if !errors.Is(err, engine.ErrNotFound) {
+	d, have, err := c.have(ctx, id)
+	if err != nil && !errors.Is(err, engine.ErrNotFound) {
 		return err
 	}
-	return json.NewEncoder(s.out).Encode(r)
+	return json.NewEncoder(s.out).Encode(received{id, have, d.Tags[engine.Adopt]})
 }
 
-// receive makes or continues what is received of a volume.
-func (c class) receive(ctx context.Context, h stream.Header, body *stream.Body) (found, error) {
+// have is what was received of a volume, with its snapshots.
+func (c class) have(ctx context.Context, id string) (d engine.Dataset, names []string, err error) {
+	names = []string{}
+	if d, err = c.engine.Get(ctx, engine.ReceivedName(id)); err != nil {
+		return d, names, err
+	}
+	all, err := c.engine.Snapshots(ctx, d.Name)
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	return d, names, err
+}
+
+// receive makes or continues what is received of a volume, and returns the snapshots that it has
+// then.
+func (c class) receive(ctx context.Context, h stream.Header, body *stream.Body) (found, []string, error) {
 	if err := c.accept(h); err != nil {
-		return found{}, err
+		return found{}, nil, err
 	}
 	unlock, err := c.lock(ctx, h.ID)
 	if err != nil {
-		return found{}, err
+		return found{}, nil, err
 	}
 	defer unlock()
-	name, work := engine.ReceivedName(h.ID), engine.ReceivedName(h.ID)
-	have, err := c.snapshots(ctx, name)
+	d, have, err := c.have(ctx, h.ID)
 	exists := err == nil
 	switch {
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
-		return found{}, err
+		return found{}, nil, err
 	case slices.Contains(have, h.Snapshot):
-		return found{}, fmt.Errorf("snapshot %q of volume %s was received already", h.Snapshot, h.ID)
+		return found{}, nil, fmt.Errorf("snapshot %q of volume %s was received already", h.Snapshot, h.ID)
 	case h.Since == "" && exists:
-		return found{}, fmt.Errorf("volume %s was received already, with the snapshots %s: send the changes with -since, or "+
-			"begin again after \"receive %s -forget %s\"", h.ID, strings.Join(have, ", "), c.label, h.ID)
+		return found{}, nil, fmt.Errorf("volume %s was received already, with the snapshots %s: send the changes with " +
+			"-since, "+
+			"or begin again after \"receive %s -forget %s\"", h.ID, strings.Join(have, ", "), c.label, h.ID)
 	case h.Since != "" && !slices.Contains(have, h.Since):
-		return found{}, fmt.Errorf("the stream has changes since snapshot %q, which is not here: %s", h.Since, c.instead(ctx,
-			h, have))
-	case !exists:
-		work = engine.NewName(h.ID)
-		if err := c.engine.Destroy(ctx, work); err != nil { // of one that was killed
-			return found{}, err
-		}
+		return found{}, nil, fmt.Errorf("the stream has changes since snapshot %q, which is not here: %s", h.Since,
+			c.instead(ctx, h, have))
+	case exists:
+		err = c.take(ctx, h, body, d.Name)
+		at("received")
+	default:
+		d, err = c.begin(ctx, h, body)
 	}
-	return c.take(ctx, h, body, work, name)
+	return found{c, d}, append(have, h.Snapshot), err
 }
 
-// take reads the stream. Nothing is at its name before it is whole.
-func (c class) take(ctx context.Context, h stream.Header, body *stream.Body, work, name string) (found, error) {
-	err := c.engine.Receive(ctx, work, body)
+// begin makes what is received, which is nowhere to be seen before it is whole.
+func (c class) begin(ctx context.Context, h stream.Header, body *stream.Body) (d engine.Dataset, err error) {
+	work, name := engine.NewName(h.ID), engine.ReceivedName(h.ID)
+	if err := c.engine.Destroy(ctx, work); err != nil { // of one that was killed
+		return d, err
+	}
+	if err := c.take(ctx, h, body, work); err != nil {
+		return d, errors.Join(err, c.engine.Destroy(context.WithoutCancel(ctx), work))
+	}
+	at("received")
+	tags := engine.Tags{
+		engine.Kind: "volume", engine.ID: h.ID, engine.Volume: h.Name, engine.Namespace: h.Namespace, engine.Class: c.label,
+		engine.Schedule: h.Schedule, engine.Adopt: rand.Text(),
+	}
+	if err := c.engine.Tag(ctx, work, tags); err != nil {
+		return d, err
+	}
+	at("tagged")
+	if err := c.engine.Resize(ctx, work, engine.Limits{Data: h.Capacity, Snapshots: h.Snapshots}); err != nil {
+		return d, err
+	}
+	at("resized")
+	if err := c.engine.Rename(ctx, work, name); err != nil {
+		return d, err
+	}
+	at("renamed")
+	return c.engine.Get(ctx, name)
+}
+
+// take reads the stream.
+func (c class) take(ctx context.Context, h stream.Header, body *stream.Body, name string) error {
+	err := c.engine.Receive(ctx, name, body)
 	if err == nil && !body.Complete() {
 		err = errors.New("the file system has not read all of it")
 	}
@@ -156,36 +189,9 @@ func (c class) take(ctx context.Context, h stream.Header, body *stream.Body, wor
 		err = body.Err()
 	}
 	if err != nil {
-		if work != name {
-			err = errors.Join(err, c.engine.Destroy(context.WithoutCancel(ctx), work))
-		}
-		return found{}, fmt.Errorf("volume %s was not received: %w", h.ID, err)
+		return fmt.Errorf("volume %s was not received: %w", h.ID, err)
 	}
-	at("received")
-	if work != name {
-		tags := engine.Tags{
-			engine.Kind: "volume", engine.ID: h.ID, engine.Volume: h.Name, engine.Namespace: h.Namespace, engine.Class: c.label,
-			engine.Schedule: h.Schedule, engine.Adopt: rand.Text(),
-		}
-		if err := c.engine.Tag(ctx, work, tags); err != nil {
-			return found{}, err
-		}
-		at("tagged")
-		if err := c.engine.Resize(ctx, work, engine.Limits{Data: h.Capacity, Snapshots: h.Snapshots}); err != nil {
-			return found{}, err
-		}
-		at("resized")
-		if err := c.engine.Rename(ctx, work, name); err != nil {
-			return found{}, err
-		}
-		at("renamed")
-	}
-	d, err := c.engine.Get(ctx, name)
-	if err != nil {
-		return found{}, err
-	}
-	f := found{c, d}
-	return f, f.pruneMoves(ctx, h.Snapshot)
+	return nil
 }
 
 // accept returns why a stream is not for this class, before anything of it is read.
@@ -194,7 +200,9 @@ func (c class) accept(h stream.Header) error {
 		return fmt.Errorf("the stream is of %s, and class %q is on %s: receive it into a class on %s", h.Backend, c.label,
 			c.Backend, h.Backend)
 	}
-	if !volumeID.MatchString(h.ID) || !namespace.MatchString(h.Namespace) {
+	_, scheduleErr := policy.ParseSchedule(h.Schedule)
+	if !volumeID.MatchString(h.ID) || !namespace.MatchString(h.Namespace) || scheduleErr != nil || h.Capacity < 0 ||
+		h.Snapshots < 0 || h.Name == "" || len(h.Name) > 128 || printable(h.Name) != h.Name {
 		return errors.New("the stream names no volume")
 	}
 	for _, name := range []string{h.Snapshot, h.Since} {
@@ -210,17 +218,6 @@ func (c class) accept(h stream.Header) error {
 			"another class", size(h.Capacity), c.label, c.MaxCapacity)
 	}
 	return nil
-}
-
-func (c class) snapshots(ctx context.Context, name string) (names []string, err error) {
-	if _, err := c.engine.Get(ctx, name); err != nil {
-		return nil, err
-	}
-	all, err := c.engine.Snapshots(ctx, name)
-	for _, s := range all {
-		names = append(names, s.Name)
-	}
-	return names, err
 }
 
 // instead says what to do where the base of a stream is missing.

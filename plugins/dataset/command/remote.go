@@ -108,8 +108,8 @@ func parseState(out []byte, host string) (state received, err error) {
 	return state, nil
 }
 
-func (r *remote) removeSnapshot(ctx context.Context, id, snapshot string) error {
-	_, err := r.run(ctx, nil, "snapshot", id, snapshot, "-remove")
+func (r *remote) removeSnapshots(ctx context.Context, id, pattern string) error {
+	_, err := r.run(ctx, nil, "snapshot", id, pattern, "-remove")
 	return err
 }
 

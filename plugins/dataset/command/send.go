@@ -51,6 +51,14 @@ the next stream can begin with it.`,
 				}
 				s.say("Snapshot %s of volume %s is made and sent.", snapshot, v)
 			}
+			for _, name := range []string{snapshot, *since} {
+				if name == "" {
+					continue
+				}
+				if _, _, err := v.snapshotOf(ctx, name); err != nil { // before anything is written
+					return err
+				}
+			}
 			return v.send(ctx, snapshot, *since, s.out)
 		}
 	},
@@ -58,14 +66,6 @@ the next stream can begin with it.`,
 
 // send writes a stream. Snapshots do not change, so no lock is held while it goes on.
 func (f found) send(ctx context.Context, snapshot, since string, w io.Writer) error {
-	for _, name := range []string{snapshot, since} {
-		if name == "" {
-			continue
-		}
-		if _, _, err := f.snapshotOf(ctx, name); err != nil {
-			return err
-		}
-	}
 	h := stream.Header{
 		Backend: f.Backend, ID: f.id(), Name: f.Tags[engine.Volume], Namespace: f.Tags[engine.Namespace], Class: f.label,
 		Snapshot: snapshot, Since: since, Capacity: f.Limits.Data, Snapshots: f.Limits.Snapshots,

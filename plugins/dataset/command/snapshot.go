@@ -21,7 +21,7 @@ var snapshotCommand = command{
 	usage: "VOLUME [NAME] [-remove]", least: 1, most: 2,
 	about: `Makes a snapshot. Without a name it has that of the time (UTC), which is printed.
 VOLUME is an id, a name, or NAMESPACE/NAME. Snapshots that a person made are never
-removed by a schedule: "-remove" does it.`,
+removed by a schedule: "-remove" does it. There "before-*" names all that begin so.`,
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
 		remove := f.Bool("remove", false, "remove the snapshot")
 		return func(ctx context.Context, s *session, args []string) error {
@@ -71,11 +71,23 @@ func (f found) snapshot(ctx context.Context, name string) error {
 }
 
 func (f found) removeSnapshot(ctx context.Context, name string) error {
-	if _, _, err := f.snapshotOf(ctx, name); err != nil {
+	prefix, several := strings.CutSuffix(name, "*")
+	if !several {
+		if _, _, err := f.snapshotOf(ctx, name); err != nil {
+			return err
+		}
+	}
+	all, err := f.engine.Snapshots(ctx, f.Name)
+	if err != nil {
 		return err
 	}
-	if err := f.engine.DestroySnapshot(ctx, f.Name, name); err != nil {
-		return fmt.Errorf("snapshot %q of volume %s was not removed: %w", name, f, err)
+	for _, s := range all {
+		if s.Name != name && (!several || !strings.HasPrefix(s.Name, prefix)) {
+			continue
+		}
+		if err := f.engine.DestroySnapshot(ctx, f.Name, s.Name); err != nil {
+			return fmt.Errorf("snapshot %q of volume %s was not removed: %w", s.Name, f, err)
+		}
 	}
 	return nil
 }
