@@ -50,6 +50,9 @@ type Options struct {
 	// Config is more agent configuration in HCL, merged over the agent's own.
 	Config string
 
+	// Server is the RPC address of another agent, whose server this one is a client of. Empty: it has its own.
+	Server string
+
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
 	HTTPPort int
 

@@ -44,7 +44,7 @@ advertise {
 }
 
 server {
-  enabled          = true
+  enabled          = %t
   bootstrap_expect = 1
   raft_multiplier  = 1    # the shortest election time-outs
   heartbeat_grace  = "5m" # the node is this very process: a heartbeat is late where the machine was busy or asleep
@@ -56,7 +56,10 @@ server {
 
 client {
   enabled                = true
-  host_volume_plugin_dir = %s`, i.HTTP, i.RPC, i.Serf, quote(l.hostVolumes))
+  host_volume_plugin_dir = %s`, i.HTTP, i.RPC, i.Serf, o.Server == "", quote(l.hostVolumes))
+	if o.Server != "" {
+		p("  servers = [%s]", quote(o.Server))
+	}
 	if l.iface != "" {
 		p("  network_interface = %s", quote(l.iface))
 	}

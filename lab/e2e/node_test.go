@@ -49,6 +49,8 @@ type nodeOptions struct {
 	slots   string            // instead of datasetConfig
 	env     map[string]string // more of it for the agent
 
+	of *node // whose server this agent is a client of; nil: it has its own
+
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
 	shell string
@@ -129,8 +131,12 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: cmp.Or(o.slots, datasetConfig) + o.dataset,
 			HostVolume: "dataset", HostVolumeFile: o.classes})
 	}
+	server := ""
+	if o.of != nil {
+		server = fmt.Sprintf("127.0.0.1:%d", o.of.Info().RPC)
+	}
 	a, err := agent.Run(ctx, agent.Options{
-		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config,
+		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config, Server: server,
 		Name:    "e2e-" + strings.ToLower(name),
 		Plugins: plugins, Env: o.env,
 	})
