@@ -18,16 +18,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestCommands(t *testing.T) {
-	each(t, map[string]func(*testing.T, *node){
-		"list and check show the classes":          shown,
-		"a rollback brings the old bytes":          rolledBack,
-		"a rollback is refused while used":         rollbackInUse,
-		"a rollback says what is lost":             rollbackLoses,
-		"a clone is made by Nomad":                 cloned,
-		"the trash is shown, restored and emptied": trashed,
-		"doctor finds what is wrong":               examined,
-	})
+func TestCommands(t *testing.T)             { commands.on(t, "btrfs") }
+func TestCommands_WithZFSFuse(t *testing.T) { commands.on(t, "zfs-fuse") }
+
+var commands = cases{
+	"list and check show the classes":          shown,
+	"a rollback brings the old bytes":          rolledBack,
+	"a rollback is refused while used":         rollbackInUse,
+	"a rollback says what is lost":             rollbackLoses,
+	"a clone is made by Nomad":                 cloned,
+	"the trash is shown, restored and emptied": trashed,
+	"doctor finds what is wrong":               examined,
 }
 
 func shown(t *testing.T, n *node) {

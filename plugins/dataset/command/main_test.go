@@ -94,19 +94,19 @@ type node struct {
 	other func() simulate.Pool // one more of the same kind
 }
 
-// each runs the cases on each kind of file system, each with a node of its own.
-func each(t *testing.T, cases map[string]func(*testing.T, *node)) {
-	for _, kind := range []string{"btrfs", "zfs-fuse"} {
-		t.Run(kind, func(t *testing.T) {
-			pool := simulatetest.New(t, kind)
-			other := sync.OnceValue(func() simulate.Pool { return otherPool(t, pool, simulatetest.Size) })
-			for name, run := range cases {
-				t.Run(name, func(t *testing.T) {
-					n := newNode(t, pool)
-					n.other = other
-					run(t, n)
-				})
-			}
+// cases are tests on one kind of file system.
+type cases map[string]func(*testing.T, *node)
+
+// on runs the cases on a kind of file system, each with a node of its own.
+func (all cases) on(t *testing.T, kind string) {
+	t.Helper()
+	pool := simulatetest.New(t, kind)
+	other := sync.OnceValue(func() simulate.Pool { return otherPool(t, pool, simulatetest.Size) })
+	for name, run := range all {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, pool)
+			n.other = other
+			run(t, n)
 		})
 	}
 }

@@ -19,14 +19,15 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestMove(t *testing.T) {
-	each(t, map[string]func(*testing.T, *node){
-		"takes a volume to another node":         moved,
-		"is refused before anything is changed":  unmoved,
-		"takes a job with it, which runs so far": movedLive,
-		"goes on where it was killed":            movedInParts,
-		"can be taken back":                      movedBack,
-	})
+func TestMove(t *testing.T)             { moves.on(t, "btrfs") }
+func TestMove_WithZFSFuse(t *testing.T) { moves.on(t, "zfs-fuse") }
+
+var moves = cases{
+	"takes a volume to another node":         moved,
+	"is refused before anything is changed":  unmoved,
+	"takes a job with it, which runs so far": movedLive,
+	"goes on where it was killed":            movedInParts,
+	"can be taken back":                      movedBack,
 }
 
 // cluster is two nodes of a Nomad.

@@ -22,36 +22,37 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-// TestMove_SurvivesKills moves a volume to and fro, each time killed at any moment. MOVES says how
-// often; the promise is for 100.
-func TestMove_SurvivesKills(t *testing.T) {
+// A volume is moved to and fro, each time killed at any moment. MOVES says how often; the promise
+// is for 100.
+func TestMove_SurvivesKills(t *testing.T)            { killedMoves.on(t, "btrfs") }
+func TestMove_SurvivesKillsWithZFSFuse(t *testing.T) { killedMoves.on(t, "zfs-fuse") }
+
+var killedMoves = cases{"moves": func(t *testing.T, n *node) {
 	moves, err := strconv.Atoi(os.Getenv("MOVES"))
 	if err != nil {
 		moves = 8
 	}
-	each(t, map[string]func(*testing.T, *node){"moves": func(t *testing.T, n *node) {
-		c := n.cluster()
-		v := c.create("data")
-		v.fill("a", 16*mib)
-		typical := 2 * time.Second
-		for range moves {
-			v.fill("b", mib)
-			sum := v.sum()
-			started := time.Now()
-			if !c.interrupted(time.Duration(rand.Int64N(int64(typical)))) {
-				typical = time.Since(started) // the next ones are killed earlier
-			}
-			c.from.does(c.args()...)
-			v = c.arrived()
-			must.EqOp(t, sum, v.sum())
-			must.Eq(t, []string{"default/" + v.id}, c.to.live())
-			must.SliceEmpty(t, c.from.live())
-			c.from.does("trash", "empty")
-			must.MapEmpty(t, c.from.all())
-			c.from, c.to = c.to, c.from
+	c := n.cluster()
+	v := c.create("data")
+	v.fill("a", 16*mib)
+	typical := 2 * time.Second
+	for range moves {
+		v.fill("b", mib)
+		sum := v.sum()
+		started := time.Now()
+		if !c.interrupted(time.Duration(rand.Int64N(int64(typical)))) {
+			typical = time.Since(started) // the next ones are killed earlier
 		}
-	}})
-}
+		c.from.does(c.args()...)
+		v = c.arrived()
+		must.EqOp(t, sum, v.sum())
+		must.Eq(t, []string{"default/" + v.id}, c.to.live())
+		must.SliceEmpty(t, c.from.live())
+		c.from.does("trash", "empty")
+		must.MapEmpty(t, c.from.all())
+		c.from, c.to = c.to, c.from
+	}
+}}
 
 // interrupted moves the volume and kills that after a while, with what it has started or alone.
 // It reports whether it was killed.

@@ -19,13 +19,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/stream"
 )
 
-func TestStreams(t *testing.T) {
-	each(t, map[string]func(*testing.T, *node){
-		"a volume is sent, continued and adopted": sent2,
-		"what can't be received is refused":       unfit,
-		"a cut stream leaves nothing":             cut,
-		"a killed receive is repeated":            killed,
-	})
+func TestStreams(t *testing.T)             { streams.on(t, "btrfs") }
+func TestStreams_WithZFSFuse(t *testing.T) { streams.on(t, "zfs-fuse") }
+
+var streams = cases{
+	"a volume is sent, continued and adopted": sent2,
+	"what can't be received is refused":       unfit,
+	"a cut stream leaves nothing":             cut,
+	"a killed receive is repeated":            killed,
 }
 
 // state is that of what a node has received.
