@@ -227,7 +227,20 @@ func examined(t *testing.T, n *node) {
 	fake.volumes[lost.id] = lost.known()
 	must.NoError(t, e.Destroy(ctx, "default/"+lost.id))
 	must.NoError(t, os.Remove(fake.plugins+"/dataset"))
+	problems := "5"
+	if n.pool.Backend == "btrfs" {
+		qgroup := func(what string) {
+			out, err := exec.Command(n.pool.Program, "qgroup", what, "1/4242", n.pool.Root).CombinedOutput()
+			must.NoError(t, err, must.Sprintf("%s", out))
+		}
+		qgroup("create")
+		defer qgroup("destroy")
+		problems = "6"
+	}
 	got = n.run("doctor")
+	if n.pool.Backend == "btrfs" {
+		must.StrContains(t, got.stdout, "1 qgroups of the btrfs of")
+	}
 	for _, want := range []string{
 		".new/x of class fast was left by a process that was killed",
 		"should have left the trash of class fast at 2026-01-01 00:00:00 UTC",
@@ -237,5 +250,5 @@ func examined(t *testing.T, n *node) {
 	} {
 		must.StrContains(t, got.stdout, want)
 	}
-	must.StrContains(t, got.stderr, "5 things are not as they should be")
+	must.StrContains(t, got.stderr, problems+" things are not as they should be")
 }
