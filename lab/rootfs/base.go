@@ -5,6 +5,7 @@ package rootfs
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -30,9 +31,9 @@ func Missing() error {
 	return nil
 }
 
-// packages are what a node has beside Debian's essential packages and apt: what exec-lite's example jobs and python's
-// need, and the tools by which plugins are installed.
-var packages = []string{"ca-certificates", "iproute2", "mount", "procps", "python3", "python3-venv", "rpm", "unzip"}
+// packages are what a node has beside Debian's essential packages and apt: what exec-lite's example jobs, python's and
+// dataset's need, and the tools by which plugins are installed.
+var packages = []string{"btrfs-progs", "ca-certificates", "iproute2", "mount", "procps", "python3", "python3-venv", "rpm", "unzip"}
 
 // finish has libusb at hand, for apt-get to install without a network, and removes what takes time to unpack.
 const finish = `chroot "$1" sh -c "apt-get clean && apt-get -qq --download-only install libusb-1.0-0 &&
@@ -40,7 +41,9 @@ rm -r /usr/share/locale/* /usr/share/doc/* /usr/share/man/* /var/cache/apt/*.bin
 
 // tarball returns the archive of a root file system, which is made once for a machine and takes half a minute.
 func tarball(ctx context.Context, progress func(format string, args ...any)) (string, error) {
-	return cache.Once(ctx, "rootfs-bookworm-"+runtime.GOARCH+".tar", progress, func(scratch string) (string, error) {
+	made := sha256.Sum256([]byte(strings.Join(packages, " ") + finish))
+	name := fmt.Sprintf("rootfs-bookworm-%s-%.4x.tar", runtime.GOARCH, made)
+	return cache.Once(ctx, name, progress, func(scratch string) (string, error) {
 		if err := Missing(); err != nil {
 			return "", err
 		}

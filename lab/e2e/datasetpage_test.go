@@ -1,0 +1,43 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+const datasetPage = "docs/dataset.md"
+
+var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
+
+// TestDatasetPage_CommandsWork types the page's commands on a node as an operator has it, a bare Debian with Nomad.
+// Its file system is the page's own.
+func TestDatasetPage_CommandsWork(t *testing.T) {
+	page := readFences(t, datasetPage)
+	r := newRoot(t)
+	r.put(".", dataset, execLite)
+	files := jobFiles(page)
+	for _, f := range page {
+		if m := volumeFile.FindStringSubmatch(f.text); f.lang == "hcl" && m != nil {
+			files[m[1]] = f.text
+		}
+	}
+	for name, text := range files {
+		must.NoError(t, os.WriteFile(filepath.Join(r.Dir, "root", name), []byte(text), 0o600))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := r.try("tail -n 60 /var/log/nomad.log; journalctl -u nomad | tail -n 60")
+			t.Logf("the agent's log (%v):\n%s", err, out)
+		}
+	})
+	r.sh("systemctl start nomad; ./nomad-driver-exec-lite install")
+	runFencesBy(t, page, func(commands string) (string, error) { return r.Run(t.Context(), commands) })
+	r.sh("for job in *.nomad.hcl; do nomad job validate $job; done")
+}
