@@ -63,7 +63,11 @@ func (d *demo) run(ctx context.Context, command string) (string, error) {
 	}
 	out, err := run(ctx)
 	for line := range strings.Lines(out) {
-		stage.Note("%s", strings.TrimRight(line, "\n"))
+		if line = strings.TrimRight(line, "\n"); strings.Contains(line, "  ") {
+			fmt.Println("   " + line) // of a table
+			continue
+		}
+		stage.Note("%s", line)
 	}
 	return out, err
 }
