@@ -5,6 +5,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,6 +60,14 @@ func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
 	for _, want := range []string{"/x/fast\"\n" + datasetClasses["fast"] + "}", "/x/strict\"\n" + datasetClasses["strict"] + "}"} {
 		test.StrContains(t, text, want)
 	}
+}
+
+func TestPrepare_RefusesDatasetsInAContainer(t *testing.T) {
+	l, _ := quiet(t)
+	l.docker = func(context.Context) error { return nil }
+	l.runtime, l.dataset = agent.Container, datasetBtrfs
+	_, err := l.prepare(t.Context())
+	test.ErrorContains(t, err, "a container has no file systems to make and mount")
 }
 
 // datasetLab is a lab with datasets of one kind.

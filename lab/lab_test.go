@@ -59,7 +59,9 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 		docker, image error
 		want          agent.Runtime
 		why, err      string
+		dataset       dataset
 	}{
+		{name: "datasets", asked: auto, dataset: datasetBtrfs, want: agent.Host, why: "which datasets need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "container from img:1"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "Docker does not answer"},
 		{name: "no image", asked: auto, image: no, want: agent.Host, why: "since broken"},
@@ -71,7 +73,7 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)
-			l.runtime = tc.asked
+			l.runtime, l.dataset = tc.asked, tc.dataset
 			l.docker = func(context.Context) error { return tc.docker }
 			l.image = func(context.Context, string, func(string, ...any)) (string, error) { return "img:1", tc.image }
 			got, _, why, err := l.choose(t.Context())

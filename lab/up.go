@@ -84,6 +84,10 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	var why string
 	var err error
 	o.Runtime, o.Image, why, err = l.choose(ctx)
+	if err == nil && o.Runtime == agent.Container && l.dataset.inFile() {
+		err = fmt.Errorf("a container has no file systems to make and mount, which datasets need: %s lab:down lab:up "+
+			"-runtime=host -dataset=%s", mage, l.dataset)
+	}
 	end(err, "%s", why)
 	if err != nil {
 		return o, err
@@ -96,10 +100,6 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 		return o, err
 	}
 	o.Binary = prog.Path
-	if o.Runtime == agent.Container && l.dataset.inFile() {
-		return o, fmt.Errorf("datasets need an agent on the host, which has file systems to mount: %s lab:up -runtime=host "+
-			"-dataset=%s", mage, l.dataset)
-	}
 
 	paths, err := l.build(ctx, o.Runtime, which...)
 	if err != nil {
