@@ -33,6 +33,7 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		missing error
 		before  map[string]int
 		early   = tooEarly{patience: time.Second}
+		busy    tooBusy
 	)
 	err := poll.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		err := a.Alive(ctx)
@@ -58,7 +59,7 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 			}
 			missing = err
 		}
-		return false, early.mend(ctx, a, err)
+		return false, errors.Join(early.mend(ctx, a, err), busy.mend(ctx, a, err))
 	})
 	if err != nil && ctx.Err() != nil {
 		lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -93,6 +94,28 @@ func (e *tooEarly) mend(ctx context.Context, a Agent, missing error) error {
 	}
 	e.ready, e.patience = time.Time{}, 30*time.Second // if it is still not registered, the machine is slow
 	return a.Start(ctx)
+}
+
+// tooBusy has an agent ask its host volume plugins again. Nomad gives each a second to answer, once; a machine that is
+// busy, or emulated, may take longer to read the program.
+type tooBusy struct{ asked time.Time }
+
+func (b *tooBusy) mend(ctx context.Context, a Agent, missing error) error {
+	if !errors.Is(missing, nomad.ErrNoHostVolumePlugin) {
+		return nil
+	}
+	if b.asked.IsZero() {
+		b.asked = time.Now() // by itself, about now
+	}
+	if time.Since(b.asked) < 3*time.Second {
+		return nil
+	}
+	pid, err := a.PID(ctx)
+	if err == nil {
+		_, err = a.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -HUP %d", pid))
+	}
+	b.asked = time.Now()
+	return err
 }
 
 // devicePlugins returns the processes of the device plugins, and an error unless each is the same as before: Nomad

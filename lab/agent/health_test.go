@@ -11,7 +11,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +82,48 @@ func TestHostVolumePlugins_AreThoseThatAnswered(t *testing.T) {
 	must.NoError(t, err)
 	test.NoError(t, nomad.HostVolumePlugins(t.Context(), client, "a"))
 	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "host volume plugin b is not there")
+}
+
+// unanswered is an agent whose host volume plugin answers when it is asked again.
+type unanswered struct {
+	unregistered
+	asked atomic.Int32
+}
+
+func (u *unanswered) Info() Info {
+	return Info{Settled: true, HostVolumes: map[string]string{"nomad-device-a": "a"}}
+}
+func (u *unanswered) PID(context.Context) (int, error) { return 4711, nil }
+func (u *unanswered) Exec(_ context.Context, argv ...string) (string, error) {
+	if !slices.Equal(argv, []string{"sh", "-c", "kill -HUP 4711"}) {
+		return "", fmt.Errorf("it is to run %q", argv)
+	}
+	u.asked.Add(1)
+	return "", nil
+}
+
+func TestWaitHealthy_AsksHostVolumePluginsAgain(t *testing.T) {
+	t.Parallel()
+	u := &unanswered{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/agent/self":
+			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
+		case u.asked.Load() > 0:
+			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Attributes": {"plugins.host_volume.a.version": "1.0.0"}}`)
+		default:
+			fmt.Fprint(w, `{"ID": "1", "Status": "ready"}`)
+		}
+	}))
+	defer s.Close()
+	var err error
+	u.client, err = nomad.NewClient(s.URL)
+	must.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = WaitHealthy(ctx, u)
+	must.NoError(t, err)
+	must.Eq(t, 1, u.asked.Load())
 }
 
 // unregistered is a new agent whose server is ready and whose client takes its time.

@@ -80,6 +80,9 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 	return got, nil
 }
 
+// ErrNoHostVolumePlugin is that of a plugin which the agent could not ask for its version.
+var ErrNoHostVolumePlugin = errors.New("not there: it did not answer the agent")
+
 // HostVolumePlugins returns an error unless the agent's own node has host volume plugins of these ids. The agent looks
 // for them at its start, and gives each a second to answer.
 func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error {
@@ -92,7 +95,7 @@ func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error 
 	}
 	for _, id := range ids {
 		if node.Attributes["plugins.host_volume."+id+".version"] == "" {
-			return fmt.Errorf("host volume plugin %s is not there: it did not answer the agent", id)
+			return fmt.Errorf("host volume plugin %s is %w", id, ErrNoHostVolumePlugin)
 		}
 	}
 	return nil
