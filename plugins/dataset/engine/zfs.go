@@ -202,7 +202,7 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 		if taken := z.taken(ctx, name); taken != nil {
 			return "", taken
 		}
-		if made, parentErr := z.makeParent(ctx, full); parentErr != nil || !made && !parentMissed(err) {
+		if parentErr := z.makeParent(ctx, full); parentErr != nil {
 			return "", also(ours(err), parentErr)
 		}
 		if _, err := z.run(ctx, command(full, options)...); err != nil {
@@ -231,23 +231,19 @@ func (z *zfs) taken(ctx context.Context, name string) error {
 	return err
 }
 
-// makeParent makes the dataset above one, and reports whether it did.
-func (z *zfs) makeParent(ctx context.Context, full string) (bool, error) {
+// makeParent makes the dataset above one, if it is not there.
+func (z *zfs) makeParent(ctx context.Context, full string) error {
 	parent := full[:strings.LastIndex(full, "/")]
 	if parent == z.root || z.there(ctx, parent) {
-		return false, nil
+		return nil
 	}
 	_, err := z.run(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
 	if err != nil && !z.there(ctx, parent) { // another process may have been faster
-		return false, ours(err)
+		return ours(err)
 	}
-	return true, nil
+	return nil
 }
-
-// parentMissed reports whether a command has failed for want of the dataset above, which
-// another process may have made since.
-func parentMissed(err error) bool { return strings.Contains(err.Error(), "parent does not exist") }
 
 // reserved properties are the engine's, or would lead out of the root.
 var reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
@@ -404,12 +400,10 @@ func (z *zfs) Rename(ctx context.Context, from, to string) error {
 		return err
 	}
 	rename := func() error { return z.whileBusy(ctx, "rename", p.full, target) }
-	if err = rename(); err != nil {
+	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {
 		if z.there(ctx, target) {
 			err = fmt.Errorf("dataset %s: %w", target, ErrExists)
-		} else if made, parentErr := z.makeParent(ctx, target); parentErr != nil {
-			err = parentErr
-		} else if made || parentMissed(err) {
+		} else if err = z.makeParent(ctx, target); err == nil {
 			err = rename()
 		}
 	}

@@ -73,7 +73,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if _, err := z.makeParent(ctx, part); err != nil {
+	if err := z.makeParent(ctx, part); err != nil {
 		return err
 	}
 	if z.there(ctx, part) { // of one that was killed
@@ -85,7 +85,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 		_, err = z.run(ctx, "set", tagProperty+"={}", part)
 	}
 	if err == nil {
-		_, err = z.makeParent(ctx, full)
+		err = z.makeParent(ctx, full)
 	}
 	if err == nil {
 		err = z.whileBusy(ctx, "rename", part, full)

@@ -37,8 +37,9 @@ func Users(ctx context.Context, dirs ...string) ([]string, error) {
 }
 
 // OfMount is Users of a file system by its source as in mountinfo, such as a ZFS dataset. Where
-// it is mounted at dir, that mount and those at the same path in other mount namespaces do
-// not count by themselves. Without dir each mount does, and open files are not looked for.
+// it is mounted at dir, that mount does not count by itself, and neither do those at the same
+// path in other mount namespaces that may be unmounted with it. Without dir each mount does,
+// and open files are not looked for.
 func OfMount(ctx context.Context, source, dir string) ([]string, error) {
 	if dir == "" {
 		return users(ctx, scan{source: source})
@@ -65,7 +66,8 @@ func users(ctx context.Context, s scan, dirs ...string) ([]string, error) {
 type scan struct {
 	ctx        context.Context
 	source     string // of mounts that count,
-	except     string // but not here
+	except     string // but not here, where
+	group      string // this mount is mounted on one of these
 	targets    []target
 	devices    map[uint64]bool // of the targets' files
 	namespaces map[string]bool // mount namespaces that were looked at
@@ -221,10 +223,13 @@ func (s *scan) mountsOf(task int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(info) {
-		if m := parseMount(line); s.mounts(m) {
+	parents := map[string]mount{}
+	for line := range strings.Lines(info) { // a mount comes after what it is mounted on
+		m := parseMount(line)
+		if s.mounts(m, parents[m.parent]) {
 			return "has it mounted at " + m.point, nil
 		}
+		parents[m.id] = m
 	}
 	return "", nil
 }

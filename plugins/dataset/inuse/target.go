@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,6 +39,7 @@ func (s *scan) resolve(dirs []string) error {
 			return &os.PathError{Op: "look at", Path: dir, Err: err}
 		}
 		m, ok := mounts[strconv.FormatUint(st.Mnt_id, 10)]
+		s.group = mounts[m.parent].peers()
 		below, err := filepath.Rel(m.point, dir)
 		if !ok || err != nil || strings.HasPrefix(below, "..") {
 			return fmt.Errorf("failed to find the mount of %s", dir) // Linux before 5.8, or a path with links
@@ -49,10 +51,10 @@ func (s *scan) resolve(dirs []string) error {
 }
 
 // mounts reports whether a mount is of a target, or of a directory in it, or has one as a
-// layer.
-func (s *scan) mounts(m mount) bool {
+// layer. Parent is what it is mounted on.
+func (s *scan) mounts(m, parent mount) bool {
 	if s.source != "" && m.source == s.source && m.root == "/" {
-		return m.point != s.except
+		return m.point != s.except || !parent.follows(s.group)
 	}
 	for _, t := range s.targets {
 		if m.device == t.device && isBelow(m.root, t.path) {
@@ -84,8 +86,26 @@ func (s *scan) loops() {
 
 // mount is a line of mountinfo, proc_pid_mountinfo(5).
 type mount struct {
-	id, root, point, kind, source, options string
-	device                                 uint64
+	id, parent, root, point, kind, source, options string
+	device                                         uint64
+	propagation                                    []string // "shared:1", "master:2"
+}
+
+// peers is the group of mounts that hear of what is mounted and unmounted on this one: "shared:1".
+func (m mount) peers() string {
+	for _, p := range m.propagation {
+		if strings.HasPrefix(p, "shared:") {
+			return p
+		}
+	}
+	return ""
+}
+
+// follows reports whether what is unmounted on a mount of that group may be unmounted on this one, too.
+func (m mount) follows(group string) bool {
+	return group != "" && slices.ContainsFunc(m.propagation, func(p string) bool {
+		return p == group || strings.HasPrefix(p, "master:") // of the group, or of one that has it as master
+	})
 }
 
 func parseMount(line string) (m mount) {
@@ -94,7 +114,8 @@ func parseMount(line string) (m mount) {
 		a, b, _ := strings.Cut(f[2], ":")
 		major, _ := strconv.ParseUint(a, 10, 32)
 		minor, _ := strconv.ParseUint(b, 10, 32)
-		m = mount{id: f[0], root: unescape(f[3]), point: unescape(f[4]), device: unix.Mkdev(uint32(major), uint32(minor))}
+		m = mount{id: f[0], parent: f[1], propagation: f[min(6, len(f)):], root: unescape(f[3]), point: unescape(f[4]),
+			device: unix.Mkdev(uint32(major), uint32(minor))}
 	}
 	if f := strings.Fields(after); len(f) > 2 {
 		m.kind, m.source, m.options = f[0], unescape(f[1]), unescape(f[2])
