@@ -1,0 +1,323 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+)
+
+// What is so with ZFS alone. The pools are those of TestBackend_Operations.
+func TestZFS_Properties(t *testing.T) {
+	eachColumn(t, func(t *testing.T, c column) {
+		if c.pool.Backend != "zfs" {
+			return
+		}
+		for _, row := range []struct {
+			about string
+			run   func(t *testing.T, c zfsColumn)
+		}{
+			{"a mount point belongs to its dataset alone", mountPoints},
+			{"a private copy of the mount is a user", usersEverywhere},
+			{"tags are a dataset's own", tagsAreItsOwn},
+			{"a stream brings no properties", streamsBringNoProperties},
+			{"no property of the engine's can be set", reserved},
+			{"another's dataset is left alone", another},
+			{"what is in a full pool can be deleted", full},
+			{"what is in the trash stays unmounted", trashStaysUnmounted},
+			{"a pool that is not there is an error, and no dataset is gone", unavailable},
+		} {
+			t.Run(row.about, func(t *testing.T) { row.run(t, zfsColumn{c}) })
+		}
+	})
+}
+
+type zfsColumn struct{ column }
+
+func (c zfsColumn) zfs(t *testing.T, args ...string) string {
+	t.Helper()
+	return strings.TrimSpace(run(t, c.pool.Program, args...))
+}
+
+func (c zfsColumn) full(name string) string { return c.pool.Root + "/" + name }
+
+func (c zfsColumn) zpool(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, filepath.Join(filepath.Dir(c.pool.Program), "zpool"), args...)
+}
+
+// pool is the name of the pool.
+func (c zfsColumn) poolName() string {
+	name, _, _ := strings.Cut(c.pool.Root, "/")
+	return name
+}
+
+// export exports the pool, as a reboot does in the end, and returns how it is imported again.
+func (c zfsColumn) export(t *testing.T) (again func(options ...string)) {
+	t.Helper()
+	device := regexp.MustCompile(`/\S+`).FindString(strings.SplitN(c.zpool(t, "status", c.poolName()), "config:", 2)[1])
+	testsupport.Within(t, time.Minute, func() error { // zfs-fuse is busy for a moment
+		return exec.Command(filepath.Join(filepath.Dir(c.pool.Program), "zpool"), "export", c.poolName()).Run()
+	})
+	return func(options ...string) {
+		c.zpool(t, append(append([]string{"import", "-o", "cachefile=none", "-d", filepath.Dir(device)}, options...),
+			c.poolName())...)
+	}
+}
+
+// isMounted reports whether this process sees a mount of a dataset.
+func (c zfsColumn) isMounted(t *testing.T, name string) bool {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must.NoError(t, err)
+	return strings.Contains(string(mounts), c.full(name)+" ")
+}
+
+func trashStaysUnmounted(t *testing.T, c zfsColumn) {
+	kept, deleted := c.name(), c.name()
+	write(t, c.create(t, kept, engine.Limits{Data: 32 * mib}), "file", "kept")
+	path := c.create(t, deleted, engine.Limits{Data: 32 * mib})
+	e := engine.Engine{Backend: c.Backend}
+	must.NoError(t, e.Discard(t.Context(), deleted, 0))
+	trash := c.list(t)[0]
+	must.True(t, engine.InTrash(trash))
+	c.cleanUp(t, trash)
+	must.False(t, testsupport.Exists(path)) // the empty directory neither
+
+	must.NoError(t, syscall.Unmount(c.dir(kept), 0))
+	c.export(t)()
+	c.zfs(t, "mount", "-a")
+	must.False(t, c.isMounted(t, trash))
+	must.False(t, c.isMounted(t, kept)) // this is for Mount, which looks first
+	must.Eq(t, "kept", read(t, c.mount(t, kept), "file"))
+}
+
+func tagsAreItsOwn(t *testing.T, c zfsColumn) {
+	name := c.name()
+	c.create(t, name, engine.Limits{Data: 32 * mib})
+	below := name + "/child"
+	c.zfs(t, "create", "-o", "mountpoint=none", c.full(below))
+	must.StrContains(t, c.zfs(t, "get", "-H", "-o", "value", "outrider:dataset", c.full(below)), "volume") // inherited
+	err := c.Destroy(t.Context(), name)
+	must.ErrorIs(t, err, engine.ErrForeign)
+	must.StrContains(t, err.Error(), below)
+	oneSentence(t, err)
+	must.Eq(t, []string{name}, c.list(t))
+	c.zfs(t, "destroy", c.full(below))
+
+	sibling := filepath.Dir(name) + "/sibling"
+	c.zfs(t, "set", `outrider:dataset={"kind":"volume"}`, c.full(filepath.Dir(name)))
+	t.Cleanup(func() { c.zfs(t, "inherit", "outrider:dataset", c.full(filepath.Dir(name))) })
+	c.zfs(t, "create", "-o", "mountpoint=none", c.full(sibling))
+	t.Cleanup(func() { c.zfs(t, "destroy", c.full(sibling)) })
+	must.SliceNotContains(t, c.list(t), sibling)
+	_, err = c.Get(t.Context(), sibling)
+	must.ErrorIs(t, err, engine.ErrForeign)
+}
+
+func mountPoints(t *testing.T, c zfsColumn) {
+	name := c.name()
+	path := c.create(t, name, engine.Limits{Data: 32 * mib})
+	must.NoError(t, os.Chmod(path, 0o777))
+	must.NoError(t, syscall.Unmount(path, 0))
+	info, err := os.Stat(path)
+	must.NoError(t, err)
+	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write below what is not mounted
+
+	write(t, path, "hidden", "x") // root can
+	_, err = c.Mount(t.Context(), name, path)
+	must.ErrorContains(t, err, "hidden")
+	oneSentence(t, err)
+	must.False(t, c.isMounted(t, name))
+	must.NoError(t, os.Remove(filepath.Join(path, "hidden")))
+
+	must.NoError(t, syscall.Mount("tmpfs", path, "tmpfs", 0, ""))
+	_, err = c.Mount(t.Context(), name, path)
+	must.ErrorContains(t, err, "tmpfs is mounted at "+path)
+	must.NoError(t, syscall.Unmount(path, 0))
+
+	other, err := c.Mount(t.Context(), name, path+"-other") // as of another agent
+	must.NoError(t, err)
+	must.Eq(t, path+"-other", other)
+	must.Eq(t, path, c.mount(t, name))
+	info, err = os.Stat(path)
+	must.NoError(t, err)
+	must.Eq(t, 0o777, info.Mode().Perm())
+	must.NoError(t, os.Remove(other))
+
+	must.NoError(t, os.Symlink(path, path+"-link"))
+	_, err = c.Mount(t.Context(), name, path+"-link")
+	must.ErrorContains(t, err, "is no directory")
+	must.Eq(t, path, c.mount(t, name))
+}
+
+func streamsBringNoProperties(t *testing.T, c zfsColumn) {
+	name, to := c.name(), c.name()
+	c.create(t, name, engine.Limits{Data: 32 * mib})
+	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+	for _, option := range []string{"-p", "-R"} {
+		stream, err := exec.Command(c.pool.Program, "send", option, c.full(name)+"@s").Output()
+		must.NoError(t, err)
+		must.ErrorContains(t, c.Receive(t.Context(), to, bytes.NewReader(stream)), "send it without -p and -R")
+	}
+	must.Eq(t, []string{name}, c.list(t))
+	c.receive(t, to, c.send(t, name, "s", ""))
+	must.Eq(t, "none", c.zfs(t, "get", "-H", "-o", "value", "mountpoint", c.full(to)))
+	d, err := c.Get(t.Context(), to)
+	must.NoError(t, err)
+	must.MapEmpty(t, d.Tags)
+}
+
+// A mount in a namespace that does not hear of the host's mounts is kept by the host's unmount.
+func usersEverywhere(t *testing.T, c zfsColumn) {
+	name := c.name()
+	path := c.create(t, name, engine.Limits{Data: 32 * mib})
+	write(t, path, "file", "kept")
+	for _, propagation := range []string{"private", "slave"} {
+		cmd := exec.Command("unshare", "--mount", "--propagation", propagation,
+			"/bin/sh", "-c", "echo ready; exec sleep 1000")
+		out, err := cmd.StdoutPipe()
+		must.NoError(t, err)
+		must.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		_, err = out.Read(make([]byte, 6))
+		must.NoError(t, err)
+		err = c.Rename(t.Context(), name, name+"b")
+		if propagation == "private" {
+			must.ErrorIs(t, err, engine.ErrInUse)
+			must.ErrorContains(t, err, "sleep")
+			must.Eq(t, "kept", read(t, path, "file")) // it is mounted again
+		} else {
+			must.NoError(t, err)
+			must.NoError(t, c.Rename(t.Context(), name+"b", name))
+			c.mount(t, name)
+		}
+		must.NoError(t, cmd.Process.Kill())
+		must.Error(t, cmd.Wait())
+	}
+}
+
+func unavailable(t *testing.T, c zfsColumn) {
+	name := c.name()
+	path := c.create(t, name, engine.Limits{Data: 32 * mib})
+	write(t, path, "file", "kept")
+
+	c.zfs(t, "set", "readonly=on", c.pool.Root)
+	err := c.Check(t.Context())
+	must.ErrorIs(t, err, engine.ErrUnavailable)
+	must.ErrorContains(t, err, "read-only")
+	c.zfs(t, "inherit", "readonly", c.pool.Root)
+	must.NoError(t, c.Check(t.Context()))
+
+	must.NoError(t, syscall.Unmount(path, 0))
+	again := c.export(t)
+	_, listErr := c.List(t.Context())
+	_, getErr := c.Get(t.Context(), name)
+	_, mountErr := c.Mount(t.Context(), name, path)
+	spec := engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}, Dir: c.dir("new")}
+	_, createErr := c.Create(t.Context(), c.name(), spec)
+	_, spaceErr := c.Space(t.Context())
+	for what, err := range map[string]error{"check": c.Check(t.Context()), "list": listErr, "get": getErr,
+		"mount": mountErr, "create": createErr, "space": spaceErr, "destroy": c.Destroy(t.Context(), name),
+		"rename": c.Rename(t.Context(), name, c.name())} {
+		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
+		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // which would mean that it is gone
+		oneSentence(t, err)
+	}
+	must.False(t, testsupport.Exists(c.dir("new")))
+	must.SliceEmpty(t, entries(t, path)) // nothing was written to the root file system
+	if c.kind == "zfs" {
+		again("-o", "readonly=on")
+		err := c.Check(t.Context())
+		must.ErrorIs(t, err, engine.ErrUnavailable)
+		_, err = c.Create(t.Context(), c.name(), engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
+		must.ErrorIs(t, err, engine.ErrUnavailable)
+		oneSentence(t, err)
+		again = c.export(t)
+	}
+	again()
+	must.NoError(t, c.Check(t.Context()))
+	must.Eq(t, "kept", read(t, c.mount(t, name), "file"))
+}
+
+func full(t *testing.T, c zfsColumn) {
+	name, filler := c.name(), c.name()
+	c.create(t, name, engine.Limits{})
+	c.create(t, filler, engine.Limits{})
+	s, err := c.Space(t.Context())
+	must.NoError(t, err)
+	for reserve := s.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
+		must.Positive(t, reserve)
+		if exec.Command(c.pool.Program, "set", fmt.Sprint("refreservation=", reserve), c.full(filler)).Run() == nil {
+			break
+		}
+	}
+	_, err = fill(t, c.dir(name), 256*mib)
+	must.True(t, isFull(err))
+	_, err = c.Create(t.Context(), c.name(), engine.Spec{Properties: map[string]string{"refreservation": "128M"},
+		Tags: engine.Tags{engine.Kind: "volume"}})
+	must.ErrorIs(t, err, engine.ErrNoSpace)
+	oneSentence(t, err)
+	d, err := c.Get(t.Context(), name) // and all that gives space back works
+	must.NoError(t, err)
+	must.Less(t, 257*mib, d.Usage.Data)
+	e := engine.Engine{Backend: c.Backend}
+	err = e.Discard(t.Context(), name, 0)
+	if c.kind == "zfs-fuse" { // it keeps no space for that, as OpenZFS does
+		must.ErrorIs(t, err, engine.ErrNoSpace)
+		oneSentence(t, err)
+		must.True(t, c.isMounted(t, name))
+		must.NoError(t, c.Destroy(t.Context(), name))
+		return
+	}
+	must.NoError(t, err)
+	for _, n := range c.list(t) {
+		if engine.InTrash(n) {
+			must.NoError(t, c.Destroy(t.Context(), n))
+		}
+	}
+}
+
+func reserved(t *testing.T, c zfsColumn) {
+	for _, property := range []string{"mountpoint", "canmount", "quota", "outrider:dataset", "sharenfs"} {
+		_, err := c.Create(t.Context(), c.name(), engine.Spec{Properties: map[string]string{property: "on"},
+			Tags: engine.Tags{engine.Kind: "volume"}})
+		must.ErrorContains(t, err, property)
+	}
+	name := c.name()
+	c.cleanUp(t, name)
+	_, err := c.Create(t.Context(), name, engine.Spec{Properties: map[string]string{"recordsize": "8192"},
+		Tags: engine.Tags{engine.Kind: "volume"}})
+	must.NoError(t, err)
+	for property, want := range map[string]string{"recordsize": "8K", "canmount": "noauto", "mountpoint": "none",
+		"setuid": "off", "devices": "off"} {
+		must.Eq(t, want, c.zfs(t, "get", "-H", "-o", "value", property, c.full(name)))
+	}
+}
+
+func another(t *testing.T, c zfsColumn) {
+	name := c.name()
+	c.create(t, name, engine.Limits{Data: 32 * mib})
+	theirs := foreign(t, c.column)
+	must.ErrorIs(t, c.Rename(t.Context(), name, theirs), engine.ErrExists)
+	must.ErrorIs(t, c.Tag(t.Context(), theirs, engine.Tags{engine.Kind: "volume"}), engine.ErrForeign)
+	_, err := c.Mount(t.Context(), theirs, c.dir(theirs))
+	must.ErrorIs(t, err, engine.ErrForeign)
+	c.mount(t, name)
+}
