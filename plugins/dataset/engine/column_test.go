@@ -61,23 +61,32 @@ const poolsVar = "DATASET_POOLS"
 func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
-	given := strings.Fields(os.Getenv(poolsVar))
-	for _, pool := range given {
-		parts := strings.SplitN(pool, "=", 3)
-		must.Len(t, 3, parts, must.Sprintf("%s: %q", poolsVar, pool))
-		t.Run(parts[0], func(t *testing.T) {
-			backend, _, _ := strings.Cut(parts[0], "-")
-			run(t, newColumn(t, parts[0], simulate.Pool{Backend: backend, Program: parts[1], Root: parts[2]}))
-		})
-	}
-	if len(given) == 0 {
-		for _, kind := range simulate.Kinds() {
-			t.Run(kind, func(t *testing.T) { run(t, newColumn(t, kind, simulatetest.New(t, kind))) })
-		}
+	for kind, open := range columns() {
+		t.Run(kind, func(t *testing.T) { run(t, open(t)) })
 	}
 }
 
-func newColumn(t *testing.T, kind string, pool simulate.Pool) column {
+// columns are the backends to test, by their kinds.
+func columns() map[string]func(t testing.TB) column {
+	all := map[string]func(t testing.TB) column{}
+	for _, kind := range simulate.Kinds() {
+		all[kind] = func(t testing.TB) column { return newColumn(t, kind, simulatetest.New(t, kind)) }
+	}
+	if given := strings.Fields(os.Getenv(poolsVar)); len(given) > 0 {
+		clear(all)
+		for _, text := range given {
+			kind, rest, _ := strings.Cut(text, "=")
+			program, root, _ := strings.Cut(rest, "=")
+			backend, _, _ := strings.Cut(kind, "-")
+			all[kind] = func(t testing.TB) column {
+				return newColumn(t, kind, simulate.Pool{Backend: backend, Program: program, Root: root})
+			}
+		}
+	}
+	return all
+}
+
+func newColumn(t testing.TB, kind string, pool simulate.Pool) column {
 	t.Helper()
 	d, ok := differences[kind]
 	must.True(t, ok, must.Sprint(kind))
