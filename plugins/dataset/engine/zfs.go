@@ -136,7 +136,11 @@ func (z *zfs) get(ctx context.Context, name string) (properties, error) {
 	}
 	found, err := z.properties(ctx, 0, full)
 	if err != nil {
-		if z.there(ctx, z.root) {
+		missing := strings.Contains(err.Error(), "does not exist") // a command that fails otherwise says nothing
+		switch {
+		case !missing:
+			return properties{}, unavailable(err)
+		case z.there(ctx, z.root):
 			return properties{}, fmt.Errorf("dataset %s: %w", full, ErrNotFound)
 		}
 		return properties{}, z.noRoot(ctx, err)

@@ -59,6 +59,13 @@ func (z *zfs) mount(ctx context.Context, full, dir string) error {
 	if verify(full, dir) == nil {
 		return nil
 	}
+	if !z.open { // of mounts at the same time zfs-fuse leaves some that nobody serves
+		unlock, err := (&Engine{Locks: LockDir}).Lock(ctx, "zfs-fuse")
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	if err := makeMountDir(dir); err != nil {
 		return err
 	}

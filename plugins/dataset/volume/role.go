@@ -13,6 +13,7 @@ package volume
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +23,7 @@ import (
 )
 
 // Nomad ends a call after 60 s. What takes longer gets an answer before that.
-const limit = 55 * time.Second
+var limit = 55 * time.Second
 
 // at is called at steps of a call between which a process may be killed, for tests.
 var at = func(string) {}
@@ -42,13 +43,27 @@ func Role() bool {
 func answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	result, err := run(ctx, env, stderr)
-	if err != nil {
-		result, exit = map[string]string{"error": err.Error()}, 1
+	type outcome struct {
+		result any
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		result, err := run(ctx, env, stderr)
+		done <- outcome{result, err}
+	}()
+	var o outcome
+	select {
+	case o = <-done:
+	case <-time.After(limit + 2*time.Second): // no context ends a system call of a file system that hangs
+		o.err = errors.New("the file system does not answer: see whether its pool is in order")
+	}
+	if o.err != nil {
+		o.result, exit = map[string]string{"error": o.err.Error()}, 1
 	}
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)
-	if err := out.Encode(result); err != nil {
+	if err := out.Encode(o.result); err != nil {
 		fmt.Fprintf(stderr, "failed to answer: %v\n", err)
 		return 1
 	}
