@@ -203,9 +203,9 @@ func (s *site) release() *conformance.Release {
 // use has a process of its own mount a directory, as a driver does, and write to it.
 func use(t *testing.T, dir string) (kill func()) {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", `mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`,
-		dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // as package launch
+		`mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`, dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
@@ -232,3 +232,34 @@ func testConforms(t *testing.T, kind string) {
 }
 
 func TestSlots_ConformOnBtrfs(t *testing.T) { testConforms(t, "btrfs") }
+
+func TestSlots_ConformOnZFSFuse(t *testing.T) { testConforms(t, "zfs-fuse") }
+
+// After a start of the host nothing is mounted, and tasks are started again with the
+// reservations that they had.
+func TestSlots_AreMountedAgainOnZFSFuse(t *testing.T) {
+	s := newSite(t, "zfs-fuse")
+	m := conformance.StartManager(t, s.binary)
+	var r *nomad.ContainerReservation
+	until := func(what string, f func() error) {
+		t.Helper()
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)),
+			must.Sprint(what))
+	}
+	until("the reservation", func() (err error) {
+		r, err = m.Reserve("zfs/dataset/fast", "fast-00")
+		return err
+	})
+	file := filepath.Join(r.Mounts[0].HostPath, "a")
+	must.NoError(t, os.WriteFile(file, []byte("kept"), 0o600))
+	name := s.Root + "/" + s.leases(t)[0].Name
+	until("the unmount", func() error { return exec.Command(s.Program, "unmount", name).Run() })
+	m.KillPlugin()
+	until("the mount", func() error {
+		text, err := os.ReadFile(file)
+		if err == nil && string(text) != "kept" {
+			err = fmt.Errorf("got %q", text)
+		}
+		return err
+	})
+}

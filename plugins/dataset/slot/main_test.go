@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // roleVar makes the test binary the plugin's.
@@ -20,5 +22,5 @@ func TestMain(m *testing.M) {
 		device.Main(plugin)
 		return
 	}
-	os.Exit(m.Run())
+	simulatetest.Main(m)
 }
