@@ -98,6 +98,18 @@ func (c *cluster) set(slot string, runs bool) {
 	c.move()
 }
 
+// running are the slots whose allocation runs.
+func (c *cluster) running() (slots []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for slot, id := range c.live {
+		if c.states[id]["ClientStatus"] == "running" {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
 func (c *cluster) moved() { c.mu.Lock(); defer c.mu.Unlock(); c.move() }
 
 // move ends the requests that wait. The caller holds the lock.
@@ -163,6 +175,12 @@ func (s *site) hasSeen(t *testing.T, slot string) bool {
 	return true
 }
 
+func (s *site) wantSeen(t *testing.T, slot string) {
+	t.Helper()
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return s.hasSeen(t, slot) }),
+		wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
+}
+
 // release is the table's view of the site.
 func (s *site) release() *conformance.Release {
 	return &conformance.Release{
@@ -182,11 +200,13 @@ func (s *site) release() *conformance.Release {
 			return names
 		},
 		End: func(t *testing.T, slot string) {
-			must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return s.hasSeen(t, slot) }),
-				wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
+			s.wantSeen(t, slot)
 			s.set(slot, false)
 		},
-		Blind: func(*testing.T) func() {
+		Blind: func(t *testing.T) func() {
+			for _, slot := range s.running() {
+				s.wantSeen(t, slot)
+			}
 			s.blind.Store(true)
 			s.moved()
 			return func() { s.blind.Store(false) }
