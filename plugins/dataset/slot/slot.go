@@ -12,7 +12,9 @@ package slot
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -33,6 +35,9 @@ import (
 // Type is that of the devices.
 const Type = "dataset"
 
+// early is how long an agent may take to answer after it has started the plugin.
+const early = 10 * time.Second
+
 // lookTime is what one look at a file system may take.
 const lookTime = 8 * time.Second
 
@@ -43,6 +48,8 @@ type instance struct {
 	watcher *holder.Watcher
 	trash   fingerprint.Kicker                                                    // asks for a look at it
 	gone    func(ctx context.Context, allocation, namespace string) (bool, error) // the watcher's
+
+	since time.Time // when the plugin was started
 
 	mu      sync.Mutex
 	file    *policy.File              // the last that was valid
@@ -63,6 +70,7 @@ var (
 // New is that of device.Plugin.
 func New(c Config, log hclog.Logger) (device.Instance, error) {
 	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type), trash: fingerprint.NewKicker(),
+		since: time.Now(),
 		roots: map[string]*engine.Engine{}, said: map[string]string{}, matters: map[string]*matter{}}
 	i.watcher.Seen, i.watcher.Failed, i.gone = i.seen, i.unseen, i.watcher.Gone
 	return i, nil
@@ -97,9 +105,13 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// load reads the operator's file. If it is not valid, the last one that was stays.
+// load reads the operator's file. If it is not valid, the last one that was stays. A node
+// without a file has no classes.
 func (i *instance) load() (*policy.File, error) {
 	file, err := policy.Load(i.File)
+	if errors.Is(err, fs.ErrNotExist) && i.begins() {
+		return &policy.File{}, nil
+	}
 	i.say("file", "the slots stay as they were", err)
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -122,6 +134,17 @@ func (i *instance) load() (*policy.File, error) {
 		i.roots[key] = e
 	}
 	return file, nil
+}
+
+// begins reports whether no file was read yet, and says so once.
+func (i *instance) begins() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.file == nil && i.said["no file"] == "" {
+		i.said["no file"] = i.File
+		i.log.Info("there are no classes, and no slots, since " + i.File + " does not exist")
+	}
+	return i.file == nil
 }
 
 // class returns one of the last valid file, and its engine, nil if there is none.
@@ -202,6 +225,9 @@ func (i *instance) say(about, consequence string, err error) {
 			i.log.Info("this is over: " + was)
 		}
 		return
+	}
+	if about == "api" && time.Since(i.since) < early {
+		return // the agent that has just started this plugin does not listen yet
 	}
 	if i.said[about] = err.Error(); was != err.Error() {
 		i.log.Warn(consequence + ": " + err.Error())

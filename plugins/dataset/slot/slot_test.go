@@ -134,6 +134,7 @@ func newBench(t *testing.T) *bench {
 	made, err := New(Config{File: filepath.Join(dir, "dataset.hcl"), Sweep: "1h", API: holder.API{Enabled: true}}, log)
 	must.NoError(t, err)
 	b.instance = made.(*instance)
+	b.since = time.Time{} // the agent has had its time
 	b.api.kick = func() { b.kicked++ }
 	b.roots["btrfs /usr/bin/btrfs /srv/fast"] = &engine.Engine{Backend: b.fs, Locks: filepath.Join(dir, "locks")}
 	b.write(fast)
@@ -201,6 +202,34 @@ func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
 	must.StrContains(t, b.list(), "fast-00(the pool is not imported)")
 	b.fs.set(func() { b.fs.broken = nil })
 	must.StrContains(t, b.list(), ": fast-00 fast-01 ")
+}
+
+func TestList_NothingIsWrongWithoutAFile(t *testing.T) {
+	b := newBench(t)
+	must.NoError(t, os.Remove(b.File))
+	for range 2 {
+		must.Eq(t, "", b.list())
+	}
+	must.Len(t, 0, b.leases())
+	must.Eq(t, 1, strings.Count(b.log.String(), "[INFO]"), must.Sprint(&b.log))
+	must.StrContains(t, b.log.String(), "there are no classes, and no slots, since "+b.File+" does not exist")
+	must.StrNotContains(t, b.log.String(), "[WARN]")
+	b.write(fast)
+	before := b.list()
+	must.StrHasPrefix(t, "btrfs/dataset/fast: ", before)
+	must.NoError(t, os.Remove(b.File)) // which is another matter
+	must.Eq(t, before, b.list())
+	must.StrContains(t, b.log.String(), "the slots stay as they were")
+}
+
+func TestUnseen_IsNotToldWhileTheAgentStarts(t *testing.T) {
+	b := newBench(t)
+	b.since = time.Now()
+	b.unseen(errors.New("connection refused"))
+	must.Eq(t, "", b.log.String())
+	b.since = time.Now().Add(-early)
+	b.unseen(errors.New("connection refused"))
+	must.StrContains(t, b.log.String(), "a slot is only given back when it is reserved again: connection refused")
 }
 
 func TestList_BadFileChangesNothing(t *testing.T) {
