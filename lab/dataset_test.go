@@ -185,6 +185,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.runs("     1\t", "volume.nomad.hcl")
 	d.runs("     2\t", "volume.nomad.hcl")
 	d.does("notes   default    64 MiB  ready", func() error { return d.Status(t.Context()) })
+	test.StrContains(t, d.out.String(), "Datasets btrfs, in "+d.poolDir())
 	d.byHand("snapshot", "notes", "before")
 	d.runs("     3\t", "volume.nomad.hcl")
 	d.nomad("volume", "create", d.example("notes-before.volume.hcl"))

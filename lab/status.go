@@ -40,7 +40,11 @@ func (l *Lab) Status(ctx context.Context) error {
 		return err
 	}
 	l.say("Agent    %s, pid %d, %s", a.Address(), pid, where(i))
-	l.say("Web UI   %s/ui\n", a.Address())
+	l.say("Web UI   %s/ui", a.Address())
+	if d := dataset(i.Labels[datasetLabel]); d.inFile() {
+		l.say("Datasets %s, in %s", d, l.poolDir())
+	}
+	l.say("")
 	if err := l.table(ctx, a); err != nil {
 		return err
 	}
