@@ -69,7 +69,8 @@ func unavailable(err error) error {
 }
 
 // whileBusy runs zfs again as long as it says that a dataset is busy, but not for long:
-// zfs-fuse says so after an unmount until all that it does then is done.
+// zfs-fuse says so after an unmount until all that it does then is done, and of a rollback
+// that it is an I/O error.
 func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
 	limit := time.Second
 	if !z.open {
@@ -77,7 +78,9 @@ func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
 	}
 	for until := time.Now().Add(limit); ; {
 		_, err := z.run(ctx, args...)
-		if err = ours(err); !errors.Is(err, ErrInUse) || time.Now().After(until) {
+		err = ours(err)
+		again := errors.Is(err, ErrInUse) || args[0] == "rollback" && err != nil && strings.Contains(err.Error(), "I/O error")
+		if !again || time.Now().After(until) {
 			return err
 		}
 		select {
