@@ -21,7 +21,7 @@ func runAgent(verb string, args []string) error {
 		return fmt.Errorf("usage: vmctl agent %s DIR", verb)
 	}
 	dir := args[0]
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if verb == "run" {
 		var o agent.Options
