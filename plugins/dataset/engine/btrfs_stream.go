@@ -35,7 +35,7 @@ func (b *btrfs) Send(ctx context.Context, name, snapshot, since string, w io.Wri
 // Receive is part of Backend. A dataset that it makes has neither limits nor tags. What was
 // changed in a dataset since its last snapshot is lost when that is continued.
 func (b *btrfs) Receive(ctx context.Context, name string, r io.Reader) error {
-	in := &ended{r: bufio.NewReaderSize(r, 1<<16)}
+	in := bufio.NewReaderSize(r, 1<<16)
 	err := b.receive(ctx, name, in)
 	if _, drain := io.Copy(io.Discard, in); err == nil && drain != nil {
 		err = b.failed("receive", name, drain)
@@ -43,8 +43,8 @@ func (b *btrfs) Receive(ctx context.Context, name string, r io.Reader) error {
 	return err
 }
 
-func (b *btrfs) receive(ctx context.Context, name string, in *ended) error {
-	changes, err := in.changes()
+func (b *btrfs) receive(ctx context.Context, name string, in *bufio.Reader) error {
+	changes, err := changesAlone(in)
 	if err != nil {
 		return b.failed("receive", name, err)
 	}
@@ -68,16 +68,13 @@ func (b *btrfs) receive(ctx context.Context, name string, in *ended) error {
 }
 
 // receiveOn receives a snapshot on a stage, and makes or replaces the dataset with its content.
-func (b *btrfs) receiveOn(ctx context.Context, s *stage, r *record, in *ended) error {
+func (b *btrfs) receiveOn(ctx context.Context, s *stage, r *record, in *bufio.Reader) error {
 	dir := s.path("received")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	if err := b.program.pipe(ctx, in, io.Discard, "receive", "--quiet", "--chroot", dir); err != nil {
 		return err
-	}
-	if !in.complete() {
-		return errors.New("the stream ends too early")
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -139,13 +136,6 @@ func (b *btrfs) continueFrom(ctx context.Context, s *stage, r *record, snapshot,
 	return b.addSnapshot(ctx, r, received, b.snapshotPath(r, snapshot))
 }
 
-// ended is a stream of btrfs, which keeps its end: the program takes one that was cut between two
-// commands for a whole one.
-type ended struct {
-	r    *bufio.Reader
-	tail []byte
-}
-
 // The format is in fs/btrfs/send.h of Linux. A header of the stream has a version after the
 // magic, that of a command its length, number and checksum.
 const (
@@ -153,27 +143,13 @@ const (
 	streamHeader  = len(streamMagic) + 4
 	commandHeader = 4 + 2 + 4
 	commandWhole  = 1 // BTRFS_SEND_C_SUBVOL
-	commandEnd    = 21
 )
 
-// changes reports whether the stream has changes alone.
-func (e *ended) changes() (bool, error) {
-	start, err := e.r.Peek(streamHeader + commandHeader)
+// changesAlone reports whether a stream has the changes since another snapshot only.
+func changesAlone(r *bufio.Reader) (bool, error) {
+	start, err := r.Peek(streamHeader + commandHeader)
 	if err != nil || !bytes.HasPrefix(start, []byte(streamMagic)) {
 		return false, errors.New("this is not a stream of btrfs send")
 	}
 	return binary.LittleEndian.Uint16(start[streamHeader+4:]) != commandWhole, nil
-}
-
-func (e *ended) Read(p []byte) (int, error) {
-	n, err := e.r.Read(p)
-	e.tail = append(e.tail, p[max(0, n-commandHeader):n]...)
-	e.tail = e.tail[max(0, len(e.tail)-commandHeader):]
-	return n, err
-}
-
-// complete reports whether the last command was that which ends a stream.
-func (e *ended) complete() bool {
-	return len(e.tail) == commandHeader && binary.LittleEndian.Uint32(e.tail) == 0 &&
-		binary.LittleEndian.Uint16(e.tail[4:]) == commandEnd
 }

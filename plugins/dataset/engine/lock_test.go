@@ -71,6 +71,7 @@ func TestLock_IsOfOneAtATime(t *testing.T) {
 				unlock, err := e.Lock(t.Context(), "key")
 				must.NoError(t, err)
 				most.Store(max(most.Load(), holders.Add(1)))
+				time.Sleep(200 * time.Microsecond)
 				holders.Add(-1)
 				unlock()
 			}
