@@ -34,13 +34,12 @@ type differs struct {
 	keepsLater   bool // a rollback keeps later snapshots, and so needs no discard
 	clonesAlone  bool // nothing holds what a clone was made of
 	mounts       bool // a dataset has a mount point, and a new one after each Rename
-	deletesUsed  bool // the file system itself would delete what is in use
 	keepsChanges bool // a dataset that was changed since its snapshot can't be continued by a stream
 	outlivesKill bool // a program that was killed keeps the file system busy with what it had asked for
 }
 
 var differences = map[string]differs{
-	"btrfs":    {keepsLater: true, clonesAlone: true, deletesUsed: true},
+	"btrfs":    {keepsLater: true, clonesAlone: true},
 	"zfs":      {mounts: true, keepsChanges: true},
 	"zfs-fuse": {mounts: true, keepsChanges: true, outlivesKill: true},
 }

@@ -447,6 +447,28 @@ var operations = []struct {
 		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(changes)))
 		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
 	}},
+	{"Receive", "of changes takes the place of others, or is refused", func(t *testing.T, c column) {
+		name, to := c.name(), c.name()
+		path := c.create(t, name, engine.Limits{Data: 64 * mib})
+		write(t, path, "file", "one")
+		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
+		c.receive(t, to, c.send(t, name, "one", ""))
+		write(t, path, "file", "two")
+		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
+		write(t, c.mount(t, to), "file", "changed")
+		if c.mounts {
+			must.NoError(t, unix.Unmount(c.dir(to), 0))
+		}
+		err := c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one")))
+		want := "two"
+		if c.keepsChanges {
+			must.Error(t, err)
+			want = "changed"
+		} else {
+			must.NoError(t, err)
+		}
+		must.Eq(t, want, read(t, c.mount(t, to), "file"))
+	}},
 	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
 		const limit = 64 * mib
 		name := c.name()
