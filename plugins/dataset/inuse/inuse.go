@@ -4,7 +4,8 @@
 // Package inuse tells which processes use a file system or btrfs subvolume: have it
 // mounted in any mount namespace, have a file of it open or mapped, run a program of it, or
 // have it as their directory or root. It needs the rights of root, and a /proc of the
-// processes to be found: those outside of this process's pid namespace are not seen.
+// processes to be found: those outside of this process's pid namespace are not seen. Neither
+// are descriptors on their way through a socket, nor a mount namespace without a process.
 //
 // File systems that do not answer can't delay it: no file is opened and no attribute is
 // fetched, only what the kernel remembers is read.
