@@ -153,7 +153,15 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 // unmountAt is umount, for no longer than a limit.
 func (z *zfs) unmountAt(ctx context.Context, dir string) error {
 	done := make(chan error, 1)
-	go func() { done <- unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) }()
+	go func() {
+		if !z.open {
+			// zfs-fuse stays busy for good if it is not told of files that were closed just before, which
+			// the kernel does in the background: an answer to another question comes after that
+			_ = unix.Statfs(dir, &unix.Statfs_t{})
+			time.Sleep(20 * time.Millisecond)
+		}
+		done <- unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
+	}()
 	select {
 	case err := <-done:
 		return err

@@ -100,7 +100,7 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	c.cleanUp(t, trash)
 	must.False(t, testsupport.Exists(path)) // the empty directory neither
 
-	must.NoError(t, syscall.Unmount(c.dir(kept), 0))
+	c.unmount(t, c.dir(kept))
 	c.export(t)()
 	c.zfs(t, "mount", "-a")
 	must.False(t, c.isMounted(t, trash))
@@ -135,7 +135,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})
 	must.NoError(t, os.Chmod(path, 0o777))
-	must.NoError(t, syscall.Unmount(path, 0))
+	c.unmount(t, path)
 	info, err := os.Stat(path)
 	must.NoError(t, err)
 	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write below what is not mounted
@@ -225,7 +225,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 	c.zfs(t, "inherit", "readonly", c.pool.Root)
 	must.NoError(t, c.Check(t.Context()))
 
-	must.NoError(t, syscall.Unmount(path, 0))
+	c.unmount(t, path)
 	again := c.export(t)
 	_, listErr := c.List(t.Context())
 	_, getErr := c.Get(t.Context(), name)
