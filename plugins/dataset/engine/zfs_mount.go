@@ -41,8 +41,14 @@ func (z *zfs) Mount(ctx context.Context, name, dir string) (string, error) {
 	if verify(p.full, at) == nil {
 		return dir, nil
 	}
-	if _, err := z.unmount(ctx, p); err != nil { // it is mounted elsewhere
+	mounted, err := ownMounts()
+	if err != nil {
 		return "", err
+	}
+	if len(mountsOf(mounted, p.full)) > 0 { // elsewhere; only then are its users looked for, which takes its time
+		if _, err := z.unmount(ctx, p); err != nil {
+			return "", err
+		}
 	}
 	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // in this order: noauto, then where
 		if have := p.values[want[0]]; have.value != want[1] || have.source != "local" {

@@ -89,6 +89,10 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 // clean destroys what the test has left to look at.
 func (n *node) clean() {
 	if n.abandoned {
+		mounts, _ := filepath.Glob(filepath.Join(n.volumes, "*-*"))
+		for _, dir := range mounts {
+			must.NoError(n.t, syscall.Unmount(dir, 0))
+		}
 		return
 	}
 	for _, class := range []string{"dir", "other"} {
