@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -275,15 +276,9 @@ func away(t *testing.T, n *node, gone bool, f fault) {
 	root := filepath.Dir(n.pool.Root)
 	dir := filepath.Dir(root)
 	if n.pool.Backend == "zfs" {
-		daemons, err := filepath.Glob("/proc/[0-9]*/comm")
+		status, err := exec.Command("zpool", "status", root).Output()
 		must.NoError(t, err)
-		for _, comm := range daemons { // it has the directory of its pool
-			if text, _ := os.ReadFile(comm); string(text) == "zfs-fuse\n" {
-				if cwd, _ := os.Readlink(filepath.Join(filepath.Dir(comm), "cwd")); strings.HasPrefix(cwd, os.TempDir()) {
-					dir = cwd
-				}
-			}
-		}
+		dir = strings.TrimSuffix(regexp.MustCompile(`/\S+/image`).FindString(string(status)), "/image")
 	}
 	command := func(args []string) {
 		t.Helper()
