@@ -101,7 +101,7 @@ var truthRows = map[string][]truthRow{
 		{name: "agent SIGKILL and back", lives: true},
 		{name: "agent down for the job's end", body: "while [ ! -e $GO ]; do sleep 0.1; done; exit 0"},
 	},
-	"lost": {{name: "node lost and back", replaced: true, body: "trap '' TERM; while :; do sleep 0.2; done"}},
+	"lost": {{name: "node lost and back", body: "trap '' TERM INT; while :; do sleep 0.2; done"}},
 }
 
 // waitsForItsTemplate keeps a task from being started after its devices were reserved.
@@ -146,6 +146,10 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					n.killPlugin(t)
 					time.Sleep(truthSweeps)
 					stuck.stands(t, "this process has it open")
+					stuck.ask(t)
+					stuck.second.placed(t, stuck.second.first, "")
+					time.Sleep(truthSweeps)
+					stuck.stands(t, "this process has it open")
 					must.NoError(t, dir.Close())
 				})
 				n.phase(t, "drain", func(t *testing.T, cells []*truthCell) {
@@ -154,6 +158,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					n.drain(t, false)
 				})
 				n.phase(t, "agent killed", func(t *testing.T, cells []*truthCell) {
+					cells[0].measured(t)
 					kill(t, n.node)
 					touch(t, cells[1].trigger())
 					testsupport.Eventually(t, "the end of the task", func() bool { return !cells[1].runs() })
@@ -177,6 +182,9 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					must.True(t, cells[0].runs())
 					time.Sleep(truthSweeps)
 					cells[0].stands(t, "the task of the lost node runs")
+					// when the node is back, another job gets the slot while the task is being killed
+					cells[0].deregister(t, false)
+					cells[0].ask(t)
 				})
 			})
 		}
@@ -224,6 +232,8 @@ type truthCell struct {
 	first *alloc
 	lease string // its dataset
 	held  chan struct{}
+
+	second *truthCell // the next job for the slot
 }
 
 func (c *truthCell) class() string {
@@ -359,6 +369,23 @@ func (c *truthCell) stands(t *testing.T, why string) {
 	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was taken, and %s", why))
 }
 
+// measured waits until `nomad alloc status -stats` would show the slot.
+func (c *truthCell) measured(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		usage, err := c.Client().Allocations().Stats(c.first.stub(t), nil)
+		if err != nil {
+			return err
+		}
+		for _, g := range usage.ResourceUsage.DeviceStats {
+			if s := g.InstanceStats[c.class()+"-00"]; s != nil && s.Stats.Attributes["Available"] != nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("there are no statistics of the slot in %v", usage.ResourceUsage.DeviceStats)
+	})
+}
+
 func (c *truthCell) deregister(t *testing.T, purge bool) {
 	t.Helper()
 	_, _, err := c.Client().Jobs().Deregister(*c.job.ID, purge, nil)
@@ -383,6 +410,9 @@ func (c *truthCell) verify(t *testing.T) {
 			c.stands(t, "the task runs")
 		}
 		c.deregister(t, false)
+	case c.second != nil:
+		c.second.get(t)
+		return
 	case c.row.replaced:
 		c.placed(t, c.first, c.first.id)
 		c.first.running(t)
@@ -409,18 +439,24 @@ func (c *truthCell) released(t *testing.T) {
 // next is the next task in the slot.
 func (c *truthCell) next(t *testing.T) {
 	t.Helper()
-	was := c.lease
-	if c.first == nil {
-		c.submit(t)
-	} else {
-		second := *c
-		second.submit(t)
-		c = &second
-	}
+	c.ask(t)
+	c.second.get(t)
+}
+
+// ask submits the next job for the slot.
+func (c *truthCell) ask(t *testing.T) {
+	t.Helper()
+	second := *c
+	second.submit(t)
+	c.second = &second
+}
+
+// get waits until the job has the slot, with a dataset of its own.
+func (c *truthCell) get(t *testing.T) {
+	t.Helper()
 	c.placed(t, c.first, "")
 	c.first.running(t)
 	c.first.says(t, "stdout", "fresh")
-	c.lease = was
 	c.taken(t)
 }
 
