@@ -39,7 +39,9 @@ func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
 	first := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast")})
 	second := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast"), of: first})
 	id := first.volume(t, "data")
-	a := first.submit(t, job(t, sh(count), asService, withVolume("data", "/data")))
+	a := first.submit(t, job(t, sh(count), asService, withVolume("data", "/data"), func(j *api.Job, _ *api.Task) {
+		j.TaskGroups[0].Volumes["data"].Sticky = true // it waits for this volume alone
+	}))
 	a.running(t)
 	volumes := first.Client().HostVolumes()
 	log := func(id string) (lines []string) {
@@ -56,7 +58,8 @@ func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
 	must.NoError(t, os.WriteFile(shell, []byte(text), 0o755))
 	plugin := func(n *node) string { return filepath.Join(n.PluginDir(), agent.DevicePrefix+"dataset") }
 	move := func(more ...string) (string, error) {
-		cmd := exec.Command(plugin(first), append([]string{"move", "data", second.id(), "-e", shell, "-program", plugin(second),
+		cmd := exec.Command(plugin(first), append([]string{"move", "data", second.id(), "-e", shell, "-program",
+			plugin(second),
 			"-file", first.HostVolumePluginDir() + "/dataset.hcl", "-address", first.Address()}, more...)...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
