@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 var moveCommand = command{
@@ -35,6 +36,7 @@ volume. NODE is a node's name or id; its host is reached with ssh, as root.`,
 		f.StringVar(&m.class, "class", "", "the class on the other node; by default the same as here")
 		f.StringVar(&m.remote.host, "host", "", "the other node's host for ssh; by default its address in Nomad")
 		f.StringVar(&m.remote.shell, "e", "ssh", "the remote shell with its options, as rsync has it")
+		f.StringVar(&m.remote.file, "remote-file", "", "the operator's file there; by default "+policy.Path)
 		f.StringVar(&m.remote.program, "program", "", "the plugin's binary on the other host; by default its path is as here")
 		f.StringVar(&m.address, "address", "", "of Nomad's API; by default NOMAD_ADDR, or this node's agent")
 		f.StringVar(&m.tokenFile, "token-file", "", "a file with a token for it; by default NOMAD_TOKEN")
@@ -213,8 +215,14 @@ func (m *move) checkNode(ctx context.Context) error {
 	if same != nil {
 		return nil
 	}
-	_, err = m.remote.state(ctx, m.class, m.volume.id())
-	return err
+	old, err := m.nomad.volume(ctx, m.volume)
+	if err != nil {
+		return err
+	}
+	capacity := m.volume.Limits.Data
+	return m.remote.accepts(ctx, m.class, policy.Request{ID: old.ID, Name: old.Name, Namespace: old.Namespace,
+		Node: m.node.ID,
+		Min:  capacity, Max: capacity, Parameters: elsewhere(old, m.class)})
 }
 
 // there is the volume on the other node, nil if it is not there.

@@ -176,13 +176,22 @@ func (n *nomad) start(ctx context.Context, name string) (bool, error) {
 // readyTime is how long a volume may take to be ready.
 const readyTime = time.Minute
 
+// elsewhere are the parameters of a volume in a class of another node.
+func elsewhere(old *api.HostVolume, class string) map[string]string {
+	parameters := map[string]string{}
+	maps.Copy(parameters, old.Parameters)
+	delete(parameters, "clone_from")
+	delete(parameters, engine.Adopt)
+	parameters["class"] = class
+	return parameters
+}
+
 // create makes a volume like another one on a node, with what was received there.
 func (n *nomad) create(ctx context.Context, old *api.HostVolume, capacity int64, node, class, key string) (
 	*api.HostVolume, error,
 ) {
-	parameters := maps.Clone(old.Parameters)
-	delete(parameters, "clone_from")
-	parameters["class"], parameters[engine.Adopt] = class, key
+	parameters := elsewhere(old, class)
+	parameters[engine.Adopt] = key
 	request := &api.HostVolumeCreateRequest{Volume: &api.HostVolume{
 		Namespace: old.Namespace, Name: old.Name, PluginID: old.PluginID, NodeID: node,
 		RequestedCapacityMinBytes: capacity, RequestedCapacityMaxBytes: capacity, // the same, whatever the class has

@@ -34,6 +34,7 @@ before it is complete; a stream that was cut is sent again. No volume is ever ch
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
 		asJSON := f.Bool("json", false, "print JSON instead: which snapshots are here, and the key")
 		id := f.String("state", "", "only print this, of what was received of the volume with this id")
+		volume := f.String("volume", "", "with -state: also whether this volume (JSON) would be accepted, as move asks")
 		forget := f.String("forget", "", "put what was received of the volume with this id into the trash")
 		return func(ctx context.Context, s *session, args []string) error {
 			c, err := s.class(args[0])
@@ -43,6 +44,9 @@ before it is complete; a stream that was cut is sent again. No volume is ever ch
 			case *id != "" && !volumeID.MatchString(*id), *forget != "" && !volumeID.MatchString(*forget):
 				return fmt.Errorf("%q is not the id of a volume", cmp.Or(*id, *forget))
 			case *id != "":
+				if err := s.accepts(*volume); err != nil {
+					return err
+				}
 				return s.printState(ctx, c, *id)
 			case *forget != "":
 				return c.forget(ctx, *forget)
@@ -80,6 +84,23 @@ type received struct {
 	ID        string   `json:"id"`
 	Snapshots []string `json:"snapshots"` // oldest first; empty if nothing is here
 	Key       string   `json:"key"`       // the parameter "adopt" with which a volume becomes this
+}
+
+// accepts returns why the operator's file would refuse a volume.
+func (s *session) accepts(volume string) error {
+	if volume == "" {
+		return nil
+	}
+	var r policy.Request
+	if err := json.Unmarshal([]byte(volume), &r); err != nil {
+		return fmt.Errorf("-volume is not that of this program's move: %w", err)
+	}
+	file, err := policy.Load(s.file)
+	if err != nil {
+		return err
+	}
+	_, err = file.Volume(r)
+	return err
 }
 
 // forget puts what was received into the trash.

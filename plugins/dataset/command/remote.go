@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 // remote runs this program on another host.
@@ -23,6 +25,7 @@ type remote struct {
 	shell   string // with its options, split at spaces
 	host    string
 	program string
+	file    string // the operator's; empty is the usual one
 }
 
 // complete fills in what was not given.
@@ -47,6 +50,9 @@ func (r *remote) run(ctx context.Context, in func(io.Writer) error, args ...stri
 	line := quoteShell(r.program)
 	for _, a := range args {
 		line += " " + quoteShell(a)
+	}
+	if r.file != "" {
+		line += " -file " + quoteShell(r.file)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,6 +96,16 @@ func (r *remote) state(ctx context.Context, class, id string) (received, error) 
 		return received{}, err
 	}
 	return parseState(out, r.host)
+}
+
+// accepts returns why a class there would refuse a volume.
+func (r *remote) accepts(ctx context.Context, class string, volume policy.Request) error {
+	text, err := json.Marshal(volume)
+	if err != nil {
+		return err
+	}
+	_, err = r.run(ctx, nil, "receive", class, "-state", volume.ID, "-volume", string(text))
+	return err
 }
 
 // receive sends a stream.
