@@ -140,6 +140,15 @@ func (d *datasetLab) byHand(args ...string) {
 	d.command(append(append([]string{program}, args...), "-file", file)...)
 }
 
+// kill kills the agent that runs now, which may not be the one of the beginning.
+func (d *datasetLab) kill() {
+	d.t.Helper()
+	a, err := d.open(d.t.Context())
+	must.NoError(d.t, err)
+	must.NoError(d.t, a.Kill(d.t.Context()))
+	d.agent = a
+}
+
 // leavesNothing kills the agent, and checks that lab:down still removes all.
 func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
@@ -155,7 +164,7 @@ func (d *datasetLab) leavesNothing() {
 		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()
 		return strings.HasPrefix(string(source), root)
 	})
-	must.NoError(d.t, d.agent.Kill(d.t.Context()))
+	d.kill()
 	d.does("they are gone, with their files", func() error { return d.Down(d.t.Context()) })
 	test.SliceContainsSubset(d.t, others, points(), test.Sprint("a directory is left"))
 	left, err := d.agent.Leftovers(d.t.Context())
@@ -173,7 +182,16 @@ func (d *datasetLab) leavesNothing() {
 
 // TestLab_WithDatasets goes the way of the README and of docs/dataset.md, and runs the examples.
 func TestLab_WithDatasets(t *testing.T) {
-	d := newDatasetLab(t, datasetBtrfs, "mkfs.btrfs")
+	d := newDatasetLab(t, datasetNone, "mkfs.btrfs")
+	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
+	d.out.Reset()
+	test.ErrorContains(t, d.Run(t.Context(), d.example("scratch.nomad.hcl")), "missing devices")
+	test.StrContains(t, d.out.String(), "lab:up -dataset=btrfs")
+	d.does("svc runs", func() error {
+		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
+	})
+	d.does("All 1 running tasks lived on", func() error { return d.Up(t.Context(), With{Dataset: "btrfs"}) })
+	test.StrContains(t, d.out.String(), "with -dataset=btrfs", test.Sprint("it does not say why it restarts"))
 	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "its datasets are on btrfs and not on none")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
@@ -195,7 +213,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.runs("     3\t", "volume.nomad.hcl")
 	test.StrNotContains(t, d.out.String(), "     4\t", test.Sprint("it was not rolled back"))
 
-	must.NoError(t, d.agent.Kill(t.Context()))
+	d.kill()
 	d.does("Starting the agent again", func() error { return d.Up(t.Context(), With{}) })
 	d.runs("     4\t", "volume.nomad.hcl")
 	d.leavesNothing()
@@ -211,22 +229,6 @@ func TestLab_WithZFSFuse(t *testing.T) {
 	with := strings.Replace(string(text), "resources {", "resources {\n device \"dataset\" {}", 1)
 	must.NoError(t, os.WriteFile(spoil, []byte(with), 0o600))
 	d.does("svc runs", func() error { return d.Run(t.Context(), spoil) })
-	d.leavesNothing()
-}
-
-// TestUp_GetsDatasetsLater: a lab without any says how to have some.
-func TestUp_GetsDatasetsLater(t *testing.T) {
-	d := newDatasetLab(t, datasetNone, "mkfs.btrfs")
-	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
-	d.out.Reset()
-	test.ErrorContains(t, d.Run(t.Context(), d.example("scratch.nomad.hcl")), "missing devices")
-	test.StrContains(t, d.out.String(), "lab:up -dataset=btrfs")
-	d.does("svc runs", func() error {
-		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
-	})
-	d.does("All 1 running tasks lived on", func() error { return d.Up(t.Context(), With{Dataset: "btrfs"}) })
-	test.StrContains(t, d.out.String(), "with -dataset=btrfs", test.Sprint("it does not say why it restarts"))
-	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	d.leavesNothing()
 }
 
