@@ -237,8 +237,12 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 		must.NoError(t, err)
 	}
 	look(true)
-	for _, n := range c.list(t) {
-		must.NoError(t, c.Destroy(t.Context(), n))
+	for all := c.list(t); len(all) > 0; all = c.list(t) {
+		for _, n := range all {
+			if err := c.Destroy(t.Context(), n); !errors.Is(err, engine.ErrHasClones) { // the clone goes first
+				must.NoError(t, err)
+			}
+		}
 	}
 	return killed
 }

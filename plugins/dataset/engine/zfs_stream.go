@@ -64,6 +64,10 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 		if len(users) > 0 {
 			return inUse(full, users)
 		}
+		if _, snapshot, _ := bytes.Cut(bytes.TrimRight(head[streamName:], "\x00"), []byte("@")); z.there(ctx,
+			full+"@"+string(snapshot)) {
+			return fmt.Errorf("snapshot %s@%s: %w", full, snapshot, ErrExists)
+		}
 		return ours(z.program.pipe(ctx, r, io.Discard, "receive", "-u", full))
 	}
 	if !errors.Is(err, ErrNotFound) {
@@ -96,8 +100,11 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 	return err
 }
 
-// streamHead is how much of a stream plainStream needs.
-const streamHead = 40
+// streamHead is the size of a stream's first record, and streamName where it has the snapshot's name.
+const (
+	streamHead = 312
+	streamName = 56
+)
 
 // plainStream returns an error unless a stream begins as that of one file system without
 // properties, which could say where it is mounted: struct dmu_replay_record in zfs_ioctl.h.
