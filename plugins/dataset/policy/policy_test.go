@@ -129,7 +129,8 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 }
 
 func TestFile_HasDefaults(t *testing.T) {
-	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) + dir(""))
+	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) +
+		dir(""))
 	must.NoError(t, err)
 	must.Eq(t, "/usr/sbin/zfs", f.Program("zfs"))
 	must.Eq(t, "/usr/bin/btrfs", f.Program("btrfs"))

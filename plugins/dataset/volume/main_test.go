@@ -71,7 +71,8 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
 	must.NoError(t, os.Chmod(dir, 0o711))
-	n := &node{t: t, pool: pool, exe: testBinary(t), volumes: filepath.Join(dir, "volumes"), plugins: filepath.Join(dir, "plugins")}
+	n := &node{t: t, pool: pool, exe: testBinary(t), volumes: filepath.Join(dir, "volumes"),
+		plugins: filepath.Join(dir, "plugins")}
 	must.NoError(t, os.Mkdir(n.volumes, 0o755))
 	must.NoError(t, os.Mkdir(n.plugins, 0o755))
 	for _, name := range []string{uuid.NewString()[:8], "dir", "other"} {
@@ -238,7 +239,8 @@ func (n *node) tree() (lines []string) {
 	n.t.Helper()
 	dirs := []string{n.volumes, n.plugins}
 	if n.pool.Backend == "zfs" {
-		out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted", n.pool.Root).Output()
+		out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted",
+			n.pool.Root).Output()
 		must.NoError(n.t, err)
 		lines = strings.Split(string(out), "\n")
 	} else {
