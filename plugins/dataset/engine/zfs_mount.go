@@ -71,6 +71,10 @@ func (z *zfs) mount(ctx context.Context, full, dir string) error {
 			return err
 		}
 		defer unlock()
+		// now and then the program does not end though it has mounted the dataset, and others wait for it
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
 	}
 	if err := makeMountDir(dir); err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,12 +101,16 @@ func (n *node) clean() {
 		if err != nil {
 			continue // the test has taken the pool away
 		}
-		slices.SortFunc(all, func(a, b engine.Dataset) int { return b.Created.Compare(a.Created) }) // clones first
-		for _, d := range all {
-			if err := e.Destroy(context.Background(), d.Name); err != nil {
-				n.t.Errorf("%s: %v", d.Name, err)
+		var left []string
+		for range 2 { // clones go before their origins
+			left = nil
+			for _, d := range all {
+				if err := e.Destroy(context.Background(), d.Name); err != nil {
+					left = append(left, err.Error())
+				}
 			}
 		}
+		must.SliceEmpty(n.t, left)
 	}
 }
 
