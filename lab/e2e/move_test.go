@@ -40,7 +40,7 @@ func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
 	second := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast"), of: first})
 	id := first.volume(t, "data")
 	a := first.submit(t, job(t, sh(count), asService, withVolume("data", "/data"), func(j *api.Job, _ *api.Task) {
-		j.TaskGroups[0].Volumes["data"].Sticky = true // it waits for this volume alone
+		j.TaskGroups[0].Volumes["data"].Sticky = true // Nomad forgets the claim with the volume
 	}))
 	a.running(t)
 	volumes := first.Client().HostVolumes()

@@ -468,9 +468,6 @@ func (m *move) finish(ctx context.Context, there *api.HostVolume) error {
 		return err
 	}
 	at("deleted")
-	if err := m.nomad.unclaim(ctx, m.volume); err != nil {
-		return err
-	}
 	for _, job := range m.plan.Jobs {
 		started, err := m.nomad.start(ctx, job)
 		if err != nil {

@@ -223,24 +223,3 @@ func (n *nomad) delete(ctx context.Context, f found) error {
 	}
 	return nil
 }
-
-// unclaim releases the claims of jobs with "sticky" on a volume that is no more: they would wait
-// for it, wherever the data are now.
-func (n *nomad) unclaim(ctx context.Context, f found) error {
-	claims := n.TaskGroupHostVolumeClaims()
-	namespace := f.Tags[engine.Namespace]
-	all, _, err := claims.List(&api.TaskGroupHostVolumeClaimsListRequest{VolumeName: f.Tags[engine.Volume]}, read(ctx,
-		namespace))
-	if err != nil {
-		return fmt.Errorf("failed to list the claims of volume %s: %w", f, err)
-	}
-	for _, c := range all {
-		if c.VolumeID != f.id() {
-			continue
-		}
-		if _, err := claims.Delete(c.ID, write(ctx, namespace)); err != nil && !absent(err) {
-			return fmt.Errorf("failed to release the claim of job %s on volume %s: %w", c.JobID, f, err)
-		}
-	}
-	return nil
-}

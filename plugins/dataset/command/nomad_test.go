@@ -48,7 +48,6 @@ func newNomad(t testing.TB, nodes ...*node) *fakeNomad {
 		"GET /v1/volume/host/{id}":      f.get,
 		"PUT /v1/volume/host/create":    f.create,
 		"DELETE /v1/volume/host/{id}":   f.delete,
-		"GET /v1/volumes/claims":        func(*http.Request) (any, int) { return []any{}, 200 },
 		"GET /v1/job/{id}":              f.job,
 		"DELETE /v1/job/{id}":           f.stop,
 		"PUT /v1/jobs":                  f.start,
