@@ -12,16 +12,19 @@ import (
 // Stale returns what a person should know of the file system besides its datasets: qgroups
 // that have outlived their subvolumes, whosever they were. Each makes the file system slower.
 func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
-	text, err := b.program.run(ctx, "qgroup", "show", b.root)
+	text, err := b.program.run(ctx, "qgroup", "show", "-c", b.root)
 	if err != nil {
 		return nil, err
 	}
 	var groups []string
 	for line := range strings.Lines(text) {
-		id, rest, _ := strings.Cut(line, " ") // a name of a task's may look like a line, and does no harm here
-		if strings.HasPrefix(id, "0/") && strings.Contains(rest, "<stale>") ||
-			strings.HasPrefix(id, "1/") && strings.Contains(rest, "<0 member qgroups>") {
-			groups = append(groups, id)
+		f := strings.Fields(line) // id, referenced, exclusive, children, path: btrfs counts no members in the path
+		if len(f) < 5 {
+			continue
+		}
+		// a name of a task's may look like a line, and does no harm here
+		if strings.HasPrefix(f[0], "0/") && f[4] == "<stale>" || strings.HasPrefix(f[0], "1/") && f[3] == "-" {
+			groups = append(groups, f[0])
 		}
 	}
 	if len(groups) == 0 {
