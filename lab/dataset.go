@@ -133,7 +133,8 @@ func (l *Lab) makePool(ctx context.Context, plugin string) (roots []byte, err er
 	end := l.step(ctx, "Making a pool of %s in a file", l.dataset)
 	defer func() { end(err, "%s", l.poolDir()) }()
 	if !agent.Privileged() {
-		return nil, errors.New("datasets are made and mounted by root: start the lab as root, where /sys/fs/cgroup can be written")
+		return nil, errors.New("datasets are made and mounted by root: start the lab as root, " +
+			"where /sys/fs/cgroup can be written")
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return nil, err

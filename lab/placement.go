@@ -23,7 +23,8 @@ func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.Allocation
 		r.adviseDevices(ctx, failed)
 	}
 	if strings.Contains(why, "host volumes") {
-		r.lab.say("The job needs a volume that the node does not have, or not for what the job does with it. It is made by:\n")
+		r.lab.say("The job needs a volume that the node does not have, or not for what the job does with it. " +
+			"It is made by:\n")
 		r.lab.hint("%s\n", createVolume("FILE"))
 	}
 	if !strings.Contains(why, "missing drivers") {

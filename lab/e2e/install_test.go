@@ -182,7 +182,8 @@ func TestInstall_DatasetHasBothFaces(t *testing.T) {
 
 	said, err = n.install(t, next, "uninstall")
 	must.Error(t, err)
-	test.StrContains(t, said, "there are volumes or slots (1), and an agent that starts without the plugin drops its volumes")
+	test.StrContains(t, said,
+		"there are volumes or slots (1), and an agent that starts without the plugin drops its volumes")
 	_, err = os.Stat(link)
 	must.NoError(t, err)
 	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)

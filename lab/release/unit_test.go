@@ -127,7 +127,9 @@ func TestContents_HaveEachDirectoryOfTheirOwnOnce(t *testing.T) {
 	test.True(t, slices.ContainsFunc(contents, func(c nfpmContent) bool {
 		return c.Type == "symlink" && c.Src == "/usr/bin/nomad-driver-hello" && c.Dst == hostVolumeDir+"/volumes"
 	}))
-	test.True(t, slices.ContainsFunc(contents, func(c nfpmContent) bool { return c.Type == "dir" && c.Dst == hostVolumeDir }))
+	test.True(t, slices.ContainsFunc(contents, func(c nfpmContent) bool {
+		return c.Type == "dir" && c.Dst == hostVolumeDir
+	}))
 }
 
 func TestReadme_LinksLeadSomewhere(t *testing.T) {

@@ -265,9 +265,11 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 		"at a path of the root's": {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
 		"of root's task":          {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},
 		"in the task's directory": {"local/data", []func(*drivers.TaskConfig){volume("local/data")}, "0"},
-		"in both":                 {"local/data", []func(*drivers.TaskConfig){volume("local/data"), volume("//etc/ssl")}, "1"},
-		"a slot":                  {"/outrider-slot", []func(*drivers.TaskConfig){reserved}, "0"},
-		"a slot and a volume":     {"/outrider-slot", []func(*drivers.TaskConfig){reserved, volume("/outrider-data")}, "1"},
+		"in both": {
+			"local/data", []func(*drivers.TaskConfig){volume("local/data"), volume("//etc/ssl")}, "1",
+		},
+		"a slot":              {"/outrider-slot", []func(*drivers.TaskConfig){reserved}, "0"},
+		"a slot and a volume": {"/outrider-slot", []func(*drivers.TaskConfig){reserved, volume("/outrider-data")}, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := a.shell("cat "+c.path+"/file; grep -o 'NoNewPrivs.*' /proc/self/status; exec sleep 1000", "", c.changes...)

@@ -84,7 +84,8 @@ func (p Plugin) run(m machine, verb string, args []string, stdout, stderr io.Wri
 	flags.StringVar(&c.pluginDir, "plugin-dir", "", "the agent's plugin_dir (default: that of the running agent)")
 	flags.StringVar(&c.configDir, "config-dir", "", "the directory of the agent's configuration (default: likewise)")
 	if p.HostVolumePlugin != "" {
-		flags.StringVar(&c.hostVolumes, "host-volume-plugin-dir", "", "the agent's host_volume_plugin_dir (default: likewise)")
+		flags.StringVar(&c.hostVolumes, "host-volume-plugin-dir", "",
+			"the agent's host_volume_plugin_dir (default: likewise)")
 	}
 	flags.IntVar(&c.pid, "pid", 0, "the agent's process id, if several run")
 	flags.BoolVar(&c.dryRun, "dry-run", false, "print the same, and change nothing")

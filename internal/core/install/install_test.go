@@ -444,14 +444,17 @@ func TestInstall_LinksAHostVolumePlugin(t *testing.T) {
 			},
 			dir: "hv", want: "(host_volume_plugin_dir of DIR/etc/c.hcl)", stays: true,
 		},
-		"in that of a flag":            {args: []string{"-host-volume-plugin-dir=DIR/hv"}, dir: "hv", want: "(given)", stays: true},
+		"in that of a flag": {
+			args: []string{"-host-volume-plugin-dir=DIR/hv"}, dir: "hv", want: "(given)", stays: true,
+		},
 		"instead of one to another":    {arrange: linked("/elsewhere/" + binary), dir: "data/host_volume_plugins"},
 		"instead of a file of its own": {arrange: copied, dir: "data/host_volume_plugins"},
 		"beside what was left by a kill": {
 			arrange: func(n *node) { n.link("x", "data/host_volume_plugins/.stub.new-12") }, dir: "data/host_volume_plugins",
 		},
 		"beside another": {
-			arrange: func(n *node) { n.write("data/host_volume_plugins/other", "") }, dir: "data/host_volume_plugins", stays: true,
+			arrange: func(n *node) { n.write("data/host_volume_plugins/other", "") },
+			dir:     "data/host_volume_plugins", stays: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,8 @@ func TestVolumes_AreAtAnyPath(t *testing.T) {
 		want   string
 	}{
 		{"new in the root", []any{vol("/one", "/outrider-data")},
-			"cat /outrider-data/file; cd /outrider-data; touch new && rm new; pwd; stat -c %a /", "of one\n/outrider-data\n755\n"},
+			"cat /outrider-data/file; cd /outrider-data; touch new && rm new; pwd; stat -c %a /",
+			"of one\n/outrider-data\n755\n"},
 		{"new and deep", []any{vol("/one", "/outrider-data/a/b"), vol("/two", "/outrider-data/c")},
 			"cat /outrider-data/*/file /outrider-data/a/b/file; ls -C /outrider-data", "of two\nof one\na  c\n"},
 		{"a file", []any{vol("/one/file", "/outrider-file")}, "cat /outrider-file", "of one\n"},

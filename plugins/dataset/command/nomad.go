@@ -166,7 +166,7 @@ func (n *nomad) start(ctx context.Context, name string) (bool, error) {
 	job.Stop = &stop
 	options := &api.RegisterOptions{EnforceIndex: true, ModifyIndex: *job.JobModifyIndex, PreserveCounts: true}
 	// its source, for the web UI
-	options.Submission, _, _ = n.Jobs().Submission(id, int(*job.Version), read(ctx, namespace))
+	options.Submission, _, _ = n.Jobs().Submission(id, int(*job.Version), read(ctx, namespace)) //nolint:gosec // a count
 	if _, _, err := n.Jobs().RegisterOpts(job, options, write(ctx, namespace)); err != nil {
 		return false, fmt.Errorf("job %s, which was stopped, can't be started: %w", name, err)
 	}

@@ -103,7 +103,7 @@ func (b *btrfs) Space(context.Context) (Space, error) {
 	if err := unix.Statfs(b.root, &st); err != nil {
 		return Space{}, fmt.Errorf("failed to look at %s: %w", b.root, err)
 	}
-	return Space{Size: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}, nil
+	return Space{Size: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}, nil //nolint:gosec // bytes
 }
 
 // List is part of Backend.

@@ -87,17 +87,17 @@ func (b *btrfs) Snapshots(_ context.Context, name string) ([]Snapshot, error) {
 
 // Snapshot is part of Backend.
 func (b *btrfs) Snapshot(ctx context.Context, name, snapshot string) error {
-	r, path, err := b.findSnapshot(name, snapshot)
-	if err == nil {
+	switch _, _, err := b.findSnapshot(name, snapshot); {
+	case err == nil:
 		return fmt.Errorf("snapshot %s of dataset %s: %w", snapshot, name, ErrExists)
-	}
-	if !errors.Is(err, ErrNotFound) {
+	case !errors.Is(err, ErrNotFound):
 		return err
 	}
-	if r, err = b.find(name); err != nil {
+	r, err := b.find(name)
+	if err != nil {
 		return err
 	}
-	path = b.snapshotPath(r, snapshot)
+	path := b.snapshotPath(r, snapshot)
 	if err = b.join(ctx, name, r); err == nil {
 		err = b.addSnapshot(ctx, r, b.path(name), path)
 	}

@@ -56,7 +56,7 @@ func subvolume(path string) (subvolumeInfo, error) {
 	}
 	return subvolumeInfo{
 		id:       args.id,
-		created:  time.Unix(int64(args.otime.sec), int64(args.otime.nsec)).UTC(),
+		created:  time.Unix(int64(args.otime.sec), int64(args.otime.nsec)).UTC(), //nolint:gosec // a time
 		readOnly: args.flags&rootReadOnly != 0,
 		uuid:     args.uuid,
 		parent:   args.parent,

@@ -56,12 +56,14 @@ type column struct {
 // poolsVar names pools to test instead of those in files: "kind=program=root", with spaces between.
 const poolsVar = "DATASET_POOLS"
 
-// eachColumn runs a test with each backend.
-func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
+// eachColumn runs a test with each backend of a file system: "zfs" or "btrfs".
+func eachColumn(t *testing.T, backend string, run func(t *testing.T, c column)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	for kind, open := range columns() {
-		t.Run(kind, func(t *testing.T) { run(t, open(t)) })
+		if strings.HasPrefix(kind, backend) {
+			t.Run(kind, func(t *testing.T) { run(t, open(t)) })
+		}
 	}
 }
 

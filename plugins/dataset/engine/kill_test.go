@@ -196,7 +196,7 @@ kill -9 $$
 // function that prepares datasets, has the operation interrupted, and then calls it again.
 func eachKilled(t *testing.T, run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool))) {
 	t.Helper()
-	eachColumn(t, func(t *testing.T, c column) {
+	eachColumn(t, "", func(t *testing.T, c column) {
 		if c.outlivesKill {
 			t.Skip("what was killed goes on")
 		}

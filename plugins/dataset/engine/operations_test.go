@@ -536,7 +536,12 @@ var operations = []struct {
 	}},
 }
 
-func TestBackend_Operations(t *testing.T) {
+func TestBackend_BtrfsOperations(t *testing.T) { testOperations(t, "btrfs") }
+
+func TestBackend_ZFSOperations(t *testing.T) { testOperations(t, "zfs") }
+
+func testOperations(t *testing.T, backend string) {
+	t.Helper()
 	methods := reflect.TypeFor[engine.Backend]()
 	for i := range methods.NumMethod() {
 		name := methods.Method(i).Name
@@ -548,7 +553,7 @@ func TestBackend_Operations(t *testing.T) {
 		})
 		must.True(t, has || name == "Users" || name == "Receive", must.Sprint(name, " has no row"))
 	}
-	eachColumn(t, func(t *testing.T, c column) {
+	eachColumn(t, backend, func(t *testing.T, c column) {
 		before := c.list(t)
 		for _, o := range operations {
 			t.Run(o.method+" "+o.does, func(t *testing.T) { o.run(t, c) })

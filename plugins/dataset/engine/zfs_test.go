@@ -23,12 +23,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// What is so with ZFS alone. The pools are those of TestBackend_Operations.
+// What is so with ZFS alone. The pools are those of TestBackend_ZFSOperations.
 func TestZFS_Properties(t *testing.T) {
-	eachColumn(t, func(t *testing.T, c column) {
-		if c.pool.Backend != "zfs" {
-			return
-		}
+	eachColumn(t, "zfs", func(t *testing.T, c column) {
 		for _, row := range []struct {
 			about string
 			run   func(t *testing.T, c zfsColumn)

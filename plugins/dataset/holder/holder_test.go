@@ -54,8 +54,6 @@ func newAgent(t *testing.T, answers map[string]string) (*agent, API) {
 	return a, API{Enabled: true, Address: server.URL}
 }
 
-func (a *agent) set(path, answer string) { a.mu.Lock(); defer a.mu.Unlock(); a.answers[path] = answer }
-
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	answer := a.answers[r.URL.Path]

@@ -4,6 +4,7 @@
 package inuse
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -22,7 +23,7 @@ func (s *scan) maps(dir int) (bool, error) {
 	}
 	defer unix.Close(fd)
 	is, err := s.queryMaps(dir, fd)
-	if err == unix.ENOTTY { // Linux before 6.11
+	if errors.Is(err, unix.ENOTTY) { // Linux before 6.11
 		return s.readMaps(dir)
 	}
 	return is, err

@@ -186,7 +186,8 @@ func TestLoad_TakesRootsFileOnly(t *testing.T) {
 
 const classes = `
 class "fast" {
-  backend = "zfs"  root = "tank/fast"  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from", "snapshots"]
+  backend = "zfs"  root = "tank/fast"
+  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from", "snapshots"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "1GiB"  snapshot_reserve = 20
   properties { compression = "lzjb" atime = "off" }  snapshots = "daily=7"
 }

@@ -210,9 +210,10 @@ func endZFSFuse(dir string) error {
 			if !ending {
 				err = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0)
 			}
-			for err == nil || err == unix.EINTR { // it has many threads, which take their time
+			for err == nil || errors.Is(err, unix.EINTR) { // it has many threads, which take their time
 				var n int
-				if n, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 10_000); n > 0 {
+				fds := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+				if n, err = unix.Poll(fds, 10_000); n > 0 {
 					break
 				} else if err == nil {
 					err = errors.New("it does not end")

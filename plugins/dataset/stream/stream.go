@@ -79,7 +79,7 @@ type frames struct {
 func (f *frames) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		part := p[:min(len(p), maxFrame)]
-		if _, err := f.w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part)))); err != nil {
+		if _, err := f.w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part)))); err != nil { //nolint:gosec // maxFrame
 			return n, err
 		}
 		if _, err := f.w.Write(part); err != nil {

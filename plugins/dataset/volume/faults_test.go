@@ -172,10 +172,8 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	for _, operation := range []string{"create", "delete"} {
 		for i := range moments {
 			r := volume("uid", "1234")
-			path := ""
 			if operation == "delete" {
-				path = n.create(r).Path
-				put(t, path, "a", r.id)
+				put(t, n.create(r).Path, "a", r.id)
 			}
 			r.killed = whole * time.Duration(i+1) / time.Duration(moments)
 			if n.call(operation, r).exit == -1 {
