@@ -109,8 +109,8 @@ func (b *btrfs) save(name string, r *record) error {
 	if err := remove(path + tmpSuffix); err != nil {
 		return err
 	}
-	if err := os.Symlink(string(text), path+tmpSuffix); err != nil {
-		return err
+	if err := unix.Symlink(string(text), path+tmpSuffix); err != nil { // os.Symlink's error has the text in it
+		return &os.PathError{Op: "write the record", Path: path, Err: err}
 	}
 	return os.Rename(path+tmpSuffix, path)
 }

@@ -89,6 +89,18 @@ func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error
 	}
 }
 
+// SweepLocks removes the files of locks that killed processes have left.
+func (e *Engine) SweepLocks() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	files, _ := os.ReadDir(e.Locks)
+	for _, f := range files {
+		if unlock, err := e.Lock(now, f.Name()); err == nil {
+			unlock()
+		}
+	}
+}
+
 // The folders below a root that no namespace can be called.
 const (
 	slotsDir    = ".slots"

@@ -53,8 +53,16 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 	must.ErrorContains(t, err, `dataset "key" is being changed by another process`)
 
+	e.SweepLocks()
+	files, err := os.ReadDir(dir)
+	must.NoError(t, err)
+	must.SliceLen(t, 1, files) // it is held
 	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
+	e.SweepLocks()
+	files, err = os.ReadDir(dir)
+	must.NoError(t, err)
+	must.SliceEmpty(t, files)
 	unlock, err = e.Lock(t.Context(), "key")
 	must.NoError(t, err)
 	unlock()

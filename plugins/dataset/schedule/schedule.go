@@ -81,6 +81,7 @@ func (k *Keeper) Look(ctx context.Context) {
 	engines, err := k.Engines(ctx)
 	k.say("", "the schedule of snapshots can't be kept", err)
 	for class, e := range engines {
+		e.SweepLocks()
 		all, err := e.List(ctx)
 		k.say(class, "the datasets of class "+class+" can't be listed", err)
 		for _, d := range all {
