@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 )
 
 // run runs zfs and returns what it printed.
@@ -22,7 +25,71 @@ func (z *zfs) run(ctx context.Context, args ...string) (string, error) {
 	if err := z.suspended(); err != nil {
 		return "", err
 	}
+	unlock, err := z.alone(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	return z.program.run(ctx, args...)
+}
+
+// stream runs zfs send or receive. It is alone only at its beginning, when it connects: it may
+// take long, and each may wait for the other.
+func (z *zfs) stream(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
+	unlock, err := z.alone(ctx)
+	if err != nil {
+		return err
+	}
+	timer := time.AfterFunc(500*time.Millisecond, unlock)
+	defer func() {
+		if timer.Stop() {
+			unlock()
+		}
+	}()
+	return ours(z.program.pipe(ctx, in, out, args...))
+}
+
+// socketDir is where zfs-fuse listens.
+const socketDir = "/run/zfs"
+
+// alone waits until no other process runs zfs by this package, if it is that of zfs-fuse. Of two that
+// connect at the same time, zfs-fuse 0.7.0 may give the second to both of the threads that it starts,
+// and the first never gets an answer (start_ioctl_thread in cmd_listener.c). Of two mounts at the same
+// time, it may mix up what its threads are told (zfsfuse_newfs in fuse_listener.c).
+func (z *zfs) alone(ctx context.Context) (unlock func(), err error) {
+	if z.open {
+		return func() {}, nil
+	}
+	dir, err := os.Open(socketDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil // zfs-fuse does not run, and zfs will say so
+	}
+	if err != nil {
+		return nil, err
+	}
+	locked := make(chan error, 1)
+	go func() {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		for err == unix.EINTR {
+			err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		}
+		locked <- err
+	}()
+	unlock = func() { _ = dir.Close() }
+	select {
+	case err := <-locked:
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("failed to lock %s: %w", socketDir, err)
+		}
+		return unlock, nil
+	case <-ctx.Done():
+		go func() {
+			<-locked
+			unlock()
+		}()
+		return nil, fmt.Errorf("zfs-fuse is busy with other commands: %w", ctx.Err())
+	}
 }
 
 // messages are the words of zfs that are looked for, where nothing else tells the reason.

@@ -65,17 +65,6 @@ func (z *zfs) mount(ctx context.Context, full, dir string) error {
 	if verify(full, dir) == nil {
 		return nil
 	}
-	if !z.open { // of mounts at the same time zfs-fuse leaves some that nobody serves
-		unlock, err := (&Engine{Locks: LockDir}).Lock(ctx, "zfs-fuse")
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		// now and then the program does not end though it has mounted the dataset, and others wait for it
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-	}
 	if err := makeMountDir(dir); err != nil {
 		return err
 	}

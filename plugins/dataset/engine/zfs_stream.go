@@ -29,7 +29,7 @@ func (z *zfs) Send(ctx context.Context, name, snapshot, since string, w io.Write
 		}
 		args = append(args, "-i", from)
 	}
-	return ours(z.program.pipe(ctx, nil, w, append(args, full)...))
+	return z.stream(ctx, nil, w, append(args, full)...)
 }
 
 // Receive is part of Backend. A dataset that is new comes to its name when it is whole. In
@@ -68,7 +68,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 			full+"@"+string(snapshot)) {
 			return fmt.Errorf("snapshot %s@%s: %w", full, snapshot, ErrExists)
 		}
-		return ours(z.program.pipe(ctx, r, io.Discard, "receive", "-u", full))
+		return z.stream(ctx, r, io.Discard, "receive", "-u", full)
 	}
 	if !errors.Is(err, ErrNotFound) {
 		return err
@@ -85,7 +85,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 			return err
 		}
 	}
-	if err = ours(z.program.pipe(ctx, r, io.Discard, "receive", "-u", part)); err == nil {
+	if err = z.stream(ctx, r, io.Discard, "receive", "-u", part); err == nil {
 		_, err = z.run(ctx, "set", tagProperty+"={}", part)
 	}
 	if err == nil {
