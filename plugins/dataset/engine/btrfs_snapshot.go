@@ -170,6 +170,9 @@ func (s *stage) replace(ctx context.Context, snapshot string, r *record) error {
 	if err := s.b.save(s.name, r); err != nil {
 		return err
 	}
+	if err := os.Mkdir(s.path(replacesFile), 0o700); err != nil {
+		return err
+	}
 	if err := s.exchange(); err != nil {
 		return err
 	}

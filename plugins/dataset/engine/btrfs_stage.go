@@ -28,6 +28,10 @@ type stage struct {
 func (s *stage) path(file string) string { return filepath.Join(s.dir.Name(), file) }
 func (s *stage) data() string            { return s.path("data") }
 
+// replacesFile is on a stage whose subvolume may be one that was at a name, and by whose id the
+// snapshots of that dataset are kept. It sorts after the subvolume, and so is removed after it.
+const replacesFile = "replaces"
+
 // stage returns an empty one for a dataset to be made. ErrExists, ErrForeign.
 func (b *btrfs) stage(ctx context.Context, name string) (*stage, error) {
 	if err := checkName(name); err != nil {
@@ -114,15 +118,16 @@ func (s *stage) place(r *record) error {
 // to its name.
 func (s *stage) clear(ctx context.Context) error {
 	placed := exists(s.b.path(s.name))
+	kept := placed || exists(s.path(replacesFile)) // the name may have been given up since
 	if r, err := s.b.read(s.name); err == nil && !placed && (r.To == "" || r.To == s.name) {
 		if err := s.b.forget(s.name); err != nil {
 			return err
 		}
 	}
-	return s.clearDir(ctx, s.dir.Name(), placed)
+	return s.clearDir(ctx, s.dir.Name(), kept)
 }
 
-func (s *stage) clearDir(ctx context.Context, dir string, placed bool) error {
+func (s *stage) clearDir(ctx context.Context, dir string, kept bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -134,9 +139,9 @@ func (s *stage) clearDir(ctx context.Context, dir string, placed bool) error {
 		case err != nil:
 		case isSubvolume(info):
 			// one that did not get to its name can have snapshots already, those of one that was there are kept
-			err = s.b.condemn(ctx, path, !placed)
+			err = s.b.condemn(ctx, path, !kept)
 		case info.IsDir():
-			if err = s.clearDir(ctx, path, placed); err == nil {
+			if err = s.clearDir(ctx, path, kept); err == nil {
 				err = os.Remove(path)
 			}
 		default:

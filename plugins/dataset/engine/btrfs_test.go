@@ -338,3 +338,26 @@ func TestBtrfs_RootMustBeSafe(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, path, d.Path)
 }
+
+// What a rollback has left is not what has the key of the snapshots any more, wherever the dataset is.
+func TestBtrfs_KeepsTheSnapshotsOfWhatWasDiscardedAfterARollback(t *testing.T) {
+	c := btrfs(t)
+	name, _ := c.volume(t)
+	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+	program := filepath.Join(t.TempDir(), "btrfs")
+	must.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1 $2\" != 'subvolume delete' ] && exec "+
+		c.pool.Program+" \"$@\"\nkill -9 $$\n"), 0o700))
+	killed, err := engine.Open(c.pool.Backend, program, c.pool.Root)
+	must.NoError(t, err)
+	must.NoError(t, killed.Rollback(t.Context(), name, "s", false))
+
+	must.NoError(t, c.Rename(t.Context(), name, ".trash/x"))
+	must.NoError(t, c.Check(t.Context())) // removes what the rollback has left
+	trash := c.list(t)
+	must.SliceLen(t, 1, trash)
+	snapshots, err := c.Snapshots(t.Context(), trash[0])
+	must.NoError(t, err)
+	must.SliceLen(t, 1, snapshots)
+	must.NoError(t, c.Destroy(t.Context(), trash[0]))
+	c.nothingLeft(t)
+}
