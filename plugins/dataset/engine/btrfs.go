@@ -191,7 +191,14 @@ func (b *btrfs) find(name string) (*record, error) {
 		return nil, err
 	}
 	b.settle(name)
-	return b.load(name)
+	r, err := b.load(name)
+	if errors.Is(err, ErrForeign) { // its record may be where it was moved from, which names brings to it
+		if _, err := b.names(); err != nil {
+			return nil, err
+		}
+		return b.load(name)
+	}
+	return r, err
 }
 
 // Create is part of Backend.

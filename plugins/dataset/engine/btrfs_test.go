@@ -361,3 +361,18 @@ func TestBtrfs_KeepsTheSnapshotsOfWhatWasDiscardedAfterARollback(t *testing.T) {
 	must.NoError(t, c.Destroy(t.Context(), trash[0]))
 	c.nothingLeft(t)
 }
+
+// A process that was killed between the two renames of a move leaves the record behind.
+func TestBtrfs_FindsWhatWasHalfRenamedByItsNewName(t *testing.T) {
+	c := btrfs(t)
+	from, _ := c.volume(t)
+	to := c.name()
+	must.NoError(t, c.Rename(t.Context(), from, to))
+	root := c.pool.Root
+	must.NoError(t, os.Rename(filepath.Join(root, to+".json"), filepath.Join(root, from+".json")))
+	d, err := c.Get(t.Context(), to)
+	must.NoError(t, err)
+	must.EqOp(t, 64*mib, d.Limits.Data)
+	must.NoError(t, c.Destroy(t.Context(), to))
+	c.nothingLeft(t)
+}
