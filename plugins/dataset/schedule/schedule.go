@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -215,11 +214,10 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset)
 
 // sweep removes what a process that was killed has left. A process that lives has the lock.
 func sweep(ctx context.Context, e *engine.Engine, d engine.Dataset) error {
-	_, id, _ := strings.Cut(d.Name, "/")
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	brief, done := context.WithTimeout(ctx, 50*time.Millisecond)
-	unlock, err := e.Lock(brief, id)
+	unlock, err := e.Lock(brief, engine.NewLock(d.Name))
 	done()
 	if err != nil {
 		return nil //nolint:nilerr // it is in the works

@@ -222,3 +222,21 @@ func TestKeeper_EndsWithItsContext(t *testing.T) {
 	}}
 	k.Run(ctx)
 }
+
+// What ZFS is receiving has a name of its own until it is whole, and the lock is that of the volume.
+func TestKeeper_LeavesWhatIsBeingReceived(t *testing.T) {
+	w := newWorld(t, "", engine.Limits{Data: 64 << 20})
+	id := "1c7c3b8e-7d7c-4a43-9d1f-f3a2a3d4c5e6"
+	part := engine.NewName(id + ".part")
+	_, err := w.engine.Create(t.Context(), part, engine.Spec{Limits: engine.Limits{Data: 64 << 20}})
+	must.NoError(t, err)
+	unlock, err := w.engine.Lock(t.Context(), id)
+	must.NoError(t, err)
+	w.after(time.Minute)
+	_, err = w.engine.Get(t.Context(), part)
+	unlock()
+	must.NoError(t, err)
+	w.after(time.Minute) // of one that was killed
+	_, err = w.engine.Get(t.Context(), part)
+	must.ErrorIs(t, err, engine.ErrNotFound)
+}
