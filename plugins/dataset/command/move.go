@@ -426,18 +426,27 @@ func (m *move) sendAfter(ctx context.Context, there received, what string) (sent
 	return sent{count.n, took}, m.volume.pruneMoves(ctx, name)
 }
 
+// madeByMove reports whether a snapshot is one of a move, and not one that a person has called so.
+func madeByMove(name string) bool {
+	at, ok := strings.CutPrefix(name, movePrefix)
+	_, err := time.Parse(stampForm, at)
+	return ok && err == nil
+}
+
 // pruneMoves removes the snapshots that a move has made, except for the one that the next
 // part begins with.
 func (f found) pruneMoves(ctx context.Context, except string) error {
-	if !strings.HasPrefix(except, movePrefix) {
-		return nil
+	unlock, err := f.lock(ctx, f.id())
+	if err != nil {
+		return err
 	}
+	defer unlock()
 	all, err := f.engine.Snapshots(ctx, f.Name)
 	if err != nil {
 		return err
 	}
 	for _, s := range all {
-		if strings.HasPrefix(s.Name, movePrefix) && s.Name != except {
+		if madeByMove(s.Name) && s.Name != except {
 			if err := f.engine.DestroySnapshot(ctx, f.Name, s.Name); err != nil && !errors.Is(err, engine.ErrHasClones) {
 				return err
 			}

@@ -78,6 +78,7 @@ func moved(t *testing.T, n *node) {
 	v := c.create("data")
 	v.fill("a", 3*mib)
 	n.does("snapshot", "data", "mine")
+	n.does("snapshot", "data", "move-mine")
 	v.put("b", "text")
 	sum := v.sum()
 	got := n.does(c.args()...)
@@ -85,8 +86,9 @@ func moved(t *testing.T, n *node) {
 	must.EqOp(t, sum, there.sum())
 	must.Eq(t, map[string][]string{"default/" + there.id: {}}, c.to.all())
 	must.StrContains(t, got.stderr, "Volume default/data ("+there.id+") is on node")
-	for name := range n.all() {
+	for name, snapshots := range n.all() {
 		must.True(t, engine.InTrash(name), must.Sprint(name))
+		must.SliceContainsSubset(t, snapshots, []string{"mine", "move-mine"})
 		d, err := n.engine().Get(t.Context(), name)
 		must.NoError(t, err)
 		must.NotEq(t, "", d.Tags[engine.Expires])

@@ -53,8 +53,11 @@ removed by a schedule: "-remove" does it. There "before-*" names all that begin 
 	},
 }
 
+// stampForm is the form of the time in the name of a snapshot, in UTC.
+const stampForm = "20060102T150405.000Z"
+
 // stamped is a name that no snapshot has yet, with the time.
-func stamped(prefix string) string { return prefix + time.Now().UTC().Format("20060102T150405.000Z") }
+func stamped(prefix string) string { return prefix + time.Now().UTC().Format(stampForm) }
 
 // snapshot makes one for a person, or for a stream. The caller holds the lock.
 func (f found) snapshot(ctx context.Context, name string) error {
