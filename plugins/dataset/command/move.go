@@ -239,7 +239,17 @@ func (m *move) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.volume.engine.Tag(ctx, m.volume.Name, engine.Tags{engine.Moving: string(text)})
+	return m.tag(ctx, engine.Tags{engine.Moving: string(text)})
+}
+
+// tag sets tags of the dataset here under its lock, as whatever else changes it has it too.
+func (m *move) tag(ctx context.Context, tags engine.Tags) error {
+	unlock, err := m.volume.lock(ctx, m.volume.id())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return m.volume.engine.Tag(ctx, m.volume.Name, tags)
 }
 
 // take sends the volume while it can be used, stops what uses it, and puts it where no task
@@ -496,7 +506,7 @@ func (m *move) finish(ctx context.Context, there *api.HostVolume) error {
 	if err := m.remote.removeSnapshots(ctx, there.ID, movePrefix+"*"); err != nil {
 		m.say("Snapshots of the move stay on node %s, where they are of no use: %v", m.node.Name, err)
 	}
-	if err := m.volume.engine.Tag(ctx, m.volume.Name, tags); err != nil {
+	if err := m.tag(ctx, tags); err != nil {
 		return err
 	}
 	m.say("What it was here is in the trash %s.", until)
