@@ -98,9 +98,9 @@ func (m *move) run(ctx context.Context, volume, node string) (err error) {
 	if m.volume.Name == "" {
 		return m.arrived(ctx, volume)
 	}
-	unlock, err := m.volume.lock(ctx, "move-"+m.volume.id())
+	unlock, err := m.volume.lockMove(ctx)
 	if err != nil {
-		return fmt.Errorf("volume %s is being moved by another process: %w", m.volume, err)
+		return err
 	}
 	defer unlock()
 	if err := m.prepare(ctx); err != nil {
@@ -117,6 +117,9 @@ func (m *move) run(ctx context.Context, volume, node string) (err error) {
 			}
 		}
 		at("taken")
+		if err := m.volume.unused(ctx); err != nil { // one that had found it just before, on btrfs
+			return err
+		}
 		if _, err := m.send(ctx, "the last part"); err != nil {
 			return err
 		}
@@ -127,6 +130,14 @@ func (m *move) run(ctx context.Context, volume, node string) (err error) {
 		at("created")
 	}
 	return m.finish(ctx, there)
+}
+
+// lockMove keeps others from moving a volume, or from taking one that is being moved out of the trash.
+func (f found) lockMove(ctx context.Context) (unlock func(), err error) {
+	if unlock, err = f.lock(ctx, "move-"+f.id()); err != nil {
+		return nil, fmt.Errorf("volume %s is being moved by another process: %w", f, err)
+	}
+	return unlock, nil
 }
 
 // find looks for the dataset here: the volume, or what an unfinished move has of it.

@@ -4,6 +4,8 @@
 package command
 
 import (
+	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,6 +185,12 @@ func movedInParts(t *testing.T, n *node) {
 	must.MapLen(t, 1, n.all())
 }
 
+// restoring is "trash restore data" in this process.
+func (n *node) restoring(ctx context.Context) error {
+	s := &session{out: io.Discard, err: io.Discard}
+	return trashCommand.with(ctx, s, []string{"restore", "data", "-file", n.file()})
+}
+
 func movedBack(t *testing.T, n *node) {
 	c := n.cluster()
 	v := c.create("data")
@@ -195,6 +203,22 @@ func movedBack(t *testing.T, n *node) {
 	must.ErrorContains(t, v.call("create"), "is gone") // an agent that starts has no empty volume instead
 	must.StrContains(t, n.run("doctor").stdout, "to another node has not ended")
 	n.refuses("is being moved", "trash", "empty", "data")
+	unlock, err := n.engine().Lock(t.Context(), "move-"+v.id) // the move has begun again
+	must.NoError(t, err)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	must.ErrorContains(t, n.restoring(short), "is being moved")
+	unlock()
+	if n.pool.Backend == "btrfs" { // a task that had found the volume just before
+		for name := range n.all() {
+			task := exec.Command("sleep", testsupport.Mark())
+			task.Dir = filepath.Join(n.pool.Root, name)
+			must.NoError(t, task.Start())
+			n.refuses("(sleep)", c.args()...)
+			must.NoError(t, task.Process.Kill())
+			_ = task.Wait()
+		}
+	}
 	n.does("trash", "restore", "data")
 	must.NoError(t, v.call("create"))
 	v.has("a", "text")

@@ -108,15 +108,23 @@ func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 		return fmt.Errorf("%s was the scratch of a task, and no task can have it again: copy its files from %s",
 			trashName(d), d.Path)
 	}
-	if d.Tags[engine.Moving] != "" {
-		inPlace = true
+	unlock, err := d.lockMove(ctx)
+	if err != nil {
+		return err
 	}
+	defer unlock()
 	for _, key := range []string{engine.TrashLock(d.Name), d.id()} {
 		unlock, err := d.lock(ctx, key)
 		if err != nil {
 			return err
 		}
 		defer unlock()
+	}
+	if d.Dataset, err = d.engine.Get(ctx, d.Name); err != nil { // a move may have ended meanwhile
+		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
+	}
+	if d.Tags[engine.Moving] != "" {
+		inPlace = true
 	}
 	to, key := engine.ReceivedName(d.id()), rand.Text()
 	tags := engine.Tags{engine.Trashed: "", engine.Expires: "", engine.From: "", engine.Moving: "", engine.Adopt: key}
