@@ -35,13 +35,12 @@ type differs struct {
 	clonesAlone  bool // nothing holds what a clone was made of
 	mounts       bool // a dataset has a mount point, and a new one after each Rename
 	keepsChanges bool // a dataset that was changed since its snapshot can't be continued by a stream
-	outlivesKill bool // a program that was killed keeps the file system busy with what it had asked for
 }
 
 var differences = map[string]differs{
 	"btrfs":    {keepsLater: true, clonesAlone: true},
 	"zfs":      {mounts: true, keepsChanges: true},
-	"zfs-fuse": {mounts: true, keepsChanges: true, outlivesKill: true},
+	"zfs-fuse": {mounts: true, keepsChanges: true},
 }
 
 // column is a backend on a pool.
