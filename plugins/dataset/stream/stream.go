@@ -3,8 +3,7 @@
 
 // Package stream is the form in which a snapshot travels to another node: a line of JSON that
 // says what it is, and the file system's own stream in frames, so that a stream that ends too
-// early is never taken for a whole one. (A stream of btrfs may be cut between two of its
-// commands, and btrfs takes the rest for all of it.)
+// early is never taken for a whole one, whatever the file system's program would say of it.
 package stream
 
 import (
