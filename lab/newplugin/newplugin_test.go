@@ -18,8 +18,8 @@ func checkout(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
 	for _, part := range []string{
-		"go.work", "go.mod", "internal", "plugins/exec-lite", "plugins/python/go.mod", "plugins/usb/go.mod",
-		"lab/go.mod", "lab/build", "docs",
+		"go.work", "go.mod", "internal", "plugins/exec-lite", "plugins/dataset/go.mod", "plugins/python/go.mod",
+		"plugins/usb/go.mod", "lab/go.mod", "lab/build", "docs",
 	} {
 		to := filepath.Join(root, part)
 		must.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
