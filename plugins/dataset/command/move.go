@@ -344,7 +344,16 @@ func (m *move) stop(ctx context.Context, old *api.HostVolume) error {
 	if err != nil {
 		return err
 	}
+	var running []string // one that somebody has stopped, and that is ending, is not started again
 	for _, job := range users.jobs() {
+		stopped, err := m.nomad.stopped(ctx, job)
+		if err != nil {
+			return err
+		}
+		if stopped {
+			continue
+		}
+		running = append(running, job)
 		if !slices.Contains(m.plan.Jobs, job) {
 			m.plan.Jobs = append(m.plan.Jobs, job)
 		}
@@ -352,7 +361,7 @@ func (m *move) stop(ctx context.Context, old *api.HostVolume) error {
 	if err := m.save(ctx); err != nil {
 		return err
 	}
-	for _, job := range users.jobs() {
+	for _, job := range running {
 		if err := m.nomad.stop(ctx, job); err != nil {
 			return err
 		}

@@ -28,6 +28,7 @@ var moves = cases{
 	"takes a volume to another node":         moved,
 	"is refused before anything is changed":  unmoved,
 	"takes a job with it, which runs so far": movedLive,
+	"leaves a job stopped that was stopped":  movedAfterStop,
 	"goes on where it was killed":            movedInParts,
 	"can be taken back":                      movedBack,
 }
@@ -165,6 +166,17 @@ func movedLive(t *testing.T, n *node) {
 	must.True(t, strings.HasSuffix(log, "\nend\n"), must.Sprint(log))
 }
 
+func movedAfterStop(t *testing.T, n *node) {
+	c := n.cluster()
+	v := c.create("data")
+	v.put("a", "text")
+	job := &api.Job{ID: new("web"), Stop: new(true), JobModifyIndex: new(uint64(1)), Version: new(uint64(0))}
+	c.jobs["web"], c.claims["data"], c.ending = job, "web", 6
+	n.does(c.args("-live")...)
+	must.True(t, *c.jobs["web"].Stop)
+	c.arrived().has("a", "text")
+}
+
 func movedInParts(t *testing.T, n *node) {
 	c := n.cluster()
 	v := c.create("data")
@@ -214,9 +226,11 @@ func movedBack(t *testing.T, n *node) {
 			task := exec.Command("sleep", testsupport.Mark())
 			task.Dir = filepath.Join(n.pool.Root, name)
 			must.NoError(t, task.Start())
-			n.refuses("(sleep)", c.args()...)
+			got := n.run(c.args()...)
 			must.NoError(t, task.Process.Kill())
 			_ = task.Wait()
+			must.StrContains(t, got.stderr, "(sleep)")
+			must.One(t, got.code)
 		}
 	}
 	n.does("trash", "restore", "data")

@@ -136,6 +136,19 @@ func (u users) jobs() (jobs []string) {
 	return jobs
 }
 
+// stopped reports whether a job was stopped, or purged.
+func (n *nomad) stopped(ctx context.Context, name string) (bool, error) {
+	namespace, id, _ := strings.Cut(name, "/")
+	job, _, err := n.Jobs().Info(id, read(ctx, namespace))
+	if absent(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("job %s can't be looked at: %w", name, err)
+	}
+	return job.Stop != nil && *job.Stop, nil
+}
+
 // stop stops a job. One that is the child of another can't be started again.
 func (n *nomad) stop(ctx context.Context, name string) error {
 	namespace, id, _ := strings.Cut(name, "/")

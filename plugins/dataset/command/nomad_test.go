@@ -27,6 +27,7 @@ type fakeNomad struct {
 	volumes map[string]*api.HostVolume
 	jobs    map[string]*api.Job
 	claims  map[string]string // the job of a volume's name; it uses the volume while it is not stopped
+	ending  int               // how many looks a job that is stopped still uses it
 	creates int
 	stopped func() // what the job does then; may be nil
 }
@@ -101,7 +102,8 @@ func (f *fakeNomad) get(r *http.Request) (any, int) {
 		return nil, 404
 	}
 	v.Allocations = nil
-	if job := f.jobs[f.claims[v.Name]]; job != nil && !*job.Stop {
+	if job := f.jobs[f.claims[v.Name]]; job != nil && (!*job.Stop || f.ending > 0) {
+		f.ending--
 		v.Allocations = []*api.AllocationListStub{{ID: uuid.NewString(), JobID: *job.ID, Namespace: "default"}}
 	}
 	return v, 200
