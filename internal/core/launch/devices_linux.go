@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -130,7 +131,16 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 		}
 	}
 	all = slices.DeleteFunc(all, func(g exposed) bool { return g.device && g.source == g.target })
-	slices.SortStableFunc(all, func(a, b exposed) int { return strings.Compare(a.target, b.target) })
+	// what is in the task's directory comes first: a copy of a directory above has it then
+	elsewhere := func(g exposed) int {
+		if c.TaskDir != "" && below(g.target, c.TaskDir) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b exposed) int {
+		return cmp.Or(cmp.Compare(elsewhere(a), elsewhere(b)), strings.Compare(a.target, b.target))
+	})
 	for i := range all {
 		g := &all[i]
 		g.create = below(g.target, "/dev")

@@ -289,6 +289,9 @@ func (g *exposed) attach(fd int) *Error {
 	}
 	if g.volume {
 		more |= unix.MS_NOSUID
+		if !below(g.source, "/dev") { // what other tasks leave in a volume is no device
+			more |= unix.MS_NODEV
+		}
 	}
 	e = bind(fdPath(g.file), stage, recursive)
 	if e == 0 && more != 0 {

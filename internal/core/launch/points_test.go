@@ -178,10 +178,10 @@ func TestVolumes_HaveWhatTheirModeSays(t *testing.T) {
 		mount task.Mount
 		want  string
 	}{
-		{"private", task.Mount{Volume: true}, "rw,nosuid,relatime -\n/outrider/sub/*\n"},
-		{"read-only", task.Mount{Volume: true, ReadOnly: true}, "ro,nosuid,relatime -\n/outrider/sub/*\n"},
+		{"private", task.Mount{Volume: true}, "rw,nosuid,nodev,relatime -\n/outrider/sub/*\n"},
+		{"read-only", task.Mount{Volume: true, ReadOnly: true}, "ro,nosuid,nodev,relatime -\n/outrider/sub/*\n"},
 		{"host-to-task", task.Mount{Volume: true, HostToTask: true},
-			"rw,nosuid,relatime master\n/outrider/sub/mounted\n"},
+			"rw,nosuid,nodev,relatime master\n/outrider/sub/mounted\n"},
 		{"a device plugin's", task.Mount{}, "rw,relatime master\n/outrider/sub/*\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

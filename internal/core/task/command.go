@@ -89,7 +89,8 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 
 	// Volume is set where the author of a job has chosen Target: then no link is
-	// followed to it. A set-user-ID bit has no effect in a volume.
+	// followed to it. A set-user-ID bit has no effect in a volume, and device nodes can't
+	// be opened in one that is not below /dev.
 	Volume bool `json:"volume,omitempty"`
 
 	// HostToTask: what is mounted in Source, now and later, is there too.
