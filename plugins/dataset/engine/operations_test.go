@@ -602,7 +602,18 @@ func foreign(t *testing.T, c column) (name string) {
 		path := filepath.Join(c.pool.Root, name)
 		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o711))
 		run(t, c.pool.Program, "subvolume", "create", path)
-		t.Cleanup(func() { run(t, c.pool.Program, "subvolume", "delete", path) })
+		id := strings.TrimSpace(run(t, c.pool.Program, "inspect-internal", "rootid", path))
+		t.Cleanup(func() {
+			run(t, c.pool.Program, "subvolume", "delete", path)
+			testsupport.Within(t, time.Minute, func() error {
+				run(t, c.pool.Program, "filesystem", "sync", c.pool.Root) // it wakes the kernel's cleaner
+				out, err := exec.Command(c.pool.Program, "qgroup", "destroy", "0/"+id, c.pool.Root).CombinedOutput()
+				if strings.Contains(run(t, c.pool.Program, "qgroup", "show", c.pool.Root), "0/"+id+" ") {
+					return fmt.Errorf("the qgroup is still there: %w: %s", err, out)
+				}
+				return nil // Linux 6.10 and later remove it by themselves
+			})
+		})
 		return name
 	}
 	run(t, c.pool.Program, "create", "-p", "-o", "mountpoint=none", c.pool.Root+"/"+name)
