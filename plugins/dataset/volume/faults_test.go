@@ -264,7 +264,9 @@ var unusable = map[string]map[string]fault{
 		"read-only": {[]string{"mount", "-o", "remount,ro", "POOL"}, []string{"mount", "-o", "remount,rw", "POOL"}},
 	},
 	"zfs-fuse": {
-		"exported":  {[]string{"zpool", "export", "POOL"}, []string{"zpool", "import", "-d", "DIR", "POOL"}},
+		"exported": {
+			[]string{"zpool", "export", "POOL"}, []string{"zpool", "import", "-o", "cachefile=none", "-d", "DIR", "POOL"},
+		},
 		"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
 	},
 }
