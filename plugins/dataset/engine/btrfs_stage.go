@@ -230,7 +230,7 @@ func (b *btrfs) bury(ctx context.Context, gone string, r *record) error {
 }
 
 // sweep removes what processes that were killed have left below .new, and the records of what
-// is deleted now.
+// is deleted now. What a process uses stays for a later sweep, and is no error.
 func (b *btrfs) sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(b.path(newDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -258,7 +258,7 @@ func (b *btrfs) sweep(ctx context.Context) error {
 		if err == nil {
 			err = b.bury(ctx, name, r)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrInUse) {
 			return b.failed("destroy", name, err)
 		}
 	}

@@ -339,17 +339,23 @@ func TestBtrfs_RootMustBeSafe(t *testing.T) {
 	must.Eq(t, path, d.Path)
 }
 
+// deletesNothing is an engine as of a process that is killed before it deletes a subvolume.
+func (c column) deletesNothing(t *testing.T) *engine.Engine {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "btrfs")
+	must.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1 $2\" != 'subvolume delete' ] && exec "+
+		c.pool.Program+" \"$@\"\nkill -9 $$\n"), 0o700))
+	e, err := engine.Open(c.pool.Backend, program, c.pool.Root)
+	must.NoError(t, err)
+	return e
+}
+
 // What a rollback has left is not what has the key of the snapshots any more, wherever the dataset is.
 func TestBtrfs_KeepsTheSnapshotsOfWhatWasDiscardedAfterARollback(t *testing.T) {
 	c := btrfs(t)
 	name, _ := c.volume(t)
 	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
-	program := filepath.Join(t.TempDir(), "btrfs")
-	must.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1 $2\" != 'subvolume delete' ] && exec "+
-		c.pool.Program+" \"$@\"\nkill -9 $$\n"), 0o700))
-	killed, err := engine.Open(c.pool.Backend, program, c.pool.Root)
-	must.NoError(t, err)
-	must.NoError(t, killed.Rollback(t.Context(), name, "s", false))
+	must.NoError(t, c.deletesNothing(t).Rollback(t.Context(), name, "s", false))
 
 	must.NoError(t, c.Rename(t.Context(), name, ".trash/x"))
 	must.NoError(t, c.Check(t.Context())) // removes what the rollback has left
@@ -374,5 +380,26 @@ func TestBtrfs_FindsWhatWasHalfRenamedByItsNewName(t *testing.T) {
 	must.NoError(t, err)
 	must.EqOp(t, 64*mib, d.Limits.Data)
 	must.NoError(t, c.Destroy(t.Context(), to))
+	c.nothingLeft(t)
+}
+
+// What was left of a destroy stays while a process uses it, and hinders nothing else.
+func TestBtrfs_SweepGoesOnAfterWhatIsInUse(t *testing.T) {
+	c := btrfs(t)
+	one, _ := c.volume(t)
+	other, _ := c.volume(t)
+	for _, name := range []string{one, other} {
+		must.Error(t, c.deletesNothing(t).Destroy(t.Context(), name))
+	}
+	left, err := filepath.Glob(filepath.Join(c.pool.Root, ".new/.gone.*/file"))
+	must.NoError(t, err)
+	must.SliceLen(t, 2, left)
+	user, err := os.Open(left[0]) // the first that is looked at
+	must.NoError(t, err)
+	must.NoError(t, c.Check(t.Context()))
+	must.FileExists(t, left[0])
+	must.FileNotExists(t, left[1])
+	must.NoError(t, user.Close())
+	must.NoError(t, c.Check(t.Context()))
 	c.nothingLeft(t)
 }
