@@ -312,6 +312,15 @@ func (b *btrfs) unused(ctx context.Context, paths ...string) error {
 	return nil
 }
 
+// unusedWithin is unused for a subvolume and those in it.
+func (b *btrfs) unusedWithin(ctx context.Context, path string) error {
+	paths, err := within(path)
+	if err != nil {
+		return err
+	}
+	return b.unused(ctx, paths...)
+}
+
 // Destroy is part of Backend. No clone depends on a dataset of btrfs.
 func (b *btrfs) Destroy(ctx context.Context, name string) error {
 	r, err := b.find(name)
@@ -342,17 +351,23 @@ func (b *btrfs) Destroy(ctx context.Context, name string) error {
 
 // all returns the paths of all subvolumes of a dataset, its own first.
 func (b *btrfs) all(name string, r *record) ([]string, error) {
-	paths := []string{b.path(name)}
-	inside, err := nested(b.path(name))
-	for _, n := range inside {
-		paths = append(paths, n.path)
-	}
+	paths, err := within(b.path(name))
 	if err != nil {
 		return nil, err
 	}
 	snapshots, err := b.snapshotNames(r)
 	for _, s := range snapshots {
 		paths = append(paths, b.snapshotPath(r, s))
+	}
+	return paths, err
+}
+
+// within returns the paths of a subvolume and of those in it, its own first.
+func within(path string) ([]string, error) {
+	inside, err := nested(path)
+	paths := []string{path}
+	for _, n := range inside {
+		paths = append(paths, n.path)
 	}
 	return paths, err
 }

@@ -138,8 +138,13 @@ func (s *stage) clearDir(ctx context.Context, dir string, kept bool) error {
 		switch {
 		case err != nil:
 		case isSubvolume(info):
-			// one that did not get to its name can have snapshots already, those of one that was there are kept
-			err = s.b.condemn(ctx, path, !kept)
+			if exists(s.path(replacesFile)) { // it may have been at the name, and have users
+				err = s.b.unusedWithin(ctx, path)
+			}
+			if err == nil {
+				// one that did not get to its name can have snapshots already, those of one that was there are kept
+				err = s.b.condemn(ctx, path, !kept)
+			}
 		case info.IsDir():
 			if err = s.clearDir(ctx, path, kept); err == nil {
 				err = os.Remove(path)
@@ -167,8 +172,8 @@ const gonePrefix = newDir + "/.gone."
 
 func goneName(id uint64) string { return gonePrefix + strconv.FormatUint(id, 10) }
 
-// condemn deletes a subvolume where it is, if nobody uses it, and its snapshots on demand. A
-// read-only one can't be moved.
+// condemn deletes a subvolume where it is, and its snapshots on demand. The caller has seen that
+// nobody uses it. A read-only one can't be moved.
 func (b *btrfs) condemn(ctx context.Context, path string, snapshots bool) error {
 	s, err := subvolume(path)
 	if err != nil {

@@ -403,3 +403,24 @@ func TestBtrfs_SweepGoesOnAfterWhatIsInUse(t *testing.T) {
 	must.NoError(t, c.Check(t.Context()))
 	c.nothingLeft(t)
 }
+
+// A rollback that is killed after the exchange has left a dataset that may have a user still.
+func TestBtrfs_SweepLeavesWhatWasReplacedToItsUsers(t *testing.T) {
+	c := btrfs(t)
+	name, _ := c.volume(t)
+	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+	must.NoError(t, c.deletesNothing(t).Rollback(t.Context(), name, "s", false))
+	left, err := filepath.Glob(filepath.Join(c.pool.Root, ".new/.*/data/file"))
+	must.NoError(t, err)
+	must.SliceLen(t, 1, left)
+	user, err := os.Open(left[0])
+	must.NoError(t, err)
+	must.NoError(t, c.Check(t.Context()))
+	must.FileExists(t, left[0])
+	must.ErrorIs(t, c.Rollback(t.Context(), name, "s", false), engine.ErrInUse)
+	must.NoError(t, user.Close())
+	must.NoError(t, c.Check(t.Context()))
+	must.FileNotExists(t, left[0])
+	must.NoError(t, c.Destroy(t.Context(), name))
+	c.nothingLeft(t)
+}
