@@ -18,14 +18,14 @@ import (
 )
 
 // remains is about the datasets of every class. With volumes or slots among them the plugin is
-// in use: an agent that starts without it drops the volumes.
+// in use: an agent that starts without it drops the volumes. So it is when that is not known.
 func remains(c slot.Config) (what []string, inUse error) {
 	f, err := policy.Load(c.File)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return []string{"Whether datasets stay is not known: " + err.Error()}, nil
+		return []string{"Whether datasets stay is not known: " + err.Error()}, unknown(err)
 	}
 	used := 0
 	for _, class := range slices.Sorted(maps.Keys(f.Classes)) {
@@ -34,6 +34,7 @@ func remains(c slot.Config) (what []string, inUse error) {
 		cancel()
 		if err != nil {
 			what = append(what, fmt.Sprintf("Whether datasets of class %q stay is not known: %v", class, err))
+			inUse = unknown(fmt.Errorf("class %q: %w", class, err))
 			continue
 		}
 		if len(list) == 0 {
@@ -56,6 +57,11 @@ func remains(c slot.Config) (what []string, inUse error) {
 			"stop the jobs and delete the volumes (nomad volume delete -type host)", used)
 	}
 	return what, inUse
+}
+
+func unknown(err error) error {
+	return fmt.Errorf("whether there are volumes or slots is not known, and an agent that starts without the plugin "+
+		"drops its volumes: %w", err)
 }
 
 func datasets(ctx context.Context, f *policy.File, class string) ([]engine.Dataset, error) {
