@@ -249,8 +249,9 @@ func (z *zfs) makeParent(ctx context.Context, full string) error {
 	return nil
 }
 
-// reserved properties are the engine's, or would lead out of the root.
-var reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
+// Reserved are the properties of ZFS that are the engine's, or would lead out of the root. No Spec
+// may have them.
+var Reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
 
 // options for the creation of a dataset.
 func (s Spec) options(dir string) ([]string, error) {
@@ -260,7 +261,7 @@ func (s Spec) options(dir string) ([]string, error) {
 	}
 	maps.Copy(set, s.limits())
 	for property, value := range s.Properties {
-		if slices.Contains(reserved, property) || strings.ContainsAny(property, ":=@ ") {
+		if slices.Contains(Reserved, property) || strings.ContainsAny(property, ":=@ ") {
 			return nil, fmt.Errorf("the property %q of a dataset is not for you to set", property)
 		}
 		set[property] = value

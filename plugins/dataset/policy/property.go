@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
 // parameters are what a volume may have besides class where its class allows it.
@@ -27,9 +29,8 @@ var (
 	btrfsCompression = regexp.MustCompile(`^(none|zlib|lzo|zstd)$`)
 )
 
-// ownProperties are set by the plugin, or would undo what it sets.
-var ownProperties = []string{"mountpoint", "canmount", "quota", "refquota", "reservation", "refreservation",
-	"readonly", "zoned"}
+// ownProperties are refused by the engine, or would undo what the plugin promises of a volume.
+var ownProperties = append(slices.Clone(engine.Reserved), "reservation", "refreservation", "readonly")
 
 // checkProperty checks one property of the file system.
 func (c Class) checkProperty(name, value string) error {
@@ -52,7 +53,7 @@ func (c Class) checkProperty(name, value string) error {
 	case !zfsProperty.MatchString(name) || strings.HasPrefix(name, "outrider:"):
 		return fmt.Errorf("%q is not the name of a property: use those of zfs, such as atime", name)
 	case slices.Contains(ownProperties, name):
-		return fmt.Errorf("%q is set by the plugin: leave it out", name)
+		return fmt.Errorf("%q is for the plugin alone to set: leave it out", name)
 	case value == "" || strings.ContainsFunc(value, unprintable):
 		return fmt.Errorf("%q has the value %q, which is empty or can't be printed", name, value)
 	}
