@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -79,6 +80,8 @@ func (k *Keeper) start() {
 func (k *Keeper) Look(ctx context.Context) {
 	engines, err := k.Engines(ctx)
 	k.say("", "the schedule of snapshots can't be kept", err)
+	now := k.now() // what is over says nothing any more, as of a volume that is gone
+	maps.DeleteFunc(k.looked, func(_ string, until time.Time) bool { return !now.Before(until) })
 	for class, e := range engines {
 		e.SweepLocks()
 		all, err := e.List(ctx)

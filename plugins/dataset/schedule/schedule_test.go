@@ -109,6 +109,15 @@ func TestKeeper_KeepsTheSchedule(t *testing.T) {
 	must.EqOp(t, 4, w.count("hourly"))
 }
 
+func TestKeeper_ForgetsVolumesThatAreGone(t *testing.T) {
+	w := newWorld(t, "hourly=3", engine.Limits{Data: 64 << 20})
+	w.after(0)
+	must.MapLen(t, 1, w.looked)
+	must.NoError(t, w.engine.Destroy(t.Context(), volume))
+	w.after(2 * time.Hour)
+	must.MapEmpty(t, w.looked)
+}
+
 // cloned is a file system on which a snapshot has clones.
 type cloned struct {
 	engine.Backend
