@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -36,6 +37,8 @@ func (c *call) delete(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
+	case rec == nil && fileErr != nil && !errors.Is(fileErr, fs.ErrNotExist):
+		return fmt.Errorf("volume %s has no record, and where its dataset would be is not known: %w", c.ID, fileErr)
 	case rec == nil:
 		if rec = c.lost(f); rec == nil {
 			return nil

@@ -328,6 +328,10 @@ func identified(t *testing.T, n *node) {
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
 	has(t, n.create(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
+	n.write("class {") // so nothing says where the dataset is
+	must.NoError(t, os.Mkdir(filepath.Join(n.volumes, ".outrider"), 0o700))
+	n.refused("delete", v, "is not valid")
+	n.file("")
 	n.delete(v)
 	must.SliceLen(t, 1, n.inTrash())
 
