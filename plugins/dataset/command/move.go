@@ -35,7 +35,7 @@ volume. NODE is a node's name or id; its host is reached with ssh, as root.`,
 		f.BoolVar(&m.live, "live", false, "stop the jobs that use the volume, and start them again afterwards")
 		f.StringVar(&m.class, "class", "", "the class on the other node; by default the same as here")
 		f.StringVar(&m.remote.host, "host", "", "the other node's host for ssh; by default its address in Nomad")
-		f.StringVar(&m.remote.shell, "e", "ssh", "the remote shell with its options, as rsync has it")
+		f.StringVar(&m.remote.shell, "e", usualShell, "the remote shell with its options, as rsync has it")
 		f.StringVar(&m.remote.file, "remote-file", "", "the operator's file there; by default "+policy.Path)
 		f.StringVar(&m.remote.program, "program", "", "the plugin's binary on the other host; by default its path is as here")
 		f.StringVar(&m.address, "address", "", "of Nomad's API; by default NOMAD_ADDR, or this node's agent")

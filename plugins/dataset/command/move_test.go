@@ -122,6 +122,10 @@ func unmoved(t *testing.T, n *node) {
 	n.refuses(`class "fast" does not allow namespace "default"`, c.args()...)
 	c.to.write(options)
 	n.refuses("can't be run", "move", "data", c.to.id, "-e", "/nowhere/ssh")
+	bin := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "ssh"), []byte("#!/bin/sh\necho \"ssh $*\" >&2\nexit 255\n"), 0o755))
+	n.env = append(n.env, "PATH="+bin+":"+os.Getenv("PATH"))
+	n.refuses("ssh -o ServerAliveInterval=15 -o BatchMode=yes ", "move", "data", c.to.id) // it never asks, and ends
 	same := c.to.create("data")
 	c.volumes[same.id] = same.known()
 	n.refuses("has another volume \"data\"", c.args()...)

@@ -20,6 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
+// usualShell ends when the other host does not answer any more, and never waits for a password.
+const usualShell = "ssh -o ServerAliveInterval=15 -o BatchMode=yes"
+
 // remote runs this program on another host.
 type remote struct {
 	shell   string // with its options, split at spaces
