@@ -100,9 +100,11 @@ func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	p, r, err := start(spec, nil)
 	must.NoError(t, err)
 	defer r.Close()
+	must.NoError(t, unix.Kill(p.PID, unix.SIGSTOP)) // or it may be faster than what follows
 	_, err = p.status.Write(p.spec)
 	must.NoError(t, err)
 	p.status.Close()
+	must.NoError(t, unix.Kill(p.PID, unix.SIGCONT))
 	var ws unix.WaitStatus
 	_, err = unix.Wait4(p.PID, &ws, 0, nil)
 	must.NoError(t, err)

@@ -6,12 +6,14 @@ package engine
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
 // Stale returns what a person should know of the file system besides its datasets: qgroups
 // that have outlived their subvolumes, whosever they were. Each makes the file system slower.
 func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
+	pending := b.pending()
 	text, err := b.program.run(ctx, "qgroup", "show", "-c", b.root)
 	if err != nil {
 		return nil, err
@@ -19,7 +21,7 @@ func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
 	var groups []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line) // id, referenced, exclusive, children, path: btrfs counts no members in the path
-		if len(f) < 5 {
+		if len(f) < 5 || pending[f[0]] {
 			continue
 		}
 		// a name of a task's may look like a line, and does no harm here
@@ -33,4 +35,16 @@ func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
 	const most = 5
 	return []string{fmt.Sprintf("%d qgroups of the btrfs of %s have no subvolume any more (%s): remove each with \"btrfs "+
 		"qgroup destroy ID %s\"", len(groups), b.root, strings.Join(groups[:min(most, len(groups))], ", "), b.root)}, nil
+}
+
+// pending are the qgroups that go with what is being destroyed, when the kernel has given them up.
+func (b *btrfs) pending() map[string]bool {
+	groups := map[string]bool{}
+	records, _ := filepath.Glob(b.path(gonePrefix + "*" + recordSuffix))
+	for _, path := range records {
+		if r, err := b.read(newDir + "/" + strings.TrimSuffix(filepath.Base(path), recordSuffix)); err == nil {
+			groups[subvolumeGroup(r.Subvolume)], groups[r.group()] = true, true
+		}
+	}
+	return groups
 }
