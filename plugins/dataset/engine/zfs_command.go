@@ -75,18 +75,18 @@ func (z *zfs) alone(ctx context.Context) (unlock func(), err error) {
 		}
 		locked <- err
 	}()
-	unlock = func() { _ = dir.Close() }
+	release := func() { _ = dir.Close() } // and not the result, which is nil after an error
 	select {
 	case err := <-locked:
 		if err != nil {
-			unlock()
+			release()
 			return nil, fmt.Errorf("failed to lock %s: %w", socketDir, err)
 		}
-		return unlock, nil
+		return release, nil
 	case <-ctx.Done():
 		go func() {
 			<-locked
-			unlock()
+			release()
 		}()
 		return nil, fmt.Errorf("zfs-fuse is busy with other commands: %w", ctx.Err())
 	}
