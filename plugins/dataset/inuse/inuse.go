@@ -68,6 +68,7 @@ type scan struct {
 	ctx        context.Context
 	source     string // of mounts that count,
 	except     string // but not here, where
+	own        string // this mount's id, which no mount of another namespace has
 	group      string // this mount is mounted on one of these
 	targets    []target
 	devices    map[uint64]bool // of the targets' files

@@ -39,7 +39,7 @@ func (s *scan) resolve(dirs []string) error {
 			return &os.PathError{Op: "look at", Path: dir, Err: err}
 		}
 		m, ok := mounts[strconv.FormatUint(st.Mnt_id, 10)]
-		s.group = mounts[m.parent].peers()
+		s.own, s.group = m.id, mounts[m.parent].peers()
 		below, err := filepath.Rel(m.point, dir)
 		if !ok || err != nil || strings.HasPrefix(below, "..") {
 			return fmt.Errorf("failed to find the mount of %s", dir) // Linux before 5.8, or a path with links
@@ -54,7 +54,7 @@ func (s *scan) resolve(dirs []string) error {
 // layer. Parent is what it is mounted on.
 func (s *scan) mounts(m, parent mount) bool {
 	if s.source != "" && m.source == s.source && m.root == "/" {
-		return m.point != s.except || !parent.follows(s.group)
+		return m.id != s.own && (m.point != s.except || !parent.follows(s.group))
 	}
 	for _, t := range s.targets {
 		if m.device == t.device && isBelow(m.root, t.path) {
