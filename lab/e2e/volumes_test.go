@@ -59,11 +59,15 @@ func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	v.PluginID, v.Namespace = "dataset", "default"
 	v.RequestedCapabilities = []*api.HostVolumeCapability{{
 		AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
-	got, _, err := n.Client().HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
-	if err != nil {
-		return nil, err
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		got, _, err := n.Client().HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
+		switch {
+		case err == nil:
+			return got.Volume, nil
+		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // just after the agent's start
+			return nil, err
+		}
 	}
-	return got.Volume, nil
 }
 
 // Volumes outlive the agent, the plugin's file and the operator's mistakes.
