@@ -228,11 +228,29 @@ func (a *alloc) output(t testing.TB, stream string) string {
 	return b
 }
 
+// read asks for the log, and for its first file where the agent says that a task which runs has not
+// started. It may say so until the task's next event: allocRunner.AllocState, which the agent's
+// statistics call each second, stores a copy of the states that it took before a change
+// (client/allocrunner/alloc_runner.go).
 func (a *alloc) read(stream string) (string, error) {
-	i, _, err := a.info()
+	i, st, err := a.info()
 	if err != nil {
 		return "", err
 	}
+	out, err := a.stream(i, stream)
+	if err == nil || !strings.Contains(err.Error(), "not started yet") || st.State != "running" {
+		return out, err
+	}
+	file, err := a.n.Client().AllocFS().Cat(i, "alloc/logs/"+a.taskName()+"."+stream+".0", nil)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(file)
+	return string(b), err
+}
+
+func (a *alloc) stream(i *api.Allocation, stream string) (string, error) {
 	cancel := make(chan struct{})
 	defer close(cancel)
 	frames, errs := a.n.Client().AllocFS().Logs(i, false, a.taskName(), stream, api.OriginStart, 0, cancel, nil)
