@@ -19,10 +19,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
@@ -190,6 +192,16 @@ func (n *node) clean() {
 	all, err := n.engine().List(ctx)
 	must.NoError(n.t, err)
 	must.SliceEmpty(n.t, all)
+	// qgroups are of the whole file system, and the next case's doctor looks at them
+	testsupport.Within(n.t, time.Minute, func() error {
+		if err := n.engine().Check(ctx); err != nil {
+			return err
+		}
+		if going, _ := filepath.Glob(filepath.Join(n.pool.Root, ".new", ".gone.*")); len(going) > 0 {
+			return fmt.Errorf("qgroups are not removed yet: %v", going)
+		}
+		return nil
+	})
 }
 
 // output is what a command did.

@@ -14,14 +14,18 @@ import (
 // that have outlived their subvolumes, whosever they were. Each makes the file system slower.
 func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
 	pending := b.pending()
+	q, err := b.quota()
+	if err != nil {
+		return nil, err
+	}
 	text, err := b.program.run(ctx, "qgroup", "show", "-c", b.root)
 	if err != nil {
 		return nil, err
 	}
 	var groups []string
 	for line := range strings.Lines(text) {
-		f := strings.Fields(line) // id, referenced, exclusive, children, path: btrfs counts no members in the path
-		if len(f) < 5 || pending[f[0]] {
+		f := strings.Fields(line)                                  // id, referenced, exclusive, children, path: btrfs counts no members in the path
+		if len(f) < 5 || pending[f[0]] || q.referenced(f[0]) > 0 { // or pending below another root
 			continue
 		}
 		// a name of a task's may look like a line, and does no harm here
