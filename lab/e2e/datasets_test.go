@@ -74,7 +74,7 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Helper()
 	volumes := n.Client().HostVolumes()
 	made, _, err := volumes.Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
-		Name: name, PluginID: "dataset", Parameters: map[string]string{"class": "fast", "mode": "0777"},
+		Name: name, NodeID: n.id(), PluginID: "dataset", Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
 			AccessMode:     api.HostVolumeAccessModeSingleNodeMultiWriter,

@@ -65,7 +65,7 @@ func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
 		return string(out), err
 	}
 	out, err := move()
-	must.Error(t, err)
+	must.Error(t, err, must.Sprint(out))
 	must.StrContains(t, out, "is used by allocation "+a.id[:8]+" of job "+a.job)
 
 	started := time.Now()

@@ -363,8 +363,9 @@ func TestArtefacts_IsTheSameFromAClone(t *testing.T) {
 // The archive has all that was built, but also a byte that was not.
 func TestArtefacts_IsVerifiedFromAFile(t *testing.T) {
 	made := theRelease(t)
-	name := "nomad-driver-exec-lite_0.1.0_linux_" + runtime.GOARCH + ".zip"
-	text, err := os.ReadFile(filepath.Join(made.results[0].Dir, name))
+	first := made.results[0]
+	name := first.Plugin.Binary + "_0.1.0_linux_" + runtime.GOARCH + ".zip"
+	text, err := os.ReadFile(filepath.Join(first.Dir, name))
 	must.NoError(t, err)
 	changed := filepath.Join(t.TempDir(), name)
 	must.NoError(t, os.WriteFile(changed, append(text, 0), 0o600))
