@@ -96,18 +96,18 @@ func (z *zfs) Users(ctx context.Context, name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return users(ctx, p.full)
-}
-
-// users of a dataset. Its mount at its own directory is none, and neither are those there in
-// other mount namespaces: most of them go with the host's.
-func users(ctx context.Context, full string) ([]string, error) {
 	mounted, err := ownMounts()
 	if err != nil {
 		return nil, err
 	}
+	return users(ctx, p.full, mountsOf(mounted, p.full))
+}
+
+// users of a dataset with these mounts. Its mount at its own directory is none, and neither are
+// those there in other mount namespaces: most of them go with the host's.
+func users(ctx context.Context, full string, at []*mountinfo.Info) ([]string, error) {
 	dir := ""
-	if at := mountsOf(mounted, full); len(at) > 0 {
+	if len(at) > 0 {
 		dir = at[0].Mountpoint
 	}
 	return inuse.OfMount(ctx, full, dir)
@@ -115,24 +115,22 @@ func users(ctx context.Context, full string) ([]string, error) {
 
 // unmount unmounts a dataset that no process uses, and returns how to mount it again.
 func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, err error) {
-	users, err := users(ctx, p.full)
+	mounted, err := ownMounts()
+	if err != nil {
+		return nil, err
+	}
+	at := mountsOf(mounted, p.full)
+	users, err := users(ctx, p.full, at)
 	if err != nil {
 		return nil, err
 	}
 	if len(users) > 0 {
 		return nil, inUse(p.full, users)
 	}
-	mounted, err := ownMounts()
-	if err != nil {
-		return nil, err
+	if len(at) == 0 {
+		return func() error { return nil }, nil
 	}
-	at := mountsOf(mounted, p.full)
-	remount = func() error {
-		if len(at) == 0 {
-			return nil
-		}
-		return z.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint)
-	}
+	remount = func() error { return z.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint) }
 	for _, m := range slices.Backward(at) {
 		if err := z.unmountAt(ctx, m.Mountpoint); err != nil {
 			users, _ := inuse.OfMount(ctx, p.full, m.Mountpoint)
