@@ -4,7 +4,6 @@
 package simulate
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -68,27 +68,15 @@ func exists(path string) bool {
 // unmountBelow unmounts everything below a directory, the last mounts first. What is still
 // in use is an error.
 func unmountBelow(dir string) error {
-	f, err := os.Open("/proc/self/mountinfo")
+	mounted, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return !strings.HasPrefix(m.Mountpoint, dir+"/"), false
+	})
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	var points []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-		if strings.HasPrefix(point, dir+"/") {
-			points = append(points, point)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	slices.Reverse(points)
-	for _, point := range points {
-		if err := unix.Unmount(point, 0); err != nil && !errors.Is(err, unix.EINVAL) {
-			return &os.PathError{Op: "unmount", Path: point, Err: err}
+	for _, m := range slices.Backward(mounted) {
+		if err := unix.Unmount(m.Mountpoint, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+			return &os.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
 		}
 	}
 	return nil
