@@ -175,7 +175,7 @@ func (z *zfs) readOnlyPool(ctx context.Context) bool {
 		return false
 	}
 	pool, _, _ := strings.Cut(z.root, "/")
-	zpool := zfs{program: program(filepath.Join(filepath.Dir(string(z.program)), "zpool")), root: z.root}
+	zpool := program(filepath.Join(filepath.Dir(string(z.program)), "zpool"))
 	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
 	return err == nil && strings.TrimSpace(text) == "on"
 }

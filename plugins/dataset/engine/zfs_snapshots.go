@@ -17,6 +17,11 @@ func (z *zfs) snapshot(ctx context.Context, name, snapshot string) (string, erro
 	if err != nil {
 		return "", err
 	}
+	return z.snapshotOf(ctx, p, snapshot)
+}
+
+// snapshotOf is snapshot for a dataset that was found.
+func (z *zfs) snapshotOf(ctx context.Context, p properties, snapshot string) (string, error) {
 	full, err := snapshotName(p.full, snapshot)
 	if err != nil {
 		return "", err
@@ -42,6 +47,11 @@ func (z *zfs) Snapshots(ctx context.Context, name string) ([]Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	return z.snapshotsOf(ctx, p)
+}
+
+// snapshotsOf is Snapshots for a dataset that was found.
+func (z *zfs) snapshotsOf(ctx context.Context, p properties) ([]Snapshot, error) {
 	found, err := z.properties(ctx, 1, p.full)
 	if err != nil {
 		return nil, unavailable(err)
@@ -89,20 +99,20 @@ func (z *zfs) DestroySnapshot(ctx context.Context, name, snapshot string) error 
 
 // Rollback is part of Backend. zfs does it to files that are open, too, so it is unmounted first.
 func (z *zfs) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
-	full, err := z.snapshot(ctx, name, snapshot)
+	p, err := z.get(ctx, name)
 	if err != nil {
 		return err
 	}
-	list, err := z.Snapshots(ctx, name)
+	full, err := z.snapshotOf(ctx, p, snapshot)
+	if err != nil {
+		return err
+	}
+	list, err := z.snapshotsOf(ctx, p)
 	if err != nil {
 		return err
 	}
 	if last := list[len(list)-1].Name; last != snapshot && !discard {
 		return fmt.Errorf("snapshot %s is not the last one, which is %s: %w", full, last, ErrLaterSnapshots)
-	}
-	p, err := z.get(ctx, name)
-	if err != nil {
-		return err
 	}
 	remount, err := z.unmount(ctx, p)
 	if err != nil {
