@@ -38,8 +38,8 @@ func (b *btrfs) snapshotNames(r *record) (names []string, err error) {
 	return names, nil
 }
 
-// findSnapshot returns the path of a snapshot that exists. ErrNotFound.
-func (b *btrfs) findSnapshot(name, snapshot string) (*record, string, error) {
+// placeOfSnapshot returns a dataset, and the path that a snapshot of it has or would have.
+func (b *btrfs) placeOfSnapshot(name, snapshot string) (*record, string, error) {
 	if !component.MatchString(snapshot) {
 		return nil, "", fmt.Errorf("%q can't be the name of a snapshot", snapshot)
 	}
@@ -47,11 +47,16 @@ func (b *btrfs) findSnapshot(name, snapshot string) (*record, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	path := b.snapshotPath(r, snapshot)
-	if !exists(path) {
-		return nil, "", fmt.Errorf("snapshot %s of dataset %s: %w", snapshot, name, ErrNotFound)
+	return r, b.snapshotPath(r, snapshot), nil
+}
+
+// findSnapshot returns the path of a snapshot that exists. ErrNotFound.
+func (b *btrfs) findSnapshot(name, snapshot string) (*record, string, error) {
+	r, path, err := b.placeOfSnapshot(name, snapshot)
+	if err == nil && !exists(path) {
+		err = fmt.Errorf("snapshot %s of dataset %s: %w", snapshot, name, ErrNotFound)
 	}
-	return r, path, nil
+	return r, path, err
 }
 
 // Snapshots is part of Backend.
@@ -87,17 +92,13 @@ func (b *btrfs) Snapshots(_ context.Context, name string) ([]Snapshot, error) {
 
 // Snapshot is part of Backend.
 func (b *btrfs) Snapshot(ctx context.Context, name, snapshot string) error {
-	switch _, _, err := b.findSnapshot(name, snapshot); {
-	case err == nil:
-		return fmt.Errorf("snapshot %s of dataset %s: %w", snapshot, name, ErrExists)
-	case !errors.Is(err, ErrNotFound):
-		return err
-	}
-	r, err := b.find(name)
+	r, path, err := b.placeOfSnapshot(name, snapshot)
 	if err != nil {
 		return err
 	}
-	path := b.snapshotPath(r, snapshot)
+	if exists(path) {
+		return fmt.Errorf("snapshot %s of dataset %s: %w", snapshot, name, ErrExists)
+	}
 	if err = b.join(ctx, name, r); err == nil {
 		err = b.addSnapshot(ctx, r, b.path(name), path)
 	}

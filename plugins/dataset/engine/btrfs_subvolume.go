@@ -27,7 +27,6 @@ func isSubvolume(info fs.FileInfo) bool {
 type subvolumeInfo struct {
 	id           uint64
 	created      time.Time
-	readOnly     bool
 	uuid, parent [16]byte
 }
 
@@ -45,7 +44,7 @@ func subvolume(path string) (subvolumeInfo, error) {
 	var args struct { // struct btrfs_ioctl_get_subvol_info_args
 		id                     uint64
 		_                      [256]byte // its name
-		_, _, _, flags         uint64
+		_, _, _, _             uint64
 		uuid, parent, _        [16]byte
 		_, _, _, _             uint64
 		_, otime, stime, rtime timespec
@@ -55,11 +54,10 @@ func subvolume(path string) (subvolumeInfo, error) {
 		return subvolumeInfo{}, fmt.Errorf("failed to ask what subvolume %s is: %w", path, err)
 	}
 	return subvolumeInfo{
-		id:       args.id,
-		created:  time.Unix(int64(args.otime.sec), int64(args.otime.nsec)).UTC(), //nolint:gosec // a time
-		readOnly: args.flags&rootReadOnly != 0,
-		uuid:     args.uuid,
-		parent:   args.parent,
+		id:      args.id,
+		created: time.Unix(int64(args.otime.sec), int64(args.otime.nsec)).UTC(), //nolint:gosec // a time
+		uuid:    args.uuid,
+		parent:  args.parent,
 	}, nil
 }
 
@@ -142,7 +140,6 @@ const (
 	iocGetSubvolInfo    = 0x81f8943c
 	iocGetSubvolRootref = 0xd000943d
 	iocInoLookupUser    = 0xd000943e
-	rootReadOnly        = 1
 )
 
 func ioctl(f *os.File, request uint, arg unsafe.Pointer) error {
