@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"time"
 )
 
@@ -112,6 +113,15 @@ type Limits struct {
 
 // Tags are what the dataset is, for whom. They are kept where no task can change them.
 type Tags map[string]string
+
+// with returns these tags with more of them. One that is empty is removed.
+func (t Tags) with(more Tags) Tags {
+	all := Tags{}
+	maps.Copy(all, t)
+	maps.Copy(all, more)
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+	return all
+}
 
 // The tags.
 const (

@@ -260,16 +260,7 @@ func (b *btrfs) Tag(_ context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	tags := Tags{}
-	for _, from := range []Tags{r.Tags, t} {
-		for key, value := range from {
-			tags[key] = value
-			if value == "" {
-				delete(tags, key)
-			}
-		}
-	}
-	r.Tags = tags
+	r.Tags = r.Tags.with(t)
 	return b.failed("tag", name, b.save(name, r))
 }
 

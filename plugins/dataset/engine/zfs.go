@@ -292,13 +292,7 @@ func (l Limits) limits() map[string]string {
 
 // encode returns tags as a property's value.
 func (t Tags) encode() (string, error) {
-	set := Tags{}
-	for tag, value := range t {
-		if value != "" {
-			set[tag] = value
-		}
-	}
-	text, err := json.Marshal(set)
+	text, err := json.Marshal(t.with(nil))
 	return string(text), err
 }
 
@@ -308,16 +302,7 @@ func (z *zfs) Tag(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	return z.tag(ctx, p, t)
-}
-
-func (z *zfs) tag(ctx context.Context, p properties, t Tags) error {
-	tags := p.tags()
-	if tags == nil {
-		tags = Tags{}
-	}
-	maps.Copy(tags, t)
-	text, err := tags.encode()
+	text, err := p.tags().with(t).encode()
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
@@ -45,9 +46,7 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 		return "", err
 	}
 	tags := engine.Tags{engine.From: name}
-	for tag, value := range v.Spec.Tags {
-		tags[tag] = value
-	}
+	maps.Copy(tags, v.Spec.Tags)
 	if err := e.Tag(ctx, name, tags); err != nil {
 		return "", err
 	}
