@@ -86,16 +86,7 @@ func (b *btrfs) lockStage(path string) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil { // the former holder may have removed it
-		var mine, now fs.FileInfo
-		if mine, err = dir.Stat(); err == nil {
-			if now, err = os.Lstat(path); err == nil && !os.SameFile(mine, now) {
-				err = fs.ErrNotExist
-			}
-		}
-	}
-	if err != nil {
+	if err := flock(dir); err != nil {
 		dir.Close()
 		return nil, err
 	}

@@ -7,14 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
 // Engine is a backend with what all backends have in common.
@@ -46,59 +40,19 @@ func Open(backend, program, root string) (*Engine, error) {
 	return &Engine{Backend: b, Locks: LockDir}, nil
 }
 
-// LockDir is where the locks of a node are.
-const LockDir = "/run/outrider/dataset/locks"
-
-// Lock waits until no other goroutine or process changes what key stands for, a volume's or
-// slot's id. The lock ends with unlock or with the process.
-func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error) {
-	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
-		return nil, fmt.Errorf("%q can't be the id of a dataset", key)
-	}
-	dir, err := owndir.Make(e.Locks, 0o700)
+// Find returns a dataset that has these tags. One that has others belongs to somebody else:
+// ErrForeign.
+func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, error) {
+	d, err := e.Get(ctx, name)
 	if err != nil {
-		return nil, err
+		return Dataset{}, err
 	}
-	defer dir.Close()
-	path := filepath.Join(e.Locks, key)
-	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("failed to open the lock of %q: %w", key, err)
-		}
-		for err = unix.EWOULDBLOCK; err != nil; {
-			if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-				break
-			}
-			select {
-			case <-ctx.Done():
-				f.Close()
-				return nil, fmt.Errorf("dataset %q is being changed by another process: %w", key, ctx.Err())
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-		// the former holder removed the file if it was not waited for
-		locked, err := f.Stat()
-		if now, nowErr := os.Lstat(path); err == nil && nowErr == nil && os.SameFile(locked, now) {
-			return func() {
-				_ = os.Remove(path)
-				f.Close()
-			}, nil
-		}
-		f.Close()
-	}
-}
-
-// SweepLocks removes the files of locks that killed processes have left.
-func (e *Engine) SweepLocks() {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	files, _ := os.ReadDir(e.Locks)
-	for _, f := range files {
-		if unlock, err := e.Lock(now, f.Name()); err == nil {
-			unlock()
+	for tag, want := range tags {
+		if have := d.Tags[tag]; have != want {
+			return Dataset{}, fmt.Errorf("dataset %s is that of %s %q, not %q: %w", name, tag, have, want, ErrForeign)
 		}
 	}
+	return d, nil
 }
 
 // The folders below a root that no namespace can be called.
