@@ -15,7 +15,6 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
@@ -92,10 +91,5 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 }
 
 func isNode(id string) bool { return id == "" || isID.MatchString(id) }
-
-// identity are the tags by which a dataset is that of this volume.
-func (c *call) identity() engine.Tags {
-	return engine.Tags{engine.Kind: "volume", engine.ID: c.ID, engine.Namespace: c.Namespace}
-}
 
 func (c *call) logf(format string, args ...any) { fmt.Fprintf(c.log, format+"\n", args...) }

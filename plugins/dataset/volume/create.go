@@ -60,7 +60,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	if err := e.Check(ctx); err != nil {
 		return nil, fmt.Errorf("class %q can't be used now: %w", v.Class, err)
 	}
-	d, err := e.Find(ctx, rec.dataset(), c.identity())
+	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if err == nil { // it is there whole, and only its record is lost
 		if err := c.records.save(rec); err != nil {
 			return nil, err
@@ -171,8 +171,7 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 		return err
 	}
 	name := rec.dataset()
-	tags := engine.Tags{engine.Kind: "volume", engine.ID: rec.ID, engine.Namespace: rec.Namespace}
-	switch d, err := e.Find(ctx, name, tags); {
+	switch d, err := e.Find(ctx, name, rec.identity()); {
 	case errors.Is(err, engine.ErrForeign):
 	case err == nil && engine.Received(d.Tags[engine.From]):
 		if err := giveBack(ctx, e, name, d); err != nil {

@@ -58,8 +58,7 @@ func (c *call) delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Namespace = rec.Namespace
-	switch _, err := e.Find(ctx, rec.dataset(), c.identity()); {
+	switch _, err := e.Find(ctx, rec.dataset(), rec.identity()); {
 	case err == nil:
 		if err := c.remove(ctx, e, rec); err != nil {
 			return err

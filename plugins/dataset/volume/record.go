@@ -44,6 +44,11 @@ func newRecord(r policy.Request, f *policy.File, v *policy.Volume) *record {
 
 func (r *record) dataset() string { return engine.VolumeName(r.Namespace, r.ID) }
 
+// identity are the tags by which a dataset is that of this volume.
+func (r *record) identity() engine.Tags {
+	return engine.Tags{engine.Kind: "volume", engine.ID: r.ID, engine.Namespace: r.Namespace}
+}
+
 // engine is that of the volume. The program may have moved since.
 func (r *record) engine(f *policy.File) (*engine.Engine, error) {
 	program := r.Program

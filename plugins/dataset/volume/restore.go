@@ -29,7 +29,7 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := e.Find(ctx, rec.dataset(), c.identity())
+	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {
 		return nil, fmt.Errorf("dataset %s below %s, which is this volume, is gone: bring it back, or delete the volume",
 			rec.dataset(), rec.Root)
