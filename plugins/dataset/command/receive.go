@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -41,7 +40,7 @@ before it is complete; a stream that was cut is sent again. No volume is ever ch
 			switch {
 			case err != nil:
 				return err
-			case *id != "" && !volumeID.MatchString(*id), *forget != "" && !volumeID.MatchString(*forget):
+			case *id != "" && !policy.IsID(*id), *forget != "" && !policy.IsID(*forget):
 				return fmt.Errorf("%q is not the id of a volume", cmp.Or(*id, *forget))
 			case *id != "":
 				if err := s.accepts(*volume); err != nil {
@@ -72,12 +71,6 @@ before it is complete; a stream that was cut is sent again. No volume is ever ch
 		}
 	},
 }
-
-// What becomes the name of a dataset comes from another node.
-var (
-	volumeID  = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
-)
 
 // received is the state of what was received, as JSON.
 type received struct {
@@ -222,7 +215,7 @@ func (c class) accept(h stream.Header) error {
 			c.Backend, h.Backend)
 	}
 	_, scheduleErr := policy.ParseSchedule(h.Schedule)
-	if !volumeID.MatchString(h.ID) || !namespace.MatchString(h.Namespace) || scheduleErr != nil || h.Capacity < 0 ||
+	if !policy.IsID(h.ID) || !policy.IsNamespace(h.Namespace) || scheduleErr != nil || h.Capacity < 0 ||
 		h.Snapshots < 0 || h.Name == "" || len(h.Name) > 128 || printable(h.Name) != h.Name {
 		return errors.New("the stream names no volume")
 	}

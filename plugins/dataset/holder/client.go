@@ -16,6 +16,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 // limit is how long a request may take that does not block. An agent whose servers hang does
@@ -125,7 +127,7 @@ func (c *client) node(ctx context.Context) (string, error) {
 		} `json:"stats"`
 	}
 	_, err := c.get(ctx, "/v1/agent/self", nil, func(d *json.Decoder) error { return d.Decode(&self) })
-	if err == nil && !uuid.MatchString(self.Stats.Client.Node) {
+	if err == nil && !policy.IsID(self.Stats.Client.Node) {
 		err = fmt.Errorf("the agent at %s is no client: api.address is that of the agent that runs the plugin", c.Address)
 	}
 	return self.Stats.Client.Node, err

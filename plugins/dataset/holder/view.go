@@ -8,10 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 // View is what one answer of the API has shown.
@@ -53,9 +54,6 @@ func (v *View) Holders(device string) (all []string, live string) {
 	}
 	return all, live
 }
-
-// uuid is the form of Nomad's ids.
-var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // allocation is Nomad's, as far as it matters (api.Allocation).
 type allocation struct {
@@ -103,7 +101,7 @@ func (v *View) read(d *json.Decoder, kind string) error {
 		if err := d.Decode(&a); err != nil {
 			return err
 		}
-		if !uuid.MatchString(a.ID) {
+		if !policy.IsID(a.ID) {
 			return errors.New("it has an allocation without an id")
 		}
 		v.Allocations[a.ID] = a.reduced(kind)

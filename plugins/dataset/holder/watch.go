@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 const (
@@ -48,7 +50,7 @@ func (w *Watcher) Look() { w.kick.Kick() }
 // Gone reports whether there is evidence that an allocation, which was seen before, does not
 // exist any longer. Only Seen may call it.
 func (w *Watcher) Gone(ctx context.Context, id, namespace string) (bool, error) {
-	if !uuid.MatchString(id) {
+	if !policy.IsID(id) {
 		return false, nil
 	}
 	return w.client.gone(ctx, id, namespace)

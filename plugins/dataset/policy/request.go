@@ -24,6 +24,18 @@ type Request struct {
 	Parameters map[string]string
 }
 
+// What is named by others ends up in names of datasets and files.
+var (
+	id        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
+)
+
+// IsID reports whether a text has the form of Nomad's ids.
+func IsID(text string) bool { return id.MatchString(text) }
+
+// IsNamespace reports whether a text can be the name of a namespace.
+func IsNamespace(text string) bool { return namespace.MatchString(text) }
+
 // Volume is what a request gets.
 type Volume struct {
 	Class string

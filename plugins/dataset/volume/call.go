@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -26,12 +25,6 @@ type call struct {
 	records records
 	log     io.Writer
 }
-
-// What a job's author may choose ends up in names of datasets and files.
-var (
-	isID        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	isNamespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
-)
 
 const maxName = 128
 
@@ -53,13 +46,13 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 	create := value("OPERATION") == "create"
 	volumes, plugins := value("VOLUMES_DIR"), value("PLUGIN_DIR")
 	switch {
-	case !isID.MatchString(c.ID):
+	case !policy.IsID(c.ID):
 		return nil, fmt.Errorf("DHV_VOLUME_ID %q is not the id of a volume: Nomad's are UUIDs", c.ID)
-	case !isNamespace.MatchString(c.Namespace) && (create || c.Namespace != ""):
+	case !policy.IsNamespace(c.Namespace) && (create || c.Namespace != ""):
 		return nil, fmt.Errorf("DHV_NAMESPACE %q is not a namespace: use letters, digits and -, at most 128", c.Namespace)
 	case !isName(c.Name) && (create || c.Name != ""):
 		return nil, fmt.Errorf("%q can't be the name of a volume: use at most %d bytes that can be printed", c.Name, maxName)
-	case !isNode(c.Node):
+	case c.Node != "" && !policy.IsID(c.Node):
 		return nil, fmt.Errorf("DHV_NODE_ID %q is not the id of a node: Nomad's are UUIDs", c.Node)
 	case !filepath.IsAbs(volumes):
 		return nil, fmt.Errorf("DHV_VOLUMES_DIR %q is not an absolute path", volumes)
@@ -89,7 +82,5 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 	}
 	return c, nil
 }
-
-func isNode(id string) bool { return id == "" || isID.MatchString(id) }
 
 func (c *call) logf(format string, args ...any) { fmt.Fprintf(c.log, format+"\n", args...) }

@@ -174,7 +174,7 @@ func (r records) remove(id string) error {
 func (r records) unfinished() (ids []string) {
 	entries, _ := os.ReadDir(r.dir)
 	for _, e := range entries {
-		if id, found := strings.CutSuffix(e.Name(), newFile); found && isID.MatchString(id) {
+		if id, found := strings.CutSuffix(e.Name(), newFile); found && policy.IsID(id) {
 			ids = append(ids, id)
 		}
 	}
