@@ -142,23 +142,13 @@ func (f found) lockMove(ctx context.Context) (unlock func(), err error) {
 
 // find looks for the dataset here: the volume, or what an unfinished move has of it.
 func (m *move) find(ctx context.Context, volume string) error {
-	all, err := m.datasets(ctx, func(f found) bool {
-		return f.is(volume) && (f.live() || engine.InTrash(f.Name) && f.Tags[engine.Moving] != "")
+	f, err := m.oneOrNone(ctx, volume, func(f found) bool {
+		return f.live() || engine.InTrash(f.Name) && f.Tags[engine.Moving] != ""
 	})
-	switch {
-	case err != nil:
-		return err
-	case len(all) == 0:
-		return nil
-	case len(all) > 1:
-		var names []string
-		for _, f := range all {
-			names = append(names, f.String())
-		}
-		return fmt.Errorf("%q could be %s: use its id", volume, strings.Join(names, " or "))
+	if err == nil && f.Name != "" {
+		m.volume = f
 	}
-	m.volume = all[0]
-	return nil
+	return err
 }
 
 // arrived is for a move that a former call has finished.

@@ -104,12 +104,19 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) ([]foun
 
 // one returns the only dataset that a person means. what says what is looked for.
 func (s *session) one(ctx context.Context, what, argument string, accept func(found) bool) (found, error) {
+	f, err := s.oneOrNone(ctx, argument, accept)
+	if err == nil && f.Name == "" {
+		err = fmt.Errorf("there is no %s %q: \"list\" shows what there is", what, argument)
+	}
+	return f, err
+}
+
+// oneOrNone is one, with an empty one where there is none.
+func (s *session) oneOrNone(ctx context.Context, argument string, accept func(found) bool) (found, error) {
 	all, err := s.datasets(ctx, func(f found) bool { return f.is(argument) && accept(f) })
 	switch {
-	case err != nil:
+	case err != nil || len(all) == 0:
 		return found{}, err
-	case len(all) == 0:
-		return found{}, fmt.Errorf("there is no %s %q: \"list\" shows what there is", what, argument)
 	case len(all) == 1:
 		return all[0], nil
 	}
