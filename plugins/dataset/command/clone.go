@@ -105,14 +105,8 @@ func (s *session) node(ctx context.Context, f found) string {
 		return ""
 	}
 	defer client.Close()
-	self := map[string]any{}
-	if _, err := client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx)); err != nil {
-		return ""
-	}
-	stats, _ := self["stats"].(map[string]any)
-	ofClient, _ := stats["client"].(map[string]any)
-	id, _ := ofClient["node_id"].(string)
-	return id
+	agent, _ := (&nomad{client}).self(ctx) // without an answer it is empty
+	return agent.Stats.Client.Node
 }
 
 // quote is a string in HCL, where "${" would begin an expression.

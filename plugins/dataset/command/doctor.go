@@ -162,6 +162,11 @@ type self struct {
 	} `json:"stats"`
 }
 
+func (n *nomad) self(ctx context.Context) (agent self, err error) {
+	_, err = n.Raw().Query("/v1/agent/self", &agent, read(ctx, ""))
+	return agent, err
+}
+
 // agent compares with what Nomad has.
 func (d *diagnosis) agent(ctx context.Context, address, tokenFile string, all []found, usable bool) {
 	n, err := connect(address, tokenFile)
@@ -172,8 +177,8 @@ func (d *diagnosis) agent(ctx context.Context, address, tokenFile string, all []
 	defer n.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var agent self
-	if _, err := n.Raw().Query("/v1/agent/self", &agent, read(ctx, "")); err != nil {
+	agent, err := n.self(ctx)
+	if err != nil {
 		d.problem("Nomad's API does not answer: %v", err)
 		return
 	}
