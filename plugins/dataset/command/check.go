@@ -10,8 +10,6 @@ import (
 	"fmt"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
-
-	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 var checkCommand = command{
@@ -30,7 +28,8 @@ var checkCommand = command{
 
 // check returns an error if a class can't be used.
 func (s *session) check(ctx context.Context) error {
-	if _, err := policy.Load(s.file); err != nil {
+	classes, err := s.classes()
+	if err != nil {
 		var problems schema.Problems
 		if errors.As(err, &problems) && len(problems) > 1 {
 			for _, p := range problems {
@@ -38,10 +37,6 @@ func (s *session) check(ctx context.Context) error {
 			}
 			return fmt.Errorf("%s has %d mistakes", s.file, len(problems))
 		}
-		return err
-	}
-	classes, err := s.classes()
-	if err != nil {
 		return err
 	}
 	fmt.Fprintf(s.out, "%s is valid.\n", s.file)

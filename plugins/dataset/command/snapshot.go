@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,20 +75,21 @@ func (f found) snapshot(ctx context.Context, name string) error {
 }
 
 func (f found) removeSnapshot(ctx context.Context, name string) error {
-	prefix, several := strings.CutSuffix(name, "*")
-	if !several {
-		if _, _, err := f.snapshotOf(ctx, name); err != nil {
+	var remove []engine.Snapshot
+	if prefix, several := strings.CutSuffix(name, "*"); several {
+		all, err := f.engine.Snapshots(ctx, f.Name)
+		if err != nil {
 			return err
 		}
-	}
-	all, err := f.engine.Snapshots(ctx, f.Name)
-	if err != nil {
-		return err
-	}
-	for _, s := range all {
-		if s.Name != name && (!several || !strings.HasPrefix(s.Name, prefix)) {
-			continue
+		remove = slices.DeleteFunc(all, func(s engine.Snapshot) bool { return !strings.HasPrefix(s.Name, prefix) })
+	} else {
+		s, _, err := f.snapshotOf(ctx, name)
+		if err != nil {
+			return err
 		}
+		remove = append(remove, s)
+	}
+	for _, s := range remove {
 		if err := f.engine.DestroySnapshot(ctx, f.Name, s.Name); err != nil {
 			return fmt.Errorf("snapshot %q of volume %s was not removed: %w", s.Name, f, err)
 		}
