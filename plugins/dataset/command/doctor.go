@@ -122,8 +122,7 @@ func (d *diagnosis) dataset(ctx context.Context, f found) {
 		switch {
 		case f.Tags[engine.Moving] != "":
 			d.problem("the move of volume %s to another node has not ended, and no job can use the volume: run the move "+
-				"again, or "+
-				"\"trash restore %s\"", f, trashName(f))
+				"again, or \"trash restore %s\"", f, trashName(f))
 		case f.Tags[engine.Expires] != "" && err != nil:
 			d.problem("%s in the trash of class %s has no valid time: remove it with \"trash empty %s\"", trashName(f), f.label,
 				trashName(f))
@@ -268,8 +267,7 @@ func (d *diagnosis) slots(ctx context.Context, n *nomad, node string, all []foun
 	}
 	if len(allocations) == 0 {
 		d.problem("Nomad shows no allocation of this node, although %d slots are in use: does the token have read-job in "+
-			"all "+
-			"namespaces?", len(held))
+			"all namespaces?", len(held))
 		return
 	}
 	ended := map[string]bool{}

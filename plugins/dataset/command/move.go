@@ -222,8 +222,7 @@ func (m *move) checkNode(ctx context.Context) error {
 	}
 	capacity := m.volume.Limits.Data
 	return m.remote.accepts(ctx, m.class, policy.Request{ID: old.ID, Name: old.Name, Namespace: old.Namespace,
-		Node: m.node.ID,
-		Min:  capacity, Max: capacity, Parameters: elsewhere(old, m.class)})
+		Node: m.node.ID, Min: capacity, Max: capacity, Parameters: elsewhere(old, m.class)})
 }
 
 // there is the volume on the other node, nil if it is not there.
@@ -415,9 +414,8 @@ func (m *move) sendAfter(ctx context.Context, there received, what string) (sent
 		}
 	}
 	if since == "" && len(there.Snapshots) > 0 {
-		return sent{}, fmt.Errorf("node %s has something of volume %s that can't be continued: run \"receive %s -forget "+
-			"%s\" there",
-			m.node.Name, m.volume, m.class, m.volume.id())
+		return sent{}, fmt.Errorf("node %s has something of volume %s that can't be continued: run "+
+			"\"receive %s -forget %s\" there", m.node.Name, m.volume, m.class, m.volume.id())
 	}
 	name, started := stamped(movePrefix), time.Now()
 	unlock, err := m.volume.lock(ctx, m.volume.id())

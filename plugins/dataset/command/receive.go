@@ -150,8 +150,7 @@ func (c class) receive(ctx context.Context, h stream.Header, body *stream.Body) 
 		return found{}, nil, fmt.Errorf("snapshot %q of volume %s was received already", h.Snapshot, h.ID)
 	case h.Since == "" && exists:
 		return found{}, nil, fmt.Errorf("volume %s was received already, with the snapshots %s: send the changes with "+
-			"-since, "+
-			"or begin again after \"receive %s -forget %s\"", h.ID, strings.Join(have, ", "), c.label, h.ID)
+			"-since, or begin again after \"receive %s -forget %s\"", h.ID, strings.Join(have, ", "), c.label, h.ID)
 	case h.Since != "" && !slices.Contains(have, h.Since):
 		return found{}, nil, fmt.Errorf("the stream has changes since snapshot %q, which is not here: %s", h.Since,
 			c.instead(ctx, h, have))

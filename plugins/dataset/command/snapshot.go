@@ -130,9 +130,8 @@ func (s *session) rollback(ctx context.Context, v found, name string, discard bo
 	}
 	err = v.engine.Rollback(ctx, v.Name, name, discard)
 	if errors.Is(err, engine.ErrLaterSnapshots) {
-		return fmt.Errorf("volume %s was not rolled back to %q, since these snapshots are later and would be lost: %s. "+
-			"Name the "+
-			"last one, or add -discard-later", v, name, snapshotNames(later))
+		return fmt.Errorf("volume %s was not rolled back to %q, since these snapshots are later and would be lost: "+
+			"%s. Name the last one, or add -discard-later", v, name, snapshotNames(later))
 	}
 	if err != nil {
 		return fmt.Errorf("volume %s was not rolled back to %q: %w", v, name, err)
