@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -101,8 +102,8 @@ func mountsHere(t *testing.T) string {
 	return string(b)
 }
 
-// wantMounts wants the mounts that there were, less what went when another process
-// removed the directory where it was mounted.
+// wantMounts wants the mounts that there were, less what another process has unmounted
+// in order to remove the directory where it was mounted.
 func wantMounts(t *testing.T, before string) {
 	t.Helper()
 	now := mountsHere(t)
@@ -110,8 +111,15 @@ func wantMounts(t *testing.T, before string) {
 		test.StrContains(t, before, line, test.Sprint("the host has a mount more"))
 	}
 	for line := range strings.Lines(before) {
-		if at := strings.Fields(line)[4]; !strings.Contains(now, line) && testsupport.Exists(at) { // proc_pid_mountinfo(5)
-			t.Errorf("the host has a mount less: %s", line)
+		if strings.Contains(now, line) {
+			continue
+		}
+		at := strings.Fields(line)[4] // proc_pid_mountinfo(5)
+		for end := time.Now().Add(10 * time.Second); testsupport.Exists(at); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("the host has a mount less: %s", line)
+				break
+			}
 		}
 	}
 }
