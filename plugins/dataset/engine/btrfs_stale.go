@@ -24,9 +24,10 @@ func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
 	}
 	var groups []string
 	for line := range strings.Lines(text) {
-		f := strings.Fields(line)                                  // id, referenced, exclusive, children, path: btrfs counts no members in the path
-		if len(f) < 5 || pending[f[0]] || q.referenced(f[0]) > 0 { // or pending below another root
-			continue
+		// id, referenced, exclusive, children, path: btrfs counts no members in the path
+		f := strings.Fields(line)
+		if len(f) < 5 || pending[f[0]] || q.referenced(f[0]) > 0 {
+			continue // or pending below another root
 		}
 		// a name of a task's may look like a line, and does no harm here
 		if strings.HasPrefix(f[0], "0/") && f[4] == "<stale>" || strings.HasPrefix(f[0], "1/") && f[3] == "-" {
