@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -136,33 +137,26 @@ func Vulncheck(ctx context.Context, db *string) error {
 	return check.Vulnerabilities(ctx, ".", value(db))
 }
 
-// Test is the tests of every module, in lists; each test is in one of them.
+// Test is the tests of every module.
 type Test mg.Namespace
 
 // test runs all unit tests, and the end-to-end tests of the main paths.
-func (Test) Main(ctx context.Context) error { return test(ctx, check.Main) }
+func (Test) Main(ctx context.Context) error {
+	mg.CtxDeps(ctx, lab.BuildPlugins) // ^C is mage's, for the tests
+	return check.Test(ctx, ".")
+}
 
-// Runs what test leaves out: VMs, containers, crowds, samples of fault tables.
-func (Test) More(ctx context.Context) error { return test(ctx, check.More) }
-
-// Runs test, then test:more.
-func (Test) All(ctx context.Context) { mg.SerialCtxDeps(ctx, Test.Main, Test.More) }
-
-// Runs every cell of the fault tables on real agents.
-func (Test) Long(ctx context.Context) error { return test(ctx, check.Long) }
+// Runs every test, and short benchmarks (-since=REVISION: of what changed).
+func (Test) All(ctx context.Context, since *string) error {
+	mg.CtxDeps(ctx, Build)
+	tests := check.TestAll(ctx, ".", value(since))
+	return errors.Join(tests, lab.RunProgram(ctx, "./lab/bench", "-quick"))
+}
 
 // Builds one module (plugins/usb) by its own go.mod, runs its unit tests (-race).
 func (Test) Module(ctx context.Context, module string, race *bool) error {
 	mg.CtxDeps(ctx, lab.BuildPlugins)
 	return check.TestModule(ctx, ".", module, race != nil && *race)
-}
-
-// Runs a package's tests on mutants of its code, in namespaces of their own.
-func (Test) Mutate(ctx context.Context, pkg string) error { return check.Mutate(ctx, ".", pkg) }
-
-func test(ctx context.Context, tier check.Tier) error {
-	mg.CtxDeps(ctx, lab.BuildPlugins) // ^C is mage's, for the tests
-	return check.Test(ctx, ".", tier)
 }
 
 // Compares exec-lite with raw_exec, and python with the same by hand, by ratios.

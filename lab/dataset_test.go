@@ -19,6 +19,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -183,6 +184,7 @@ func (d *datasetLab) leavesNothing() {
 
 // TestLab_WithDatasets goes the way of the README and of docs/dataset.md, and runs the examples.
 func TestLab_WithDatasets(t *testing.T) {
+	testsupport.Long(t, "starts a lab of its own")
 	d := newDatasetLab(t, datasetNone, "mkfs.btrfs")
 	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
 	d.out.Reset()
@@ -222,6 +224,7 @@ func TestLab_WithDatasets(t *testing.T) {
 
 // TestLab_WithZFSFuse has what is different from btrfs: a daemon, and mounts outside of the lab's directory.
 func TestLab_WithZFSFuse(t *testing.T) {
+	testsupport.Long(t, "starts a lab of its own")
 	d := newDatasetLab(t, datasetZFSFuse, "zfs-fuse")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	spoil := jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000")

@@ -17,6 +17,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/image"
@@ -233,6 +234,7 @@ func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 
 // TestLab_WithASimulatedStick is what the README shows.
 func TestLab_WithASimulatedStick(t *testing.T) {
+	testsupport.Long(t, "starts a lab of its own")
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

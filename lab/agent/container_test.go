@@ -18,6 +18,7 @@ import (
 )
 
 func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
+	testsupport.Long(t, "needs containers")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
 		t.Skip(err)
 	}

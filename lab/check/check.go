@@ -27,21 +27,17 @@ func Modules(ctx context.Context, root string) ([]string, error) {
 	return strings.Fields(out), nil
 }
 
-// packages lists the import paths of every module's packages.
-func packages(ctx context.Context, root string) ([]string, error) {
-	modules, err := Modules(ctx, root)
-	if err != nil {
-		return nil, err
-	}
+// packages lists the import paths of the packages of modules, which are named by their folders in the repository.
+func packages(ctx context.Context, root string, modules ...string) ([]string, error) {
 	args := []string{"list"}
 	for _, dir := range modules {
-		args = append(args, filepath.Join(dir, "..."))
+		args = append(args, "./"+filepath.Join(dir, "..."))
 	}
 	out, err := output(ctx, nil, root, "go", args...)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the packages: %w\n%s", err, out)
 	}
-	lines := strings.Split(strings.TrimSpace(out), "\n") // among them: the root's pattern matches no package
+	lines := strings.Split(strings.TrimSpace(out), "\n") // among them may be what the go command downloads
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "go: ") }), nil
 }
 

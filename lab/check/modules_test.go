@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/mod/modfile"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // In the workspace the go command takes the highest version that any module requires; with
@@ -54,6 +57,19 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	for _, module := range slices.Sorted(maps.Keys(required)) {
 		if len(required[module]) > 1 {
 			t.Errorf("%s: %v; run `go work sync`, then `go mod tidy` in each module", module, required[module])
+		}
+	}
+}
+
+func TestModules_BuildByTheirOwnGoModWhichIsTidy(t *testing.T) {
+	testsupport.Long(t, "builds each module")
+	dirs, err := Modules(t.Context(), "../..")
+	must.NoError(t, err)
+	env := append(goEnv(t.Context(), "../.."), "GOWORK=off", "GOFLAGS=")
+	for _, dir := range dirs {
+		for _, args := range [][]string{{"build", "./..."}, {"mod", "tidy", "-diff"}, {"mod", "verify"}} {
+			out, err := output(t.Context(), env, dir, "go", args...)
+			test.NoError(t, err, test.Sprintf("%s: go %v\n%s", dir, args, out))
 		}
 	}
 }

@@ -4,259 +4,154 @@
 package check
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"gotest.tools/gotestsum/testjson"
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// Test runs the tests of a tier and prints a line for each package. It fails if a test or a
-// build fails, if no test runs, and if a test is skipped without a reason in skips.txt.
-func Test(ctx context.Context, root string, tier Tier) error {
-	if tier == More && os.Getenv(sampleVar) == "" {
-		os.Setenv(sampleVar, seed(time.Now())) // for the tests, and for the condition of their skips
-	}
-	skips, err := skips()
+// resultsDir has what the last run of the tests wrote, in the root of the repository: events as JSON (go doc
+// test2json) and a JUnit file for each step.
+const resultsDir = "bin/test"
+
+// Test runs the tests of every module but those that testsupport.Long leaves to TestAll.
+func Test(ctx context.Context, root string) error {
+	modules, err := Changed(ctx, root, "")
 	if err != nil {
 		return err
 	}
-	tiers, err := tiers()
+	all, err := packages(ctx, root, modules...)
 	if err != nil {
 		return err
 	}
-	return (&runner{w: os.Stdout, root: root, skips: skips, tiers: tiers}).test(ctx, tier)
+	// The end-to-end tests take longest, so they begin. Most of a test is waiting: more packages at once than there are
+	// processors.
+	e2e := slices.DeleteFunc(slices.Clone(all), func(pkg string) bool { return !isE2E(pkg) })
+	units := slices.DeleteFunc(all, isE2E)
+	r := run{root: root, output: os.Stdout, name: "test", packages: slices.Concat(e2e, units)}
+	return r.test(ctx, "-short", "-p=5", "-timeout=20m")
+}
+
+// TestAll runs every test of the modules that Changed lists, with those of virtual machines and real agents one package
+// at a time. A step that fails does not keep the next one from running.
+func TestAll(ctx context.Context, root, since string) error {
+	changed, err := Changed(ctx, root, since)
+	if err != nil {
+		return err
+	}
+	all, err := packages(ctx, root, changed...)
+	if err != nil {
+		return err
+	}
+	light := slices.DeleteFunc(slices.Clone(all), isHeavy)
+	heavy := slices.DeleteFunc(all, func(pkg string) bool { return !isHeavy(pkg) })
+	lightRun := run{root: root, output: os.Stdout, name: "all", packages: light}
+	heavyRun := run{root: root, output: os.Stdout, name: "all-e2e", packages: heavy}
+	return errors.Join(lightRun.test(ctx, "-p=4", "-timeout=60m"), heavyRun.test(ctx, "-p=1", "-timeout=60m"))
+}
+
+// TestModule compiles a module, named by its folder in the repository, by its own go.mod as a release does. Then it
+// runs the module's unit tests as Test does, with the race detector if race says so.
+func TestModule(ctx context.Context, root, dir string, race bool) error {
+	modules, err := workspaceModules(ctx, root)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(modules, func(m module) bool { return m.dir == filepath.Clean(dir) })
+	if i < 0 {
+		return fmt.Errorf("go.work has no module in %q", dir)
+	}
+	m := modules[i]
+	env := append(goEnv(ctx, root), "GOWORK=off")
+	out, err := output(ctx, env, filepath.Join(root, m.dir), "go", "build", "./...")
+	if err != nil {
+		return fmt.Errorf("failed to build %s by its own go.mod: %w\n%s", m.dir, err, out)
+	}
+	all, err := packages(ctx, root, m.dir)
+	if err != nil {
+		return err
+	}
+	flags := []string{"-short", "-p=4", "-timeout=20m"}
+	if race {
+		flags = append(flags, "-race")
+	}
+	units := slices.DeleteFunc(all, func(pkg string) bool {
+		return isE2E(pkg) || race && strings.HasSuffix(pkg, "/"+noRaceDetector)
+	})
+	r := run{root: root, output: os.Stdout, name: "module", packages: units}
+	return r.test(ctx, flags...)
 }
 
 // noRaceDetector is the package whose tests fail with the race detector, though it finds no race there: when the plugin
 // that started a supervisor is gone, the supervisor's cgroup stays. Why is unknown.
 const noRaceDetector = "internal/core/supervisor"
 
-// TestModule compiles a module, named by its folder in the repository, by its own go.mod as a release does. Then it
-// runs the module's unit tests as Test does, with the race detector if race says so.
-func TestModule(ctx context.Context, root, module string, race bool) error {
-	modules, err := workspaceModules(ctx, root)
-	if err != nil {
-		return err
-	}
-	for _, m := range modules {
-		if m.dir != filepath.Clean(module) {
-			continue
-		}
-		env := append(goEnv(ctx, root), "GOWORK=off")
-		if out, err := output(ctx, env, filepath.Join(root, m.dir), "go", "build", "./..."); err != nil {
-			return fmt.Errorf("failed to build %s by its own go.mod: %w\n%s", m.dir, err, out)
-		}
-		skips, err := skips()
-		if err != nil {
-			return err
-		}
-		tiers, err := tiers()
-		if err != nil {
-			return err
-		}
-		r := &runner{w: os.Stdout, root: root, skips: skips, tiers: tiers, only: m.path}
-		if race {
-			r.flags, r.plain = []string{"-race"}, noRaceDetector
-		}
-		return r.test(ctx, Main)
-	}
-	return fmt.Errorf("go.work has no module in %q", module)
-}
-
-type runner struct {
-	w            io.Writer
-	root         string
-	skips, tiers []rule
-	only         string   // the path of a module whose unit tests are all that runs; empty is all
-	flags        []string // for unit tests
-	plain        string   // end of the path of a package that is tested without the flags
-
-	format   testjson.EventFormatter
-	tests    *testjson.Execution // of all go commands
-	skipped  map[string]int      // by reason
-	failed   []string            // go commands
-	problems []string            // beside failed tests
-}
-
-// part is tests that differ in how the go command runs them.
-type part struct {
-	flags      []string
-	selections []selection
-}
-
 func isE2E(pkg string) bool { return strings.Contains(pkg+"/", "/lab/e2e/") }
 
-func (r *runner) test(ctx context.Context, tier Tier) error {
-	all, err := packages(ctx, r.root)
-	if err != nil {
-		return err
-	}
-	r.format = testjson.NewEventFormatter(r.w, "pkgname", testjson.FormatOptions{HideEmptyPackages: true})
-	r.skipped = map[string]int{}
-	all = slices.DeleteFunc(all, func(pkg string) bool {
-		skip, found := find(r.skips, pkg, wholePackage)
-		if found {
-			r.skipped["no test of "+skip.pkg+": "+skip.why]++
-		}
-		return found
-	})
-	if r.only != "" {
-		all = slices.DeleteFunc(all, func(pkg string) bool { return isE2E(pkg) || !strings.HasPrefix(pkg+"/", r.only+"/") })
-	}
-	unit := slices.DeleteFunc(slices.Clone(all), isE2E)
-	var plain []string // without the flags
-	if r.plain != "" {
-		isPlain := func(pkg string) bool { return strings.HasSuffix(pkg, "/"+r.plain) }
-		plain = slices.DeleteFunc(slices.Clone(unit), func(pkg string) bool { return !isPlain(pkg) })
-		unit = slices.DeleteFunc(unit, isPlain)
-	}
-	e2e := slices.DeleteFunc(all, func(pkg string) bool { return !isE2E(pkg) })
-	err = r.run(ctx, []part{
-		// one package at a time: each has several agents of its own
-		{[]string{"-p=1", "-count=1", "-timeout=40m"}, selections(tier, r.tiers, e2e)},
-		// most of a test is waiting: more packages at once than there are processors
-		{append([]string{"-p=4", "-timeout=20m"}, r.flags...), selections(tier, r.tiers, unit)},
-		{[]string{"-p=4", "-timeout=20m"}, selections(tier, r.tiers, plain)},
-	})
-	if err != nil {
-		return err
-	}
-	return r.verdict(tier)
+// isHeavy is about packages of which two at once are too much for a small machine.
+func isHeavy(pkg string) bool { return isE2E(pkg) || strings.Contains(pkg+"/", "/lab/vm/") }
+
+// run is one run of gotestsum.
+type run struct {
+	root      string   // of the workspace
+	name      string   // of the files in resultsDir
+	packages  []string // import paths
+	gotestsum string   // the program; empty is the one that .ci/tools pins
+	output    io.Writer
 }
 
-// run runs the parts side by side, since most of a test is waiting, and reads what their go
-// commands print.
-func (r *runner) run(ctx context.Context, parts []part) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	output, w := io.Pipe()
-	go func() {
-		var running sync.WaitGroup
-		for _, p := range parts {
-			running.Go(func() {
-				for _, s := range p.selections {
-					goTest(ctx, w, r.root, s, p.flags...)
-				}
-			})
-		}
-		running.Wait()
-		w.Close()
-	}()
-	tests, err := testjson.ScanTestOutput(testjson.ScanConfig{
-		Stdout: output, Handler: r, Stop: cancel, IgnoreNonJSONOutputLines: true,
-	})
-	output.Close() // lets the commands end if not all of it was read
-	if r.tests = tests; err != nil {
-		return fmt.Errorf("failed to read the tests' output: %w", err)
-	}
-	return ctx.Err()
-}
-
-// goTest runs one go command, whose output it writes by whole lines: other commands write to the same pipe. A line
-// that is no event tells what else there is to say, such as that the command has failed.
-func goTest(ctx context.Context, w *io.PipeWriter, root string, s selection, flags ...string) {
-	if len(s.packages) == 0 {
-		return
-	}
-	if s.env != "" {
-		fmt.Fprintf(w, "with %s:\n", s.env)
-	}
-	// `mage lint` runs go vet (golangci-lint's govet); without a debugger's tables linking takes half the time
-	args := slices.Concat([]string{"test", "-json", "-vet=off", "-ldflags=-s -w"}, flags, s.flags, s.packages)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env, cmd.Stderr = root, append(goEnv(ctx, root), s.env), os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		fmt.Fprintf(w, "%s%v\n", commandFailed, err)
-		return
-	}
-	lines := bufio.NewReader(out)
-	for err == nil {
-		var line []byte
-		line, err = lines.ReadBytes('\n')
-		_, _ = w.Write(line)
-	}
-	if err := cmd.Wait(); err != nil {
-		fmt.Fprintf(w, "%s%v\n", commandFailed, err)
-	}
-}
-
-const commandFailed = "go test: "
-
-// Event is part of testjson.EventHandler. It prints what a package writes after its tests, such
-// as a table of results, and the line of the package.
-func (r *runner) Event(e testjson.TestEvent, tests *testjson.Execution) error {
-	if e.PackageEvent() && e.Action.IsTerminal() {
-		var out strings.Builder
-		if err := tests.Package(e.Package).WriteOutputTo(&out, 0); err != nil {
+// test runs the tests, by go test with these flags, and tells what failed, what is flaky and what was skipped. A test
+// that fails is run again by itself, up to two times, unless more than five fail.
+func (r run) test(ctx context.Context, flags ...string) error {
+	program := r.gotestsum
+	if program == "" {
+		var err error
+		program, err = gotool.Path(ctx, r.root, "gotestsum")
+		if err != nil {
 			return err
 		}
-		_, table, _ := strings.Cut(out.String(), "PASS\n")
-		for line := range strings.Lines(table) {
-			if !strings.HasPrefix(line, "ok  \t") && !strings.HasPrefix(line, "coverage: ") { // the go command's
-				fmt.Fprint(r.w, line)
-			}
-		}
 	}
-	return r.format.Format(e, tests)
-}
-
-// Err is part of testjson.EventHandler: a line that is no event.
-func (r *runner) Err(line string) error {
-	if strings.HasPrefix(line, commandFailed) {
-		r.failed = append(r.failed, line)
-		return nil
+	dir, err := filepath.Abs(filepath.Join(r.root, resultsDir))
+	if err != nil {
+		return err
 	}
-	_, err := fmt.Fprintln(r.w, line)
-	return err
-}
-
-// verdict prints what failed, a line for each reason of skipped tests, and the counts.
-func (r *runner) verdict(tier Tier) error {
-	if len(r.tests.Failed()) == 0 { // a command that ends with status 1 has told of its failed tests
-		r.problems = append(r.problems, r.failed...)
+	err = os.MkdirAll(dir, 0o755)
+	if err != nil {
+		return err
 	}
-	ran := map[bool]int{} // by whether they are end-to-end tests
-	for _, name := range r.tests.Packages() {
-		pkg := r.tests.Package(name)
-		ran[isE2E(name)] += pkg.Total - len(pkg.Skipped)
+	events := filepath.Join(dir, r.name+".json")
+	args := []string{
+		"--format=pkgname", "--format-hide-empty-pkg", "--hide-summary=failed,skipped",
+		"--rerun-fails=2", "--rerun-fails-max-failures=5",
+		"--jsonfile=" + events, "--junitfile=" + filepath.Join(dir, r.name+".xml"),
+		"--packages=" + strings.Join(r.packages, " "), "--",
+		// a result of before says nothing of the binaries that the tests start; `mage lint` runs go vet; and without a
+		// debugger's tables linking takes half the time
+		"-count=1", "-vet=off", "-ldflags=-s -w",
 	}
-	for e2e, name := range map[bool]string{false: "unit", true: "end-to-end"} {
-		if tier == Main && ran[e2e] == 0 && !(e2e && r.only != "") {
-			r.problems = append(r.problems, "no "+name+" test ran")
-		}
+	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = r.root, goEnv(ctx, r.root), r.output, r.output
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the tests clean up
+	cmd.WaitDelay = time.Minute
+	failure := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	for _, t := range r.tests.Skipped() {
-		if skip, found := find(r.skips, t.Package, t.Test.Name()); found {
-			r.skipped[skip.word+": "+skip.why]++
-		} else {
-			why := strings.Join(r.tests.OutputLines(t), "")
-			r.problems = append(r.problems, fmt.Sprintf("unexpected skip of %s %s:\n%s", t.Package, t.Test, why))
-		}
+	if failure != nil {
+		failure = fmt.Errorf("gotestsum: %w", failure)
 	}
-	testjson.PrintSummary(r.w, r.tests, testjson.SummarizeFailed|testjson.SummarizeErrors|testjson.SummarizeOutput)
-	for _, why := range slices.Sorted(maps.Keys(r.skipped)) {
-		fmt.Fprintf(r.w, "%d skipped, %s\n", r.skipped[why], why)
+	file, err := os.Open(events)
+	if err != nil {
+		return errors.Join(failure, err)
 	}
-	for _, p := range r.problems {
-		fmt.Fprintln(r.w, p)
-	}
-	if len(r.problems)+len(r.tests.Failed()) > 0 {
-		return errors.New("the tests failed")
-	}
-	return nil
+	defer file.Close()
+	return errors.Join(failure, judge(r.output, file, os.Getenv("CI") != ""))
 }

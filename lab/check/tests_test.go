@@ -10,94 +10,103 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-func TestRunner_RunsUnitTestsOfOneModule(t *testing.T) {
-	const passes = "package p\n\nimport \"testing\"\n\nfunc TestPasses(t *testing.T) {}\n"
-	const flagged = "package p\n\nimport \"testing\"\n\nfunc TestFlag(t *testing.T) {\n" +
-		"\tif testing.Short() {\n\t\tt.Error(\"it is short\")\n\t}\n}\n"
-	root := workspace(t, map[string]string{"m/p/p_test.go": flagged, "lab/p/p_test.go": passes,
-		"lab/q/q_test.go": flagged, "lab/e2e/e_test.go": flagged})
-	for _, tc := range []struct {
-		module string
-		flags  []string
-		fails  bool
-	}{{"x/lab", []string{"-short"}, false}, {"x/m", nil, false}, {"x/m", []string{"-short"}, true}} {
-		var b bytes.Buffer
-		err := (&runner{w: &b, root: root, only: tc.module, flags: tc.flags, plain: "lab/q"}).test(t.Context(), Main)
-		test.Eq(t, tc.fails, err != nil, test.Sprint(b.String()))
-		test.StrContains(t, b.String(), map[string]string{"x/lab": "DONE 2 tests", "x/m": "DONE 1 tests"}[tc.module])
-		test.Eq(t, tc.fails, strings.Contains(b.String(), "it is short"))
-	}
-	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
-}
-
-func TestRunner_JudgesWholeWorkspace(t *testing.T) {
-	const header = "package p\n\nimport \"testing\"\n\n"
+// The tests of a small workspace, with each kind of failure planted.
+func TestRun_TellsEachKindOfFailure(t *testing.T) {
+	gotestsum, err := gotool.Path(t.Context(), "../..", "gotestsum")
+	must.NoError(t, err)
+	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (
 		passes  = header + "func TestPasses(t *testing.T) {}\n"
 		fails   = header + "func TestFails(t *testing.T) { t.Error(\"two is not three\") }\n"
-		skipped = header + "func TestSkips(t *testing.T) { t.Skip(\"no mood\") }\n"
-		hangs   = header + "func TestHangs(t *testing.T) { panic(\"test timed out\") }\n"
-		table   = "package p\n\nimport (\n\"fmt\"\n\"testing\"\n)\nfunc TestPasses(t *testing.T) {}\n" +
-			"func TestMain(m *testing.M) { m.Run(); fmt.Println(\"a table\") }\n"
-	)
-	for _, tc := range []struct {
-		name    string
-		files   map[string]string
-		allowed string
-		tiers   string
-		tier    Tier
-		ok      bool
-		shows   []string
-	}{
-		{"everything passes", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": passes}, "", "", Main, true,
-			[]string{"✓  x/m/p", "✓  x/lab/e2e", "DONE 2 tests in"}},
-		{"a unit test fails", map[string]string{"m/p/p_test.go": fails, "lab/e2e/e_test.go": passes}, "", "", Main, false,
-			[]string{"✖  x/m/p", "two is not three", "DONE 2 tests, 1 failure in"}},
-		{"an end-to-end test is skipped", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": skipped}, "", "",
-			Main, false,
-			[]string{"unexpected skip of x/lab/e2e TestSkips", "e_test.go:5: no mood", "no end-to-end test ran"}},
-		{"skips have a reason", map[string]string{"m/p/p_test.go": skipped, "m/q/q_test.go": skipped +
-			"func TestPasses(t *testing.T) {}\n", "lab/e2e/e_test.go": passes},
-			"m/p TestSkips any # bad weather\nm/q TestSkips any # bad weather", "", Main, true,
-			[]string{"\n2 skipped, any: bad weather\n"}},
-		{"no end-to-end tests", map[string]string{"m/p/p_test.go": passes}, "", "", Main, false,
-			[]string{"no end-to-end test ran"}},
-		{"no unit tests", map[string]string{"lab/e2e/e_test.go": passes}, "", "", Main, false, []string{"no unit test ran"}},
-		{"a package does not compile", map[string]string{"m/p/p.go": "package p\n\nvar x int = \"text\"\n",
-			"m/p/p_test.go": passes, "lab/e2e/e_test.go": passes},
-			"", "", Main, false, []string{"cannot use \"text\""}},
-		{"a test ends the process", map[string]string{"m/p/p_test.go": hangs, "lab/e2e/e_test.go": passes}, "", "", Main,
-			false,
-			[]string{"TestHangs", "panic: test timed out"}},
-		{"a package is left out", map[string]string{"m/p/p_test.go": passes, "m/odd/o_test.go": fails,
-			"lab/e2e/e_test.go": passes},
-			"m/odd - any # not here", "", Main, true, []string{"1 skipped, no test of m/odd: not here"}},
-		{"a table after the tests", map[string]string{"m/p/p_test.go": passes, "lab/e2e/e_test.go": table}, "", "", Main,
-			true,
-			[]string{"a table\n"}},
-		{"other tiers are left out", map[string]string{"m/p/p_test.go": passes, "m/q/q_test.go": fails,
-			"lab/e2e/e_test.go": fails + "func TestPasses(t *testing.T) {}\n"},
-			"", "lab/e2e TestFails long # x\nm/q - more # x", Main, true, []string{"DONE 2 tests in"}},
-		{"another tier", map[string]string{"m/p/p_test.go": fails, "m/q/q_test.go": passes, "lab/e2e/e_test.go": fails +
-			"func TestPasses(t *testing.T) {}\n"},
-			"", "lab/e2e TestPasses long # x\nm/q - more # x", More, true, []string{"with OUTRIDER_SAMPLE=", "DONE 2 tests in"}},
-		{"the long tier", map[string]string{"m/p/p_test.go": fails, "m/q/q_test.go": fails, "lab/e2e/e_test.go": fails +
-			"func TestPasses(t *testing.T) {}\n"},
-			"", "lab/e2e TestPasses long # x\nm/q - more # x", Long, true, []string{"DONE 1 tests in"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var b bytes.Buffer
-			skips, err := parseRules("skips.txt", tc.allowed, func(string) bool { return true })
-			must.NoError(t, err)
-			tiers, err := parseRules("tiers.txt", tc.tiers, func(string) bool { return true })
-			must.NoError(t, err)
-			err = (&runner{w: &b, root: workspace(t, tc.files), skips: skips, tiers: tiers}).test(t.Context(), tc.tier)
-			test.Eq(t, tc.ok, err == nil, test.Sprintf("verdict: %v\n%s", err, &b))
-			for _, want := range tc.shows {
-				test.StrContains(t, b.String(), want)
+		skipped = passes + "func TestSkips(t *testing.T) { t.Skip(\"no mood\") }\n"
+		long    = passes + "func TestLong(t *testing.T) {\n\tif testing.Short() {\n\t\tt.Skip(\"" + testsupport.LongSkip +
+			"boots a VM\")\n\t}\n}\n"
+		hangs    = passes + "func TestHangs(t *testing.T) { time.Sleep(time.Hour) }\n"
+		testMain = passes + "func TestMain(m *testing.M) { m.Run(); println(\"a leak\"); os.Exit(1) }\n"
+		table    = passes + "func TestMain(m *testing.M) { m.Run(); os.Stdout.WriteString(\"a table\\n\") }\n"
+		flaky    = passes + `func TestSometimes(t *testing.T) {
+	for _, row := range []string{"a", "b"} {
+		t.Run(row, func(t *testing.T) {
+			err := os.Mkdir("was-here-"+row, 0o700)
+			if err == nil && row == "b" {
+				t.Error("this fails once")
 			}
 		})
 	}
+}
+`
+		crowd = header + `func TestCrowd(t *testing.T) {
+	for range 6 {
+		t.Run("row", func(t *testing.T) { t.Fail() })
+	}
+}
+`
+	)
+	for _, tc := range []struct {
+		name  string
+		file  string // m/p/p_test.go
+		flags []string
+		ci    string
+		fails string   // the error; empty is none
+		shows []string // in the output
+		hides []string
+	}{
+		{name: "everything passes", file: passes, shows: []string{"m/p", "DONE 2 tests in"}, hides: []string{"==="}},
+		{name: "a test fails", file: fails, fails: "tests failed",
+			shows: []string{"=== Failed", "=== FAIL: x/m/p TestFails", "two is not three", "DONE 3 runs"}},
+		{name: "a test fails once", file: flaky, ci: "true", shows: []string{
+			"=== Flaky", "=== FLAKY: x/m/p TestSometimes/b", "this fails once", "DONE 2 runs",
+		}, hides: []string{"=== FAIL"}},
+		{name: "more than five fail", file: crowd, fails: "exit status",
+			shows: []string{"exceeds maximum", "TestCrowd/row#05", "DONE 8 tests"}},
+		{name: "a skip", file: skipped, shows: []string{"1 skipped: no mood"}},
+		{name: "a skip in CI", file: skipped, ci: "true", fails: "1 tests were skipped that CI has to run",
+			shows: []string{"TestSkips: no mood"}},
+		{name: "the tier's skip in CI", file: long, ci: "true", flags: []string{"-short"},
+			shows: []string{"1 left to test:all"}},
+		{name: "the tier runs", file: long, ci: "true", hides: []string{"left to"}},
+		{name: "a package does not compile", file: "package p\n\nvar x int = \"text\"\n",
+			fails: "m/p failed beside its tests", shows: []string{`cannot use "text"`}},
+		{name: "a test hangs", file: hangs, flags: []string{"-timeout=2s"}, fails: "exit status",
+			shows: []string{"TestHangs", "test timed out after 2s"}},
+		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed beside its tests",
+			shows: []string{"a leak"}},
+		{name: "a table after the tests", file: table, shows: []string{"\na table\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Setenv("CI", tc.ci)
+			root := workspace(t, map[string]string{"m/p/p_test.go": tc.file, "m/q/q_test.go": passes})
+			var b bytes.Buffer
+			r := run{root: root, name: "test", packages: []string{"x/m/p", "x/m/q"}, gotestsum: gotestsum, output: &b}
+			verdict := r.test(t.Context(), tc.flags...)
+			output := b.String()
+			if tc.fails == "" {
+				test.NoError(t, verdict, test.Sprint(output))
+			} else {
+				test.ErrorContains(t, verdict, tc.fails, test.Sprint(output))
+			}
+			for _, want := range tc.shows {
+				test.StrContains(t, output, want)
+			}
+			for _, unwanted := range tc.hides {
+				test.StrNotContains(t, output, unwanted)
+			}
+			test.FileExists(t, root+"/"+resultsDir+"/test.xml")
+		})
+	}
+}
+
+func TestJudge_RefusesARunWithoutTests(t *testing.T) {
+	err := judge(t.Output(), strings.NewReader(""), false)
+	test.ErrorContains(t, err, "no test ran")
+}
+
+func TestModule_NamesOneThatIsNotThere(t *testing.T) {
+	root := workspace(t, map[string]string{})
+	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
@@ -28,6 +29,7 @@ var plantedDB = map[string]string{
 }
 
 func TestVulnerabilities_AreThoseOfCalledFunctions(t *testing.T) {
+	testsupport.Long(t, "builds govulncheck, and analyses Go's library")
 	govulncheck, err := gotool.Path(t.Context(), "../..", "govulncheck")
 	must.NoError(t, err)
 	db := t.TempDir()

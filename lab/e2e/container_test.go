@@ -22,6 +22,7 @@ import (
 // The other tests look into /proc, which they can where the agent is a process of
 // the host. This one sees that the same holds in the lab's container.
 func TestAgent_RunsInContainer(t *testing.T) {
+	testsupport.Long(t, "needs a container")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
 		t.Skip(err)
 	}

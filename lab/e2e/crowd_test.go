@@ -28,6 +28,7 @@ func small(count int) func(*api.Job, *api.Task) {
 const maxThreads = 25
 
 func TestCrowd_HasOnePluginAndOneSupervisor(t *testing.T) {
+	testsupport.Long(t, "a crowd of tasks")
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
 	n.submit(t, job(t, conf{"command": "/bin/true"}, small(1))).ended(t)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 const datasetPage = "docs/dataset.md"
@@ -19,6 +21,7 @@ var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
 // TestDatasetPage_CommandsWork types the page's commands on a node as an operator has it, a bare Debian with Nomad.
 // Its file system is the page's own.
 func TestDatasetPage_CommandsWork(t *testing.T) {
+	testsupport.Long(t, "a bare Debian, and volumes that Nomad takes its time for")
 	page := readFences(t, datasetPage)
 	r := newRoot(t)
 	r.put(".", dataset, execLite)

@@ -71,6 +71,7 @@ exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 // TestDeploy_AnsibleInstallsAndRemoves has a node as Nomad's package makes it, without Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
+	testsupport.Long(t, "Ansible takes its time, and so does a job that restarts its agent")
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
@@ -130,6 +131,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 
 // TestDeploy_JobInstallsOnEachClient: the job restarts the agent that runs it.
 func TestDeploy_JobInstallsOnEachClient(t *testing.T) {
+	testsupport.Long(t, "Ansible takes its time, and so does a job that restarts its agent")
 	needRootAgent(t)
 	t.Parallel()
 	n := newPlainNode(t)

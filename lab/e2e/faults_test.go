@@ -205,6 +205,7 @@ var logmonFaults = []fault{
 }
 
 func TestFaults_ExitIsExactOrLost(t *testing.T) {
+	testsupport.Long(t, "a table of faults on real agents")
 	for _, group := range []struct {
 		name   string // of the subtest
 		agent  string // in the table, after its user
@@ -232,7 +233,6 @@ func TestFaults_ExitIsExactOrLost(t *testing.T) {
 			}
 			for _, f := range group.faults {
 				t.Run(f.name, func(t *testing.T) {
-					sampled(t)
 					f.run(t, node(), agent)
 				})
 			}

@@ -126,6 +126,7 @@ func (a *alloc) goesOn(t *testing.T) {
 }
 
 func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	needRootAgent(t)
 	n := newNode(t, nodeOptions{})
 	talker := n.start(t, conf{"command": counter})

@@ -147,6 +147,7 @@ func TestInstall_UpgradesUnderATaskAndLeavesNothing(t *testing.T) {
 // TestInstall_DatasetHasBothFaces is an operator's way with the plugin that is a host volume plugin, too. Its file is
 // replaced while there is a volume, which is there after the agent's restart.
 func TestInstall_DatasetHasBothFaces(t *testing.T) {
+	testsupport.Long(t, "starts an agent of its own, and builds again")
 	needRootAgent(t)
 	t.Parallel()
 	classes := pool(t, "btrfs", "fast")

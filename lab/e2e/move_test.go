@@ -35,6 +35,7 @@ done
 // TestMove_TakesVolumeAndJobToAnotherNode has two agents of one cluster, each with a pool, and a job
 // that writes all the time.
 func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
+	testsupport.Long(t, "starts a second agent")
 	t.Parallel()
 	first := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast")})
 	second := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast"), of: first})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/nix"
 )
 
@@ -19,6 +20,7 @@ import (
 // Nomad reads nested blocks in some forms of that only. Then the agent gets the jobs of the VM test, which nothing here
 // can boot.
 func TestNix_ConfigurationIsLoaded(t *testing.T) {
+	testsupport.Long(t, "starts an agent of its own")
 	t.Parallel()
 	if _, err := exec.LookPath("nix"); err != nil {
 		t.Skip("there is no nix")

@@ -91,7 +91,7 @@ func onceJob(t *testing.T, dir string) *api.Job {
 }
 
 func TestTask_RunsOnceThroughKills(t *testing.T) {
-	sampled(t)
+	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
 	kills, who := len(onceKills), onceKills
 	if v := os.Getenv(killsVar); v != "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
@@ -24,6 +25,7 @@ const operatePage = "docs/operate.md"
 // TestOperatePage_CommandsWork types the page's commands on nodes as an operator has them, each a bare Debian with
 // Nomad. Before a command that shows what is wrong, that is made to go wrong: see incidents.
 func TestOperatePage_CommandsWork(t *testing.T) {
+	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the page is made")
 	page := readFences(t, operatePage)
 	nodes := map[string][]fence{}
 	used := map[string]bool{}

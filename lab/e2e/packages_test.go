@@ -108,6 +108,7 @@ func (j *rootJob) end() {
 // TestPackages_InstallUpgradeAndRemove: each way in which a plugin gets to a node, on a bare one: the agent loads it, a
 // job runs, tasks stay over the upgrade and the rollback, and its removal leaves nothing.
 func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
+	testsupport.Long(t, "two releases are built, and a bare Debian")
 	t.Parallel()
 	top := newRoot(t)
 	rel := getReleases(t)

@@ -26,7 +26,7 @@ import (
 // The faults come one after the other to one node, whose cache keeps nothing that no
 // task uses longer than to the plugin's next start. Meanwhile one task runs on.
 func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
-	sampled(t)
+	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
 	f := newPythonFaults(t, "")
 	f.start(t)
@@ -42,7 +42,7 @@ func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
 
 // The same of builds, where pip builds though there may be uv.
 func TestPythonFaults_LeavePipBuildsWhole(t *testing.T) {
-	sampled(t)
+	testsupport.Long(t, "a table of faults on real agents")
 	if out, err := exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").CombinedOutput(); err != nil {
 		t.Skipf("there is no pip: %s", out)
 	}

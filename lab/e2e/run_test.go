@@ -364,7 +364,7 @@ func agentUser() string {
 	return fmt.Sprint(os.Geteuid())
 }
 
-// needRootAgent skips where the agent is not root: see lab/check/skips.txt.
+// needRootAgent skips where the agent is not root.
 func needRootAgent(t testing.TB) {
 	t.Helper()
 	if !agent.Privileged() {

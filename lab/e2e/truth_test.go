@@ -113,6 +113,7 @@ func waitsForItsTemplate(j *api.Job, task *api.Task) {
 
 // The columns run side by side, each on a node of its own.
 func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
+	testsupport.Long(t, "a table of faults on four nodes")
 	needRootAgent(t)
 	server := startTruthServer(t)
 	t.Run("columns", func(t *testing.T) {

@@ -54,6 +54,7 @@ const replacedSupervisor = "replaced the supervisor of another version"
 // TestUpgrade_AndRollbackKeepTasks: tasks go on, with the device that they have, and their exits are exact; those that
 // end while no agent runs, too. The newer version saves what the older one does not know.
 func TestUpgrade_AndRollbackKeepTasks(t *testing.T) {
+	testsupport.Long(t, "two releases are built, and a bare Debian")
 	t.Parallel()
 	r := getReleases(t)
 	root := filepath.Join(mkdir(t), "usb")
@@ -112,6 +113,7 @@ func TestUpgrade_AndRollbackKeepTasks(t *testing.T) {
 
 // TestUpgrade_AndRollbackKeepPythonTasks: their environments stay, too.
 func TestUpgrade_AndRollbackKeepPythonTasks(t *testing.T) {
+	testsupport.Long(t, "two releases are built, and a bare Debian")
 	t.Parallel()
 	r := getReleases(t)
 	wheels := wheelhouse(t, wheel.Wheel{Name: "late", Version: "3"})

@@ -60,7 +60,7 @@ func (a *alloc) restart(t testing.TB) {
 // The faults come one after the other to one task, which is never started anew but
 // where that is the fault.
 func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
-	sampled(t)
+	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
 	const id = "10c4:ea60:0001"
@@ -186,6 +186,7 @@ func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
 // logs it. The node's index would not tell: a heartbeat that an overloaded machine misses
 // changes it, too. OUTRIDER_QUIET=10m looks for longer.
 func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
+	testsupport.Long(t, "waits long enough for an update of the node")
 	t.Parallel()
 	quiet := 45 * time.Second
 	if s := os.Getenv("OUTRIDER_QUIET"); s != "" {

@@ -15,6 +15,8 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestEnsure_LooksInOrder(t *testing.T) {
@@ -79,6 +81,7 @@ func TestPackages_AreThoseOfTheDockerfile(t *testing.T) {
 
 // Without a registry Ensure does not build by the Dockerfile, so this does, upon the image that there is.
 func TestDockerfile_BuildsTheImage(t *testing.T) {
+	testsupport.Long(t, "builds a container's image")
 	if err := exec.Command("docker", "info").Run(); err != nil {
 		t.Skip("docker does not answer")
 	}

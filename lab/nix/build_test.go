@@ -13,11 +13,13 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
 // What Nix would do, but for its sandbox and its own go command: this fetches, builds and checks as the flake says.
 func TestPackages_AreBuiltByTheirPhases(t *testing.T) {
+	testsupport.Long(t, "vendors and builds")
 	needNix(t)
 	names := []string{"exec-lite", "usb-libusb"} // one of each kind: all have the same phases
 	if (build.Builder{Root: root}).Libusb(t.Context()) != nil {

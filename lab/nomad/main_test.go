@@ -9,16 +9,19 @@ import (
 	"os"
 	"testing"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // docker is why no example runs, or nil.
 var docker error
 
-// TestMain leaves the examples out if Docker does not answer: an example cannot skip itself.
+// TestMain leaves the examples out if Docker does not answer, and from `go tool mage test`: an example can't skip
+// itself.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if docker = agent.DockerAnswers(context.Background()); docker != nil {
+	docker = agent.DockerAnswers(context.Background())
+	if docker != nil || testing.Short() {
 		flag.Set("test.skip", "^Example")
 	}
 	os.Exit(m.Run())
@@ -26,6 +29,7 @@ func TestMain(m *testing.M) {
 
 // TestExamples_NeedDocker reports that the examples were skipped.
 func TestExamples_NeedDocker(t *testing.T) {
+	testsupport.Long(t, "needs a container")
 	if docker != nil {
 		t.Skip(docker)
 	}

@@ -14,10 +14,13 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // TestARM64_RunsUnderQEMU runs the arm64 binaries of the release where there is no such machine, by QEMU's user mode.
 func TestARM64_RunsUnderQEMU(t *testing.T) {
+	testsupport.Long(t, "builds for another architecture, and emulates it")
 	qemu, err := exec.LookPath("qemu-aarch64-static")
 	if err != nil {
 		t.Skip("no qemu-aarch64-static")

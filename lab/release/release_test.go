@@ -28,6 +28,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/mod/modfile"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
@@ -120,6 +121,7 @@ func each(t *testing.T, do func(t *testing.T, r Result, kind, arch string, zip a
 }
 
 func TestArtefacts_HasTheFilesThatItShould(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	for _, r := range theRelease(t).results {
 		var want []string
 		for _, kind := range kinds(r.Plugin) {
@@ -137,6 +139,7 @@ func TestArtefacts_HasTheFilesThatItShould(t *testing.T) {
 
 // A kind that cannot be made here is no failure of a build, and is one to a reader of CI's log.
 func TestArtefacts_HasTheKindWithLibusb(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	theRelease(t)
 	if skip != nil {
 		t.Skip(skip)
@@ -158,6 +161,7 @@ func TestArtefacts_HasTheKindWithLibusb(t *testing.T) {
 }
 
 func TestArtefacts_BinaryTellsPluginVersionAndRevision(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	each(t, func(t *testing.T, r Result, kind, arch string, zip archive) {
 		text := zip.files[r.Plugin.Binary]
 		info, err := buildinfo.Read(bytes.NewReader(text))
@@ -194,6 +198,7 @@ func TestArtefacts_BinaryTellsPluginVersionAndRevision(t *testing.T) {
 
 // Nomad's loader starts each binary and reads its name and version.
 func TestArtefacts_IsLoadedByNomad(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	dir := t.TempDir()
 	var configs []*config.PluginConfig
 	each(t, func(t *testing.T, r Result, kind, arch string, zip archive) {
@@ -221,6 +226,7 @@ func TestArtefacts_IsLoadedByNomad(t *testing.T) {
 }
 
 func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	each(t, func(t *testing.T, r Result, kind, arch string, zip archive) {
 		info, err := buildinfo.Read(bytes.NewReader(zip.files[r.Plugin.Binary]))
 		must.NoError(t, err)
@@ -260,6 +266,7 @@ func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
 }
 
 func TestArtefacts_ZipHasWhatAnOperatorNeeds(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	each(t, func(t *testing.T, r Result, kind, arch string, zip archive) {
 		names := slices.Collect(maps.Keys(zip.files))
 		for _, want := range []string{r.Plugin.Binary, "LICENSE", "NOTICE", "README.md",
@@ -274,6 +281,7 @@ func TestArtefacts_ZipHasWhatAnOperatorNeeds(t *testing.T) {
 }
 
 func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("dpkg-deb is not installed")
 	}
@@ -341,6 +349,7 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 }
 
 func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	for _, r := range theRelease(t).results {
 		flipEach(t, r.Dir)
 	}
@@ -348,6 +357,7 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 
 // The release was built in one folder by this program. Another folder, and the commit's own targets, give the same.
 func TestArtefacts_IsTheSameFromAClone(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	made := theRelease(t)
 	o := Options{Root: made.root}
 	plugins, err := o.resolve()
@@ -362,6 +372,7 @@ func TestArtefacts_IsTheSameFromAClone(t *testing.T) {
 
 // The archive has all that was built, but also a byte that was not.
 func TestArtefacts_IsVerifiedFromAFile(t *testing.T) {
+	testsupport.Long(t, "compiles every plugin for both architectures, twice")
 	made := theRelease(t)
 	first := made.results[0]
 	name := first.Plugin.Binary + "_0.1.0_linux_" + runtime.GOARCH + ".zip"

@@ -11,10 +11,12 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 func TestRoot_RunsAnAgentOfItsOwn(t *testing.T) {
+	testsupport.Long(t, "makes a bare Debian")
 	if err := Missing(); err != nil {
 		t.Skip(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
@@ -116,6 +117,7 @@ func TestTail_KeepsTheLast(t *testing.T) {
 }
 
 func TestVM_IsGivenUpIfItHangs(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
 	must.NoError(t, v.machine.qmp.do("stop", nil))
 	begin := time.Now()

@@ -6,6 +6,7 @@ package vm
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -24,7 +25,8 @@ func Inside() bool { return os.Getenv(insideEnv) != "" }
 //
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
 func Main(m *testing.M, o Options, prepare ...func(context.Context, *VM) error) int {
-	if Inside() {
+	flag.Parse()
+	if Inside() || testing.Short() { // all tests are testsupport.Long's, which skips them
 		return m.Run()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -23,6 +23,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -57,6 +58,7 @@ func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
 
 // TestVM_Commands shares one machine among what does it no harm.
 func TestVM_Commands(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	v := start(t, context.WithoutCancel(t.Context()), vm.Options{})
 	for _, tc := range []struct {
 		name string
@@ -294,6 +296,7 @@ func hasASerialAdapter(t *testing.T, v *vm.VM) {
 }
 
 func TestVM_ReportsAKernelPanicWithItsConsole(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	files, routines := openFiles(t), runtime.NumGoroutine()
 	v := start(t, t.Context(), vm.Options{Memory: 512, CPUs: 1})
 	_, err := v.Output(t.Context(), "sh", "-c", "echo c > /proc/sysrq-trigger")
@@ -323,6 +326,7 @@ func openFiles(t *testing.T) int {
 }
 
 func TestDisk_OutlivesTheVM(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	disk := filepath.Join(t.TempDir(), "a disk, of two machines")
 	ctx, cut := context.WithCancel(t.Context())
 	v := start(t, ctx, vm.Options{Memory: 512, Disk: disk})
@@ -350,6 +354,7 @@ func victim() {
 }
 
 func TestVM_EndsWithItsProcess(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"=1", "TMPDIR="+tmp)
@@ -385,6 +390,7 @@ func run1(t *testing.T, args ...string) string {
 }
 
 func TestStart_ReportsMistakesInASentence(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	empty := t.TempDir()
 	for _, tc := range []struct {
 		name string

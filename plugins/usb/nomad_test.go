@@ -23,6 +23,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestPlugin_Conforms(t *testing.T) {
@@ -192,6 +193,7 @@ func TestNomad_RefusesMistakes(t *testing.T) {
 }
 
 func TestUSB_ScansLeakNothing(t *testing.T) {
+	testsupport.Long(t, "repeats")
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
 	for port := range 4 {
 		m.plug("10c4:ea60", fmt.Sprint(port), fmt.Sprintf("1-%d", port+1))

@@ -31,6 +31,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // dispense loads the stub by Nomad's own loader, from a plugin directory.
@@ -326,6 +327,7 @@ func TestOrphan_EndsAfterTheGracePeriod(t *testing.T) {
 }
 
 func TestOrphan_StaysWhenALivingAgentDisconnects(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	t.Parallel()
 	const grace = 3 * time.Second
 	f := startAgent(t, grace)
@@ -336,6 +338,7 @@ func TestOrphan_StaysWhenALivingAgentDisconnects(t *testing.T) {
 }
 
 func TestOrphan_StaysWhenAnAgentReattaches(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	t.Parallel()
 	const grace = 5 * time.Second // in which an agent has to connect
 	f := startAgent(t, grace)

@@ -118,10 +118,9 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 
 // 2,000 short tasks, 8 at a time.
 func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
-	total := 2000
-	if testing.Short() {
-		total = 200
-	}
+	testsupport.Long(t, "thousands of processes")
+
+	const total = 2000
 	for name, cgroups := range map[string]bool{"in a cgroup": withCgroup, "without cgroup": withoutCgroup} {
 		t.Run(name, func(t *testing.T) {
 			n := total

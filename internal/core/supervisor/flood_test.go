@@ -95,6 +95,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 }
 
 func TestKill_EndsATreeOfAThousand(t *testing.T) {
+	testsupport.Long(t, "thousands of processes")
 	const many = 1000
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep MARK & i=$((i+1)); done; echo ready; ", many)
 	eachHolding(t, func(t *testing.T, cgroups bool) {

@@ -146,6 +146,7 @@ func (h *host) hasEvent(id, text string) bool {
 }
 
 func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	for name, fault := range map[string]func(h *host){
 		"nothing else":      func(*host) {},
 		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
@@ -210,6 +211,7 @@ func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
 }
 
 func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client(impatient)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeedRoot skips a test that only root can run. lab/check/skips.txt has the reason.
+// NeedRoot skips a test that only root can run.
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -11,6 +11,7 @@ package usbvm
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -43,6 +44,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		os.Exit(m.Run()) // all tests are long
+	}
 	if !vm.Inside() {
 		if err := prepare(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // quietEnv is how long the node is watched, such as 10m; the plugin looks by itself
@@ -19,6 +21,7 @@ import (
 const quietEnv = "USBVM_QUIET"
 
 func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	n := shared(t)
 	long := 10 * time.Second
 	if s := os.Getenv(quietEnv); s != "" {

@@ -23,6 +23,7 @@ import (
 const cycles = 20
 
 func TestUSB_AgentFollowsPlugs(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	n := shared(t)
 	s := newStick(t, "cycled", 0)
 	var kernel, in, out []time.Duration
@@ -69,6 +70,7 @@ func terminal(t *testing.T, port int) (name string) {
 const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; echo again >&2; sleep 0.2; done`
 
 func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	n := shared(t)
 	s := newStick(t, "kept", 0)
 	s.plug(t)
@@ -113,6 +115,7 @@ func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
 }
 
 func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	s := newStick(t, "written", 1)
@@ -132,6 +135,7 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 }
 
 func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	newStick(t, "key", 2).plug(t) // QEMU's adapter is another
@@ -151,6 +155,7 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 }
 
 func TestUSB_RunningTaskRegainsDeviceAfterReplug(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	s, between := newStick(t, "again", 3), newStick(t, "between", 4)
@@ -176,6 +181,7 @@ func TestUSB_RunningTaskRegainsDeviceAfterReplug(t *testing.T) {
 // the number of the other: a task that opens its own anew all the time never writes to
 // the other.
 func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	n := shared(t) // alone: other sticks would take the numbers
 	other := sticks["swapped"]
 	other.Serial = "S2"
@@ -221,6 +227,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 }
 
 func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	s := newStick(t, "pulled", 5)
@@ -244,6 +251,7 @@ func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
 }
 
 func TestUSB_TwinsDifferByPort(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	twins := []*stick{newStick(t, "twin", 6), newStick(t, "twin", 7)}
@@ -277,6 +285,7 @@ func TestUSB_TwinsDifferByPort(t *testing.T) {
 }
 
 func TestUSB_AdapterAnswersTask(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
 	ids := n.offers(t, "ftdi", 1)

@@ -6,6 +6,7 @@ package vm_test
 import (
 	"testing"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -16,6 +17,7 @@ import (
 //	go test -c -o /tmp/x.test ./internal/core/supervisor
 //	cd internal/core/supervisor && go run ../../../lab/vm/exec /tmp/x.test -test.v
 func TestCore_PassesOnCgroupV2(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	v := vm.New(t, vm.Options{})
 	for _, p := range []struct {
@@ -31,7 +33,8 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 		{"driver", []string{"-test.run=OOM|Memory|Stats|Devices|TestLifecycle_ReportsExitCodes|StopTask_KillsAtTheTimeout"}},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			v.Test(t, "github.com/outrider-dev/outrider/internal/core/"+p.name, p.flags...)
+			flags := append([]string{"-test.short"}, p.flags...)
+			v.Test(t, "github.com/outrider-dev/outrider/internal/core/"+p.name, flags...)
 		})
 	}
 }

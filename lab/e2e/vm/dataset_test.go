@@ -222,6 +222,7 @@ func (h *host) says(alloc, want string) {
 }
 
 func TestReboot_DatasetsStay(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	h := newHost(t)
 	h.makePools()

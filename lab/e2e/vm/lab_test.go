@@ -16,10 +16,13 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // TestLab_RunsInVM does what a developer does, without a terminal.
 func TestLab_RunsInVM(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	cmd := exec.Command("go", "tool", "mage", "lab:vm")
 	cmd.Dir = repository(t)

@@ -63,6 +63,7 @@ func (h *host) eachHasItsOwn() {
 }
 
 func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	t.Parallel() // most of it is waiting
 	h := newHost(t)
 	h.boot()

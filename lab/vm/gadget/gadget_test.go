@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm"
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
 )
@@ -66,6 +67,7 @@ func devices(t *testing.T) []string {
 }
 
 func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "stick", 0, gadget.Device{
 		Vendor: 0x1d6b, Product: 0x0104, Serial: "A1", Manufacturer: "Outrider", Name: "Stick",
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()},
@@ -106,6 +108,7 @@ func raw(t *testing.T, path string) *os.File {
 }
 
 func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	for i := range 2 {
 		plug(t, fmt.Sprintf("twin%d", i), i, gadget.Device{
 			Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM()},
@@ -122,6 +125,7 @@ func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
 }
 
 func TestGadget_ComesBackWhereItWas(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "again", 1, gadget.Device{Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM()}})
 	await(t, "/dev/ttyACM*")
 	before := devices(t)
@@ -140,6 +144,7 @@ func TestGadget_ComesBackWhereItWas(t *testing.T) {
 }
 
 func TestGadget_CloseLeavesNothing(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
 	other, err := gadget.Open("gone")
@@ -156,6 +161,7 @@ func TestGadget_CloseLeavesNothing(t *testing.T) {
 }
 
 func TestGadget_RefusesABadDevice(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
 	must.NoError(t, gadget.Load(2))
 	if _, err := gadget.New("none", gadget.Device{}); err == nil || !strings.Contains(err.Error(), "no function") {
 		t.Errorf("without a function: %v", err)

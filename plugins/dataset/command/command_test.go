@@ -18,8 +18,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestCommands(t *testing.T)             { commands.on(t, "btrfs") }
-func TestCommands_WithZFSFuse(t *testing.T) { commands.on(t, "zfs-fuse") }
+func TestCommands(t *testing.T) { commands.on(t, "btrfs") }
+func TestCommands_WithZFSFuse(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	commands.on(t, "zfs-fuse")
+}
 
 var commands = cases{
 	"list and check show the classes":          shown,

@@ -21,8 +21,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestMove(t *testing.T)             { moves.on(t, "btrfs") }
-func TestMove_WithZFSFuse(t *testing.T) { moves.on(t, "zfs-fuse") }
+func TestMove(t *testing.T) { moves.on(t, "btrfs") }
+func TestMove_WithZFSFuse(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	moves.on(t, "zfs-fuse")
+}
 
 var moves = cases{
 	"takes a volume to another node":         moved,

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
@@ -24,8 +25,14 @@ import (
 
 // A volume is moved to and fro, each time killed at any moment. MOVES says how often; the promise
 // is for 100.
-func TestMove_SurvivesKills(t *testing.T)            { killedMoves.on(t, "btrfs") }
-func TestMove_SurvivesKillsWithZFSFuse(t *testing.T) { killedMoves.on(t, "zfs-fuse") }
+func TestMove_SurvivesKills(t *testing.T) {
+	testsupport.Long(t, "repeats")
+	killedMoves.on(t, "btrfs")
+}
+func TestMove_SurvivesKillsWithZFSFuse(t *testing.T) {
+	testsupport.Long(t, "repeats, and zfs-fuse takes its time")
+	killedMoves.on(t, "zfs-fuse")
+}
 
 var killedMoves = cases{"moves": func(t *testing.T, n *node) {
 	moves, err := strconv.Atoi(os.Getenv("MOVES"))

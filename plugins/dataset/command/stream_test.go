@@ -15,12 +15,16 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/stream"
 )
 
-func TestStreams(t *testing.T)             { streams.on(t, "btrfs") }
-func TestStreams_WithZFSFuse(t *testing.T) { streams.on(t, "zfs-fuse") }
+func TestStreams(t *testing.T) { streams.on(t, "btrfs") }
+func TestStreams_WithZFSFuse(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	streams.on(t, "zfs-fuse")
+}
 
 var streams = cases{
 	"a volume is sent, continued and adopted": sent2,

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,8 +130,11 @@ var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat
 
 // The process that runs an operation is killed before each of its changes, and then the
 // operation is run again.
-func TestKill_ProcessAtEachStep(t *testing.T)    { processAtEachStep(t, "btrfs") }
-func TestKill_ZFSProcessAtEachStep(t *testing.T) { processAtEachStep(t, "zfs") }
+func TestKill_ProcessAtEachStep(t *testing.T) { processAtEachStep(t, "btrfs") }
+func TestKill_ZFSProcessAtEachStep(t *testing.T) {
+	testsupport.Long(t, "minutes on zfs-fuse")
+	processAtEachStep(t, "zfs")
+}
 
 func processAtEachStep(t *testing.T, backend string) {
 	t.Helper()
@@ -168,8 +170,11 @@ func processAtEachStep(t *testing.T, backend string) {
 }
 
 // The file system's program is killed at each of its calls, before and after it has done its work.
-func TestKill_ProgramAtEachCall(t *testing.T)    { programAtEachCall(t, "btrfs") }
-func TestKill_ZFSProgramAtEachCall(t *testing.T) { programAtEachCall(t, "zfs") }
+func TestKill_ProgramAtEachCall(t *testing.T) { programAtEachCall(t, "btrfs") }
+func TestKill_ZFSProgramAtEachCall(t *testing.T) {
+	testsupport.Long(t, "minutes on zfs-fuse")
+	programAtEachCall(t, "zfs")
+}
 
 func programAtEachCall(t *testing.T, backend string) {
 	t.Helper()
@@ -202,23 +207,13 @@ kill -9 $$
 }
 
 // eachKilled runs a test for each operation that is killed, with each backend of a file system. The test
-// gets a function that prepares datasets, has the operation interrupted, and then calls it again. With
-// ZFS, a seed in OUTRIDER_SAMPLE chooses a third of the operations, since all take minutes on zfs-fuse.
+// gets a function that prepares datasets, has the operation interrupted, and then calls it again.
 func eachKilled(t *testing.T, backend string,
 	run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)),
 ) {
 	t.Helper()
-	sample, seed := os.Getenv("OUTRIDER_SAMPLE"), uint64(0)
-	if sample != "" {
-		var err error
-		seed, err = strconv.ParseUint(sample, 10, 32)
-		must.NoError(t, err, must.Sprint("OUTRIDER_SAMPLE"))
-	}
 	eachColumn(t, backend, func(t *testing.T, c column) {
-		for i, k := range kills {
-			if backend == "zfs" && sample != "" && uint64(i)%3 != seed%3 {
-				continue
-			}
+		for _, k := range kills {
 			t.Run(k.operation, func(t *testing.T) {
 				run(t, func(interrupt func(call) bool) bool { return k.attempt(t, c, interrupt) })
 				must.SliceEmpty(t, c.list(t))

@@ -538,7 +538,10 @@ var operations = []struct {
 
 func TestBackend_BtrfsOperations(t *testing.T) { testOperations(t, "btrfs") }
 
-func TestBackend_ZFSOperations(t *testing.T) { testOperations(t, "zfs") }
+func TestBackend_ZFSOperations(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	testOperations(t, "zfs")
+}
 
 func testOperations(t *testing.T, backend string) {
 	t.Helper()

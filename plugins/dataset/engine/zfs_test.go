@@ -25,6 +25,7 @@ import (
 
 // What is so with ZFS alone. The pools are those of TestBackend_ZFSOperations.
 func TestZFS_Properties(t *testing.T) {
+	testsupport.Long(t, "repeats, and zfs-fuse takes its time")
 	eachColumn(t, "zfs", func(t *testing.T, c column) {
 		for _, row := range []struct {
 			about string

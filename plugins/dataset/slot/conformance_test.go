@@ -27,6 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
@@ -253,7 +254,10 @@ func testConforms(t *testing.T, kind string) {
 
 func TestSlots_ConformOnBtrfs(t *testing.T) { testConforms(t, "btrfs") }
 
-func TestSlots_ConformOnZFSFuse(t *testing.T) { testConforms(t, "zfs-fuse") }
+func TestSlots_ConformOnZFSFuse(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	testConforms(t, "zfs-fuse")
+}
 
 // After a start of the host nothing is mounted, and tasks are started again with the
 // reservations that they had.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -36,6 +37,7 @@ exit $code
 // The plugin is killed before and after each call of the file system's program that releases
 // a slot and reserves it again.
 func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
+	testsupport.Long(t, "repeats")
 	s := newSite(t, "btrfs")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "dataset.hcl")
@@ -116,6 +118,7 @@ func (s *site) empty(t *testing.T) {
 
 // TestSlots_ReservationsLeakNothing measures the plugin's memory over many reservations.
 func TestSlots_ReservationsLeakNothing(t *testing.T) {
+	testsupport.Long(t, "a thousand reservations")
 	const first, more = 100, 1000
 	s := newSite(t, "btrfs")
 	m := conformance.StartManager(t, s.binary)

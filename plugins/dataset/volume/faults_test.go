@@ -20,12 +20,16 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestFaults_OnBtrfs(t *testing.T) { faults.run(t, "btrfs") }
-func TestFaults_OnZFS(t *testing.T)   { faults.run(t, "zfs-fuse") }
+func TestFaults_OnZFS(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	faults.run(t, "zfs-fuse")
+}
 
 var faults = cases{
 	"killed at a step of create":      killedInCreate,
@@ -245,7 +249,10 @@ func notOwn(t *testing.T, n *node) {
 }
 
 func TestPool_OnBtrfs(t *testing.T) { pools(t, "btrfs") }
-func TestPool_OnZFS(t *testing.T)   { pools(t, "zfs-fuse") }
+func TestPool_OnZFS(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	pools(t, "zfs-fuse")
+}
 
 func pools(t *testing.T, kind string) {
 	pool := simulatetest.New(t, kind)
@@ -343,8 +350,14 @@ func fullPool(t *testing.T, n *node) {
 }
 
 // Nomad calls create for all volumes of a node at once when an agent starts, and waits 50 s.
-func TestRestore_OfManyVolumesOnBtrfs(t *testing.T) { many(t, "btrfs") }
-func TestRestore_OfManyVolumesOnZFS(t *testing.T)   { many(t, "zfs-fuse") }
+func TestRestore_OfManyVolumesOnBtrfs(t *testing.T) {
+	testsupport.Long(t, "a crowd of volumes")
+	many(t, "btrfs")
+}
+func TestRestore_OfManyVolumesOnZFS(t *testing.T) {
+	testsupport.Long(t, "a crowd of volumes")
+	many(t, "zfs-fuse")
+}
 
 func many(t *testing.T, kind string) {
 	n := newNode(t, simulatetest.New(t, kind))

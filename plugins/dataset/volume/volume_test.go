@@ -36,7 +36,10 @@ func (c cases) run(t *testing.T, kind string) {
 }
 
 func TestVolume_OnBtrfs(t *testing.T) { volumes.run(t, "btrfs") }
-func TestVolume_OnZFS(t *testing.T)   { volumes.run(t, "zfs-fuse") }
+func TestVolume_OnZFS(t *testing.T) {
+	testsupport.Long(t, "zfs-fuse takes its time")
+	volumes.run(t, "zfs-fuse")
+}
 
 var volumes = cases{
 	"is made, comes back, and is deleted":        lives,

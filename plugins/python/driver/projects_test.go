@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoenig/test"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
@@ -40,6 +41,7 @@ func shopWheels(t *testing.T, dir string) {
 }
 
 func TestProject_InstallsTheChosenDependencies(t *testing.T) {
+	testsupport.Long(t, "tables of many builds")
 	installers(t, func(t *testing.T, a *agent) {
 		for chosen, want := range map[string]string{
 			"":                            "moon_phase",
@@ -67,6 +69,7 @@ func TestProject_InstallsTheChosenDependencies(t *testing.T) {
 }
 
 func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
+	testsupport.Long(t, "tables of many builds")
 	uv := uv(t)
 	wheels := t.TempDir()
 	shopWheels(t, wheels)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestCache_BuildsOnceForManyProcesses(t *testing.T) {
@@ -63,12 +65,10 @@ func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 // Two processes build, publish, lend, replace and evict as fast as they can, and
 // one of them is killed at any moment.
 func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
-	times := 150
-	if testing.Short() {
-		times = 25
-	}
+	testsupport.Long(t, "repeats")
+
 	c := testCache(t)
-	for i := range times {
+	for i := range 150 {
 		var ended []func()
 		for range 2 {
 			other := startPeer(t, nil, "churn", c.cfg.Dir)

@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
@@ -107,6 +108,7 @@ func deaf(t *testing.T) string {
 }
 
 func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	status := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -189,6 +190,7 @@ func TestClasses_SeesNewDevices(t *testing.T) {
 }
 
 func TestClasses_ScansLeakNothing(t *testing.T) {
+	testsupport.Long(t, "repeats")
 	dir := t.TempDir()
 	for i := range 3 {
 		plug(t, dir, simulate.Stick{Port: fmt.Sprintf("1-%d", i+1)})
