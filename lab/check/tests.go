@@ -127,18 +127,23 @@ func (r run) test(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return err
 	}
+	left, err := newLeftovers()
+	if err != nil {
+		return err
+	}
 	events := filepath.Join(dir, r.name+".json")
 	args := []string{
 		"--format=pkgname", "--format-hide-empty-pkg", "--hide-summary=failed,skipped",
 		"--rerun-fails=2", "--rerun-fails-max-failures=5",
 		"--jsonfile=" + events, "--junitfile=" + filepath.Join(dir, r.name+".xml"),
 		"--packages=" + strings.Join(r.packages, " "), "--",
-		// a result of before says nothing of the binaries that the tests start; `mage lint` runs go vet; and without a
-		// debugger's tables linking takes half the time
-		"-count=1", "-vet=off", "-ldflags=-s -w",
+		// a result of before says nothing of the binaries that the tests start; `mage lint` runs go vet; with -trimpath
+		// checkouts share what is compiled; and without a debugger's tables linking takes half the time
+		"-count=1", "-vet=off", "-trimpath", "-ldflags=-s -w",
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = r.root, goEnv(ctx, r.root), r.output, r.output
+	cmd.Dir, cmd.Stdout, cmd.Stderr = r.root, r.output, r.output
+	cmd.Env = append(goEnv(ctx, r.root), "TMPDIR="+left.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the tests clean up
 	cmd.WaitDelay = time.Minute
 	failure := cmd.Run()
@@ -148,6 +153,7 @@ func (r run) test(ctx context.Context, flags ...string) error {
 	if failure != nil {
 		failure = fmt.Errorf("gotestsum: %w", failure)
 	}
+	failure = errors.Join(failure, left.check(ctx))
 	file, err := os.Open(events)
 	if err != nil {
 		return errors.Join(failure, err)

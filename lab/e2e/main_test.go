@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	scratch     string // readable by everybody, with a short path: unix sockets are below it
+	scratch     string // readable by everybody, with a short path: agents keep state and unix sockets below it
 	nomadBinary string
 	execLite    string // the plugin
 	python      string // another
@@ -68,7 +68,7 @@ func run(m *testing.M) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
 	var err error
-	if scratch, err = os.MkdirTemp("/tmp", "oe2e"); err != nil {
+	if scratch, err = os.MkdirTemp("", "e"); err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(scratch)

@@ -130,7 +130,11 @@ var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat
 
 // The process that runs an operation is killed before each of its changes, and then the
 // operation is run again.
-func TestKill_ProcessAtEachStep(t *testing.T) { processAtEachStep(t, "btrfs") }
+func TestKill_ProcessAtEachStep(t *testing.T) {
+	testsupport.Long(t, "repeats")
+	processAtEachStep(t, "btrfs")
+}
+
 func TestKill_ZFSProcessAtEachStep(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	processAtEachStep(t, "zfs")
@@ -170,7 +174,11 @@ func processAtEachStep(t *testing.T, backend string) {
 }
 
 // The file system's program is killed at each of its calls, before and after it has done its work.
-func TestKill_ProgramAtEachCall(t *testing.T) { programAtEachCall(t, "btrfs") }
+func TestKill_ProgramAtEachCall(t *testing.T) {
+	testsupport.Long(t, "repeats")
+	programAtEachCall(t, "btrfs")
+}
+
 func TestKill_ZFSProgramAtEachCall(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	programAtEachCall(t, "zfs")

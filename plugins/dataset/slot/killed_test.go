@@ -60,19 +60,11 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	}
 	eventually("the first reservation", reserve)
 	set := func(name, text string) { must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
-	calls := func() (n int) {
-		text, err := os.ReadFile(filepath.Join(dir, "calls"))
-		must.NoError(t, err)
-		_, err = fmt.Sscan(string(text), &n)
-		must.NoError(t, err)
-		return n
-	}
-	set("calls", "0")
-	must.NoError(t, reserve())
-	steps := calls()
-	must.Between(t, 2, steps, 50)
+	// how many calls one reservation makes differs: those of other goroutines are counted, too, and come or not
 	killed := 0
-	for step := 1; step <= steps; step++ {
+	for step, reached := 1, true; reached; step++ {
+		must.Less(t, 50, step)
+		reached = false
 		for _, when := range []string{"before", "after"} {
 			pid := m.PID()
 			set("calls", "0")
@@ -82,14 +74,16 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 			if os.Remove(filepath.Join(dir, "killed")) == nil {
 				m.Killed(pid)
 				killed++
+				reached = true
 			} else {
 				must.NoError(t, err)
 			}
 			eventually("the next reservation", reserve)
-			must.Len(t, 1, s.leases(t), must.Sprintf("%s step %d of %d", when, step, steps))
+			must.Len(t, 1, s.leases(t), must.Sprintf("%s step %d", when, step))
 		}
 	}
-	must.GreaterEq(t, steps, killed, must.Sprint("calls of other goroutines are counted, too, and come or not"))
+	must.Positive(t, killed)
+	t.Logf("killed %d times", killed)
 	s.empty(t)
 }
 
@@ -108,12 +102,23 @@ func (s *site) empty(t *testing.T) {
 			must.Eq(t, ".slots", filepath.Dir(d.Name))
 		}
 	}
-	must.NoError(t, s.engine.Check(t.Context())) // which sweeps
-	for _, folder := range []string{".new", ".trash"} {
-		entries, err := os.ReadDir(filepath.Join(s.Root, folder))
-		must.NoError(t, err)
-		must.SliceEmpty(t, entries, must.Sprint(folder))
-	}
+	// the plugin may still be at work in these folders
+	testsupport.Within(t, time.Minute, func() error {
+		err := s.engine.Check(t.Context()) // which sweeps
+		if err != nil {
+			return err
+		}
+		for _, folder := range []string{".new", ".trash"} {
+			entries, err := os.ReadDir(filepath.Join(s.Root, folder))
+			if err != nil {
+				return err
+			}
+			if len(entries) > 0 {
+				return fmt.Errorf("%d entries in %s, such as %s", len(entries), folder, entries[0].Name())
+			}
+		}
+		return nil
+	})
 }
 
 // TestSlots_ReservationsLeakNothing measures the plugin's memory over many reservations.
