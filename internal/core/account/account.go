@@ -1,7 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package driver
+// Package account resolves the user of a task, by the name service of this host.
+package account
 
 import (
 	"bytes"
@@ -23,16 +24,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// account is a task's user with the values for its environment.
-type account struct {
+// Account is a task's user with the values for its environment.
+type Account struct {
 	task.User
-	name, home string
+	Name, Home string
 }
 
-// resolveUser looks up a job's user field: a name or an id, with :group if the
+// Resolve looks up a job's user field: a name or an id, with :group if the
 // group is not the user's own. extra are further supplementary groups. It returns
-// nil for an empty field without extra groups: the task runs as the agent does.
-func resolveUser(field string, extra []string) (*account, error) {
+// nil for an empty field without extra groups: the task runs as this process does.
+func Resolve(field string, extra []string) (*Account, error) {
 	if field == "" && len(extra) == 0 {
 		return nil, nil
 	}
@@ -44,7 +45,7 @@ func resolveUser(field string, extra []string) (*account, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &account{name: u.Username, home: u.HomeDir}
+	a := &Account{Name: u.Username, Home: u.HomeDir}
 	if a.UID, err = parseID(u.Uid); err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ func resolveUser(field string, extra []string) (*account, error) {
 	may := maySetGroups()
 	switch {
 	case !may: // the task has the agent's groups, not the account's
-		if a.Groups, err = ownGroups(); err != nil {
+		if a.Groups, err = OwnGroups(); err != nil {
 			return nil, err
 		}
 	case u.Username != "": // a bare id without an account belongs to no groups
@@ -95,8 +96,8 @@ var maySetGroups = sync.OnceValue(func() bool {
 	return err != nil || string(bytes.TrimSpace(policy)) != "deny"
 })
 
-// ownGroups are the agent's supplementary groups.
-func ownGroups() (groups []uint32, err error) {
+// OwnGroups are this process's supplementary groups.
+func OwnGroups() (groups []uint32, err error) {
 	own, err := os.Getgroups()
 	for _, g := range own {
 		groups = append(groups, uint32(g))
@@ -202,15 +203,15 @@ func runGetent(database, key string) string {
 }
 
 func parseID(s string) (uint32, error) {
-	v, err := parseDecimal(s)
+	v, err := ParseDecimal(s)
 	if err != nil || v == 1<<32-1 {
 		return 0, errors.New(strconv.Quote(s) + " is not a user or group id")
 	}
 	return v, nil
 }
 
-// parseDecimal takes a number in the form that the kernel prints, and in no other.
-func parseDecimal(s string) (uint32, error) {
+// ParseDecimal takes a number in the form that the kernel prints, and in no other.
+func ParseDecimal(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && strconv.FormatUint(v, 10) != s {
 		err = strconv.ErrSyntax
