@@ -77,7 +77,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCommand(cmd); err != nil {
+	if err := cmd.Check(); err != nil {
 		return nil, err
 	}
 	if cmd.OwnMounts() && !canMount() {

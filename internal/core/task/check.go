@@ -1,24 +1,22 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package driver
+package task
 
 import (
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // maxCommand is more than execve(2) takes of arguments and environment together,
 // with a pointer for each (fs/exec.c).
 const maxCommand = 6 << 20
 
-// checkCommand refuses a command that no program can be started with, and protects the
+// Check refuses a command that no program can be started with, and protects the
 // supervisor from very large ones. The launcher reports any other mistake, and what is
 // too long for the kernel.
-func checkCommand(cmd *task.Command) error {
+func (cmd *Command) Check() error {
 	if cmd.Path == "" {
 		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
 	}
