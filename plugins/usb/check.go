@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ import (
 var checkCommand = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",
-	Run: func(args []string) error {
+	Run: func(_ context.Context, args []string) error {
 		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a " +
 				"file with what is in config { … } alone")
