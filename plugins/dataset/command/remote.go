@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
@@ -83,7 +84,7 @@ func (r *remote) run(ctx context.Context, in func(io.Writer) error, args ...stri
 	last := strings.TrimSpace(lines[len(lines)-1])
 	switch {
 	case err != nil && last != "":
-		return nil, fmt.Errorf("%s on host %s: %s", args[0], r.host, printable(last))
+		return nil, fmt.Errorf("%s on host %s: %s", args[0], r.host, plain.Line(last, 0))
 	case err != nil:
 		return nil, fmt.Errorf("%s on host %s: %w", args[0], r.host, errors.Join(err, inErr))
 	case inErr != nil:
