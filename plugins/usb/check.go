@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
@@ -51,10 +52,13 @@ func check(w io.Writer, path string) error {
 	return err
 }
 
-// loadConfig reads and decodes the configuration that readConfig finds. Errors name the path.
-// Those about mistakes in the configuration wrap schema.Problems.
+// pluginName is the name of the plugin in an agent's configuration, which is that of its file.
+const pluginName = "nomad-device-usb"
+
+// loadConfig reads and decodes the configuration that agentconfig.Block finds. Errors name the
+// path. Those about mistakes in the configuration wrap schema.Problems.
 func loadConfig(path string) (Config, error) {
-	body, err := readConfig(path, filepath.Base(os.Args[0]))
+	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {
 		return Config{}, err
 	}
@@ -188,4 +192,8 @@ func nearly(m match.Match, devices []match.Assigned) string {
 		}
 	}
 	return ""
+}
+
+func quoted(words []string) string {
+	return "\"" + strings.Join(words, "\", \"") + "\""
 }
