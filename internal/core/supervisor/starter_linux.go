@@ -111,7 +111,14 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		defer c.leafing.Unlock()
 		_ = leaf.Remove() // if it could not do so itself; refused while another one is in it
 	}()
-	if err := leaf.Join(cmd.Process.Pid); err != nil { // the v1 hierarchies, where clone can't put it
+	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, where clone can't put it
+	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 3; try++ {
+		// removed meanwhile, by the last supervisor as it ended
+		if err = leaf.Create(cgroup.Limits{}); err == nil {
+			err = leaf.Join(cmd.Process.Pid)
+		}
+	}
+	if err != nil {
 		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
 	}
 	entered()
