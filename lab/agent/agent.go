@@ -188,8 +188,8 @@ type Agent interface {
 	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
 	Leftovers(ctx context.Context) ([]string, error)
 
-	// Close stops all jobs, ends the agent and everything that it started, and
-	// removes its directory. A second Close is not an error.
+	// Close stops all jobs if the server is the agent's own, ends the agent and everything
+	// that it started, and removes its directory. A second Close is not an error.
 	Close(ctx context.Context) error
 
 	settle() error // see settled

@@ -5,6 +5,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -109,6 +110,35 @@ func TestAgent_CloseLeavesNothing(t *testing.T) {
 	_, err = os.Stat(a.Info().Dir)
 	must.True(t, os.IsNotExist(err), must.Sprintf("the directory is left: %v", err))
 	must.NoError(t, a.Close(t.Context()), must.Sprint("the second close"))
+}
+
+func TestAgent_CloseOfAClientLeavesTheOtherNodesTasks(t *testing.T) {
+	server := run(t, agent.Host)
+	client, err := agent.Run(t.Context(), agent.Options{
+		Runtime: agent.Host, Dir: filepath.Join(t.TempDir(), "a"), Name: "client", Progress: t.Logf,
+		Server: fmt.Sprintf("127.0.0.1:%d", server.Info().RPC),
+	})
+	must.NoError(t, err)
+	t.Cleanup(func() { test.NoError(t, client.Close(context.Background())) })
+	mark := testsupport.Mark()
+	job := sleeper("s")
+	job.TaskGroups[0].Count = new(2)
+	job.TaskGroups[0].Tasks[0].SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", "exec sleep " + mark})
+	job.TaskGroups[0].Constrain(api.NewConstraint("", api.ConstraintDistinctHosts, "true"))
+	_, _, err = server.Client().Jobs().Register(job, nil)
+	must.NoError(t, err)
+	testsupport.WaitSleepers(t, mark, 2)
+	before := testsupport.Sleepers(mark)
+
+	must.NoError(t, client.Close(t.Context()))
+	list, _, err := server.Client().Jobs().Allocations("s", true, nil)
+	must.NoError(t, err)
+	for _, a := range list {
+		test.Eq(t, "run", a.DesiredStatus, test.Sprint("a client's end stopped the job"))
+	}
+	now := testsupport.Sleepers(mark)
+	must.SliceLen(t, 1, now, must.Sprint("a client's end ended another's task"))
+	must.SliceContains(t, before, now[0])
 }
 
 func TestRun_LeavesNothingAfterAFailure(t *testing.T) {

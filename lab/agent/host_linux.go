@@ -340,7 +340,7 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 func (a *hostAgent) Close(ctx context.Context) error {
 	allocs := a.allocs()
 	var jobs error
-	if a.process().alive() && a.client != nil {
+	if a.process().alive() && a.client != nil && a.info.Server == "" {
 		jobs = stopJobs(ctx, a.client)
 	}
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx, allocs))
@@ -369,7 +369,11 @@ func (a *hostAgent) allocs() map[string]bool {
 		ids[e.Name()] = true
 	}
 	if a.client != nil && a.process().alive() {
-		list, _, err := a.client.Allocations().List(&api.QueryOptions{Namespace: "*"})
+		q := &api.QueryOptions{Namespace: "*"}
+		if a.info.Server != "" { // others have their own
+			q.Filter = fmt.Sprintf("NodeID == %q", a.nodeID())
+		}
+		list, _, err := a.client.Allocations().List(q)
 		if err == nil {
 			for _, s := range list {
 				ids[s.ID] = true
@@ -377,6 +381,12 @@ func (a *hostAgent) allocs() map[string]bool {
 		}
 	}
 	return ids
+}
+
+// nodeID is empty before the agent's first start.
+func (a *hostAgent) nodeID() string {
+	id, _ := os.ReadFile(filepath.Join(a.DataDir(), "client", "client-id"))
+	return string(id)
 }
 
 func (a *hostAgent) process() process { return process{a.info.Process} }

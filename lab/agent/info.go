@@ -32,6 +32,7 @@ type Info struct {
 	Serf      int      `json:"serf_port"`
 	Plugins   []string `json:"plugins"` // names
 	Hash      string   `json:"hash,omitempty"`
+	Server    string   `json:"server,omitempty"` // see Options
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
@@ -95,8 +96,8 @@ func newRecord(o Options) (*record, error) {
 	}
 	r := &record{info: Info{
 		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Cleanup: o.Cleanup,
-		Sums:    map[string]string{}, HostVolumes: map[string]string{},
+		Cleanup: o.Cleanup, Server: o.Server,
+		Sums: map[string]string{}, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
 		sum, err := Sum(p.Binary)
