@@ -5,7 +5,9 @@
 // interpreter and with environments made by hand, in one run and on one agent, and
 // prints the ratios:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python]
+//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python] [-against DIR]
+//
+// With -against it compares only the starts of exec-lite and python with those of another build's binaries in DIR.
 //
 // The sides of each comparison take turns, since a machine's speed drifts within minutes.
 // Only the ratios are meaningful, and only within one run. It needs root, since the drivers'
@@ -51,6 +53,7 @@ type options struct {
 	crowd    int // tasks of the largest job
 	recovery int // tasks that run while their plugin is killed
 	only     []string
+	against  string // directory of another build's plugins, empty for none
 
 	pythonStarts int // of a script, in each way
 	pythonRounds int // of builds, with each installer
@@ -66,6 +69,7 @@ var (
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
 	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, python")
+	against := flag.String("against", "", "compare starts with those of the plugins in this `directory`, and nothing else")
 	flag.Parse()
 	o := full
 	if *isQuick {
@@ -73,6 +77,9 @@ func main() {
 	}
 	if *only != "" {
 		o.only = strings.Split(*only, ",")
+	}
+	if o.against = *against; *against != "" {
+		o.only = []string{"against"}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -152,12 +159,20 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 			}
 		}
 	}
+	if b.against != "" {
+		if err := b.measureAgainst(ctx); err != nil {
+			return err
+		}
+	}
 	if err := b.print(w); err != nil {
 		return err
 	}
 	isQuick := ""
 	if b.starts == quick.starts {
 		isQuick = " (this was: go run ./lab/bench -quick)"
+	}
+	if b.against != "" {
+		isQuick += " (this was: -against " + b.against + ")"
 	}
 	fmt.Fprintf(w, "\n%s. Again: go tool mage bench%s\n", term.Short(time.Since(start)), isQuick)
 	return nil

@@ -60,11 +60,11 @@ func (b *bench) timeStarts(ctx context.Context, dir string) (_ *starts, err erro
 		return nil, err
 	}
 	defer s.times.Close()
-	probe := filepath.Join(dir, "probe")
-	if err := writeProbe(probe); err != nil {
+	timed, err := s.probeTask()
+	if err != nil {
 		return nil, err
 	}
-	timed := program{config: map[string]any{"command": probe, "args": []string{s.fifo}}}
+	probe := filepath.Join(dir, "probe")
 
 	liteDriver, err := openPlugin(ctx, b.liteBinary, map[string]any{"state_dir": filepath.Join(dir, "state")})
 	if err != nil {
