@@ -22,6 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // call is one of an operation that is killed.
@@ -321,7 +322,7 @@ func (k killed) content(t *testing.T, c column, name string) string {
 	}
 	must.NoError(t, err)
 	if c.mounts {
-		c.unmount(t, c.dir(name)) // as Receive wants it
+		simulatetest.Unmount(t, c.dir(name)) // as Receive wants it
 	}
 	return string(content)
 }
