@@ -45,14 +45,14 @@ func newLeftovers() (*leftovers, error) {
 	return &leftovers{dir: dir, before: sharedPlaces()}, nil
 }
 
-// patience is how long what has been told to end may take for it.
-const patience = 20 * time.Second
+// patience is how long what has been told to end may take for it, and another run may keep a cgroup whose task has ended.
+const patience = time.Minute
 
 // check removes the temporary directory, and returns an error that lists what else the run has left.
 func (l *leftovers) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	look := func() []string { return slices.Concat(l.processes(), l.mounts(), l.loopDevices(), l.newPlaces()) }
+	look := func() []string { return append(l.own(), l.newPlaces()...) }
 	left := look()
 	err := poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		now := look()
@@ -65,6 +65,9 @@ func (l *leftovers) check(ctx context.Context) error {
 	}
 	return os.RemoveAll(l.dir)
 }
+
+// own lists what can be told by the temporary directory.
+func (l *leftovers) own() []string { return slices.Concat(l.processes(), l.mounts(), l.loopDevices()) }
 
 // processes lists those which were started with the run's TMPDIR, or have to do with what is in it.
 func (l *leftovers) processes() (left []string) {
