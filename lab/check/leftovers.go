@@ -45,7 +45,8 @@ func newLeftovers() (*leftovers, error) {
 	return &leftovers{dir: dir, before: sharedPlaces()}, nil
 }
 
-// patience is how long what has been told to end may take for it, and another run may keep a cgroup whose task has ended.
+// patience is how long what has been told to end may take for it, and another run may keep a cgroup whose task has
+// ended.
 const patience = time.Minute
 
 // check removes the temporary directory, and returns an error that lists what else the run has left.
