@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/magefile/mage/mg"
 
@@ -37,13 +38,13 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts Nomad with every plugin, or updates the lab (-usb=sim, -dataset=btrfs).
-func (Lab) Up(ctx context.Context, runtime, usb, dataset, image *string) error {
+// Starts Nomad with every plugin, or updates it (-usb=sim -dataset=btrfs -remote).
+func (Lab) Up(ctx context.Context, runtime, usb, dataset, image *string, remote *bool) error {
 	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
 		if err := l.UseImage(value(image)); err != nil {
 			return err
 		}
-		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset)})
+		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset), Remote: given(remote)})
 	})
 }
 
@@ -111,6 +112,14 @@ func value(flag *string) string {
 		return ""
 	}
 	return *flag
+}
+
+// given is value for a flag that is true or false.
+func given(flag *bool) string {
+	if flag == nil {
+		return ""
+	}
+	return strconv.FormatBool(*flag)
 }
 
 // Builds every plugin into bin/, with the supervisor embedded.
@@ -241,6 +250,9 @@ func (Demo) Python(ctx context.Context) error { return lab.RunProgram(ctx, "./la
 func (Demo) USB(ctx context.Context, id *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
 }
+
+// Shows a task on a remote host that outlives the drain and the loss of its nodes.
+func (Demo) Remote(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/remote") }
 
 // Shows a volume with a quota filled, kept, rolled back and moved (-on=zfs-fuse).
 func (Demo) Dataset(ctx context.Context, on *string) error {

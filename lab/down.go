@@ -52,15 +52,18 @@ func (l *Lab) Purge(ctx context.Context) error {
 // remove ends the lab.
 func (l *Lab) remove(ctx context.Context) error {
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) {
-		err := agent.Remove(ctx, l.dir)
-		if errors.Is(err, agent.ErrNone) {
-			l.say("The lab is not up: nothing to do.")
-			return nil
+		err := l.removeNodes(ctx)
+		if rerr := agent.Remove(ctx, l.dir); err != nil || !errors.Is(rerr, agent.ErrNone) {
+			return errors.Join(err, rerr)
 		}
-		return err
+		l.say("The lab is not up: nothing to do.")
+		return nil
 	}
 	end := l.step(ctx, "Stopping the jobs and the agent")
-	err := agent.Remove(ctx, l.dir)
+	err := l.removeNodes(ctx)
+	if err == nil {
+		err = agent.Remove(ctx, l.dir)
+	}
 	end(err, "they are gone, with their files")
 	if err != nil && cancelled(ctx) {
 		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")

@@ -35,6 +35,7 @@ type Lab struct {
 	runtime     agent.Runtime
 	usb         usb
 	dataset     dataset
+	remote      remote
 	port        int    // 0: defaultPort, or a free one
 	ref         string // the container's image; empty: that of the running lab, or lab/image's
 	steps       *term.Printer

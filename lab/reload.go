@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ type change struct {
 
 // flags are those of lab:up that differ between two agents' labels.
 func flags(was, now map[string]string) (changed []string) {
-	for _, label := range []string{usbLabel, datasetLabel} {
+	for _, label := range []string{usbLabel, datasetLabel} { // -remote is for a new lab
 		if was[label] != now[label] {
 			changed = append(changed, "-"+label+"="+now[label])
 		}
@@ -63,6 +64,21 @@ func (c change) String() string {
 		return "its new configuration"
 	}
 	return joined(what)
+}
+
+// of is the part of the change of a lab's first agent that concerns one of its nodes.
+func (c change) of(n, first agent.Agent) change {
+	if n == first {
+		return c
+	}
+	c.plugins = slices.DeleteFunc(slices.Clone(c.plugins), func(binary string) bool {
+		return !slices.Contains(n.Info().Plugins, filepath.Base(binary))
+	})
+	if c.options != nil {
+		o := nodeOptions(*c.options, first, filepath.Base(n.Info().Dir))
+		c.options = &o
+	}
+	return c
 }
 
 // apply makes the change to a stopped agent.
@@ -84,15 +100,26 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
 	if err != nil {
 		return err
 	}
+	nodes, err := l.nodes(ctx)
+	if err != nil {
+		return err
+	}
 	end := l.step(ctx, "Restarting the agent with %s", c)
 	err = func() error {
-		if err := a.Stop(ctx); err != nil {
-			return err
+		for _, n := range append(nodes, a) {
+			if err := n.Stop(ctx); err != nil {
+				return err
+			}
+			if err := c.of(n, a).apply(ctx, n); err != nil {
+				return err
+			}
 		}
-		if err := c.apply(ctx, a); err != nil {
-			return err
+		for _, n := range append([]agent.Agent{a}, nodes...) {
+			if err := n.Start(ctx); err != nil {
+				return err
+			}
 		}
-		return a.Start(ctx)
+		return nil
 	}()
 	end(err, "")
 	if err != nil {

@@ -51,6 +51,9 @@ func (l *Lab) Status(ctx context.Context) error {
 	if err := l.volumes(ctx, a); err != nil {
 		return err
 	}
+	if err := l.remotes(ctx, a); err != nil {
+		return err
+	}
 	return l.jobs(ctx, a)
 }
 

@@ -37,6 +37,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 type With struct {
 	USB     string // "none", or "sim" for a simulated stick
 	Dataset string // "none", or "btrfs" or "zfs-fuse" for a file system in a file
+	Remote  string // "false", or "true" for a simulated host, and two more nodes
 }
 
 // start is Up without the summary.
@@ -50,6 +51,12 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 		return nil, err
 	}
 	if l.dataset, err = l.dataset.chosen(ctx, l.dir); err != nil {
+		return nil, err
+	}
+	if l.remote, err = parseRemote(with.Remote); err != nil {
+		return nil, err
+	}
+	if l.remote, err = l.remote.chosen(ctx, l.dir); err != nil {
 		return nil, err
 	}
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) && l.port != 0 && !free(l.port) {
@@ -70,6 +77,9 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.join(ctx, a, o); err != nil {
+		return nil, err
+	}
 	if l.usb == usbSim {
 		return a, l.plug(ctx, a)
 	}
@@ -84,9 +94,8 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	var why string
 	var err error
 	o.Runtime, o.Image, why, err = l.choose(ctx)
-	if err == nil && o.Runtime == agent.Container && l.dataset.inFile() {
-		err = fmt.Errorf("a container has no file systems to make and mount, which datasets need: %s lab:down lab:up "+
-			"-runtime=host -dataset=%s", mage, l.dataset)
+	if flag, needs := l.needsHost(); err == nil && o.Runtime == agent.Container && needs != "" {
+		err = fmt.Errorf("a container has no %s: %s lab:down lab:up -runtime=host %s", needs, mage, flag)
 	}
 	end(err, "%s", why)
 	if err != nil {
@@ -107,6 +116,11 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	}
 	for _, path := range paths {
 		p := l.plugin(path)
+		if p.Name() == remotePlugin {
+			if p.Config, err = l.remoteConfig(ctx, path); err != nil {
+				return o, err
+			}
+		}
 		if p.Name() == datasetPlugin {
 			if p.HostVolumeFile, err = l.classes(ctx, path); err != nil {
 				return o, err
@@ -117,7 +131,11 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 		}
 		o.Plugins = append(o.Plugins, p)
 	}
-	o.Labels = map[string]string{usbLabel: string(l.usb), datasetLabel: string(l.dataset), configLabel: configs(o)}
+	if l.remote == remoteSim {
+		o.Config = agent.QuickHeartbeats
+	}
+	o.Labels = map[string]string{usbLabel: string(l.usb), datasetLabel: string(l.dataset), remoteLabel: string(l.remote),
+		configLabel: configs(o)}
 	o.Hash, err = hash(o)
 	return o, err
 }
@@ -134,8 +152,8 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	if l.runtime == agent.Host {
 		return agent.Host, "", host, nil
 	}
-	if l.dataset.inFile() && l.runtime == auto {
-		return agent.Host, "", host + ", which datasets need", nil
+	if flag, needs := l.needsHost(); needs != "" && l.runtime == auto {
+		return agent.Host, "", host + ", for " + flag, nil
 	}
 	because := "Docker does not answer"
 	if err = l.docker(ctx); err == nil {
@@ -150,6 +168,17 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	default:
 		return agent.Host, "", host + ", since " + because, nil
 	}
+}
+
+// needsHost is what the lab has that no container can make, and the flag for it; empty if it has no such thing.
+func (l *Lab) needsHost() (flag, what string) {
+	switch {
+	case l.dataset.inFile():
+		return "-dataset=" + string(l.dataset), "file systems to make and mount, which datasets need"
+	case l.remote == remoteSim:
+		return "-remote", "other nodes, and no host that they reach by SSH"
+	}
+	return "", ""
 }
 
 // create starts a new lab.
@@ -201,6 +230,9 @@ func mode(i agent.Info) string {
 func (l *Lab) healthy(ctx context.Context, a agent.Agent, isNew bool) (agent.Agent, error) {
 	end := l.step(ctx, "Waiting for the plugins")
 	_, err := agent.WaitHealthy(ctx, a, Missing(l.steps))
+	if err == nil {
+		err = l.nodesHealthy(ctx)
+	}
 	end(err, "healthy")
 	if err == nil || !isNew {
 		return a, err
@@ -362,13 +394,22 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 		l.hint("%s", createVolume(datasetExamples+"notes.volume.hcl"))
 		l.hint("lab:run %s", datasetExamples+"volume.nomad.hcl")
 	}
+	if l.remote == remoteSim {
+		l.say("\nThat job runs on the simulated host. Its Nomad node is one of three: drain it, and another one takes the " +
+			"job over.\n")
+		l.hint("lab:status # which node has it")
+		l.hint("lab:shell <<<'nomad node drain -enable -yes -detach NODE'")
+	}
 	for _, line := range limits(a.Info()) {
 		l.say("%s", line)
 	}
 	return nil
 }
 
-const datasetExamples = "plugins/dataset/example/"
+const (
+	datasetExamples = "plugins/dataset/example/"
+	remoteExamples  = "plugins/remote/example/"
+)
 
 // next is the command to suggest to a newcomer.
 func (l *Lab) next(i agent.Info) string {
@@ -378,6 +419,9 @@ func (l *Lab) next(i agent.Info) string {
 	}
 	if dataset(i.Labels[datasetLabel]).inFile() {
 		example = datasetExamples + "scratch.nomad.hcl"
+	}
+	if remote(i.Labels[remoteLabel]) == remoteSim {
+		example = remoteExamples + "counter.nomad.hcl"
 	}
 	if _, err := os.Stat(filepath.Join(l.root, example)); err != nil {
 		return "lab:status"

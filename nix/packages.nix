@@ -10,7 +10,7 @@ let
 
   # `go tool mage nix:hash` writes it, and a test compares it. It is the hash of the packages that core and plugins
   # import: it changes with these and their versions, and with no other edit.
-  vendorHash = "sha256-dqurLE+1sxBJSfqwGenTKvbxbSf/cz7MOwkJu3ddQdg=";
+  vendorHash = "sha256-rvV7vNr/QIl4brq02ynr6JUJKwcQHzWeyrmeqHAxRM4=";
 
   buildGoModule =
     pkgs.buildGo126Module or (
@@ -54,11 +54,19 @@ let
       nativeBuildInputs = lib.optional libusb pkgs.pkg-config;
       buildInputs = lib.optional libusb pkgs.libusb1;
 
-      # As lab/build does: the static supervisor first, for the plugin to embed. It has no version, so that plugins of
+      # As lab/build does: the static programs first, for the plugin to embed. They have no version, so that plugins of
       # other commits do not replace one that is the same.
       preBuild = ''
         CGO_ENABLED=0 go build -buildvcs=false -ldflags="-s -w" \
           -o internal/core/supervisor/embedded/outrider-supervisor ./internal/core/cmd/outrider-supervisor
+      ''
+      + lib.optionalString (builtins.pathExists (root + "/plugins/${name}/cmd/outrider-shim")) ''
+        for arch in amd64 arm64; do
+          shim=plugins/${name}/upload/embedded/outrider-shim-$arch
+          CGO_ENABLED=0 GOARCH=$arch go build -buildvcs=false -ldflags="-s -w" \
+            -o $shim ./plugins/${name}/cmd/outrider-shim
+          gzip -9nf $shim
+        done
       '';
       subPackages = [ "plugins/${name}" ];
       tags = [ "embed_supervisor" ];

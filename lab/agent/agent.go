@@ -53,6 +53,13 @@ type Options struct {
 	// Server is the RPC address of another agent, whose server this one is a client of. Empty: it has its own.
 	Server string
 
+	// ServerOnly makes an agent that runs no tasks.
+	ServerOnly bool
+
+	// Token is the secret id of a management token, a UUID, which Client uses. It turns access control on. A server
+	// gets it at its first start; a client has to be given that of its server. For agents on the host.
+	Token string `json:"-"`
+
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
 	HTTPPort int
 
@@ -188,8 +195,8 @@ type Agent interface {
 	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
 	Leftovers(ctx context.Context) ([]string, error)
 
-	// Close stops all jobs, ends the agent and everything that it started, and
-	// removes its directory. A second Close is not an error.
+	// Close stops all jobs if the server is the agent's own, ends the agent and everything
+	// that it started, and removes its directory. A second Close is not an error.
 	Close(ctx context.Context) error
 
 	settle() error // see settled
@@ -244,6 +251,12 @@ func closeNew(ctx context.Context, a Agent) error {
 func (o *Options) fill(ctx context.Context) error {
 	if o.Dir == "" {
 		return errors.New("no directory given for the agent")
+	}
+	if o.ServerOnly && o.Server != "" {
+		return errors.New("an agent is a client of another server, or a server only")
+	}
+	if o.Token != "" && o.Runtime == Container {
+		return errors.New("access control is for agents on the host")
 	}
 	var err error
 	if o.Dir, err = resolve(o.Dir); err != nil {

@@ -102,15 +102,15 @@ func killCgroup(dir string) {
 }
 
 // removeParents removes the cgroups that Nomad created for itself, if they are empty and no other agent runs: an agent
-// may be about to use an empty one.
+// may be about to use an empty one. Those of tasks may be a driver's that runs without an agent.
 func removeParents(ctx context.Context, dirs []string) error {
 	return locked(ctx, unix.LOCK_EX, func() error {
 		if agentsRun() {
 			return nil
 		}
 		for _, dir := range dirs {
-			for _, d := range subtree(dir) {
-				os.Remove(d)
+			for _, name := range []string{"share", "reserve", "share.slice", "reserve.slice", "."} {
+				os.Remove(filepath.Join(dir, name))
 			}
 		}
 		return nil

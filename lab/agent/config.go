@@ -54,9 +54,14 @@ server {
   }
 }
 
+acl {
+  enabled = %t
+}
+
 client {
-  enabled                = true
-  host_volume_plugin_dir = %s`, i.HTTP, i.RPC, i.Serf, o.Server == "", quote(l.hostVolumes))
+  enabled                = %t
+  host_volume_plugin_dir = %s`, i.HTTP, i.RPC, i.Serf, o.Server == "", o.Token != "", !o.ServerOnly,
+		quote(l.hostVolumes))
 	if o.Server != "" {
 		p("  servers = [%s]", quote(o.Server))
 	}

@@ -253,7 +253,7 @@ func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 func (a *containerAgent) Close(ctx context.Context) error {
 	var errs []error
 	if a.ctr != nil && a.client != nil && a.Alive(ctx) == nil {
-		errs = append(errs, stopJobs(ctx, a.client))
+		errs = append(errs, StopJobs(ctx, a.client))
 	}
 	return errors.Join(append(errs, a.remove(ctx), os.RemoveAll(a.info.Dir))...)
 }

@@ -19,9 +19,8 @@ import (
 // WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or
 // undetected, by its own report), every device plugin runs, and every host volume plugin has answered. It returns the
 // drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
-// registers the node. If the context or the
-// agent ends first, the error has what was missing and why. Each function of tell is called with that whenever it
-// changes.
+// registers the node. An agent that is a server only has to be ready for clients. If the context or the agent ends
+// first, the error has what was missing and why. Each function of tell is called with that whenever it changes.
 func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -40,7 +39,9 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		if err != nil {
 			return false, err
 		}
-		if got, err = nomad.Health(ctx, a.Client(), a.Info().Drivers()...); err == nil {
+		if a.Info().ServerOnly {
+			err = nomad.Signs(ctx, a.Client())
+		} else if got, err = nomad.Health(ctx, a.Client(), a.Info().Drivers()...); err == nil {
 			before, err = devicePlugins(ctx, a, before)
 		}
 		if err == nil {

@@ -91,6 +91,11 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 			return a, fmt.Errorf("failed to write the agent's configuration: %w", err)
 		}
 	}
+	if o.Token != "" {
+		if err := os.WriteFile(tokenPath(o.Dir), []byte(o.Token), 0o600); err != nil {
+			return a, fmt.Errorf("failed to write the agent's token: %w", err)
+		}
+	}
 	if a.info.NotRoot && os.Geteuid() == 0 {
 		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
 			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
@@ -107,7 +112,7 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 	if err := a.Start(ctx); err != nil {
 		return a, err
 	}
-	return a, a.up(ctx)
+	return a, a.up(ctx, o.Token)
 }
 
 // hostVolume makes the plugin a host volume plugin, too, if it is one. ReplacePlugin then replaces both.
@@ -135,14 +140,18 @@ func (a *hostAgent) configure(o Options) error {
 	return nil
 }
 
-// up waits until the API answers or the process has ended.
-func (a *hostAgent) up(ctx context.Context) error {
+// up waits until the API answers or the process has ended. A server without tokens gets its first one.
+func (a *hostAgent) up(ctx context.Context, token string) error {
 	return poll.Until(ctx, 25*time.Millisecond, func() (bool, error) {
 		if err := a.Alive(ctx); err != nil {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
 			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, logTail(ctx, a))
+		}
+		if token != "" && a.info.Server == "" {
+			// until it has a leader it can't, and afterwards it has
+			_, _, _ = a.client.ACLTokens().BootstrapOpts(token, (&api.WriteOptions{}).WithContext(ctx))
 		}
 		return a.answers(ctx), nil
 	})
@@ -340,8 +349,8 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 func (a *hostAgent) Close(ctx context.Context) error {
 	allocs := a.allocs()
 	var jobs error
-	if a.process().alive() && a.client != nil {
-		jobs = stopJobs(ctx, a.client)
+	if a.process().alive() && a.client != nil && a.info.Server == "" {
+		jobs = StopJobs(ctx, a.client)
 	}
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx, allocs))
 }
@@ -369,7 +378,11 @@ func (a *hostAgent) allocs() map[string]bool {
 		ids[e.Name()] = true
 	}
 	if a.client != nil && a.process().alive() {
-		list, _, err := a.client.Allocations().List(&api.QueryOptions{Namespace: "*"})
+		q := &api.QueryOptions{Namespace: "*"}
+		if a.info.Server != "" { // others have their own
+			q.Filter = fmt.Sprintf("NodeID == %q", NodeID(a))
+		}
+		list, _, err := a.client.Allocations().List(q)
 		if err == nil {
 			for _, s := range list {
 				ids[s.ID] = true

@@ -33,6 +33,9 @@ type Info struct {
 	Plugins   []string `json:"plugins"` // names
 	Hash      string   `json:"hash,omitempty"`
 
+	Server     string `json:"server,omitempty"` // see Options
+	ServerOnly bool   `json:"server_only,omitempty"`
+
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
 	Labels map[string]string `json:"labels,omitempty"` // see Options
@@ -95,8 +98,8 @@ func newRecord(o Options) (*record, error) {
 	}
 	r := &record{info: Info{
 		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Cleanup: o.Cleanup,
-		Sums:    map[string]string{}, HostVolumes: map[string]string{},
+		Cleanup: o.Cleanup, Server: o.Server, ServerOnly: o.ServerOnly,
+		Sums: map[string]string{}, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
 		sum, err := Sum(p.Binary)
@@ -114,8 +117,15 @@ func newRecord(o Options) (*record, error) {
 
 // connect makes the client, once the port is chosen.
 func (r *record) connect() (err error) {
-	r.client, err = nomad.NewClient(r.Address())
-	return err
+	if r.client, err = nomad.NewClient(r.Address()); err != nil {
+		return err
+	}
+	token, err := os.ReadFile(tokenPath(r.info.Dir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("failed to read the agent's token: %w", err)
+	}
+	r.client.SetSecretID(string(token))
+	return nil
 }
 
 // update changes the information and writes it down.
@@ -166,6 +176,9 @@ func (r *record) reconfigured(o Options) error {
 }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
+
+// tokenPath is the file of Options.Token.
+func tokenPath(dir string) string { return filepath.Join(dir, "token") }
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 

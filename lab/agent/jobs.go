@@ -48,8 +48,8 @@ func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	return nil
 }
 
-// stopJobs stops every job and waits until no task runs, at most for the longest usual kill_timeout.
-func stopJobs(ctx context.Context, c *api.Client) error {
+// StopJobs stops every job and waits until no task runs, at most for the longest usual kill_timeout.
+func StopJobs(ctx context.Context, c *api.Client) error {
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {

@@ -73,6 +73,30 @@ assert len(modules) == 5, modules
 	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
 }
 
+func TestFootprints_MayVaryButNotGrow(t *testing.T) {
+	was := footprints{plugin: footprint{1, 39_000, 16}, host: footprint{3, 100_000, 40}}
+	for name, c := range map[string]struct {
+		change func(*footprints)
+		grown  bool
+	}{
+		"the same":        {func(*footprints) {}, false},
+		"less":            {func(f *footprints) { f.plugin.rss, f.plugin.descriptors = 30_000, 15 }, false},
+		"noise":           {func(f *footprints) { f.plugin.rss += 4_000 }, false},
+		"a descriptor":    {func(f *footprints) { f.plugin.descriptors++ }, true},
+		"one on the host": {func(f *footprints) { f.host.descriptors++ }, true},
+		"a process":       {func(f *footprints) { f.host.processes++ }, true},
+		"10 kB a start":   {func(f *footprints) { f.plugin.rss += 8_300 }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			is := was
+			c.change(&is)
+			err := is.grownFrom(was)
+			test.Eq(t, c.grown, err != nil, test.Sprint(err))
+		})
+	}
+	test.Error(t, footprints{}.grownFrom(footprints{}), test.Sprint("nothing was measured"))
+}
+
 func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
 	const marker = "1234567.5"
 	shell := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
@@ -112,6 +136,7 @@ func TestRole_FollowsCommandLine(t *testing.T) {
 		{[]string{"/usr/bin/nomad", "executor", "{}"}, isExecutor},
 		{[]string{"/usr/bin/nomad", "logmon"}, isLogmon},
 		{[]string{"/bin/sleep", "MARK"}, isTask},
+		{[]string{"/usr/bin/ssh", "host", "/bin/sleep", "MARK"}, isOther},
 		{[]string{"/bin/sleep", "1"}, isOther},
 	} {
 		test.Eq(t, c.want, roleOf(2, 1, c.args, "MARK"), test.Sprintf("%q is taken for", c.args))
@@ -144,9 +169,9 @@ func TestResults_ShowEachQuantityInARow(t *testing.T) {
 	}
 	r.add(lite, 1e6, quantity{"recovery", millis, 0, nil})
 	must.Len(t, 3, r.rows)
-	test.Eq(t, []string{"start", "2.00 ms", "20.00 ms", "1/10", "PASS (1/6)"}, r.rows[0].cells())
-	test.Eq(t, []string{"– first", "1.00 ms", "10.00 ms", "1/10", ""}, r.rows[1].cells())
-	test.Eq(t, []string{"recovery", "1.00 ms", "no plugin", "", ""}, r.rows[2].cells())
+	test.Eq(t, []string{"start", "2.00 ms", "20.00 ms", "1/10", "PASS (1/6)"}, r.cells(r.rows[0]))
+	test.Eq(t, []string{"– first", "1.00 ms", "10.00 ms", "1/10", ""}, r.cells(r.rows[1]))
+	test.Eq(t, []string{"recovery", "1.00 ms", "no plugin", "", ""}, r.cells(r.rows[2]))
 }
 
 func TestPercentile_IsNearestRank(t *testing.T) {

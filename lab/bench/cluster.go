@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -25,14 +24,17 @@ type cluster struct {
 	n      int
 }
 
-// startAgent starts an agent with exec-lite in a directory of this name. The caller closes it.
-func (b *bench) startAgent(ctx context.Context, name, config string) (*cluster, error) {
+// startAgent starts an agent in a new directory dir, with exec-lite unless plugins are given. The caller closes it.
+func (b *bench) startAgent(ctx context.Context, dir, config string, plugins ...agent.Plugin) (*cluster, error) {
+	if len(plugins) == 0 {
+		plugins = []agent.Plugin{{Binary: b.liteBinary, Config: `state_dir = "${state_dir}"`}}
+	}
 	c := &cluster{bench: b, marker: fmt.Sprintf("1%07d", os.Getpid())}
 	return c, b.step(func() (err error) {
 		c.agent, err = agent.Run(ctx, agent.Options{
-			Runtime: agent.Host, Dir: filepath.Join(b.dir, name), Name: "outrider-bench",
+			Runtime: agent.Host, Dir: dir, Name: "outrider-bench",
 			Progress: b.steps.Progress, Config: config,
-			Plugins: []agent.Plugin{{Binary: b.liteBinary, Config: `state_dir = "${state_dir}"`}},
+			Plugins: plugins,
 		})
 		return err
 	}, "Starting an agent")

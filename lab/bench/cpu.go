@@ -12,8 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// clockTick is USER_HZ, which is 100 on every architecture that Nomad supports.
-const clockTick = time.Second / 100
+const clockTick = time.Second / task.ClockTick
 
 // measureCPU measures the processor time of the processes that are not tasks, during a job in
 // which each task prints a line a second.

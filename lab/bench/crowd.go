@@ -30,7 +30,7 @@ const stopped = 100
 
 // measureCrowd measures the time that jobs of many tasks take, as an operator sees it at the server and on the disk.
 func (b *bench) measureCrowd(ctx context.Context) (err error) {
-	c, err := b.startAgent(ctx, "crowd", noStatistics)
+	c, err := b.startAgent(ctx, filepath.Join(b.dir, "crowd"), noStatistics)
 	if err != nil {
 		return err
 	}

@@ -96,6 +96,8 @@ func roleOf(pid, agent int, args []string, marker string) role {
 		second = args[1]
 	}
 	switch {
+	case filepath.Base(args[0]) == "ssh": // of a task that is elsewhere
+		return isOther
 	case strings.Contains(strings.Join(args, " "), marker):
 		return isTask
 	case pid == agent:

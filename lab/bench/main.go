@@ -1,11 +1,14 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command bench compares exec-lite with Nomad's own raw_exec, and python with a bare
-// interpreter and with environments made by hand, in one run and on one agent, and
-// prints the ratios:
+// Command bench compares exec-lite with Nomad's own raw_exec, python with a bare
+// interpreter and with environments made by hand, and remote with ssh run by raw_exec, in
+// one run, and prints the ratios:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python]
+//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python,remote] [-against DIR]
+//
+// With -against it compares only the starts of exec-lite and python with those of another build's binaries in DIR.
+// Parts of remote are remote-start, remote-memory, remote-logs, remote-node and remote-docker.
 //
 // The sides of each comparison take turns, since a machine's speed drifts within minutes.
 // Only the ratios are meaningful, and only within one run. It needs root, since the drivers'
@@ -23,6 +26,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,21 +55,34 @@ type options struct {
 	crowd    int // tasks of the largest job
 	recovery int // tasks that run while their plugin is killed
 	only     []string
+	against  string // directory of another build's plugins, empty for none
 
 	pythonStarts int // of a script, in each way
 	pythonRounds int // of builds, with each installer
+
+	remoteStarts int // in each way
+	manyStarts   int // of remote alone; 0: no cold ones of ssh either
+	remoteTasks  int // of a job
+	remoteRounds int // of output
+	remoteMB     int // of output, each time
+	remoteDrains int // of the node with the task; 0: no node is lost either
 }
 
 var (
 	full = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, crowd: 300, recovery: 500,
-		pythonStarts: 100, pythonRounds: 5}
+		pythonStarts: 100, pythonRounds: 5,
+		remoteStarts: 100, manyStarts: 1000, remoteTasks: 50, remoteRounds: 5, remoteMB: 200,
+		remoteDrains: 3}
 	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, crowd: 100, recovery: 100,
-		pythonStarts: 20, pythonRounds: 1}
+		pythonStarts: 20, pythonRounds: 1,
+		remoteStarts: 10, remoteTasks: 5, remoteRounds: 1, remoteMB: 50}
 )
 
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
-	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, python")
+	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, "+
+		"python, remote (or remote-start, remote-memory, remote-logs, remote-node, remote-docker)")
+	against := flag.String("against", "", "compare starts with those of the plugins in this `directory`, and nothing else")
 	flag.Parse()
 	o := full
 	if *isQuick {
@@ -74,9 +91,12 @@ func main() {
 	if *only != "" {
 		o.only = strings.Split(*only, ",")
 	}
+	if o.against = *against; *against != "" {
+		o.only = []string{"against"}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	b := &bench{options: o, steps: term.New(os.Stderr)}
 	if err := b.run(ctx, os.Stdout); err != nil {
@@ -113,6 +133,11 @@ func (b *bench) turns(f func(driver string) error, format string, args ...any) e
 	return nil
 }
 
+// wants reports whether one of these parts is selected.
+func (b *bench) wants(names ...string) bool {
+	return len(b.only) == 0 || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(b.only, name) })
+}
+
 func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("root is required: limits need writable cgroups")
@@ -129,7 +154,7 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 
 	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
 
-	c, err := b.startAgent(ctx, "agent", "")
+	c, err := b.startAgent(ctx, filepath.Join(b.dir, "agent"), "")
 	if err != nil {
 		return err
 	}
@@ -144,12 +169,17 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 		{[]string{"cpu"}, c.measureCPU},
 		{[]string{"crowd"}, b.measureCrowd},
 		{[]string{"python"}, b.measurePython},
+		{append([]string{"remote"}, remoteParts...), b.measureRemote},
 	} {
-		wanted := func(name string) bool { return len(b.only) == 0 || slices.Contains(b.only, name) }
-		if slices.ContainsFunc(part.names, wanted) {
+		if b.wants(part.names...) {
 			if err := part.measure(ctx); err != nil {
 				return err
 			}
+		}
+	}
+	if b.against != "" {
+		if err := b.measureAgainst(ctx); err != nil {
+			return err
 		}
 	}
 	if err := b.print(w); err != nil {
@@ -158,6 +188,9 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 	isQuick := ""
 	if b.starts == quick.starts {
 		isQuick = " (this was: go run ./lab/bench -quick)"
+	}
+	if b.against != "" {
+		isQuick += " (this was: -against " + b.against + ")"
 	}
 	fmt.Fprintf(w, "\n%s. Again: go tool mage bench%s\n", term.Short(time.Since(start)), isQuick)
 	return nil

@@ -20,16 +20,22 @@ import (
 
 // results are the measurements of one run.
 type results struct {
+	left, right string // the sides of the table, in whose rows the bars are for the left one; empty: lite and raw
+
 	rows   []*row   // of the table of both drivers
 	notes  []string // printed below the table
 	python *python  // nil: not selected
+
+	remotes []*results // with tables of their own
 }
+
+func (r *results) sides() (left, right string) { return cmp.Or(r.left, lite), cmp.Or(r.right, raw) }
 
 // quantity is one line of the table.
 type quantity struct {
 	name string
 	show func(float64) string
-	bar  float64                 // exec-lite needs at most 1/bar of what raw_exec needs; 0: no bar
+	bar  float64                 // the left side needs at most 1/bar of what the right one needs; 0: no bar
 	of   func([]float64) float64 // which value to show; nil: the median
 }
 
@@ -55,27 +61,45 @@ func (r *results) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-func (r *row) cells() []string {
-	of := r.of
-	if of == nil {
-		of = median
+func (r *results) cells(of *row) []string {
+	pick := of.of
+	if pick == nil {
+		pick = median
 	}
-	l := of(r.values[lite])
-	if len(r.values[raw]) == 0 { // it has no plugin to recover
-		return []string{r.name, r.show(l), "no plugin", "", ""}
+	left, right := r.sides()
+	l := pick(of.values[left])
+	if len(of.values[right]) == 0 { // raw_exec has no plugin to recover
+		return []string{of.name, of.show(l), "no plugin", "", ""}
 	}
-	other := of(r.values[raw])
-	return []string{r.name, r.show(l), r.show(other), ratio(l, other), verdict(l, other, r.bar)}
+	other := pick(of.values[right])
+	return []string{of.name, of.show(l), of.show(other), ratio(l, other), verdict(l, other, of.bar)}
 }
 
 func (r *results) print(w io.Writer) error {
 	fmt.Fprintf(w, "\n%s.\n", machine())
-	if len(r.rows) > 0 {
-		table := [][]string{{"measured", lite, raw, "ratio", "bar"}}
-		for _, row := range r.rows {
-			table = append(table, row.cells())
+	if err := r.table(w); err != nil {
+		return err
+	}
+	for _, more := range r.remotes {
+		if err := more.table(w); err != nil {
+			return err
 		}
-		fmt.Fprintf(w, "\n%s against %s, taking turns.\n\n", lite, raw)
+	}
+	if r.python != nil {
+		return r.python.print(w)
+	}
+	return nil
+}
+
+// table prints the rows and the notes.
+func (r *results) table(w io.Writer) error {
+	if len(r.rows) > 0 {
+		left, right := r.sides()
+		table := [][]string{{"measured", left, right, "ratio", "bar"}}
+		for _, row := range r.rows {
+			table = append(table, r.cells(row))
+		}
+		fmt.Fprintf(w, "\n%s against %s, taking turns.\n\n", left, right)
 		if err := term.Table(w, table...); err != nil {
 			return err
 		}
@@ -84,9 +108,6 @@ func (r *results) print(w io.Writer) error {
 		fmt.Fprintf(w, "\n%s", term.Wrap(note, term.Width, "  "))
 	}
 	fmt.Fprintln(w)
-	if r.python != nil {
-		return r.python.print(w)
-	}
 	return nil
 }
 

@@ -60,11 +60,11 @@ func (b *bench) timeStarts(ctx context.Context, dir string) (_ *starts, err erro
 		return nil, err
 	}
 	defer s.times.Close()
-	probe := filepath.Join(dir, "probe")
-	if err := writeProbe(probe); err != nil {
+	timed, err := s.probeTask()
+	if err != nil {
 		return nil, err
 	}
-	timed := program{config: map[string]any{"command": probe, "args": []string{s.fifo}}}
+	probe := filepath.Join(dir, "probe")
 
 	liteDriver, err := openPlugin(ctx, b.liteBinary, map[string]any{"state_dir": filepath.Join(dir, "state")})
 	if err != nil {
@@ -288,7 +288,8 @@ func (s *starter) task() *drivers.TaskConfig {
 	alloc := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), s.n)
 	allocDir := filepath.Join(s.dir, "alloc", alloc)
 	const name = "probe"
-	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8",
+		"NOMAD_ALLOC_NAME": "bench.group[0]", "NOMAD_ALLOC_INDEX": "0", "NOMAD_REGION": "global"}
 	for i := len(env); i < 40; i++ {
 		env[fmt.Sprintf("NOMAD_META_setting_%d", i)] = "a value of the usual length"
 	}

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package build compiles the plugin binaries: first the supervisor, which is embedded, then each plugin. The go
-// command decides what is up to date.
+// Package build compiles the plugin binaries: first the programs that are embedded, then each plugin. The go command
+// decides what is up to date.
 package build
 
 import (
@@ -81,6 +81,9 @@ func (b Builder) SupervisorPath() string { return filepath.Join(b.Root, supervis
 
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
+	if err := b.shims(ctx, p); err != nil {
+		return "", err
+	}
 	cgo := p.Libusb && (b.Sysroot != "" || b.Libusb(ctx) == nil)
 	args := []string{b.vcs(ctx), "-tags", "embed_supervisor"}
 	switch {

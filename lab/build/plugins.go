@@ -5,6 +5,7 @@ package build
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ type Plugin struct {
 	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
 	Device bool   // serves devices; otherwise it is a task driver
 	Libusb bool   // is linked with libusb where possible; otherwise it is a static program
+	Shim   bool   // embeds a static program, which it puts on other hosts
 
 	HostVolume string // the id of the host volume plugin that the binary is, too; empty if it is none
 }
@@ -43,6 +45,8 @@ func Plugins(root string) ([]Plugin, error) {
 			kind = "device"
 		}
 		p.Binary = "nomad-" + kind + "-" + p.Name
+		_, err := os.Stat(filepath.Join(dir, shimPackage))
+		p.Shim = err == nil
 		plugins = append(plugins, p)
 	}
 	return plugins, nil

@@ -33,15 +33,20 @@ func TestPlugins_AreTheModules(t *testing.T) {
 		"plugins/exec-lite/go.mod":  "module x\n",
 		"plugins/exec-lite/main.go": "package main\n",
 		"plugins/planned/README.md": "soon\n",
+		"plugins/remote/go.mod":     "module x\n",
+
+		"plugins/remote/cmd/outrider-shim/main.go": "package main\n",
 	})
 	got, err := Plugins(root)
 	must.NoError(t, err)
 	want := []Plugin{
 		{Name: "exec-lite", Dir: filepath.Join(root, "plugins/exec-lite"), Binary: "nomad-driver-exec-lite"},
+		{Name: "remote", Dir: filepath.Join(root, "plugins/remote"), Binary: "nomad-driver-remote", Shim: true},
 		{Name: "usb", Dir: filepath.Join(root, "plugins/usb"), Binary: "nomad-device-usb", Device: true, Libusb: true},
 	}
-	must.SliceLen(t, 2, got, must.Sprintf("got %+v, want %+v", got, want))
+	must.SliceLen(t, 3, got, must.Sprintf("got %+v, want %+v", got, want))
 	must.EqOp(t, want[0], got[0], must.Sprintf("got %+v, want %+v", got, want))
+	test.EqOp(t, want[2], got[2], test.Sprintf("got %+v, want %+v", got, want))
 	test.EqOp(t, want[1], got[1], test.Sprintf("got %+v, want %+v", got, want))
 
 	for _, name := range []string{"usb", "nomad-device-usb"} {
@@ -50,11 +55,11 @@ func TestPlugins_AreTheModules(t *testing.T) {
 		must.SliceLen(t, 1, one, must.Sprint(name))
 		test.Eq(t, "usb", one[0].Name, test.Sprint(name))
 	}
-	if all, err := Select(got); err != nil || len(all) != 2 {
+	if all, err := Select(got); err != nil || len(all) != 3 {
 		t.Errorf("all: %+v, %v", all, err)
 	}
 	_, err = Select(got, "ubs")
-	if err == nil || !strings.Contains(err.Error(), `"ubs"`) || !strings.Contains(err.Error(), "exec-lite, usb") {
+	if err == nil || !strings.Contains(err.Error(), `"ubs"`) || !strings.Contains(err.Error(), "exec-lite, remote, usb") {
 		t.Errorf("a wrong name: %v", err)
 	}
 }

@@ -37,8 +37,10 @@ var conditions = map[string]func() bool{
 	"no-cgroup-v2": func() bool {
 		return !exists("/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers")
 	},
-	"no-docker": func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
-	"no-fuse":   func() bool { return !exists("/dev/fuse") },
+	"no-docker":  func() bool { return !exists("/var/run/docker.sock") && os.Getenv("DOCKER_HOST") == "" },
+	"no-podman":  func() bool { return os.Geteuid() != 0 || !onPath("podman") },
+	"no-busybox": func() bool { return !exists("/bin/busybox") },
+	"no-fuse":    func() bool { return !exists("/dev/fuse") },
 	"no-btrfs": func() bool {
 		known, _ := os.ReadFile("/proc/filesystems")
 		return !onPath("mkfs.btrfs") || !strings.Contains(string(known), "btrfs") &&
@@ -70,6 +72,8 @@ var conditions = map[string]func() bool{
 			!onPath("apt-get") || !exists("/usr/aarch64-linux-gnu/include/stdlib.h", "/usr/x86_64-linux-gnu/include/stdlib.h")
 	},
 	"no-zfs-fuse":   func() bool { return !exists("/dev/fuse") || !exists("/usr/sbin/zfs-fuse", "/sbin/zfs-fuse") },
+	"no-shells":     func() bool { return !onPath("fish") || !onPath("tcsh") },
+	"no-sshd":       func() bool { return !onPath("sshd") && !exists("/usr/sbin/sshd", "/sbin/sshd") },
 	"no-rpm":        func() bool { return !onPath("rpm") || !onPath("dpkg-deb") },
 	"no-ansible":    func() bool { return !onPath("ansible-playbook") },
 	"no-shellcheck": func() bool { return !onPath("shellcheck") },

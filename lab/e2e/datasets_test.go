@@ -73,15 +73,15 @@ func (n *node) isDatasetPlugin(p proc) bool {
 func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Helper()
 	volumes := n.Client().HostVolumes()
-	made, _, err := volumes.Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
-		Name: name, NodeID: n.id(), PluginID: "dataset", Parameters: map[string]string{"class": "fast", "mode": "0777"},
+	made, err := n.createVolume(&api.HostVolume{
+		Name: name, NodeID: n.id(), Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
 			AccessMode:     api.HostVolumeAccessModeSingleNodeMultiWriter,
 		}},
-	}}, nil)
+	})
 	must.NoError(t, err)
-	id = made.Volume.ID
+	id = made.ID
 	t.Cleanup(func() {
 		testsupport.Within(t, time.Minute, func() error { // its jobs are being stopped
 			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)

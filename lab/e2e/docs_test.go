@@ -30,6 +30,8 @@ import (
 // operator's node, in a folder with the plugins' binaries.
 var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/lab-vm.md"}
 
+const remotePage = "docs/remote.md"
+
 var operatorPages = []string{"docs/exec-lite.md", "docs/python.md", "docs/usb.md"}
 
 // TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
@@ -57,7 +59,7 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 			case f.notRun != "":
 				t.Logf("%v is not run: %s", f, f.notRun)
 			case !slices.Contains(slices.Concat(developerPages, operatorPages,
-				[]string{deployPage, operatePage, datasetPage}), page):
+				[]string{deployPage, operatePage, datasetPage, remotePage}), page):
 				t.Errorf("%v: no test runs the commands of this page", f)
 			}
 		}
@@ -99,20 +101,33 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 	for _, page := range operatorPages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			n := newPlainNode(t)
-			blocks := readFences(t, page)
-			for name, text := range jobFiles(blocks) {
-				must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
-			}
-			runFences(t, blocks, n.work, n.env(), n.places())
-			out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done")
-			test.NoError(t, err, test.Sprintf("a job of the page is not valid: %v\n%s", err, out))
-			for _, f := range blocks {
-				if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {
-					n.load(t, f)
-				}
-			}
+			followPage(t, page)
 		})
+	}
+}
+
+// TestDocs_RemoteCommands is the same for the page of remote, whose host is simulated by root.
+func TestDocs_RemoteCommands(t *testing.T) {
+	t.Parallel()
+	needRootAgent(t)
+	needSSHServer(t)
+	followPage(t, remotePage)
+}
+
+func followPage(t *testing.T, page string) {
+	t.Helper()
+	n := newPlainNode(t)
+	blocks := readFences(t, page)
+	for name, text := range jobFiles(blocks) {
+		must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
+	}
+	runFences(t, blocks, n.work, n.env(), n.places())
+	out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done")
+	test.NoError(t, err, test.Sprintf("a job of the page is not valid: %v\n%s", err, out))
+	for _, f := range blocks {
+		if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {
+			n.load(t, f)
+		}
 	}
 }
 
@@ -132,6 +147,18 @@ func TestDocs_UnconfiguredPluginIsNotLoaded(t *testing.T) {
 	const said = "plugin not referenced in the agent configuration file, loading skipped"
 	must.StrContains(t, log.String(), said, must.Sprint("the page and the log do not both have"))
 	test.StrContains(t, string(page), said, test.Sprint("the page and the log do not both have"))
+}
+
+func needSSHServer(t *testing.T) {
+	t.Helper()
+	for _, path := range []string{"/usr/sbin/sshd", "/sbin/sshd"} {
+		if testsupport.Exists(path) {
+			return
+		}
+	}
+	if _, err := exec.LookPath("sshd"); err != nil {
+		t.Skip("needs an SSH server")
+	}
 }
 
 var (
@@ -225,7 +252,7 @@ func newPlainNode(t *testing.T) *plainNode {
 	for _, dir := range []string{n.etc, n.work, n.bin} {
 		must.NoError(t, os.Mkdir(dir, 0o755))
 	}
-	for _, plugin := range []string{execLite, python, usbPlugin} {
+	for _, plugin := range []string{execLite, python, usbPlugin, remote} {
 		must.NoError(t, share(plugin, filepath.Join(n.work, filepath.Base(plugin))))
 	}
 	self, err := os.Executable()
@@ -256,8 +283,9 @@ func (n *plainNode) env() []string {
 
 // places are where the pages say that things are, and where this agent has them.
 func (n *plainNode) places() *strings.Replacer {
-	places := []string{"/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc}
-	for _, plugin := range []string{execLite, python, usbPlugin} {
+	places := []string{"/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc,
+		"http://127.0.0.1:4646", n.Address(), "/tmp/gpu1", filepath.Join(n.dir, "gpu1")}
+	for _, plugin := range []string{execLite, python, usbPlugin, remote} {
 		for _, command := range []string{" install", " uninstall"} { // of one of this machine's agents
 			command = filepath.Base(plugin) + command
 			places = append(places, "./"+command, "./"+command+" -pid $(systemctl show --property=MainPID --value nomad)")

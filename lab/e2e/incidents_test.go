@@ -16,7 +16,7 @@ systemctl start nomad
 `
 
 // eventually waits for a command to succeed, for a minute.
-const eventually = `
+const eventually = only + `
 eventually() {
   local i
   for i in $(seq 300); do eval "$1" >/dev/null 2>&1 && return; sleep 0.2; done
@@ -68,7 +68,7 @@ block=/etc/nomad.d/nomad-driver-exec-lite.hcl
 // runsOn checks that the task is the one from before.
 const runsOn = `
 eventually 'story noisy | grep Re-attached'
-[ "$(pgrep -f '^sh -c while :; do seq')" = "$(cat /run/task)" ]
+[ "$(only '^sh -c while :; do seq')" = "$(cat /run/task)" ]
 journalctl -u nomad | grep 'replaced the supervisor of another version'
 ! story noisy | grep -E 'Lost|Terminated|Restarting'`
 
@@ -79,7 +79,7 @@ var incidents = map[string]string{
 
 	"a task runs": `
 noisy
-pgrep -f '^sh -c while :; do seq' >/run/task`,
+only '^sh -c while :; do seq' >/run/task`,
 
 	"the task runs on with the newer version": runsOn,
 	"the task runs on with the older version": runsOn + `
@@ -197,7 +197,7 @@ eventually 'story newest | grep "Driver Failure" && story report | grep "Driver 
 	"a task ends while nothing watches it": `
 noisy
 systemctl stop nomad
-main=$(pgrep -f '^sh -c while :; do seq')
+main=$(only '^sh -c while :; do seq')
 kill -9 $(pgrep -f '^outrider-supervisor [a-z]* /run/outrider/exec-lite/') $main
 eventually "[ ! -e /proc/$main ]"
 systemctl start nomad

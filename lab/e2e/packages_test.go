@@ -91,8 +91,23 @@ func (r *root) long(id string) *rootJob {
 	return j
 }
 
+// only is a function of sh: the one process with a command line. A child that it has forked has the same line until it
+// executes its program.
+const only = `only() {
+  for _ in $(seq 50); do
+    pids=$(pgrep -f "$1" || true)
+    case $pids in
+      *[!0-9]* | "") sleep 0.1 ;;
+      *) echo "$pids"; return ;;
+    esac
+  done
+  echo "processes: $pids" >&2
+  return 1
+}
+`
+
 // pid is that of its shell.
-func (j *rootJob) pid() string { return j.sh("pgrep -f '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
+func (j *rootJob) pid() string { return j.sh(only + "only '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
 
 // end has it end, and checks that nothing is missing of its output.
 func (j *rootJob) end() {

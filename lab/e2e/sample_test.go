@@ -5,12 +5,11 @@ package e2e
 
 import (
 	"hash/crc32"
-	"os"
-	"strconv"
 	"testing"
 
 	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // sampleParts is in how many seeds each cell of a fault table runs once.
@@ -20,13 +19,7 @@ const sampleParts = 3
 // OUTRIDER_SAMPLE. Without a seed all cells run.
 func sampled(t *testing.T) {
 	t.Helper()
-	value := os.Getenv("OUTRIDER_SAMPLE")
-	if value == "" {
-		return
-	}
-	seed, err := strconv.ParseUint(value, 10, 32)
-	must.NoError(t, err, must.Sprint("OUTRIDER_SAMPLE"))
-	if !inSample(t.Name(), seed) {
+	if seed, ok := testsupport.Seed(t); ok && !inSample(t.Name(), seed) {
 		t.Skipf("not in the sample of seed %d", seed)
 	}
 }

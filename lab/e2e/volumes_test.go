@@ -55,10 +55,13 @@ func (n *node) knows(t testing.TB, names ...string) {
 	})
 }
 
+// createVolume has Nomad make or change a volume, for one writer unless v says otherwise.
 func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	v.PluginID, v.Namespace = "dataset", "default"
-	v.RequestedCapabilities = []*api.HostVolumeCapability{{
-		AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
+	if v.RequestedCapabilities == nil {
+		v.RequestedCapabilities = []*api.HostVolumeCapability{{
+			AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
+	}
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		got, _, err := n.Client().HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
 		switch {

@@ -19,7 +19,7 @@ import (
 // What Nix would do, but for its sandbox and its own go command: this fetches, builds and checks as the flake says.
 func TestPackages_AreBuiltByTheirPhases(t *testing.T) {
 	needNix(t)
-	names := []string{"exec-lite", "usb-libusb"} // one of each kind: all have the same phases
+	names := []string{"exec-lite", "usb-libusb", "remote"} // one of each kind: all have the same phases
 	if (build.Builder{Root: root}).Libusb(t.Context()) != nil {
 		names[1] = "usb"
 	}

@@ -24,7 +24,7 @@ type artefact struct {
 
 	// what collect finds
 	goroot    string
-	programs  []program // the plugin and the supervisor in it
+	programs  []program // the plugin and those in it
 	modules   []*linked // those of others that they have code of
 	license   license   // of all that the binary is made of
 	documents []file    // all but the binary

@@ -16,6 +16,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/lab/build"
 )
 
 // projectPath is the beginning of the project's own modules' paths.
@@ -28,9 +30,10 @@ type linked struct {
 	licenses license            // of them all
 }
 
-// program is one that the release contains: the plugin, or the supervisor in it.
+// program is one that the release contains: the plugin, or one in it.
 type program struct {
 	path    string // of the binary
+	arch    string // empty: the plugin's
 	info    *debug.BuildInfo
 	modules []string // "path@version" of what it has code of, the project's own left out
 }
@@ -40,6 +43,11 @@ type program struct {
 func (a *artefact) links(ctx context.Context) error {
 	found := map[string]*linked{}
 	a.programs = []program{{path: a.path}, {path: a.supervisor}}
+	if a.plugin.Shim {
+		for _, arch := range build.ShimArchs {
+			a.programs = append(a.programs, program{path: a.plugin.ShimPath(arch), arch: arch})
+		}
+	}
 	for i := range a.programs {
 		p := &a.programs[i]
 		var err error
@@ -63,6 +71,9 @@ func (a *artefact) links(ctx context.Context) error {
 	err := a.packagesOf(ctx, a.plugin.Dir, ".", a.libusb, found)
 	if err == nil {
 		err = a.packagesOf(ctx, filepath.Join(a.Root, "internal", "core"), "./cmd/outrider-supervisor", false, found)
+	}
+	if err == nil && a.plugin.Shim {
+		err = a.packagesOf(ctx, a.plugin.Dir, "./cmd/outrider-shim", false, found)
 	}
 	if err != nil {
 		return err

@@ -44,6 +44,10 @@ func (a *artefact) sbom(_ context.Context, dir string) error {
 	for i, p := range a.programs {
 		c := component(cdx.ComponentTypeApplication, p.info.Path, "v"+a.version(), ownLicense)
 		c.Name = filepath.Base(p.path)
+		if p.arch != "" { // one of several of the same package
+			c.BOMRef += "?goarch=" + p.arch
+			c.PackageURL = c.BOMRef
+		}
 		text, err := os.ReadFile(p.path)
 		if err != nil {
 			return err

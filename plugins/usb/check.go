@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
@@ -24,7 +26,7 @@ import (
 var checkCommand = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",
-	Run: func(args []string) error {
+	Run: func(_ context.Context, args []string) error {
 		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a " +
 				"file with what is in config { … } alone")
@@ -50,10 +52,13 @@ func check(w io.Writer, path string) error {
 	return err
 }
 
-// loadConfig reads and decodes the configuration that readConfig finds. Errors name the path.
-// Those about mistakes in the configuration wrap schema.Problems.
+// pluginName is the name of the plugin in an agent's configuration, which is that of its file.
+const pluginName = "nomad-device-usb"
+
+// loadConfig reads and decodes the configuration that agentconfig.Block finds. Errors name the
+// path. Those about mistakes in the configuration wrap schema.Problems.
 func loadConfig(path string) (Config, error) {
-	body, err := readConfig(path, filepath.Base(os.Args[0]))
+	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {
 		return Config{}, err
 	}
@@ -187,4 +192,8 @@ func nearly(m match.Match, devices []match.Assigned) string {
 		}
 	}
 	return ""
+}
+
+func quoted(words []string) string {
+	return "\"" + strings.Join(words, "\", \"") + "\""
 }

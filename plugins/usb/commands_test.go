@@ -297,6 +297,6 @@ func TestCommands_AreComplete(t *testing.T) {
 		test.True(t, names[name], test.Sprintf("no command %s", name))
 	}
 	for _, args := range [][]string{nil, {"a", "b"}, {"-x"}} {
-		test.ErrorContains(t, checkCommand.Run(args), "usage", test.Sprintf("check %v", args))
+		test.ErrorContains(t, checkCommand.Run(t.Context(), args), "usage", test.Sprintf("check %v", args))
 	}
 }

@@ -5,6 +5,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ import (
 var listCommand = plugin.Command{
 	Name: "list",
 	Help: "show what is plugged in, with the device block to copy",
-	Run: func(args []string) error {
+	Run: func(_ context.Context, args []string) error {
 		flags := flag.NewFlagSet("list", flag.ContinueOnError)
 		root := flags.String("root", "/", "the directory with sys and dev, of a simulation")
 		if err := flags.Parse(args); err != nil || flags.NArg() > 0 {

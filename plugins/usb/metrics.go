@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ import (
 var statsCommand = plugin.Command{
 	Name: "stats",
 	Help: "print statistics of what is plugged in, for Prometheus",
-	Run: func(args []string) error {
+	Run: func(_ context.Context, args []string) error {
 		if len(args) > 1 || len(args) == 1 && strings.HasPrefix(args[0], "-") {
 			return errors.New("usage: stats [CONFIG], where CONFIG is a configuration as for check: " +
 				"its devices alone, with their types")

@@ -59,6 +59,6 @@ usb_device_suspended{id="0403:6001:F",type="b"} 1
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 	for _, args := range [][]string{{"a", "b"}, {"-x"}} {
-		test.ErrorContains(t, statsCommand.Run(args), "usage", test.Sprintf("stats %v", args))
+		test.ErrorContains(t, statsCommand.Run(t.Context(), args), "usage", test.Sprintf("stats %v", args))
 	}
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -24,63 +23,41 @@ var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// mistakes collects the mistakes of a configuration.
-type mistakes struct{ schema.Problems }
-
-func (m *mistakes) add(err error) {
-	var several schema.Problems
-	if errors.As(err, &several) {
-		m.Problems = append(m.Problems, several...)
-	} else if err != nil {
-		m.Problems = append(m.Problems, err)
-	}
-}
-
-func (m *mistakes) addf(format string, args ...any) { m.add(fmt.Errorf(format, args...)) }
-
-// orNil returns the mistakes as an error.
-func (m *mistakes) orNil() error {
-	if len(m.Problems) == 0 {
-		return nil
-	}
-	return m.Problems
-}
-
 // Validate does not look at hardware: an agent without its devices must start.
 func (c Config) Validate() error {
-	var wrong mistakes
-	wrong.add(c.validateShadowDir())
-	wrong.add(c.validateRoot())
+	var wrong schema.Problems
+	wrong.Add(c.validateShadowDir())
+	wrong.Add(c.validateRoot())
 	variables := map[string]string{}
 	for _, label := range slices.Sorted(maps.Keys(c.Devices)) {
 		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			wrong.addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, "+
+			wrong.Addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, "+
 				"\"-\", \"_\" and \".\"", label)
 			continue
 		case c.MatchAll && label == match.AnyType:
-			wrong.addf("device %q: this is the type of what match_all publishes: use another name", label)
+			wrong.Addf("device %q: this is the type of what match_all publishes: use another name", label)
 		}
 		variable := variableName(label)
 		if other, taken := variables[variable]; taken {
-			wrong.addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name",
+			wrong.Addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name",
 				label, variable, other)
 		}
 		variables[variable] = label
 		path := b.taskPath(label)
 		if slices.Contains(taken, path) {
-			wrong.addf("device %q: its nodes would be in %s, which exists in each task: set path", label, path)
+			wrong.Addf("device %q: its nodes would be in %s, which exists in each task: set path", label, path)
 		}
 		for i, m := range b.Mounts {
 			if inside(path, m.taskPath()) {
-				wrong.addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: "+
+				wrong.Addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: "+
 					"use another task_path, or path",
 					label, i, m.taskPath(), path)
 			}
 		}
 	}
-	return wrong.orNil()
+	return wrong.OrNil()
 }
 
 func (c Config) validateShadowDir() error {
@@ -132,74 +109,74 @@ var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev
 
 // Validate is part of a device block.
 func (b Block) Validate() error {
-	var wrong mistakes
-	wrong.add(b.Match.Validate())
-	if len(wrong.Problems) == 0 { // known_as is compared with a valid id only
+	var wrong schema.Problems
+	wrong.Add(b.Match.Validate())
+	if len(wrong) == 0 { // known_as is compared with a valid id only
 		_, err := b.knownAs()
-		wrong.add(err)
+		wrong.Add(err)
 	}
 	listed := map[string]bool{}
 	for _, written := range b.Nodes {
 		kind := strings.TrimSuffix(written, "?")
 		switch {
 		case !slices.Contains(sysfs.Kinds, sysfs.Kind(kind)):
-			wrong.addf("nodes %q is not known: use one of %q", written, sysfs.Kinds)
+			wrong.Addf("nodes %q is not known: use one of %q", written, sysfs.Kinds)
 		case listed[kind]:
-			wrong.addf("nodes has %q twice", kind)
+			wrong.Addf("nodes has %q twice", kind)
 		}
 		listed[kind] = true
 	}
 	if b.Path != "" {
 		if err := checkPath("path", b.Path, "/dev/zigbee"); err != nil {
-			wrong.add(err)
+			wrong.Add(err)
 		} else if b.Path == "/" || b.Path == "/dev" {
-			wrong.addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; "+
+			wrong.Addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; "+
 				"one node's path is set with names", b.Path)
 		}
 	}
-	wrong.add(b.checkNames(listed))
+	wrong.Add(b.checkNames(listed))
 	_, err := parseMode(b.Mode)
-	wrong.add(err)
+	wrong.Add(err)
 	_, err = lookupID("user", b.User)
-	wrong.add(err)
+	wrong.Add(err)
 	_, err = lookupID("group", b.Group)
-	wrong.add(err)
+	wrong.Add(err)
 	if b.Libusb != nil && *b.Libusb && len(listed) > 0 && !listed[string(sysfs.USB)] {
-		wrong.addf("libusb needs the usb node: add \"usb\" to nodes")
+		wrong.Addf("libusb needs the usb node: add \"usb\" to nodes")
 	}
 	switch {
 	case b.Together > 1 && b.Count > 1:
-		wrong.addf("together and count exclude each other: a unit is one task's")
+		wrong.Addf("together and count exclude each other: a unit is one task's")
 	case b.Together > 1 && b.Libusb != nil && *b.Libusb:
-		wrong.addf("together and libusb exclude each other: one device of a task can have what libusb looks at")
+		wrong.Addf("together and libusb exclude each other: one device of a task can have what libusb looks at")
 	}
 	for i, m := range b.Mounts {
-		wrong.add(checkPath(fmt.Sprintf("mount[%d].host_path", i), m.HostPath, "/run/pcscd"))
+		wrong.Add(checkPath(fmt.Sprintf("mount[%d].host_path", i), m.HostPath, "/run/pcscd"))
 		if m.TaskPath != "" {
-			wrong.add(checkPath(fmt.Sprintf("mount[%d].task_path", i), m.TaskPath, "/run/pcscd"))
+			wrong.Add(checkPath(fmt.Sprintf("mount[%d].task_path", i), m.TaskPath, "/run/pcscd"))
 		}
 	}
-	wrong.add(b.checkPlaces())
-	return wrong.orNil()
+	wrong.Add(b.checkPlaces())
+	return wrong.OrNil()
 }
 
 // nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2.
 var nodeName = regexp.MustCompile(`^([a-z]+)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
 func (b Block) checkNames(listed map[string]bool) error {
-	var wrong mistakes
+	var wrong schema.Problems
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
 		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
-			wrong.addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
+			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
 				"such as \"tty-if01\"", node)
 		case len(listed) > 0 && !listed[parts[1]]:
-			wrong.addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
+			wrong.Addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}
-		wrong.add(checkPath(fmt.Sprintf("names: %q", node), b.Names[node], "/dev/ttyACM0"))
+		wrong.Add(checkPath(fmt.Sprintf("names: %q", node), b.Names[node], "/dev/ttyACM0"))
 	}
-	return wrong.orNil()
+	return wrong.OrNil()
 }
 
 // checkPlaces refuses paths in the task that exclude each other. A mount may be inside of
@@ -213,18 +190,18 @@ func (b Block) checkPlaces() error {
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		nodes = append(nodes, place{fmt.Sprintf("names: %q", node), b.Names[node]})
 	}
-	var wrong mistakes
+	var wrong schema.Problems
 	all := append(mounts, nodes...)
 	for i, x := range all {
 		for j, y := range all[:i] {
 			areMounts := i < len(mounts) && j < len(mounts)
 			if x.path == y.path || !areMounts && (inside(x.path, y.path) || inside(y.path, x.path)) {
-				wrong.addf("%s is at %q, and %s at %q: neither can be inside of the other, use different paths",
+				wrong.Addf("%s is at %q, and %s at %q: neither can be inside of the other, use different paths",
 					y.what, y.path, x.what, x.path)
 			}
 		}
 	}
-	return wrong.orNil()
+	return wrong.OrNil()
 }
 
 func checkPath(option, path, example string) error {

@@ -62,12 +62,40 @@ func (g Group) Create(l Limits) (err error) {
 			}
 		}
 	}
+	if g.Mode == V2 && slices.Contains(g.Owned, g.Path) && !g.Leaf {
+		if err := g.delegate(); err != nil {
+			return err
+		}
+	}
 	if !g.Leaf {
 		if err := g.clear(used); err != nil {
 			return err
 		}
 	}
 	return g.limit(l)
+}
+
+// delegate enables the group's controllers in cgroup.subtree_control of every group above it, as v2 requires.
+func (g Group) delegate() error {
+	root := hierarchyRoot(g.Path)
+	rel, err := filepath.Rel(root, filepath.Dir(g.Path))
+	if err != nil {
+		return err
+	}
+	dir := root
+	for _, name := range append([]string{"."}, strings.Split(rel, "/")...) {
+		dir = filepath.Join(dir, name)
+		has := words(filepath.Join(dir, "cgroup.subtree_control"))
+		for _, c := range g.Controllers {
+			if slices.Contains(has, c) {
+				continue
+			}
+			if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
+				return fmt.Errorf("%w: controller %s can't be delegated: %w", ErrUnavailable, c, err)
+			}
+		}
+	}
+	return nil
 }
 
 // clear brings directories that existed before into the state of new ones: no process,

@@ -27,6 +27,10 @@ type Limits struct {
 	// CPUShares in the units of v1, 2 to 262144, where 1024 is a group's default.
 	CPUShares uint64 `json:"cpu_shares,omitempty"`
 
+	// CPUs is how many cores the task may use at most: its processes wait for the next period
+	// (100 ms) when they have used up this one's share.
+	CPUs float64 `json:"cpus,omitempty"`
+
 	// Cpuset are the cores of the task alone, as "0-2,7".
 	Cpuset string `json:"cpuset,omitempty"`
 
@@ -45,6 +49,8 @@ func (l Limits) Check() error {
 		return fmt.Errorf("memory limit %d is negative", l.MemoryMax)
 	case l.MemoryLow < 0:
 		return fmt.Errorf("memory reservation %d is negative", l.MemoryLow)
+	case l.CPUs != 0 && !(l.CPUs >= 0.01 && l.CPUs <= 1e6): // also not a number
+		return fmt.Errorf("limit of %v cores is not between 0.01 and 1000000", l.CPUs)
 	case l.PidsMax < 0:
 		return fmt.Errorf("limit of processes %d is negative", l.PidsMax)
 	}
@@ -65,6 +71,10 @@ func (g Group) limit(l Limits) error {
 	if l.Swappiness != nil {
 		swappiness = *l.Swappiness
 	}
+	quota := strconv.FormatInt(int64(l.CPUs*cpuPeriod), 10)
+	if g.Mode == V2 {
+		quota += " " + strconv.Itoa(cpuPeriod)
+	}
 	for _, row := range []struct {
 		wanted         bool
 		controller     string
@@ -74,6 +84,8 @@ func (g Group) limit(l Limits) error {
 		{l.MemoryMax != 0, "memory", "memory.limit_in_bytes", "memory.max", memory},
 		{l.MemoryLow != 0, "memory", "memory.soft_limit_in_bytes", "memory.low", strconv.FormatInt(l.MemoryLow, 10)},
 		{l.CPUShares != 0, "cpu", "cpu.shares", "cpu.weight", strconv.FormatUint(shares, 10)},
+		{l.CPUs != 0 && g.Mode == V1, "cpu", "cpu.cfs_period_us", "", strconv.Itoa(cpuPeriod)},
+		{l.CPUs != 0, "cpu", "cpu.cfs_quota_us", "cpu.max", quota},
 		{l.Cpuset != "", "cpuset", "cpuset.cpus", "cpuset.cpus", l.Cpuset},
 		{l.Swappiness != nil, "memory", swappinessFile, "", strconv.FormatUint(swappiness, 10)},
 		{l.PidsMax != 0, "pids", "pids.max", "pids.max", strconv.FormatInt(l.PidsMax, 10)},
@@ -95,6 +107,9 @@ func (g Group) limit(l Limits) error {
 	}
 	return nil
 }
+
+// cpuPeriod is the kernel's own default, in microseconds.
+const cpuPeriod = 100_000
 
 const swappinessFile = "memory.swappiness"
 

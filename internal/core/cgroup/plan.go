@@ -77,6 +77,39 @@ func (s Support) controllers(scope string) []string {
 	return slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(has, c) })
 }
 
+// TaskBelow plans the group of a task for which Nomad makes none: [Group.Create] makes all of
+// it, as <parent>/<name> of each hierarchy, and delegates the controllers on v2. It has no cpuset.
+func TaskBelow(s Support, parent, name string) Group {
+	g := Group{Mode: s.Mode}
+	switch s.Mode {
+	case V2:
+		g.Path = filepath.Join(s.Root, parent, name)
+		g.Owned = []string{g.Path}
+		offered := words(filepath.Join(s.Root, "cgroup.controllers"))
+		g.Controllers = slices.DeleteFunc(slices.Clone(wanted), func(c string) bool {
+			return c == "cpuset" || !slices.Contains(offered, c)
+		})
+	case V1:
+		g.V1 = make(map[string]string)
+		if s.Unified != "" {
+			g.Unified = filepath.Join(s.Unified, parent, name)
+			g.Owned = append(g.Owned, g.Unified)
+		}
+		for _, controller := range v1Controllers {
+			if mount := s.Mounts[controller]; mount != "" && controller != "cpuset" && controller != systemd {
+				dir := filepath.Join(mount, parent, name)
+				g.V1[controller] = dir
+				if !slices.Contains(g.Owned, dir) {
+					g.Owned = append(g.Owned, dir)
+				}
+			}
+		}
+	default:
+		return Group{Mode: None}
+	}
+	return g
+}
+
 // Leaf plans a group for a supervisor: beside the groups of the tasks, so that a
 // task's limits do not hold for it, and outside of nomad.service, so that
 // systemd does not end it, and through it the tasks, when the agent stops.
@@ -87,9 +120,11 @@ func (s Support) controllers(scope string) []string {
 //
 // cpusetPath is that of any task of the same agent and implies the parent; empty
 // means Nomad's default. name has no slash.
-func Leaf(s Support, cpusetPath, name string) Group {
+func Leaf(s Support, cpusetPath, name string) Group { return LeafBelow(s, s.parent(cpusetPath), name) }
+
+// LeafBelow is Leaf with the name of the parent, relative to the root of each hierarchy.
+func LeafBelow(s Support, parent, name string) Group {
 	g := Group{Mode: s.Mode, Leaf: true}
-	parent := s.parent(cpusetPath)
 	switch s.Mode {
 	case V2:
 		g.Path = filepath.Join(s.Root, parent, name+".scope")

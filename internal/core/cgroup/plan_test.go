@@ -92,6 +92,27 @@ func TestLeaf_IsBesideTheTasks(t *testing.T) {
 	}
 }
 
+func TestTaskBelow_IsAllOurs(t *testing.T) {
+	root := fixture(t, map[string]string{"cgroup.controllers": "cpuset cpu io memory\n"})
+	for name, c := range map[string]struct {
+		s    Support
+		want Group
+	}{
+		"v2: what the root offers": {Support{Mode: V2, Root: root},
+			Group{Mode: V2, Path: root + "/o.slice/x/a", Owned: []string{root + "/o.slice/x/a"},
+				Controllers: []string{"memory", "cpu"}}},
+		"v1: no cpuset, and systemd's own": {Support{Mode: V1, Root: "/cg", Unified: "/cg/unified", Mounts: map[string]string{
+			"cpu": "/cg/cpu,cpuacct", "cpuacct": "/cg/cpu,cpuacct", "memory": "/cg/memory", "cpuset": "/cg/cpuset",
+			"systemd": "/cg/systemd",
+		}}, Group{Mode: V1, Unified: "/cg/unified/o.slice/x/a", V1: map[string]string{
+			"cpu": "/cg/cpu,cpuacct/o.slice/x/a", "cpuacct": "/cg/cpu,cpuacct/o.slice/x/a", "memory": "/cg/memory/o.slice/x/a",
+		}, Owned: []string{"/cg/unified/o.slice/x/a", "/cg/memory/o.slice/x/a", "/cg/cpu,cpuacct/o.slice/x/a"}}},
+		"no cgroups": {Support{Mode: None}, Group{Mode: None}},
+	} {
+		test.Eq(t, c.want, TaskBelow(c.s, "o.slice/x", "a"), test.Sprint(name))
+	}
+}
+
 func TestPlan_TakesTheScopesControllers(t *testing.T) {
 	root := fixture(t, map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",

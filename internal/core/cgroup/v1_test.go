@@ -32,6 +32,8 @@ func TestV1Limits_AreWritten(t *testing.T) {
 			map[string]string{"memory/memory.limit_in_bytes": "67108864", "memory/memory.soft_limit_in_bytes": "33554432",
 				"memory/memory.swappiness": "0"}},
 		{"no hard limit", Limits{MemoryMax: -1}, map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712"}},
+		{"a quota of cores", Limits{CPUs: 0.25}, map[string]string{"cpu/cpu.cfs_quota_us": "25000",
+			"cpu/cpu.cfs_period_us": "100000"}},
 		{"cpu and pids", Limits{CPUShares: 500, PidsMax: 17}, map[string]string{"cpu/cpu.shares": "500",
 			"pids/pids.max": "17"}},
 	}

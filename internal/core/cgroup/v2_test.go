@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,36 @@ func TestV2Limits_AreWritten(t *testing.T) {
 			test.True(t, exists(g.Path), test.Sprint("Nomad's scope was touched"))
 		})
 	}
+}
+
+func TestV2Create_DelegatesControllersToItsOwn(t *testing.T) {
+	files := map[string]string{
+		"cgroup.procs": "", "cgroup.controllers": "cpu memory pids\n", "cgroup.subtree_control": "cpu memory pids\n",
+		"o.slice/cgroup.procs": "", "o.slice/cgroup.subtree_control": "memory cpu",
+		"o.slice/x/cgroup.procs": "", "o.slice/x/cgroup.subtree_control": "memory cpu",
+	}
+	for name, content := range v2Files {
+		files["o.slice/x/a/"+name] = content
+	}
+	files["o.slice/x/a/cpu.max"] = ""
+	root := fixture(t, files)
+	g := TaskBelow(Support{Mode: V2, Root: root}, "o.slice/x", "a")
+	must.NoError(t, g.Create(Limits{CPUs: 1.5, PidsMax: 3}))
+	test.Eq(t, "cpu memory pids\n", content(t, root, "cgroup.subtree_control")["cgroup.subtree_control"])
+	for _, dir := range []string{"o.slice", "o.slice/x"} { // a plain file has what was written, over what it had
+		test.Eq(t, "+pidsy cpu", content(t, filepath.Join(root, dir), "cgroup.subtree_control")["cgroup.subtree_control"])
+	}
+	test.Eq(t, "150000 100000", content(t, g.Path, "cpu.max")["cpu.max"])
+	test.Eq(t, "3", content(t, g.Path, "pids.max")["pids.max"])
+	must.NoError(t, os.Remove(filepath.Join(root, "o.slice/x/cgroup.subtree_control")))
+	test.ErrorIs(t, g.Create(Limits{}), ErrUnavailable)
+}
+
+func TestLimits_RefuseCoresThatAreNone(t *testing.T) {
+	for _, n := range []float64{-1, 0.001, math.NaN(), math.Inf(1)} {
+		test.ErrorContains(t, Limits{CPUs: n}.Check(), "cores", test.Sprint(n))
+	}
+	test.NoError(t, Limits{CPUs: 0.5}.Check())
 }
 
 func TestV2Errors_SayWhatIsWrong(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// cgroups makes the cgroups of tasks with Nomad's own code. They are below those of an
-// agent if one has run on this machine, and otherwise below a parent of this run.
+// cgroups makes the cgroups of tasks with Nomad's own code, below a parent of this run. With cgroup v2 they are below
+// that of an agent if one has run on this machine.
 type cgroups struct {
 	support cgroup.Support
 	missing string // why there are no cgroups; empty if there are
@@ -29,15 +29,11 @@ type cgroups struct {
 
 func newCgroups(logger hclog.Logger) *cgroups {
 	g := &cgroups{support: cgroup.Detect("")}
-	share := cgroupslib.LinuxResourcesPath("", "", false)
 	switch {
 	case g.support.Mode == cgroup.V1 && g.support.Mounts["cpuset"] != "":
-		if exists(share) {
-			return g
-		}
 		g.parent = "nomad-conformance-" + uuid.Short()
 	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // which is not changed for a test
-		if delegates(filepath.Dir(share)) {
+		if delegates(filepath.Dir(cgroupslib.LinuxResourcesPath("", "", false))) {
 			return g
 		}
 		g.parent = "nomad-conformance-" + uuid.Short() + ".slice"

@@ -168,7 +168,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		return nil // another call recovers it
 	}
 	engine := d.instance.Load().engine
-	t, err := engine.Recover(d.ctx, id, saved, d.eventsOf(h))
+	t, err := engine.Recover(d.ctx, th.Config, saved, d.eventsOf(h))
 	if err == nil {
 		d.run(h, engine, t)
 		err = h.claim() // last: an agent that gets an error here starts the task again
@@ -271,7 +271,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 			}
 			d.waitExplained(ctx, h, explained)
 			d.waitDelivered(ctx, h)
-			result <- h.exitWithMessage()
+			d.tell(ctx, h, result)
 		case <-ctx.Done():
 			result <- &drivers.ExitResult{Err: ctx.Err()}
 		}
@@ -333,6 +333,8 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 		}
 		defer h.stopping()()
 	}
+	h.telling.Lock() // an agent destroys a task as soon as it has the exit
+	defer h.telling.Unlock()
 	if err := h.engine.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}

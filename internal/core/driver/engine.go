@@ -28,9 +28,10 @@ type Engine interface {
 	Start(ctx context.Context, s *Start) (Task, error)
 
 	// Recover returns a task that an earlier plugin process started, with what it saved
-	// (see Saver). A task that has ended meanwhile is recovered too. After an error Nomad
-	// destroys the task and starts it again.
-	Recover(ctx context.Context, id string, saved []byte, event Event) (Task, error)
+	// (see Saver). c is what StartTask had, as Nomad has kept it. A task that has ended
+	// meanwhile is recovered too. After an error Nomad destroys the task and starts it
+	// again.
+	Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error)
 
 	// Destroy kills what is left of a task, and removes everything of it. It works for a
 	// task that this process never saw. It is no error if there is nothing.
@@ -49,6 +50,9 @@ type Node struct {
 	Attributes map[string]*pstructs.Attribute // each by its name below driver.<Name>
 	Missing    []string                       // limitations, for the health's description
 	Removed    []string                       // ids of tasks that were removed, since no agent will ask for them
+
+	// Again is when to look again, if something is expected to change sooner than in 30 s.
+	Again time.Duration
 }
 
 // EngineProvider is an Instance with an engine of its own. The options of
@@ -77,7 +81,7 @@ type Start struct {
 
 // Task is one run of a task in an engine. It is used until Engine.Destroy, and Ended and
 // Exit also after it: an embedded Ending has these two. It may be a Stopper, Saver,
-// Claimer, Describer, Sampler and Executor.
+// Claimer, Describer, Teller, Sampler and Executor.
 type Task interface {
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
@@ -139,7 +143,8 @@ type Stopper interface {
 
 // Saver is a Task that Recover can't find by its id alone.
 type Saver interface {
-	// Saved is what Recover gets. Nomad keeps it, and limits messages to 4 MiB.
+	// Saved is what Recover gets. Nomad keeps it, on its disk, with the task's environment,
+	// and limits messages to 4 MiB.
 	Saved() ([]byte, error)
 }
 
@@ -150,6 +155,13 @@ type Claimer interface {
 	// configuration, may return this run: an agent that was killed during StartTask
 	// does not know of it.
 	Claim() error
+}
+
+// Teller is a Task that has to know whether Nomad knows of its exit.
+type Teller interface {
+	// Told is called once, when an agent that still waits has been given the exit. The
+	// task's DestroyTask waits until it has returned. The context ends after a few seconds.
+	Told(ctx context.Context)
 }
 
 // Describer is a Task that knows more of its Run than the lifecycle does.

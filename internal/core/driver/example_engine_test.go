@@ -8,6 +8,8 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
+
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -29,8 +31,10 @@ func (e *goroutines) Start(ctx context.Context, s *driver.Start) (driver.Task, e
 	return g, nil
 }
 
-func (e *goroutines) Recover(_ context.Context, id string, _ []byte, _ driver.Event) (driver.Task, error) {
-	if g, ok := e.tasks.Load(id); ok {
+func (e *goroutines) Recover(
+	_ context.Context, c *drivers.TaskConfig, _ []byte, _ driver.Event,
+) (driver.Task, error) {
+	if g, ok := e.tasks.Load(c.ID); ok {
 		return g.(*goroutine), nil
 	}
 	return nil, errors.New("its goroutine ended with the plugin's process")

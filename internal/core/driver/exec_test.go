@@ -4,9 +4,7 @@
 package driver
 
 import (
-	"bytes"
 	"io"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,28 +15,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
-
-func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
-	r, w, err := os.Pipe()
-	must.NoError(t, err)
-	defer w.Close() // as by what the command left in the background
-	want := bytes.Repeat([]byte("x"), 60_000)
-	_, err = w.Write(want)
-	must.NoError(t, err)
-	var got bytes.Buffer
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		time.Sleep(500 * time.Millisecond)
-		_, _ = io.Copy(&got, r)
-	}()
-	waitForOutput(t.Context(), read, r)
-	r.Close()
-	<-read
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("%d bytes of %d were read", got.Len(), len(want))
-	}
-}
 
 // slowUser is a client whose connection is slow at first.
 type slowUser struct {

@@ -19,9 +19,16 @@ import (
 
 // Fingerprint is part of drivers.DriverPlugin.
 func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, error) {
+	kick := fingerprint.NewKicker()
 	return fingerprint.Loop[*drivers.Fingerprint]{
-		Probe:  d.probe,
-		Period: 30 * time.Second,
+		Probe: func(ctx context.Context) (*drivers.Fingerprint, error) {
+			f, again, err := d.probe(ctx)
+			if again > 0 {
+				time.AfterFunc(again, kick.Kick)
+			}
+			return f, err
+		},
+		Period: 30 * time.Second, Kick: kick,
 		Failed: func(_ *drivers.Fingerprint, _ bool, err error) *drivers.Fingerprint { return d.failed(err) },
 	}.Run(ctx), nil
 }
@@ -47,12 +54,11 @@ func (d *Driver) failed(err error) *drivers.Fingerprint {
 	return f
 }
 
-func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
+func (d *Driver) probe(ctx context.Context) (f *drivers.Fingerprint, again time.Duration, err error) {
 	var node Node
-	var err error
 	if e, ok := d.instance.Load().engine.(Prober); ok {
 		if node, err = e.Probe(ctx); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	for _, id := range node.Removed {
@@ -61,7 +67,7 @@ func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 	var own map[string]*pstructs.Attribute
 	if i, ok := optional[Fingerprinter](d); ok {
 		if own, err = i.Fingerprint(ctx); err != nil {
-			return nil, err
+			return nil, node.Again, err
 		}
 	}
 	all := map[string]*pstructs.Attribute{"version": pstructs.NewStringAttribute(plugin.Version())}
@@ -74,5 +80,5 @@ func (d *Driver) probe(ctx context.Context) (*drivers.Fingerprint, error) {
 	return &drivers.Fingerprint{
 		Attributes: attributes, Health: drivers.HealthStateHealthy,
 		HealthDescription: strings.Join(append([]string{drivers.DriverHealthy}, node.Missing...), "; "),
-	}, nil
+	}, node.Again, nil
 }

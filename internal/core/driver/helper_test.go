@@ -161,7 +161,7 @@ func testPlugin(i testInstance) Plugin[testConfig, testTask] {
 			}
 			return i, nil
 		},
-		Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(args []string) error {
+		Commands: []plugin.Command{{Name: "say", Help: "say it back", Run: func(_ context.Context, args []string) error {
 			fmt.Println("said", args)
 			return nil
 		}}},

@@ -100,7 +100,8 @@ func (l *local) Close() error {
 }
 
 // Recover is part of Engine.
-func (l *local) Recover(ctx context.Context, id string, saved []byte, event Event) (Task, error) {
+func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error) {
+	id := c.ID
 	t, err := l.load(id, saved)
 	if err != nil {
 		return nil, err

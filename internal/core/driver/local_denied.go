@@ -11,6 +11,7 @@ import (
 
 	"github.com/ryanuber/go-glob"
 
+	"github.com/outrider-dev/outrider/internal/core/account"
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -43,8 +44,8 @@ func parseRanges(option, list string) (ranges []idRange, err error) {
 		if !isRange {
 			to = from
 		}
-		first, err1 := parseDecimal(strings.TrimSpace(from))
-		last, err2 := parseDecimal(strings.TrimSpace(to))
+		first, err1 := account.ParseDecimal(strings.TrimSpace(from))
+		last, err2 := account.ParseDecimal(strings.TrimSpace(to))
 		if err1 != nil || err2 != nil || first > last {
 			return nil, fmt.Errorf("%s has %q, which is neither an id nor a range: write it as \"0\" or \"100-199\"",
 				option, part)
@@ -124,6 +125,6 @@ func orAgents(u *task.User) (*task.User, error) {
 	if u != nil {
 		return u, nil
 	}
-	own, err := ownGroups()
+	own, err := account.OwnGroups()
 	return &task.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Groups: own}, err
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/outrider-dev/outrider/internal/core/account"
 	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -76,7 +77,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCommand(cmd); err != nil {
+	if err := cmd.Check(); err != nil {
 		return nil, err
 	}
 	if cmd.OwnMounts() && !canMount() {
@@ -96,7 +97,7 @@ func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, er
 	if name == "" && os.Geteuid() == 0 { // only root can choose
 		name = s.DefaultUser
 	}
-	who, err := resolveUser(name, o.Groups)
+	who, err := account.Resolve(name, o.Groups)
 	if err != nil {
 		return base, err
 	}
@@ -153,7 +154,7 @@ func whyNoCgroup(s cgroup.Support) string {
 }
 
 // baseCommand is the part of the command that does not depend on the driver.
-func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny denied) (task.Command, error) {
+func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, deny denied) (task.Command, error) {
 	dir := cfg.TaskDir()
 	cmd := task.Command{
 		Dir: dir.Dir, TaskDir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
@@ -192,8 +193,8 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account, deny deni
 
 // self is the agent's own account, nil if it is unknown: tasks without a user run as
 // it. A service manager may not have set its name and home.
-var self = sync.OnceValue(func() *account {
-	a, err := resolveUser(strconv.Itoa(os.Geteuid()), nil)
+var self = sync.OnceValue(func() *account.Account {
+	a, err := account.Resolve(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
 		return nil
 	}
@@ -202,13 +203,13 @@ var self = sync.OnceValue(func() *account {
 
 // environment is the task's as Nomad made it. Without file system isolation it contains
 // the agent's own variables. Those about the user are corrected.
-func environment(env map[string]string, who *account) []string {
+func environment(env map[string]string, who *account.Account) []string {
 	env = maps.Clone(env)
 	if env == nil {
 		env = map[string]string{}
 	}
 	if who != nil {
-		for name, value := range map[string]string{"USER": who.name, "LOGNAME": who.name, "HOME": who.home} {
+		for name, value := range map[string]string{"USER": who.Name, "LOGNAME": who.Name, "HOME": who.Home} {
 			if old, set := env[name]; !set || old == os.Getenv(name) { // not set by the job
 				env[name] = value
 			}

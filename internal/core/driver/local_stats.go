@@ -83,10 +83,6 @@ func (t cpuTracker) measure(total, user, system cgroup.Value) *drivers.CpuStats 
 	return cpu
 }
 
-// clockTick is USER_HZ, in which /proc counts; Linux has had 100 on every
-// architecture that Nomad runs on since there is a USER_HZ.
-const clockTick = 100
-
 func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskResourceUsage, error) {
 	stats, err := group.Stats()
 	if err != nil {
@@ -129,7 +125,7 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 	var sum usage
 	out := map[string]*drivers.ResourceUsage{}
 	seen := map[int]bool{}
-	for _, st := range processes(group, main) {
+	for _, st := range (&task.State{Group: group, Identity: main}).Processes() {
 		seen[st.PID] = true
 		p := s.pids[st.PID]
 		if p == nil || p.start != st.Start {
@@ -137,8 +133,8 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 			s.pids[st.PID] = p
 		}
 		u := usage{
-			cpuUser:   st.UTime * uint64(time.Second/clockTick),
-			cpuSystem: st.STime * uint64(time.Second/clockTick),
+			cpuUser:   st.UTime * uint64(time.Second/task.ClockTick),
+			cpuSystem: st.STime * uint64(time.Second/task.ClockTick),
 			rss:       uint64(max(0, st.RSS)) * uint64(os.Getpagesize()),
 		}
 		sum.cpuUser += u.cpuUser
@@ -155,23 +151,4 @@ func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*dr
 		}
 	}
 	return out, sum
-}
-
-// processes are those of the task's cgroup, or without one the main process and
-// what is below it.
-func processes(group cgroup.Group, main task.Identity) []task.Stat {
-	if group.Mode != cgroup.V1 && group.Mode != cgroup.V2 {
-		return task.Tree(main)
-	}
-	pids, err := group.Procs()
-	if err != nil {
-		return nil
-	}
-	var stats []task.Stat
-	for _, pid := range pids {
-		if st, err := task.ReadStat(pid); err == nil {
-			stats = append(stats, st)
-		}
-	}
-	return stats
 }

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +24,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	sig := defaultSignal
 	if signal != "" {
 		var err error
-		if sig, err = parseSignal(signal); err != nil {
+		if sig, err = task.ParseSignal(signal); err != nil {
 			// an error would only make Nomad ask the same again
 			sig = defaultSignal
 			t.event("stopped with %s: %v", unix.SignalName(sig), err)
@@ -63,37 +61,9 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 // waitForTree waits until the deadline for the processes that were signalled besides the
 // main one to end, and returns whether any is left then.
 func (t *localTask) waitForTree(deadline time.Time) (left bool) {
-	if t.killMode == task.KillProcess || t.killMode == "" {
-		return false
-	}
-	for left = t.signalledLeft(); left && time.Now().Before(deadline); left = t.signalledLeft() {
+	st := t.current()
+	for left = st.SignalledLeft(t.killMode); left && time.Now().Before(deadline); left = st.SignalledLeft(t.killMode) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return left
-}
-
-// signalledLeft returns whether a process is left of those that the stop signal was for.
-func (t *localTask) signalledLeft() bool {
-	st := t.current()
-	if t.killMode == task.KillAll {
-		empty, err := st.Group.Empty()
-		return err == nil && !empty
-	}
-	pids, err := st.Group.Procs()
-	return err == nil && slices.ContainsFunc(pids, func(pid int) bool {
-		p, err := task.ReadStat(pid)
-		return err == nil && p.Group == st.Identity.PID && !p.Zombie
-	})
-}
-
-// parseSignal takes the names of signal(7), with or without SIG.
-func parseSignal(name string) (unix.Signal, error) {
-	full := strings.ToUpper(strings.TrimSpace(name))
-	if !strings.HasPrefix(full, "SIG") {
-		full = "SIG" + full
-	}
-	if sig := unix.SignalNum(full); sig != 0 {
-		return sig, nil
-	}
-	return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGHUP\"", name)
 }

@@ -34,7 +34,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	}
 	sweep := func() {
 		a.driver.local.swept = time.Time{}
-		_, err := a.driver.probe(t.Context())
+		_, _, err := a.driver.probe(t.Context())
 		must.NoError(t, err)
 	}
 	sweep()

@@ -159,7 +159,7 @@ func (t *localTask) Describe(r *Run) {
 
 // Signal is part of Task.
 func (t *localTask) Signal(ctx context.Context, signal string) error {
-	sig, err := parseSignal(signal)
+	sig, err := task.ParseSignal(signal)
 	if err != nil {
 		return err
 	}

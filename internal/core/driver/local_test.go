@@ -53,7 +53,7 @@ func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
 	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
 	d.local.root = root
-	_, err = d.probe(t.Context())
+	_, _, err = d.probe(t.Context())
 	test.ErrorContains(t, err, want, test.Sprint("the driver is healthy"))
 	test.ErrorContains(t, d.DestroyTask("a/b/c", true), want,
 		test.Sprint("a task is destroyed by what is there"))

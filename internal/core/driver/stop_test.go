@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -104,7 +105,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 func TestParseSignal_TakesOnlyNames(t *testing.T) {
 	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0,
 		"SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
-		sig, err := parseSignal(name)
+		sig, err := task.ParseSignal(name)
 		must.Eq(t, want, int(sig), must.Sprintf("%q: got %d, %v", name, sig, err))
 		test.Eq(t, (want != 0), (err == nil), test.Sprintf("%q: got %d, %v", name, sig, err))
 	}

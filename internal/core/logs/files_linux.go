@@ -44,6 +44,7 @@ type files struct {
 	allocDir string
 	name     string // "web.stdout"
 	max      int    // how many files are kept
+	keep     int64  // files from this index on are not removed, even if they are too many
 
 	device uint64 // st_dev of the directory, once that was open
 
@@ -99,7 +100,18 @@ func (f *files) use(fd int, index int64) {
 	if i, found := slices.BinarySearch(f.known, index); !found {
 		f.known = slices.Insert(f.known, i, index)
 	}
-	for range min(len(f.known)-f.max, 64) { // not all of what a task may have put there, in one turn of the loop
+	f.prune()
+}
+
+// excess is how many files are too many.
+func (f *files) excess() int { return len(f.known) - f.max }
+
+// prune removes files that are too many.
+func (f *files) prune() {
+	for range min(f.excess(), 64) { // not all of what a task may have put there, in one turn of the loop
+		if f.known[0] >= f.keep {
+			return
+		}
 		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // it may be gone; nothing can be done about it if it stays
 		f.known = f.known[1:]
 	}

@@ -4,34 +4,10 @@
 package logs
 
 import (
-	"errors"
-	"fmt"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Config says where the output of one stream of one task goes.
-type Config struct {
-	// AllocDir is the allocation's directory, absolute.
-	AllocDir string
-
-	// Name is what the files are called before the index: <task>.stdout or <task>.stderr.
-	Name string
-
-	// MaxFiles is how many files are kept; 0 means 10, as in Nomad.
-	MaxFiles int
-
-	// MaxFileSize is the size in bytes at which the next file begins; 0 means
-	// 10 MiB, as in Nomad. Files end with a line if they can (see cut).
-	MaxFileSize int64
-
-	// Grace is how long output waits for a file that can't be written before it
-	// is dropped; 0 means 10 s.
-	Grace time.Duration
-}
 
 // Next is what an event loop has to do about a stream.
 type Next int
@@ -61,15 +37,12 @@ type Result struct {
 // Ended removes it. Deadlines are below a millisecond: epoll_pwait2(2), a timerfd,
 // or rounding up to 1 ms will do.
 type Stream struct {
-	limit int64
-	fifo  int
-	files files
-	pace  pace
-	stall stall
+	rotated
+	fifo int
+	pace pace
 
-	eager    bool      // benchmarks: do not wait for more
-	noSplice bool      // the file system refuses splice(2)
-	stuck    time.Time // no next file could be made; not tried again before
+	eager    bool // benchmarks: do not wait for more
+	noSplice bool // the file system refuses splice(2)
 }
 
 // Open makes the stream of a FIFO (OpenReadEnd), which is the stream's from then
@@ -80,30 +53,11 @@ type Stream struct {
 // a task may then fail, after Close; for one that runs already the stream does
 // what it does when a disk is full: it retries, reports events, and drops the output in the end.
 func Open(fifo int, cfg Config) (*Stream, error) {
-	if !filepath.IsAbs(cfg.AllocDir) {
-		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
+	r, err := cfg.rotated()
+	if err != nil {
+		return nil, err
 	}
-	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "/\x00") {
-		return nil, fmt.Errorf("failed to open log: %q is no file name", cfg.Name)
-	}
-	if cfg.MaxFiles < 0 || cfg.MaxFileSize < 0 || cfg.Grace < 0 {
-		return nil, errors.New("failed to open log: a limit is negative")
-	}
-	if cfg.MaxFiles == 0 {
-		cfg.MaxFiles = 10
-	}
-	if cfg.MaxFileSize == 0 {
-		cfg.MaxFileSize = 10 << 20
-	}
-	if cfg.Grace == 0 {
-		cfg.Grace = defaultGrace
-	}
-	s := &Stream{
-		fifo:  fifo,
-		limit: cfg.MaxFileSize,
-		files: files{allocDir: cfg.AllocDir, name: cfg.Name, max: cfg.MaxFiles, dir: -1, file: -1},
-		stall: stall{label: label(cfg.Name), grace: cfg.Grace},
-	}
+	s := &Stream{rotated: r, fifo: fifo}
 	return s, s.files.open()
 }
 
@@ -177,7 +131,7 @@ func (s *Stream) Close() (events []string) {
 // step moves n queued bytes to files, or drops them if that is the time for it.
 func (s *Stream) step(now time.Time, n int) (moved int64) {
 	if !s.stall.drops || !now.Before(s.stall.retry) {
-		k, err := s.write(now, n)
+		k, err := s.write(now, n, s)
 		moved, n = int64(k), n-k
 		if err == nil {
 			s.stall.succeeded(now)
@@ -198,82 +152,9 @@ func (s *Stream) step(now time.Time, n int) (moved int64) {
 	return moved
 }
 
-// write moves n queued bytes to files. It stops at the first error, which is
-// returned bare; all before it have been written, and none behind it taken.
-func (s *Stream) write(now time.Time, n int) (moved int, err error) {
-	if s.files.file < 0 {
-		if err := s.files.open(); err != nil {
-			return 0, cause(err)
-		}
-	}
-	for moved < n {
-		// each time, as O_APPEND would: the file may have been truncated or removed
-		var st unix.Stat_t
-		if err := unix.Fstat(s.files.file, &st); err != nil {
-			return moved, err
-		}
-		if st.Nlink == 0 {
-			if s.rotate(now) {
-				continue
-			}
-			if st.Size >= s.limit { // it has no name to be read by, but it takes space
-				unix.Ftruncate(s.files.file, 0)
-				st.Size = 0
-			}
-		}
-		take, full := n-moved, false
-		if st.Size+int64(take) > s.limit && now.After(s.stuck) {
-			take, full = s.cut(take, st.Size)
-		}
-		if take > 0 {
-			k, err := s.move(take, st.Size)
-			moved += k
-			if err == unix.EAGAIN { // another reader was faster
-				return moved, nil
-			}
-			if err != nil {
-				return moved, err
-			}
-			if k < take {
-				continue
-			}
-		}
-		if full {
-			s.rotate(now)
-		}
-	}
-	return moved, nil
-}
-
-// rotate begins the next file. If that can't be made the old one goes on,
-// beyond its size: better a big file than none.
-func (s *Stream) rotate(now time.Time) bool {
-	if !now.After(s.stuck) {
-		return false
-	}
-	err := s.files.next()
-	if err == nil {
-		s.stuck = time.Time{}
-		return true
-	}
-	if s.stuck.IsZero() {
-		s.stall.report("goes on in %s: %v", s.files.path(s.files.index), err)
-	}
-	s.stuck = now.Add(retryEvery)
-	return false
-}
-
 // cut applies the function cut to the queued bytes.
-func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
-	err := peek(s.fifo, n, func(p []byte) {
-		midLine := false
-		if size > 0 {
-			var last [1]byte
-			k, _ := retry(func() (int, error) { return unix.Pread(s.files.file, last[:], size-1) })
-			midLine = k == 1 && last[0] != '\n'
-		}
-		take, rotate = cut(p, size, s.limit, midLine)
-	})
+func (s *Stream) cut(_, n int, size int64) (take int, rotate bool) {
+	err := peek(s.fifo, n, func(p []byte) { take, rotate = cut(p, size, s.limit, s.midLine(size)) })
 	if err != nil { // no descriptors left: then without regard for lines
 		if size >= s.limit {
 			return 0, true
@@ -284,7 +165,7 @@ func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 }
 
 // move moves n queued bytes to the offset at of the file, and returns how many it moved.
-func (s *Stream) move(n int, at int64) (int, error) {
+func (s *Stream) move(_, n int, at int64) (int, error) {
 	if !s.noSplice {
 		k, err := retry(func() (int64, error) {
 			off := at
@@ -319,15 +200,6 @@ func (s *Stream) copy(n int, at int64) (k int, err error) {
 		taken += m
 	}
 	return max(k, 0), err
-}
-
-// cause is the innermost error: what a user needs of "failed to …: open …: no space left on device".
-func cause(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) && (errno == unix.ENOSPC || errno == unix.EDQUOT) {
-		return errno
-	}
-	return err
 }
 
 // Device is the number of the file system in which the log directory is, 0 before

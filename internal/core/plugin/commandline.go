@@ -4,11 +4,19 @@
 package plugin
 
 import (
+	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/install"
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -42,7 +50,14 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 		if c.Name != argv[1] {
 			continue
 		}
-		if err := c.Run(argv[2:]); err != nil {
+		ctx, stop := context.Background(), func() {}
+		if c.Undoes {
+			ctx, stop = signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM, unix.SIGHUP)
+			context.AfterFunc(ctx, stop)
+		}
+		err := c.Run(ctx, argv[2:])
+		stop()
+		if err != nil && !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintf(stderr, "%s %s: %v\n", binary, c.Name, err)
 			return 1
 		}
@@ -50,6 +65,49 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "%s: command %q is not known: see \"%s help\"\n", binary, argv[1], binary)
 	return 2
+}
+
+// Parse parses options before, between and behind the arguments of a command, and returns the arguments. For -h it
+// writes help and the options to out, and returns flag.ErrHelp.
+func Parse(flags *flag.FlagSet, line []string, help string, out io.Writer) (args []string, err error) {
+	flags.SetOutput(io.Discard) // errors are returned too
+	flags.Usage = func() {}
+	for {
+		err := flags.Parse(line)
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(out, help)
+			flags.SetOutput(out)
+			flags.PrintDefaults()
+		}
+		if err != nil || flags.NArg() == 0 {
+			return args, err
+		}
+		args, line = append(args, flags.Arg(0)), flags.Args()[1:]
+	}
+}
+
+// Usage is how a person calls a command that has arguments.
+type Usage struct {
+	Binary, Command string
+	Arguments       string // such as "ENDPOINT [TASK]"
+	About           string // sentences, for -h
+	Least, Most     int    // how many arguments there may be
+}
+
+// Parse is the function Parse for such a command. It refuses fewer or more arguments, and empty ones. Its errors tell
+// the usage, but for flag.ErrHelp.
+func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) ([]string, error) {
+	usage := u.Command + " " + u.Arguments
+	args, err := Parse(flags, line, fmt.Sprintf("%s %s\n\n%s\n\n", u.Binary, usage, strings.TrimSpace(u.About)), out)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: usage: %s", err, usage)
+	case len(args) < u.Least || len(args) > u.Most || slices.Contains(args, ""):
+		return nil, fmt.Errorf("usage: %s", usage)
+	}
+	return args, nil
 }
 
 // installer is for the file name that the documentation has, whatever this file is named.

@@ -62,9 +62,13 @@ type Command struct {
 	Name string
 	Help string // half a line
 
-	// Run gets the arguments after the name; an error is printed and the exit
+	// Run gets the arguments after the name. An error other than flag.ErrHelp is printed, and the exit
 	// code is 1.
-	Run func(args []string) error
+	Run func(ctx context.Context, args []string) error
+
+	// Undoes is set for a command that has something to undo at its end: the first SIGINT, SIGTERM or SIGHUP cancels its
+	// context, and a second one ends the process. Any other command ends at the first signal.
+	Undoes bool
 }
 
 // DriverInfo is the answer to PluginInfo of a driver with this name.

@@ -457,7 +457,10 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
 		"docs is options":      {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
-		"a command of its own": {"driver", []string{"list", "a"}, 0, []string{"listed [a]"}},
+		"a command of its own": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
+		"its help":             {"driver", []string{"list", "a", "-h"}, 0, []string{"Lists what there is.\n  -all\n"}},
+		"its wrong option": {"driver", []string{"list", "-al"}, 1,
+			[]string{"nomad-driver-stub list: flag provided but not defined: -al\n"}},
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`command "lst" is not known: see "nomad-driver-stub help"`}},
@@ -476,6 +479,25 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 				test.StrContains(t, string(out), want, test.Sprintf("no %q in\n%s", want, out))
 			}
 		})
+	}
+}
+
+func TestCommandLine_EndsAtASignal(t *testing.T) {
+	exe, err := os.Executable()
+	must.NoError(t, err)
+	for name, want := range map[string]string{"wait": "signal: interrupt", "undo": "exit status 1"} {
+		cmd := exec.Command(exe)
+		cmd.Args = []string{"nomad-driver-stub", name}
+		cmd.Env = append(os.Environ(), helperEnv+"=driver")
+		out, err := cmd.StdoutPipe()
+		must.NoError(t, err)
+		must.NoError(t, cmd.Start())
+		_, err = out.Read(make([]byte, 1))
+		must.NoError(t, err)
+		must.NoError(t, cmd.Process.Signal(os.Interrupt))
+		late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		test.ErrorContains(t, cmd.Wait(), want, test.Sprint(name))
+		late.Stop()
 	}
 }
 

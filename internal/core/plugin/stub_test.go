@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -72,11 +73,26 @@ var (
 			return &stub{log: log, calls: map[string]context.Context{}}
 		},
 		Commands: []Command{
-			{Name: "list", Help: "list what there is", Run: func(args []string) error {
-				fmt.Println("listed", args)
+			{Name: "list", Help: "list what there is", Run: func(_ context.Context, args []string) error {
+				flags := flag.NewFlagSet("list", flag.ContinueOnError)
+				all := flags.Bool("all", false, "list more")
+				args, err := Parse(flags, args, "Lists what there is.\n", os.Stdout)
+				if err == nil {
+					fmt.Println("listed", args, *all)
+				}
+				return err
+			}},
+			{Name: "wait", Help: "wait for a minute", Run: func(context.Context, []string) error {
+				fmt.Println("waits")
+				time.Sleep(time.Minute)
 				return nil
 			}},
-			{Name: "fail", Help: "fail", Run: func([]string) error { return errors.New("nothing there") }},
+			{Name: "undo", Help: "undo it at the end", Undoes: true, Run: func(ctx context.Context, _ []string) error {
+				fmt.Println("waits")
+				<-ctx.Done()
+				return errors.New("undone")
+			}},
+			{Name: "fail", Help: "fail", Run: func(context.Context, []string) error { return errors.New("nothing there") }},
 		},
 	}
 

@@ -80,7 +80,7 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 	default:
 		got := reflect.ValueOf(value)
 		if got.Kind() != o.typ.Kind() {
-			p.addf("%s %v is not a %s", path, value, o.typeName())
+			p.Addf("%s %v is not a %s", path, value, o.typeName())
 			return p
 		}
 		v.Set(got.Convert(o.typ))
@@ -140,16 +140,16 @@ func oneOrMore(path string, value any) ([]string, error) {
 func (o *option) assignLabels(path string, v reflect.Value, value any) (p Problems) {
 	blocks := mapsOf(value)
 	if len(blocks) == 0 {
-		p.addf("%s is not a block: write %s %q { … }", path, path, strings.ToUpper(o.label))
+		p.Addf("%s is not a block: write %s %q { … }", path, path, strings.ToUpper(o.label))
 	}
 	for _, labelled := range blocks {
 		for _, label := range slices.Sorted(maps.Keys(labelled)) {
 			written, key := mapsOf(labelled[label]), reflect.ValueOf(label)
 			switch {
 			case len(written) == 0:
-				p.addf("%s has no label: write %s %q { … }", path, path, strings.ToUpper(o.label))
+				p.Addf("%s has no label: write %s %q { … }", path, path, strings.ToUpper(o.label))
 			case v.MapIndex(key).IsValid() || len(written) > 1:
-				p.addf("%s %q is there twice: give each a %s of its own", path, label, o.label)
+				p.Addf("%s %q is there twice: give each a %s of its own", path, label, o.label)
 			default:
 				body := reflect.New(o.typ.Elem()).Elem()
 				p = append(p, o.assignLabelled(fmt.Sprintf("%s %q: ", path, label), body, written[0])...)
@@ -165,14 +165,14 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 func (o *option) assignLabelled(path string, v reflect.Value, written map[string]any) (p Problems) {
 	data, errs := encode(o.nested, escape(written))
 	for _, err := range errs {
-		p.addf("%s%w", path, err)
+		p.Addf("%s%w", path, err)
 	}
 	if len(p) > 0 {
 		return p
 	}
 	var body map[string]any
 	if err := base.MsgPackDecode(data, &body); err != nil {
-		p.addf("%sfailed to decode: %w", path, err)
+		p.Addf("%sfailed to decode: %w", path, err)
 		return p
 	}
 	return assign(path, v, o.nested, body)

@@ -24,9 +24,9 @@ func (c severalConfig) Validate() error { return errors.New("the whole is wrong"
 func (p severalParts) Validate() error {
 	var all Problems
 	for range p.Wrong {
-		all.addf("one more")
+		all.Addf("one more")
 	}
-	return all.orNil()
+	return all.OrNil()
 }
 
 // Who corrects a configuration wants to do it once.

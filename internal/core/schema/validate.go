@@ -27,14 +27,26 @@ func (p Problems) Error() string {
 // Unwrap is for errors.Is and errors.As.
 func (p Problems) Unwrap() []error { return p }
 
-func (p Problems) orNil() error {
+// OrNil returns p as an error, nil if it is empty.
+func (p Problems) OrNil() error {
 	if len(p) == 0 {
 		return nil
 	}
 	return p
 }
 
-func (p *Problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+// Addf appends a mistake.
+func (p *Problems) Addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+
+// Add appends an error, or each of several Problems. It ignores nil.
+func (p *Problems) Add(err error) {
+	var several Problems
+	if errors.As(err, &several) {
+		*p = append(*p, several...)
+	} else if err != nil {
+		*p = append(*p, err)
+	}
+}
 
 // validator is implemented by a configuration or a block of it for rules that tags cannot
 // express, such as two options that exclude each other. It may return several mistakes as
@@ -48,7 +60,7 @@ type validator interface{ Validate() error }
 func (s *Schema[T]) Validate(t *T) error {
 	var p Problems
 	check(&p, "", reflect.ValueOf(t).Elem(), s.options)
-	return p.orNil()
+	return p.OrNil()
 }
 
 func check(p *Problems, path string, v reflect.Value, options []*option) {
@@ -113,7 +125,7 @@ func (o *option) check(p *Problems, path string, v reflect.Value) {
 		}
 	default:
 		if err := o.validate(v); err != nil {
-			p.addf("%s %w", path, err)
+			p.Addf("%s %w", path, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,6 +65,38 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 		time.Sleep(time.Duration(i%12) * 2 * time.Millisecond)
 	}
 	test.False(t, len(seen) < 3, test.Sprintf("only %d supervisors: the test proves nothing", len(seen)))
+}
+
+// The last supervisor of the same directory removes their cgroup as it ends.
+func TestSupervisor_HasItsCgroupThatWasRemovedAsItStarted(t *testing.T) {
+	h := newHost(t, withCgroup)
+	for i := range 20 {
+		starting, stop := context.WithCancel(t.Context())
+		var remover sync.WaitGroup
+		remover.Go(func() {
+			for unix.Access(h.leaf.Owned[0], 0) != nil {
+				if starting.Err() != nil {
+					return
+				}
+			}
+			time.Sleep(time.Duration(i) * 200 * time.Microsecond)
+			_ = h.leaf.Remove() // refused once it is used
+		})
+		c := h.client()
+		st := h.shell("exit 0")
+		h.launch(c, st)
+		h.ends(c, st.ID, task.Exit{})
+		for _, dir := range h.leaf.Owned {
+			b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			must.NoError(t, err)
+			must.SliceContains(t, strings.Fields(string(b)), strconv.Itoa(c.SupervisorPID(ctx(t))), must.Sprint(i, dir))
+		}
+		h.destroy(c, st.ID)
+		c.Close()
+		stop()
+		remover.Wait()
+		testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
+	}
 }
 
 func TestSupervisor_ServesItsOwnStoreOnly(t *testing.T) {

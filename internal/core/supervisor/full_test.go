@@ -147,8 +147,9 @@ func (h *host) spoil(id string) (heal func()) {
 	must.NoError(h.t, os.Rename(path, path+".kept"))
 	must.NoError(h.t, os.Mkdir(path, 0o700))
 	return func() {
-		must.NoError(h.t, os.Remove(path))
-		must.NoError(h.t, os.Rename(path+".kept", path))
+		// in one step: the supervisor may write it at once
+		must.NoError(h.t, unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, path+".kept", unix.RENAME_EXCHANGE))
+		must.NoError(h.t, os.Remove(path+".kept"))
 	}
 }
 

@@ -5,11 +5,13 @@ package supervisor
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -111,7 +113,14 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		defer c.leafing.Unlock()
 		_ = leaf.Remove() // if it could not do so itself; refused while another one is in it
 	}()
-	if err := leaf.Join(cmd.Process.Pid); err != nil { // the v1 hierarchies, where clone can't put it
+	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, where clone can't put it
+	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 3; try++ {
+		// removed meanwhile, by the last supervisor as it ended
+		if err = leaf.Create(cgroup.Limits{}); err == nil {
+			err = leaf.Join(cmd.Process.Pid)
+		}
+	}
+	if err != nil {
 		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
 	}
 	entered()
@@ -205,9 +214,15 @@ func openHigh(path string) (*os.File, error) {
 // BuildOf identifies the program with these bytes among the builds of the supervisor. The same source gives the same
 // bytes in every commit, so they have no version and no commit of their own.
 func BuildOf(program []byte) string {
+	build, _, _ := BuildOfReader(bytes.NewReader(program)) // which has no error
+	return build
+}
+
+// BuildOfReader is BuildOf for a program that need not be in memory. It returns its size, too.
+func BuildOfReader(program io.Reader) (build string, size int64, err error) {
 	sum := fnv.New128a()
-	sum.Write(program)
-	return hex.EncodeToString(sum.Sum(nil))
+	size, err = io.Copy(sum, program)
+	return hex.EncodeToString(sum.Sum(nil)), size, err
 }
 
 // buildID identifies a build of the supervisor.

@@ -59,6 +59,10 @@ func InodeOf(fd int) (Inode, error) {
 	return Inode{Device: st.Dev, Number: st.Ino}, err
 }
 
+// ClockTick is USER_HZ: how many of the clock ticks in Stat are a second. Linux has had 100 on every
+// architecture that Nomad runs on since there is a USER_HZ.
+const ClockTick = 100
+
 // Stat is what Outrider needs of /proc/<pid>/stat, proc_pid_stat(5).
 type Stat struct {
 	PID     int

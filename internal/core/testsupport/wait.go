@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package testsupport has the helpers that the tests of several packages share: waiting for a condition, what a
-// test requires of the machine, and the processes and descriptors that it looks at. It imports no other package
-// of the repository, so that the tests of each can use it.
+// test requires of the machine, the processes and descriptors that it looks at, and the sample that is to run. It
+// imports no other package of the repository, so that the tests of each can use it.
 package testsupport
 
 import (

@@ -29,13 +29,16 @@ type Demo struct {
 
 	// Play is the demo itself. Everything is removed after it, also after an error.
 	Play func(context.Context, agent.Agent) error
+
+	// OnNodes is Play with a simulated host and more nodes: the agent's own is the first.
+	OnNodes func(context.Context, []agent.Agent) error
 }
 
 // Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
 func (d Demo) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the process
-	err := d.run(ctx)
+	err := d.Run(ctx)
 	interrupted := ctx.Err() != nil && !errors.Is(err, errLeft)
 	if err != nil && !interrupted {
 		fmt.Fprintln(os.Stderr, term.Wrap("demo: "+err.Error(), term.Width, "  "))
@@ -45,7 +48,8 @@ func (d Demo) Main() {
 
 var errLeft = errors.New("something of the demo is left")
 
-func (d Demo) run(ctx context.Context) (err error) {
+// Run plays the demo.
+func (d Demo) Run(ctx context.Context) (err error) {
 	start := time.Now()
 	Say("Starting a Nomad agent of the demo's own")
 	dir, err := os.MkdirTemp("", "outrider-demo-")
@@ -60,7 +64,11 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if d.OnHost {
 		runtime = "host"
 	}
-	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, lab.With{Dataset: d.Dataset})
+	with := lab.With{Dataset: d.Dataset}
+	if d.OnNodes != nil {
+		with.Remote = "true"
+	}
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, with)
 	if err != nil {
 		return err
 	}
@@ -73,7 +81,10 @@ func (d Demo) run(ctx context.Context) (err error) {
 		}
 		Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
 	}()
-	return d.Play(ctx, a)
+	if d.OnNodes != nil {
+		return d.OnNodes(ctx, append([]agent.Agent{a.Agent}, a.Nodes...))
+	}
+	return d.Play(ctx, a.Agent)
 }
 
 // InOrder plays the acts of a demo until one fails.

@@ -6,12 +6,12 @@
 package vmtable_test
 
 import (
-	"os"
 	"os/exec"
-	"strconv"
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/lab/vm"
 )
@@ -38,10 +38,8 @@ func TestTable_PassesOnOpenZFSAndBtrfs(t *testing.T) {
 		t.Skip("no mkfs.btrfs (package btrfs-progs)") // which the VM has from here
 	}
 	rows := "."
-	if seed := os.Getenv("OUTRIDER_SAMPLE"); seed != "" {
-		n, err := strconv.ParseUint(seed, 10, 32)
-		must.NoError(t, err, must.Sprint("OUTRIDER_SAMPLE"))
-		rows = "^(" + rowsOfADay[n%uint64(len(rowsOfADay))] + ")"
+	if seed, ok := testsupport.Seed(t); ok {
+		rows = "^(" + rowsOfADay[seed%uint64(len(rowsOfADay))] + ")"
 	}
 	v := vm.New(t, vm.Options{Memory: 3072, ZFS: true,
 		Env: []string{"DATASET_POOLS=zfs=/usr/sbin/zfs=tank/nomad btrfs=/usr/bin/btrfs=/srv/pool"}})

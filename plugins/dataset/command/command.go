@@ -12,11 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
@@ -30,7 +26,7 @@ func All() []plugin.Command {
 		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, sendCommand, receiveCommand, moveCommand,
 		trashCommand, doctorCommand,
 	} {
-		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run})
+		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run, Undoes: true})
 	}
 	return all
 }
@@ -60,36 +56,20 @@ type session struct {
 // say writes a remark. Output is for what other programs read.
 func (s *session) say(format string, args ...any) { fmt.Fprintf(s.err, format+"\n", args...) }
 
-func (c command) run(argv []string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
-	defer stop()
+func (c command) run(ctx context.Context, argv []string) error {
 	return c.with(ctx, &session{in: os.Stdin, out: os.Stdout, err: os.Stderr}, argv)
 }
 
-// with runs the command with these arguments. Options may be before and after the others.
+// with runs the command with these arguments.
 func (c command) with(ctx context.Context, s *session, argv []string) error {
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are returned too
-	flags.Usage = func() {}
 	flags.StringVar(&s.file, "file", policy.Path, "the operator's file")
 	run := c.options(flags)
-	var args []string
-	for rest := argv; ; {
-		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintf(s.out, "nomad-device-dataset %s %s\n\n%s\n\n", c.name, c.usage, strings.TrimSpace(c.about))
-			flags.SetOutput(s.out)
-			flags.PrintDefaults()
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("%w: usage: %s %s", err, c.name, c.usage)
-		}
-		if rest = flags.Args(); len(rest) == 0 {
-			break
-		}
-		args, rest = append(args, rest[0]), rest[1:]
-	}
-	if len(args) < c.least || len(args) > c.most || slices.Contains(args, "") {
-		return fmt.Errorf("usage: %s %s", c.name, c.usage)
+	args, err := plugin.Usage{
+		Binary: "nomad-device-dataset", Command: c.name, Arguments: c.usage, About: c.about, Least: c.least, Most: c.most,
+	}.Parse(flags, argv, s.out)
+	if err != nil {
+		return err
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("only root may do this, since datasets are root's: use sudo")

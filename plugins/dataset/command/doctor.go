@@ -110,9 +110,7 @@ const late = 10 * time.Minute
 func (d *diagnosis) dataset(ctx context.Context, f found) {
 	switch state(f.Dataset) {
 	case "incomplete":
-		brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		defer cancel()
-		if unlock, err := f.engine.Lock(brief, engine.NewLock(f.Name)); err == nil {
+		if unlock, err := f.engine.LockNew(ctx, f.Name); err == nil {
 			unlock()
 			d.problem("%s of class %s was left by a process that was killed: the device plugin removes it when it runs", f.Name,
 				f.label)

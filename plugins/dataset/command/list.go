@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -158,7 +159,7 @@ func (l listed) write(w io.Writer) {
 	rows, slots := 0, 0
 	row := func(cells ...string) {
 		for i, c := range cells {
-			cells[i] = cmp.Or(printable(c), "-")
+			cells[i] = cmp.Or(plain.Line(c, 0), "-")
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}
@@ -198,16 +199,6 @@ func (l listed) write(w io.Writer) {
 	case rows == 0:
 		fmt.Fprintln(w, "  no datasets")
 	}
-}
-
-// printable is a name for a terminal: a submitter has chosen it.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // size is a number of bytes for a person.

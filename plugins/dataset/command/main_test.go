@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		}
 		for _, c := range All() {
 			if len(os.Args) > 1 && c.Name == os.Args[1] {
-				if err := c.Run(os.Args[2:]); err != nil {
+				if err := c.Run(context.Background(), os.Args[2:]); err != nil {
 					fmt.Fprintln(os.Stderr, err)
 					os.Exit(1)
 				}

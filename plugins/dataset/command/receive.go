@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
@@ -215,7 +216,7 @@ func (c class) accept(h stream.Header) error {
 	}
 	_, scheduleErr := policy.ParseSchedule(h.Schedule)
 	if !policy.IsID(h.ID) || !policy.IsNamespace(h.Namespace) || scheduleErr != nil || h.Capacity < 0 ||
-		h.Snapshots < 0 || h.Name == "" || len(h.Name) > 128 || printable(h.Name) != h.Name {
+		h.Snapshots < 0 || h.Name == "" || len(h.Name) > 128 || strings.ContainsFunc(h.Name, unicode.IsControl) {
 		return errors.New("the stream names no volume")
 	}
 	for _, name := range []string{h.Snapshot, h.Since} {

@@ -17,7 +17,9 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
+	"github.com/outrider-dev/outrider/plugins/dataset/stream"
 )
 
 // usualShell ends when the other host does not answer any more, and never waits for a password.
@@ -82,8 +84,10 @@ func (r *remote) run(ctx context.Context, in func(io.Writer) error, args ...stri
 	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 	last := strings.TrimSpace(lines[len(lines)-1])
 	switch {
+	case inErr != nil && strings.Contains(last, stream.ErrTruncated.Error()): // for which the reason is here
+		return nil, inErr
 	case err != nil && last != "":
-		return nil, fmt.Errorf("%s on host %s: %s", args[0], r.host, printable(last))
+		return nil, fmt.Errorf("%s on host %s: %s", args[0], r.host, plain.Line(last, 0))
 	case err != nil:
 		return nil, fmt.Errorf("%s on host %s: %w", args[0], r.host, errors.Join(err, inErr))
 	case inErr != nil:

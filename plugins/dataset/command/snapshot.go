@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
@@ -168,7 +169,7 @@ func several(texts []string) string {
 	if rest := len(texts) - most; rest > 0 {
 		texts = append(texts[:most:most], fmt.Sprintf("and %d more", rest))
 	}
-	return printable(strings.Join(texts, ", "))
+	return plain.Line(strings.Join(texts, ", "), 0)
 }
 
 func snapshotNames(all []engine.Snapshot) string {

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -68,8 +69,8 @@ func (s *session) listTrash(in []found) error {
 		if d.Tags[engine.Moving] != "" {
 			until = "its move is done: see doctor"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), printable(was), d.label, size(d.Usage.Data+d.Usage.Snapshots),
-			until)
+		used := size(d.Usage.Data + d.Usage.Snapshots)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), plain.Line(was, 0), d.label, used, until)
 	}
 	return t.Flush()
 }

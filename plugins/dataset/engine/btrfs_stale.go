@@ -26,11 +26,13 @@ func (b *btrfs) Stale(ctx context.Context) ([]string, error) {
 	for line := range strings.Lines(text) {
 		// id, referenced, exclusive, children, path: btrfs counts no members in the path
 		f := strings.Fields(line)
-		if len(f) < 5 || pending[f[0]] || q.referenced(f[0]) > 0 {
-			continue // or pending below another root
+		if len(f) < 5 {
+			continue
 		}
 		// a name of a task's may look like a line, and does no harm here
-		if strings.HasPrefix(f[0], "0/") && f[4] == "<stale>" || strings.HasPrefix(f[0], "1/") && f[3] == "-" {
+		stale := strings.HasPrefix(f[0], "0/") && f[4] == "<stale>" || strings.HasPrefix(f[0], "1/") && f[3] == "-"
+		// one that still counts blocks is going, too: its record is below another root
+		if stale && !pending[f[0]] && q.referenced(f[0]) == 0 {
 			groups = append(groups, f[0])
 		}
 	}

@@ -128,16 +128,6 @@ func (c column) mount(t testing.TB, name string) (path string) {
 	return path
 }
 
-// unmount unmounts a dataset, as a person would. That zfs-fuse has to learn of the end of files first is in the engine.
-func (c column) unmount(t testing.TB, dir string) {
-	t.Helper()
-	if c.kind == "zfs-fuse" {
-		must.NoError(t, syscall.Statfs(dir, &syscall.Statfs_t{}))
-		time.Sleep(50 * time.Millisecond)
-	}
-	must.NoError(t, syscall.Unmount(dir, 0))
-}
-
 // receive receives a stream of a whole dataset.
 func (c column) receive(t testing.TB, name string, stream []byte) {
 	t.Helper()

@@ -72,14 +72,6 @@ func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + 
 // NewName is the name under which a dataset is received or copied.
 func NewName(id string) string { return newDir + "/" + id }
 
-// NewLock is the key of the lock for a dataset that is received or copied: the id that it is for. What
-// follows a dot is a part of it.
-func NewLock(name string) string {
-	_, base, _ := strings.Cut(name, "/")
-	id, _, _ := strings.Cut(base, ".")
-	return id
-}
-
 // ReceivedName is the name of what was received whole from another node, until it becomes a
 // volume. The id is that of the volume where it comes from.
 func ReceivedName(id string) string { return receivedDir + "/" + id }

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // call is one of an operation that is killed.
@@ -208,15 +208,10 @@ func eachKilled(t *testing.T, backend string,
 	run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)),
 ) {
 	t.Helper()
-	sample, seed := os.Getenv("OUTRIDER_SAMPLE"), uint64(0)
-	if sample != "" {
-		var err error
-		seed, err = strconv.ParseUint(sample, 10, 32)
-		must.NoError(t, err, must.Sprint("OUTRIDER_SAMPLE"))
-	}
+	seed, sampled := testsupport.Seed(t)
 	eachColumn(t, backend, func(t *testing.T, c column) {
 		for i, k := range kills {
-			if backend == "zfs" && sample != "" && uint64(i)%3 != seed%3 {
+			if backend == "zfs" && sampled && uint64(i)%3 != seed%3 {
 				continue
 			}
 			t.Run(k.operation, func(t *testing.T) {
@@ -318,7 +313,7 @@ func (k killed) content(t *testing.T, c column, name string) string {
 	}
 	must.NoError(t, err)
 	if c.mounts {
-		c.unmount(t, c.dir(name)) // as Receive wants it
+		simulatetest.Unmount(t, c.dir(name)) // as Receive wants it
 	}
 	return string(content)
 }

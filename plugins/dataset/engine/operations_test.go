@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 const mib = 1 << 20
@@ -457,7 +458,7 @@ var operations = []struct {
 		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
 		write(t, c.mount(t, to), "file", "changed")
 		if c.mounts {
-			must.NoError(t, unix.Unmount(c.dir(to), 0))
+			simulatetest.Unmount(t, c.dir(to))
 		}
 		err := c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one")))
 		want := "two"

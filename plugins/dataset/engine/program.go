@@ -50,7 +50,9 @@ func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
+	if in != nil { // which may have more for a program that has ended; who reads out may take its time for the last of it
+		cmd.WaitDelay = time.Second
+	}
 	err := wait(ctx, cmd)
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

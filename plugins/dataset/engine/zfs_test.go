@@ -21,6 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // What is so with ZFS alone. The pools are those of TestBackend_ZFSOperations.
@@ -97,7 +98,7 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	c.cleanUp(t, trash)
 	must.False(t, testsupport.Exists(path)) // the empty directory neither
 
-	c.unmount(t, c.dir(kept))
+	simulatetest.Unmount(t, c.dir(kept))
 	c.export(t)()
 	c.zfs(t, "mount", "-a")
 	must.False(t, c.isMounted(t, trash))
@@ -132,7 +133,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})
 	must.NoError(t, os.Chmod(path, 0o777))
-	c.unmount(t, path)
+	simulatetest.Unmount(t, path)
 	info, err := os.Stat(path)
 	must.NoError(t, err)
 	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write below what is not mounted
@@ -222,7 +223,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 	c.zfs(t, "inherit", "readonly", c.pool.Root)
 	must.NoError(t, c.Check(t.Context()))
 
-	c.unmount(t, path)
+	simulatetest.Unmount(t, path)
 	again := c.export(t)
 	_, listErr := c.List(t.Context())
 	_, getErr := c.Get(t.Context(), name)

@@ -8,10 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
-	"strings"
 	"time"
-	"unicode"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
@@ -120,20 +119,10 @@ func (a *allocation) reduced(kind string) Allocation {
 		for _, group := range resources.Devices {
 			for _, id := range group.DeviceIDs {
 				if group.Type == kind {
-					r.Devices[id] = printable(task)
+					r.Devices[id] = plain.Line(task, 0)
 				}
 			}
 		}
 	}
 	return r
-}
-
-// printable is a name that a job's author has chosen, for a record of ours.
-func printable(name string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, name)
 }

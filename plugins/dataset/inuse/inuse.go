@@ -19,14 +19,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// limit is how long a look at all processes may take. One that the kernel does not let us
-// look at for so long is an error.
+// limit is how long a look at one process may take. One that the kernel does not let us look
+// at for so long is an error. All together take as long as they take: on a busy machine, many
+// seconds.
 const limit = 10 * time.Second
 
 // Users returns a line for each process that uses one of these directories ("process 123
@@ -49,17 +49,25 @@ func OfMount(ctx context.Context, source, dir string) ([]string, error) {
 }
 
 func users(ctx context.Context, s scan, dirs ...string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.ctx, s.devices, s.namespaces = ctx, map[uint64]bool{}, map[string]bool{}
-	s.at.Store("its own mounts")
+	s.ctx, s.next, s.devices, s.namespaces = ctx, make(chan string), map[uint64]bool{}, map[string]bool{}
 	done := make(chan error, 1)
-	go func() { done <- s.run(dirs) }() // ends with the first step after ctx
-	select {
-	case err := <-done:
-		return s.users, err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("failed to look at %s: the kernel did not answer: %w", s.at.Load(), ctx.Err())
+	go func() { done <- s.run(dirs) }() // ends with the first process after ctx
+	at, stuck := "its own mounts", time.NewTimer(limit)
+	defer stuck.Stop()
+	for {
+		select {
+		case err := <-done:
+			return s.users, err
+		case pid := <-s.next:
+			at = "process " + pid
+			stuck.Reset(limit)
+		case <-stuck.C:
+			return nil, fmt.Errorf("failed to look at %s: the kernel did not answer for %s", at, limit)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the look at all processes ended at %s: %w", at, ctx.Err())
+		}
 	}
 }
 
@@ -74,7 +82,7 @@ type scan struct {
 	devices    map[uint64]bool // of the targets' files
 	namespaces map[string]bool // mount namespaces that were looked at
 	users      []string
-	at         atomic.Value // string: what is being looked at
+	next       chan string // the process that is looked at from now on
 }
 
 func (s *scan) run(dirs []string) error {
@@ -95,10 +103,11 @@ func (s *scan) run(dirs []string) error {
 		if name[0] < '0' || name[0] > '9' {
 			continue
 		}
-		if err := s.ctx.Err(); err != nil {
-			return err
+		select {
+		case s.next <- name:
+		case <-s.ctx.Done():
+			return s.ctx.Err()
 		}
-		s.at.Store("process " + name)
 		if err := s.process(int(proc.Fd()), name); err != nil && !gone(err) {
 			return fmt.Errorf("failed to look at process %s, which may use it: %w", name, err)
 		}
@@ -222,6 +231,9 @@ func (s *scan) directories(task int) (string, error) {
 // mountsOf looks at the mounts of a thread's namespace.
 func (s *scan) mountsOf(task int) (string, error) {
 	info, err := read(task, "mountinfo")
+	if errors.Is(err, unix.EINVAL) {
+		return "", nil // it is ending, and has no namespace any more (mounts_open_common in fs/proc_namespace.c)
+	}
 	if err != nil {
 		return "", err
 	}

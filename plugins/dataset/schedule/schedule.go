@@ -219,9 +219,7 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset)
 func sweep(ctx context.Context, e *engine.Engine, d engine.Dataset) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	brief, done := context.WithTimeout(ctx, 50*time.Millisecond)
-	unlock, err := e.Lock(brief, engine.NewLock(d.Name))
-	done()
+	unlock, err := e.LockNew(ctx, d.Name)
 	if err != nil {
 		return nil //nolint:nilerr // it is in the works
 	}

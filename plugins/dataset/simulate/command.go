@@ -10,10 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
@@ -22,17 +19,10 @@ import (
 // Command is nomad-device-dataset simulate.
 func Command() plugin.Command {
 	return plugin.Command{
-		Name: "simulate",
-		Help: "make a file system in a file, to try datasets, or remove it",
-		Run: func(args []string) error {
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
-			defer stop()
-			err := command(ctx, args, os.Stdout)
-			if errors.Is(err, flag.ErrHelp) {
-				return nil
-			}
-			return err
-		},
+		Name:   "simulate",
+		Help:   "make a file system in a file, to try datasets, or remove it",
+		Undoes: true,
+		Run:    func(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) },
 	}
 }
 
@@ -47,19 +37,13 @@ which must not exist, until -remove.
 
 func command(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are returned too
-	flags.Usage = func() {}
 	remove := flags.Bool("remove", false, "remove what is in DIR")
 	size := flags.String("size", "2GiB", "size of the file system")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(out, help)
-			flags.SetOutput(out)
-			flags.PrintDefaults()
-		}
+	given, err := plugin.Parse(flags, args, help, out)
+	if err != nil {
 		return err
 	}
-	switch given := flags.Args(); {
+	switch {
 	case *remove && len(given) == 1:
 		dir, err := filepath.Abs(given[0])
 		if err != nil {
@@ -73,15 +57,15 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("-size %w", err)
 	}
-	dir, err := filepath.Abs(flags.Arg(1))
+	dir, err := filepath.Abs(given[1])
 	if err != nil {
 		return err
 	}
-	pool, err := Make(ctx, flags.Arg(0), dir, bytes)
+	pool, err := Make(ctx, given[0], dir, bytes)
 	if err != nil {
 		return err
 	}
-	for _, class := range flags.Args()[2:] {
+	for _, class := range given[2:] {
 		root, err := pool.Sub(ctx, class)
 		if err != nil {
 			return errors.Join(err, Remove(context.WithoutCancel(ctx), dir))

@@ -372,9 +372,11 @@ func many(t *testing.T, kind string) {
 			all = append(all, more...)
 		}
 		if n.pool.Backend == "zfs" { // as after a boot
+			var dirs []string
 			for _, r := range all {
-				must.NoError(t, syscall.Unmount(filepath.Join(n.volumes, r.id), 0))
+				dirs = append(dirs, filepath.Join(n.volumes, r.id))
 			}
+			simulatetest.Unmount(t, dirs...)
 		}
 		start := time.Now()
 		together(all)

@@ -90,9 +90,7 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 func (n *node) clean() {
 	if n.abandoned {
 		mounts, _ := filepath.Glob(filepath.Join(n.volumes, "*-*"))
-		for _, dir := range mounts {
-			must.NoError(n.t, syscall.Unmount(dir, 0))
-		}
+		simulatetest.Unmount(n.t, mounts...)
 		return
 	}
 	for _, class := range []string{"dir", "other"} {

@@ -65,7 +65,7 @@ func lives(t *testing.T, n *node) {
 		"node": "1b1f5f0c-7a3e-4a51-b4d0-5b6c6ef4d0aa"}, n.get(r).Tags)
 
 	if n.pool.Backend == "zfs" { // as after a boot
-		must.NoError(t, exec.Command("umount", got.Path).Run())
+		simulatetest.Unmount(t, got.Path)
 		must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
 		n.create(r)
 		has(t, got.Path, "a", "text")

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ func constraintCommand() plugin.Command {
 	return plugin.Command{
 		Name: "constraint",
 		Help: "print the constraint block that a script, a project or a lock needs",
-		Run:  func(args []string) error { return constraint(os.Stdout, args) },
+		Run:  func(_ context.Context, args []string) error { return constraint(os.Stdout, args) },
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // Choice is the optional parts of a project, or of its lock, that are wanted.
@@ -36,7 +38,8 @@ func choose(file, kind string, want, has []string) ([]string, error) {
 		if len(has) == 0 {
 			has = []string{"none"}
 		}
-		return nil, fmt.Errorf("%s has no %s %s: there is %s", file, kind, show(name), plain(strings.Join(has, ", ")))
+		return nil, fmt.Errorf("%s has no %s %s: there is %s", file, kind, show(name),
+			plain.Line(strings.Join(has, ", "), 2*maxShown))
 	}
 	return want, nil
 }

@@ -33,16 +33,6 @@ func show(text string) string {
 	return strconv.Quote(text)
 }
 
-// plain is a text of a library in one line of limited length.
-func plain(words string) string {
-	between := func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }
-	words = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), between), " ")
-	if r := []rune(words); len(r) > 2*maxShown {
-		return string(r[:2*maxShown]) + "…"
-	}
-	return words
-}
-
 // checkText refuses characters on which readers of such files do not agree, so that an installer sees what was checked
 // here.
 func checkText(text string) error {

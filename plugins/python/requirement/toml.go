@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // maxLock bounds a TOML lock, in bytes; those of large projects have one MiB.
@@ -32,7 +34,7 @@ func decode(what, name string, read Reader, into any) error {
 
 // explain is an error of the TOML library in one sentence, and its line, 0 where it has none.
 func explain(err error) (line int, why string) {
-	why = strings.TrimPrefix(plain(err.Error()), "toml: ")
+	why = strings.TrimPrefix(plain.Line(err.Error(), 2*maxShown), "toml: ")
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		line, _ = at.Position()

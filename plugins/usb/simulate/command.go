@@ -10,11 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
@@ -25,18 +22,14 @@ func Command() plugin.Command {
 	return plugin.Command{
 		Name: "simulate",
 		Help: "plug a simulated stick into a directory, until it is interrupted",
-		Run: func(args []string) error {
+		Run: func(ctx context.Context, args []string) error {
 			dir, stick, err := parse(args, os.Stderr)
-			if errors.Is(err, flag.ErrHelp) {
-				return nil
-			}
 			if err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
-			defer stop()
 			return run(ctx, dir, stick, os.Stdout, os.Stderr)
 		},
+		Undoes: true,
 	}
 }
 
@@ -64,8 +57,6 @@ plugin publishes it with root = "DIR" in its configuration.
 
 func parse(args []string, usage io.Writer) (dir string, s Stick, err error) {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are returned too
-	flags.Usage = func() {}
 	id := flags.String("id", "10c4:ea60", "vendor and product, in hex")
 	flags.StringVar(&s.Serial, "serial", "0001", "serial number; empty is none")
 	flags.StringVar(&s.Port, "port", "1-1", "bus and port")
@@ -73,20 +64,9 @@ func parse(args []string, usage io.Writer) (dir string, s Stick, err error) {
 	flags.StringVar(&s.Product, "product", "CP2102 USB to UART Bridge Controller", "name of the product")
 	functions := flags.String("functions", "tty", "what it has: tty, hidraw, or several with commas between")
 
-	var dirs []string // before or after the options
-	for {
-		if err := flags.Parse(args); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				fmt.Fprint(usage, help)
-				flags.SetOutput(usage)
-				flags.PrintDefaults()
-			}
-			return "", s, err
-		}
-		if flags.NArg() == 0 {
-			break
-		}
-		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
+	dirs, err := plugin.Parse(flags, args, help, usage)
+	if err != nil {
+		return "", s, err
 	}
 	if len(dirs) != 1 {
 		return "", s, fmt.Errorf("%d directories are given, one is needed: nomad-device-usb simulate DIR [options]",

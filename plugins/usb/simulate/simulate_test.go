@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -33,7 +34,9 @@ const childVar = "OUTRIDER_TEST_SIMULATE"
 
 func TestMain(m *testing.M) {
 	if args := os.Getenv(childVar); args != "" {
-		if err := Command().Run(strings.Split(args, "|")); err != nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+		defer stop()
+		if err := Command().Run(ctx, strings.Split(args, "|")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -10,8 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 )
@@ -41,4 +43,17 @@ func Sized(t testing.TB, kind string, size int64) simulate.Pool {
 	}
 	must.NoError(t, err)
 	return pool
+}
+
+// Unmount unmounts datasets, as a person would. A zfs-fuse that learns of the end of files after that of their mount,
+// which the kernel tells in the background, hangs for good: an answer to another question comes after it.
+func Unmount(t testing.TB, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		must.NoError(t, unix.Statfs(dir, &unix.Statfs_t{}))
+	}
+	time.Sleep(50 * time.Millisecond)
+	for _, dir := range dirs {
+		must.NoError(t, unix.Unmount(dir, 0))
+	}
 }

@@ -1,0 +1,21 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package plain prepares text from other programs and machines for a message, a table or an attribute.
+package plain
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Line returns a text as one line of printable UTF-8: white space and characters that can't be printed become single
+// spaces. A text of more than most characters is cut there and gets an ellipsis; 0 is no limit.
+func Line(text string, most int) string {
+	between := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), between), " ")
+	if r := []rune(text); most > 0 && len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return text
+}

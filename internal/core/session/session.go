@@ -1,0 +1,225 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package session runs commands in tasks, with pipes or a terminal as their standard streams.
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/logs"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// errLost: the supervisor was replaced while a command ran in a task;
+// such commands end with the connection, the task does not.
+var errLost = errors.New("command was ended: the supervisor was restarted")
+
+// Options are a command and its streams. Streams may be nil; Stdout and Stderr may be the
+// same, then only one goroutine writes at a time. Each is closed at its end.
+type Options struct {
+	Command []string
+	TTY     bool
+	Stdin   io.ReadCloser
+	Stdout  io.WriteCloser
+	Stderr  io.WriteCloser
+	Resize  <-chan Size // of the terminal; nil if it has no size
+}
+
+// Size is that of a terminal, in characters.
+type Size struct{ Width, Height int }
+
+// Run runs a command in a task and returns how it ended, when all of its output is written. It
+// is killed at the end of the context. The error is supervisor.ErrEnded if the task does not
+// run any more.
+func Run(ctx context.Context, client *supervisor.Client, id string, o *Options) (*task.Exit, error) {
+	s, err := openStreams(o)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the command's streams: %w", err)
+	}
+	defer s.close()
+	name := "exec-" + rand.Text()
+	spec := &supervisor.ExecSpec{Session: name, Path: o.Command[0], Args: o.Command[1:], TTY: o.TTY}
+	going := context.WithoutCancel(ctx) // each call has a deadline of its own
+	ended, err := client.Exec(going, id, spec, s.theirs)
+	closeFiles(s.theirs[:])
+	if err != nil {
+		return nil, err
+	}
+	read := s.connect(ctx, o)
+	var e *task.Exit
+	select {
+	case exit, ok := <-ended:
+		if e = exit; !ok {
+			err = errLost
+		}
+		waitForOutput(ctx, read, s.stdout, s.stderr)
+	case <-ctx.Done():
+		err = ctx.Err()
+		_ = client.Kill(going, name)
+	}
+	s.close()
+	<-read
+	return e, err
+}
+
+// waitForOutput waits until everything that a command wrote is read, now that it has
+// ended. A process that it left in the background may hold the pipes indefinitely: then
+// the output has ended when they are empty. (Full ones may be read late, if the client's
+// connection or the machine is slow.)
+func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
+	for range 600 { // a minute, if a process in the background writes all the time
+		select {
+		case <-read:
+			return
+		case <-ctx.Done(): // the client is gone
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		if !slices.ContainsFunc(pipes, func(p *os.File) bool { return p != nil && !empty(p) }) {
+			return
+		}
+	}
+}
+
+func empty(pipe *os.File) bool {
+	left := 0
+	raw, err := pipe.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { left, err = logs.Queued(int(fd)) })
+	}
+	return err != nil || left == 0
+}
+
+// streams is the two sides of a command's standard streams.
+type streams struct {
+	theirs                [3]*os.File
+	stdin, stdout, stderr *os.File // ours, nil where the command has the null device, and stderr also if it is stdout
+	tty                   bool
+}
+
+func openStreams(o *Options) (*streams, error) {
+	if o.TTY {
+		master, slave, err := pty.Open()
+		if err != nil {
+			return nil, err
+		}
+		return &streams{theirs: [3]*os.File{slave, slave, slave}, stdin: master, stdout: master, tty: true}, nil
+	}
+	s := &streams{}
+	var err error
+	open := func(wanted bool, r, w **os.File, theirs **os.File) {
+		switch {
+		case err != nil:
+		case wanted:
+			*r, *w, err = os.Pipe()
+		default:
+			*theirs, err = os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		}
+	}
+	open(o.Stdin != nil, &s.theirs[0], &s.stdin, &s.theirs[0])
+	open(o.Stdout != nil, &s.stdout, &s.theirs[1], &s.theirs[1])
+	if o.Stderr != nil && o.Stderr == o.Stdout {
+		s.theirs[2] = s.theirs[1]
+	} else {
+		open(o.Stderr != nil, &s.stderr, &s.theirs[2], &s.theirs[2])
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect copies between our side and a command's client until the streams are
+// closed. read is closed when all output has been read.
+func (s *streams) connect(ctx context.Context, o *Options) (read <-chan struct{}) {
+	if o.Stdin != nil {
+		go s.input(o.Stdin)
+	}
+	done := make(chan struct{})
+	var reading sync.WaitGroup
+	for pipe, to := range map[*os.File]io.WriteCloser{s.stdout: o.Stdout, s.stderr: o.Stderr} {
+		if pipe != nil && to != nil {
+			reading.Go(func() {
+				_, _ = io.Copy(to, pipe) // a terminal ends with EIO
+				_ = to.Close()
+			})
+		}
+	}
+	go func() {
+		defer close(done)
+		reading.Wait()
+	}()
+	go func() {
+		for {
+			select {
+			case size, ok := <-o.Resize:
+				if !ok {
+					return
+				}
+				s.resize(size)
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return done
+}
+
+// input ends with the client's stream, or when the command reads no more.
+func (s *streams) input(from io.ReadCloser) {
+	defer from.Close()
+	if _, err := io.Copy(s.stdin, from); err != nil {
+		return
+	}
+	if s.tty {
+		_, _ = s.stdin.Write([]byte{4}) // VEOF of termios(3): the master's close would hang up
+	} else {
+		s.stdin.Close()
+	}
+}
+
+// resize is not pty.Setsize, whose Fd() makes the file blocking and may be called
+// on one that is being closed: its number could be another session's by then.
+func (s *streams) resize(size Size) {
+	if !s.tty {
+		return
+	}
+	side := func(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } // a client sends any number
+	if raw, err := s.stdin.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			winsize := unix.Winsize{Row: side(size.Height), Col: side(size.Width)}
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &winsize)
+		})
+	}
+}
+
+func (s *streams) close() {
+	closeFiles(s.theirs[:])
+	closeFiles([]*os.File{s.stdin, s.stdout, s.stderr})
+}
+
+// closeFiles closes each; twice is harmless.
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}

@@ -1,0 +1,37 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package task
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// maxCommand is more than execve(2) takes of arguments and environment together,
+// with a pointer for each (fs/exec.c).
+const maxCommand = 6 << 20
+
+// Check refuses a command that no program can be started with, and protects the
+// supervisor from very large ones. The launcher reports any other mistake, and what is
+// too long for the kernel.
+func (cmd *Command) Check() error {
+	if cmd.Path == "" {
+		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
+	}
+	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
+		return errors.New("command has a NUL character, which no program can take")
+	}
+	size := 0
+	for _, list := range [][]string{cmd.Args, cmd.Env} {
+		for _, s := range list {
+			size += len(s) + 1 + 8
+		}
+	}
+	if size > maxCommand {
+		return fmt.Errorf("arguments and environment are %d MiB together, and the kernel takes at most %d MiB",
+			size>>20, maxCommand>>20)
+	}
+	return nil
+}
