@@ -31,8 +31,8 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 	bad := printSkips(w, tests, noSkips)
 
 	problems := packages.problems
-	if len(failed) > 0 {
-		problems = append(problems, errors.New("tests failed"))
+	for _, test := range failed {
+		problems = append(problems, fmt.Errorf("failed: %s", name(test)))
 	}
 	if bad > 0 {
 		problems = append(problems, fmt.Errorf("%d tests were skipped that CI has to run", bad))
@@ -70,12 +70,7 @@ func printTests(w io.Writer, tests *testjson.Execution, heading, word string, li
 	}
 	fmt.Fprintf(w, "\n=== %s\n", heading)
 	for _, test := range list {
-		name := test.Test.Name()
-		if name == "" {
-			name = "(the package, beside its tests)"
-		}
-		fmt.Fprintf(w, "=== %s: %s %s (%s)\n", word, testjson.RelativePackagePath(test.Package), name,
-			testjson.FormatDurationAsSeconds(test.Elapsed, 2))
+		fmt.Fprintf(w, "=== %s: %s (%s)\n", word, name(test), testjson.FormatDurationAsSeconds(test.Elapsed, 2))
 		for _, line := range tests.OutputLines(test) {
 			framing := strings.HasPrefix(line, "=== ") || strings.HasPrefix(strings.TrimSpace(line), "--- FAIL: ")
 			if !framing {
@@ -83,6 +78,15 @@ func printTests(w io.Writer, tests *testjson.Execution, heading, word string, li
 			}
 		}
 	}
+}
+
+// name is that of a package and a test.
+func name(test testjson.TestCase) string {
+	pkg := testjson.RelativePackagePath(test.Package)
+	if test.Test.Name() == "" {
+		return pkg + " (the package, beside its tests)"
+	}
+	return pkg + " " + test.Test.Name()
 }
 
 // printSkips prints how many tests are left to test:all, and how many were skipped for which other reason; or each of

@@ -57,7 +57,7 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 		hides []string
 	}{
 		{name: "everything passes", file: passes, shows: []string{"m/p", "DONE 2 tests in"}, hides: []string{"==="}},
-		{name: "a test fails", file: fails, fails: "tests failed",
+		{name: "a test fails", file: fails, fails: "failed: x/m/p TestFails",
 			shows: []string{"=== Failed", "=== FAIL: x/m/p TestFails", "two is not three", "DONE 3 runs"}},
 		{name: "a test fails once", file: flaky, ci: "true", shows: []string{
 			"=== Flaky", "=== FLAKY: x/m/p TestSometimes/b", "this fails once", "DONE 2 runs",
