@@ -162,6 +162,7 @@ func chroot(t *testing.T, programs ...string) string {
 // Tasks of our drivers have volumes and slots, also both, after a restart of the agent and then
 // of the task, too.
 func TestDatasets_AreInTasks(t *testing.T) {
+	t.Parallel()
 	static := mkdir(t)
 	must.NoError(t, os.WriteFile(filepath.Join(static, "file"), []byte("of the host\n"), 0o644))
 	for driver, o := range map[string]struct {

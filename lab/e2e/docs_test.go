@@ -97,6 +97,7 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 // installs, configures, restarts and runs jobs with the commands of the page, and then
 // has the agent load each configuration that the page shows.
 func TestDocs_OperatorsCommands(t *testing.T) {
+	t.Parallel()
 	for _, page := range operatorPages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()

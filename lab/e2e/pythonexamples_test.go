@@ -37,6 +37,7 @@ var pythonExampleJobs = map[string]pythonExample{
 // one after the other, with a write to the disk for each, and drops those that come
 // after it has heard of the end.
 func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
 	must.NoError(t, err)
 	test.SliceLen(t, len(pythonExampleJobs), files, test.Sprintf("there are %q, and tests of", files))
@@ -178,6 +179,7 @@ func TestPythonOutput_IsNotBuffered(t *testing.T) {
 func quote(s string) string { return "'" + s + "'" }
 
 func TestPythonTask_ReportsHowItEnded(t *testing.T) {
+	t.Parallel()
 	n := pythonNode.get(t)
 	for _, row := range []struct {
 		name, code, want string

@@ -13,6 +13,7 @@ import (
 )
 
 func TestSamples_RunAsTheyStand(t *testing.T) {
+	t.Parallel()
 	needRootAgent(t) // for another user
 	n := common(t)
 	for path, want := range map[string]string{

@@ -50,6 +50,7 @@ func listenAsStranger(t *testing.T, path string) (*net.UnixListener, <-chan stri
 }
 
 func TestStateDir_ReplaceableByOthersGetsNoTask(t *testing.T) {
+	t.Parallel()
 	needRootAgent(t)
 	t.Run("at the agent's start", func(t *testing.T) {
 		t.Parallel()

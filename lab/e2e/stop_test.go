@@ -63,6 +63,7 @@ func members(t *testing.T, a *alloc) map[string]proc {
 }
 
 func TestStop_SignalsByKillMode(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		mode string
 		hear []string

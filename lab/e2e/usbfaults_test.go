@@ -158,6 +158,7 @@ func TestUSB_MissingDeviceIsExplained(t *testing.T) {
 }
 
 func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct{ name, more, want string }{
 		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}",
 			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
