@@ -24,8 +24,9 @@ import (
 // temporary directory; cgroups and what is in /run/outrider can't, so those that were there before are no leftovers.
 // Two runs may go on at once on one machine.
 type leftovers struct {
-	dir    string          // the run's TMPDIR
-	before map[string]bool // shared places
+	dir     string          // the run's TMPDIR
+	before  map[string]bool // shared places
+	ownOnly bool            // without the shared places
 }
 
 // newLeftovers makes a temporary directory for a run. Its path is short, since unix sockets are made below it.
@@ -53,7 +54,12 @@ const patience = time.Minute
 func (l *leftovers) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	look := func() []string { return append(l.own(), l.newPlaces()...) }
+	look := func() []string {
+		if l.ownOnly {
+			return l.own()
+		}
+		return append(l.own(), l.newPlaces()...)
+	}
 	left := look()
 	err := poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		now := look()

@@ -101,23 +101,19 @@ func isHeavy(pkg string) bool { return isE2E(pkg) || strings.Contains(pkg+"/", "
 
 // run is one run of gotestsum.
 type run struct {
-	root      string   // of the workspace
-	name      string   // of the files in resultsDir
-	packages  []string // import paths
-	gotestsum string   // the program; empty is the one that .ci/tools pins
-	output    io.Writer
+	root     string   // of the workspace
+	name     string   // of the files in resultsDir
+	packages []string // import paths
+	output   io.Writer
+	nested   bool // in a test: what the tests beside it share with this run is not looked at
 }
 
 // test runs the tests, by go test with these flags, and tells what failed, what is flaky and what was skipped. A test
 // that fails is run again by itself, up to two times, unless more than five fail.
 func (r run) test(ctx context.Context, flags ...string) error {
-	program := r.gotestsum
-	if program == "" {
-		var err error
-		program, err = gotool.Path(ctx, r.root, "gotestsum")
-		if err != nil {
-			return err
-		}
+	program, err := gotool.Path(ctx, r.root, "gotestsum")
+	if err != nil {
+		return err
 	}
 	dir, err := filepath.Abs(filepath.Join(r.root, resultsDir))
 	if err != nil {
@@ -131,6 +127,7 @@ func (r run) test(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return err
 	}
+	left.ownOnly = r.nested
 	events := filepath.Join(dir, r.name+".json")
 	args := []string{
 		"--format=pkgname", "--format-hide-empty-pkg", "--hide-summary=failed,skipped",

@@ -5,6 +5,8 @@ package check
 
 import (
 	"bytes"
+	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,13 +14,10 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
 // The tests of a small workspace, with each kind of failure planted.
 func TestRun_TellsEachKindOfFailure(t *testing.T) {
-	gotestsum, err := gotool.Path(t.Context(), "../..", "gotestsum")
-	must.NoError(t, err)
 	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (
 		passes  = header + "func TestPasses(t *testing.T) {}\n"
@@ -80,9 +79,9 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("CI", tc.ci)
-			root := workspace(t, map[string]string{"m/p/p_test.go": tc.file, "m/q/q_test.go": passes})
+			root := testedWorkspace(t, map[string]string{"m/p/p_test.go": tc.file, "m/q/q_test.go": passes})
 			var b bytes.Buffer
-			r := run{root: root, name: "test", packages: []string{"x/m/p", "x/m/q"}, gotestsum: gotestsum, output: &b}
+			r := run{root: root, name: "test", packages: []string{"x/m/p", "x/m/q"}, output: &b, nested: true}
 			verdict := r.test(t.Context(), tc.flags...)
 			output := b.String()
 			if tc.fails == "" {
@@ -106,7 +105,30 @@ func TestJudge_RefusesARunWithoutTests(t *testing.T) {
 	test.ErrorContains(t, err, "no test ran")
 }
 
-func TestModule_NamesOneThatIsNotThere(t *testing.T) {
-	root := workspace(t, map[string]string{})
+func TestModule_BuildsAndTestsOneModule(t *testing.T) {
+	const passes = "package p\n\nimport \"testing\"\n\nfunc TestPasses(t *testing.T) {}\n"
+	const fails = "package p\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Error() }\n"
+	root := testedWorkspace(t, map[string]string{
+		"m/p/p_test.go":     passes,
+		"m/q.go":            "package m\n\nimport _ \"x/lab\"\n", // which m's go.mod does not require
+		"lab/p/p_test.go":   passes,
+		"lab/e2e/e_test.go": fails,
+	})
+	test.NoError(t, TestModule(t.Context(), root, "lab", false), test.Sprint("end-to-end tests are no unit tests"))
+	test.ErrorContains(t, TestModule(t.Context(), root, "m", false), "failed to build m by its own go.mod")
 	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
+}
+
+// testedWorkspace is a workspace that pins gotestsum as this repository does.
+func testedWorkspace(t *testing.T, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{"go.mod": "module x\n\ngo 1.26\n"}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		name = ".ci/tools/gotestsum/" + name
+		text, err := os.ReadFile("../../" + name)
+		must.NoError(t, err)
+		all[name] = string(text)
+	}
+	maps.Copy(all, files)
+	return workspace(t, all)
 }
