@@ -115,10 +115,10 @@ func printSkips(w io.Writer, tests *testjson.Execution, noSkips bool) (bad int) 
 	return bad
 }
 
-// skipReason finds in the output of a test what it was skipped for: "    file_test.go:12: reason".
+// skipReason finds in the output of a test what it was skipped for: "    file.go:12: reason".
 func skipReason(lines []string) string {
 	for _, line := range slices.Backward(lines) {
-		_, reason, found := strings.Cut(line, "_test.go:")
+		_, reason, found := strings.Cut(line, ".go:")
 		_, reason, ok := strings.Cut(reason, ": ")
 		if found && ok {
 			return strings.TrimSpace(reason)
