@@ -157,7 +157,7 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 		{"a nomad that is none", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			tc.o.Runtime, tc.o.Dir = agent.Host, filepath.Join(dir, "a")
 			a, err := agent.Run(ctx, tc.o)

@@ -119,7 +119,7 @@ func TestWaitHealthy_AsksHostVolumePluginsAgain(t *testing.T) {
 	var err error
 	u.client, err = nomad.NewClient(s.URL)
 	must.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = WaitHealthy(ctx, u)
 	must.NoError(t, err)
@@ -131,14 +131,19 @@ type unregistered struct {
 	Agent
 	client *api.Client
 	starts int
+	begun  func() // called at each start
 }
 
 func (u *unregistered) Info() Info                                  { return Info{} }
 func (u *unregistered) Client() *api.Client                         { return u.client }
 func (u *unregistered) Alive(context.Context) error                 { return nil }
 func (u *unregistered) Stop(context.Context) error                  { return nil }
-func (u *unregistered) Start(context.Context) error                 { u.starts++; return nil }
 func (u *unregistered) Logs(context.Context, io.Writer, bool) error { return nil }
+func (u *unregistered) Start(context.Context) error {
+	u.starts++
+	u.begun()
+	return nil
+}
 
 func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	t.Parallel()
@@ -160,9 +165,9 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	defer s.Close()
 	client, err := nomad.NewClient(s.URL)
 	must.NoError(t, err)
-	u := &unregistered{client: client}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second one
 	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
 		t.Errorf("it was started %d times again, want 1; %v", u.starts, err)
 	}
