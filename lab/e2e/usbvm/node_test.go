@@ -310,7 +310,9 @@ func (x *task) goesOn(t testing.TB) {
 
 func (x *task) restart(t testing.TB) {
 	t.Helper()
-	must.NoError(t, x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil))
+	testsupport.Within(t, time.Minute, func() error { // an agent that was just started refuses it until it has the task
+		return x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil)
+	})
 }
 
 // stop stops the job and waits for the end of its task.
