@@ -215,7 +215,7 @@ args = ["-c", "while :; do date >local/f; sleep 0.1; done"]'
 eventually 'story stuck | grep Started'
 sleep 1
 fsfreeze -f /opt/nomad/data/alloc
-sleep 1
+eventually 'ps -eo stat=,args= | grep "^D.* while :; do date"'
 nomad job stop -detach stuck
 eventually 'journalctl -u nomad | grep "failed to kill task.*did not die within"'`,
 
