@@ -7,7 +7,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,13 +53,20 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	return l, &b
 }
 
-// freePort is none of those that private agents pick.
+// freePort is none of those that private agents pick, and until the end of the test none that another run of the tests
+// on this machine gets: the lab listens at it only later.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for p := 9646; p < 9746; p++ {
+		mine, err := net.Listen("unix", fmt.Sprintf("@outrider-lab-test-%d", p)) // a name alone, and no file
+		if err != nil {
+			continue
+		}
 		if free(p) {
+			t.Cleanup(func() { mine.Close() })
 			return p
 		}
+		mine.Close()
 	}
 	t.Fatal("no free port")
 	return 0
@@ -162,12 +171,21 @@ func TestLab_FromUpToDown(t *testing.T) {
 			test.Sprintf("%s: first lines of a service are missing:\n%s", d, out))
 	}
 
-	stopped := make(chan error, 1)
-	time.AfterFunc(2*time.Second, func() { stopped <- quietly(l).Stop(ctx, "svc-raw_exec") })
-	step("logs of a job", "up\n", func() error { return l.Logs(ctx, "svc-raw_exec") })
-	if err := <-stopped; err != nil || !strings.Contains(out.String(), "Job svc-raw_exec has ended") {
-		t.Errorf("stop: %v\n%s", err, out)
-	}
+	logs, stopped := &screen{}, make(chan error, 1)
+	go func() {
+		err := testsupport.Poll(5*time.Minute, func() error {
+			if !strings.Contains(logs.String(), "up\n") {
+				return errors.New("the log of the job does not come")
+			}
+			return nil
+		})
+		stopped <- errors.Join(err, quietly(l).Stop(ctx, "svc-raw_exec"))
+	}()
+	following := quietly(l)
+	following.out = logs
+	must.NoError(t, following.Logs(ctx, "svc-raw_exec"), must.Sprint(logs))
+	must.NoError(t, <-stopped)
+	test.StrContains(t, logs.String(), "Job svc-raw_exec has ended")
 	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "there are: ",
 		test.Sprint("stop of a job that is not there"))
 
@@ -176,7 +194,15 @@ func TestLab_FromUpToDown(t *testing.T) {
 		test.Sprint("a job without a place"))
 
 	interrupted, interrupt := context.WithCancel(ctx)
-	time.AfterFunc(3*time.Second, interrupt)
+	go func() {
+		defer interrupt()
+		_ = testsupport.Poll(5*time.Minute, func() error {
+			if !runs(ctx, a.Client(), "endless") {
+				return errors.New("the job does not run")
+			}
+			return nil
+		})
+	}()
 	err = l.Run(interrupted, jobFile(t, "batch", "endless", "raw_exec", "sleep 1000"))
 	var told Interrupted
 	must.True(t, errors.As(err, &told), must.Sprintf("interrupted: %v", err))
