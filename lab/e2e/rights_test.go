@@ -64,7 +64,8 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	t.Run("stop", func(t *testing.T) {
 		// the others have as long as the main process takes: without a cgroup what is
 		// left of the tree is killed when that ends
-		a := n.start(t, family("sleep 0.5; exit 4").with(conf{"kill_mode": "all"}),
+		const allHeard = `[ "$(grep -c "got TERM" $NOMAD_ALLOC_DIR/logs/main.stdout.0)" = 3 ]`
+		a := n.start(t, family("until "+allHeard+"; do sleep 0.05; done; exit 4").with(conf{"kill_mode": "all"}),
 			func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
 		procs := members(t, a)
 		a.stop(t)

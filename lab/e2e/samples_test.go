@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 )
@@ -34,6 +35,7 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 			if err != nil || r.Error != "" || r.Warnings != "" {
 				t.Errorf("Nomad says %v, %q, warns %q", err, r.Error, r.Warnings)
 			}
+			j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
 			a := n.submit(t, j)
 			a.task = j.TaskGroups[0].Tasks[0].Name
 			a.running(t)
