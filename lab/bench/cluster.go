@@ -132,9 +132,9 @@ func (c *cluster) summary(job *api.Job) (api.TaskGroupSummary, error) {
 	return s.Summary["group"], nil
 }
 
-// wait polls until done, for at most three minutes.
+// wait polls until done, for at most ten minutes: only a fault takes that long, on a busy machine, too.
 func wait(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	return poll.Until(ctx, interval, done)
 }
