@@ -79,7 +79,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 			return nil, err
 		}
 	}
-	ports, err := freePorts(1)
+	ports, err := FreePorts(1)
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
 		}
 	}
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		return a, err
 	}
@@ -432,11 +432,11 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// freePorts returns n loopback ports without a listener. They are outside of the ranges for connections
+// FreePorts returns n loopback ports without a listener. They are outside of the ranges for connections
 // (net.ipv4.ip_local_port_range: from 32768 on) and for Nomad's jobs (min_dynamic_port: from 20000 on), so an agent
 // that was killed finds them free when it starts again. Each port is returned once: the agent may not listen on it
 // yet.
-func freePorts(n int) ([]int, error) {
+func FreePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int
 	var err error
@@ -458,5 +458,5 @@ func freePorts(n int) ([]int, error) {
 	return nil, fmt.Errorf("failed to find a free port: %w", err)
 }
 
-// givenPorts are the ports that freePorts has tried, as a set of int.
+// givenPorts are the ports that FreePorts has tried, as a set of int.
 var givenPorts sync.Map

@@ -199,7 +199,7 @@ func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
 func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	given := map[int]bool{}
 	for range 200 {
-		ports, err := freePorts(3)
+		ports, err := FreePorts(3)
 		must.NoError(t, err)
 		for _, p := range ports {
 			if given[p] {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -630,23 +629,14 @@ server {
   bootstrap_expect  = 1
   raft_multiplier   = 1
   min_heartbeat_ttl = "5s"
-  heartbeat_grace   = "10s" # a busy machine is not a lost one
+  heartbeat_grace   = "30s" # a busy machine is not a lost one
 }
 `
 
 func startTruthServer(t *testing.T) *truthServer {
 	t.Helper()
-	var ports [3]int
-	var held []net.Listener
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must.NoError(t, err)
-		held = append(held, l)
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	for _, l := range held {
-		must.NoError(t, l.Close())
-	}
+	ports, err := agent.FreePorts(3) // also free when the server starts again: no connection gets one
+	must.NoError(t, err)
 	dir, err := os.MkdirTemp(scratch, "s")
 	must.NoError(t, err)
 	s := &truthServer{rpc: ports[1], dir: dir}
