@@ -37,7 +37,7 @@ var _ Agent = (*containerAgent)(nil)
 // DockerAnswers returns nil if the daemon answers.
 func DockerAnswers(ctx context.Context) error {
 	quiet()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
 	defer cancel()
 	// not testcontainers' client: it panics if it finds no daemon
 	cli, err := client.New(client.FromEnv)
