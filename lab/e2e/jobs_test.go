@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -248,6 +249,21 @@ func (a *alloc) read(stream string) (string, error) {
 	defer file.Close()
 	b, err := io.ReadAll(file)
 	return string(b), err
+}
+
+// readable waits until the agent gives the log of a task that runs. An event of the task mends what read tells of.
+func (a *alloc) readable(t testing.TB) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		i, _, err := a.info()
+		if err != nil {
+			return err
+		}
+		if _, err = a.stream(i, "stdout"); err != nil {
+			err = errors.Join(err, a.n.Client().Allocations().Signal(i, nil, a.taskName(), "SIGCONT"))
+		}
+		return err
+	})
 }
 
 func (a *alloc) stream(i *api.Allocation, stream string) (string, error) {

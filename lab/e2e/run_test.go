@@ -34,9 +34,15 @@ func TestOutput_IsReadThroughNomad(t *testing.T) {
 	}
 
 	fs, i := n.Client().AllocFS(), a.stub(t)
-	frames, _ := fs.Logs(i, false, "main", "stdout", api.OriginEnd, 4, make(chan struct{}), nil)
-	if f := <-frames; f == nil || string(f.Data) != "2\n3\n" {
-		t.Errorf("the last 4 bytes are %v", f)
+	a.readable(t)
+	frames, errs := fs.Logs(i, false, "main", "stdout", api.OriginEnd, 4, make(chan struct{}), nil)
+	select {
+	case f := <-frames:
+		if f == nil || string(f.Data) != "2\n3\n" {
+			t.Errorf("the last 4 bytes are %v", f)
+		}
+	case err := <-errs:
+		t.Errorf("the last 4 bytes can't be read: %v", err)
 	}
 	files, _, err := fs.List(i, "/alloc/logs", nil)
 	must.NoError(t, err)
@@ -56,11 +62,12 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines",
 		"24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
+	a.readable(t)
 
 	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}),
 		nil)
 	var b strings.Builder
-	timeout := time.After(time.Minute)
+	timeout := time.After(5 * time.Minute)
 	for !strings.Contains(last(b.String(), 20), "last") {
 		select {
 		case f, ok := <-frames:
