@@ -31,7 +31,7 @@ start() {
   running && return
   setsid nomad agent -config /etc/nomad.d >>"$state/nomad.log" 2>&1 </dev/null &
   echo $! >"$state/pid"
-  for _ in $(seq 150); do
+  for _ in $(seq 600); do # for minutes: the machine may be busy
     running || { tail -n 20 "$state/nomad.log" >&2; echo "nomad.service failed" >&2; return 1; }
     settled && return
     sleep 0.2
