@@ -100,6 +100,7 @@ func (c conf) until(path string) conf {
 // withRestarts has Nomad start a task that failed once more, at once.
 func withRestarts(j *api.Job, _ *api.Task) {
 	j.TaskGroups[0].RestartPolicy.Attempts = new(1)
+	j.TaskGroups[0].RestartPolicy.Interval = new(time.Hour) // after which Nomad starts to count anew
 }
 
 func TestPythonBuild_FailsWithCause(t *testing.T) {
