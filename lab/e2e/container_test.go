@@ -82,6 +82,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 			t.Errorf("%s: the task is %s, %d restarts, %v", fault.name, st.State, st.Restarts, err)
 		}
 	}
+	counting.held(t)
 	code, out, _ := counting.session(t, true, nil, nil, "sh", "-c", "echo done; exit 3")
 	must.Eq(t, 3, code, must.Sprint("exec"))
 	test.Eq(t, "done\r\n", out, test.Sprint("exec"))

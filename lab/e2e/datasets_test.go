@@ -215,6 +215,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 			must.NoError(t, n.Stop(t.Context()))
 			n.restart(t)
 			for _, task := range tasks {
+				task.alloc.held(t)
 				for _, d := range task.want {
 					out, err := task.alloc.try(t, "stat", "-f", "-c", "%T", d)
 					must.NoError(t, err)

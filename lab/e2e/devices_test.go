@@ -37,6 +37,7 @@ func TestDevice_IsAwaitedByTask(t *testing.T) {
 	n.offers(t, "10c4:ea60:0001")
 	a := n.start(t, sh("echo started; exec sleep 600"), withDevice("zigbee"), triedAgain)
 	s.unplug(t)
+	n.awaitSeen(t, "10c4:ea60:0001", false) // its node is there until the plugin has looked
 	a.restart(t)
 	test.NoError(t, a.tells("is not there: is it plugged?"))
 	testsupport.Within(t, time.Minute, func() error {
