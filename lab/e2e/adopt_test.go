@@ -36,9 +36,11 @@ func TestSupervisor_ServesDespiteTasksWithoutArguments(t *testing.T) {
 	})
 
 	resume := n.process(t).pause(t)
-	n.plugin(t).end(t)
+	plugin := n.plugin(t)
+	plugin.end(t)
 	n.supervisor(t).end(t)
 	resume()
+	n.nextPlugin(t, plugin)
 	test.Eq(t, "exit 3", n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c", "exit 3"}})).ended(t),
 		test.Sprint("another task: Nomad tells"))
 	touch(t, trigger)

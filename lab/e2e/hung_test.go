@@ -114,8 +114,11 @@ func (a *alloc) goesOn(t *testing.T) {
 	t.Helper()
 	before := len(a.output(t, "stdout"))
 	testsupport.Within(t, time.Minute, func() error {
-		now := a.output(t, "stdout")
-		if _, _, err := numbered(now); err != nil {
+		now, err := a.read("stdout")
+		if err == nil {
+			_, _, err = numbered(now)
+		}
+		if err != nil {
 			return err
 		}
 		if len(now) <= before {
@@ -162,7 +165,7 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 		{"supervisor killed", func() { n.supervisor(t).end(t) }},
 		{"supervisor stopped", func() { n.supervisor(t).pause(t) }},
 		// an agent that is restarted changes modes in the frozen directory itself
-		{"plugin killed", func() { n.plugin(t).end(t) }},
+		{"plugin killed", func() { plugin := n.plugin(t); plugin.end(t); n.nextPlugin(t, plugin) }},
 	} {
 		phase.fault()
 		took := twenty(t, n)
@@ -180,7 +183,7 @@ func TestHungLogDirectories_HoldUpNoOtherTask(t *testing.T) {
 	_, _, err := n.Client().Jobs().Deregister(hung.job, false, nil)
 	must.NoError(t, err)
 	hung.ended(t)
-	if took := time.Since(begin); took > 20*time.Second+10*time.Second {
+	if took := time.Since(begin); took > 20*time.Second+10*time.Second+well { // a busy machine takes long for all
 		t.Errorf("job stop of the hung one took %v", took)
 	} else {
 		t.Logf("job stop of the hung one took %v", took.Round(time.Millisecond))

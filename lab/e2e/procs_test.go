@@ -142,6 +142,22 @@ func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 }
 
 func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin", n.isPlugin) }
+
+// nextPlugin waits for the plugin that Nomad starts in the place of one that was killed. Before it has noticed the end,
+// Nomad gives up each task that it is to start: "failed creating runner".
+func (n *node) nextPlugin(t testing.TB, old proc) (next proc) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		p := n.find(n.isPlugin)
+		if len(p) != 1 || p[0].pid == old.pid {
+			return fmt.Errorf("no new plugin: %v", p)
+		}
+		next = p[0]
+		return nil
+	})
+	return next
+}
+
 func (n *node) supervisor(t testing.TB) proc {
 	t.Helper()
 	return n.one(t, "supervisor", n.isSupervisor)
