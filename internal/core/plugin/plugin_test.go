@@ -498,7 +498,7 @@ func TestCommandLine_EndsAtASignal(t *testing.T) {
 		_, err = out.Read(make([]byte, 1))
 		must.NoError(t, err)
 		must.NoError(t, cmd.Process.Signal(os.Interrupt))
-		late := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		late := time.AfterFunc(50*time.Second, func() { _ = cmd.Process.Kill() })
 		test.ErrorContains(t, cmd.Wait(), want, test.Sprint(name))
 		late.Stop()
 	}
