@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 		})
 		a.Held = holds()
 		// what has been told to end takes a moment
-		for end := time.Now().Add(time.Second); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) &&
+		for end := time.Now().Add(time.Minute); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) &&
 			time.Now().Before(end); a.Held = holds() {
 			time.Sleep(time.Millisecond)
 		}
