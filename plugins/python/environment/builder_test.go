@@ -40,11 +40,11 @@ func with(t *testing.T, real, effective, saved uint32) *peer {
 	return p
 }
 
-// only is a user of this run of the tests alone, in a directory of its own.
+// only is a user of this run of the tests alone, as is the one with the next id, in a directory of its own.
 func only(t *testing.T) *Users {
 	t.Helper()
 	testsupport.NeedRoot(t) // without it there is one user only
-	id := uint32(1_850_000_000 + os.Getpid())
+	id := uint32(1_850_000_000 + 2*os.Getpid())
 	return &Users{Dir: filepath.Join(t.TempDir(), "builders"), Only: &User{UID: id, GID: id}}
 }
 

@@ -215,7 +215,7 @@ func TestTidy_RemovalDelaysNoTaskThatWaits(t *testing.T) {
 	must.NoError(t, err)
 	defer l.close()
 	time.AfterFunc(100*time.Millisecond, func() { _ = os.Remove(st.entryPath(s.key())) })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	env, err := c.Get(ctx, s)
 	must.NoError(t, err)
