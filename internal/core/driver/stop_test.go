@@ -24,7 +24,8 @@ func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
 	for mode, session := range map[string]string{"group": "sh", "all": "setsid sh"} {
 		file := filepath.Join(t.TempDir(), "done")
 		rest := fmt.Sprintf("trap 'sleep 1; echo x > %s; exit' TERM; echo r; while :; do sleep 0.02; done", file)
-		cfg := a.shell(session+` -c "`+rest+`" & trap 'exit 6' TERM; while :; do sleep 0.02; done`, `kill_mode = "`+mode+`"`)
+		cfg := a.shell(`trap 'exit 6' TERM; `+session+` -c "`+rest+`" & while :; do sleep 0.02; done`,
+			`kill_mode = "`+mode+`"`)
 		a.run(cfg)
 		testsupport.Eventually(t, "both are ready", func() bool { return strings.Contains(a.output(cfg), "r\n") })
 		must.NoError(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))

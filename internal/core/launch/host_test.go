@@ -102,26 +102,43 @@ func mountsHere(t *testing.T) string {
 	return string(b)
 }
 
-// wantMounts wants the mounts that there were, less what another process has unmounted
-// in order to remove the directory where it was mounted.
+// wantMounts wants the mounts that there were, less what another process has unmounted in order to remove the directory
+// where it was mounted. It may also have renamed a directory above.
 func wantMounts(t *testing.T, before string) {
 	t.Helper()
-	now := mountsHere(t)
-	for line := range strings.Lines(now) {
-		test.StrContains(t, before, line, test.Sprint("the host has a mount more"))
-	}
-	for line := range strings.Lines(before) {
-		if strings.Contains(now, line) {
-			continue
-		}
-		at := strings.Fields(line)[4] // proc_pid_mountinfo(5)
-		for end := time.Now().Add(10 * time.Second); testsupport.Exists(at); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Errorf("the host has a mount less: %s", line)
-				break
-			}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		err := compareMounts(placesOf(before), placesOf(mountsHere(t)))
+		if err == nil || time.Now().After(end) {
+			test.NoError(t, err)
+			return
 		}
 	}
+}
+
+// placesOf has for each mount of a table, by all but its paths, where it is.
+func placesOf(table string) map[string]string {
+	at := map[string]string{}
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line) // proc_pid_mountinfo(5)
+		at[strings.Join(slices.Concat(f[:3], f[5:]), " ")] = f[4]
+	}
+	return at
+}
+
+func compareMounts(before, now map[string]string) error {
+	for mount, at := range now {
+		if was, ok := before[mount]; !ok {
+			return fmt.Errorf("the host has a mount more: %s at %s", mount, at)
+		} else if at != was && testsupport.Exists(was) {
+			return fmt.Errorf("the host's mount %s is at %s, was at %s", mount, at, was)
+		}
+	}
+	for mount, at := range before {
+		if _, ok := now[mount]; !ok && testsupport.Exists(at) {
+			return fmt.Errorf("the host has a mount less: %s at %s", mount, at)
+		}
+	}
+	return nil
 }
 
 // tree describes what is in a directory and below it, less what everybody makes

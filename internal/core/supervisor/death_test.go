@@ -98,15 +98,9 @@ func (h *host) waitDead(st *task.State) {
 func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
-	// it writes for as long as supervisors are killed, but not more than is kept of it
+	// it writes for as long as supervisors are killed
 	enough := filepath.Join(h.dir, "enough")
-	const script = `i=0
-		while [ ! -e %s ]; do
-			n=0; while [ $n -lt 500 ]; do i=$((i+1)); n=$((n+1)); echo line $i; done
-			[ $i -lt 1000000 ] || sleep 0.1
-		done
-		echo $i >&2; exit 5`
-	st := h.launch(c, h.shell(fmt.Sprintf(script, enough), func(st *task.State) {
+	st := h.launch(c, h.shell(floods(enough), func(st *task.State) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
 	}))
 	for range 20 {

@@ -80,6 +80,17 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
+// floods is a script that counts like this as fast as it can, but not more than is kept of its output in 1000 files of
+// 64 KiB.
+func floods(stop string) string {
+	return fmt.Sprintf(`i=0
+		while [ ! -e %s ]; do
+			n=0; while [ $n -lt 500 ]; do i=$((i+1)); n=$((n+1)); echo line $i; done
+			[ $i -lt 1000000 ] || sleep 0.1
+		done
+		echo $i >&2; exit 5`, stop)
+}
+
 // counted checks that each line is there, once.
 func (h *host) counted(st *task.State) {
 	h.t.Helper()
@@ -265,9 +276,9 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")
-	st := h.launch(c, h.shell(fmt.Sprintf(`i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; done; echo $i >&2; `+
-		`exit 5`, stop),
-		func(st *task.State) { st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000 }))
+	st := h.launch(c, h.shell(floods(stop), func(st *task.State) {
+		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
+	}))
 	for range 10 {
 		time.Sleep(20 * time.Millisecond) // of writing
 		h.kill(h.collector(), unix.SIGKILL)

@@ -104,7 +104,9 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 		for i := range 10 {
 			tasks = append(tasks, h.launch(first, h.shell(waits(file, fmt.Sprint("exit ", i)))))
 		}
-		talker := h.launch(first, h.shell("i=0; while [ ! -e "+file+" ]; do i=$((i+1)); echo line $i; done; echo $i >&2"))
+		talker := h.launch(first, h.shell(floods(file), func(st *task.State) {
+			st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
+		}))
 		ended := h.launch(first, h.shell("exit 44"))
 		h.wait(first, ended.ID)
 		h.waitOutput(talker, "line 100\n")
