@@ -21,7 +21,8 @@ func runAgent(verb string, args []string) error {
 		return fmt.Errorf("usage: vmctl agent %s DIR", verb)
 	}
 	dir := args[0]
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	// an emulated machine that is busy, too, takes minutes to answer the agent in time
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if verb == "run" {
 		var o agent.Options
