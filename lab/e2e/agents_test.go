@@ -70,7 +70,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 
 func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nodeOptions{shell: "export OUTRIDER_ORPHAN_GRACE=1s"})
+	n := newNode(t, nodeOptions{})
 	trigger := filepath.Join(n.dir, "go")
 	a := n.start(t, conf{"command": counter, "args": []string{"-until", trigger, "-then", "exit:7"}})
 	p, plugin, supervisor := a.pid(t), n.plugin(t), n.supervisor(t)

@@ -270,7 +270,7 @@ func TestNomad_PluginEndsWithAgent(t *testing.T) {
 	must.NoError(t, err)
 	defer os.RemoveAll(temp)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNomad_PluginEndsWithAgent$")
-	cmd.Env = append(os.Environ(), roleVar+"=agent", worldVar+"="+r.dir, "TMPDIR="+temp, "OUTRIDER_ORPHAN_GRACE=3s")
+	cmd.Env = append(os.Environ(), roleVar+"=agent", worldVar+"="+r.dir, "TMPDIR="+temp)
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())

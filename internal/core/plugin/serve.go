@@ -42,8 +42,7 @@ func (p Plugin) serve() {
 	// Nomad reads these lines from stderr and logs each at its own level.
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
 
-	orphan := newOrphan(logger)
-	holdSignals(orphan.end)
+	holdSignals()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -69,9 +68,9 @@ func (p Plugin) serve() {
 		Logger:          logger,
 		// drivers.Serve leaves no room for these options
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage), grpc.StatsHandler(orphan),
+			server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage),
 				grpc.ChainUnaryInterceptor(interceptors...))...)
-			go orphan.watch(ctx, server.Stop) // which closes the listener, whose file goes with it
+			go endWithAgent(logger, server.Stop) // which closes the listener, whose file goes with it
 			return server
 		},
 	})

@@ -11,7 +11,7 @@ import (
 
 // holdSignals keeps the process alive when its process group or service gets a signal:
 // the agent, which is in the same ones, ends the plugin itself when it does not need it
-// any more. terminate is called on SIGTERM.
+// any more, or ends with it.
 //
 //   - SIGPIPE comes when a line is logged after the agent was killed.
 //   - SIGHUP comes when the terminal of a development agent closes.
@@ -21,14 +21,6 @@ import (
 //
 // They are caught and not ignored, since children inherit what is ignored
 // (execve(2)) and what is caught is theirs by default.
-func holdSignals(terminate func()) {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP)
-
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
-	go func() {
-		for range term {
-			terminate()
-		}
-	}()
+func holdSignals() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGTERM)
 }

@@ -220,6 +220,7 @@ func agentMain() {
 		select {
 		case <-disconnect:
 			rpc.(*goplugin.GRPCClient).Conn.Close()
+			fmt.Println("disconnected")
 		case <-end:
 			return
 		}
