@@ -22,6 +22,7 @@ func (l *launcher) exec(p program) *Error {
 		umask = uintptr(*c.Umask)
 	}
 	_, _ = call(unix.SYS_UMASK, umask)
+	defaultPersonality()
 	blockingStdio()
 	if err := closeOnExec(); err != nil {
 		return err

@@ -135,6 +135,44 @@ func TestProgram_InheritsNeitherSignalsNorFileLimit(t *testing.T) {
 	}
 }
 
+func TestProgram_InheritsNoCapabilities(t *testing.T) {
+	testsupport.NeedRoot(t)
+	for name, user := range map[string][]string{
+		"of root":                  nil,
+		"of an agent without root": {"--reuid=65534", "--regid=65534", "--clear-groups", "--ambient-caps=+dac_read_search"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"--inh-caps=+dac_read_search"}, user...)
+			cmd := exec.Command("setpriv", append(args, self, "supervise")...)
+			cmd.Stdin = specJSON(t, shell(report+"; cat /etc/shadow"))
+			out, err := cmd.Output()
+			text := string(out)
+			test.Eq(t, "0000000000000000", field(t, text, "CapInh"))
+			test.Eq(t, "0000000000000000", field(t, text, "CapAmb"))
+			if user != nil {
+				test.Eq(t, "0000000000000000", field(t, text, "CapPrm"))
+				test.Error(t, err, test.Sprint("it read /etc/shadow"))
+			}
+		})
+	}
+}
+
+func TestProgram_HasASessionKeyringOfItsOwn(t *testing.T) {
+	mine, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
+	if err != nil {
+		t.Skipf("no keyrings here: %v", err)
+	}
+	seen := map[string]bool{fmt.Sprintln(mine, nil): true}
+	for range 2 {
+		s := shell("")
+		s.Command.Path, s.Command.Args = self, []string{"keyring"}
+		out := mustRun(t, s).out
+		test.False(t, seen[out], test.Sprintf("%s is another's: %v", out, seen))
+		test.StrHasSuffix(t, " <nil>\n", out)
+		seen[out] = true
+	}
+}
+
 func specJSON(t *testing.T, s *Spec) *strings.Reader {
 	t.Helper()
 	b, err := json.Marshal(s)

@@ -30,19 +30,16 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice keeps the inherited value for 0, which also means "not set".
+// setNice always sets, even 0: the inherited value is that of the supervisor. An agent that may not lower it leaves it.
 func setNice(v int) *Error {
-	if v == 0 {
-		return nil
-	}
 	if v < -20 || v > 19 {
 		return refuse(unix.EINVAL, "nice "+strconv.Itoa(v)+" is not between -20 and 19")
 	}
 	_, _, e := unix.RawSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(v))
-	switch e {
-	case 0:
+	switch {
+	case e == 0, v == 0:
 		return nil
-	case unix.EACCES, unix.EPERM:
+	case e == unix.EACCES || e == unix.EPERM:
 		return refuse(e, "nice "+strconv.Itoa(v)+" is lower than the agent may set: it needs CAP_SYS_NICE")
 	default:
 		return failed("set nice "+strconv.Itoa(v), e)
@@ -57,10 +54,10 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 	return e
 }
 
-// restoreNoFile undoes what Go does to every process at its start: it raises the
+// RestoreNoFile undoes what Go does to every process at its start: it raises the
 // soft limit of open files. syscall.Exec alone knows the value from before and
 // sets it just ahead of execve; an execve that cannot succeed leaves it set.
-func restoreNoFile() { _ = syscall.Exec("", nil, nil) }
+func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
 // raiseLimits raises hard limits while the launcher has the right to, and no more: under
 // the task's own ulimit -v or -u the launcher might fail before execve. lowerLimits, which

@@ -60,6 +60,7 @@ func (l *launcher) run() *Error {
 	if err := l.setup(); err != nil {
 		return err
 	}
+	DefaultScheduling() // a cgroup of v1 takes no process with a real-time policy
 	// first, so that all the rest counts for the task
 	if err := l.joinCgroups(); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (l *launcher) run() *Error {
 	if err := setNice(c.Nice); err != nil {
 		return err
 	}
-	restoreNoFile()
+	RestoreNoFile()
 	if err := raiseLimits(c.Rlimits); err != nil {
 		return err
 	}
@@ -89,6 +90,9 @@ func (l *launcher) run() *Error {
 		return err
 	}
 	if err := become(c.User); err != nil {
+		return err
+	}
+	if err := dropInheritable(); err != nil {
 		return err
 	}
 	// as the user, whose permissions count from here on
@@ -121,7 +125,7 @@ func (l *launcher) setup() *Error {
 			return failed("make stdin the controlling terminal", e)
 		}
 	}
-	return nil
+	return ownKeyring() // as root, who may have more of them
 }
 
 func (l *launcher) joinCgroups() *Error {

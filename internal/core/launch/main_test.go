@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 			Main()
 		case "supervise":
 			superviseOne()
+		case "keyring":
+			printKeyring()
 		}
 	}
 	os.Exit(testMain(m))
@@ -58,6 +60,13 @@ func testMain(m *testing.M) int {
 		panic(err)
 	}
 	return m.Run()
+}
+
+// printKeyring prints the number of the session keyring, which is made if there is none.
+func printKeyring() {
+	id, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
+	fmt.Println(id, err)
+	os.Exit(0)
 }
 
 // superviseOne starts the Spec on stdin with its own stdout and stderr.

@@ -1,0 +1,69 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package launch
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a process has from its parent (fork(2), execve(2)) and a task is not to have from its supervisor, whatever the
+// agent was started with: nice, chrt, ionice, taskset, numactl, setarch; a session keyring; ambient capabilities.
+// umask, signals and oom_score_adj have steps of their own.
+
+// DefaultScheduling gives the calling thread, and what is forked from it, the scheduling of a process that no one has
+// set anything for: policy and priority (sched(7)), I/O priority (ioprio_set(2)), memory policy (set_mempolicy(2)), and
+// every processor of its cpuset (sched_setaffinity(2)). What the kernel or a sandbox refuses stays as it is.
+func DefaultScheduling() {
+	const process, thisThread = 1, 0 // IOPRIO_WHO_PROCESS
+	var normal struct{ priority int32 }
+	_, _ = call(unix.SYS_SCHED_SETSCHEDULER, thisThread, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&normal)))
+	_, _ = call(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, thisThread, 0)
+	_, _ = call(unix.SYS_IOPRIO_SET, process, thisThread, 0)
+	_, _ = call(unix.SYS_SET_MEMPOLICY, 0, 0, 0)
+	const size = unsafe.Sizeof(allProcessors)
+	_, _ = call(unix.SYS_SCHED_SETAFFINITY, thisThread, size, uintptr(unsafe.Pointer(&allProcessors)))
+}
+
+// allProcessors is more than any kernel has (CONFIG_NR_CPUS).
+var allProcessors = func() (mask [8192 / 64]uint64) {
+	for i := range mask {
+		mask[i] = ^uint64(0)
+	}
+	return mask
+}()
+
+// ownKeyring gives the process a session keyring of its own, with nothing in it (keyctl(2),
+// KEYCTL_JOIN_SESSION_KEYRING). A sandbox that refuses this refuses it to the program too.
+func ownKeyring() *Error {
+	_, e := call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
+	switch e {
+	case 0, unix.ENOSYS, unix.EPERM, unix.EACCES:
+		return nil
+	case unix.EDQUOT: // of a user, who can read the keys of its own
+		if unix.Geteuid() != 0 {
+			return nil
+		}
+	}
+	return failed("make a session keyring", e)
+}
+
+// dropInheritable empties the inheritable set of capabilities, and with it the ambient one (capabilities(7)).
+func dropInheritable() *Error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	_, e := call(unix.SYS_CAPGET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)))
+	if e == 0 && sets[0].Inheritable|sets[1].Inheritable != 0 {
+		sets[0].Inheritable, sets[1].Inheritable = 0, 0
+		_, e = call(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)))
+	}
+	if e != 0 {
+		return failed("give up inheritable capabilities", e)
+	}
+	return nil
+}
+
+// defaultPersonality is that of a native program whose addresses are random (personality(2)).
+func defaultPersonality() { _, _ = call(unix.SYS_PERSONALITY, 0) }
