@@ -164,7 +164,13 @@ func (s *server) takeOver(p *process) bool {
 		becomeSubreaper()
 	}
 	p.pidfd = fd
-	if st.Mounts != nil { // as long as the task is in it; a session gets the reason if it is not
+	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // of an earlier version, which was this very process
+		st.Mounts = &s.mounts
+		if err := s.store.Save(st); err != nil {
+			s.event(p.id, "failed to save the task's state: %v", err)
+		}
+	}
+	if st.Mounts != nil && *st.Mounts != s.mounts { // while the task is in it; a session gets the reason if it is not
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()

@@ -57,10 +57,11 @@ type Client struct {
 
 	wire *wire.Client[reply]
 
-	leafing  sync.Mutex // held while the leaf is made and entered, and while it is removed
-	upgraded bool       // dial has checked the supervisor's build
+	leafing sync.Mutex // held while the leaf is made and entered, and while it is removed
 
 	mu       sync.Mutex
+	settled  bool   // the supervisor was seen to have this process's build and surroundings
+	other    *hello // of one that has refused them for now
 	holds    map[string]*hold
 	sessions map[string]chan *task.Exit // commands that run in tasks for as long as the connection lasts
 }
@@ -121,8 +122,11 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	h := &hold{state: st, done: make(chan struct{})}
 	c.holds[st.ID] = h // before the launch: the exit may arrive before the reply
 	c.mu.Unlock()
-	// it may be repeated: the supervisor starts an id once
-	r, err := c.call(ctx, &request{Op: opLaunch, State: st})
+	err := c.settle(ctx)
+	var r *reply
+	if err == nil { // it may be repeated: the supervisor starts an id once
+		r, err = c.call(ctx, &request{Op: opLaunch, State: st})
+	}
 	if err == nil && (r.Stat == nil || r.Stat.State == nil) {
 		err = fmt.Errorf("supervisor returned no state of task %s", st.ID)
 	}
@@ -210,6 +214,9 @@ func (c *Client) Destroy(ctx context.Context, id string) error {
 // streams; the caller closes them. The channel delivers its exit, once; it is
 // closed without a value when the connection was lost, with which the process dies.
 func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
 	conn, err := c.wire.Connect(ctx)
 	if err != nil {
 		return nil, err

@@ -218,7 +218,7 @@ const dialTime = 30 * time.Second
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	var last error
-	var old *hello // of a supervisor that got this binary
+	var moved string // what was done to the last one that was found
 	deadline := time.Now().Add(dialTime)
 	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil && c.ctx.Err() == nil; try++ {
 		if try > 0 {
@@ -244,21 +244,15 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 			conn.Close()
 			continue
 		}
-		if old != nil {
-			c.cfg.Log("replaced the supervisor of another version (pid %d, build %s) by this plugin's (pid %d, build %s); "+
-				"its tasks go on", old.PID, old.Build, r.Hello.PID, r.Hello.Build)
+		if moved != "" {
+			c.cfg.Log("%s; its tasks go on", moved)
 		}
-		if c.upgraded || r.Hello.Build == buildID() {
-			c.upgraded = true
+		if c.accepts(r.Hello) {
 			return conn, nil
 		}
-		if last = c.upgradeSupervisor(ctx, conn); last == nil {
-			old = r.Hello
-		}
-		if last != nil && r.Hello.Protocol == protocolVersion {
-			// an older one that speaks this protocol is good enough until the next time
-			c.cfg.Log("supervisor was not upgraded: %v", last)
-			c.upgraded = true
+		if moved, last = c.move(ctx, conn, r.Hello); last != nil && r.Hello.Protocol == protocolVersion {
+			// good enough for the tasks that run, until the next time
+			c.refused(r.Hello, last)
 			return conn, nil
 		}
 		conn.Close()
@@ -267,20 +261,4 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		last = cmp.Or(ctx.Err(), c.ctx.Err(), fmt.Errorf("none answered within %v", dialTime))
 	}
 	return nil, fmt.Errorf("failed to reach the supervisor: %w", last)
-}
-
-// upgradeSupervisor hands the running supervisor this client's binary. It
-// returns nil when the supervisor has replaced itself; the connection is over then.
-func (c *Client) upgradeSupervisor(ctx context.Context, conn *connection) error {
-	binary, err := openBinary()
-	if err != nil {
-		return err
-	}
-	defer binary.Close()
-	_, err = roundTrip(ctx, conn, &request{Op: opUpgrade, Build: buildID()}, binary)
-	if errors.Is(err, wire.ErrLost) {
-		c.upgraded = true
-		return nil
-	}
-	return err
 }

@@ -503,13 +503,16 @@ type pluginConfig struct {
 	Idle  time.Duration
 }
 
-func (h *host) plugin() *plugin {
+func (h *host) plugin(change ...func(*plugin)) *plugin {
 	h.t.Helper()
 	with, err := json.Marshal(pluginConfig{h.store, h.leaf, h.idle})
 	must.NoError(h.t, err)
 	p := &plugin{h: h, cmd: exec.Command("/proc/self/exe")}
 	p.cmd.Env = append(os.Environ(), clientVar+"="+string(with))
 	p.cmd.Stderr = os.Stderr
+	for _, f := range change {
+		f(p)
+	}
 	p.stdin, err = p.cmd.StdinPipe()
 	must.NoError(h.t, err)
 	out, err := p.cmd.StdoutPipe()

@@ -35,6 +35,7 @@ const argv0 = "outrider-supervisor"
 const (
 	roleSupervise = "supervise"
 	roleLaunch    = "launch"
+	roleNoFile    = "nofile"
 )
 
 // optionsVar is the environment variable that holds a supervisor's options. The
@@ -47,6 +48,9 @@ type options struct {
 	Build string        `json:"build"` // which binary this is
 	Idle  time.Duration `json:"idle"`  // how long it stays without task and client, ns
 	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup it was put in
+
+	// Surroundings are what it was started with, nil if who started it did not say.
+	Surroundings *surroundings `json:"surroundings,omitempty"`
 
 	// of an upgrade in place: the descriptors that were kept over the exec
 	Listener int `json:"listener,omitempty"`
@@ -69,6 +73,8 @@ func Main() {
 	case collector.Role:
 		setName("outrider-collec")
 		collector.Main()
+	case roleNoFile:
+		printNoFile()
 	case roleSupervise:
 		os.Exit(supervise(os.Getenv(optionsVar)))
 	}
@@ -133,14 +139,22 @@ var errBusy = errors.New("another supervisor serves this directory")
 
 func newServer(o options) (*server, error) {
 	s := &server{
-		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle,
+		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle, surroundings: o.Surroundings,
 		starters: make(semaphore, 4), enders: make(semaphore, 4),
 		processes: map[string]*process{}, clients: map[*wire.Peer]bool{}, launchers: map[int]bool{},
 		unkillable: map[task.Identity]bool{},
 		busySince:  time.Now(),
 	}
-	s.collector = newCollector(s)
 	var err error
+	if s.surroundings == nil {
+		if s.surroundings, err = ownSurroundings(); err != nil {
+			return nil, err
+		}
+	}
+	if s.mounts, err = ownMounts(); err != nil {
+		return nil, err
+	}
+	s.collector = newCollector(s)
 	if s.loop, err = newLoop(s); err != nil {
 		return nil, err
 	}

@@ -17,9 +17,11 @@ import (
 
 // An exec session is root until it has entered its task's mount namespace. In a
 // namespace that the task has made every file may be the task's, the loader of a
-// set-user-ID program too. So a session enters only the one that the launcher made,
-// by the descriptor that came from the launcher; a supervisor that has lost it
-// takes the namespace of the task's process only if it is that very one.
+// set-user-ID program too. So a session enters only the one that the task was started in:
+// the one that the launcher made, by the descriptor that came from the launcher, or that
+// of the agent that asked for the task. A supervisor that has lost it, or that has moved
+// to the namespace of another agent since, takes the namespace of the task's process only
+// if it is that very one.
 
 // At most 90 bytes: `nomad alloc exec` loses an error that does not fit into a control
 // frame of a WebSocket together with what gRPC puts before it.
@@ -44,6 +46,16 @@ func (s *server) keepMounts(p *process, st *task.State, ns *os.File) error {
 	defer s.mu.Unlock()
 	p.mounts = ns
 	return nil
+}
+
+// ownMounts identifies the mount namespace of this process.
+func ownMounts() (task.MountNamespace, error) {
+	ns, err := os.Open("/proc/self/ns/mnt")
+	if err != nil {
+		return task.MountNamespace{}, err
+	}
+	defer ns.Close()
+	return identifyMounts(ns)
 }
 
 func identifyMounts(ns *os.File) (task.MountNamespace, error) {

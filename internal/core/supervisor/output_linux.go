@@ -43,7 +43,8 @@ func (c *collection) collected() bool {
 
 func newCollector(s *server) *collector.Client {
 	return collector.NewClient(collector.Config{
-		Store: s.store, Argv0: argv0, Build: s.build,
+		Store: s.store, Argv0: argv0,
+		Build:   s.build + " in " + s.surroundings.id(), // a task's log directory is found in the agent's mount namespace
 		OnEvent: func(e collector.Event) { s.event(e.ID, "%s", e.Message) },
 		Forks:   &s.forks,
 		OnStart: func(pid int) {

@@ -31,6 +31,9 @@ type request struct {
 	Signal int           `json:"signal,omitempty"` // signal
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
+
+	// of an upgrade: what the new program is to have. A supervisor that has none in its Hello does not know of it.
+	Surroundings *surroundings `json:"surroundings,omitempty"`
 }
 
 const (
@@ -41,7 +44,7 @@ const (
 	opKill    = "kill"    // ID: the whole tree, answers when it is gone
 	opDestroy = "destroy" // ID: kill, and remove all that is left
 	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit comes with ID Exec.Session
-	opUpgrade = "upgrade" // 1 fd, the new binary; the connection ends
+	opUpgrade = "upgrade" // 1 fd, the new binary, and with Surroundings their namespaces; the connection ends
 )
 
 // reply answers a request. As an event it has an Event, or the Exit of ID.
@@ -58,6 +61,8 @@ type hello struct {
 	Protocol int    `json:"protocol"`
 	Build    string `json:"build"`
 	PID      int    `json:"pid"`
+
+	Surroundings *surroundings `json:"surroundings,omitempty"` // what it was started with, or took over
 }
 
 // ExecSpec is one more process in a running task's cgroup, with its user,
@@ -90,7 +95,7 @@ var ErrUnknownTask = errors.New("supervisor does not know this task")
 var ErrEnded = errors.New("process has already ended")
 
 // kinds are the errors that keep their identity on the socket.
-var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded}
+var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded, "unfit": errUnfit}
 
 // remoteError is an error on the socket; Kind and Start keep what callers test for.
 type remoteError struct {

@@ -25,6 +25,9 @@ type server struct {
 	build string
 	leaf  cgroup.Group // where this process itself is; removed at the end
 
+	surroundings *surroundings       // what it has from the process that started it, or of a later agent
+	mounts       task.MountNamespace // this process's own
+
 	loop      *loop
 	collector *collector.Client
 	listener  *net.UnixListener
@@ -139,7 +142,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	var err error
 	switch req.Op {
 	case opHello:
-		r.Hello = &hello{Protocol: protocolVersion, Build: s.build, PID: os.Getpid()}
+		r.Hello = &hello{Protocol: protocolVersion, Build: s.build, PID: os.Getpid(), Surroundings: s.surroundings}
 	case opLaunch:
 		r.Stat, err = s.launch(req.State)
 	case opAdopt:
@@ -153,7 +156,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	case opExec:
 		err = s.exec(c, req, files)
 	case opUpgrade:
-		err = s.upgrade(req.Build, files) // returns only if it failed
+		err = s.upgrade(req.Build, req.Surroundings, files) // returns only if it failed
 	default:
 		err = fmt.Errorf("unknown request %q", req.Op)
 	}

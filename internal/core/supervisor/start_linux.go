@@ -136,6 +136,9 @@ func (s *server) plan(p *process, st *task.State) error {
 		st.Mark = newMark(st.ID)
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
+	if !st.Command.OwnMounts() { // or the launcher makes another
+		st.Mounts = &s.mounts
+	}
 	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
 	return nil
 }
@@ -301,7 +304,7 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 		cmd.Dir = req.Exec.Dir
 	}
 	spec := launch.Spec{Session: true, TTY: req.Exec.TTY}
-	if cmd.OwnMounts() {
+	if cmd.OwnMounts() || st.Mounts != nil && *st.Mounts != s.mounts {
 		ns, err := s.mountsOf(p.task, st.Mounts)
 		if err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -86,7 +88,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	if dir != nil {
 		defer dir.Close()
 	}
-	o := options{Dir: c.cfg.Store.Dir, Build: buildID(), Idle: c.cfg.Idle, Leaf: leaf}
+	o := options{Dir: c.cfg.Store.Dir, Build: buildID(), Idle: c.cfg.Idle, Leaf: leaf, Surroundings: clientSurroundings()}
 	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", binary.Fd()))
 	cmd.Args = o.arguments()
 	if cmd.Env, err = o.environment(); err != nil {
@@ -99,7 +101,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	if dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
-	err = cmd.Start()
+	err = startWithDefaultScheduling(cmd)
 	w.Close()
 	if err != nil {
 		_ = leaf.Remove()
@@ -137,6 +139,18 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = cmd.Process.Kill()
 		return fmt.Errorf("%w (%w); see %s", errDiedStarting, err, c.cfg.Store.Log())
 	}
+}
+
+// startWithDefaultScheduling starts a process that has nothing of an agent under nice, chrt and the like. With a
+// real-time policy no cgroup of v1 would take it.
+func startWithDefaultScheduling(cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		launch.DefaultScheduling()
+		started <- cmd.Start()
+	}()
+	return <-started
 }
 
 // openLog makes the store's directory, and in it the file that the supervisor's

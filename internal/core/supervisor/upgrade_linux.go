@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -16,10 +17,14 @@ import (
 
 // upgrade replaces this process's program in place (execve(2)): same pid, so the
 // tasks stay its children; the listener and the lock are kept. Everything else is
-// read from disk by the new program, just as after a crash.
-func (s *server) upgrade(build string, files []*os.File) error {
-	if len(files) != 1 {
+// read from disk by the new program, just as after a crash. With surroundings, of which
+// files has the namespaces behind the binary, the new program has those.
+func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
+	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
+	}
+	if with != nil && with.Fixed != s.surroundings.Fixed {
+		return fmt.Errorf("%w: %s", errUnfit, with.differences(s.surroundings))
 	}
 	if !s.lockLaunches(2 * time.Second) {
 		return errors.New("a task is being started or adopted: upgrade later")
@@ -34,9 +39,12 @@ func (s *server) upgrade(build string, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	binary := int(files[0].Fd())
-	o := options{Dir: s.store.Dir, Build: build, Idle: s.idle, Leaf: s.leaf, Listener: int(l.Fd()),
-		Lock: int(s.lock.Fd())}
+	defer l.Close()
+	o := options{Dir: s.store.Dir, Build: build, Idle: s.idle, Leaf: s.leaf, Surroundings: s.surroundings,
+		Listener: int(l.Fd()), Lock: int(s.lock.Fd())}
+	if with != nil {
+		o.Surroundings = with
+	}
 	env, err := o.environment()
 	if err != nil {
 		return err
@@ -47,12 +55,32 @@ func (s *server) upgrade(build string, files []*os.File) error {
 	for _, fd := range keep {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
 	}
-	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", binary), o.arguments(), env)
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine, and with what it took over
+		if with != nil {
+			if err := with.take(files[1:]); err != nil {
+				failed <- err
+				return
+			}
+		}
+		err := unix.Exec(fmt.Sprintf("/proc/self/fd/%d", files[0].Fd()), o.arguments(), env)
+		failed <- fmt.Errorf("failed to execute the new supervisor: %w", err)
+	}()
+	err = <-failed
 	for _, fd := range keep {
 		unix.CloseOnExec(fd)
 	}
-	l.Close()
-	return fmt.Errorf("failed to execute the new supervisor: %w", err)
+	raiseNoFile()
+	return err
+}
+
+// raiseNoFile raises the soft limit of open files, as Go does at the start of each program.
+func raiseNoFile() {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: l.Max, Max: l.Max})
+	}
 }
 
 func (s *server) anyUnsaved() bool {

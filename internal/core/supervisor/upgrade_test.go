@@ -89,7 +89,7 @@ func (h *host) tryOld() *exec.Cmd {
 // old is a client that leaves the supervisor as it is.
 func (h *host) old() *Client {
 	c := h.client()
-	c.upgraded = true
+	c.settled = true
 	return c
 }
 

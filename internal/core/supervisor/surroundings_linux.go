@@ -1,0 +1,207 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/launch"
+)
+
+// surroundings are what a process gets from its parent (fork(2), execve(2)): a plugin from its agent, and a task from
+// its supervisor. A supervisor outlives the agent that started it, so it takes over those of a later agent before it
+// starts a task for that one. What a task has whatever its agent has is set by package launch.
+//
+// Two values are equal (==) if there is nothing to take over.
+type surroundings struct {
+	Namespaces [len(enterable)]uint64 `json:"namespaces"` // inodes, in the order of enterable
+	Limits     [16][2]uint64          `json:"limits"`     // soft and hard, by resource of setrlimit(2)
+	Bounding   uint64                 `json:"bounding"`   // capability bounding set, capabilities(7)
+
+	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
+
+	// Fixed are those that no running process can take over, one a line.
+	Fixed string `json:"fixed"`
+}
+
+// enterable are the namespaces that setns(2) enters, by their names in /proc/self/ns.
+var enterable = [...]string{"mnt", "net", "ipc", "uts", "cgroup"}
+
+// errUnfit is the error for surroundings that a supervisor can't take over.
+var errUnfit = errors.New("supervisor can't take over the surroundings of this agent")
+
+// ownSurroundings reads those of this process. Its soft limit of open files may be what Go has raised it to.
+func ownSurroundings() (*surroundings, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	s := &surroundings{}
+	var fixed []string
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "CapBnd":
+			s.Bounding, err = strconv.ParseUint(value, 16, 64)
+		case "NoNewPrivs":
+			s.NoNewPrivileges = value == "1"
+		case "Groups", "Seccomp", "Seccomp_filters":
+			fixed = append(fixed, name+" "+value)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to read %s of /proc/self/status: %w", name, err)
+		}
+	}
+	for resource := range s.Limits {
+		var l unix.Rlimit
+		if err := unix.Getrlimit(resource, &l); err != nil {
+			return nil, fmt.Errorf("failed to read limit %d: %w", resource, err)
+		}
+		s.Limits[resource] = [2]uint64{l.Cur, l.Max}
+	}
+	for i, name := range enterable {
+		s.Namespaces[i] = namespaceInode(name)
+	}
+	for _, name := range []string{"user", "pid"} {
+		fixed = append(fixed, fmt.Sprintf("namespace %s %d", name, namespaceInode(name)))
+	}
+	bits, _ := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	label, _ := os.ReadFile("/proc/self/attr/current") // of SELinux or AppArmor; an error without either
+	fixed = append(fixed, fmt.Sprintf("securebits %#x", bits), "label "+string(bytes.TrimRight(label, "\n\x00")))
+	s.Fixed = strings.Join(fixed, "\n")
+	return s, nil
+}
+
+// namespaceInode is 0 for a namespace that the kernel does not have.
+func namespaceInode(name string) uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/"+name, &st) != nil {
+		return 0
+	}
+	return st.Ino
+}
+
+// openNamespaces opens the enterable namespaces of this process; the caller closes them.
+func openNamespaces() (files []*os.File, err error) {
+	for _, name := range enterable {
+		f, err := os.Open("/proc/self/ns/" + name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// id names the surroundings in few bytes.
+func (s *surroundings) id() string {
+	b, _ := json.Marshal(s) // of numbers and strings
+	sum := fnv.New64a()
+	sum.Write(b)
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// differences are what differs from others, for a sentence.
+func (s *surroundings) differences(other *surroundings) string {
+	var list []string
+	add := func(differs bool, what string) {
+		if differs {
+			list = append(list, what)
+		}
+	}
+	for i, name := range enterable {
+		add(s.Namespaces[i] != other.Namespaces[i], "namespace "+name)
+	}
+	add(s.Limits != other.Limits, "resource limits")
+	add(s.Bounding != other.Bounding, "capability bounding set")
+	add(s.NoNewPrivileges != other.NoNewPrivileges, "no_new_privs")
+	its := strings.Split(other.Fixed, "\n")
+	for i, line := range strings.Split(s.Fixed, "\n") {
+		name := line[:max(0, strings.LastIndexByte(line, ' '))]
+		add(i >= len(its) || line != its[i], name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// take gives the surroundings to the calling thread, and the limits to the whole process. A program that the thread
+// executes keeps them; the thread is of no other use afterwards, also after an error. namespaces are descriptors of the
+// enterable ones. The error is errUnfit where another process has to be started by who has the surroundings.
+func (s *surroundings) take(namespaces []*os.File) error {
+	has, err := ownSurroundings()
+	if err != nil {
+		return err
+	}
+	if s.Bounding&^has.Bounding != 0 || has.NoNewPrivileges && !s.NoNewPrivileges {
+		return fmt.Errorf("%w: %s", errUnfit, s.differences(has))
+	}
+	launch.DefaultScheduling()
+	if err := enter(namespaces); err != nil {
+		return fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	for capability := range 64 {
+		if has.Bounding&^s.Bounding&(1<<capability) == 0 {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(capability), 0, 0, 0); err != nil {
+			return fmt.Errorf("%w: capability bounding set: %w", errUnfit, err)
+		}
+	}
+	if s.NoNewPrivileges {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("%w: no_new_privs: %w", errUnfit, err)
+		}
+	}
+	for resource, l := range s.Limits { // last: a small one may keep this program from going on
+		// that of open files in any case: Go restores the one that it was started with
+		if l == has.Limits[resource] && resource != unix.RLIMIT_NOFILE {
+			continue
+		}
+		if err := unix.Prlimit(0, resource, &unix.Rlimit{Cur: l[0], Max: l[1]}, nil); err != nil {
+			return fmt.Errorf("%w: limit %d: %w", errUnfit, resource, err)
+		}
+	}
+	return nil
+}
+
+// enter moves the calling thread into the namespaces that it is not in.
+func enter(namespaces []*os.File) error {
+	// setns refuses a mount namespace to a thread that shares its working directory
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("failed to unshare the working directory: %w", err)
+	}
+	kinds := map[int]string{
+		unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWNET: "net", unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWUTS: "uts",
+		unix.CLONE_NEWCGROUP: "cgroup",
+	}
+	for _, f := range namespaces {
+		kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
+		if err != nil {
+			return fmt.Errorf("failed to identify a namespace: %w", err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return fmt.Errorf("failed to identify a namespace: %w", err)
+		}
+		if kinds[kind] != "" && st.Ino == namespaceInode(kinds[kind]) {
+			continue
+		}
+		if err := unix.Setns(int(f.Fd()), kind); err != nil {
+			return fmt.Errorf("failed to enter namespace %s: %w", kinds[kind], err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// under is a plugin that a command starts, as a unit's settings would.
+func under(command string) func(*plugin) {
+	return func(p *plugin) {
+		exe, err := os.Executable()
+		must.NoError(p.h.t, err)
+		p.cmd.Path, p.cmd.Args = "/bin/sh", []string{"sh", "-c", command + ` "$0"`, exe}
+	}
+}
+
+// mounts is a mount namespace in which the directory is another.
+func mounts(dir, at string) string {
+	return fmt.Sprintf(`unshare -m --propagation slave sh -c 'mount --bind %s %s && exec "$0"'`, dir, at)
+}
+
+// TestSurroundings_AreTakenOver: a plugin meets the supervisor of an earlier one with other surroundings, and a task of
+// that one runs.
+func TestSurroundings_AreTakenOver(t *testing.T) {
+	testsupport.NeedRoot(t)
+	dir := t.TempDir()
+	must.NoError(t, os.Chmod(dir, 0o755))
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"view", "one", "two"} {
+		must.NoError(t, os.Mkdir(at(name), 0o755))
+		must.NoError(t, os.WriteFile(at(name+"/name"), []byte(name+"\n"), 0o644))
+	}
+	raises := has(t, unix.CAP_SYS_RESOURCE)
+	hostname := func(name string) string {
+		return fmt.Sprintf(`unshare -u sh -c 'echo %s >/proc/sys/kernel/hostname && exec "$0"'`, name)
+	}
+	const limits = "ulimit -Sn; ulimit -Hn"
+	const bounding, privileges = "grep CapBnd /proc/self/status", "grep NoNewPrivs /proc/self/status"
+	cat := "cat " + at("view/name")
+	one, two := mounts(at("one"), at("view")), mounts(at("two"), at("view"))
+	const few, fewSet = "setpriv --bounding-set=-all,+sys_admin,+sys_chroot,+setpcap", "CapBnd:\t0000000000240100\n"
+	const none, set = "NoNewPrivs:\t0\n", "NoNewPrivs:\t1\n"
+	limited := func(soft, hard int) (command, printed string) {
+		return fmt.Sprintf("prlimit -n%d:%d", soft, hard), fmt.Sprintf("%d\n%d\n", soft, hard)
+	}
+	limits1, printed1 := limited(300, 1000)
+	limits2, printed2 := limited(300, 2000)
+	limits3, printed3 := limited(400, 2000)
+	name := "cat /proc/sys/kernel/hostname"
+	for name, row := range map[string]struct {
+		first, second string // commands that start the plugins
+		script        string
+		one, two      string // what it prints, empty for whatever the test has
+		stays         bool   // the supervisor's process
+	}{
+		"mount namespace":             {one, two, cat, "one\n", "two\n", true},
+		"mount namespace of the host": {one, "", cat, "one\n", "view\n", true},
+		"host name":                   {hostname("one"), hostname("two"), name, "one\n", "two\n", true},
+		"soft limit":                  {limits2, limits3, limits, printed2, printed3, true},
+		"lower hard limit":            {limits2, limits1, limits, printed2, printed1, true},
+		"higher hard limit":           {limits1, limits2, limits, printed1, printed2, raises},
+		"fewer capabilities":          {"", few, bounding, "", fewSet, true},
+		"more capabilities":           {few, "", bounding, fewSet, "", false},
+		"no_new_privs":                {"", "setpriv --nnp", privileges, none, set, true},
+		"new privileges":              {"setpriv --nnp", "", privileges, set, none, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHolding(t, func(t *testing.T, cgroups bool) {
+				h := newHost(t, cgroups)
+				trigger := filepath.Join(h.dir, "go")
+				first := h.plugin(under(row.first))
+				old := first.launch(h.shell(row.script + "; " + waits(trigger, "exit 7")))
+				h.waitOutput(old, "first\n")
+				supervisor := h.supervisor()
+				first.kill()
+
+				second := h.plugin(under(row.second))
+				a := second.do(pluginOrder{Adopt: old})
+				must.Eq(t, "", a.Error)
+				must.True(t, a.Stat.Running)
+				now := second.launch(h.shell(row.script + "; echo first"))
+				h.waitOutput(now, "first\n")
+				test.StrHasPrefix(t, row.one, h.output(old, "stdout"))
+				test.StrHasPrefix(t, row.two, h.output(now, "stdout"))
+				test.NotEq(t, h.output(old, "stdout"), h.output(now, "stdout"))
+				test.Eq(t, row.stays, supervisor == h.supervisor(), test.Sprint("the supervisor's process is the same"))
+
+				must.NoError(t, os.WriteFile(trigger, nil, 0o600))
+				a = second.do(pluginOrder{Wait: old.ID})
+				must.NotNil(t, a.Exit, must.Sprint(a.Error))
+				test.Eq(t, task.Exit{Code: 7}, task.Exit{Code: a.Exit.Code, Signal: a.Exit.Signal, Lost: a.Exit.Lost})
+				test.StrHasSuffix(t, "last\n", h.output(old, "stdout"))
+				second.kill()
+				c := h.client()
+				h.destroy(c, old.ID)
+				h.destroy(c, now.ID)
+			})
+		})
+	}
+}
+
+// has reports whether this process has a capability.
+func has(t *testing.T, capability int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	must.NoError(t, unix.Capget(&header, &sets[0]))
+	return sets[capability/32].Effective&(1<<(capability%32)) != 0
+}
+
+// TestSurroundings_OfASessionAreThoseOfItsTask: each task keeps the mount namespace that it was started in, also for
+// a later supervisor.
+func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
+	testsupport.NeedRoot(t)
+	h := newHost(t, withCgroup)
+	view := filepath.Join(h.dir, "view")
+	var tasks []*task.State
+	names := []string{"one", "two", "three"}
+	for _, name := range append(names, "view") {
+		must.NoError(t, os.Mkdir(filepath.Join(h.dir, name), 0o755))
+		must.NoError(t, os.WriteFile(filepath.Join(h.dir, name, "name"), []byte(name), 0o644))
+	}
+	for _, name := range names {
+		p := h.plugin(under(mounts(filepath.Join(h.dir, name), view)))
+		tasks = append(tasks, p.launch(h.shell("echo first; exec sleep 1000")))
+		h.waitOutput(tasks[len(tasks)-1], "first\n")
+		p.kill()
+	}
+	c := h.client()
+	for _, st := range tasks {
+		_, err := c.Adopt(ctx(t), st)
+		must.NoError(t, err)
+	}
+	see := func(when string) {
+		t.Helper()
+		for i, st := range tasks {
+			ended, out := h.session(c, st.ID, "cat "+view+"/name")
+			b, err := io.ReadAll(out)
+			must.NoError(t, err)
+			test.Eq(t, names[i], string(b), test.Sprint(when))
+			<-ended
+		}
+	}
+	see("in the place of another supervisor")
+	h.kill(h.supervisor(), unix.SIGKILL)
+	h.isServed(c)
+	see("after the supervisor was killed")
+	for _, st := range tasks {
+		h.destroy(c, st.ID)
+	}
+}
+
+// TestSurroundings_Scheduling: a plugin's has no effect on its tasks.
+func TestSurroundings_Scheduling(t *testing.T) {
+	testsupport.NeedRoot(t)
+	const script = `nice; chrt -p $$ | sed 's/.*: //'; ionice -p $$ | cut -d: -f1; taskset -p $$ | sed 's/.*: //'
+		setarch --show; umask`
+	for name, command := range map[string]string{
+		"nothing":  "",
+		"nice":     "nice -n 5",
+		"taskset":  "taskset -c 0",
+		"ionice":   "ionice -c 3",
+		"batch":    "chrt -b 0",
+		"realtime": "chrt -r 10",
+		"setarch":  "setarch -R",
+		"umask":    "umask 077 && exec",
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachHolding(t, func(t *testing.T, cgroups bool) {
+				h := newHost(t, cgroups)
+				run := func(command string) string {
+					p := h.plugin(under(command))
+					st := p.launch(h.shell(script))
+					a := p.do(pluginOrder{Wait: st.ID})
+					must.NotNil(t, a.Exit, must.Sprint(a.Error))
+					out := h.output(st, "stdout") + h.output(st, "stderr")
+					p.kill()
+					h.destroy(h.client(), st.ID)
+					return out
+				}
+				got := run(command)
+				test.StrHasPrefix(t, "0\nSCHED_OTHER\n0\nnone\n", strings.ReplaceAll(got, "unknown", "none"))
+				again := run("") // by the same supervisor
+				test.Eq(t, again, got)
+			})
+		})
+	}
+}
