@@ -201,12 +201,27 @@ var self = sync.OnceValue(func() *account.Account {
 	return a
 })
 
+// ofUnit are the variables by which systemd and a service speak to each other (systemd.exec(5), sd_notify(3),
+// sd_listen_fds(3)): a task that had those of the agent would speak in its name, or take what is meant for it.
+var ofUnit = []string{
+	"CREDENTIALS_DIRECTORY", "FDSTORE", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
+	"LISTEN_PIDFDID", "LOG_NAMESPACE", "MAINPID", "MANAGERPID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
+	"NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
+}
+
 // environment is the task's as Nomad made it. Without file system isolation it contains
-// the agent's own variables. Those about the user are corrected.
+// the agent's own variables. Those of its unit are removed, and those about the user corrected,
+// unless the job has set them. A value that is the agent's, too, is taken for inherited: Nomad
+// does not tell the two apart.
 func environment(env map[string]string, who *account.Account) []string {
 	env = maps.Clone(env)
 	if env == nil {
 		env = map[string]string{}
+	}
+	for _, name := range ofUnit {
+		if value, set := env[name]; set && value == os.Getenv(name) {
+			delete(env, name)
+		}
 	}
 	if who != nil {
 		for name, value := range map[string]string{"USER": who.Name, "LOGNAME": who.Name, "HOME": who.Home} {
