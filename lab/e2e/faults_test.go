@@ -432,7 +432,7 @@ func (n *node) tellsExit() bool {
 		return false
 	}
 	i, _, err := n.Client().Nodes().Info(nodes[0].ID, nil)
-	return err == nil && i.Attributes["driver.exec-lite.pidfd_exit_info"] == "true"
+	return err == nil && i.Attributes["driver."+n.driver+".pidfd_exit_info"] == "true"
 }
 
 // quiet waits until no more output comes.

@@ -95,11 +95,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	binary := nomadBinary
 	if o.shell != "" {
 		binary = dir + ".nomad"
-		text := "#!/bin/sh\nset -e\nDIR=" + dir + "\nset -- " + nomadBinary + " \"$@\"\n" + o.shell + "\nexec \"$@\"\n"
-		syscall.ForkLock.RLock() // nobody could execute it while one just forked has it open
-		err := os.WriteFile(binary, []byte(text), 0o755)
-		syscall.ForkLock.RUnlock()
-		if err != nil {
+		if err := writeShell(binary, dir, o.shell); err != nil {
 			return nil, err
 		}
 	}
@@ -148,6 +144,20 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	return &node{Agent: a, driver: plugins[0].Driver(), dir: a.Info().Dir, state: o.state, bare: o.bare, builder: builder},
 		nil
+}
+
+// writeShell writes the program of an agent that is run from a shell, see nodeOptions.
+func writeShell(path, dir, shell string) error {
+	text := "#!/bin/sh\nset -e\nDIR=" + dir + "\nset -- " + nomadBinary + " \"$@\"\n" + shell + "\nexec \"$@\"\n"
+	syscall.ForkLock.RLock() // nobody could execute it while one just forked has it open
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}
+
+// reshell replaces the shell of nodeOptions from the agent's next start on. The node was started with one.
+func (n *node) reshell(t testing.TB, shell string) {
+	t.Helper()
+	must.NoError(t, writeShell(n.Info().Binary, n.dir, shell))
 }
 
 // end stops all jobs and says what is wrong with what is left then, and then what
