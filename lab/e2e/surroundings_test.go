@@ -331,7 +331,6 @@ func (n *node) facts(t *testing.T) map[string]string {
 type restart struct {
 	name string
 	stop func(t *testing.T, n *node)
-	long bool
 
 	// moved has the next agent's directory of allocations elsewhere, with those that exist mounted in it.
 	moved bool
@@ -340,19 +339,19 @@ type restart struct {
 var restarts = []restart{
 	{name: "agent stopped", stop: func(t *testing.T, n *node) { stop(t, n) }},
 	// Nomad would re-attach to the plugin of the agent before, which is in that one's namespace, if that lived on
-	{name: "agent killed", long: true, stop: func(t *testing.T, n *node) { kill(t, n) }},
-	{name: "agent and plugin killed", long: true, stop: func(t *testing.T, n *node) {
+	{name: "agent killed", stop: func(t *testing.T, n *node) { kill(t, n) }},
+	{name: "agent and plugin killed", stop: func(t *testing.T, n *node) {
 		n.process(t).pause(t) // it would start another plugin
 		n.plugin(t).end(t)
 		kill(t, n)
 	}},
-	{name: "agent, plugin and supervisor killed", long: true, stop: func(t *testing.T, n *node) {
+	{name: "agent, plugin and supervisor killed", stop: func(t *testing.T, n *node) {
 		n.process(t).pause(t)
 		n.plugin(t).end(t)
 		n.supervisor(t).end(t)
 		kill(t, n)
 	}},
-	{name: "agent stopped, allocations elsewhere", long: true, moved: true,
+	{name: "agent stopped, allocations elsewhere", moved: true,
 		stop: func(t *testing.T, n *node) { stop(t, n) }},
 }
 
@@ -516,9 +515,6 @@ exit 7`
 	for i, r := range restarts {
 		namespace := i + 1
 		t.Run(r.name, func(t *testing.T) {
-			if r.long {
-				testsupport.Long(t, "one more restart in another mount namespace")
-			}
 			r.stop(t, n)
 			allocations, more := host, ""
 			if r.moved {
