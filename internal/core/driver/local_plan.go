@@ -219,7 +219,8 @@ func environment(env map[string]string, who *account.Account) []string {
 		env = map[string]string{}
 	}
 	for _, name := range ofUnit {
-		if value, set := env[name]; set && value == os.Getenv(name) {
+		own, set := os.LookupEnv(name)
+		if set && env[name] == own {
 			delete(env, name)
 		}
 	}

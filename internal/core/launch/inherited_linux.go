@@ -4,6 +4,9 @@
 package launch
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,15 +42,19 @@ var allProcessors = func() (mask [8192 / 64]uint64) {
 // KEYCTL_JOIN_SESSION_KEYRING). A sandbox that refuses this refuses it to the program too.
 func ownKeyring() *Error {
 	_, e := call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
-	switch e {
-	case 0, unix.ENOSYS, unix.EPERM, unix.EACCES:
+	switch {
+	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case unix.EDQUOT: // of a user, who can read the keys of its own
-		if unix.Geteuid() != 0 {
-			return nil
-		}
+	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read those of its own
+		return nil
 	}
 	return failed("make a session keyring", e)
+}
+
+// isHostsRoot reports whether the process is root, and not of a user namespace alone.
+func isHostsRoot() bool {
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	return unix.Geteuid() == 0 && err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
 }
 
 // dropInheritable empties the inheritable set of capabilities, and with it the ambient one (capabilities(7)).

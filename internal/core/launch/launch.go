@@ -42,6 +42,10 @@ type Spec struct {
 	// root would enter a namespace in which every file belongs to the task.
 	MountNamespace int
 
+	// NoFile is the soft limit of open files, RLIMIT_NOFILE, up to the hard one. 0 is the one that the caller of Start was
+	// started with.
+	NoFile uint64
+
 	// Subreaper makes the process adopt the orphans below it (prctl(2),
 	// PR_SET_CHILD_SUBREAPER, which survives exec). For tasks that no cgroup holds.
 	Subreaper bool

@@ -59,6 +59,16 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 // sets it just ahead of execve; an execve that cannot succeed leaves it set.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
+// setNoFile sets the soft limit of open files. The one that Go has from the supervisor is lost to that after an execve
+// that has failed.
+func setNoFile(soft uint64) {
+	RestoreNoFile()
+	var now rlimit
+	if soft != 0 && prlimit(unix.RLIMIT_NOFILE, nil, &now) == 0 {
+		_ = prlimit(unix.RLIMIT_NOFILE, &rlimit{min(soft, now.hard), now.hard}, nil)
+	}
+}
+
 // raiseLimits raises hard limits while the launcher has the right to, and no more: under
 // the task's own ulimit -v or -u the launcher might fail before execve. lowerLimits, which
 // needs no right, does the rest.

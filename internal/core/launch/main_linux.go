@@ -81,7 +81,7 @@ func (l *launcher) run() *Error {
 	if err := setNice(c.Nice); err != nil {
 		return err
 	}
-	RestoreNoFile()
+	setNoFile(l.spec.NoFile)
 	if err := raiseLimits(c.Rlimits); err != nil {
 		return err
 	}

@@ -62,6 +62,8 @@ type Client struct {
 	mu       sync.Mutex
 	settled  bool   // the supervisor was seen to have this process's build and surroundings
 	other    *hello // of one that has refused them for now
+	moved    string // what was done to the last one, for the log
+	killed   int    // the pid of one that was killed since it can't take them over
 	holds    map[string]*hold
 	sessions map[string]chan *task.Exit // commands that run in tasks for as long as the connection lasts
 }

@@ -124,7 +124,7 @@ func (c *Client) lost() {
 		close(ended)
 		delete(c.sessions, id)
 	}
-	if running := c.running(); running > 0 && c.ctx.Err() == nil {
+	if running := c.running(); running > 0 && c.ctx.Err() == nil && c.moved == "" {
 		c.cfg.Log("supervisor is gone while %d tasks run: starting another", running)
 	}
 }
@@ -218,7 +218,6 @@ const dialTime = 30 * time.Second
 // dial reaches a supervisor, started or upgraded if need be.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	var last error
-	var moved string // what was done to the last one that was found
 	deadline := time.Now().Add(dialTime)
 	for try := 0; (try < 3 || time.Now().Before(deadline)) && ctx.Err() == nil && c.ctx.Err() == nil; try++ {
 		if try > 0 {
@@ -244,13 +243,11 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 			conn.Close()
 			continue
 		}
-		if moved != "" {
-			c.cfg.Log("%s; its tasks go on", moved)
-		}
+		c.reportMove()
 		if c.accepts(r.Hello) {
 			return conn, nil
 		}
-		if moved, last = c.move(ctx, conn, r.Hello); last != nil && r.Hello.Protocol == protocolVersion {
+		if last = c.move(ctx, conn, r.Hello); last != nil && r.Hello.Protocol == protocolVersion {
 			// good enough for the tasks that run, until the next time
 			c.refused(r.Hello, last)
 			return conn, nil

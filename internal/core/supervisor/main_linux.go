@@ -49,7 +49,7 @@ type options struct {
 	Idle  time.Duration `json:"idle"`  // how long it stays without task and client, ns
 	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup it was put in
 
-	// Surroundings are what it was started with, nil if who started it did not say.
+	// Surroundings are what it was started with, nil if a version before this field started it.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 
 	// of an upgrade in place: the descriptors that were kept over the exec

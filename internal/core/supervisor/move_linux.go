@@ -37,40 +37,89 @@ func (c *Client) accepts(h *hello) bool {
 }
 
 // move has a supervisor execute this client's binary, with this process's surroundings. Without an error the
-// supervisor has done so, or was killed: the connection is over, and what was done is returned for the log.
-func (c *Client) move(ctx context.Context, conn *connection, h *hello) (done string, err error) {
-	binary, err := openBinary()
-	if err != nil {
-		return "", err
-	}
-	files := []*os.File{binary}
-	defer func() { wire.CloseAll(files) }()
+// supervisor has done so, or was killed: the connection is over.
+func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	req := &request{Op: opUpgrade, Build: buildID()}
 	var changes []string
 	if h.Build != buildID() {
 		changes = append(changes, fmt.Sprintf("replaced the supervisor of another version (pid %d, build %s) by this "+
 			"plugin's (build %s)", h.PID, h.Build, buildID()))
 	}
-	if own := clientSurroundings(); own != nil && h.Surroundings != nil && *h.Surroundings != *own {
+	own := clientSurroundings()
+	if own != nil && h.Surroundings != nil && *h.Surroundings != *own {
 		changes = append(changes, fmt.Sprintf("supervisor %d took over what differs in this agent (%s)", h.PID,
 			h.Surroundings.differences(own)))
 		req.Surroundings = own
-		namespaces, err := openNamespaces()
-		files = append(files, namespaces...)
-		if err != nil {
-			return "", fmt.Errorf("failed to open the namespaces of this process: %w", err)
+	}
+	c.noteMove(strings.Join(changes, "; ")) // before the connection is lost
+	err := upgradeOver(ctx, conn, req)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errUnfit):
+		c.mu.Lock()
+		again := c.killed == h.PID
+		c.killed = h.PID
+		c.mu.Unlock()
+		if again {
+			c.noteMove("")
+			return fmt.Errorf("%w, and can't be killed by this process", errUnfit)
+		}
+		c.noteMove(fmt.Sprintf("replaced supervisor %d, which can't take over what differs in this agent (%s)", h.PID,
+			h.Surroundings.differences(own)))
+		c.replace(conn)
+		return nil
+	}
+	c.noteMove("")
+	return err
+}
+
+// upgradeOver sends an upgrade, and returns nil once the connection is lost by it.
+func upgradeOver(ctx context.Context, conn *connection, req *request) (err error) {
+	for _, open := range binaries {
+		var binary *os.File
+		if binary, err = open(); err != nil {
+			continue
+		}
+		files := []*os.File{binary}
+		if req.Surroundings != nil {
+			var namespaces []*os.File
+			namespaces, err = openNamespaces()
+			files = append(files, namespaces...)
+		}
+		if err == nil {
+			_, err = roundTrip(ctx, conn, req, files...)
+		}
+		wire.CloseAll(files)
+		if errors.Is(err, wire.ErrLost) {
+			return nil
+		}
+		if errors.Is(err, errUnfit) || ctx.Err() != nil {
+			return err
 		}
 	}
-	_, err = roundTrip(ctx, conn, req, files...)
-	switch {
-	case errors.Is(err, wire.ErrLost):
-		return strings.Join(changes, "; "), nil
-	case errors.Is(err, errUnfit):
-		c.replace(conn)
-		return fmt.Sprintf("replaced supervisor %d, which can't take over what differs in this agent (%s)", h.PID,
-			h.Surroundings.differences(clientSurroundings())), nil
+	return err
+}
+
+// binaries open the programs that can be the supervisor, best first. Where the kernel executes no memfd (the sysctl
+// vm.memfd_noexec is 1 or 2), this very program can.
+var binaries = []func() (*os.File, error){openBinary, func() (*os.File, error) { return openHigh("/proc/self/exe") }}
+
+func (c *Client) noteMove(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.moved = what
+}
+
+// reportMove logs what was done to the supervisor before the one that has answered.
+func (c *Client) reportMove() {
+	c.mu.Lock()
+	moved := c.moved
+	c.moved = ""
+	c.mu.Unlock()
+	if moved != "" {
+		c.cfg.Log("%s; its tasks go on", moved)
 	}
-	return "", err
 }
 
 // refused notes that a supervisor could not be moved now.
@@ -87,48 +136,53 @@ func (c *Client) refused(h *hello, why error) {
 
 // settleTime bounds how long a start waits for a supervisor that is not to be moved now: another start may be under
 // way, or the disk full.
-const settleTime = 30 * time.Second
+const settleTime = startTimeout + openTime + 20*time.Second
 
 // settle returns when what the supervisor starts gets the surroundings of this process.
 func (c *Client) settle(ctx context.Context) error {
-	for deadline := time.Now().Add(settleTime); ; time.Sleep(100 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		conn, err := c.wire.Connect(ctx)
-		if err != nil {
+		if err == nil {
+			c.mu.Lock()
+			settled, h := c.settled, c.other
+			c.mu.Unlock()
+			if settled {
+				return nil
+			}
+			err = c.move(ctx, conn, h)
+		} else if !errors.Is(err, wire.ErrLost) {
 			return err
 		}
-		c.mu.Lock()
-		settled, h := c.settled, c.other
-		c.mu.Unlock()
-		if settled {
-			return nil
+		if err == nil {
+			continue
 		}
-		_, err = c.move(ctx, conn, h)
-		if err != nil && time.Now().After(deadline) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
 			return fmt.Errorf("the supervisor does not take over this agent's namespaces and limits: %w", err)
 		}
 	}
 }
 
-// clientSurroundings are those of this process, with the soft limit of open files that it was started with; nil where
-// they can't be read.
+// clientSurroundings are those of this process; nil where they can't be read.
 var clientSurroundings = sync.OnceValue(func() *surroundings {
 	s, err := ownSurroundings()
 	if err != nil {
 		return nil
 	}
-	s.Limits[unix.RLIMIT_NOFILE][0] = softNoFile(s.Limits[unix.RLIMIT_NOFILE])
 	return s
 })
 
 // softNoFile is the soft limit of open files that this process was started with. Go raises its own and restores it in
-// each child, so a child tells it.
+// each child, so it is asked of a child.
 func softNoFile(own [2]uint64) uint64 {
 	soft, hard := own[0], own[1]
 	if soft != hard-1 { // what Go raises it to
 		return soft
 	}
-	openSelf := func() (*os.File, error) { return openHigh("/proc/self/exe") } // for a kernel that executes no memfd
-	for _, open := range []func() (*os.File, error){openBinary, openSelf} {
+	for _, open := range binaries {
 		binary, err := open()
 		if err != nil {
 			continue

@@ -175,6 +175,7 @@ func (s *server) follow(p *process, proc *launch.Process) error {
 func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec launch.Spec) (*launch.Process, error) {
 	spec.Command = *cmd
 	spec.TasksFiles = p.group.TasksFiles()
+	spec.NoFile = s.surroundings.Limits[unix.RLIMIT_NOFILE][0]
 	if p.group.Mode == cgroup.None {
 		spec.Subreaper = true
 		spec.Command.Rlimits = marked(cmd.Rlimits, p.mark)

@@ -46,7 +46,7 @@ func (c *Client) startSupervisor(ctx context.Context) error {
 		err = c.startBinary(ctx, binary)
 	}
 	if errors.Is(err, os.ErrPermission) && embedded != nil {
-		// a kernel that executes no memfd (vm.memfd_noexec=2): this very program can do it too
+		// a kernel that executes no memfd (vm.memfd_noexec of 1 or 2): this very program can do it too
 		self, serr := openHigh("/proc/self/exe")
 		if serr != nil {
 			return err
@@ -141,8 +141,8 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 }
 
-// startWithDefaultScheduling starts a process that has nothing of an agent under nice, chrt and the like. With a
-// real-time policy no cgroup of v1 would take it.
+// startWithDefaultScheduling starts a process that does not inherit what nice, chrt and the like did to the agent. With
+// a real-time policy no cgroup of v1 would take it.
 func startWithDefaultScheduling(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {

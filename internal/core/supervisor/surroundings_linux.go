@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +33,10 @@ type surroundings struct {
 
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
-	// Fixed are those that no running process can take over, one a line.
+	// Groups are the supplementary groups, as proc_pid_status(5) has them.
+	Groups string `json:"groups,omitempty"`
+
+	// Fixed are those that no running process can take over, "name: value" in each line.
 	Fixed string `json:"fixed"`
 }
 
@@ -41,26 +46,39 @@ var enterable = [...]string{"mnt", "net", "ipc", "uts", "cgroup"}
 // errUnfit is the error for surroundings that a supervisor can't take over.
 var errUnfit = errors.New("supervisor can't take over the surroundings of this agent")
 
-// ownSurroundings reads those of this process. Its soft limit of open files may be what Go has raised it to.
+// ownSurroundings are those of this process, with the soft limit of open files that it was started with.
 func ownSurroundings() (*surroundings, error) {
-	status, err := os.ReadFile("/proc/self/status")
+	s, err := readSurroundings()
+	if err != nil {
+		return nil, err
+	}
+	s.Limits[unix.RLIMIT_NOFILE][0] = softNoFile(s.Limits[unix.RLIMIT_NOFILE])
+	return s, nil
+}
+
+// readSurroundings reads those of the calling thread. The soft limit of open files may be what Go has raised it to.
+func readSurroundings() (*surroundings, error) {
+	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
 		return nil, err
 	}
 	s := &surroundings{}
 	var fixed []string
 	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
 		switch name {
 		case "CapBnd":
 			s.Bounding, err = strconv.ParseUint(value, 16, 64)
 		case "NoNewPrivs":
 			s.NoNewPrivileges = value == "1"
-		case "Groups", "Seccomp", "Seccomp_filters":
-			fixed = append(fixed, name+" "+value)
+		case "Groups":
+			s.Groups = value
+		case "Seccomp", "Seccomp_filters": // the mode, and how many filters there are
+			fixed = append(fixed, name+": "+value)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("failed to read %s of /proc/self/status: %w", name, err)
+			return nil, fmt.Errorf("failed to read %s of /proc/thread-self/status: %w", name, err)
 		}
 	}
 	for resource := range s.Limits {
@@ -73,12 +91,12 @@ func ownSurroundings() (*surroundings, error) {
 	for i, name := range enterable {
 		s.Namespaces[i] = namespaceInode(name)
 	}
-	for _, name := range []string{"user", "pid"} {
-		fixed = append(fixed, fmt.Sprintf("namespace %s %d", name, namespaceInode(name)))
+	for _, name := range []string{"user", "pid", "time"} {
+		fixed = append(fixed, fmt.Sprintf("namespace %s: %d", name, namespaceInode(name)))
 	}
 	bits, _ := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
-	label, _ := os.ReadFile("/proc/self/attr/current") // of SELinux or AppArmor; an error without either
-	fixed = append(fixed, fmt.Sprintf("securebits %#x", bits), "label "+string(bytes.TrimRight(label, "\n\x00")))
+	label, _ := os.ReadFile("/proc/thread-self/attr/current") // of SELinux or AppArmor; an error without either
+	fixed = append(fixed, fmt.Sprintf("securebits: %#x", bits), "label: "+string(bytes.TrimRight(label, "\n\x00")))
 	s.Fixed = strings.Join(fixed, "\n")
 	return s, nil
 }
@@ -86,7 +104,7 @@ func ownSurroundings() (*surroundings, error) {
 // namespaceInode is 0 for a namespace that the kernel does not have.
 func namespaceInode(name string) uint64 {
 	var st unix.Stat_t
-	if unix.Stat("/proc/self/ns/"+name, &st) != nil {
+	if unix.Stat("/proc/thread-self/ns/"+name, &st) != nil {
 		return 0
 	}
 	return st.Ino
@@ -129,19 +147,20 @@ func (s *surroundings) differences(other *surroundings) string {
 	add(s.Limits != other.Limits, "resource limits")
 	add(s.Bounding != other.Bounding, "capability bounding set")
 	add(s.NoNewPrivileges != other.NoNewPrivileges, "no_new_privs")
+	add(s.Groups != other.Groups, "groups")
 	its := strings.Split(other.Fixed, "\n")
-	for i, line := range strings.Split(s.Fixed, "\n") {
-		name := line[:max(0, strings.LastIndexByte(line, ' '))]
-		add(i >= len(its) || line != its[i], name)
+	for _, line := range strings.Split(s.Fixed, "\n") {
+		name, _, _ := strings.Cut(line, ":")
+		add(!slices.Contains(its, line), name)
 	}
 	return strings.Join(list, ", ")
 }
 
 // take gives the surroundings to the calling thread, and the limits to the whole process. A program that the thread
 // executes keeps them; the thread is of no other use afterwards, also after an error. namespaces are descriptors of the
-// enterable ones. The error is errUnfit where another process has to be started by who has the surroundings.
+// enterable ones. The error is errUnfit where only a process with these surroundings can start one that has them.
 func (s *surroundings) take(namespaces []*os.File) error {
-	has, err := ownSurroundings()
+	has, err := readSurroundings()
 	if err != nil {
 		return err
 	}
@@ -151,6 +170,11 @@ func (s *surroundings) take(namespaces []*os.File) error {
 	launch.DefaultScheduling()
 	if err := enter(namespaces); err != nil {
 		return fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	if s.Groups != has.Groups {
+		if err := s.setGroups(); err != nil {
+			return fmt.Errorf("%w: groups: %w", errUnfit, err)
+		}
 	}
 	for capability := range 64 {
 		if has.Bounding&^s.Bounding&(1<<capability) == 0 {
@@ -177,12 +201,26 @@ func (s *surroundings) take(namespaces []*os.File) error {
 	return nil
 }
 
+// setGroups sets the supplementary groups of the calling thread alone, which [unix.Setgroups] does for all.
+func (s *surroundings) setGroups() error {
+	var groups []uint32
+	for _, field := range strings.Fields(s.Groups) {
+		gid, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return err
+		}
+		groups = append(groups, uint32(gid))
+	}
+	list := unsafe.Pointer(unsafe.SliceData(groups))
+	_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(list), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
 // enter moves the calling thread into the namespaces that it is not in.
 func enter(namespaces []*os.File) error {
-	// setns refuses a mount namespace to a thread that shares its working directory
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("failed to unshare the working directory: %w", err)
-	}
 	kinds := map[int]string{
 		unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWNET: "net", unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWUTS: "uts",
 		unix.CLONE_NEWCGROUP: "cgroup",
@@ -198,6 +236,11 @@ func enter(namespaces []*os.File) error {
 		}
 		if kinds[kind] != "" && st.Ino == namespaceInode(kinds[kind]) {
 			continue
+		}
+		if kind == unix.CLONE_NEWNS { // setns refuses it to a thread that shares its working directory
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("failed to unshare the working directory: %w", err)
+			}
 		}
 		if err := unix.Setns(int(f.Fd()), kind); err != nil {
 			return fmt.Errorf("failed to enter namespace %s: %w", kinds[kind], err)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
 // under is a plugin that a command starts, as a unit's settings would.
@@ -167,35 +167,94 @@ func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
 func TestSurroundings_Scheduling(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const script = `nice; chrt -p $$ | sed 's/.*: //'; ionice -p $$ | cut -d: -f1; taskset -p $$ | sed 's/.*: //'
-		setarch --show; umask`
-	for name, command := range map[string]string{
-		"nothing":  "",
-		"nice":     "nice -n 5",
-		"taskset":  "taskset -c 0",
-		"ionice":   "ionice -c 3",
-		"batch":    "chrt -b 0",
-		"realtime": "chrt -r 10",
-		"setarch":  "setarch -R",
-		"umask":    "umask 077 && exec",
-	} {
-		t.Run(name, func(t *testing.T) {
-			eachHolding(t, func(t *testing.T, cgroups bool) {
-				h := newHost(t, cgroups)
-				run := func(command string) string {
-					p := h.plugin(under(command))
-					st := p.launch(h.shell(script))
-					a := p.do(pluginOrder{Wait: st.ID})
-					must.NotNil(t, a.Exit, must.Sprint(a.Error))
-					out := h.output(st, "stdout") + h.output(st, "stderr")
-					p.kill()
-					h.destroy(h.client(), st.ID)
-					return out
-				}
-				got := run(command)
-				test.StrHasPrefix(t, "0\nSCHED_OTHER\n0\nnone\n", strings.ReplaceAll(got, "unknown", "none"))
-				again := run("") // by the same supervisor
-				test.Eq(t, again, got)
-			})
-		})
+		cat /proc/$$/personality; umask`
+	// what a task of a plugin under a command prints, and one of an ordinary plugin that comes next
+	run := func(t *testing.T, cgroups bool, command string) (got, next string) {
+		h := newHost(t, cgroups)
+		for _, c := range []string{command, ""} {
+			p := h.plugin(under(c))
+			st := p.launch(h.shell(script))
+			a := p.do(pluginOrder{Wait: st.ID})
+			must.NotNil(t, a.Exit, must.Sprint(a.Error))
+			must.Eq(t, "", h.output(st, "stderr"))
+			got, next = next, h.output(st, "stdout")
+			p.kill()
+			h.destroy(h.client(), st.ID)
+		}
+		return got, next
 	}
+	eachHolding(t, func(t *testing.T, cgroups bool) {
+		want, _ := run(t, cgroups, "")
+		test.StrHasPrefix(t, "0\nSCHED_OTHER\n0\n", want)
+		for name, command := range map[string]string{
+			"nice":     "nice -n 5",
+			"taskset":  "taskset -c 0",
+			"ionice":   "ionice -c 3",
+			"batch":    "chrt -b 0",
+			"realtime": "chrt -r 10",
+			"setarch":  "setarch -R",
+			"umask":    "umask 077 && exec",
+		} {
+			got, next := run(t, cgroups, command)
+			test.Eq(t, want, got, test.Sprint(name))
+			test.Eq(t, want, next, test.Sprint("after ", name))
+		}
+	})
+}
+
+// TestSurroundings_OfASupervisorThatCanNotBeEnded: the tasks are served as they are, and nothing is repeated for ever.
+func TestSurroundings_OfASupervisorThatCanNotBeEnded(t *testing.T) {
+	testsupport.NeedRoot(t)
+	h := newHost(t, withCgroup)
+	first := h.plugin()
+	old := first.launch(h.shell("echo first; exec sleep 1000"))
+	supervisor := h.supervisor()
+	first.kill()
+	second := h.plugin(under("unshare -pf --kill-child --mount-proc"))
+	a := second.do(pluginOrder{Adopt: old})
+	must.Eq(t, "", a.Error)
+	test.True(t, a.Stat.Running)
+	test.Eq(t, supervisor, h.supervisor())
+	second.kill()
+	h.destroy(h.client(), old.ID)
+}
+
+// TestSurroundings_AreTakenOverWithAnotherBinary: a kernel may refuse to execute the first one.
+func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
+	testsupport.NeedRoot(t)
+	h := newHost(t, withCgroup)
+	first := h.plugin(under("unshare -m --propagation slave"))
+	old := first.launch(h.shell("echo first; exec sleep 1000"))
+	supervisor := h.supervisor()
+	first.kill()
+	good := binaries
+	t.Cleanup(func() { binaries = good })
+	binaries = append([]func() (*os.File, error){func() (*os.File, error) { return openHigh("/etc/passwd") }}, good...)
+	c := h.client()
+	_, err := c.Adopt(ctx(t), old)
+	must.NoError(t, err)
+	test.Eq(t, supervisor, h.supervisor())
+	test.NoError(t, c.settle(ctx(t)))
+	h.destroy(c, old.ID)
+}
+
+// TestUpgrade_ThatFailsChangesNoLimit of the tasks to come.
+func TestUpgrade_ThatFailsChangesNoLimit(t *testing.T) {
+	h := newHost(t, withoutCgroup)
+	p := h.plugin(under("prlimit -n300:2000"))
+	before := p.launch(h.shell("ulimit -Sn; echo first; exec sleep 1000"))
+	h.waitOutput(before, "first\n")
+	w, err := dialOwn(h.store)
+	must.NoError(t, err)
+	c := &conversation{t: t, wire: w, dir: h.dir}
+	c.say(mustJSON(t, wire.Message[request]{Seq: 1, FDs: 1, Body: request{Op: opUpgrade, Build: "another"}}), 0,
+		files(t, opUpgrade)...)
+	w.Shut()
+	after := p.launch(h.shell("ulimit -Sn; echo first"))
+	h.waitOutput(after, "first\n")
+	test.Eq(t, h.output(before, "stdout"), h.output(after, "stdout"))
+	p.kill()
+	last := h.client()
+	h.destroy(last, before.ID)
+	h.destroy(last, after.ID)
 }

@@ -23,15 +23,15 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
 	}
-	if with != nil && with.Fixed != s.surroundings.Fixed {
-		return fmt.Errorf("%w: %s", errUnfit, with.differences(s.surroundings))
-	}
 	if !s.lockLaunches(2 * time.Second) {
 		return errors.New("a task is being started or adopted: upgrade later")
 	}
 	defer s.launches.Unlock()
 	if s.anyUnsaved() {
 		return errors.New("an exit is not on disk yet: upgrade later")
+	}
+	if with != nil && with.Fixed != s.surroundings.Fixed { // after the others: the client kills this process then
+		return fmt.Errorf("%w: %s", errUnfit, with.differences(s.surroundings))
 	}
 	s.endSessions(2 * time.Second)
 
@@ -75,7 +75,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	return err
 }
 
-// raiseNoFile raises the soft limit of open files, as Go does at the start of each program.
+// raiseNoFile raises the soft limit of open files, which a failed execve has set to what it was at the start.
 func raiseNoFile() {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
