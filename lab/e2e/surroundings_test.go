@@ -247,7 +247,7 @@ func (n *node) surround(t *testing.T, rows []surrounding) {
 			delete(got, "session")
 		}
 		same(t, where, c.want, got)
-		out, err := c.alloc.try(t, "/bin/sh", "-c", c.script+"\necho printed=all")
+		out, err := c.alloc.inside(t, c.script+"\necho printed=all")
 		test.NoError(t, err, test.Sprint(where))
 		if c.driver == "raw_exec" {
 			maps.Copy(c.want, lines(c.rawSession))
@@ -296,6 +296,19 @@ func (a *alloc) printed(t *testing.T) (out string) {
 		return fmt.Errorf("%s has printed %q: %v: %s", a.job, out, err, a.story())
 	})
 	return out
+}
+
+// inside runs a script by `alloc exec`, once Nomad knows that the task runs: one of raw_exec may print earlier.
+func (a *alloc) inside(t *testing.T, script string) (out string, err error) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		out, err = a.try(t, "/bin/sh", "-c", script)
+		if err != nil && strings.Contains(err.Error(), "not started yet") {
+			return err
+		}
+		return nil
+	})
+	return out, err
 }
 
 // facts are what the agent has, by the names in /proc/<pid>/status and by $nofile, and what a process has by default.
@@ -492,7 +505,7 @@ exit 7`
 				test.False(t, testsupport.Exists(filepath.Join(allocations, r.id, "main", "secrets", r.id)),
 					test.Sprintf("%s: what it has written to secrets/ is on the disk", where))
 			}
-			out, err := r.try(t, "/bin/sh", "-c", look)
+			out, err := r.inside(t, look)
 			test.NoError(t, err, test.Sprint(where))
 			same(t, where+", alloc exec", want, lines(out))
 			if r.namespace != namespace {
