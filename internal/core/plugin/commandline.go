@@ -121,22 +121,22 @@ func (p Plugin) installer() install.Plugin {
 	}
 }
 
+// pluginDir is the directory that help names. It is never the one of this file, which may be a user's downloads: the
+// agent runs as root what it finds there.
+const pluginDir = "/opt/nomad/plugins"
+
 func (p Plugin) help(binary string, w io.Writer) {
-	dir := "/opt/nomad/plugins"
-	if exe, err := os.Executable(); err == nil {
-		dir = filepath.Dir(exe)
-	}
 	fmt.Fprintf(w, `%s %s: %s
 
 This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. "install"
-puts it where the agent of this machine loads plugins from. By hand: put it into a
-directory that holds plugins only, add this to the agent's configuration, and
-restart the agent:
+copies it to where the agent of this machine loads plugins from. By hand: copy it to
+a directory that holds plugins only and that only root can change, add this to the
+agent's configuration, and restart the agent:
 
 plugin_dir = %q
 
 %s
-`, binary, Version(), p.Summary, dir, p.AgentConfig(binary))
+`, binary, Version(), p.Summary, pluginDir, p.AgentConfig(binary))
 	if p.Device != nil {
 		fmt.Fprint(w, "Then \"nomad node status -self -verbose\" lists its devices as <vendor>/<type>/<name>, and a "+
 			"task\ngets one by its type:\n\nresources {\n  device \"TYPE\" {}\n}\n")

@@ -386,7 +386,7 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		want   []string
 	}{
 		"without arguments it says what it is": {"driver", nil, 0, []string{
-			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"" + filepath.Dir(exe),
+			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"/opt/nomad/plugins\"\n",
 			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  " +
 				"}\n}", `driver = "stub"`, "list       list what there is",
 			"install    install this file"}},
