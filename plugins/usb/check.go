@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -27,9 +28,13 @@ var checkCommand = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",
 	Run: func(_ context.Context, args []string) error {
-		if len(args) != 1 || strings.HasPrefix(args[0], "-") {
-			return errors.New("usage: check CONFIG, where CONFIG is a file or directory of an agent's configuration, or a " +
-				"file with what is in config { … } alone")
+		args, err := plugin.Usage{
+			Binary: pluginName, Command: "check", Arguments: "CONFIG", Least: 1, Most: 1,
+			About: "Checks a configuration, and shows which devices each block selects. CONFIG is a file or\n" +
+				"directory of an agent's configuration, or a file with the content of config { … } alone.",
+		}.Parse(flag.NewFlagSet("check", flag.ContinueOnError), args, os.Stdout)
+		if err != nil {
+			return err
 		}
 		return check(os.Stdout, args[0])
 	},

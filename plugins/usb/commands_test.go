@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -295,6 +296,9 @@ func TestCommands_AreComplete(t *testing.T) {
 	}
 	for _, name := range []string{"list", "check", "stats", "simulate"} {
 		test.True(t, names[name], test.Sprintf("no command %s", name))
+	}
+	for _, c := range usb.Commands {
+		test.ErrorIs(t, c.Run(t.Context(), []string{"-h"}), flag.ErrHelp, test.Sprintf("%s -h", c.Name))
 	}
 	for _, args := range [][]string{nil, {"a", "b"}, {"-x"}} {
 		test.ErrorContains(t, checkCommand.Run(t.Context(), args), "usage", test.Sprintf("check %v", args))

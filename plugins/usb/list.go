@@ -29,8 +29,12 @@ var listCommand = plugin.Command{
 	Run: func(_ context.Context, args []string) error {
 		flags := flag.NewFlagSet("list", flag.ContinueOnError)
 		root := flags.String("root", "/", "the directory with sys and dev, of a simulation")
-		if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-			return fmt.Errorf("usage: list [-root DIR]")
+		_, err := plugin.Usage{
+			Binary: pluginName, Command: "list", Arguments: "[-root DIR]",
+			About: "Shows the devices that are plugged in, with a block for each to copy.",
+		}.Parse(flags, args, os.Stdout)
+		if err != nil {
+			return err
 		}
 		return list(os.Stdout, *root)
 	},

@@ -5,7 +5,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -24,14 +24,17 @@ var statsCommand = plugin.Command{
 	Name: "stats",
 	Help: "print statistics of what is plugged in, for Prometheus",
 	Run: func(_ context.Context, args []string) error {
-		if len(args) > 1 || len(args) == 1 && strings.HasPrefix(args[0], "-") {
-			return errors.New("usage: stats [CONFIG], where CONFIG is a configuration as for check: " +
-				"its devices alone, with their types")
+		args, err := plugin.Usage{
+			Binary: pluginName, Command: "stats", Arguments: "[CONFIG]", Most: 1,
+			About: "Prints statistics of the devices that are plugged in, in Prometheus's text format. With CONFIG,\n" +
+				"as for check, it prints those that the configuration publishes, with their types.",
+		}.Parse(flag.NewFlagSet("stats", flag.ContinueOnError), args, os.Stdout)
+		if err != nil {
+			return err
 		}
 		config := schema.Of[Config]().Default()
 		config.MatchAll = true
 		if len(args) == 1 {
-			var err error
 			if config, err = loadConfig(args[0]); err != nil {
 				return err
 			}

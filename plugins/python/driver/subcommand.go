@@ -6,8 +6,10 @@ package driver
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 
@@ -29,9 +31,13 @@ func constraintCommand() plugin.Command {
 
 // constraint prints the block for all arguments together: files, and specifiers such as ">=3.11".
 func constraint(w io.Writer, args []string) error {
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return errors.New("usage: constraint FILE|VERSIONS…, where FILE is a script, pyproject.toml, pylock.toml or " +
-			"uv.lock, and VERSIONS such as \">=3.11,<3.14\"")
+	args, err := plugin.Usage{
+		Binary: "nomad-driver-python", Command: "constraint", Arguments: "FILE|VERSIONS…", Least: 1, Most: math.MaxInt,
+		About: "Prints the constraint block for all arguments together. FILE is a script, pyproject.toml,\n" +
+			"pylock.toml or uv.lock; VERSIONS are such as \">=3.11,<3.14\".",
+	}.Parse(flag.NewFlagSet("constraint", flag.ContinueOnError), args, w)
+	if err != nil {
+		return err
 	}
 	var wanted interpreter.Specifier
 	var from []string

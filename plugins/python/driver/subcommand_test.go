@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,7 +110,8 @@ func TestConstraint_RefusesInOneSentence(t *testing.T) {
 		want string
 	}{
 		{nil, "usage: constraint FILE|VERSIONS"},
-		{[]string{"-h"}, "usage: constraint FILE|VERSIONS"},
+		{[]string{"-x"}, "usage: constraint FILE|VERSIONS"},
+		{[]string{""}, "usage: constraint FILE|VERSIONS"},
 		{[]string{"gone.py"}, `there is no file gone.py, and "gone.py" is not a version specifier`},
 		{[]string{"dir/gone.py"}, "stat dir/gone.py: no such file"},
 		{[]string{"bad"}, "bad is not a regular file"},
@@ -126,6 +128,12 @@ func TestConstraint_RefusesInOneSentence(t *testing.T) {
 			t.Errorf("%q: %v, printed %q", test.args, err, b.String())
 		}
 	}
+}
+
+func TestConstraint_ExplainsItself(t *testing.T) {
+	var b strings.Builder
+	must.ErrorIs(t, constraint(&b, []string{"-h"}), flag.ErrHelp)
+	test.StrContains(t, b.String(), "nomad-driver-python constraint FILE|VERSIONS…\n")
 }
 
 // scheduler is what Nomad's checker of constraints needs.

@@ -23,7 +23,7 @@ func Command() plugin.Command {
 		Name: "simulate",
 		Help: "plug a simulated stick into a directory, until it is interrupted",
 		Run: func(ctx context.Context, args []string) error {
-			dir, stick, err := parse(args, os.Stderr)
+			dir, stick, err := parse(args, os.Stdout)
 			if err != nil {
 				return err
 			}
