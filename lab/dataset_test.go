@@ -192,7 +192,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.does("svc runs", func() error {
 		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	d.does("All 1 running tasks lived on", func() error { return d.Up(t.Context(), With{Dataset: "btrfs"}) })
+	d.does("The running task lived on", func() error { return d.Up(t.Context(), With{Dataset: "btrfs"}) })
 	test.StrContains(t, d.out.String(), "with -dataset=btrfs", test.Sprint("it does not say why it restarts"))
 	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "its datasets are on btrfs and not on none")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")

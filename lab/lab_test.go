@@ -154,6 +154,26 @@ func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 	test.Eq(t, "12345678", table[1][2], test.Sprint("allocation"))
 }
 
+func TestReload_SumsUpOneTaskAndSeveral(t *testing.T) {
+	for _, tc := range []struct {
+		tasks, lost int
+		says, err   string
+	}{
+		{tasks: 1, says: "The running task lived on."},
+		{tasks: 3, says: "All 3 running tasks lived on."},
+		{tasks: 1, lost: 1, err: "the running task did not live through the restart"},
+		{tasks: 3, lost: 1, err: "1 of 3 running tasks did not live through the restart"},
+	} {
+		says, err := sum(tc.tasks, tc.lost)
+		test.Eq(t, tc.says, says)
+		if tc.err == "" {
+			test.NoError(t, err)
+		} else {
+			test.EqError(t, err, tc.err)
+		}
+	}
+}
+
 func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "nomad")
 	os.WriteFile(bin, []byte("1"), 0o755)

@@ -216,7 +216,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 	pid, err := a.PID(ctx)
 	must.NoError(t, err)
-	step("reload", "running tasks lived on", func() error { return l.Reload(ctx, "") })
+	step("reload", "lived on.", func() error { return l.Reload(ctx, "") })
 	if b, err := l.open(ctx); err != nil {
 		t.Fatal(err)
 	} else if now, err := b.PID(ctx); err != nil || now == pid {
@@ -287,7 +287,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	does("All 1 running tasks lived on", func() error { return l.Up(ctx, With{USB: "sim"}) })
+	does("The running task lived on", func() error { return l.Up(ctx, With{USB: "sim"}) })
 	test.StrContains(t, out.String(), "lab:run plugins/usb/example/serial.nomad.hcl",
 		test.Sprintf("it does not say what to do with the stick:\n%s", out))
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })

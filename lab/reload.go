@@ -5,6 +5,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,11 +151,24 @@ func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]ta
 	if err := term.Table(l.out, table...); err != nil {
 		return err
 	}
-	if lost > 0 {
-		return fmt.Errorf("%d of %d running tasks did not live through the restart", lost, len(before))
+	text, err := sum(len(before), lost)
+	if err == nil {
+		l.say("\n%s", text)
 	}
-	l.say("\nAll %d running tasks lived on.", len(before))
-	return nil
+	return err
+}
+
+// sum is a restart in one sentence.
+func sum(tasks, lost int) (text string, err error) {
+	switch {
+	case lost > 0 && tasks == 1:
+		return "", errors.New("the running task did not live through the restart")
+	case lost > 0:
+		return "", fmt.Errorf("%d of %d running tasks did not live through the restart", lost, tasks)
+	case tasks == 1:
+		return "The running task lived on.", nil
+	}
+	return fmt.Sprintf("All %d running tasks lived on.", tasks), nil
 }
 
 // compare lists what became of each task that ran before, and counts those that did not live on.

@@ -129,7 +129,7 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 		return len(known) == 0, nil
 	})
 	if err != nil {
-		return leaves, fmt.Errorf("failed to end %d processes: %w", len(known), err)
+		return leaves, fmt.Errorf("failed to end processes (%d left): %w", len(known), err)
 	}
 	return leaves, nil
 }

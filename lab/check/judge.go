@@ -35,7 +35,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 		problems = append(problems, fmt.Errorf("failed: %s", name(test)))
 	}
 	if bad > 0 {
-		problems = append(problems, fmt.Errorf("%d tests were skipped that CI has to run", bad))
+		problems = append(problems, fmt.Errorf("skipped tests that CI has to run: %d", bad))
 	}
 	if tests.Total() == len(tests.Skipped()) {
 		problems = append(problems, errors.New("no test ran"))

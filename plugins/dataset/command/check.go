@@ -58,7 +58,7 @@ func (s *session) check(ctx context.Context) error {
 		fmt.Fprintf(s.out, "can be used, %s of %s free\n", size(space.Free), size(space.Size))
 		fmt.Fprintf(s.out, "  volumes of %s to %s, %s\n", c.MinCapacity, c.MaxCapacity, c.fate())
 		if c.Slots != nil {
-			fmt.Fprintf(s.out, "  %d slots of %s, device \"%s/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.Backend,
+			fmt.Fprintf(s.out, "  slots: %d of %s, device \"%s/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.Backend,
 				c.label)
 			if all := int64(c.Slots.Count) * c.Slots.Capacity.Bytes(); all > space.Size {
 				fmt.Fprintf(s.out, "  note: all slots together are %s, which is more than the file system has\n", size(all))
@@ -66,7 +66,7 @@ func (s *session) check(ctx context.Context) error {
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d of %d classes can't be used", bad, len(classes))
+		return fmt.Errorf("classes that can't be used: %d of %d", bad, len(classes))
 	}
 	return nil
 }

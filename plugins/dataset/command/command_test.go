@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ var commands = cases{
 func shown(t *testing.T, n *node) {
 	n.write(options + ` on_delete = "trash"
   slots { count = 2  capacity = "32MiB" }`)
-	must.StrContains(t, n.does("list").stdout, "0 of 2 slots are in use")
+	must.StrContains(t, n.does("list").stdout, "slots in use: 0 of 2")
 	v, gone := n.create("data", "snapshots", "hourly=3"), n.create("gone")
 	v.fill("a", mib)
 	must.NoError(t, gone.call("delete"))
@@ -64,6 +65,7 @@ func shown(t *testing.T, n *node) {
 		}
 	}
 	text := n.does("list").stdout
+	must.RegexMatch(t, regexp.MustCompile(`(?m)^  STATE +NAME +ID +USED +SIZE +SNAPSHOTS +MESSAGE$`), text) // as lab:status
 	for _, want := range []string{"class fast: " + n.pool.Backend, "default/data", v.id, "64 MiB", "trash",
 		"default/gone"} {
 		must.StrContains(t, text, want)
@@ -72,7 +74,7 @@ func shown(t *testing.T, n *node) {
 	text = n.does("check").stdout
 	must.StrContains(t, text, n.file()+" is valid.")
 	must.StrContains(t, text, "can be used")
-	must.StrContains(t, text, "2 slots of 32MiB, device \""+n.pool.Backend+"/dataset/fast\"")
+	must.StrContains(t, text, "slots: 2 of 32MiB, device \""+n.pool.Backend+"/dataset/fast\"")
 	n.write("max_capacity = \"1MiB\"\n allow = [\"x\"]")
 	got := n.run("check")
 	must.One(t, got.code)
@@ -81,7 +83,7 @@ func shown(t *testing.T, n *node) {
 	n.pool.Root += "-gone"
 	n.write(options)
 	got = n.run("check")
-	must.StrContains(t, got.stderr, "1 of 1 classes can't be used")
+	must.StrContains(t, got.stderr, "classes that can't be used: 1 of 1")
 	must.StrContains(t, n.does("list").stdout, "can't be used: ")
 	n.pool.Root = strings.TrimSuffix(n.pool.Root, "-gone")
 	n.write(options)
@@ -168,7 +170,7 @@ func trashed(t *testing.T, n *node) {
 	n.does("snapshot", "data", "before")
 	must.NoError(t, v.call("delete"))
 	n.refuses("there is no volume", "snapshot", "data")
-	must.StrContains(t, n.does("trash", "list").stdout, "volume default/data")
+	must.RegexMatch(t, regexp.MustCompile(`^NAME +WAS +CLASS +USED +UNTIL\n.* volume default/data `), n.does("trash", "list").stdout)
 	n.refuses(`the trash has no "other"`, "trash", "restore", "other")
 	n.refuses(`the trash has no "other"`, "trash", "empty", "other")
 	n.refuses("usage: trash", "trash", "burn")
@@ -253,5 +255,5 @@ func examined(t *testing.T, n *node) {
 	} {
 		must.StrContains(t, got.stdout, want)
 	}
-	must.StrContains(t, got.stderr, problems+" things are not as they should be")
+	must.StrContains(t, got.stderr, "problems found: "+problems)
 }

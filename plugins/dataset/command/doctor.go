@@ -33,7 +33,7 @@ has the same volumes and slots. Nothing is changed. The exit code is 1 if anythi
 				fmt.Fprintln(s.out, "Nothing is wrong.")
 				return nil
 			}
-			return fmt.Errorf("%d things are not as they should be", d.found)
+			return fmt.Errorf("problems found: %d", d.found)
 		}
 	},
 }
@@ -264,7 +264,7 @@ func (d *diagnosis) slots(ctx context.Context, n *nomad, node string, all []foun
 		return
 	}
 	if len(allocations) == 0 {
-		d.problem("Nomad shows no allocation of this node, although %d slots are in use: does the token have read-job in "+
+		d.problem("Nomad shows no allocation of this node, although slots are in use (%d): does the token have read-job in "+
 			"all namespaces?", len(held))
 		return
 	}

@@ -184,7 +184,7 @@ func (l listed) write(w io.Writer) {
 			remark = d.Schedule
 		}
 		if rows++; rows == 1 {
-			row("what", "name", "id", "used", "of", "snapshots", "remark")
+			row("STATE", "NAME", "ID", "USED", "SIZE", "SNAPSHOTS", "MESSAGE")
 		}
 		snapshots := ""
 		if len(d.Snapshots) > 0 {
@@ -195,7 +195,7 @@ func (l listed) write(w io.Writer) {
 	t.Flush()
 	switch {
 	case l.Slots > 0:
-		fmt.Fprintf(w, "  %d of %d slots are in use\n", slots, l.Slots)
+		fmt.Fprintf(w, "  slots in use: %d of %d\n", slots, l.Slots)
 	case rows == 0:
 		fmt.Fprintln(w, "  no datasets")
 	}

@@ -56,7 +56,7 @@ func (s *session) listTrash(in []found) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "name\twas\tclass\tused\tuntil")
+	fmt.Fprintln(t, "NAME\tWAS\tCLASS\tUSED\tUNTIL")
 	for _, d := range in {
 		until := "it is emptied"
 		if expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires]); err == nil {
