@@ -41,7 +41,7 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		if e.Type != api.TaskDriverMessage {
 			line += e.Type + ": "
 		}
-		r.out.Print("", term.Wrap(line+message(e), term.Width, "    "))
+		r.out.Print("", term.Wrap(line+message(e), term.Columns(r.lab.out), "    "))
 	}
 	r.shown[key] = len(s.Events)
 }
@@ -54,7 +54,7 @@ func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
 				continue
 			}
 			last := s.Events[len(s.Events)-1]
-			r.out.Print("", term.Wrap("... "+name+" | "+last.Type+": "+message(last), term.Width, "    "))
+			r.out.Print("", term.Wrap("... "+name+" | "+last.Type+": "+message(last), term.Columns(r.lab.out), "    "))
 			some = true
 		}
 	}

@@ -37,7 +37,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 		err = l.interrupted(context.WithoutCancel(ctx))
 	default:
 		const prefix = "Error: " // is mage's
-		return wrapped{err, term.Wrap(prefix+err.Error(), term.Width, "  ")[len(prefix):]}
+		return wrapped{err, term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):]}
 	}
 	return err
 }

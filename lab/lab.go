@@ -160,7 +160,7 @@ func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
 
 // say prints lines of result.
 func (l *Lab) say(format string, args ...any) {
-	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Width, "  "))
+	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Columns(l.out), "  "))
 }
 
 // hint prints a command to copy, on a line of its own that is never broken.

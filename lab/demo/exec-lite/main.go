@@ -157,7 +157,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	forest.Print(os.Stdout, ours, term.Width)
+	forest.Print(os.Stdout, ours, term.Columns(os.Stdout))
 	return nil
 }
 

@@ -38,7 +38,7 @@ func (d Demo) Main() {
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil && !errors.Is(err, errLeft)
 	if err != nil && !interrupted {
-		fmt.Fprintln(os.Stderr, term.Wrap("demo: "+err.Error(), term.Width, "  "))
+		fmt.Fprintln(os.Stderr, term.Wrap("demo: "+err.Error(), term.Columns(os.Stderr), "  "))
 		os.Exit(1)
 	}
 }
@@ -94,7 +94,7 @@ func Note(format string, args ...any) { fmt.Println(lines("   ", format, args...
 
 // lines breaks the text to the width of a terminal.
 func lines(prefix, format string, args ...any) string {
-	return term.Wrap(prefix+fmt.Sprintf(format, args...), term.Width, "   ")
+	return term.Wrap(prefix+fmt.Sprintf(format, args...), term.Columns(os.Stdout), "   ")
 }
 
 // Until calls done until it returns true or an error, for at most two minutes. It prints a line while it waits.

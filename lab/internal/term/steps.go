@@ -37,12 +37,9 @@ type Printer struct {
 
 // New prints to w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
 func New(w io.Writer) *Printer {
-	p := &Printer{w: w, width: Width, first: 3 * time.Second, every: 10 * time.Second}
+	p := &Printer{w: w, width: Columns(w), first: 3 * time.Second, every: 10 * time.Second}
 	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
 		p.tty = term.IsTerminal(int(f.Fd()))
-		if columns, _, err := term.GetSize(int(f.Fd())); p.tty && err == nil && columns > 0 {
-			p.width = min(columns, Width)
-		}
 	}
 	if p.tty {
 		p.every = time.Second // the line moves

@@ -12,7 +12,7 @@ import (
 )
 
 // Table writes rows in columns; the first row is the head. Line breaks in a cell become spaces, and an empty cell
-// becomes a dash. The last column is for messages: it continues on the next line if it is wider than Width allows.
+// becomes a dash. The last column is for messages: it continues on the next line if it is wider than w allows.
 func Table(w io.Writer, rows ...[]string) error {
 	const gap, least = 2, 40 // least: the minimum of the last column
 	var cells [][]string
@@ -31,7 +31,7 @@ func Table(w io.Writer, rows ...[]string) error {
 		}
 		cells = append(cells, line)
 	}
-	rest := Width
+	rest := Columns(w)
 	for _, n := range widths[:max(len(widths)-1, 0)] {
 		rest -= n + gap
 	}

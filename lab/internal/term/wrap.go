@@ -4,12 +4,26 @@
 package term
 
 import (
+	"io"
+	"os"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // Width is the maximum of every line for people, so that no usual terminal breaks it.
 const Width = 100
+
+// Columns returns the maximum of the lines that are written to w: Width, or less on a narrower terminal.
+func Columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return min(columns, Width)
+		}
+	}
+	return Width
+}
 
 // Wrap breaks lines of s that are wider than width between words. The rest of a line has the line's indentation and
 // more. A wider word stays whole: it is a path or an address, to be copied.
@@ -54,5 +68,5 @@ func Cut(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {
 		return line
 	}
-	return string([]rune(line)[:width-1]) + "…"
+	return string([]rune(line)[:max(width, 1)-1]) + "…"
 }

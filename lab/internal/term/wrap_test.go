@@ -31,6 +31,7 @@ func TestWrap_BreaksBetweenWords(t *testing.T) {
 func TestCut_MarksWhatItShortened(t *testing.T) {
 	test.Eq(t, "äöü…", Cut("äöüäöü", 4))
 	test.Eq(t, "äöüä", Cut("äöüä", 4), test.Sprint("what fits"))
+	test.Eq(t, "…", Cut("äöü", -3), test.Sprint("a terminal without room"))
 }
 
 func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
