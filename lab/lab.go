@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package lab runs a Nomad agent for development, with every plugin of this repository. It implements `mage lab:up`
-// and its companions.
+// Package lab runs a Nomad agent for development, with every plugin of this repository. It implements
+// `go tool mage lab:up` and its companions.
 package lab
 
 import (
@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -128,13 +127,10 @@ var (
 	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 )
 
-// mage is the command that the user types: a clean clone has mage only as a tool. LAB_DIR, which selects another lab,
-// is part of it, so that the line can be copied to any terminal.
+// mage is the command that the user types, as every page has it. LAB_DIR, which selects another lab, is part of it, so
+// that the line can be copied to any terminal.
 var mage = func() string {
 	command := "go tool mage"
-	if _, err := exec.LookPath("mage"); err == nil {
-		command = "mage"
-	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if abs, err := filepath.Abs(dir); err == nil {
 			command = "LAB_DIR=" + abs + " " + command

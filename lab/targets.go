@@ -38,7 +38,7 @@ func CheckTargets(args, names []string, namespaces ...any) error {
 		}
 		n, ok := required[strings.ToLower(target)]
 		if !ok {
-			return fmt.Errorf("%q is no target (see mage -l); options have a name: lab:reload -plugin=exec-lite", target)
+			return fmt.Errorf("%q is no target (see go tool mage -l); options have a name: lab:reload -plugin=exec-lite", target)
 		}
 		args = args[min(n, len(args)):]
 	}

@@ -134,8 +134,8 @@ func (r run) test(ctx context.Context, flags ...string) error {
 		"--rerun-fails=2", "--rerun-fails-max-failures=5",
 		"--jsonfile=" + events, "--junitfile=" + filepath.Join(dir, r.name+".xml"),
 		"--packages=" + strings.Join(r.packages, " "), "--",
-		// a result of before says nothing of the binaries that the tests start; `mage lint` runs go vet; with -trimpath
-		// checkouts share what is compiled; and without a debugger's tables linking takes half the time
+		// a result of before says nothing of the binaries that the tests start; `go tool mage lint` runs go vet; with
+		// -trimpath checkouts share what is compiled; and without a debugger's tables linking takes half the time
 		"-count=1", "-vet=off", "-trimpath", "-ldflags=-s -w",
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)

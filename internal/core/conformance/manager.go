@@ -3,7 +3,7 @@
 
 // Package conformance has the tables of cases that every driver and every device
 // plugin must pass, and the parts of a Nomad agent that are needed to run them. It is
-// for tests, and for mage conformance; no plugin is linked with it.
+// for tests, and for go tool mage conformance; no plugin is linked with it.
 package conformance
 
 import (

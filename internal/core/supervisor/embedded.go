@@ -7,7 +7,7 @@ package supervisor
 
 import _ "embed"
 
-// embedded is the small static binary, which `mage build` makes first.
+// embedded is the small static binary, which `go tool mage build` makes first.
 //
 //go:embed embedded/outrider-supervisor
 var embedded []byte

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command dataset shows a volume with a quota: it is filled, outlives its job, is rolled back and moved. Its file
-// system is a file. It runs a Nomad agent of its own and removes everything at the end: mage demo:dataset.
+// system is a file. It runs a Nomad agent of its own and removes everything at the end: go tool mage demo:dataset.
 package main
 
 import (

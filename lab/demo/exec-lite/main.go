@@ -3,7 +3,7 @@
 
 // Command exec-lite shows the processes behind exec-lite's tasks. When these processes are
 // killed, the tasks continue and exit codes stay exact. It runs a Nomad agent of its own and
-// removes everything at the end: mage demo:exec-lite.
+// removes everything at the end: go tool mage demo:exec-lite.
 package main
 
 import (

@@ -3,7 +3,7 @@
 
 // Command python plays the example jobs of the python driver: a web page, an environment that is built once and then
 // found in the cache, a plugin that is killed while it builds, and an exception. It runs its own Nomad agent and
-// removes everything at the end: mage demo:python.
+// removes everything at the end: go tool mage demo:python.
 package main
 
 import (

@@ -4,7 +4,7 @@
 // Command usb shows a USB stick that a task reserves by name, and that is plugged in,
 // pulled out and plugged in again. The stick is simulated unless -id names one for the
 // user to plug. It runs a Nomad agent of its own and removes everything at the end:
-// mage demo:usb.
+// go tool mage demo:usb.
 package main
 
 import (

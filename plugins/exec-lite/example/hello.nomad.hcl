@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # A first job: prints a few lines and ends.
-#   nomad job run hello.nomad.hcl     (or: mage lab:run plugins/exec-lite/example/hello.nomad.hcl)
+#   nomad job run hello.nomad.hcl     (or: go tool mage lab:run plugins/exec-lite/example/hello.nomad.hcl)
 job "hello" {
   type = "batch"
 

@@ -3,7 +3,7 @@
 
 # A program that ends with an exception. The traceback is in its output, as ever; what
 # it comes to is among the task's events, where Nomad and its web UI show it:
-#   nomad job run crash.nomad.hcl     (or: mage lab:run plugins/python/example/crash.nomad.hcl)
+#   nomad job run crash.nomad.hcl     (or: go tool mage lab:run plugins/python/example/crash.nomad.hcl)
 #   nomad alloc status <id>   ->   Python: ModuleNotFoundError: No module named 'requests' (app.py:12)
 # File and line are where the program's own code was last.
 job "crash" {

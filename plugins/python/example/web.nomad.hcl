@@ -3,7 +3,7 @@
 
 # A web page, of a program that is written in the job itself. It needs nothing but
 # Python's own library, so there is no environment to build.
-#   nomad job run web.nomad.hcl      (or: mage lab:run plugins/python/example/web.nomad.hcl)
+#   nomad job run web.nomad.hcl      (or: go tool mage lab:run plugins/python/example/web.nomad.hcl)
 #   nomad service info python-web    says where it is: open http://ADDRESS/
 #   nomad job stop python-web        ends it in good order, as its log says
 job "python-web" {

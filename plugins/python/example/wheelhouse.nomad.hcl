@@ -3,7 +3,7 @@
 
 # A locked dependency from a wheelhouse that the job brings along: nothing is
 # downloaded, and nothing but the wheel with this hash is installed.
-#   nomad job run wheelhouse.nomad.hcl     (or: mage lab:run plugins/python/example/wheelhouse.nomad.hcl)
+#   nomad job run wheelhouse.nomad.hcl     (or: go tool mage lab:run plugins/python/example/wheelhouse.nomad.hcl)
 # "nomad alloc status" shows that the environment was built. The next time (after
 # nomad job stop -purge wheelhouse) it comes from the node's cache.
 job "wheelhouse" {

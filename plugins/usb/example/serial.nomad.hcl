@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # A serial stick: prints what the task got, writes a line, and reads the answer.
-#   mage lab:up -usb=sim
-#   mage lab:run plugins/usb/example/serial.nomad.hcl
+#   go tool mage lab:up -usb=sim
+#   go tool mage lab:run plugins/usb/example/serial.nomad.hcl
 # The simulated stick answers "stick: " and the line. The agent's configuration
 # names it:
 #   plugin "nomad-device-usb" {

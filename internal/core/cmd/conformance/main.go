@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command conformance runs the table of package conformance on the binary of a driver
-// plugin, and prints how each case ends: mage conformance bin/nomad-driver-exec-lite.
+// plugin, and prints how each case ends: go tool mage conformance bin/nomad-driver-exec-lite.
 package main
 
 import (

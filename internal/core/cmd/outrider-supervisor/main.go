@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command outrider-supervisor is the small program that starts tasks, collects
-// their output and remembers how they ended. Plugins carry it inside (mage build)
+// their output and remembers how they ended. Plugins carry it inside (go tool mage build)
 // and start it when the first task comes; it is not run by hand.
 package main
 

@@ -1,0 +1,144 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package check
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+)
+
+const pagesRoot = "../.."
+
+// sources are the files below folders of the repository whose names end in one of the suffixes.
+func sources(t *testing.T, folders []string, suffixes ...string) (paths []string) {
+	t.Helper()
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(pagesRoot, folder), func(path string, e fs.DirEntry, err error) error {
+			for _, suffix := range suffixes {
+				if err == nil && !e.IsDir() && strings.HasSuffix(path, suffix) {
+					paths = append(paths, path)
+				}
+			}
+			return err
+		})
+		must.NoError(t, err)
+	}
+	return paths
+}
+
+// bareMage is a command that works only where mage is installed.
+var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|generate|changed|vulncheck|` +
+	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
+
+func TestPages_SayGoToolMage(t *testing.T) {
+	folders := []string{"docs", "plugins", "lab", "internal", "deploy", "nix"}
+	paths := sources(t, folders, ".md", ".hcl", ".tmpl", ".go", "Dockerfile")
+	must.Greater(t, 500, len(paths))
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		for line := range strings.Lines(strings.ReplaceAll(string(text), "go tool mage", "")) {
+			test.False(t, bareMage.MatchString(line) && !strings.HasSuffix(path, "_test.go"), test.Sprintf(
+				"%s: write \"go tool mage\" in %q", path, strings.TrimSpace(line)))
+		}
+	}
+}
+
+// page is what a Markdown page has outside of its fenced blocks.
+type page struct {
+	titles  int // headings of the first level
+	anchors map[string]bool
+	links   []string
+}
+
+var (
+	headingLine = regexp.MustCompile(`^(#+) (.+)`)
+	linkTarget  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`) // what GitHub removes from a heading
+)
+
+func readPage(text string) page {
+	p := page{anchors: map[string]bool{}}
+	fenced := false
+	var prose strings.Builder // a link may be broken over lines
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		if fenced {
+			continue
+		}
+		prose.WriteString(line)
+		if m := headingLine.FindStringSubmatch(line); m != nil {
+			if m[1] == "#" {
+				p.titles++
+			}
+			words := linkTarget.ReplaceAllString(strings.ToLower(strings.TrimSpace(m[2])), "]")
+			anchor := strings.ReplaceAll(noAnchor.ReplaceAllString(words, ""), " ", "-")
+			for n, base := 1, anchor; p.anchors[anchor]; n++ {
+				anchor = fmt.Sprintf("%s-%d", base, n)
+			}
+			p.anchors[anchor] = true
+		}
+	}
+	for _, m := range linkTarget.FindAllStringSubmatch(prose.String(), -1) {
+		p.links = append(p.links, m[1])
+	}
+	return p
+}
+
+// brokenLinks are those to a file or a heading that does not exist.
+func brokenLinks(path string, p page) (broken []string) {
+	for _, link := range p.links {
+		if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {
+			continue
+		}
+		file, anchor, _ := strings.Cut(link, "#")
+		to := p
+		if file != "" {
+			file = filepath.Join(filepath.Dir(path), file)
+			text, err := os.ReadFile(file)
+			if _, statErr := os.Stat(file); statErr != nil || anchor != "" && err != nil {
+				broken = append(broken, link)
+				continue
+			}
+			to = readPage(string(text))
+		}
+		if anchor != "" && !to.anchors[anchor] {
+			broken = append(broken, link)
+		}
+	}
+	return broken
+}
+
+func TestPages_HaveOneTitleAndNoBrokenLink(t *testing.T) {
+	paths := sources(t, []string{"docs", "deploy", "plugins"}, ".md")
+	own, err := filepath.Glob(filepath.Join(pagesRoot, "*.md"))
+	must.NoError(t, err)
+	for _, path := range append(paths, own...) {
+		text, err := os.ReadFile(path)
+		must.NoError(t, err)
+		p := readPage(string(text))
+		test.Eq(t, 1, p.titles, test.Sprintf("%s: headings of the first level", path))
+		test.SliceEmpty(t, brokenLinks(path, p), test.Sprintf("%s: broken links", path))
+	}
+}
+
+func TestPage_BrokenLinksAreFound(t *testing.T) {
+	const text = "# A `b` (c)\n\n```sh\n# no title\n```\n\n## X: y\n\n## X: y\n\n[1](#a-b-c) [2](#x-y-1) [3](#no-title) " +
+		"[4](https://x.invalid/#z) [5](page.md#one) [6](page.md#two) [7](gone.md) [8](.)\n"
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "page.md"), []byte("# One\n"), 0o600))
+	p := readPage(text)
+	test.Eq(t, 1, p.titles)
+	test.Eq(t, []string{"#no-title", "page.md#two", "gone.md"}, brokenLinks(filepath.Join(dir, "a.md"), p))
+}
