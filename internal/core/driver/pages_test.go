@@ -1,0 +1,44 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// The drivers on the local engine change none of its capabilities.
+func TestCapabilities_AreThoseOfThePages(t *testing.T) {
+	testsupport.NeedRoot(t)
+	caps, err := start(t, nil).Capabilities()
+	must.NoError(t, err)
+	var modes []string
+	for _, mode := range caps.NetIsolationModes {
+		modes = append(modes, string(mode))
+	}
+	must.Eq(t, drivers.MountConfigSupportAll, caps.MountConfigs)
+	rows := []string{
+		fmt.Sprintf("| `nomad alloc signal` | %t |", caps.SendSignals),
+		fmt.Sprintf("| `nomad alloc exec` | %t |", caps.Exec),
+		fmt.Sprintf("| filesystem isolation | %s", caps.FSIsolation),
+		fmt.Sprintf("| network isolation | %s |", strings.Join(modes, ", ")),
+		"| volume mounting | all",
+		fmt.Sprintf("| dynamic workload users | %t |", caps.DynamicWorkloadUsers),
+	}
+	for _, page := range []string{"exec-lite", "python"} {
+		text, err := os.ReadFile("../../../docs/" + page + ".md")
+		must.NoError(t, err)
+		for _, row := range rows {
+			test.StrContains(t, string(text), "\n"+row, test.Sprint(page))
+		}
+	}
+}
