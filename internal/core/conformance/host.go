@@ -271,6 +271,7 @@ func (h *host) pluginConfig() (map[string]any, error) {
 // taskTemplate is a task's config block, in which SCRIPT stands for a script.
 func (h *host) taskTemplate() (map[string]any, error) {
 	options := attributes(h.taskHCL)
+	image := h.taskHCL.GetObject().GetAttributes()["image"].GetAttr() // exec-lite has one to refuse it
 	switch {
 	case h.driver.Task != "":
 		return parseHCL(h.driver.Task)
@@ -279,7 +280,7 @@ func (h *host) taskTemplate() (map[string]any, error) {
 		return map[string]any{"code": shell, "args": []any{"SCRIPT"}}, nil
 	case options["script"]:
 		return map[string]any{"script": "SCRIPT"}, nil
-	case options["command"] && options["args"] && !options["image"]:
+	case options["command"] && options["args"] && !image.GetRequired():
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", "SCRIPT"}}, nil
 	}
 	return nil, errors.New("it is unknown how its tasks run a script: " +

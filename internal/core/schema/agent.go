@@ -18,7 +18,7 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	if config == nil {
 		config = map[string]any{}
 	}
-	data, errs := encode(s.options, config)
+	data, errs := encode(s.Spec(), config)
 	if len(errs) > 0 {
 		var none T
 		return none, Problems(errs)
@@ -28,8 +28,8 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 
 // encode checks a body against its specification and makes of it what plugins get
 // (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
-func encode(options []*option, body any) ([]byte, []error) {
-	value, errs := Value(specOf(options), body)
+func encode(spec *hclspec.Spec, body any) ([]byte, []error) {
+	value, errs := Value(spec, body)
 	if len(errs) > 0 {
 		return nil, errs
 	}

@@ -163,7 +163,7 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 // assignLabelled decodes one labelled block. Its body is checked here by the same means
 // as Nomad's, and with the same messages.
 func (o *option) assignLabelled(path string, v reflect.Value, written map[string]any) (p Problems) {
-	data, errs := encode(o.nested, escape(written))
+	data, errs := encode(specOf(o.nested), escape(written))
 	for _, err := range errs {
 		p.Addf("%s%w", path, err)
 	}
