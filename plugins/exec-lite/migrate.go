@@ -1,0 +1,65 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const noContainers = "exec-lite runs a program of the node, or an artifact, and no container"
+
+// foreign are options of Nomad's own drivers (v1.11) that exec-lite does not have, and what
+// to do without them. A job whose driver was renamed gets this as its error.
+var foreign = []struct {
+	driver  string
+	options []string
+	instead string
+}{
+	{"docker", []string{"image"}, noContainers}, // stands for all others
+	{"raw_exec", []string{"cgroup_v1_override", "cgroup_v2_override"},
+		"exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block"},
+	{"raw_exec", []string{"denied_envvars"},
+		"exec-lite has denied_envvars for all tasks of a node, in the agent's plugin block; " +
+			"a task starts its program with env -u NAME"},
+	{"exec", []string{"pid_mode", "ipc_mode"}, "tasks of exec-lite see the processes and the IPC of the node"},
+	{"exec", []string{"cap_add", "cap_drop"},
+		"tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others"},
+	{"docker", strings.Fields(`
+		advertise_ipv6_address auth auth_soft_fail cgroupns container_exists_attempts cpu_cfs_period cpu_hard_limit
+		cpuset_cpus devices dns_options dns_search_domains dns_servers entrypoint extra_hosts force_pull group_add
+		healthchecks hostname image_pull_timeout init interactive ipv4_address ipv6_address isolation labels load logging
+		mac_address memory_hard_limit mount mounts network_aliases network_mode port_map ports privileged readonly_rootfs
+		runtime security_opt shm_size storage_opt sysctl tty userns_mode uts_mode volume_driver volumes`), noContainers},
+}
+
+// Refused is part of schema's refuser, as is Refuse.
+func (*TaskConfig) Refused() (options []string) {
+	for _, f := range foreign {
+		options = append(options, f.options...)
+	}
+	return options
+}
+
+// Refuse is one sentence. It names the image alone of a container, which has many options.
+func (*TaskConfig) Refuse(written []string) error {
+	if written[0] == "image" {
+		written = written[:1]
+	}
+	var parts []string
+	for _, f := range foreign {
+		var found []string
+		for _, name := range f.options {
+			if slices.Contains(written, name) {
+				found = append(found, fmt.Sprintf("%q", name))
+			}
+		}
+		if len(found) > 0 {
+			parts = append(parts, fmt.Sprintf("%s of %s: %s", strings.Join(found, ", "), f.driver, f.instead))
+		}
+	}
+	return errors.New("option " + strings.Join(parts, "; ") + " (docs/migrate.md)")
+}

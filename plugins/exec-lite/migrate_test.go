@@ -1,0 +1,119 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+// decode takes the way of a task's config block.
+func decode(t *testing.T, config map[string]any) error {
+	t.Helper()
+	s := schema.Of[TaskConfig]()
+	value, errs := schema.Value(s.Spec(), config)
+	must.SliceEmpty(t, errs, must.Sprint("refused by Nomad"))
+	var task drivers.TaskConfig
+	must.NoError(t, task.EncodeDriverConfig(value))
+	_, err := s.DecodeTask(&task)
+	return err
+}
+
+func TestForeign_OptionsGetOneSentence(t *testing.T) {
+	const (
+		cgroup = `exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block`
+		env    = `exec-lite has denied_envvars for all tasks of a node, in the agent's plugin block; ` +
+			`a task starts its program with env -u NAME`
+		caps      = `tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others`
+		container = `exec-lite runs a program of the node, or an artifact, and no container`
+	)
+	blocks := []any{map[string]any{"name": "x"}} // as Nomad's API has a block, and a list of maps
+	for name, row := range map[string]struct {
+		config map[string]any
+		want   string
+	}{
+		"cgroup_v1_override": {map[string]any{"cgroup_v1_override": blocks}, `option "cgroup_v1_override" of raw_exec: ` + cgroup},
+		"cgroup_v2_override": {map[string]any{"cgroup_v2_override": "x.slice"}, `option "cgroup_v2_override" of raw_exec: ` + cgroup},
+		"denied_envvars":     {map[string]any{"denied_envvars": []any{"A*"}}, `option "denied_envvars" of raw_exec: ` + env},
+		"all of raw_exec": {
+			map[string]any{"cgroup_v1_override": blocks, "cgroup_v2_override": "x", "denied_envvars": []any{}, "work_dir": "/",
+				"oom_score_adj": 1, "args": []any{"x"}},
+			`option "cgroup_v1_override", "cgroup_v2_override" of raw_exec: ` + cgroup + `; "denied_envvars" of raw_exec: ` + env},
+		"pid_mode": {map[string]any{"pid_mode": "host"},
+			`option "pid_mode" of exec: tasks of exec-lite see the processes and the IPC of the node`},
+		"ipc_mode": {map[string]any{"ipc_mode": "private"},
+			`option "ipc_mode" of exec: tasks of exec-lite see the processes and the IPC of the node`},
+		"cap_add":            {map[string]any{"cap_add": []any{"net_raw"}}, `option "cap_add" of exec: ` + caps},
+		"cap_drop":           {map[string]any{"cap_drop": []any{"all"}}, `option "cap_drop" of exec: ` + caps},
+		"ports":              {map[string]any{"ports": []any{"http"}}, `option "ports" of docker: ` + container},
+		"logging, mount":     {map[string]any{"logging": blocks, "mount": blocks}, `option "logging", "mount" of docker: ` + container},
+		"image without more": {map[string]any{"image": "redis:7", "command": nil}, `option "image" of docker: ` + container},
+		"image stands for all": {map[string]any{"image": "redis:7", "ports": []any{"db"}, "cap_add": []any{"net_raw"}},
+			`option "image" of docker: ` + container},
+		"none":           {map[string]any{"cap_add": nil}, ""},
+		"command is not": {map[string]any{"command": nil}, "command is empty: it must be set"},
+	} {
+		config := map[string]any{"command": "/bin/true"}
+		for option, value := range row.config {
+			config[option] = value
+			if value == nil && option == "command" {
+				delete(config, option)
+			}
+		}
+		want := row.want
+		if strings.HasPrefix(want, "option") {
+			want += " (docs/migrate.md)"
+		}
+		got := ""
+		if err := decode(t, config); err != nil {
+			got = err.Error()
+		}
+		test.Eq(t, want, got, test.Sprint(name))
+	}
+}
+
+// TestForeign_OptionsAreAllOfNomadsDrivers reads the options in the source of the Nomad that is built with.
+func TestForeign_OptionsAreAllOfNomadsDrivers(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/hashicorp/nomad").Output()
+	if err != nil || len(dir) < 2 {
+		t.Skipf("Nomad's source is not in Go's module cache: %v", err)
+	}
+	known := (*TaskConfig)(nil).Refused()
+	for _, row := range schema.Of[TaskConfig]().Doc() {
+		known = append(known, row.Option)
+	}
+	option := regexp.MustCompile(`(?m)^\t\t"(\w+)":`)
+	for _, source := range []string{"rawexec/driver.go", "exec/driver.go", "docker/config.go"} {
+		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "drivers", source))
+		must.NoError(t, err)
+		_, spec, _ := strings.Cut(string(text), "taskConfigSpec = ")
+		spec, _, _ = strings.Cut(spec, "\n\t})\n")
+		found := option.FindAllStringSubmatch(spec, -1)
+		must.SliceNotEmpty(t, found, must.Sprint(source))
+		for _, m := range found {
+			if !slices.Contains(known, m[1]) {
+				t.Errorf("%s: %q is neither an option of exec-lite nor refused with a sentence", source, m[1])
+			}
+		}
+	}
+}
+
+func TestForeign_OptionsAreNotDocumented(t *testing.T) {
+	s := schema.Of[TaskConfig]()
+	for _, name := range (*TaskConfig)(nil).Refused() {
+		test.StrNotContains(t, s.Markdown(), "`"+name+"`")
+		test.StrNotContains(t, s.Example(""), "# "+name+" ")
+	}
+}
