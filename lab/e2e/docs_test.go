@@ -30,7 +30,7 @@ import (
 // operator's node, in a folder with the plugins' binaries.
 var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/lab-vm.md"}
 
-var operatorPages = []string{"docs/exec-lite.md", "docs/python.md", "docs/usb.md"}
+var operatorPages = []string{"docs/exec-lite.md", "docs/migrate.md", "docs/python.md", "docs/usb.md"}
 
 // TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
 // tests below runs, or says in a comment above it why it is not run.
