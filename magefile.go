@@ -29,7 +29,7 @@ import (
 func init() {
 	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN",
 		"generate", "changed", "vulncheck")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, New{}, Nix{}, Release{}); err != nil {
+	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, Docs{}, New{}, Nix{}, Release{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
 	}
@@ -169,6 +169,12 @@ func Bench(ctx context.Context) error {
 func Conformance(ctx context.Context, plugin string, task, config *string) error {
 	return lab.RunProgram(ctx, "./internal/core/cmd/conformance", "-task="+value(task), "-config="+value(config), plugin)
 }
+
+// Docs is about the pages.
+type Docs mg.Namespace
+
+// Makes the pictures in docs/images anew: terminals, and Nomad's UI (npm, chromium).
+func (Docs) Pictures(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/pictures") }
 
 // New makes plugins from templates.
 type New mg.Namespace
