@@ -55,8 +55,8 @@ func Generate(ctx context.Context, root string) error {
 // dependabot lists what dependabot can't find by itself: it reads no folder that is not named.
 func dependabot(ctx context.Context, root string) ([]byte, error) {
 	var data struct {
-		Modules, Images []string
-		Tools           []goTool
+		Modules, Images, Packages []string
+		Tools                     []goTool
 	}
 	modules, err := workspaceModules(ctx, root)
 	if err != nil {
@@ -76,16 +76,18 @@ func dependabot(ctx context.Context, root string) ([]byte, error) {
 		}
 		data.Tools = append(data.Tools, tool)
 	}
-	images, err := tracked(ctx, root, "*Dockerfile")
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range images {
-		data.Images = append(data.Images, path.Join("/", path.Dir(file)))
+	for pattern, dirs := range map[string]*[]string{"*Dockerfile": &data.Images, "*package.json": &data.Packages} {
+		files, err := tracked(ctx, root, pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			*dirs = append(*dirs, path.Join("/", path.Dir(file)))
+		}
+		slices.Sort(*dirs)
+		*dirs = slices.Compact(*dirs)
 	}
 	slices.Sort(data.Modules)
-	slices.Sort(data.Images)
-	data.Images = slices.Compact(data.Images)
 	var b bytes.Buffer
 	err = template.Must(template.New("dependabot").Parse(dependabotText)).Execute(&b, data)
 	return b.Bytes(), err

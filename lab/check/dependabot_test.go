@@ -24,8 +24,8 @@ func TestDependabot_IsUpToDate(t *testing.T) {
 	must.Eq(t, string(want), string(have), must.Sprint("run: go tool mage generate"))
 }
 
-// Every go.mod and Dockerfile that git tracks is listed, whatever the file is generated from.
-func TestDependabot_ListsEveryModuleAndImage(t *testing.T) {
+// Every go.mod, Dockerfile and package.json that git tracks is listed, whatever the file is generated from.
+func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../..", dependabotFile))
 	must.NoError(t, err)
 	var config struct {
@@ -40,13 +40,16 @@ func TestDependabot_ListsEveryModuleAndImage(t *testing.T) {
 	for _, u := range config.Updates {
 		listed[u.Ecosystem] = append(listed[u.Ecosystem], append(u.Directories, u.Directory)...)
 	}
-	files, err := tracked(t.Context(), "../..", "*go.mod", "*Dockerfile")
+	files, err := tracked(t.Context(), "../..", "*go.mod", "*Dockerfile", "*package.json")
 	must.NoError(t, err)
 	must.SliceContains(t, files, "plugins/usb/go.mod")
 	for _, file := range files {
 		ecosystem := "gomod"
-		if path.Base(file) == "Dockerfile" {
+		switch path.Base(file) {
+		case "Dockerfile":
 			ecosystem = "docker"
+		case "package.json":
+			ecosystem = "npm"
 		}
 		if dir := path.Join("/", path.Dir(file)); !slices.Contains(listed[ecosystem], dir) &&
 			!strings.Contains(dir, "/testdata") {

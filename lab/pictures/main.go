@@ -95,11 +95,12 @@ func pictures(ctx context.Context) (err error) {
 }
 
 func (s *studio) fetch(ctx context.Context) error {
-	err := s.run(ctx, "npm", "ci", "--prefix", s.dir, "--ignore-scripts", "--no-audit", "--no-fund")
-	if errors.Is(err, exec.ErrNotFound) {
-		err = fmt.Errorf("%w: apt-get install npm chromium fonts-dejavu-core", err)
+	for _, program := range []string{"npm", "node", "chromium"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%w: apt-get install npm chromium fonts-dejavu-core", err)
+		}
 	}
-	return err
+	return s.run(ctx, "npm", "ci", "--prefix", s.dir, "--ignore-scripts", "--no-audit", "--no-fund")
 }
 
 // compile fills Go's cache, and finds Nomad.
@@ -143,7 +144,11 @@ func (s *studio) screenshots(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.draw(ctx, "ui", a.Address(), s.images)
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		return err
+	}
+	return s.draw(ctx, "ui", a.Address(), s.images, chromium)
 }
 
 func (s *studio) draw(ctx context.Context, args ...string) error {

@@ -1,0 +1,135 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package check
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+)
+
+// imageSizes are the most bytes that an image may have, which a reader loads with the page.
+var imageSizes = map[string]int64{".svg": 500_000, ".png": 300_000}
+
+var (
+	markdownImage = regexp.MustCompile(`!\[([^\]]*)\]\(([^)\s]+)[^)]*\)`)
+	htmlImage     = regexp.MustCompile(`(?s)<(img|source)\s[^>]*>`)
+	htmlAttribute = regexp.MustCompile(`(?s)\b(src|srcset|alt)="([^"]*)"`)
+)
+
+// Every image of a page exists, is small, and has a text for those who do not see it.
+func TestImages_ExistAndHaveText(t *testing.T) {
+	pages, err := tracked(t.Context(), "../..", "*.md")
+	must.NoError(t, err)
+	found := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(filepath.Join("../..", page))
+		must.NoError(t, err)
+		images, faults := imageFaults(filepath.Join("../..", filepath.Dir(page)), string(text))
+		found += images
+		for _, fault := range faults {
+			t.Errorf("%s: %s", page, fault)
+		}
+	}
+	test.Positive(t, found, test.Sprint("images of pages"))
+}
+
+// What `docs:pictures` makes is small, even if no page has it.
+func TestImages_AreSmall(t *testing.T) {
+	files, err := filepath.Glob("../../docs/images/*")
+	must.NoError(t, err)
+	must.SliceNotEmpty(t, files)
+	for _, file := range files {
+		test.Eq(t, "", fileFault(file))
+	}
+}
+
+func TestImages_FaultsAreFound(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int{"a.svg": 500_000, "b.svg": 500_001, "c.png": 300_001, "d.bmp": 1} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644))
+	}
+	for text, want := range map[string]string{
+		"![a terminal](a.svg)":                           "",
+		"[![a terminal](a.svg)](page.md)":                "",
+		"![a terminal](a.svg \"title\")":                 "",
+		"<img src=\"a.svg\"\n     alt=\"a terminal\">":   "",
+		`<source srcset="a.svg"><img src="a.svg" alt="t">`: "",
+		"![](a.svg)":                      "no alt text",
+		`<img src="a.svg">`:               "no alt text",
+		`<img src="a.svg" alt="">`:        "no alt text",
+		"![a](b.svg)":                     "500001 bytes",
+		"![a](c.png)":                     "300001 bytes",
+		"![a](d.bmp)":                     "neither",
+		"![a](none.svg)":                  "no such file",
+		`<source srcset="none.svg">`:      "no such file",
+		"![a](https://example.org/a.svg)": "another site",
+		`<img alt="a">`:                   "no file",
+	} {
+		_, faults := imageFaults(dir, text)
+		if want == "" {
+			test.SliceEmpty(t, faults, test.Sprint(text))
+		} else {
+			test.StrContains(t, strings.Join(faults, "\n"), want, test.Sprint(text))
+		}
+	}
+}
+
+// imageFaults counts the images of a page, and lists their faults. The page is in dir.
+func imageFaults(dir, text string) (images int, faults []string) {
+	look := func(file, alt string) {
+		images++
+		fault := ""
+		switch {
+		case file == "":
+			fault = "no file"
+		case strings.TrimSpace(alt) == "":
+			fault = "no alt text"
+		case strings.Contains(file, "://"):
+			fault = "of another site"
+		default:
+			fault = fileFault(filepath.Join(dir, filepath.FromSlash(file)))
+		}
+		if fault != "" {
+			faults = append(faults, fmt.Sprintf("image %q: %s", file, fault))
+		}
+	}
+	for _, m := range markdownImage.FindAllStringSubmatch(text, -1) {
+		look(m[2], m[1])
+	}
+	for _, m := range htmlImage.FindAllStringSubmatch(text, -1) {
+		attributes := map[string]string{}
+		for _, a := range htmlAttribute.FindAllStringSubmatch(m[0], -1) {
+			attributes[a[1]] = a[2]
+		}
+		if m[1] == "source" { // of a picture, whose img has the text
+			look(attributes["srcset"], "its img's")
+		} else {
+			look(attributes["src"], attributes["alt"])
+		}
+	}
+	return images, faults
+}
+
+// fileFault is empty if an image exists and is small.
+func fileFault(file string) string {
+	st, err := os.Stat(file)
+	if err != nil {
+		return err.Error()
+	}
+	most, known := imageSizes[filepath.Ext(file)]
+	switch {
+	case !known:
+		return "neither SVG nor PNG: " + file
+	case st.Size() > most:
+		return fmt.Sprintf("%s has %d bytes, more than %d", file, st.Size(), most)
+	}
+	return ""
+}
