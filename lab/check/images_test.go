@@ -57,10 +57,10 @@ func TestImages_FaultsAreFound(t *testing.T) {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644))
 	}
 	for text, want := range map[string]string{
-		"![a terminal](a.svg)":                           "",
-		"[![a terminal](a.svg)](page.md)":                "",
-		"![a terminal](a.svg \"title\")":                 "",
-		"<img src=\"a.svg\"\n     alt=\"a terminal\">":   "",
+		"![a terminal](a.svg)":                             "",
+		"[![a terminal](a.svg)](page.md)":                  "",
+		"![a terminal](a.svg \"title\")":                   "",
+		"<img src=\"a.svg\"\n     alt=\"a terminal\">":     "",
 		`<source srcset="a.svg"><img src="a.svg" alt="t">`: "",
 		"![](a.svg)":                      "no alt text",
 		`<img src="a.svg">`:               "no alt text",
@@ -86,7 +86,7 @@ func TestImages_FaultsAreFound(t *testing.T) {
 func imageFaults(dir, text string) (images int, faults []string) {
 	look := func(file, alt string) {
 		images++
-		fault := ""
+		var fault string
 		switch {
 		case file == "":
 			fault = "no file"

@@ -92,7 +92,7 @@ func record(ctx context.Context, cmd *exec.Cmd, title string, rows uint16) (*cas
 func (c *cast) save(path string) error {
 	var text strings.Builder
 	out := json.NewEncoder(&text)
-	const margin = 2 // frames are side by side, and letters of some fonts are wider than a column
+	const margin = 1 // letters of some fonts are wider than a column
 	header := map[string]any{"version": 2, "width": term.Width + margin, "height": c.rows}
 	for _, line := range append([]any{header}, c.events...) {
 		if err := out.Encode(line); err != nil {

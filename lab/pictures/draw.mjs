@@ -11,7 +11,11 @@ import svgTerm from 'svg-term'
 
 const [what, from, to, executablePath] = process.argv.slice(2)
 if (what === 'cast') {
-  writeFileSync(to, svgTerm.render(readFileSync(from, 'utf8'), { window: true, cursor: false }))
+  const cast = readFileSync(from, 'utf8')
+  const { width } = JSON.parse(cast.split('\n', 1))
+  const svg = svgTerm.render(cast, { window: true, cursor: false })
+  // a frame is beside the next one, and must end where that begins
+  writeFileSync(to, svg.replaceAll(/<svg x="(\d+)">/g, `<svg x="$1" width="${width}">`))
 } else {
   const browser = await chromium.launch({ executablePath })
   try {
@@ -32,7 +36,7 @@ async function screenshots(page) {
   await page.screenshot({ path: `${to}/ui-events.png` })
 
   // high enough not to scroll: the head of the page would cover the drivers
-  await open(page, 1400, 4000, `clients/${await id('nodes')}`, 'Driver Status')
+  await open(page, 1500, 4000, `clients/${await id('nodes')}`, 'Driver Status')
   const drivers = section('Driver Status')
   await drivers.locator('.accordion-head', { hasText: 'exec-lite' }).getByText('details').click()
   await settle(page)
