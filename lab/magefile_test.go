@@ -36,9 +36,11 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := mage("lab:reload", "python"); err == nil || !strings.Contains(out, `"python" is no target`) ||
-		strings.Contains(out, "is not up") {
-		t.Errorf("lab:reload python: %v\n%s", err, out)
+	for _, target := range []string{"lab:reload", "docs:pictures"} {
+		out, err := mage(target, "python")
+		if err == nil || !strings.Contains(out, `"python" is no target`) || strings.Contains(out, "is not up") {
+			t.Errorf("%s python: %v\n%s", target, err, out)
+		}
 	}
 	list, err := mage("-l")
 	must.NoError(t, err, must.Sprintf("%v\n%s", err, list))
@@ -46,13 +48,15 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 		n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
 		test.False(t, n > term.Width, test.Sprintf("mage -l has %d columns: %s", n, line))
 	}
-	readme, err := os.ReadFile(root + "/README.md")
-	must.NoError(t, err)
-	names := regexp.MustCompile(`(?m)^go tool mage (\S+)`).FindAllStringSubmatch(string(readme), -1)
-	must.False(t, len(names) < 5, must.Sprintf("the README has %q", names))
-	for _, name := range names {
-		if !regexp.MustCompile(`(?m)(^|\s)`+regexp.QuoteMeta(name[1])+`\s`).MatchString(list) && name[1] != "-l" {
-			t.Errorf("the README has %s, mage -l has\n%s", name[1], list)
+	for _, page := range []string{"README.md", "docs/lab.md", "CONTRIBUTING.md"} {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		must.NoError(t, err)
+		names := regexp.MustCompile(`(?m)^go tool mage (\S+)`).FindAllStringSubmatch(string(text), -1)
+		must.SliceNotEmpty(t, names, must.Sprint(page))
+		for _, name := range names {
+			if !regexp.MustCompile(`(?m)(^|\s)`+regexp.QuoteMeta(name[1])+`\s`).MatchString(list) && name[1] != "-l" {
+				t.Errorf("%s has %s, mage -l has\n%s", page, name[1], list)
+			}
 		}
 	}
 }

@@ -28,7 +28,7 @@ import (
 
 // Pages whose commands are for a checkout, in its root. Those of all others are for an
 // operator's node, in a folder with the plugins' binaries.
-var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/lab-vm.md"}
+var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/compare.md", "docs/lab.md", "docs/lab-vm.md"}
 
 var operatorPages = []string{"docs/exec-lite.md", "docs/migrate.md", "docs/python.md", "docs/usb.md"}
 
@@ -80,7 +80,7 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 				labDir = given
 			}
 			env := append(os.Environ(), "LAB_DIR="+labDir, "NO_COLOR=1")
-			blocks := readFences(t, page)
+			blocks := slices.DeleteFunc(readFences(t, page), func(f fence) bool { return f.node != "" })
 			runs := slices.ContainsFunc(blocks, func(f fence) bool { return f.lang == "sh" && f.notRun == "" })
 			if runs {
 				t.Cleanup(func() {
@@ -116,6 +116,17 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDocs_ReadmeOnANode follows what the README says for an operator, with the plugin that was built.
+func TestDocs_ReadmeOnANode(t *testing.T) {
+	t.Parallel()
+	n := newPlainNode(t)
+	must.NoError(t, os.Mkdir(filepath.Join(n.work, "bin"), 0o755))
+	must.NoError(t, share(execLite, filepath.Join(n.work, "bin", filepath.Base(execLite))))
+	blocks := slices.DeleteFunc(readFences(t, "README.md"), func(f fence) bool { return f.node == "" })
+	must.SliceNotEmpty(t, blocks)
+	runFences(t, blocks, n.work, n.env(), n.places())
 }
 
 // TestDocs_UnconfiguredPluginIsNotLoaded: why each page begins with a plugin block.
@@ -166,12 +177,17 @@ func runFences(t *testing.T, page []fence, dir string, env []string, places *str
 // runFencesBy runs a page's commands by a function that returns their output.
 func runFencesBy(t *testing.T, page []fence, run func(commands string) (output string, err error)) {
 	t.Helper()
+	var out string
 	for _, f := range page {
+		if f.output {
+			test.SliceEmpty(t, shown(f.text, out), test.Sprintf("%v: lines that the commands above it did not print", f))
+		}
 		if f.lang != "sh" || f.notRun != "" {
 			continue
 		}
 		start := time.Now()
-		out, err := run(f.text)
+		var err error
+		out, err = run(f.text)
 		t.Logf("%v (%.1f s)\n%s\n%s", f, time.Since(start).Seconds(), f.text, out)
 		must.Eq(t, f.fails, (err != nil), must.Sprintf("%v: the commands ended with %v", f, err))
 		for _, want := range f.prints {

@@ -19,6 +19,7 @@ import (
 //	<!-- not run: REASON -->     it is not
 //	<!-- prints: TEXT -->        its output has TEXT; may be there several times
 //	<!-- fails -->               its last command fails, and is expected to
+//	<!-- output -->              it is what the commands above it print: see shown
 //	<!-- after: NAME -->         what has to happen before, see incidents
 //	<!-- node: NAME -->          the node that this block is for, and those after it; see TestOperatePage_CommandsWork
 type fence struct {
@@ -29,13 +30,14 @@ type fence struct {
 	notRun string
 	prints []string
 	fails  bool
+	output bool
 	after  string
 	node   string
 }
 
 func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
 
-var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails|after|node)(?:: (.+))? -->$`)
+var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails|output|after|node)(?:: (.+))? -->$`)
 
 // fences returns the fenced blocks of a page's text, and what is wrong with them.
 func fences(page, text string) (found []fence, wrong []string) {
@@ -73,16 +75,18 @@ func fences(page, text string) (found []fence, wrong []string) {
 				next.prints = append(next.prints, m[2])
 			case "fails":
 				next.fails = true
+			case "output":
+				next.output = true
 			case "after":
 				next.after = m[2]
 			case "node":
 				next.node = m[2]
 			}
-			if (m[2] == "") != (m[1] == "fails") {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after all but \"fails\"", page, n))
+			if (m[2] == "") != (m[1] == "fails" || m[1] == "output") {
+				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after all but \"fails\" and \"output\"", page, n))
 			}
 		default:
-			if next.notRun != "" || next.prints != nil || next.fails || next.after != "" || next.node != "" {
+			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != "" || next.node != "" {
 				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block, and no block below it", page, n-1))
 			}
 			next = fence{}
@@ -92,6 +96,25 @@ func fences(page, text string) (found []fence, wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("%v: the block does not end", open))
 	}
 	return found, wrong
+}
+
+// shown reports which lines of a page's output the commands did not print: numbers may differ, and "…" stands for
+// whatever is there.
+func shown(page, printed string) (missing []string) {
+	for line := range strings.Lines(page) {
+		pattern := regexp.MustCompile(`[0-9]+`).ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(line)), `[0-9]+`)
+		pattern = strings.ReplaceAll(pattern, "…", ".*")
+		if !regexp.MustCompile(`(?m)^\s*` + pattern + `\s*$`).MatchString(printed) {
+			missing = append(missing, line)
+		}
+	}
+	return missing
+}
+
+func TestShown_FindsWhatIsNotPrinted(t *testing.T) {
+	const printed = "ok     Starting (0.81 s)\nHello, pid 7\n\nbye\n"
+	test.SliceEmpty(t, shown("ok     Starting (12.5 s)\nHello, pid 42\nb…\n", printed))
+	test.Eq(t, []string{"Hello\n", "pid 7\n"}, shown("Hello\npid 7\nbye\n", printed))
 }
 
 func readFences(t *testing.T, page string) []fence {
