@@ -12,24 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
-
-// decode takes the way of a task's config block.
-func decode(t *testing.T, config map[string]any) error {
-	t.Helper()
-	s := schema.Of[TaskConfig]()
-	value, errs := schema.Value(s.Spec(), config)
-	must.SliceEmpty(t, errs, must.Sprint("refused by Nomad"))
-	var task drivers.TaskConfig
-	must.NoError(t, task.EncodeDriverConfig(value))
-	_, err := s.DecodeTask(&task)
-	return err
-}
 
 func TestForeign_OptionsGetOneSentence(t *testing.T) {
 	const (
@@ -77,7 +64,7 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 			want += " (docs/migrate.md)"
 		}
 		got := ""
-		if err := decode(t, config); err != nil {
+		if _, err := schema.Of[TaskConfig]().DecodeAgent(config); err != nil {
 			got = err.Error()
 		}
 		test.Eq(t, want, got, test.Sprint(name))
