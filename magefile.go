@@ -173,7 +173,7 @@ func Conformance(ctx context.Context, plugin string, task, config *string) error
 // Docs is about the pages.
 type Docs mg.Namespace
 
-// Makes the pictures in docs/images anew: terminals, and Nomad's UI (npm, chromium).
+// Makes the pictures in docs/images: terminals, Nomad's UI (with npm, chromium).
 func (Docs) Pictures(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/pictures") }
 
 // New makes plugins from templates.
