@@ -298,17 +298,11 @@ func (a *alloc) printed(t *testing.T) (out string) {
 	return out
 }
 
-// inside runs a script by `alloc exec`, once Nomad knows that the task runs: one of raw_exec may print earlier.
-func (a *alloc) inside(t *testing.T, script string) (out string, err error) {
+// inside runs a script by `alloc exec`, once Nomad knows that the task runs: it may print earlier.
+func (a *alloc) inside(t *testing.T, script string) (string, error) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		out, err = a.try(t, "/bin/sh", "-c", script)
-		if err != nil && strings.Contains(err.Error(), "not started yet") {
-			return err
-		}
-		return nil
-	})
-	return out, err
+	a.readable(t)
+	return a.try(t, "/bin/sh", "-c", script)
 }
 
 // facts are what the agent has, by the names in /proc/<pid>/status and by $nofile, and what a process has by default.
