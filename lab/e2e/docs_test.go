@@ -67,8 +67,8 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 }
 
 // TestDocs_DevelopersCommands runs what the README and its like tell a developer to type, with
-// a lab of its own, one page after the other: each lab takes Nomad's own port if that is free. LAB_RUNTIME says in what,
-// as always.
+// a lab of its own, one page after the other: each lab takes Nomad's own port if that is free.
+// LAB_RUNTIME says in what, as always.
 func TestDocs_DevelopersCommands(t *testing.T) {
 	testsupport.Long(t, "the README's demonstrations, which take their time")
 	for _, page := range developerPages {
