@@ -26,13 +26,9 @@ var (
 
 // Every image of a page exists, is small, and has a text for those who do not see it.
 func TestImages_ExistAndHaveText(t *testing.T) {
-	pages, err := tracked(t.Context(), "../..", "*.md")
-	must.NoError(t, err)
 	found := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(filepath.Join("../..", page))
-		must.NoError(t, err)
-		images, faults := imageFaults(filepath.Join("../..", filepath.Dir(page)), string(text))
+	for _, page := range files(t, "*.md") {
+		images, faults := imageFaults(filepath.Dir(page), readFile(t, page))
 		found += images
 		for _, fault := range faults {
 			t.Errorf("%s: %s", page, fault)

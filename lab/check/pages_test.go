@@ -5,7 +5,6 @@ package check
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,21 +15,14 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-const pagesRoot = "../.."
-
-// sources are the files below folders of the repository whose names end in one of the suffixes.
-func sources(t *testing.T, folders []string, suffixes ...string) (paths []string) {
+// files are those that git tracks, of those that match a pattern.
+func files(t *testing.T, patterns ...string) (paths []string) {
 	t.Helper()
-	for _, folder := range folders {
-		err := filepath.WalkDir(filepath.Join(pagesRoot, folder), func(path string, e fs.DirEntry, err error) error {
-			for _, suffix := range suffixes {
-				if err == nil && !e.IsDir() && strings.HasSuffix(path, suffix) {
-					paths = append(paths, path)
-				}
-			}
-			return err
-		})
-		must.NoError(t, err)
+	const root = "../.."
+	found, err := tracked(t.Context(), root, patterns...)
+	must.NoError(t, err)
+	for _, path := range found {
+		paths = append(paths, filepath.Join(root, path))
 	}
 	return paths
 }
@@ -40,13 +32,16 @@ var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformanc
 	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
 
 func TestPages_SayGoToolMage(t *testing.T) {
-	folders := []string{"docs", "plugins", "lab", "internal", "deploy", "nix"}
-	paths := sources(t, folders, ".md", ".hcl", ".tmpl", ".go", "Dockerfile")
+	var patterns []string
+	for _, folder := range []string{"docs", "plugins", "lab", "internal", "deploy", "nix"} {
+		for _, suffix := range []string{".md", ".hcl", ".tmpl", ".go", "Dockerfile"} {
+			patterns = append(patterns, folder+"/*"+suffix)
+		}
+	}
+	paths := files(t, patterns...)
 	must.Greater(t, 500, len(paths))
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		must.NoError(t, err)
-		for line := range strings.Lines(strings.ReplaceAll(string(text), "go tool mage", "")) {
+		for line := range strings.Lines(strings.ReplaceAll(readFile(t, path), "go tool mage", "")) {
 			test.False(t, bareMage.MatchString(line) && !strings.HasSuffix(path, "_test.go"), test.Sprintf(
 				"%s: write \"go tool mage\" in %q", path, strings.TrimSpace(line)))
 		}
@@ -121,13 +116,8 @@ func brokenLinks(path string, p page) (broken []string) {
 }
 
 func TestPages_HaveOneTitleAndNoBrokenLink(t *testing.T) {
-	paths := sources(t, []string{"docs", "deploy", "plugins"}, ".md")
-	own, err := filepath.Glob(filepath.Join(pagesRoot, "*.md"))
-	must.NoError(t, err)
-	for _, path := range append(paths, own...) {
-		text, err := os.ReadFile(path)
-		must.NoError(t, err)
-		p := readPage(string(text))
+	for _, path := range files(t, "docs/*.md", "deploy/*.md", "plugins/*.md", ":(glob)*.md") {
+		p := readPage(readFile(t, path))
 		test.Eq(t, 1, p.titles, test.Sprintf("%s: headings of the first level", path))
 		test.SliceEmpty(t, brokenLinks(path, p), test.Sprintf("%s: broken links", path))
 	}

@@ -30,16 +30,19 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice always sets, even 0: the inherited value is that of the supervisor. An agent that may not lower it leaves it.
+// setNice leaves what DefaultScheduling has set for 0, which also means "not set".
 func setNice(v int) *Error {
+	if v == 0 {
+		return nil
+	}
 	if v < -20 || v > 19 {
 		return refuse(unix.EINVAL, "nice "+strconv.Itoa(v)+" is not between -20 and 19")
 	}
 	_, _, e := unix.RawSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(v))
-	switch {
-	case e == 0, v == 0:
+	switch e {
+	case 0:
 		return nil
-	case e == unix.EACCES || e == unix.EPERM:
+	case unix.EACCES, unix.EPERM:
 		return refuse(e, "nice "+strconv.Itoa(v)+" is lower than the agent may set: it needs CAP_SYS_NICE")
 	default:
 		return failed("set nice "+strconv.Itoa(v), e)
@@ -59,12 +62,15 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 // sets it just ahead of execve; an execve that cannot succeed leaves it set.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// setNoFile sets the soft limit of open files. The one that Go has from the supervisor is lost to that after an execve
-// that has failed.
+// setNoFile sets the soft limit of open files. A supervisor whose execve has failed has lost the one that Go would
+// restore.
 func setNoFile(soft uint64) {
-	RestoreNoFile()
+	if soft == 0 {
+		RestoreNoFile()
+		return
+	}
 	var now rlimit
-	if soft != 0 && prlimit(unix.RLIMIT_NOFILE, nil, &now) == 0 {
+	if prlimit(unix.RLIMIT_NOFILE, nil, &now) == 0 {
 		_ = prlimit(unix.RLIMIT_NOFILE, &rlimit{min(soft, now.hard), now.hard}, nil)
 	}
 }

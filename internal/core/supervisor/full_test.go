@@ -170,7 +170,7 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				test.True(t, zombie(), test.Sprint("the kernel does not know its exit any more"))
 				l, err := first.wire.Connect(ctx(t))
 				must.NoError(t, err)
-				binary, err := openBinary()
+				binary, err := binaries[0]()
 				must.NoError(t, err)
 				defer binary.Close()
 				_, err = roundTrip(context.Background(), l, &request{Op: opUpgrade, Build: "x"}, binary)

@@ -25,14 +25,18 @@ import (
 // a plugin does not outlive its agent. One that can't do so is killed, and another one started by this process. The
 // tasks go on in either case.
 
+// fits reports whether a supervisor has the surroundings of this process, as far as these can be read.
+func (h *hello) fits() bool {
+	own := clientSurroundings()
+	return own == nil || h.Surroundings != nil && *h.Surroundings == *own
+}
+
 // accepts reports whether a supervisor has this process's build and surroundings, or had them when it was first asked.
 func (c *Client) accepts(h *hello) bool {
-	own := clientSurroundings()
+	fits := h.Build == buildID() && h.fits()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h.Build == buildID() && (own == nil || h.Surroundings != nil && *h.Surroundings == *own) {
-		c.settled = true
-	}
+	c.settled = c.settled || fits
 	return c.settled
 }
 
@@ -46,7 +50,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 			"plugin's (build %s)", h.PID, h.Build, buildID()))
 	}
 	own := clientSurroundings()
-	if own != nil && h.Surroundings != nil && *h.Surroundings != *own {
+	if h.Surroundings != nil && !h.fits() {
 		changes = append(changes, fmt.Sprintf("supervisor %d took over what differs in this agent (%s)", h.PID,
 			h.Surroundings.differences(own)))
 		req.Surroundings = own
@@ -101,10 +105,6 @@ func upgradeOver(ctx context.Context, conn *connection, req *request) (err error
 	return err
 }
 
-// binaries open the programs that can be the supervisor, best first. Where the kernel executes no memfd (the sysctl
-// vm.memfd_noexec is 1 or 2), this very program can.
-var binaries = []func() (*os.File, error){openBinary, func() (*os.File, error) { return openHigh("/proc/self/exe") }}
-
 func (c *Client) noteMove(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,12 +125,10 @@ func (c *Client) reportMove() {
 // refused notes that a supervisor could not be moved now.
 func (c *Client) refused(h *hello, why error) {
 	c.cfg.Log("supervisor %d was not upgraded: %v", h.PID, why)
-	own := clientSurroundings()
+	fits := h.fits() // then its build will do
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if own == nil || h.Surroundings != nil && *h.Surroundings == *own {
-		c.settled = true // its build will do
-	}
+	c.settled = c.settled || fits
 	c.other = h
 }
 

@@ -33,29 +33,35 @@ var errDiedStarting = errors.New("failed to start the supervisor: it did not rep
 
 // startSupervisor starts the process and returns when it listens, or when it
 // turned out that another one does.
-func (c *Client) startSupervisor(ctx context.Context) error {
-	binary, err := openBinary()
-	if err != nil {
-		return err
-	}
-	defer binary.Close()
-	err = c.startBinary(ctx, binary)
-	for try := 0; errors.Is(err, unix.ENOENT) && try < 3; try++ {
-		// an empty leaf may be removed before the clone: to a process that tidies up
-		// cgroups it looks abandoned
-		err = c.startBinary(ctx, binary)
-	}
-	if errors.Is(err, os.ErrPermission) && embedded != nil {
-		// a kernel that executes no memfd (vm.memfd_noexec of 1 or 2): this very program can do it too
-		self, serr := openHigh("/proc/self/exe")
-		if serr != nil {
+func (c *Client) startSupervisor(ctx context.Context) (err error) {
+	for _, open := range binaries {
+		var binary *os.File
+		if binary, err = open(); err != nil {
 			return err
 		}
-		defer self.Close()
-		err = c.startBinary(ctx, self)
+		err = c.startBinary(ctx, binary)
+		for try := 0; errors.Is(err, unix.ENOENT) && try < 3; try++ {
+			// an empty leaf may be removed before the clone: to a process that tidies up
+			// cgroups it looks abandoned
+			err = c.startBinary(ctx, binary)
+		}
+		binary.Close()
+		if !errors.Is(err, os.ErrPermission) {
+			return err
+		}
 	}
 	return err
 }
+
+// binaries open the programs that can be the supervisor, best first. Where the kernel executes no memfd (the sysctl
+// vm.memfd_noexec is 1 or 2), this very program can.
+var binaries = func() []func() (*os.File, error) {
+	self := func() (*os.File, error) { return openHigh("/proc/self/exe") }
+	if embedded == nil {
+		return []func() (*os.File, error){self}
+	}
+	return []func() (*os.File, error){openBinary, self}
+}()
 
 // readyTime is what a new supervisor may take until it serves: milliseconds, on a
 // machine that is not overloaded.
@@ -187,13 +193,10 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	return f, false, nil
 }
 
-// openBinary returns the program that the supervisor is: the small one that was
-// embedded at build time, in a memfd (memfd_create(2)), since there may be no
-// directory that is both writable and executable; or this very program.
+// openBinary returns the program that the supervisor is, the small one that was
+// embedded at build time: in a memfd (memfd_create(2)), since there may be no
+// directory that is both writable and executable. Without memfds it is this very program.
 func openBinary() (*os.File, error) {
-	if embedded == nil {
-		return openHigh("/proc/self/exe")
-	}
 	fd, err := unix.MemfdCreate(argv0, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return openHigh("/proc/self/exe")

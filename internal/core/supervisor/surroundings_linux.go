@@ -41,7 +41,13 @@ type surroundings struct {
 }
 
 // enterable are the namespaces that setns(2) enters, by their names in /proc/self/ns.
-var enterable = [...]string{"mnt", "net", "ipc", "uts", "cgroup"}
+var enterable = [...]struct {
+	name string
+	kind int
+}{
+	{"mnt", unix.CLONE_NEWNS}, {"net", unix.CLONE_NEWNET}, {"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS},
+	{"cgroup", unix.CLONE_NEWCGROUP},
+}
 
 // errUnfit is the error for surroundings that a supervisor can't take over.
 var errUnfit = errors.New("supervisor can't take over the surroundings of this agent")
@@ -88,8 +94,8 @@ func readSurroundings() (*surroundings, error) {
 		}
 		s.Limits[resource] = [2]uint64{l.Cur, l.Max}
 	}
-	for i, name := range enterable {
-		s.Namespaces[i] = namespaceInode(name)
+	for i, ns := range enterable {
+		s.Namespaces[i] = namespaceInode(ns.name)
 	}
 	for _, name := range []string{"user", "pid", "time"} {
 		fixed = append(fixed, fmt.Sprintf("namespace %s: %d", name, namespaceInode(name)))
@@ -112,8 +118,8 @@ func namespaceInode(name string) uint64 {
 
 // openNamespaces opens the enterable namespaces of this process; the caller closes them.
 func openNamespaces() (files []*os.File, err error) {
-	for _, name := range enterable {
-		f, err := os.Open("/proc/self/ns/" + name)
+	for _, ns := range enterable {
+		f, err := os.Open("/proc/self/ns/" + ns.name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -141,8 +147,8 @@ func (s *surroundings) differences(other *surroundings) string {
 			list = append(list, what)
 		}
 	}
-	for i, name := range enterable {
-		add(s.Namespaces[i] != other.Namespaces[i], "namespace "+name)
+	for i, ns := range enterable {
+		add(s.Namespaces[i] != other.Namespaces[i], "namespace "+ns.name)
 	}
 	add(s.Limits != other.Limits, "resource limits")
 	add(s.Bounding != other.Bounding, "capability bounding set")
@@ -221,10 +227,6 @@ func (s *surroundings) setGroups() error {
 
 // enter moves the calling thread into the namespaces that it is not in.
 func enter(namespaces []*os.File) error {
-	kinds := map[int]string{
-		unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWNET: "net", unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWUTS: "uts",
-		unix.CLONE_NEWCGROUP: "cgroup",
-	}
 	for _, f := range namespaces {
 		kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 		if err != nil {
@@ -234,16 +236,19 @@ func enter(namespaces []*os.File) error {
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 			return fmt.Errorf("failed to identify a namespace: %w", err)
 		}
-		if kinds[kind] != "" && st.Ino == namespaceInode(kinds[kind]) {
-			continue
-		}
-		if kind == unix.CLONE_NEWNS { // setns refuses it to a thread that shares its working directory
-			if err := unix.Unshare(unix.CLONE_FS); err != nil {
-				return fmt.Errorf("failed to unshare the working directory: %w", err)
+		for _, ns := range enterable {
+			if ns.kind != kind || st.Ino == namespaceInode(ns.name) {
+				continue
 			}
-		}
-		if err := unix.Setns(int(f.Fd()), kind); err != nil {
-			return fmt.Errorf("failed to enter namespace %s: %w", kinds[kind], err)
+			if kind == unix.CLONE_NEWNS { // setns refuses it to a thread that shares its working directory
+				err = unix.Unshare(unix.CLONE_FS)
+			}
+			if err == nil {
+				err = unix.Setns(int(f.Fd()), kind)
+			}
+			if err != nil {
+				return fmt.Errorf("failed to enter namespace %s: %w", ns.name, err)
+			}
 		}
 	}
 	return nil
