@@ -31,10 +31,11 @@ type leftovers struct {
 
 // newLeftovers makes a temporary directory for a run. Its path is short, since unix sockets are made below it.
 func newLeftovers() (*leftovers, error) {
-	dir := filepath.Join(os.TempDir(), "o"+strconv.FormatInt(int64(os.Getpid()), 36))
-	err := os.Mkdir(dir, 0o700)
-	if errors.Is(err, fs.ErrExist) { // of a process that was killed, or of another user
-		dir, err = os.MkdirTemp("", "o")
+	var dir string
+	err := fs.ErrExist
+	for id := int64(os.Getpid()); errors.Is(err, fs.ErrExist); id++ { // of a killed run, or of another PID namespace
+		dir = filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36))
+		err = os.Mkdir(dir, 0o700)
 	}
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,4 +46,13 @@ func TestLeftovers_AreToldUntilTheyAreGone(t *testing.T) {
 	must.NoError(t, err, must.Sprint(string(out)))
 	test.SliceEmpty(t, l.own())
 	must.NoError(t, os.RemoveAll(l.dir)) // not by check: other tests make cgroups meanwhile
+}
+
+func TestLeftovers_DirectoryIsShortThoughTheFirstNameIsTaken(t *testing.T) {
+	first, err := newLeftovers()
+	must.NoError(t, err)
+	second, err := newLeftovers()
+	must.NoError(t, err)
+	test.LessEq(t, len(first.dir)+1, len(second.dir), test.Sprintf("%s after %s", second.dir, first.dir))
+	must.NoError(t, errors.Join(os.Remove(first.dir), os.Remove(second.dir)))
 }
