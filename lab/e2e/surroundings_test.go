@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/build"
@@ -32,11 +34,11 @@ type surrounding struct {
 	conf   conf // of our drivers alone
 	edit   []func(*api.Job, *api.Task)
 
-	// want has the lines with our drivers. $name stands for a line of /proc/<pid>/status of the agent, $cpus for all
-	// processors and $io for the class of a process that has none.
+	// want has the lines with our drivers. $name stands for a line of /proc/<pid>/status of the agent, $nice for its
+	// nice value, $cpus for all processors and $io for the class of a process that has none.
 	want string
 
-	// raw has the lines that differ with raw_exec; "-" leaves it out.
+	// raw has the lines that differ with raw_exec, written as those of want are; "-" leaves it out.
 	raw string
 
 	// rawSession has those that differ in its `alloc exec` again.
@@ -76,9 +78,10 @@ echo "io=$(ionice)"
 echo "policy=$(chrt -p $$ | sed -n 's/.*policy: //p')"
 ` + status("Cpus_allowed_list"),
 		want: "nice=0\nio=$io\npolicy=SCHED_OTHER\nCpus_allowed_list=$cpus",
-		raw:  "nice=5\nio=best-effort: prio 7\nCpus_allowed_list=0",
+		raw:  "nice=$nice\nio=best-effort: prio 7\nCpus_allowed_list=0",
 	}
-	plain    = surrounding{name: "3: priorities without any", script: priorities.script, want: priorities.want}
+	plain = surrounding{name: "3: priorities without any", script: priorities.script, want: priorities.want,
+		raw: "nice=$nice"}
 	hardened = surrounding{name: "2: rights and limits",
 		script: status("CapBnd", "NoNewPrivs") + "\necho nofile=$(ulimit -Hn)",
 		want:   "CapBnd=$CapBnd\nNoNewPrivs=$NoNewPrivs\nnofile=$nofile",
@@ -219,12 +222,15 @@ func (n *node) surround(t *testing.T, rows []surrounding) {
 	for _, row := range rows {
 		for _, driver := range []string{n.driver, "raw_exec"} {
 			c := scripted(driver, row.script+"\necho printed=all\nexec sleep 1000")
-			want := lines(os.Expand(row.want, func(name string) string { return facts[name] }))
+			fill := func(text string) map[string]string {
+				return lines(os.Expand(text, func(name string) string { return facts[name] }))
+			}
+			want := fill(row.want)
 			if driver == "raw_exec" {
 				if row.raw == "-" {
 					continue
 				}
-				maps.Copy(want, lines(row.raw))
+				maps.Copy(want, fill(row.raw))
 			} else {
 				c = c.with(row.conf)
 			}
@@ -305,7 +311,8 @@ func (a *alloc) inside(t *testing.T, script string) (string, error) {
 	return a.try(t, "/bin/sh", "-c", script)
 }
 
-// facts are what the agent has, by the names in /proc/<pid>/status and by $nofile, and what a process has by default.
+// facts are what the agent has, by the names in /proc/<pid>/status, by $nice and by $nofile, and what a process has by
+// default.
 func (n *node) facts(t *testing.T) map[string]string {
 	t.Helper()
 	run := func(argv ...string) string {
@@ -327,6 +334,9 @@ func (n *node) facts(t *testing.T) map[string]string {
 	_, files, _ := strings.Cut(string(limits), "Max open files")
 	must.SliceNotEmpty(t, strings.Fields(files))
 	values["nofile"] = strings.Fields(files)[1] // the hard one
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	must.NoError(t, err)
+	values["nice"] = strconv.Itoa(20 - priority) // see getpriority(2), under "C library/kernel differences"
 	values["io"] = run("ionice")
 	// the kernel takes those that this process's cpuset does not have away
 	_, values["cpus"], _ = strings.Cut(run("taskset", "-c", "0-1023", "grep", "Cpus_allowed_list", "/proc/self/status"),
