@@ -88,10 +88,8 @@ var generalFaults = []fault{
 	}},
 	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor},
 	{name: "agent, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
-		plugin, supervisor := r.n.plugin(t), r.n.supervisor(t)
+		killPluginAndSupervisor(t, r) // before the agent, with which the plugin ends
 		kill(t, r.n)
-		plugin.end(t)
-		supervisor.end(t)
 		return func() { r.n.restart(t) }
 	}},
 }
