@@ -64,7 +64,8 @@ func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
 		"PATH=/bin", "NOMAD_ADDR=http://elsewhere", "NOMAD_TOKEN=x", "VAULT_ADDR=y", "CONSUL_HTTP_ADDR=z",
 		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
 	}, "/dir", map[string]string{"LD_PRELOAD": "x.so", "A": "1"})
-	want := []string{"PATH=/bin", "NOMADIC=1", "A=1", "LD_PRELOAD=x.so", "OUTRIDER_LAB_DIR=/dir"}
+	want := []string{"PATH=/bin", "NOMADIC=1", "A=1", "LD_PRELOAD=x.so", "PLUGIN_UNIX_SOCKET_DIR=/dir/state",
+		"OUTRIDER_LAB_DIR=/dir"}
 	test.SliceEqOp(t, want, got)
 }
 

@@ -215,7 +215,8 @@ func environment(env []string, dir string, more map[string]string) []string {
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		out = append(out, name+"="+more[name])
 	}
-	return append(out, markVar+"="+dir)
+	// where go-plugin has its sockets: one of a plugin that is killed stays until Close
+	return append(out, "PLUGIN_UNIX_SOCKET_DIR="+stateDir(dir), markVar+"="+dir)
 }
 
 // Stop implements Agent.

@@ -75,7 +75,6 @@ func run(m *testing.M) (int, error) {
 	if err := os.Chmod(scratch, 0o755); err != nil {
 		return 1, err
 	}
-	// the sockets of plugins, executors and logmons that tests kill go with it
 	tmp := filepath.Join(scratch, "tmp")
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return 1, err
@@ -119,7 +118,12 @@ func run(m *testing.M) (int, error) {
 			return 1, fmt.Errorf("a shared agent: %w", err)
 		}
 	}
-	return code, nil
+	// an agent has them in its own directory, also those of plugins, executors and logmons that tests have killed
+	sockets, err := filepath.Glob(filepath.Join(tmp, "plugin*"))
+	if err == nil && len(sockets) > 0 {
+		err = fmt.Errorf("agents have left sockets: %q", sockets)
+	}
+	return code, err
 }
 
 // share makes a program available to every user, in a directory all can reach.
