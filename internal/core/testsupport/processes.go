@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Processes returns the pids of the processes whose arguments are accepted, sorted. A zombie has no arguments.
@@ -26,6 +28,14 @@ func Processes(accept func(args []string) bool) (pids []int) {
 	}
 	slices.Sort(pids)
 	return pids
+}
+
+// BlockUntilKilled is what a process does that a test kills. With `select {}`, a program without cgo whose goroutines all
+// wait is ended by Go ("all goroutines are asleep").
+func BlockUntilKilled() {
+	for {
+		_ = unix.Pause() // it returns at each of the signals by which Go interrupts a thread
+	}
 }
 
 // Mark returns a number of seconds that no other test sleeps: the argument of a `sleep` to find with Sleepers.

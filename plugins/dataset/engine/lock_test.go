@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -29,7 +30,8 @@ func holdLock() int {
 		return 1
 	}
 	println("locked")
-	select {}
+	testsupport.BlockUntilKilled()
+	return 0
 }
 
 func TestLock_EndsWithItsProcess(t *testing.T) {

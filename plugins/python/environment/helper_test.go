@@ -21,6 +21,8 @@ import (
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // role makes the test's binary another process of the test.
@@ -146,7 +148,8 @@ func helpBlock(dir string) {
 		as *Builder, dir, scratch, downloads string) error {
 		fatal(building(30)(ctx, as, dir, scratch, downloads))
 		fmt.Println("building")
-		select {}
+		testsupport.BlockUntilKilled()
+		return nil
 	}})
 	fatal(err)
 }
