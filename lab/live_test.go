@@ -134,7 +134,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	step := func(name string, want string, f func() error) {
+	step := func(t *testing.T, name, want string, f func() error) {
 		t.Helper()
 		out.Reset()
 		err := f()
@@ -142,33 +142,38 @@ func TestLab_FromUpToDown(t *testing.T) {
 		must.StrContains(t, out.String(), want, must.Sprintf("%s: no %q in\n%s", name, want, out))
 	}
 
-	step("up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
-	step("up again", "is up already", func() error { return l.Up(ctx, With{}) })
-	step("status", "raw_exec", func() error { return l.Status(ctx) })
+	step(t, "up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
+	step(t, "up again", "is up already", func() error { return l.Up(ctx, With{}) })
+	step(t, "status", "raw_exec", func() error { return l.Status(ctx) })
 
 	a, err := l.open(ctx)
 	must.NoError(t, err)
 	drivers := append(a.Info().Drivers(), "raw_exec")
 	for _, d := range drivers {
-		hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")
-		for range 2 { // Nomad alone would not run an unchanged job again
-			step("run "+d, "is complete", func() error { return l.Run(ctx, hello) })
-			for _, want := range []string{"to stdout\n", "to stderr\n", "unended\n"} {
-				test.StrContains(t, out.String(), want, test.Sprintf("%s: no %q in\n%s", d, want, out))
+		t.Run(d, func(t *testing.T) {
+			if d == pythonDriver {
+				testsupport.NeedPython(t)
 			}
-		}
+			hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")
+			for range 2 { // Nomad alone would not run an unchanged job again
+				step(t, "run "+d, "is complete", func() error { return l.Run(ctx, hello) })
+				for _, want := range []string{"to stdout\n", "to stderr\n", "unended\n"} {
+					test.StrContains(t, out.String(), want, test.Sprintf("%s: no %q in\n%s", d, want, out))
+				}
+			}
 
-		out.Reset()
-		err := l.Run(ctx, jobFile(t, "batch", "fail-"+d, d, "echo last words; exit 3"))
-		if err == nil || !strings.Contains(err.Error(), "Exit Code: 3") || !strings.Contains(out.String(), "last words") {
-			t.Errorf("%s: a failing job: %v\n%s", d, err, out)
-		}
+			out.Reset()
+			err := l.Run(ctx, jobFile(t, "batch", "fail-"+d, d, "echo last words; exit 3"))
+			if err == nil || !strings.Contains(err.Error(), "Exit Code: 3") || !strings.Contains(out.String(), "last words") {
+				t.Errorf("%s: a failing job: %v\n%s", d, err, out)
+			}
 
-		step("service "+d, "lab:logs -job=svc-"+d, func() error {
-			return l.Run(ctx, jobFile(t, "service", "svc-"+d, d, "echo up; exec sleep 1000"))
+			step(t, "service "+d, "lab:logs -job=svc-"+d, func() error {
+				return l.Run(ctx, jobFile(t, "service", "svc-"+d, d, "echo up; exec sleep 1000"))
+			})
+			test.StrContains(t, out.String(), "up\n",
+				test.Sprintf("%s: first lines of a service are missing:\n%s", d, out))
 		})
-		test.StrContains(t, out.String(), "up\n",
-			test.Sprintf("%s: first lines of a service are missing:\n%s", d, out))
 	}
 
 	logs, stopped := &screen{}, make(chan error, 1)
@@ -210,13 +215,13 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 	// a scheduler that is slow to hear of the removal of a job that is run again
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
-	step("run", "is complete", func() error { return l.Run(ctx, again) })
+	step(t, "run", "is complete", func() error { return l.Run(ctx, again) })
 	slowScheduler(t, a)
-	step("run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
+	step(t, "run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
 
 	pid, err := a.PID(ctx)
 	must.NoError(t, err)
-	step("reload", "lived on.", func() error { return l.Reload(ctx, "") })
+	step(t, "reload", "lived on.", func() error { return l.Reload(ctx, "") })
 	if b, err := l.open(ctx); err != nil {
 		t.Fatal(err)
 	} else if now, err := b.PID(ctx); err != nil || now == pid {
@@ -229,17 +234,17 @@ func TestLab_FromUpToDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	test.ErrorIs(t, l.Stop(ctx, "x"), errEnded, test.Sprint("after a crash"))
-	step("run after a crash", "Starting the agent again", func() error {
+	step(t, "run after a crash", "Starting the agent again", func() error {
 		return l.Run(ctx, jobFile(t, "batch", "after", "exec-lite", "echo after a crash"))
 	})
 
-	step("down", "they are gone, with their files", func() error { return l.Down(ctx) })
+	step(t, "down", "they are gone, with their files", func() error { return l.Down(ctx) })
 	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
 	_, err = os.Stat(l.dir)
 	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
-	step("down again", "nothing to do", func() error { return l.Down(ctx) })
+	step(t, "down again", "nothing to do", func() error { return l.Down(ctx) })
 }
 
 func TestUp_LeavesNothingAfterAFailure(t *testing.T) {

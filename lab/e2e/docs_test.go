@@ -101,6 +101,9 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 	for _, page := range operatorPages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
+			if page == "docs/python.md" {
+				testsupport.NeedPython(t)
+			}
 			n := newPlainNode(t)
 			blocks := readFences(t, page)
 			for name, text := range jobFiles(blocks) {

@@ -149,12 +149,13 @@ func share(from, to string) error {
 // sharedNode is an agent that is shared by tests which do no harm to it. Each stops
 // its own jobs.
 type sharedNode struct {
+	options nodeOptions
 	started atomic.Bool
 	node    func() (*node, error)
 }
 
 func newSharedNode(name string, o nodeOptions) *sharedNode {
-	s := &sharedNode{}
+	s := &sharedNode{options: o}
 	s.node = sync.OnceValues(func() (*node, error) {
 		s.started.Store(true)
 		return startNode(name, o)
@@ -164,6 +165,7 @@ func newSharedNode(name string, o nodeOptions) *sharedNode {
 
 func (s *sharedNode) get(t testing.TB) *node {
 	t.Helper()
+	s.options.need(t)
 	n, err := s.node()
 	must.NoError(t, err)
 	return n

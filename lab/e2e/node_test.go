@@ -59,12 +59,21 @@ type nodeOptions struct {
 	prepare func(dir string) error
 }
 
+// need skips a test if the machine lacks what the tasks of such a node need.
+func (o nodeOptions) need(t testing.TB) {
+	t.Helper()
+	if o.python != nil {
+		testsupport.NeedPython(t)
+	}
+}
+
 // keepAllocations keeps ended ones for a look at them: 50 by default.
 const keepAllocations = `client { gc_max_allocs = 1000 }`
 
 // newNode starts an agent, and at the end of the test asks that nothing is left.
 func newNode(t *testing.T, o nodeOptions) *node {
 	t.Helper()
+	o.need(t)
 	n, err := startNode(t.Name(), o)
 	must.NoError(t, err)
 	t.Cleanup(func() {

@@ -7,8 +7,12 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestMain(m *testing.M) { conformance.Main(m, main) }
 
-func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
+func TestDriver_Conforms(t *testing.T) {
+	testsupport.NeedPython(t)
+	conformance.Driver{}.Test(t)
+}

@@ -6,6 +6,7 @@ package testsupport
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"testing"
 
@@ -19,6 +20,25 @@ func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
+	}
+}
+
+// Python is the distribution's interpreter.
+const Python = "/usr/bin/python3"
+
+// NeedPython skips a test that runs Python programs if the machine has no interpreter for them.
+func NeedPython(t testing.TB) {
+	t.Helper()
+	NeedPrograms(t, Python)
+}
+
+// NeedPrograms skips a test that runs these programs, of the PATH or by their paths, if one is not installed.
+func NeedPrograms(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("needs " + program)
+		}
 	}
 }
 

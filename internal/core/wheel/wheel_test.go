@@ -11,15 +11,13 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-)
 
-const python = "/usr/bin/python3"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
 
 // A wheel is also a place to import from (zipimport).
 func TestWheel_IsValidAndIsBuiltFromItsSource(t *testing.T) {
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("there is no ", python)
-	}
+	testsupport.NeedPython(t)
 	dir := t.TempDir()
 	w := Wheel{Name: "moon_phase", Version: "1.2", Requires: []string{"sun>=2"},
 		Files: map[string]string{"more/words.txt": "full\n"}}
@@ -46,12 +44,12 @@ os.mkdir(os.path.join(dir, "built"))
 assert backend.build_wheel(os.path.join(dir, "built")) == file and builtins.ran
 assert open(os.path.join(dir, "built", file), "rb").read() == open(wheel, "rb").read()
 `
-	out, err := exec.Command(python, "-I", "-c", check, dir, w.File()).CombinedOutput()
+	out, err := exec.Command(testsupport.Python, "-I", "-c", check, dir, w.File()).CombinedOutput()
 	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
 	must.NoError(t, (Wheel{Name: "package", Version: "1",
 		Files: map[string]string{"package/__init__.py": ""}}).Write(dir))
-	out, err = exec.Command(python, "-I", "-m", "zipfile", "-e", filepath.Join(dir, "package-1-py3-none-any.whl"),
-		filepath.Join(dir, "out")).CombinedOutput()
+	out, err = exec.Command(testsupport.Python, "-I", "-m", "zipfile", "-e",
+		filepath.Join(dir, "package-1-py3-none-any.whl"), filepath.Join(dir, "out")).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%v: %s", err, out))
 	_, err = os.Stat(filepath.Join(dir, "out/package.py"))
 	test.Error(t, err, test.Sprint("a package is beside a module of its name"))

@@ -26,6 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
@@ -63,9 +64,10 @@ type agent struct {
 	events []*drivers.TaskEvent
 }
 
-// start makes the driver with a cache of its own.
+// start makes the driver with a cache of its own. It skips the test if there is no Python for its tasks.
 func start(t *testing.T, change ...func(*Config)) *agent {
 	t.Helper()
+	testsupport.NeedPython(t)
 	dir, err := os.MkdirTemp("", "a")
 	must.NoError(t, err)
 	must.NoError(t, os.Chmod(dir, 0o755))

@@ -11,6 +11,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // What is in testdata was written by the Debian packages python3-rich 13.3.1, python3-click 8.1.3 and
@@ -43,7 +45,7 @@ func TestLast_ReadsRichAndClick(t *testing.T) {
 }
 
 func TestLast_ReadsInstalledRichAndClick(t *testing.T) {
-	if out, err := exec.Command(python, "-c", "import click, rich").CombinedOutput(); err != nil {
+	if out, err := exec.Command(testsupport.Python, "-c", "import click, rich").CombinedOutput(); err != nil {
 		t.Skipf("there is no rich or no click: %v: %s", err, out)
 	}
 	const install = "from rich.traceback import install\ninstall()\n"

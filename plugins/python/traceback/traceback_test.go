@@ -15,16 +15,14 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-)
 
-const python = "/usr/bin/python3"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
 
 // stderrOf runs a program of these files, app.py first, and returns what it wrote and its exit code.
 func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, int) {
 	t.Helper()
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("there is no " + python)
-	}
+	testsupport.NeedPython(t)
 	dir := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
@@ -34,7 +32,7 @@ func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, in
 	if args == nil {
 		args = []string{filepath.Join(dir, "app.py")}
 	}
-	cmd := exec.Command(python, args...)
+	cmd := exec.Command(testsupport.Python, args...)
 	cmd.Dir = dir
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
