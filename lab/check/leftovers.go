@@ -16,7 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -140,8 +142,13 @@ func sharedPlaces() map[string]bool {
 		}
 		return nil
 	})
+	// builders stay declared until the machine reboots
+	kept := []string{builders.Dir, filepath.Join(builders.Dir, "lock")}
+	if testsupport.Exists(builders.Dir) {
+		kept = append(kept, task.DefaultDir)
+	}
 	_ = filepath.WalkDir(task.DefaultDir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil {
+		if err == nil && !slices.Contains(kept, path) {
 			places["state "+path] = true
 		}
 		return nil
