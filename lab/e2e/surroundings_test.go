@@ -438,9 +438,23 @@ echo "secrets=$(stat -f -c %T $NOMAD_SECRETS_DIR)"
 echo "volume=$(cat $VOLUME/name 2>/dev/null)"
 echo printed=all`
 
+// needOwnRoot skips a test of mount namespaces in a chroot(2): setns(2) changes to the root of the namespace.
+func needOwnRoot(t *testing.T) {
+	t.Helper()
+	const root = `stat -c "%d %i" /`
+	here, err := exec.Command("sh", "-c", root).Output()
+	must.NoError(t, err)
+	entered, err := exec.Command("nsenter", "--mount=/proc/self/ns/mnt", "sh", "-c", root).Output()
+	must.NoError(t, err)
+	if string(here) != string(entered) {
+		t.Skip("needs the root directory of its mount namespace, and this is a chroot")
+	}
+}
+
 // testMounts is number 1: each agent has another directory at /var/tmp, as by PrivateTmp, and from the second one on at
 // the path of a volume. Nomad's tmpfs at secrets/ is in its namespace alone, too.
 func testMounts(t *testing.T, driver string, o nodeOptions, restarts []restart) {
+	needOwnRoot(t)
 	base := mkdir(t)
 	private, volume := "/var/tmp", filepath.Join(base, "volume")
 	if strings.HasPrefix(scratch, private+"/") {
