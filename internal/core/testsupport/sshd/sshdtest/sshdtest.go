@@ -1,0 +1,249 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package sshdtest runs a private OpenSSH server until the end of a test.
+package sshdtest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
+)
+
+// Server is a running server.
+type Server struct {
+	Host    string
+	Port    int
+	User    string // to log in as
+	KeyFile string
+	HostKey string // "ssh-ed25519 AAAA…"
+	Home    string // of the user
+	Dir     string // of the server's files; its log is the file "log"
+
+	t     testing.TB
+	lines []string // of sshd_config
+	env   []string
+	shell string
+	uid   int
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// Option changes how a server starts.
+type Option func(*Server)
+
+// Config sets lines of sshd_config(5), such as "MaxSessions 1" or "ForceCommand /bin/true".
+func Config(lines ...string) Option {
+	return func(s *Server) { s.lines = append(s.lines, lines...) }
+}
+
+// Env sets environment variables of sessions, NAME=VALUE.
+func Env(variables ...string) Option {
+	return func(s *Server) { s.env = append(s.env, variables...) }
+}
+
+// Shell sets the login shell, by default /bin/sh. It needs root.
+func Shell(path string) Option {
+	return func(s *Server) { s.shell = path }
+}
+
+// Unprivileged lets the test log in as a user "remote" without rights. It needs root.
+func Unprivileged() Option {
+	return func(s *Server) {
+		testsupport.NeedRoot(s.t)
+		s.User, s.uid = "remote", 54321
+	}
+}
+
+// mark is an environment variable by which the processes of sessions are found.
+const mark = "OUTRIDER_SSHDTEST"
+
+// Start starts a server and waits until it answers. If the test runs as root, the user's home directory is empty, lest
+// the machine's profiles run. Only sshd and what it starts see that, by a mount of /etc/passwd.
+func Start(t testing.TB, options ...Option) *Server {
+	t.Helper()
+	current, err := user.Current()
+	must.NoError(t, err)
+	s := &Server{
+		t: t, Host: "127.0.0.1", User: current.Username, Home: current.HomeDir, Dir: t.TempDir(), shell: "/bin/sh",
+	}
+	s.env = []string{mark + "=" + s.Dir}
+	for _, option := range options {
+		option(s)
+	}
+	s.lines = append(s.lines, "SetEnv "+strings.Join(s.env, " ")) // the first SetEnv counts
+	if os.Geteuid() == 0 {
+		s.makeAccount()
+	}
+	t.Cleanup(s.clean)
+	for range 10 { // another process may take the free port first
+		s.Port = freePort(t)
+		if err = s.launch(); err == nil {
+			return s
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
+func (s *Server) makeAccount() {
+	s.Home = filepath.Join(s.Dir, "home")
+	must.NoError(s.t, os.Chmod(filepath.Dir(s.Dir), 0o755)) // which TempDir makes for this user only
+	must.NoError(s.t, os.Mkdir(s.Home, 0o755))
+	must.NoError(s.t, os.Chown(s.Home, s.uid, s.uid))
+	others, err := os.ReadFile("/etc/passwd")
+	must.NoError(s.t, err)
+	passwd := fmt.Sprintf("%s:x:%d:%[2]d::%s:%s\n%s", s.User, s.uid, s.Home, s.shell, others) // the first entry counts
+	shadow := s.User + ":*:::::::\n"                                                          // not locked
+	must.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "passwd"), []byte(passwd), 0o644))
+	must.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "shadow"), []byte(shadow), 0o600))
+}
+
+func freePort(t testing.TB) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Address is host:port.
+func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
+
+// launch returns when the server answers, or has ended.
+func (s *Server) launch() error {
+	files, err := sshd.Write(s.Dir, s.Port, s.lines...)
+	if errors.Is(err, sshd.ErrMissing) {
+		s.t.Skip(err)
+	}
+	must.NoError(s.t, err)
+	s.KeyFile, s.HostKey = files.KeyFile, files.HostKey
+	args := files.Args
+	if os.Geteuid() == 0 {
+		const mounted = `mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/shadow" /etc/shadow && exec "$@"`
+		args = append([]string{"unshare", "--mount", "sh", "-c", mounted, s.Dir}, args...)
+	}
+	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	must.NoError(s.t, err)
+	defer log.Close()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = log
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	begun, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // for Pdeathsig, which is about this thread
+		defer close(ended)
+		err := cmd.Start()
+		begun <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	must.NoError(s.t, <-begun)
+	s.cmd, s.ended = cmd, ended
+	return testsupport.Poll(time.Minute, func() error {
+		select {
+		case <-ended:
+			content, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("sshd has ended: %s", content)
+		default:
+			return s.hello()
+		}
+	})
+}
+
+// hello reads the first line of the server.
+func (s *Server) hello() error {
+	conn, err := net.DialTimeout("tcp", s.Address(), time.Minute)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_, err = bufio.NewReader(conn).ReadString('\n')
+	return err
+}
+
+// Stop kills the server and those of its processes that serve connections. Programs that sessions have started go on,
+// as when a server is restarted.
+func (s *Server) Stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // it starts no process any more
+	for _, pid := range slices.Backward(servers(s.cmd.Process.Pid)) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	<-s.ended
+	s.cmd = nil
+}
+
+// Restart starts the server again, at the same port. It kills it before if it runs.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	must.NoError(s.t, s.launch())
+}
+
+// ChangeHostKey gives the server another host key from the next Restart on.
+func (s *Server) ChangeHostKey() {
+	must.NoError(s.t, os.Remove(filepath.Join(s.Dir, "host_key")))
+}
+
+// clean ends the server and all processes of its sessions, detached ones too.
+func (s *Server) clean() {
+	s.Stop()
+	testsupport.Eventually(s.t, "the sessions of sshd end", func() bool {
+		left := false
+		files, _ := filepath.Glob("/proc/[0-9]*/environ")
+		for _, file := range files {
+			environment, _ := os.ReadFile(file)
+			if bytes.Contains(environment, []byte(mark+"="+s.Dir+"\x00")) {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				left = true
+			}
+		}
+		return !left
+	})
+	if s.t.Failed() {
+		log, err := os.ReadFile(filepath.Join(s.Dir, "log"))
+		test.NoError(s.t, err)
+		s.t.Logf("sshd:\n%s", log)
+	}
+}
+
+// servers returns a process and those descendants that are part of sshd, parents first.
+func servers(pid int) []int {
+	found := []int{pid}
+	for i := 0; i < len(found); i++ {
+		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", found[i]))
+		for _, field := range strings.Fields(string(children)) {
+			child, _ := strconv.Atoi(field)
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child))
+			if strings.HasPrefix(string(name), "sshd") {
+				found = append(found, child)
+			}
+		}
+	}
+	return found
+}
