@@ -137,7 +137,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	// the step doubles, so that no number of planted names keeps this busy
 	for step, try := int64(1), 0; try < 48; try++ {
 		path := fileName(name, index)
-		if fd, err = openFile(dir, path); err == nil {
+		if fd, err = openFile(dir, path, unix.O_RDWR|unix.O_CREAT); err == nil {
 			return fd, index, nil
 		}
 		if err == errMakeWay {
@@ -172,13 +172,13 @@ var (
 	errSkip    = errors.New("not a log file")
 )
 
-// openFile opens one file, not O_APPEND, which splice(2) refuses.
-func openFile(dir int, path string) (int, error) {
+// openFile opens one file, for reading, or with O_CREAT for writing as well, not O_APPEND, which splice(2) refuses.
+func openFile(dir int, path string, how int) (int, error) {
 	// O_NONBLOCK: neither a FIFO nor another's lease (fcntl(2)) may hold us up
-	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	flags := how&^unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if err == unix.ENOENT {
+	if err == unix.ENOENT && how&unix.O_CREAT != 0 {
 		return retry(func() (int, error) { return unix.Openat(dir, path, flags|unix.O_CREAT|unix.O_EXCL, 0o644) })
 	}
 	if err == nil {

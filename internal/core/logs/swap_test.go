@@ -67,7 +67,7 @@ func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 				defer stop()
 				opened := 0
 				for range 5000 {
-					fd, err := openFile(at, filepath.Base(path))
+					fd, err := openFile(at, filepath.Base(path), unix.O_RDWR|unix.O_CREAT)
 					if err != nil {
 						continue
 					}
