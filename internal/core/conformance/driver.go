@@ -40,6 +40,10 @@ type Driver struct {
 	// of the driver's tasks: script, code (of Python), or command and args.
 	Task string
 
+	// Files returns where the files of an allocation are that its tasks see, given its directory on this
+	// machine. Nil is that directory itself.
+	Files func(allocDir string) string
+
 	// Only selects the cases that it matches by name. Nil selects all.
 	Only *regexp.Regexp
 }

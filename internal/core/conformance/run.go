@@ -206,7 +206,11 @@ func (r *run) read(file string) string {
 }
 
 func (r *run) path(file string) string {
-	return filepath.Join(r.cfg.AllocDir, r.cfg.Name, "local", file)
+	dir := r.cfg.AllocDir
+	if r.c.driver.Files != nil {
+		dir = r.c.driver.Files(dir)
+	}
+	return filepath.Join(dir, r.cfg.Name, "local", file)
 }
 
 // output is what the task has written to a stream.

@@ -48,7 +48,7 @@ func (p Plugin) serve() {
 	defer cancel()
 
 	var impl base.BasePlugin
-	var interceptors []grpc.UnaryServerInterceptor
+	var own []grpc.ServerOption
 	plugins := map[string]goplugin.Plugin{}
 	if p.Device != nil {
 		d := p.Device(ctx, logger)
@@ -58,7 +58,7 @@ func (p Plugin) serve() {
 		d := p.Driver(ctx, logger)
 		impl = d
 		plugins[base.PluginTypeDriver] = drivers.NewDriverPlugin(d, logger)
-		interceptors = append(interceptors, refuseLargeConfig, completeCapabilities(d), tellStartCall(d))
+		own = DriverOptions(d)
 	}
 	plugins[base.PluginTypeBase] = &base.PluginBase{Impl: impl}
 
@@ -68,8 +68,7 @@ func (p Plugin) serve() {
 		Logger:          logger,
 		// drivers.Serve leaves no room for these options
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(maxMessage),
-				grpc.ChainUnaryInterceptor(interceptors...))...)
+			server := grpc.NewServer(append(append(opts, grpc.MaxRecvMsgSize(maxMessage)), own...)...)
 			go endWithAgent(logger, server.Stop) // which closes the listener, whose file goes with it
 			return server
 		},
@@ -78,6 +77,15 @@ func (p Plugin) serve() {
 	cancel()
 	if c, ok := impl.(io.Closer); ok {
 		closeWithin(c, closeTime, logger)
+	}
+}
+
+// DriverOptions are what a gRPC server of this driver needs besides Nomad's server half
+// (drivers.PluginDriver), wherever it is reached.
+func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ChainUnaryInterceptor(refuseLargeConfig, completeCapabilities(d), tellStartCall(d)),
 	}
 }
 
