@@ -45,6 +45,7 @@
           kmod
           libusb1
           nomad
+          openssh
           pkg-config
           procps
           python3

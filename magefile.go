@@ -38,13 +38,13 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts Nomad with every plugin, or updates the lab (-usb=sim, -dataset=btrfs).
-func (Lab) Up(ctx context.Context, runtime, usb, dataset, image *string) error {
+// Starts or updates Nomad with plugins (-usb=sim, -dataset=btrfs, -remote=sim).
+func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote, image *string) error {
 	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
 		if err := l.UseImage(value(image)); err != nil {
 			return err
 		}
-		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset)})
+		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote)})
 	})
 }
 

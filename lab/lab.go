@@ -34,8 +34,10 @@ type Lab struct {
 	runtime     agent.Runtime
 	usb         usb
 	dataset     dataset
-	port        int    // 0: defaultPort, or a free one
-	ref         string // the container's image; empty: that of the running lab, or lab/image's
+	remote      remote
+	host        hostServer // if remote is remoteSim
+	port        int        // 0: defaultPort, or a free one
+	ref         string     // the container's image; empty: that of the running lab, or lab/image's
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer

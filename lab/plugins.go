@@ -80,6 +80,7 @@ func (l *Lab) plugin(binary string) agent.Plugin {
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
 	case p.Name() == pythonPlugin:
 		p.Config = pythonConfig
+	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
 	case p.Driver() != "":
 		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
 	}

@@ -45,7 +45,7 @@ type change struct {
 
 // flags are those of lab:up that differ between two agents' labels.
 func flags(was, now map[string]string) (changed []string) {
-	for _, label := range []string{usbLabel, datasetLabel} {
+	for _, label := range []string{usbLabel, datasetLabel, remoteLabel} {
 		if was[label] != now[label] {
 			changed = append(changed, "-"+label+"="+now[label])
 		}

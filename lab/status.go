@@ -44,6 +44,9 @@ func (l *Lab) Status(ctx context.Context) error {
 	if d := dataset(i.Labels[datasetLabel]); d.inFile() {
 		l.say("Datasets %s, in %s", d, l.poolDir())
 	}
+	if remote(i.Labels[remoteLabel]) == remoteSim {
+		l.say("Host     %s, by SSH to 127.0.0.1:%s", endpoint, i.Labels[portLabel])
+	}
 	l.say("")
 	if err := l.table(ctx, a); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -37,6 +38,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 type With struct {
 	USB     string // "none", or "sim" for a simulated stick
 	Dataset string // "none", or "btrfs" or "zfs-fuse" for a file system in a file
+	Remote  string // "none", or "sim" for an SSH server on this machine
 }
 
 // start is Up without the summary.
@@ -50,6 +52,12 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 		return nil, err
 	}
 	if l.dataset, err = l.dataset.chosen(ctx, l.dir); err != nil {
+		return nil, err
+	}
+	if l.remote, err = parseRemote(with.Remote); err != nil {
+		return nil, err
+	}
+	if l.remote, err = l.remote.chosen(ctx, l.dir); err != nil {
 		return nil, err
 	}
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) && l.port != 0 && !free(l.port) {
@@ -70,6 +78,9 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.startHost(ctx, a); err != nil {
+		return nil, err
+	}
 	if l.usb == usbSim {
 		return a, l.plug(ctx, a)
 	}
@@ -87,6 +98,10 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	if err == nil && o.Runtime == agent.Container && l.dataset.inFile() {
 		err = fmt.Errorf("a container has no file systems to make and mount, which datasets need: %s lab:down lab:up "+
 			"-runtime=host -dataset=%s", mage, l.dataset)
+	}
+	if err == nil && o.Runtime == agent.Container && l.remote == remoteSim {
+		err = fmt.Errorf("a container has no SSH server, which the host needs: %s lab:down lab:up -runtime=host "+
+			"-remote=sim", mage)
 	}
 	end(err, "%s", why)
 	if err != nil {
@@ -115,9 +130,20 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 				o.Cleanup = []string{filepath.Join(l.dir, "plugins", datasetPlugin), "simulate", "-remove", l.poolDir()}
 			}
 		}
+		if p.Name() == remotePlugin && l.remote == remoteSim {
+			if l.host, err = l.makeHost(ctx); err != nil {
+				return o, err
+			}
+			if p.Config, err = l.remoteConfig(); err != nil {
+				return o, err
+			}
+		}
 		o.Plugins = append(o.Plugins, p)
 	}
-	o.Labels = map[string]string{usbLabel: string(l.usb), datasetLabel: string(l.dataset), configLabel: configs(o)}
+	o.Labels = map[string]string{
+		usbLabel: string(l.usb), datasetLabel: string(l.dataset), remoteLabel: string(l.remote),
+		portLabel: strconv.Itoa(l.host.port), configLabel: configs(o),
+	}
 	o.Hash, err = hash(o)
 	return o, err
 }
@@ -136,6 +162,9 @@ func (l *Lab) choose(ctx context.Context) (r agent.Runtime, img, why string, err
 	}
 	if l.dataset.inFile() && l.runtime == auto {
 		return agent.Host, "", host + ", which datasets need", nil
+	}
+	if l.remote == remoteSim && l.runtime == auto {
+		return agent.Host, "", host + ", which the SSH server needs", nil
 	}
 	because := "Docker does not answer"
 	if err = l.docker(ctx); err == nil {
@@ -357,6 +386,12 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 		l.hint("lab:stop %s", simJob)
 		l.hint("lab:up")
 	}
+	if l.remote == remoteSim {
+		l.say("\nThat job has its task on host %s, which is there while job %s runs. Take it away, and bring it back, "+
+			"with:\n", endpoint, hostJob)
+		l.hint("lab:stop %s", hostJob)
+		l.hint("lab:up")
+	}
 	if l.dataset.inFile() {
 		l.say("\nThat job has scratch of class fast. A volume, and a job that has it:\n")
 		l.hint("%s", createVolume(datasetExamples+"notes.volume.hcl"))
@@ -375,6 +410,9 @@ func (l *Lab) next(i agent.Info) string {
 	example := "plugins/exec-lite/example/hello.nomad.hcl"
 	if i.Labels[usbLabel] == string(usbSim) {
 		example = "plugins/usb/example/serial.nomad.hcl"
+	}
+	if remote(i.Labels[remoteLabel]) == remoteSim {
+		example = "plugins/remote/example/counter.nomad.hcl"
 	}
 	if dataset(i.Labels[datasetLabel]).inFile() {
 		example = datasetExamples + "scratch.nomad.hcl"

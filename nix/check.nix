@@ -20,6 +20,7 @@ let
           dataset.enable = true;
           exec-lite.enable = true;
           python.enable = true;
+          remote.enable = true;
           usb = {
             enable = true;
             settings.device.zigbee.id = "10c4:ea60";

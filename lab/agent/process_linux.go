@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -107,7 +108,7 @@ func commandLine(p procfs.Proc) string {
 }
 
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed. It
-// returns the cgroups that supervisors had created for themselves.
+// returns the cgroups that supervisors had created for themselves, and for the tasks of a host that is this machine.
 func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	known := map[int]process{} // an orphan cannot be found a second time
 	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
@@ -134,7 +135,8 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	return leaves, nil
 }
 
-// ownCgroups returns the cgroups of the process whose names begin with outrider-.
+// ownCgroups returns the cgroups of the process whose names begin with outrider-. For a task of the remote driver that
+// is all of its host's, children first.
 func (p process) ownCgroups() (dirs []string) {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {
@@ -142,7 +144,11 @@ func (p process) ownCgroups() (dirs []string) {
 	}
 	cgroups, _ := proc.Cgroups()
 	for _, c := range cgroups {
-		if !strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
+		own := hostCgroup.FindString(c.Path)
+		if own == "" && strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
+			own = c.Path
+		}
+		if own == "" {
 			continue
 		}
 		hierarchies := []string{strings.TrimPrefix(strings.Join(c.Controllers, ","), "name=")}
@@ -150,14 +156,15 @@ func (p process) ownCgroups() (dirs []string) {
 			hierarchies = []string{"", "unified"}
 		}
 		for _, h := range hierarchies {
-			dir := filepath.Join(cgroupRoot, h, c.Path)
-			if _, err := os.Stat(dir); err == nil {
-				dirs = append(dirs, dir)
-			}
+			dirs = append(dirs, subtree(filepath.Join(cgroupRoot, h, own))...)
 		}
 	}
 	return dirs
 }
+
+// hostCgroup is the part of a cgroup's path that all tasks on a host of the remote driver share, where it is this
+// machine.
+var hostCgroup = regexp.MustCompile(`^.*?/outrider-remote-[0-9a-f]{8}(\.slice)?(/|$)`)
 
 // RunBelow lists the processes whose program is below dir: each one's id and command line.
 func RunBelow(dir string) (found []string, err error) {

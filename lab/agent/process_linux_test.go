@@ -247,3 +247,15 @@ func TestStart_WaitsWhileCgroupsAreRemoved(t *testing.T) {
 	must.NoError(t, err)
 	test.ErrorIs(t, <-started, os.ErrNotExist)
 }
+
+func TestHostCgroup_IsThatOfARemoteDriversHost(t *testing.T) {
+	for path, want := range map[string]string{
+		"/outrider-remote-0123abcd/share/id.task":                   "/outrider-remote-0123abcd/",
+		"/outrider-remote-0123abcd.slice/share.slice/id.task.scope": "/outrider-remote-0123abcd.slice/",
+		"/outrider-remote-0123abcd":                                 "/outrider-remote-0123abcd",
+		"/system.slice/outrider-remote-ci.service/x":                "",
+		"/outrider-supervisor-1":                                    "",
+	} {
+		test.Eq(t, want, hostCgroup.FindString(path), test.Sprint(path))
+	}
+}

@@ -34,6 +34,7 @@ var (
 	python      string // another
 	usbPlugin   string // another
 	dataset     string // another
+	remote      string // another
 	libusb      error  // why usbPlugin has no libusb
 	counter     string // see counter/main.go
 )
@@ -88,11 +89,12 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	b := build.Builder{Root: root}
-	paths, err := b.All(ctx, "exec-lite", "python", "usb", "dataset")
+	paths, err := b.All(ctx, "exec-lite", "python", "usb", "dataset", "remote")
 	if err != nil {
 		return 1, err
 	}
-	execLite, python, usbPlugin, dataset, libusb = paths[0], paths[1], paths[2], paths[3], b.Libusb(ctx)
+	execLite, python, usbPlugin, dataset, remote = paths[0], paths[1], paths[2], paths[3], paths[4]
+	libusb = b.Libusb(ctx)
 	counter = filepath.Join(scratch, "counter")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -43,6 +43,7 @@ type nodeOptions struct {
 	binaries string // a directory with the plugins; empty is those of this checkout
 
 	python  *pythonOptions    // nil: with exec-lite
+	remote  bool              // with the remote driver, whose host keeps its files in state
 	usb     *usbOptions       // nil: without the usb plugin
 	classes string            // of the dataset plugin; empty: without it
 	dataset string            // more of its configuration
@@ -124,7 +125,11 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		}
 		o.plugin += o.python.config(builder)
 	}
-	plugins := []agent.Plugin{{Binary: at(driver), Config: fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)}}
+	pluginConfig := fmt.Sprintf("state_dir = %q\n%s", o.state, o.plugin)
+	if o.remote {
+		driver, pluginConfig = remote, o.plugin
+	}
+	plugins := []agent.Plugin{{Binary: at(driver), Config: pluginConfig}}
 	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
 		plugins = append(plugins, agent.Plugin{Binary: at(usbPlugin), Config: o.usb.config(dir)})
@@ -247,7 +252,7 @@ func leftError(left []string) error {
 // infrastructure tells the processes that belong to the agent from tasks.
 func (n *node) infrastructure(p proc) bool {
 	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isCollector(p) || n.isUSBPlugin(p) ||
-		n.isDatasetPlugin(p)
+		n.isDatasetPlugin(p) || n.isShim(p)
 }
 
 func (n *node) isAgent(p proc) bool {

@@ -94,10 +94,11 @@ func (p proc) pause(t testing.TB) (resume func()) {
 }
 
 // processes are those of the agent: with its mark in the environment, or a
-// supervisor or collector, which have an environment of their own.
+// supervisor or collector, which have an environment of their own, or of tasks
+// on a host whose files are in the state directory.
 func (n *node) processes() []proc {
 	entries, _ := os.ReadDir("/proc")
-	mark := []byte("OUTRIDER_LAB_DIR=" + n.dir + "\x00")
+	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
 	var found []proc
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -109,7 +110,7 @@ func (n *node) processes() []proc {
 			continue
 		}
 		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if bytes.Contains(env, mark) || n.isSupervisor(p) || n.isCollector(p) {
+		if bytes.Contains(env, mark) || bytes.Contains(env, onHost) || n.isSupervisor(p) || n.isCollector(p) || n.isShim(p) {
 			found = append(found, p)
 		}
 	}

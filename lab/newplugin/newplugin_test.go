@@ -19,7 +19,7 @@ func checkout(t *testing.T) string {
 	root := t.TempDir()
 	for _, part := range []string{
 		"go.work", "go.mod", "internal", "plugins/exec-lite", "plugins/dataset/go.mod", "plugins/python/go.mod",
-		"plugins/usb/go.mod", "lab/go.mod", "lab/build", "docs",
+		"plugins/remote/go.mod", "plugins/usb/go.mod", "lab/go.mod", "lab/build", "docs",
 	} {
 		to := filepath.Join(root, part)
 		must.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))

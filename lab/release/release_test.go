@@ -222,7 +222,8 @@ func TestArtefacts_IsLoadedByNomad(t *testing.T) {
 		}
 	}
 	slices.Sort(loaded)
-	test.Eq(t, []string{"dataset " + version, "exec-lite " + version, "python " + version, "usb " + version}, loaded)
+	test.Eq(t, []string{"dataset " + version, "exec-lite " + version, "python " + version, "remote " + version,
+		"usb " + version}, loaded)
 }
 
 func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {

@@ -34,6 +34,7 @@ let
       "kmod"
       "libusb1"
       "nixfmt-tree"
+      "openssh"
       "pkg-config"
       "procps"
       "python3"

@@ -1,0 +1,285 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+)
+
+// remoteNode is an agent with an endpoint "box", which is a host with an SSH server of its own on this machine.
+type remoteNode struct {
+	*node
+	server *sshdtest.Server
+	link   *sshdtest.Link // by which the plugin reaches the server
+}
+
+func newRemoteNode(t *testing.T) *remoteNode {
+	t.Helper()
+	server := sshdtest.Start(t)
+	link := server.Link()
+	dir, err := os.MkdirTemp(scratch, "h")
+	must.NoError(t, err)
+	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
+	n := newNode(t, nodeOptions{remote: true, state: dir, plugin: fmt.Sprintf(`
+endpoint "box" {
+  dir = %q
+  ssh {
+    host      = %q
+    port      = %d
+    user      = %q
+    key_file  = %q
+    host_keys = [%q]
+  }
+}`, dir, server.Host, link.Port, server.User, server.KeyFile, server.HostKey)})
+	return &remoteNode{node: n, server: server, link: link}
+}
+
+// isShim tells the program on the host that serves the node.
+func (n *node) isShim(p proc) bool {
+	return len(p.args) == 3 && p.args[1] == "outrider-shim" && strings.Contains(p.args[2], `"`+n.state+`"`)
+}
+
+// onBox has a job's task run on the endpoint.
+func onBox(_ *api.Job, task *api.Task) {
+	task.Driver = "remote"
+	task.SetConfig("endpoint", "box")
+}
+
+// hostDir is the allocation's directory on the host.
+func (a *alloc) hostDir() string { return filepath.Join(a.n.state, "allocs", a.id) }
+
+func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	n := newRemoteNode(t)
+
+	t.Run("directories and variables of the host", func(t *testing.T) {
+		a := n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c",
+			`pwd; echo $1; echo $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR $NOMAD_SECRETS_DIR
+			echo $GREETING; echo $(printenv OUTRIDER_LAB_DIR || echo none)
+			for d in $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR/data $NOMAD_SECRETS_DIR; do echo x > $d/file || exit 3; done
+			command -v ls`, "sh", "${NOMAD_TASK_DIR}/x"}}, onBox, func(_ *api.Job, task *api.Task) {
+			task.Env = map[string]string{"GREETING": "hello"}
+		}))
+		must.Eq(t, "exit 0", a.ended(t), must.Sprint(a.story()))
+		dir := a.hostDir()
+		a.says(t, "stdout", strings.Join([]string{
+			dir + "/main", dir + "/main/local/x", dir + "/main/local " + dir + "/alloc " + dir + "/main/secrets",
+			"hello", "none",
+		}, "\n")+"\n")
+		a.says(t, "stdout", "/bin/ls\n")
+	})
+	t.Run("the job's user", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("id -un; echo $HOME; echo x > local/file && echo written; cat ../owner.json"), onBox,
+			func(_ *api.Job, task *api.Task) { task.User = "nobody" }))
+		must.Eq(t, "exit 1", a.ended(t), must.Sprint(a.story()))
+		a.says(t, "stdout", "nobody\n/nonexistent\nwritten\n")
+		a.says(t, "stderr", "Permission denied")
+	})
+	t.Run("an exit by signal", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("kill -TERM $$"), onBox))
+		test.Eq(t, "signal 15", a.ended(t))
+		test.NoError(t, a.tells("Killed by signal 15 (SIGTERM)"))
+		test.Eq(t, 1, strings.Count(a.story(), "Killed by signal"))
+	})
+	t.Run("a memory limit", func(t *testing.T) {
+		a := n.submit(t, job(t, conf{"command": counter, "args": []string{"-lines", "3", "-then", "oom"}}, onBox))
+		test.Eq(t, "oom", a.ended(t))
+		test.NoError(t, a.tells("OOM: killed at 32 MiB of memory"))
+	})
+	t.Run("signals, sessions and statistics", func(t *testing.T) {
+		a := n.start(t, sh("trap 'echo got it' USR1; echo ready; while :; do sleep 0.1; done"), onBox)
+		a.says(t, "stdout", "ready\n")
+		must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1"))
+		a.says(t, "stdout", "got it\n")
+		code, stdout, stderr := a.session(t, false, strings.NewReader("in\n"), nil,
+			"/bin/sh", "-c", "cat; pwd; echo err >&2; exit 42")
+		test.Eq(t, 42, code)
+		test.Eq(t, "in\n"+a.hostDir()+"/main\n", stdout)
+		test.Eq(t, "err\n", stderr)
+		sizes := make(chan api.TerminalSize, 1)
+		sizes <- api.TerminalSize{Height: 33, Width: 77}
+		_, out, _ := a.session(t, true, nil, sizes, "/bin/sh", "-c",
+			`for i in $(seq 1 1000); do s=$(stty size); [ "$s" = "33 77" ] && break; sleep 0.05; done; echo size $s`)
+		test.StrContains(t, out, "size 33 77")
+		testsupport.Within(t, time.Minute, func() error {
+			u, err := n.Client().Allocations().Stats(a.stub(t), nil)
+			if err == nil && (u.Tasks["main"] == nil || u.Tasks["main"].ResourceUsage.MemoryStats.RSS == 0) {
+				err = fmt.Errorf("no memory in the statistics")
+			}
+			return err
+		})
+		a.stop(t)
+	})
+	t.Run("a kill timeout", func(t *testing.T) {
+		a := n.start(t, sh("trap '' INT TERM; echo ready; while :; do sleep 0.1; done"), onBox,
+			func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) })
+		a.says(t, "stdout", "ready\n")
+		a.stop(t)
+		test.Eq(t, "signal 9", a.outcome())
+		test.NoError(t, a.tells("kill_timeout of 1s passed"))
+	})
+	for name, row := range map[string]struct {
+		config conf
+		why    string
+	}{
+		"an endpoint that is not known": {conf{"endpoint": "gpu1"}, `endpoint "gpu1" is not known: this node has "box"`},
+		"a program that is not there":   {conf{"command": "no-such-program"}, "no-such-program"},
+		"a user that is not there":      {conf{"groups": []string{"no-such-group"}}, "no-such-group"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) {
+				for option, value := range row.config {
+					task.SetConfig(option, value)
+				}
+			}))
+			a.ended(t)
+			test.NoError(t, a.tells(row.why))
+		})
+	}
+	t.Run("its directory goes with the allocation", func(t *testing.T) {
+		a := n.submit(t, job(t, sh("echo done"), onBox))
+		a.ended(t)
+		_, err := os.Stat(a.hostDir())
+		must.NoError(t, err)
+		_, _, err = n.Client().Jobs().Deregister(a.job, true, nil)
+		must.NoError(t, err)
+		testsupport.Within(t, 2*time.Minute, func() error {
+			if err := n.Client().System().GarbageCollect(); err != nil {
+				return err
+			}
+			if _, err := os.Lstat(a.hostDir()); err == nil {
+				return fmt.Errorf("%s is there", a.hostDir())
+			}
+			return nil
+		})
+	})
+}
+
+// remoteFault is something that breaks while a task runs, and its end before it is put right.
+type remoteFault struct {
+	name   string
+	strike func(t *testing.T, n *remoteNode) (heal func())
+	long   bool // not in the quick tests
+
+	// lost is whether nobody may have seen the exit.
+	lost bool
+}
+
+var remoteFaults = []remoteFault{
+	{name: "link is down", strike: func(_ *testing.T, n *remoteNode) func() {
+		n.link.Cut()
+		return n.link.Restore
+	}},
+	{name: "shim is killed", strike: func(t *testing.T, n *remoteNode) func() {
+		n.one(t, "shim", n.isShim).end(t)
+		return func() {}
+	}},
+	{name: "plugin is killed", strike: func(t *testing.T, n *remoteNode) func() {
+		old := n.plugin(t)
+		old.end(t)
+		return func() { n.nextPlugin(t, old) }
+	}},
+	{name: "server is away", long: true, strike: func(_ *testing.T, n *remoteNode) func() {
+		n.server.Stop()
+		return n.server.Restart
+	}},
+	{name: "shim hangs", long: true, strike: func(t *testing.T, n *remoteNode) func() {
+		shim := n.one(t, "shim", n.isShim)
+		must.NoError(t, syscall.Kill(shim.pid, syscall.SIGSTOP))
+		return func() {
+			testsupport.Within(t, 2*time.Minute, func() error { // the node gives it up, and starts another
+				if len(n.find(n.isShim)) < 2 {
+					return fmt.Errorf("there is no other")
+				}
+				return nil
+			})
+			must.NoError(t, syscall.Kill(shim.pid, syscall.SIGCONT))
+		}
+	}},
+	{name: "supervisor is killed", long: true, lost: true, strike: func(t *testing.T, n *remoteNode) func() {
+		n.supervisor(t).end(t)
+		return func() {}
+	}},
+	{name: "shim and supervisor are killed", long: true, lost: true, strike: func(t *testing.T, n *remoteNode) func() {
+		n.link.Cut()
+		n.one(t, "shim", n.isShim).end(t)
+		n.supervisor(t).end(t)
+		return n.link.Restore
+	}},
+	{name: "agent is killed", long: true, strike: func(t *testing.T, n *remoteNode) func() {
+		kill(t, n.node)
+		return func() { n.restart(t) }
+	}},
+}
+
+func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	n := newRemoteNode(t)
+	for _, f := range remoteFaults {
+		t.Run(f.name, func(t *testing.T) {
+			if f.long {
+				testsupport.Long(t, "faults that take a while to be noticed")
+			}
+			trigger := filepath.Join(n.dir, strings.ReplaceAll(f.name, " ", "-"))
+			start := func(then string) *alloc {
+				args := []string{"-until", trigger, "-then", then, "-every", "20ms"}
+				return n.start(t, conf{"command": counter, "args": args}, onBox)
+			}
+			code, sig := start("exit:7"), start("signal:15")
+			stays := n.start(t, conf{"command": counter, "args": []string{"-every", "20ms"}}, onBox)
+			for _, a := range []*alloc{code, sig, stays} {
+				a.says(t, "stdout", "line 10 ")
+				a.held(t)
+			}
+			pid := stays.pid(t)
+			mains := []proc{code.pid(t), sig.pid(t)}
+			heal := f.strike(t, n)
+			touch(t, trigger)
+			testsupport.Within(t, time.Minute, func() error {
+				for _, p := range mains {
+					if p.alive() {
+						return fmt.Errorf("process %d has not ended", p.pid)
+					}
+				}
+				return nil
+			})
+			heal()
+			for a, want := range map[*alloc]string{code: "exit 7", sig: "signal 15"} {
+				got := a.ended(t)
+				if f.lost && got == "lost" {
+					continue
+				}
+				test.Eq(t, want, got, test.Sprint(a.story()))
+			}
+			for _, a := range []*alloc{code, sig} {
+				lines, ended, err := numbered(a.output(t, "stdout"))
+				test.NoError(t, err)
+				test.True(t, ended || f.lost, test.Sprintf("the output ends after %d lines", lines))
+			}
+			before, _, err := numbered(stays.output(t, "stdout"))
+			must.NoError(t, err)
+			stays.says(t, "stdout", fmt.Sprintf("line %d ", before+20))
+			_, _, err = numbered(stays.output(t, "stdout"))
+			test.NoError(t, err, test.Sprint("of the task that goes on"))
+			test.True(t, pid.alive(), test.Sprint("the task that goes on is another process"))
+			stays.stop(t)
+			testsupport.Within(t, time.Minute, n.tasksLeft)
+		})
+	}
+}

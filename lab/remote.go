@@ -1,0 +1,198 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+)
+
+const (
+	remoteDriver = "remote"
+	remotePlugin = agent.DriverPrefix + remoteDriver
+
+	remoteLabel = "remote"      // of the agent: the host it was started with
+	portLabel   = "remote_port" // of the agent: of the host's SSH server
+
+	endpoint = "box"        // the name of the host in jobs
+	hostJob  = "remote-sim" // the job that is the host's SSH server
+)
+
+// remote selects the host that tasks of the remote driver run on.
+type remote string
+
+const (
+	remoteAsBefore remote = ""
+	remoteNone     remote = "none"
+	remoteSim      remote = "sim" // this machine, by an SSH server of the lab's own
+)
+
+// parseRemote reads the value of a flag. An empty one keeps the current choice.
+func parseRemote(s string) (remote, error) {
+	switch r := remote(s); r {
+	case remoteAsBefore, remoteNone, remoteSim:
+		return r, nil
+	}
+	return "", fmt.Errorf("-remote=%s: want none (no host) or sim (this machine, by an SSH server)", s)
+}
+
+// chosen is r, or what the running lab was started with if r is empty. A lab keeps its host until it is removed: tasks
+// may run there.
+func (r remote) chosen(ctx context.Context, dir string) (remote, error) {
+	was := remoteNone
+	if a, err := agent.Open(ctx, dir); err == nil {
+		was = cmp.Or(remote(a.Info().Labels[remoteLabel]), remoteNone)
+	}
+	if r == remoteNone && was == remoteSim {
+		return "", fmt.Errorf("the lab is up, and has a host; to change that, and end the tasks there:\n\n"+
+			"  %s lab:down lab:up", mage)
+	}
+	return cmp.Or(r, was), nil
+}
+
+// hostServer is the SSH server of the lab's host.
+type hostServer struct {
+	sshd.Server
+	port int
+}
+
+// makeHost writes the server's keys and configuration into the lab's directory. The port is that of the running lab.
+func (l *Lab) makeHost(ctx context.Context) (h hostServer, err error) {
+	end := l.step(ctx, "Preparing the host")
+	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.port) }()
+	if os.Geteuid() == 0 && !agent.Privileged() {
+		return h, errors.New("the agent runs as nobody here, who can't log in: /sys/fs/cgroup is read-only")
+	}
+	if a, err := agent.Open(ctx, l.dir); err == nil {
+		h.port, _ = strconv.Atoi(a.Info().Labels[portLabel]) // 0: it had no host
+	}
+	if h.port == 0 {
+		ports, err := agent.FreePorts(1)
+		if err != nil {
+			return h, err
+		}
+		h.port = ports[0]
+	}
+	dir := filepath.Join(l.dir, "sshd")
+	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.MkdirAll(dir, 0o700)); err != nil {
+		return h, err
+	}
+	if h.Server, err = sshd.Write(dir, h.port); err != nil {
+		_, _ = os.Remove(dir), os.Remove(l.dir) // unless there is something in them
+	}
+	if errors.Is(err, sshd.ErrMissing) {
+		err = fmt.Errorf("%w: sudo apt-get install openssh-server (its service need not run)", err)
+	}
+	return h, err
+}
+
+// remoteConfig is the plugin's configuration. The tasks' directory is below that of the plugins' state, whose path is
+// short enough for sockets and which lab:down removes.
+func (l *Lab) remoteConfig() (string, error) {
+	me, err := user.Current()
+	if err != nil {
+		return "", fmt.Errorf("failed to find the user to log in as: %w", err)
+	}
+	return fmt.Sprintf(`endpoint %q {
+  dir = "${state_dir}/host"
+
+  ssh {
+    host      = "127.0.0.1"
+    port      = %d
+    user      = %q
+    key_file  = %q
+    host_keys = [%q]
+  }
+}`, endpoint, l.host.port, me.Username, l.host.KeyFile, l.host.HostKey), nil
+}
+
+// startHost runs the job of the SSH server, and waits until the node's plugin has reached it. The host is there while
+// the job runs.
+func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
+	if l.remote != remoteSim {
+		return nil
+	}
+	end := l.step(ctx, "Starting the host")
+	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
+	task := api.NewTask("sshd", "exec-lite").
+		SetConfig("command", l.host.Args[0]).SetConfig("args", l.host.Args[1:]).
+		Require(&api.Resources{CPU: new(500), MemoryMB: new(256)}) // sessions are in it: a copy of the plugin, a shell
+	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	group := api.NewTaskGroup("sshd", 1).AddTask(task)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	job := api.NewServiceJob(hostJob, hostJob, "global", 50).AddTaskGroup(group)
+	if _, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+		return fmt.Errorf("failed to submit job %s: %w", hostJob, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		return runs(ctx, a.Client(), hostJob) && reached(ctx, a.Client()), nil
+	})
+	if err != nil {
+		return fmt.Errorf("the node does not reach it: see the output of job %s, and the message of driver %s in %s "+
+			"lab:status: %w", hostJob, remoteDriver, mage, err)
+	}
+	return nil
+}
+
+// reached reports whether the node's plugin can use the host.
+func reached(ctx context.Context, c *api.Client) bool {
+	q := (&api.QueryOptions{}).WithContext(ctx)
+	nodes, _, err := c.Nodes().List(q)
+	if err != nil || len(nodes) == 0 {
+		return false
+	}
+	node, _, err := c.Nodes().Info(nodes[0].ID, q)
+	if err != nil {
+		return false
+	}
+	healthy, _ := strconv.ParseBool(node.Attributes["driver."+remoteDriver+".endpoint."+endpoint+".healthy"])
+	return healthy
+}
+
+// stopOnHost stops the jobs with tasks on the host. They have to end before its SSH server.
+func (l *Lab) stopOnHost(ctx context.Context) error {
+	a, err := l.open(ctx)
+	if err != nil || remote(a.Info().Labels[remoteLabel]) != remoteSim {
+		return nil //nolint:nilerr // an agent that has ended stops no job
+	}
+	jobs, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("failed to list jobs: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // what still runs is killed with the agent
+	defer cancel()
+	for _, j := range jobs {
+		job, _, err := a.Client().Jobs().Info(j.ID, (&api.QueryOptions{Namespace: j.Namespace}).WithContext(ctx))
+		if err != nil {
+			return fmt.Errorf("failed to read job %s: %w", j.ID, err)
+		}
+		if !slices.ContainsFunc(job.TaskGroups, onHost) {
+			continue
+		}
+		if err := stopJob(ctx, a.Client(), j.Namespace, j.ID); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func onHost(g *api.TaskGroup) bool {
+	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Driver == remoteDriver })
+}

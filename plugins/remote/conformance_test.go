@@ -1,0 +1,50 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/conformance"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+
+	"github.com/outrider-dev/outrider/plugins/remote/driver"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+)
+
+func TestMain(m *testing.M) {
+	// a host runs this test binary without the variable that has it be the plugin
+	for _, role := range driver.Plugin().Roles {
+		if role() {
+			return
+		}
+	}
+	conformance.Main(m, main)
+}
+
+func TestDriver_Conforms(t *testing.T) {
+	server := sshdtest.Start(t)
+	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	conformance.Driver{
+		Config: fmt.Sprintf(`endpoint "box" {
+			dir = %q
+			ssh {
+				host      = %q
+				port      = %d
+				user      = %q
+				key_file  = %q
+				host_keys = [%q]
+			}
+		}`, dir, server.Host, server.Port, server.User, server.KeyFile, server.HostKey),
+		Task:  `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"] }`,
+		Files: func(allocDir string) string { return shim.AllocDir(dir, filepath.Base(allocDir)) },
+	}.Test(t)
+}

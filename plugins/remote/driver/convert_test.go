@@ -1,0 +1,72 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+)
+
+func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
+	t.Setenv("OF_THE_AGENT", "x")
+	t.Setenv("CHANGED", "x")
+	cfg := &drivers.TaskConfig{
+		AllocID: "alloc-1", Name: "web", AllocDir: "/nomad/alloc/alloc-1",
+		Env: map[string]string{
+			"NOMAD_TASK_DIR": "/nomad/alloc/alloc-1/web/local", "CLASSPATH": "/a:/nomad/alloc/alloc-1/alloc/data:/b",
+			"OF_THE_AGENT": "x", "CHANGED": "by the job", "NOMAD_PARENT_CGROUP": "nomad.slice",
+		},
+	}
+	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{
+		"endpoint": "box", "command": "/nomad/alloc/alloc-1/web/local/run",
+		"args":     []string{"-d", "/nomad/alloc/alloc-1/alloc"},
+		"work_dir": "/nomad/alloc/alloc-1/web", "nice": 3, "kill_mode": "process", "umask": "0022",
+		"ulimit": []map[string]string{{"nofile": "10"}},
+	}))
+	got, err := hostConfig(cfg, "/srv/or")
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{
+		"NOMAD_TASK_DIR": "/srv/or/allocs/alloc-1/web/local", "CLASSPATH": "/a:/srv/or/allocs/alloc-1/alloc/data:/b",
+		"CHANGED": "by the job",
+	}, got.Env)
+	must.Eq(t, "/nomad/alloc/alloc-1", got.AllocDir)
+	task, err := schema.Of[TaskConfig]().DecodeTask(got)
+	must.NoError(t, err)
+	must.Eq(t, "/srv/or/allocs/alloc-1/web/local/run", task.Command)
+	must.Eq(t, []string{"-d", "/srv/or/allocs/alloc-1/alloc"}, task.Args)
+	must.Eq(t, "/srv/or/allocs/alloc-1/web", task.WorkDir)
+	must.Eq(t, 3, task.Nice)
+	must.Eq(t, map[string]string{"nofile": "10"}, task.Ulimit)
+	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // the agent's configuration is as it was
+	must.Eq(t, 5, len(cfg.Env))
+}
+
+func TestHostConfig_RefusesWhatIsOfTheNode(t *testing.T) {
+	for name, cfg := range map[string]*drivers.TaskConfig{
+		"a device": {Devices: []*drivers.DeviceConfig{{HostPath: "/dev/null"}}},
+		"a volume": {Mounts: []*drivers.MountConfig{{HostPath: "/srv"}}},
+	} {
+		_, err := hostConfig(cfg, "/srv/or")
+		must.ErrorContains(t, err, "devices and volumes of the Nomad node", must.Sprint(name))
+	}
+}
+
+func TestNotCopied_IsWhatNomadHasPutThere(t *testing.T) {
+	cfg := &drivers.TaskConfig{Name: "web", AllocDir: t.TempDir()}
+	must.SliceEmpty(t, notCopied(cfg))
+	for _, path := range []string{
+		"local/config.json", "secrets/api.sock", "secrets/nomad_token", "secrets/.nomad-mount", "secrets/key",
+	} {
+		path = filepath.Join(cfg.AllocDir, "web", path)
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, nil, 0o644))
+	}
+	must.Eq(t, []string{"local/config.json", "secrets/key"}, notCopied(cfg))
+}

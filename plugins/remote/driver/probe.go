@@ -1,0 +1,129 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plain"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+)
+
+const (
+	probeTime = 5 * time.Second // how long a look waits for connections, which are made all the same
+	lookAgain = 5 * time.Second // until the next look, while an endpoint can't be used
+
+	mostOfProblem = 300 // characters
+)
+
+// view is what was seen of an endpoint.
+type view struct {
+	link *host.Link
+	err  error
+}
+
+// Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
+// can run. A job asks for one with a constraint on its attributes.
+func (e *engine) Probe(ctx context.Context) (core.Node, error) {
+	names := slices.Sorted(maps.Keys(e.hosts))
+	views := make([]view, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, probeTime)
+			defer cancel()
+			views[i].link, views[i].err = e.hosts[name].Connect(ctx)
+			if views[i].err == nil {
+				e.forgetAllocs(ctx, views[i].link)
+				views[i].err = views[i].link.Healthy()
+			}
+		})
+	}
+	all.Wait()
+	node := core.Node{Attributes: map[string]*structs.Attribute{}}
+	for i, name := range names {
+		prefix := "endpoint." + name + "."
+		v := views[i]
+		node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(v.err == nil)
+		if v.err != nil {
+			node.Missing = append(node.Missing, plain.Line(v.err.Error(), mostOfProblem))
+			node.Again = lookAgain
+			continue
+		}
+		node.Attributes[prefix+"arch"] = structs.NewStringAttribute(v.link.Arch)
+		if mode, ok := v.link.About("cgroup").GetString(); ok {
+			node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(plain.Line(mode, mostOfProblem))
+		}
+		if root, ok := v.link.About("root").GetBool(); ok {
+			node.Attributes[prefix+"root"] = structs.NewBoolAttribute(root)
+		}
+	}
+	if len(names) == 0 {
+		node.Missing = append(node.Missing, "no endpoint is configured")
+	}
+	return node, nil
+}
+
+// forgetAllocs removes from a host what belongs to allocations that Nomad has removed from this node: their
+// directories, and tasks whose destruction did not reach the host. The node's id is known from its tasks.
+func (e *engine) forgetAllocs(ctx context.Context, link *host.Link) {
+	e.mu.Lock()
+	node := e.node
+	e.mu.Unlock()
+	if node == "" {
+		return
+	}
+	allocs, err := link.Shim.List(ctx, node)
+	if err != nil {
+		e.logger.Warn("failed to list the allocations on a host", "error", err)
+		return
+	}
+	for _, a := range allocs {
+		if e.knows(a.ID) || !isGone(a.NodeDir) {
+			continue
+		}
+		if err := link.Shim.Remove(ctx, a.ID); err != nil {
+			e.logger.Warn("failed to remove an allocation from a host", "alloc", a.ID, "error", err)
+			continue
+		}
+		e.logger.Info("removed an allocation from a host", "alloc", a.ID)
+	}
+}
+
+// knows is whether a task of the allocation has not been destroyed.
+func (e *engine) knows(allocID string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.tasks {
+		if t.config.AllocID == allocID {
+			return true
+		}
+	}
+	return false
+}
+
+// isGone is whether Nomad has removed a directory of an allocation. Where the directory of all of them is not there
+// either, nothing is known: its file system may not be mounted.
+func isGone(dir string) bool {
+	if !filepath.IsAbs(dir) {
+		return false
+	}
+	if _, err := os.Lstat(filepath.Dir(dir)); err != nil {
+		return false
+	}
+	_, err := os.Lstat(dir)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,351 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plain"
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+)
+
+// remoteTask is a task on a host. From the time when an agent knows of it, run follows it there, over one connection
+// after the other, until it has ended.
+type remoteTask struct {
+	config *drivers.TaskConfig // what is needed of it, with the allocation's directory on this node
+	host   *host.Host
+	saved  saved
+	event  core.Event
+	ctx    context.Context // until the task is destroyed
+	cancel context.CancelFunc
+
+	core.Ending
+
+	running sync.Once
+
+	copied atomic.Int64 // counts parts of the output
+
+	mu    sync.Mutex
+	pid   string
+	stop  *stop // asked for, nil if the task is to run
+	usage *drivers.TaskResourceUsage
+
+	sampled chan struct{} // closed at the first sample
+	waited  sync.Once     // for it
+}
+
+// saved is what Nomad keeps of a task. Fields are only ever added.
+type saved struct {
+	Endpoint string `json:"endpoint"`
+	AllocDir string `json:"alloc_dir"` // on the host
+	State    []byte `json:"state"`     // the host's own
+	Logs     logs   `json:"logs"`
+}
+
+// stop is how a task is to be stopped.
+type stop struct {
+	timeout time.Duration
+	signal  string
+}
+
+var (
+	_ core.Claimer   = (*remoteTask)(nil)
+	_ core.Describer = (*remoteTask)(nil)
+	_ core.Executor  = (*remoteTask)(nil)
+	_ core.Sampler   = (*remoteTask)(nil)
+	_ core.Saver     = (*remoteTask)(nil)
+	_ core.Stopper   = (*remoteTask)(nil)
+)
+
+// Saved is part of core.Saver.
+func (t *remoteTask) Saved() ([]byte, error) { return json.Marshal(t.saved) }
+
+// Claim is part of core.Claimer. The run is claimed on the host when it is followed.
+func (t *remoteTask) Claim() error {
+	t.running.Do(func() { go t.run() })
+	return nil
+}
+
+// Describe is part of core.Describer.
+func (t *remoteTask) Describe(r *core.Run) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
+	if t.pid != "" {
+		r.Attributes["pid"] = t.pid
+	}
+}
+
+const (
+	quietTime  = 5 * time.Second  // how long a connection may be lost before the task's events say so
+	outputTime = 30 * time.Second // how long an exit waits for output of which nothing arrives, as on a full disk
+	againTime  = 5 * time.Second  // the pause after an error of the host that may pass
+	doubtTime  = 5 * time.Minute  // how long such errors may go on before the task counts as lost
+)
+
+// run follows the task until it has ended or is destroyed.
+func (t *remoteTask) run() {
+	f := &following{remoteTask: t}
+	for t.ctx.Err() == nil {
+		link, err := f.connect()
+		if err != nil {
+			break
+		}
+		if exit := f.follow(link); exit != nil {
+			t.End(exit)
+			return
+		}
+	}
+	if f.exit != nil && t.ctx.Err() == nil {
+		t.event("The end of the output is missing: endpoint %q can't be reached", t.saved.Endpoint)
+		t.End(f.exit)
+	}
+}
+
+// following is what run knows.
+type following struct {
+	*remoteTask
+	exit   *task.Exit // that the host has told, while the end of the output is to come
+	doubts time.Time  // since when the host can't take the task over
+}
+
+// connect waits for a connection, and tells of a long wait. Where the exit is known, it waits no longer than for
+// output.
+func (f *following) connect() (*host.Link, error) {
+	ctx := f.ctx
+	if f.exit != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(f.ctx, outputTime)
+		defer cancel()
+	}
+	silence := time.AfterFunc(quietTime, func() {
+		f.event("There is no connection to endpoint %q; the task goes on there", f.saved.Endpoint)
+	})
+	link, err := f.host.Keep(ctx)
+	if !silence.Stop() && err == nil {
+		f.event("Connected to endpoint %q again", f.saved.Endpoint)
+	}
+	return link, err
+}
+
+// follow takes the task over by this connection, and returns how it ended, or nil when it has to be followed anew.
+func (f *following) follow(link *host.Link) *task.Exit {
+	err := link.Driver.RecoverTask(f.handle())
+	if status.Code(err) == codes.NotFound && link.Alive() {
+		if f.exit != nil {
+			return f.exit
+		}
+		return lost("the host does not have it any more: " + plain.Line(status.Convert(err).Message(), mostOfReason))
+	}
+	if err != nil {
+		return f.doubt(link, err)
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	output := make(chan struct{})
+	go func() {
+		defer close(output)
+		f.copyOutput(ctx, link)
+	}()
+	defer func() {
+		cancel()
+		<-output // the next one goes on where it ends
+	}()
+	if status, err := link.Driver.InspectTask(f.config.ID); err == nil {
+		f.mu.Lock()
+		f.pid = plain.Line(status.DriverAttributes["pid"], 20)
+		f.mu.Unlock()
+	}
+	f.stopAgain(link)
+	results, err := link.Driver.WaitTask(ctx, f.config.ID)
+	if err != nil {
+		return f.doubt(link, err)
+	}
+	result := <-results
+	if f.ctx.Err() != nil {
+		return nil
+	}
+	if _, ofCall := status.FromError(result.Err); result.Err != nil && (ofCall || !link.Alive()) {
+		return f.doubt(link, result.Err) // of the call: the host's own word has no code
+	}
+	if f.exit == nil {
+		f.exit = f.exitOf(result)
+	}
+	if !f.waitOutput(link, output) {
+		return nil // the next connection brings the rest
+	}
+	return f.exit
+}
+
+// doubt is for an error of the host, or of the connection. If the host goes on with it the task is lost.
+func (f *following) doubt(link *host.Link, err error) *task.Exit {
+	if f.ctx.Err() != nil || !link.Alive() {
+		return nil
+	}
+	if f.doubts.IsZero() {
+		f.doubts = time.Now()
+	}
+	if time.Since(f.doubts) > doubtTime {
+		return lost("the host can't take it over: " + plain.Line(err.Error(), mostOfReason))
+	}
+	select {
+	case <-time.After(againTime):
+	case <-f.ctx.Done():
+	}
+	return nil
+}
+
+// waitOutput waits for the end of the output, which the host sends when the task has ended. It returns false when the
+// connection ends before.
+func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
+	for {
+		before := f.copied.Load()
+		select {
+		case <-output:
+			return link.Alive()
+		case <-f.ctx.Done():
+			return true
+		case <-time.After(outputTime):
+		}
+		if f.copied.Load() == before {
+			f.event("The end of the output is missing: nothing of it arrived for %v", outputTime)
+			return true
+		}
+	}
+}
+
+// handle is what the host needs to take the task over.
+func (t *remoteTask) handle() *drivers.TaskHandle {
+	config := *t.config
+	config.AllocDir = t.saved.AllocDir
+	handle := drivers.NewTaskHandle(1)
+	handle.Config, handle.State, handle.DriverState = &config, drivers.TaskStateRunning, t.saved.State
+	return handle
+}
+
+// mostOfReason is how many characters of a host's words are shown.
+const mostOfReason = 500
+
+// lostPrefix is what the core's driver on the host begins with (internal/core/driver, exitResult).
+const lostPrefix = "task is lost: "
+
+// exitOf is the exit that a host tells. What it says besides becomes events.
+func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
+	message := ""
+	if r.Err != nil {
+		message = plain.Line(r.Err.Error(), mostOfReason)
+	}
+	if reason, ok := strings.CutPrefix(message, lostPrefix); ok {
+		return lost(reason)
+	}
+	if message != "" {
+		t.event("%s", message)
+	}
+	exit := &task.Exit{OOMKilled: r.OOMKilled, At: time.Now()}
+	switch {
+	case r.Signal > 0 && r.Signal < 128:
+		exit.Signal = r.Signal
+	case r.Signal == 0 && r.ExitCode >= 0 && r.ExitCode <= 255:
+		exit.Code = r.ExitCode
+	default:
+		return lost(fmt.Sprintf("the host tells no valid exit: code %d, signal %d", r.ExitCode, r.Signal))
+	}
+	return exit
+}
+
+func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reason, At: time.Now()} }
+
+// ofCore are the events that the core on this node makes by itself.
+var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
+
+// told is called with the events of the host's driver.
+func (t *remoteTask) told(message string) {
+	for _, prefix := range ofCore {
+		if strings.HasPrefix(message, prefix) {
+			return
+		}
+	}
+	t.event("%s", message)
+}
+
+// Signal is part of core.Task.
+func (t *remoteTask) Signal(_ context.Context, signal string) error {
+	link, err := t.connected()
+	if err != nil {
+		return err
+	}
+	return link.Driver.SignalTask(t.config.ID, signal)
+}
+
+// connected is the connection that there is. Nobody waits for another one.
+func (t *remoteTask) connected() (*host.Link, error) {
+	if link := t.host.Connected(); link != nil {
+		return link, nil
+	}
+	return nil, fmt.Errorf("endpoint %q can't be reached now", t.saved.Endpoint)
+}
+
+// stopGrace is how long, after the kill timeout, a stop waits for a host that can't be reached.
+const stopGrace = 30 * time.Second
+
+// Stop is part of core.Stopper. A host that can't be reached is asked again as soon as it can, also after an error
+// here.
+func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
+	t.mu.Lock()
+	t.stop = &stop{timeout: timeout, signal: signal}
+	t.mu.Unlock()
+	asked := make(chan error, 1)
+	link, err := t.connected()
+	if err == nil {
+		// its end is the task's, or the connection's
+		go func() { asked <- link.Driver.StopTask(t.config.ID, timeout, signal) }()
+	}
+	limit := time.After(timeout + stopGrace)
+	select {
+	case err = <-asked:
+		if err != nil && link.Alive() {
+			return err // the host's own
+		}
+	case <-t.Ended():
+		return nil
+	case <-limit:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-t.Ended():
+		return nil
+	case <-limit:
+		return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint, cmp.Or(err, errNoExit))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var errNoExit = errors.New("the host has not told its exit")
+
+// stopAgain asks for a stop that may not have reached the host by an earlier connection.
+func (t *remoteTask) stopAgain(link *host.Link) {
+	t.mu.Lock()
+	s := t.stop
+	t.mu.Unlock()
+	if s != nil {
+		// its end is the task's, or the connection's
+		go func() { _ = link.Driver.StopTask(t.config.ID, s.timeout, s.signal) }()
+	}
+}

@@ -1,0 +1,68 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func TestExitOf_IsExactOrLost(t *testing.T) {
+	for name, row := range map[string]struct {
+		told  drivers.ExitResult
+		want  task.Exit // but for its time
+		event string
+	}{
+		"a code":   {told: drivers.ExitResult{ExitCode: 7}, want: task.Exit{Code: 7}},
+		"a signal": {told: drivers.ExitResult{ExitCode: 137, Signal: 9}, want: task.Exit{Signal: 9}},
+		"out of memory": {
+			told: drivers.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true},
+			want: task.Exit{Signal: 9, OOMKilled: true},
+		},
+		"lost": {
+			told: drivers.ExitResult{ExitCode: -1, Err: errors.New("task is lost: it is")},
+			want: task.Exit{Lost: true, Reason: "it is"},
+		},
+		"with a message": {
+			told: drivers.ExitResult{ExitCode: 137, Signal: 9, Err: errors.New("kill_timeout passed")},
+			want: task.Exit{Signal: 9}, event: "kill_timeout passed",
+		},
+		"a negative code": {
+			told: drivers.ExitResult{ExitCode: -5},
+			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code -5, signal 0"},
+		},
+		"a code that is none": {
+			told: drivers.ExitResult{ExitCode: 1 << 20},
+			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code 1048576, signal 0"},
+		},
+		"a signal that is none": {
+			told: drivers.ExitResult{Signal: 4000},
+			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code 0, signal 4000"},
+		},
+		"a message with escapes": {
+			told: drivers.ExitResult{Err: errors.New("a\x1b[2Jb\n" + strings.Repeat("x", 1000))}, want: task.Exit{},
+			event: "a",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			said := ""
+			remote := &remoteTask{event: func(format string, args ...any) { said += fmt.Sprintf(format, args...) }}
+			got := remote.exitOf(&row.told)
+			must.False(t, got.At.IsZero())
+			row.want.At = got.At
+			must.Eq(t, row.want, *got)
+			must.Eq(t, row.event == "", said == "", must.Sprint(said))
+			must.StrHasPrefix(t, row.event, said)
+			must.False(t, strings.ContainsAny(said, "\x1b\n"), must.Sprintf("%q", said))
+			must.True(t, len([]rune(said)) <= mostOfReason+1, must.Sprint(len(said)))
+		})
+	}
+}

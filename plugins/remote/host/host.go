@@ -1,0 +1,269 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package host is the node's side of a host that tasks run on: the connection to its shim.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
+
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+	"github.com/outrider-dev/outrider/plugins/remote/ssh"
+	"github.com/outrider-dev/outrider/plugins/remote/upload"
+)
+
+// Config is a host.
+type Config struct {
+	Name     string            // the endpoint's
+	SSH      ssh.Config        // how it is reached
+	Programs map[string]string // this plugin's program, by architecture
+	Options  shim.Options      // of its shim; an empty Dir is the host's default
+}
+
+// Host has at most one connection at a time. Its methods may be called concurrently.
+type Host struct {
+	config Config
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	link     *Link    // the last one, nil before the first
+	attempt  *attempt // nil: none is under way
+	failures int      // since the last success
+	last     error    // of the last attempt
+	next     time.Time
+	events   map[string]*listener
+}
+
+// listener gets the events of a task.
+type listener struct {
+	event func(message string)
+	since time.Time // of the minute that is counted
+	count int
+}
+
+// attempt is an attempt to connect, which all callers share. It goes on when they do not wait any more.
+type attempt struct {
+	done chan struct{} // closed at the end
+	link *Link
+	err  error
+}
+
+// New returns a host that is not connected.
+func New(c Config) *Host {
+	h := &Host{config: c, events: map[string]*listener{}}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	return h
+}
+
+// Close ends the connection. Tasks go on.
+func (h *Host) Close() error {
+	h.cancel()
+	if link := h.Connected(); link != nil {
+		link.end()
+	}
+	return nil
+}
+
+// The times between two attempts to connect.
+const (
+	firstPause   = 250 * time.Millisecond
+	longestPause = 15 * time.Second
+)
+
+// attemptTime is how long an attempt may take: the program has some 40 MB, which are copied once.
+const attemptTime = 10 * time.Minute
+
+var errClosed = errors.New("the plugin ends")
+
+// Connect returns the connection, and makes one where there is none. For some time after a failed attempt it returns
+// that one's error. The context ends the wait.
+func (h *Host) Connect(ctx context.Context) (*Link, error) {
+	h.mu.Lock()
+	if link := h.connected(); link != nil {
+		defer h.mu.Unlock()
+		return link, nil
+	}
+	a := h.attempt
+	if a == nil {
+		if h.last != nil && time.Now().Before(h.next) {
+			defer h.mu.Unlock()
+			return nil, h.last
+		}
+		a = &attempt{done: make(chan struct{})}
+		h.attempt = a
+		go h.try(a)
+	}
+	h.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.link, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
+	}
+}
+
+// try makes an attempt.
+func (h *Host) try(a *attempt) {
+	defer close(a.done)
+	ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
+	defer cancel()
+	a.link, a.err = h.dial(ctx)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.attempt = nil
+	if h.ctx.Err() != nil { // Close did not see it
+		if a.link != nil {
+			a.link.end()
+		}
+		a.link, a.err = nil, errClosed
+		return
+	}
+	if a.err != nil {
+		a.err = fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, a.err)
+		h.failed(a.err)
+		return
+	}
+	h.link, h.last = a.link, nil
+	begun := time.Now()
+	context.AfterFunc(a.link.ctx, func() { h.lost(time.Since(begun)) })
+}
+
+// failed puts the next attempt off. The caller holds the lock.
+func (h *Host) failed(err error) {
+	pause := min(firstPause<<min(h.failures, 10), longestPause)
+	h.failures++
+	h.last, h.next = err, time.Now().Add(pause/2+rand.N(pause/2)) //nolint:gosec // not a secret
+}
+
+// shortLife is how long a connection lives that counts as a failed attempt.
+const shortLife = 15 * time.Second
+
+// lost is called at the end of a connection.
+func (h *Host) lost(after time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if after < shortLife {
+		h.failed(fmt.Errorf("the connection to endpoint %q was lost", h.config.Name))
+		return
+	}
+	h.failures, h.last = 0, nil
+}
+
+// connected is the connection, nil if there is none. The caller holds the lock.
+func (h *Host) connected() *Link {
+	if h.link == nil || h.link.ctx.Err() != nil {
+		return nil
+	}
+	return h.link
+}
+
+// Keep returns the connection as soon as there is one, however long that takes. The context ends the wait.
+func (h *Host) Keep(ctx context.Context) (*Link, error) {
+	for {
+		link, err := h.Connect(ctx)
+		if err == nil || h.ctx.Err() != nil || ctx.Err() != nil {
+			return link, err
+		}
+		h.mu.Lock()
+		pause := max(time.Until(h.next), firstPause/10)
+		h.mu.Unlock()
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// Connected returns the connection if there is one, else nil.
+func (h *Host) Connected() *Link {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.connected()
+}
+
+// dial connects, copies the program if the host does not have it, and starts it.
+func (h *Host) dial(ctx context.Context) (*Link, error) {
+	conn, err := ssh.Dial(ctx, h.config.SSH)
+	if err != nil {
+		return nil, err
+	}
+	link, err := h.start(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return link, nil
+}
+
+func (h *Host) start(ctx context.Context, conn *ssh.Conn) (*Link, error) {
+	look, err := upload.Look(ctx, conn, h.config.Options.Dir)
+	if err != nil {
+		return nil, err
+	}
+	local, ok := h.config.Programs[look.Arch]
+	if !ok {
+		return nil, fmt.Errorf("it is a machine of architecture %s, for which there is no program: name it in programs of "+
+			"the plugin's configuration (there is one for %s)", look.Arch,
+			strings.Join(slices.Sorted(maps.Keys(h.config.Programs)), ", "))
+	}
+	program, err := upload.Program(ctx, conn, look, local)
+	if err != nil {
+		return nil, err
+	}
+	options := h.config.Options
+	options.Dir = look.Dir
+	if options.Connected, err = shim.Now(); err != nil {
+		return nil, err
+	}
+	stream, err := conn.Start(ctx, program, options.Args()...)
+	if err != nil {
+		return nil, err
+	}
+	return newLink(ctx, conn, stream, look, h.tell)
+}
+
+const (
+	mostOfEvent  = 500 // characters of a host's event that are shown
+	mostOfMinute = 30  // events of a task in a minute: Nomad writes each to its disk
+)
+
+// tell passes on what a host says of a task.
+func (h *Host) tell(e *drivers.TaskEvent) {
+	h.mu.Lock()
+	l := h.events[e.TaskID]
+	if l != nil {
+		if time.Since(l.since) > time.Minute {
+			l.since, l.count = time.Now(), 0
+		}
+		l.count++
+	}
+	h.mu.Unlock()
+	if l != nil && l.count <= mostOfMinute { // one goroutine tells
+		l.event(plain.Line(e.Message, mostOfEvent))
+	}
+}
+
+// Listen has the events of a task reach a function, until it is nil.
+func (h *Host) Listen(taskID string, event func(message string)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if event == nil {
+		delete(h.events, taskID)
+		return
+	}
+	h.events[taskID] = &listener{event: event}
+}

@@ -1,0 +1,13 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command nomad-driver-remote runs tasks on hosts that are reached by SSH.
+package main
+
+import (
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+
+	"github.com/outrider-dev/outrider/plugins/remote/driver"
+)
+
+func main() { core.Main(driver.Plugin()) }

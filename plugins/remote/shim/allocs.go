@@ -1,0 +1,178 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/account"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+)
+
+// allocs are the directories of allocations on the host, in the places that they have on a node
+// (Nomad's client/allocdir). The directory above them, each allocation's, and ownerFile in it belong
+// to this user alone; what is below is a task's.
+type allocs struct{ dir string }
+
+// AllocDir is the directory of an allocation on a host whose directory is dir.
+func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
+
+// ownerFile has an allocation's Alloc, as JSON.
+const ownerFile = "owner.json"
+
+// path is the directory of an allocation.
+func (a allocs) path(id string) (string, error) {
+	if !isName(id) || strings.Contains(id, ".") {
+		return "", fmt.Errorf("%q is no id of an allocation", id)
+	}
+	return filepath.Join(a.dir, id), nil
+}
+
+// isName is whether a text from another machine is a name in a directory that hides nothing.
+func isName(text string) bool {
+	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
+}
+
+// make makes the directories of a task that are missing, and returns that of its allocation.
+func (a allocs) make(cfg *drivers.TaskConfig) (string, error) {
+	dir, err := a.path(cfg.AllocID)
+	if err != nil {
+		return "", err
+	}
+	if !isName(cfg.Name) || cfg.Name == allocdir.SharedAllocName || cfg.Name == ownerFile {
+		return "", fmt.Errorf("%q can't be the name of a task on this host", cfg.Name)
+	}
+	f, err := owndir.Make(dir, 0o711)
+	if err != nil {
+		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
+	}
+	f.Close()
+	if err := writeOwner(dir, Alloc{NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}); err != nil {
+		return "", err
+	}
+	// every task of the group may write there
+	shared := []string{allocdir.SharedDataDir, allocdir.LogDirName, allocdir.TmpDirName}
+	if err := makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777); err != nil {
+		return "", err
+	}
+	uid, gid, err := owner(cfg.User)
+	if err != nil {
+		return "", err
+	}
+	own := []string{allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName}
+	return dir, makeTree(dir, cfg.Name, own, uid, gid, 0o700)
+}
+
+// owner is whose a task's directory is: the job's user where this user can choose.
+func owner(user string) (uid, gid int, err error) {
+	if user == "" || os.Geteuid() != 0 {
+		return os.Geteuid(), os.Getegid(), nil
+	}
+	who, err := account.Resolve(user, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	return int(who.User.UID), int(who.User.GID), nil
+}
+
+// makeTree makes a directory with others in it, unless it exists. It appears complete, so nothing is
+// ever done to a directory that a task may have changed.
+func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMode) error {
+	dir := filepath.Join(parent, name)
+	if _, err := os.Lstat(dir); err == nil {
+		return nil
+	}
+	made, err := os.MkdirTemp(parent, ".new-")
+	if err != nil {
+		return err
+	}
+	for _, sub := range append(below, ".") {
+		path := filepath.Join(made, sub)
+		if sub != "." {
+			err = os.Mkdir(path, mode)
+		}
+		if err == nil {
+			err = os.Chmod(path, mode) // whatever the umask
+		}
+		if err == nil {
+			err = os.Lchown(path, uid, gid)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = os.Rename(made, dir)
+	}
+	if err != nil {
+		_ = os.RemoveAll(made)
+	}
+	if _, there := os.Lstat(dir); there == nil { // another start of the group was faster
+		return nil
+	}
+	return err
+}
+
+// writeOwner writes ownerFile, unless it is there. Tasks of one group start at the same time.
+func writeOwner(dir string, a Alloc) error {
+	if _, ok := readOwner(dir); ok {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".owner-") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, ownerFile))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+func readOwner(dir string) (a Alloc, ok bool) {
+	text, err := os.ReadFile(filepath.Join(dir, ownerFile))
+	return a, err == nil && json.Unmarshal(text, &a) == nil
+}
+
+// list returns a node's allocations.
+func (a allocs) list(nodeID string) (found []Alloc, err error) {
+	entries, err := os.ReadDir(a.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		alloc, ok := readOwner(filepath.Join(a.dir, e.Name()))
+		if ok && alloc.NodeID == nodeID {
+			alloc.ID = e.Name()
+			found = append(found, alloc)
+		}
+	}
+	return found, err
+}
+
+// remove removes an allocation's directory. Its tasks are gone.
+func (a allocs) remove(id string) error {
+	dir, err := a.path(id)
+	if err != nil {
+		return err
+	}
+	return owndir.RemoveAll(dir)
+}

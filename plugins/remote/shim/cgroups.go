@@ -1,0 +1,143 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/client/lib/idset"
+	"github.com/hashicorp/nomad/client/lib/numalib"
+	"github.com/hashicorp/nomad/client/lib/numalib/hw"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"golang.org/x/sys/unix"
+)
+
+// cgroups makes on the host what an agent makes on a node, by Nomad's own code: a parent, and below it
+// a cgroup for each task. The parent is removed with the last task.
+type cgroups struct {
+	logger   hclog.Logger
+	topology *numalib.Topology
+	lock     string // the file whose lock is held shared while a task starts, and exclusively for a removal
+}
+
+// newCgroups sets the parent for this process (cgroupslib.NomadCgroupParent): each directory of tasks on
+// a host has one.
+func newCgroups(dir string, topology *numalib.Topology, logger hclog.Logger) *cgroups {
+	parent := fmt.Sprintf("outrider-remote-%.4x", sha256.Sum256([]byte(dir)))
+	if cgroupslib.GetMode() == cgroupslib.CG2 {
+		parent += ".slice"
+	}
+	cgroupslib.NomadCgroupParent = parent
+	return &cgroups{logger: logger, topology: topology, lock: filepath.Join(dir, "cgroups.lock")}
+}
+
+// available is whether this user can make cgroups.
+func (c *cgroups) available() bool {
+	return os.Geteuid() == 0 && cgroupslib.GetMode() != cgroupslib.OFF
+}
+
+// holdTime is how long a start waits for a removal, which takes milliseconds unless its process is stopped.
+const holdTime = 30 * time.Second
+
+// hold keeps the cgroups from being removed until release is called.
+func (c *cgroups) hold() (release func(), err error) {
+	for end := time.Now().Add(holdTime); ; time.Sleep(10 * time.Millisecond) {
+		f, err := c.flock(unix.LOCK_SH)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("failed to lock the cgroups of tasks: %w", err)
+		}
+	}
+}
+
+// flock locks, or returns an error if another process holds a lock that excludes this one.
+func (c *cgroups) flock(how int) (*os.File, error) {
+	f, err := os.OpenFile(c.lock, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// make makes the cgroup of a task, and names it in its configuration. Where there can be none, it names
+// none, and the task has no limits. The caller holds.
+func (c *cgroups) make(cfg *drivers.TaskConfig) {
+	if cfg.Resources == nil || cfg.Resources.LinuxResources == nil {
+		return
+	}
+	linux := cfg.Resources.LinuxResources
+	linux.CpusetCpus, linux.CpusetCgroupPath = "", "" // those of the node
+	if !c.available() {
+		return
+	}
+	if err := c.setup(cfg.AllocID, cfg.Name); err != nil {
+		c.logger.Warn("failed to make a cgroup", "task", cfg.ID, "error", err)
+		return
+	}
+	linux.CpusetCgroupPath = cgroupslib.LinuxResourcesPath(cfg.AllocID, cfg.Name, false)
+}
+
+func (c *cgroups) setup(allocID, name string) error {
+	cores := c.topology.UsableCores()
+	if err := cgroupslib.Init(c.logger, cores.String()); err != nil {
+		return err
+	}
+	if err := cgroupslib.GetPartition(c.logger, cores).Reserve(idset.Empty[hw.CoreID]()); err != nil {
+		return err
+	}
+	return cgroupslib.Factory(allocID, name, false).Setup()
+}
+
+// remove removes the cgroups of tasks in which nothing runs, and the parent if none is left. While a task is
+// started it does nothing, and the removal of another task does it.
+func (c *cgroups) remove() {
+	if !c.available() {
+		return
+	}
+	f, err := c.flock(unix.LOCK_EX)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for _, parent := range c.parents() {
+		entries, _ := os.ReadDir(parent) // not there: nothing is in it
+		for _, e := range entries {
+			if e.IsDir() {
+				_ = unix.Rmdir(filepath.Join(parent, e.Name())) // EBUSY: in use
+			}
+		}
+		_ = unix.Rmdir(parent)
+	}
+}
+
+// parents are the directories above the tasks' cgroups, each before the one that it is in.
+func (c *cgroups) parents() (dirs []string) {
+	root, parent := cgroupslib.GetDefaultRoot(), cgroupslib.NomadCgroupParent
+	if cgroupslib.GetMode() == cgroupslib.CG2 {
+		top := filepath.Join(root, parent)
+		return []string{
+			filepath.Join(top, cgroupslib.SharePartition()), filepath.Join(top, cgroupslib.ReservePartition()), top,
+		}
+	}
+	cpuset := filepath.Join(root, "cpuset", parent)
+	dirs = []string{
+		filepath.Join(cpuset, cgroupslib.SharePartition()), filepath.Join(cpuset, cgroupslib.ReservePartition()),
+	}
+	for _, controller := range []string{"cpuset", "freezer", "memory", "cpu"} {
+		dirs = append(dirs, filepath.Join(root, controller, parent))
+	}
+	return dirs
+}

@@ -1,0 +1,175 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package shim is what the plugin runs on a host: this same program, which drives the core's supervisor
+// there as a plugin does on a node. A node calls it by Nomad's driver protocol over the standard input and
+// output of one SSH session, and it ends with that session. Tasks go on.
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/lib/numalib"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+)
+
+// roleName is the first argument of a program that has to be the shim.
+const roleName = "outrider-shim"
+
+// Options are what the node tells its shim.
+type Options struct {
+	Dir            string   `json:"dir"`       // of everything on this host, absolute
+	Connected      Moment   `json:"connected"` // when the node made this connection
+	DeniedHostUIDs string   `json:"denied_host_uids,omitempty"`
+	DeniedHostGIDs string   `json:"denied_host_gids,omitempty"`
+	DeniedEnvvars  []string `json:"denied_envvars,omitempty"`
+}
+
+// Args are the arguments of the program for these options.
+func (o Options) Args() []string {
+	text, _ := json.Marshal(o) // strings alone
+	return []string{roleName, string(text)}
+}
+
+// KeepAliveTime is how often a node asks whether the shim answers, and KeepAliveTimeout how long it waits for that.
+const (
+	KeepAliveTime    = 10 * time.Second
+	KeepAliveTimeout = 20 * time.Second
+)
+
+// Window is how many bytes may be under way of one stream, AllWindows of all; Buffer is what is read and written at a
+// time. gRPC's own sizes, and its measurement of them, are for small messages.
+const (
+	Window     = 1 << 20
+	AllWindows = 8 << 20
+	Buffer     = 256 << 10
+)
+
+// Role is the shim, if this process has to be it (plugin.Plugin.Roles). The driver is what runs tasks here; its
+// Command gets the job's configuration.
+func Role[C, T any](p core.Plugin[C, T]) func() bool {
+	return func() bool {
+		if len(os.Args) != 3 || os.Args[1] != roleName {
+			return false
+		}
+		if err := serve(p, os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return true
+	}
+}
+
+func serve[C, T any](p core.Plugin[C, T], text string) error {
+	var o Options
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return fmt.Errorf("the options of the program on the host can't be read: %w", err)
+	}
+	dir, err := owndir.Make(o.Dir, 0o711)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Chmod(0o711); err != nil { // tasks of other users reach theirs
+		return err
+	}
+	o.Dir = dir.Name()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr})
+	h := newHost(core.New(ctx, logger, p), o, logger)
+	defer h.Close()
+	if err := h.configure(o); err != nil {
+		return err
+	}
+	return h.serve(&stdio{Reader: os.Stdin, Writer: os.Stdout, closed: make(chan struct{})}, logger)
+}
+
+// configure configures the driver as an agent would.
+func (h *host) configure(o Options) error {
+	var config []byte
+	err := base.MsgPackEncode(&config, map[string]any{
+		"state_dir": o.Dir, "log_collection": "driver",
+		"denied_host_uids": o.DeniedHostUIDs, "denied_host_gids": o.DeniedHostGIDs, "denied_envvars": o.DeniedEnvvars,
+	})
+	if err != nil {
+		return err
+	}
+	agent := &base.AgentConfig{Driver: &base.ClientDriverConfig{Topology: h.cgroups.topology}}
+	return h.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config, AgentConfig: agent})
+}
+
+// serve returns when the connection ends.
+func (h *host) serve(conn *stdio, logger hclog.Logger) error {
+	options := append(plugin.DriverOptions(h),
+		grpc.InitialWindowSize(Window), grpc.InitialConnWindowSize(AllWindows),
+		grpc.ReadBufferSize(Buffer), grpc.WriteBufferSize(Buffer),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: KeepAliveTimeout, Timeout: KeepAliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepAliveTime / 2, PermitWithoutStream: true}))
+	server := grpc.NewServer(options...)
+	if err := drivers.NewDriverPlugin(h, logger).GRPCServer(nil, server); err != nil {
+		return err
+	}
+	if err := (&base.PluginBase{Impl: h}).GRPCServer(nil, server); err != nil {
+		return err
+	}
+	server.RegisterService(&service, h)
+	go func() { _ = server.Serve(&one{conn: conn}) }()
+	<-conn.closed // by gRPC, at the connection's end or where no answer comes; a read of it may hang on
+	return nil
+}
+
+func topology() *numalib.Topology { return numalib.Scan(numalib.PlatformScanners(true)) }
+
+// one is a listener with one connection.
+type one struct {
+	conn  *stdio
+	taken sync.Once
+}
+
+func (l *one) Accept() (net.Conn, error) {
+	var first net.Conn
+	l.taken.Do(func() { first = l.conn })
+	if first != nil {
+		return first, nil
+	}
+	<-l.conn.closed
+	return nil, net.ErrClosed
+}
+
+func (l *one) Close() error   { return l.conn.Close() }
+func (l *one) Addr() net.Addr { return l.conn.LocalAddr() }
+
+// stdio is this process's standard input and output as a connection.
+type stdio struct {
+	io.Reader
+	io.Writer
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (s *stdio) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+func (*stdio) LocalAddr() net.Addr              { return &net.UnixAddr{Name: "stdio", Net: "unix"} }
+func (*stdio) RemoteAddr() net.Addr             { return &net.UnixAddr{Name: "stdio", Net: "unix"} }
+func (*stdio) SetDeadline(time.Time) error      { return nil }
+func (*stdio) SetReadDeadline(time.Time) error  { return nil }
+func (*stdio) SetWriteDeadline(time.Time) error { return nil }

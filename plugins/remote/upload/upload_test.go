@@ -1,0 +1,348 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package upload
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+	"github.com/outrider-dev/outrider/plugins/remote/ssh"
+)
+
+func configOf(s *sshdtest.Server) ssh.Config {
+	return ssh.Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
+}
+
+// dial connects until the end of the test.
+func dial(t *testing.T, c ssh.Config) *ssh.Conn {
+	t.Helper()
+	conn, err := ssh.Dial(t.Context(), c)
+	must.NoError(t, err)
+	t.Cleanup(func() { must.NoError(t, conn.Close()) })
+	return conn
+}
+
+// program is a local program of the size.
+func program(t *testing.T, size int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	content := append([]byte("#!/bin/sh\necho it runs\nexit\n"), make([]byte, size)...)
+	must.NoError(t, os.WriteFile(path, content, 0o600))
+	return path
+}
+
+// files are the names in a directory.
+func files(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestProgram_IsCopiedOnce(t *testing.T) {
+	conn := dial(t, configOf(sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell("/bin/bash"))))
+	host, err := Look(t.Context(), conn, "")
+	must.NoError(t, err)
+	test.Eq(t, runtime.GOARCH, host.Arch)
+	test.Eq(t, 54321, host.UID)
+	test.Eq(t, host.Home+"/.local/share/outrider-remote", host.Dir)
+
+	local := program(t, 10<<20)
+	path, err := Program(t.Context(), conn, host, local)
+	must.NoError(t, err)
+	out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
+	must.NoError(t, err)
+	must.Eq(t, "it runs\n", string(out))
+	before, err := os.Stat(path)
+	must.NoError(t, err)
+	test.Eq(t, 0o700, before.Mode().Perm())
+	for _, dir := range []string{"bin", "", "..", "../.."} {
+		info, err := os.Stat(filepath.Join(host.Dir, dir))
+		must.NoError(t, err)
+		test.Eq(t, 0o700, info.Mode().Perm(), test.Sprint(dir))
+	}
+
+	again, err := Program(t.Context(), conn, host, local)
+	must.NoError(t, err)
+	test.Eq(t, path, again)
+	after, err := os.Stat(path)
+	must.NoError(t, err)
+	test.True(t, os.SameFile(before, after))
+	test.Eq(t, []string{filepath.Base(path)}, files(t, filepath.Dir(path)))
+}
+
+func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
+	conn := dial(t, configOf(sshdtest.Start(t)))
+	host, err := Look(t.Context(), conn, filepath.Join(t.TempDir(), "new", "dir"))
+	must.NoError(t, err)
+	local := program(t, 1000)
+	path, err := Program(t.Context(), conn, host, local)
+	must.NoError(t, err)
+	content, err := os.ReadFile(path)
+	must.NoError(t, err)
+	for _, damage := range []func() error{ // as a loss of power leaves a file
+		func() error { return os.Truncate(path, 0) },
+		func() error { return os.WriteFile(path, make([]byte, len(content)), 0o700) },
+		func() error { return os.Chmod(path, 0o600) },
+	} {
+		must.NoError(t, damage())
+		_, err = Program(t.Context(), conn, host, local)
+		must.NoError(t, err)
+		again, err := os.ReadFile(path)
+		must.NoError(t, err)
+		must.Eq(t, content, again)
+		out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
+		must.NoError(t, err)
+		must.Eq(t, "it runs\n", string(out))
+	}
+}
+
+// A host without sha256sum, sync and find.
+func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
+	tools := t.TempDir()
+	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
+	for _, tool := range []string{"uname", "id", "mkdir", "cat", "rm", "wc", "chmod", "mv", "ls", "cksum"} {
+		path, err := exec.LookPath(tool)
+		must.NoError(t, err)
+		must.NoError(t, os.Symlink(path, filepath.Join(tools, tool)))
+	}
+	conn := dial(t, configOf(sshdtest.Start(t, sshdtest.Env("PATH="+tools))))
+	host, err := Look(t.Context(), conn, filepath.Join(t.TempDir(), "dir"))
+	must.NoError(t, err)
+	_, err = conn.Run(t.Context(), nil, "sha256sum </dev/null")
+	must.Error(t, err)
+	local := program(t, 100_000)
+	path, err := Program(t.Context(), conn, host, local)
+	must.NoError(t, err)
+	before, err := os.Stat(path)
+	must.NoError(t, err)
+	_, err = Program(t.Context(), conn, host, local)
+	must.NoError(t, err)
+	after, err := os.Stat(path)
+	must.NoError(t, err)
+	must.True(t, os.SameFile(before, after))
+}
+
+func TestCksum_IsThatOfTheTool(t *testing.T) {
+	for _, size := range []int{0, 1, 255, 256, 70_000} {
+		content := bytes.Repeat([]byte("x7"), size)
+		cmd := exec.Command("cksum")
+		cmd.Stdin = bytes.NewReader(content)
+		out, err := cmd.Output()
+		must.NoError(t, err)
+		var c cksum
+		_, _ = c.Write(content)
+		must.Eq(t, string(out), fmt.Sprintln(c.sum(), len(content)))
+	}
+}
+
+// tmpfs mounts a file system until the end of the test.
+func tmpfs(t *testing.T, flags uintptr, options string) string {
+	t.Helper()
+	testsupport.NeedRoot(t)
+	dir := t.TempDir()
+	must.NoError(t, unix.Mount("outrider-test", dir, "tmpfs", flags, options))
+	t.Cleanup(func() { must.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	return dir
+}
+
+func TestProgram_MistakeIsOneSentence(t *testing.T) {
+	noexec := tmpfs(t, unix.MS_NOEXEC, "mode=755")
+	small := tmpfs(t, 0, "mode=755,size=1m")
+	full := tmpfs(t, 0, "mode=755,size=64k")
+	must.NoError(t, os.WriteFile(filepath.Join(full, "file"), make([]byte, 60<<10), 0o600))
+	readOnly := tmpfs(t, unix.MS_RDONLY, "mode=755")
+	file := filepath.Join(t.TempDir(), "file")
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
+
+	conn := dial(t, configOf(sshdtest.Start(t)))
+	local := program(t, 10<<20)
+	for _, c := range []struct{ dir, want string }{
+		{noexec,
+			"the host runs no programs from " + noexec + "/bin, which may be mounted noexec: set dir to another directory ("},
+		{small, "the host has no space for the program of 11 MiB in " + small + "/bin ("},
+		{full, "the host has no space for the program of 11 MiB in " + full + "/bin ("},
+		{readOnly, "the directory " + readOnly + "/bin can't be made on the host: set dir to one that the user can make ("},
+		{file, "the directory " + file + "/bin can't be made on the host: "},
+	} {
+		host, err := Look(t.Context(), conn, c.dir)
+		must.NoError(t, err)
+		_, err = Program(t.Context(), conn, host, local)
+		must.ErrorContains(t, err, c.want)
+		test.StrNotContains(t, err.Error(), "\n")
+		if testsupport.Exists(c.dir + "/bin") {
+			test.SliceEmpty(t, files(t, c.dir+"/bin"))
+		}
+	}
+	_, err := Program(t.Context(), conn, Host{Dir: small}, "/no/program")
+	test.ErrorContains(t, err, "failed to open the program for the host: open /no/program: ")
+}
+
+// Another user of the host may have made the directory first, with a program of theirs.
+func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
+	server := sshdtest.Start(t, sshdtest.Unprivileged())
+	const own, other = 54321, 65534
+	scratch := filepath.Join(server.Home, "scratch")
+	make := func(path string, owner, group int, mode os.FileMode) {
+		path = filepath.Join(scratch, path)
+		must.NoError(t, os.MkdirAll(path, 0o755))
+		must.NoError(t, os.Chown(path, owner, group))
+		must.NoError(t, os.Chmod(path, mode))
+	}
+	make("", own, own, 0o777|os.ModeSticky)
+	make("theirs", other, other, 0o755)
+	make("theirs/ours", own, own, 0o755)
+	make("root", 0, 0, 0o755)
+	make("root/ours", own, own, 0o755)
+	make("root/bin", 0, 0, 0o755)
+	make("open", own, own, 0o777)
+	make("open/ours", own, own, 0o755)
+	make("sticky", own, own, 0o777|os.ModeSticky)
+	make("group", own, 0, 0o775)
+	make("group/ours", own, own, 0o755)
+	make("private-group", own, own, 0o775)
+	make("private-group/ours", own, own, 0o755)
+	make("ours", own, own, 0o755)
+	make("ours/bin", other, other, 0o755)
+	must.NoError(t, os.Symlink("theirs/ours", filepath.Join(scratch, "link")))
+
+	conn := dial(t, configOf(server))
+	local := program(t, 0)
+	for dir, unsafe := range map[string]string{
+		"theirs/ours": "theirs", "root": "root/bin", "open": "open", "open/ours": "open", "sticky": "sticky",
+		"group": "group", "group/ours/new": "group", "private-group": "private-group",
+		"ours": "ours/bin", "link": "theirs", "": "",
+	} {
+		_, err := Program(t.Context(), conn, Host{Dir: filepath.Join(scratch, dir)}, local)
+		want := "other users of the host can change " + filepath.Join(scratch, unsafe) + ", so "
+		test.ErrorContains(t, err, want, test.Sprint(dir))
+	}
+	for _, dir := range []string{"root/ours", "private-group/ours", "new dir/*"} {
+		path, err := Program(t.Context(), conn, Host{Dir: filepath.Join(scratch, dir)}, local)
+		must.NoError(t, err, must.Sprint(dir))
+		must.StrHasPrefix(t, filepath.Join(scratch, dir, "bin", "nomad-driver-remote-"), path)
+	}
+}
+
+func TestLook_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
+	tools := t.TempDir()
+	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin"))
+	conn := dial(t, configOf(server))
+	for script, want := range map[string]string{
+		"[ $1 = -m ] && echo riscv64 || echo Linux":  "architecture riscv64: only x86_64 and aarch64 are supported",
+		"[ $1 = -m ] && echo x86_64 || echo FreeBSD": "the host runs FreeBSD: only Linux is supported",
+		"echo a; echo b; echo c":                     "failed to look at the host: it answered ",
+	} {
+		must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+		_, err := Look(t.Context(), conn, "/dir")
+		test.ErrorContains(t, err, want)
+	}
+	must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"),
+		[]byte("#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo Linux\n"), 0o755))
+	host, err := Look(t.Context(), conn, "")
+	must.NoError(t, err)
+	must.Eq(t, Host{Arch: "arm64", UID: os.Geteuid(), Home: server.Home, Dir: "/var/lib/outrider-remote"}, host)
+}
+
+func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
+	server := sshdtest.Start(t)
+	dir := filepath.Join(t.TempDir(), "dir")
+	local := program(t, 20<<20)
+	link := server.Link()
+	config := configOf(server)
+	config.Port = link.Port
+	conn := dial(t, config)
+	host, err := Look(t.Context(), conn, dir)
+	must.NoError(t, err)
+
+	link.CutAfter(5 << 20)
+	failed := make(chan error)
+	go func() {
+		_, err := Program(t.Context(), conn, host, local)
+		failed <- err
+	}()
+	link.WaitCut()
+	testsupport.Eventually(t, "a part is there", func() bool { return len(files(t, dir+"/bin")) == 1 })
+	must.StrContains(t, files(t, dir+"/bin")[0], ".tmp-")
+	must.NoError(t, conn.Close())
+	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
+
+	// another node copies it while the host does not know that the first is gone
+	path, err := Program(t.Context(), dial(t, configOf(server)), host, local)
+	must.NoError(t, err)
+	link.Restore() // and so the host sees the end
+	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
+	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
+	want, err := os.ReadFile(local)
+	must.NoError(t, err)
+	got, err := os.ReadFile(path)
+	must.NoError(t, err)
+	must.True(t, bytes.Equal(want, got))
+}
+
+func TestProgram_SeveralNodesCopyAtOnce(t *testing.T) {
+	server := sshdtest.Start(t)
+	dir := filepath.Join(t.TempDir(), "dir")
+	local := program(t, 5<<20)
+	var all sync.WaitGroup
+	for range 4 {
+		conn := dial(t, configOf(server))
+		for range 2 {
+			all.Go(func() {
+				path, err := Program(t.Context(), conn, Host{Dir: dir}, local)
+				test.NoError(t, err)
+				out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
+				test.NoError(t, err)
+				test.Eq(t, "it runs\n", string(out))
+			})
+		}
+	}
+	all.Wait()
+	must.Len(t, 1, files(t, dir+"/bin"))
+}
+
+func TestProgram_RemovesWhatIsOld(t *testing.T) {
+	conn := dial(t, configOf(sshdtest.Start(t)))
+	dir := filepath.Join(t.TempDir(), "dir")
+	must.NoError(t, os.MkdirAll(dir+"/bin", 0o700))
+	for name, age := range map[string]time.Duration{
+		"nomad-driver-remote-used": 20 * 24 * time.Hour, "nomad-driver-remote-old": 40 * 24 * time.Hour,
+		"nomad-driver-remote-x.tmp-new": 30 * time.Minute, "nomad-driver-remote-x.tmp-old": 2 * time.Hour,
+		"other": 40 * 24 * time.Hour,
+	} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "bin", name), nil, 0o600))
+		then := time.Now().Add(-age)
+		must.NoError(t, os.Chtimes(filepath.Join(dir, "bin", name), then, then))
+	}
+	local := program(t, 0)
+	path, err := Program(t.Context(), conn, Host{Dir: dir}, local)
+	must.NoError(t, err)
+	want := []string{filepath.Base(path), "nomad-driver-remote-used", "nomad-driver-remote-x.tmp-new", "other"}
+	must.SliceContainsAll(t, want, files(t, dir+"/bin"))
+
+	// a program counts as used each time that a node looks for it
+	then := time.Now().Add(-40 * 24 * time.Hour)
+	must.NoError(t, os.Chtimes(path, then, then))
+	_, err = Program(t.Context(), conn, Host{Dir: dir}, local)
+	must.NoError(t, err)
+	info, err := os.Stat(path)
+	must.NoError(t, err)
+	must.True(t, info.ModTime().After(then.Add(time.Hour)))
+}
