@@ -5,7 +5,7 @@
 // interpreter and with environments made by hand, in one run and on one agent, and
 // prints the ratios:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python] [-against DIR]
+//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python,remote] [-against DIR]
 //
 // With -against it compares only the starts of exec-lite and python with those of another build's binaries in DIR.
 //
@@ -68,7 +68,8 @@ var (
 
 func main() {
 	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
-	only := flag.String("only", "", "only these parts, with commas between: memory (with job), start, cpu, crowd, python")
+	only := flag.String("only", "",
+		"only these parts, with commas between: memory (with job), start, cpu, crowd, python, remote")
 	against := flag.String("against", "", "compare starts with those of the plugins in this `directory`, and nothing else")
 	flag.Parse()
 	o := full
@@ -151,6 +152,7 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 		{[]string{"cpu"}, c.measureCPU},
 		{[]string{"crowd"}, b.measureCrowd},
 		{[]string{"python"}, b.measurePython},
+		{[]string{"remote"}, b.measureRemote},
 	} {
 		wanted := func(name string) bool { return len(b.only) == 0 || slices.Contains(b.only, name) }
 		if slices.ContainsFunc(part.names, wanted) {
