@@ -146,6 +146,7 @@ func (f *following) connect() (*host.Link, error) {
 
 // follow takes the task over by this connection, and returns how it ended, or nil when it has to be followed anew.
 func (f *following) follow(link *host.Link) *task.Exit {
+	begun := time.Now()
 	err := link.Driver.RecoverTask(f.handle())
 	if status.Code(err) == codes.NotFound && link.Alive() {
 		if f.exit != nil {
@@ -154,7 +155,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		return lost("the host does not have it any more: " + plain.Line(status.Convert(err).Message(), mostOfReason))
 	}
 	if err != nil {
-		return f.doubt(link, err)
+		return f.doubt(link, begun, err)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	output := make(chan struct{})
@@ -174,14 +175,14 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	f.stopAgain(link)
 	results, err := link.Driver.WaitTask(ctx, f.config.ID)
 	if err != nil {
-		return f.doubt(link, err)
+		return f.doubt(link, begun, err)
 	}
 	result := <-results
 	if f.ctx.Err() != nil {
 		return nil
 	}
 	if _, ofCall := status.FromError(result.Err); result.Err != nil && (ofCall || !link.Alive()) {
-		return f.doubt(link, result.Err) // of the call: the host's own word has no code
+		return f.doubt(link, begun, result.Err) // of the call: the host's own word has no code
 	}
 	if f.exit == nil {
 		f.exit = f.exitOf(result)
@@ -192,12 +193,13 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	return f.exit
 }
 
-// doubt is for an error of the host, or of the connection. If the host goes on with it the task is lost.
-func (f *following) doubt(link *host.Link, err error) *task.Exit {
+// doubt is for an error of the host, or of the connection, after an attempt that began at this time. If the host goes on
+// with errors the task is lost.
+func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
 	}
-	if f.doubts.IsZero() {
+	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first, or the first after a time without
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
@@ -316,24 +318,20 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 		go func() { asked <- link.Driver.StopTask(t.config.ID, timeout, signal) }()
 	}
 	limit := time.After(timeout + stopGrace)
-	select {
-	case err = <-asked:
-		if err != nil && link.Alive() {
-			return err // the host's own
+	for {
+		select {
+		case err = <-asked:
+			if err != nil && link.Alive() {
+				return err // the host's own
+			}
+		case <-t.Ended():
+			return nil
+		case <-limit:
+			return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
+				cmp.Or(err, errNoExit))
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-	case <-t.Ended():
-		return nil
-	case <-limit:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-t.Ended():
-		return nil
-	case <-limit:
-		return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint, cmp.Or(err, errNoExit))
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
 )
 
 func TestExitOf_IsExactOrLost(t *testing.T) {
@@ -65,4 +69,18 @@ func TestExitOf_IsExactOrLost(t *testing.T) {
 			must.True(t, len([]rune(said)) <= mostOfReason+1, must.Sprint(len(said)))
 		})
 	}
+}
+
+func TestStop_TellsOfAHostThatCanNotBeReached(t *testing.T) {
+	testsupport.Long(t, "a stop waits for the host")
+	stopped := &remoteTask{
+		config: &drivers.TaskConfig{ID: "a/b/c"}, host: host.New(host.Config{Name: "box"}), saved: saved{Endpoint: "box"},
+	}
+	err := stopped.Stop(t.Context(), time.Second, "")
+	must.ErrorContains(t, err, `the task is stopped when endpoint "box" can be reached: endpoint "box" can't be reached now`)
+	must.Eq(t, &stop{timeout: time.Second}, stopped.stop)
+
+	ended := &remoteTask{config: stopped.config, host: stopped.host, saved: stopped.saved}
+	ended.End(&task.Exit{Code: 7})
+	must.NoError(t, ended.Stop(t.Context(), time.Second, ""))
 }
