@@ -52,7 +52,8 @@ func (d *Driver) ExecTaskStreamingRaw(
 	stdin, input := io.Pipe()
 	defer stdin.Close()
 	sizes := make(chan drivers.TerminalSize, 1)
-	go receive(stream, input, sizes) // ends with the stream, which the caller closes when we return
+	begun, inputOver := time.Now(), make(chan struct{})
+	go receive(stream, input, sizes, inputOver) // ends with the stream, which the caller closes when we return
 
 	out := &sender{stream: stream}
 	var e *task.Exit
@@ -78,10 +79,19 @@ func (d *Driver) ExecTaskStreamingRaw(
 	if err != nil {
 		return err
 	}
+	select {
+	case <-inputOver:
+	case <-time.After(time.Until(begun.Add(inputTime))):
+	}
 	return out.send(&drivers.ExecTaskStreamingResponseMsg{
 		Exited: true, Result: &proto.ExitResult{ExitCode: int32(exitResult(e).ExitCode)},
 	})
 }
+
+// inputTime is how long, from its start, a command that has ended waits for the end of its input. Nomad's client
+// sends that at once where there is none. If the stream is over by then it gives up without the exit that it has
+// been sent: "unexpected EOF" (plugins/drivers/client.go, ExecTaskStreamingRaw).
+const inputTime = 250 * time.Millisecond
 
 // executor is a task in which this command may be run.
 func (d *Driver) executor(id string, cmd []string) (Executor, error) {
@@ -100,8 +110,12 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 }
 
 // receive passes on the user's input and window size. An engine that reads neither
-// does not hold up the other: the newest size counts.
-func receive(stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize) {
+// does not hold up the other: the newest size counts. It closes over at the end of the input.
+func receive(
+	stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize, over chan<- struct{},
+) {
+	end := sync.OnceFunc(func() { close(over) })
+	defer end()
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -113,6 +127,7 @@ func receive(stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan dri
 			}
 			if in.Close {
 				input.Close()
+				end()
 			}
 		}
 		if size := m.TtySize; size != nil {

@@ -5,11 +5,13 @@ package driver
 
 import (
 	"io"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -82,4 +84,46 @@ func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 			test.Sprintf("terminal %v", tty))
 		testsupport.WaitSleepers(t, m, 0)
 	}
+}
+
+// quickUser has no input, which it says after a moment, as Nomad's client does. It gives a command up whose stream is
+// over before that.
+type quickUser struct {
+	mu         sync.Mutex
+	said, over bool // the end of its input; the exit
+	early      bool
+}
+
+func (u *quickUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
+	u.mu.Lock()
+	first := !u.said
+	u.mu.Unlock()
+	if !first {
+		return nil, io.EOF
+	}
+	time.Sleep(50 * time.Millisecond) // on its way
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.said = true
+	return &drivers.ExecTaskStreamingRequestMsg{Stdin: &proto.ExecTaskStreamingIOOperation{Close: true}}, nil
+}
+
+func (u *quickUser) Send(m *drivers.ExecTaskStreamingResponseMsg) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m.Exited {
+		u.over, u.early = true, !u.said
+	}
+	return nil
+}
+
+func TestExecStreaming_EndsAfterItsInput(t *testing.T) {
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	defer a.destroy(cfg.ID)
+	u := &quickUser{}
+	must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"true"}, false, u))
+	test.True(t, u.over)
+	test.False(t, u.early, test.Sprint("the exit came before the end of the input, which Nomad's client does not bear"))
 }

@@ -193,8 +193,8 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	return f.exit
 }
 
-// doubt is for an error of the host, or of the connection, after an attempt that began at this time. If the host goes on
-// with errors the task is lost.
+// doubt is for an error of the host, or of the connection, after an attempt that began at this time. If the host
+// goes on with errors the task is lost.
 func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
