@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -96,6 +97,26 @@ func TestSupervisor_HasItsCgroupThatWasRemovedAsItStarted(t *testing.T) {
 		stop()
 		remover.Wait()
 		testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
+	}
+}
+
+func TestSupervisor_RemovesItsCgroupAfterALateProcess(t *testing.T) {
+	h := newHost(t, withCgroup)
+	c := h.client()
+	st := h.shell("exit 0")
+	h.launch(c, st)
+	h.ends(c, st.ID, task.Exit{})
+	h.destroy(c, st.ID)
+	late := exec.Command("sleep", "1000") // a collector that is slow to end
+	must.NoError(t, late.Start())
+	must.NoError(t, h.leaf.Join(late.Process.Pid))
+	c.Close()
+	testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
+	time.Sleep(time.Second) // longer than one removal tries
+	must.NoError(t, late.Process.Kill())
+	_ = late.Wait() // "signal: killed"
+	for _, dir := range h.leaf.Owned {
+		testsupport.Eventually(t, dir+" is removed", func() bool { return unix.Access(dir, 0) != nil })
 	}
 }
 

@@ -227,7 +227,21 @@ func (s *server) run() {
 	}
 	// if it may not leave its cgroup, the client that started it removes that
 	if s.leaf.Leave() == nil {
-		_ = s.leaf.Remove()
+		s.removeLeaf()
+	}
+}
+
+// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine it is
+// slower to end than it was waited for above.
+const leafTime = 30 * time.Second
+
+// removeLeaf removes the cgroup when nothing is in it any more. If there is a next supervisor, it is that one's.
+func (s *server) removeLeaf() {
+	for end := time.Now().Add(leafTime); s.leaf.Remove() != nil && time.Now().Before(end); {
+		if unix.Access(s.store.Dir, unix.F_OK) == nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
