@@ -147,8 +147,10 @@ func sharedPlaces() map[string]bool {
 	if testsupport.Exists(builders.Dir) {
 		kept = append(kept, task.DefaultDir)
 	}
+	// a plugin that is killed in the middle of a change leaves the file of its lock, which the next one removes
+	locks := filepath.Join(task.DefaultDir, "dataset", "locks") + "/"
 	_ = filepath.WalkDir(task.DefaultDir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && !slices.Contains(kept, path) {
+		if err == nil && !slices.Contains(kept, path) && !strings.HasPrefix(path, locks) {
 			places["state "+path] = true
 		}
 		return nil
