@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
 )
 
 const (
@@ -51,7 +53,7 @@ func newAgent(t *testing.T, answers map[string]string) (*agent, API) {
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
 	t.Cleanup(server.CloseClientConnections)
-	return a, API{Enabled: true, Address: server.URL}
+	return a, API{Enabled: true, Config: agentapi.Config{Address: server.URL}}
 }
 
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +217,9 @@ func TestWatcher_TrustsOnlyTheAuthority(t *testing.T) {
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	api := API{Enabled: true, Address: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.pem")}
+	api := API{Enabled: true, Config: agentapi.Config{
+		Address: server.URL, CAFile: filepath.Join(t.TempDir(), "ca.pem"),
+	}}
 	pemOf := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	must.NoError(t, os.WriteFile(api.CAFile, pemOf, 0o600))
 	v, err, _ := watch(t, api)
@@ -240,7 +244,7 @@ func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
 			_, api := newAgent(t, map[string]string{"/v1/allocation/" + job: answer})
 			c, err := api.connect()
 			must.NoError(t, err)
-			defer c.http.CloseIdleConnections()
+			defer c.CloseIdleConnections()
 			gone, err := c.gone(t.Context(), job, "prod")
 			must.Eq(t, want, gone)
 			switch answer[:3] {
@@ -251,13 +255,4 @@ func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAPI_MistakeIsOneSentence(t *testing.T) {
-	good := API{Address: "https://127.0.0.1:4646", CAFile: "/ca", CertFile: "/cert", KeyFile: "/key"}
-	must.NoError(t, good.Validate())
-	must.ErrorContains(t, API{Address: "127.0.0.1:4646"}.Validate(), `use for example "http://127.0.0.1:4646"`)
-	must.ErrorContains(t, API{Address: good.Address, TokenFile: "token"}.Validate(),
-		`token_file "token" is not an absolute`)
-	must.ErrorContains(t, API{Address: good.Address, KeyFile: "/key"}.Validate(), "set both or none")
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
@@ -71,17 +72,17 @@ type allocation struct {
 // view asks for the allocations of a node: at once, or when there is a change since index.
 func (c *client) view(ctx context.Context, node, kind, index string) (v *View, next string, err error) {
 	query := url.Values{}
-	limited, cancel := soon(ctx)
+	limited, cancel := agentapi.Soon(ctx)
 	if index != "" {
 		query.Set("index", index)
 		query.Set("wait", blocked.String())
 		cancel()
 		// Nomad adds up to a sixteenth
-		limited, cancel = context.WithTimeoutCause(ctx, blocked+blocked/16+limit, errLate)
+		limited, cancel = context.WithTimeoutCause(ctx, blocked+blocked/16+agentapi.Limit, agentapi.ErrLate)
 	}
 	defer cancel()
 	v = &View{Node: node, Began: time.Now(), Allocations: map[string]Allocation{}}
-	next, err = c.get(limited, "/v1/node/"+node+"/allocations", query, func(d *json.Decoder) error {
+	next, err = c.Get(limited, "/v1/node/"+node+"/allocations", query, func(d *json.Decoder) error {
 		return v.read(d, kind)
 	})
 	if err == nil {

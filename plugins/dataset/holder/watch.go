@@ -81,7 +81,7 @@ func (w *Watcher) watch(ctx context.Context, works func()) (err error) {
 	if w.client, err = w.connect(); err != nil {
 		return err
 	}
-	defer w.client.http.CloseIdleConnections()
+	defer w.client.CloseIdleConnections()
 	node, err := w.client.node(ctx)
 	if err != nil {
 		return err

@@ -1,10 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package holder asks Nomad's HTTP API which allocations of this node hold which devices.
-// What the API does not show is no evidence of anything: without the right to read jobs a
-// token gets an empty list instead of an error.
-package holder
+// Package agentapi asks the HTTP API of the Nomad agent that runs the plugin.
+package agentapi
 
 import (
 	"errors"
@@ -15,9 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// API is the HTTP API of the Nomad agent that runs the plugin.
-type API struct {
-	Enabled   bool   `codec:"enabled" default:"true" doc:"Whether it is asked. Otherwise a slot is given back when it is reserved again."`
+// Config is where the API is, and how it is asked.
+type Config struct {
 	Address   string `codec:"address" default:"http://127.0.0.1:4646" doc:"Its address."`
 	TokenFile string `codec:"token_file" doc:"File with a token of the policy in the documentation, absolute; it is read again for each request."`
 	CAFile    string `codec:"ca_file" doc:"Certificate of the authority that has signed the agent's, absolute."`
@@ -26,7 +23,7 @@ type API struct {
 }
 
 // Validate is part of the schema.
-func (a API) Validate() error {
+func (a Config) Validate() error {
 	var p schema.Problems
 	if u, err := url.Parse(a.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		p = append(p, fmt.Errorf("address %q is not that of an agent: use for example \"http://127.0.0.1:4646\"",
