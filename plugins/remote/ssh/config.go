@@ -34,22 +34,15 @@ type Config struct {
 	// key or agent, and the file of known hosts.
 	Jump *Config
 
-	timeout  time.Duration // of Dial, and of waiting for a free session
-	interval time.Duration // between two keep-alive requests
-	silence  time.Duration // without a byte from the host, after which the connection is closed
+	silence time.Duration // without a byte from the host, after which the connection is closed
 }
 
-const (
-	defaultTimeout  = 15 * time.Second
-	defaultInterval = 10 * time.Second
-	defaultSilence  = 20 * time.Second
-)
+// defaultSilence is the time of two keep-alive requests.
+const defaultSilence = 20 * time.Second
 
 // complete fills in the defaults.
 func (c Config) complete() Config {
 	c.Port = cmp.Or(c.Port, 22)
-	c.timeout = cmp.Or(c.timeout, defaultTimeout)
-	c.interval = cmp.Or(c.interval, defaultInterval)
 	c.silence = cmp.Or(c.silence, defaultSilence)
 	if c.User == "" {
 		if u, err := user.Current(); err == nil {
@@ -74,14 +67,11 @@ func (c Config) complete() Config {
 }
 
 // Check returns what is wrong with the configuration, as far as that shows without reading a file or connecting.
-func (c Config) Check() error { return c.complete().check() }
-
-func (c Config) check() error {
+func (c Config) Check() error {
+	c = c.complete()
 	switch {
 	case c.Host == "":
 		return errors.New("host is missing")
-	case c.Port < 1 || c.Port > 65535:
-		return fmt.Errorf("port %d is not between 1 and 65535", c.Port)
 	case c.User == "":
 		return errors.New("the user of this process has no name: set user")
 	case c.KeyFile == "" && c.AgentSocket == "":
@@ -93,11 +83,9 @@ func (c Config) check() error {
 	case len(c.HostKeys) > 0 && c.KnownHostsFile != "":
 		return errors.New("host_keys and known_hosts_file exclude each other: remove one")
 	}
-	for _, path := range []struct{ option, value string }{
-		{"key_file", c.KeyFile}, {"agent_socket", c.AgentSocket}, {"known_hosts_file", c.KnownHostsFile},
-	} {
-		if path.value != "" && !filepath.IsAbs(path.value) {
-			return fmt.Errorf("%s %q is not an absolute path", path.option, path.value)
+	for _, path := range []string{c.KeyFile, c.AgentSocket, c.KnownHostsFile} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%q is not an absolute path", path)
 		}
 	}
 	if _, err := parseHostKeys(c.HostKeys); err != nil {
@@ -106,7 +94,7 @@ func (c Config) check() error {
 	if c.Jump == nil {
 		return nil
 	}
-	if err := c.Jump.check(); err != nil {
+	if err := c.Jump.Check(); err != nil {
 		return fmt.Errorf("jump: %w", err)
 	}
 	return nil

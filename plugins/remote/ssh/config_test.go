@@ -23,7 +23,6 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 			c.HostKeys, c.KnownHostsFile, c.Jump = nil, "/known", &Config{Host: "way"}
 		}, ""},
 		"no host": {func(c *Config) { c.Host = "" }, "host is missing"},
-		"no port": {func(c *Config) { c.Port = 65536 }, "port 65536 is not between 1 and 65535"},
 		"no key":  {func(c *Config) { c.KeyFile = "" }, "no key to log in with: set key_file or agent_socket"},
 		"two keys": {func(c *Config) { c.AgentSocket = "/agent" },
 			"key_file and agent_socket exclude each other: remove one"},
@@ -31,9 +30,9 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"two host keys": {func(c *Config) { c.KnownHostsFile = "/k" },
 			"host_keys and known_hosts_file exclude each other: remove one"},
 		"bad host key":   {func(c *Config) { c.HostKeys[0] = "key" }, `"key" in host_keys is not a public key: write "ssh-ed25519 AAAA…"`},
-		"relative key":   {func(c *Config) { c.KeyFile = "key" }, `key_file "key" is not an absolute path`},
-		"relative agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "a" }, `agent_socket "a" is not an absolute path`},
-		"relative hosts": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, "k" }, `known_hosts_file "k" is not an absolute path`},
+		"relative key":   {func(c *Config) { c.KeyFile = "key" }, `"key" is not an absolute path`},
+		"relative agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "a" }, `"a" is not an absolute path`},
+		"relative hosts": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, "k" }, `"k" is not an absolute path`},
 		"jump without a host key": {func(c *Config) { c.Jump = &Config{Host: "way"} },
 			"jump: no key of the host: set host_keys or known_hosts_file"},
 	} {

@@ -51,13 +51,9 @@ func TestDial_MistakeIsOneSentence(t *testing.T) {
 	block, err := ssh.MarshalPrivateKeyWithPassphrase(secret, "", []byte("secret"))
 	must.NoError(t, err)
 	locked := write(t, string(pem.EncodeToMemory(block)))
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
-	must.NoError(t, err)
-	defer silent.Close()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	must.NoError(t, err)
 	must.NoError(t, free.Close())
-	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 	known := func(address string, key ssh.PublicKey) string {
 		return write(t, "# comment\n"+knownhosts.Line([]string{address}, key)+"\n")
 	}
@@ -66,58 +62,52 @@ func TestDial_MistakeIsOneSentence(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*Config)
 		want string // a regular expression
-		is   error
 	}{
-		"not checked": {func(c *Config) { c.Host = "" }, `^host is missing$`, nil},
+		"not checked": {func(c *Config) { c.Host = "" }, `^host is missing$`},
 
 		"host key changed": {func(c *Config) { c.HostKeys = []string{line(other)} },
-			`^the host key of \S+:\d+ has changed: the host has ssh-ed25519 SHA256:\S+, but host_keys has ssh-ed25519 SHA256:`,
-			ErrHostKey},
+			`^the host key of \S+:\d+ has changed: the host has ssh-ed25519 SHA256:\S+, but line 1 of host_keys has ssh-ed25519 SHA256:`},
 		"host key of another kind": {func(c *Config) { c.HostKeys = []string{line(otherKind)} },
-			`^the host key of 127.0.0.1:\d+ has changed: the host has no ecdsa-sha2-nistp256 key any more`, ErrHostKey},
+			`^the host key of 127.0.0.1:\d+ has changed, or the known keys are of other kinds: .* offered: \[ecdsa-sha2-nistp256`},
 		"host key unknown": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, known("gpu1", other) },
-			`^the host key of 127.0.0.1:\d+ is not known: the host has ssh-ed25519 SHA256:\S+, so add "\[127.0.0.1\]:\d+ ssh-ed2`,
-			ErrHostKey},
+			`^the host key of 127.0.0.1:\d+ is not known: the host has ssh-ed25519 SHA256:\S+, so add "\[127.0.0.1\]:\d+ ssh-ed2`},
 		"host key changed in known_hosts": {func(c *Config) {
 			c.HostKeys, c.KnownHostsFile = nil, known(server.Address(), other)
-		}, `^the host key of \S+ has changed: the host has ssh-ed25519 SHA256:\S+, but line 2 of \S+ has ssh-ed25519 SHA`,
-			ErrHostKey},
+		}, `^the host key of \S+ has changed: the host has ssh-ed25519 SHA256:\S+, but line 2 of \S+ has ssh-ed25519 SHA`},
 		"host key of another kind in known_hosts": {func(c *Config) {
 			c.HostKeys, c.KnownHostsFile = nil, known(server.Address(), otherKind)
-		}, `^the host key of \S+ has changed: the host has no ecdsa-sha2-nistp256 key any more`, ErrHostKey},
+		}, `^the host key of \S+ has changed, or the known keys are of other kinds: .* offered: \[ecdsa-sha2-nistp256`},
 		"host key revoked": {func(c *Config) {
 			c.HostKeys, c.KnownHostsFile = nil, write(t, "@revoked * "+server.HostKey+"\n")
-		}, `^127.0.0.1:\d+ has ssh-ed25519 SHA256:\S+, which \S+ does not allow`, ErrHostKey},
+		}, `^127.0.0.1:\d+ has ssh-ed25519 SHA256:\S+, which \S+ does not allow`},
 		"no host key file": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, "/no/file" },
-			`^failed to open the known_hosts file: open /no/file`, nil},
+			`^failed to open the known_hosts file: open /no/file`},
 		"host key file is a FIFO": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, fifo },
-			`^the known_hosts file \S+ is not a regular file$`, nil},
+			`^the known_hosts file \S+ is not a regular file$`},
 		"host key file open": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, writable },
-			`^the known_hosts file \S+ is accessible to other users \(mode 0620\): chmod go-w it$`, nil},
+			`^the known_hosts file \S+ is accessible to other users \(mode 0620\): chmod go-w it$`},
 		"host key file foreign": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, foreign },
-			`^the known_hosts file \S+ belongs to user id 4711: it must belong to this user or root$`, nil},
+			`^the known_hosts file \S+ belongs to user id 4711: it must belong to this user or root$`},
 		"host key file damaged": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, write(t, "gpu1\n") },
-			`^failed to read the known_hosts file: knownhosts: /\S+/file:1: `, nil},
+			`^knownhosts: /\S+/file:1: `},
 		"no host certificate": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, authority },
-			`^the host key of 127.0.0.1:\d+ is not known: `, ErrHostKey},
+			`^the host key of 127.0.0.1:\d+ is not known: `},
 
 		"wrong user": {func(c *Config) { c.User = "nobody9" },
-			`refuses user nobody9 with the key of \S+ \(ssh-ed25519 SHA256:\S+\): there is no such user, or`, ErrRefused},
-		"wrong key":     {func(c *Config) { c.KeyFile = otherFile }, `refuses user \S+ with the key of `, ErrRefused},
-		"key missing":   {func(c *Config) { c.KeyFile = "/no/key" }, `^failed to open the key: open /no/key: `, nil},
-		"key open":      {func(c *Config) { c.KeyFile = readable }, `other users \(mode 0640\): chmod 600 it$`, nil},
-		"key foreign":   {func(c *Config) { c.KeyFile = foreign }, `belongs to user id 4711: it must belong`, nil},
-		"key locked":    {func(c *Config) { c.KeyFile = locked }, `has a passphrase: use a key without one, or an ssh-agent$`, nil},
-		"key is a dir":  {func(c *Config) { c.KeyFile = "/etc" }, `^the key /etc is not a regular file$`, nil},
-		"key is no key": {func(c *Config) { c.KeyFile = write(t, "hello") }, `is not a private key: `, nil},
+			`refuses user nobody9 with the key of \S+ \(ssh-ed25519 SHA256:\S+\): there is no such user, or`},
+		"wrong key":     {func(c *Config) { c.KeyFile = otherFile }, `refuses user \S+ with the key of `},
+		"key missing":   {func(c *Config) { c.KeyFile = "/no/key" }, `^failed to open the key: open /no/key: `},
+		"key open":      {func(c *Config) { c.KeyFile = readable }, `other users \(mode 0640\): chmod 600 it$`},
+		"key foreign":   {func(c *Config) { c.KeyFile = foreign }, `belongs to user id 4711: it must belong`},
+		"key locked":    {func(c *Config) { c.KeyFile = locked }, `is not a private key without a passphrase: .*passphrase protected`},
+		"key is a dir":  {func(c *Config) { c.KeyFile = "/etc" }, `^the key /etc is not a regular file$`},
+		"key is no key": {func(c *Config) { c.KeyFile = write(t, "hello") }, `is not a private key without a passphrase: `},
 		"no agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "/no/agent" },
-			`^failed to connect to the ssh-agent: dial unix /no/agent`, nil},
+			`^failed to connect to the ssh-agent: dial unix /no/agent`},
 
-		"nothing listens": {func(c *Config) { c.Port = port(free) }, `^no SSH server listens at 127.0.0.1:\d+: `, nil},
+		"nothing listens": {func(c *Config) { c.Port = free.Addr().(*net.TCPAddr).Port }, `^no SSH server listens at 127.0.0.1:\d+: `},
 		"no such name": {func(c *Config) { c.Host = "no-such-host.invalid" },
-			`^(no host has|failed to look up) the name no-such-host.invalid: `, nil},
-		"silent server": {func(c *Config) { c.Port, c.timeout = port(silent), 300*time.Millisecond },
-			`^the SSH server at 127.0.0.1:\d+ did not complete the log-in of \S+ in time: `, context.DeadlineExceeded},
+			`^failed to look up the name no-such-host.invalid: `},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := configOf(server)
@@ -126,9 +116,6 @@ func TestDial_MistakeIsOneSentence(t *testing.T) {
 			must.Error(t, err)
 			test.RegexMatch(t, regexp.MustCompile(c.want), err.Error())
 			test.StrNotContains(t, err.Error(), "\n")
-			if c.is != nil {
-				test.ErrorIs(t, err, c.is)
-			}
 		})
 	}
 }
@@ -136,14 +123,7 @@ func TestDial_MistakeIsOneSentence(t *testing.T) {
 func TestDial_ServerThatTakesNoKeysIsOneSentence(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Config("AuthenticationMethods any", "PubkeyAuthentication no"))
 	_, err := Dial(t.Context(), configOf(server))
-	must.ErrorIs(t, err, ErrRefused)
-	must.ErrorContains(t, err, "takes no keys from ")
-}
-
-func TestDial_ServerWithOtherAlgorithmsIsOneSentence(t *testing.T) {
-	server := sshdtest.Start(t, sshdtest.Config("Ciphers 3des-cbc"))
-	_, err := Dial(t.Context(), configOf(server))
-	must.ErrorContains(t, err, "and this program have no algorithm in common: ")
+	must.ErrorContains(t, err, "refuses user ")
 }
 
 func TestDial_EndsWithTheContext(t *testing.T) {
@@ -151,10 +131,37 @@ func TestDial_EndsWithTheContext(t *testing.T) {
 	link.Cut()
 	_, public := newKey(t)
 	file, _ := newKey(t)
+	config := Config{Host: "127.0.0.1", Port: link.Port, KeyFile: file, HostKeys: []string{line(public)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := Dial(ctx, Config{Host: "127.0.0.1", Port: link.Port, KeyFile: file, HostKeys: []string{line(public)}})
+	_, err := Dial(ctx, config)
 	must.ErrorIs(t, err, context.Canceled)
+
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
+	must.NoError(t, err)
+	defer silent.Close()
+	config.Port = silent.Addr().(*net.TCPAddr).Port
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = Dial(ctx, config)
+	must.ErrorIs(t, err, context.DeadlineExceeded)
+	must.ErrorContains(t, err, "the SSH server at "+config.address()+" did not complete the log-in of ")
+
+	// also if a jump host is stuck
+	server := sshdtest.Start(t)
+	way := server.Link()
+	jump := configOf(server)
+	jump.Port = way.Port
+	config = configOf(server)
+	config.Jump = &jump
+	conn := dial(t, config)
+	way.Cut()
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	_, err = conn.Run(ctx, nil, "true")
+	must.ErrorIs(t, err, context.DeadlineExceeded)
+	must.Less(t, defaultSilence/2, time.Since(begun))
 }
 
 func TestDial_SendsNothingToAHostThatIsNotTrusted(t *testing.T) {
@@ -174,7 +181,7 @@ func TestDial_SendsNothingToAHostThatIsNotTrusted(t *testing.T) {
 	c := configOf(server)
 	c.HostKeys = []string{trusted}
 	_, err := Dial(t.Context(), c)
-	must.ErrorIs(t, err, ErrHostKey)
+	must.ErrorContains(t, err, "has changed: ")
 	server.Stop() // and so it has written its log
 	must.StrContains(t, log(), "Connection from ")
 	must.StrNotContains(t, log(), "userauth-request")
@@ -242,12 +249,10 @@ func TestDial_ByAnAuthorityOfKnownHosts(t *testing.T) {
 	certify("127.0.0.1")
 	dial(t, known(authority.PublicKey()))
 	_, err = Dial(t.Context(), known(other))
-	test.ErrorIs(t, err, ErrHostKey)
-	test.ErrorContains(t, err, "does not allow (ssh: no authorities for hostname: 127.0.0.1:")
+	test.ErrorContains(t, err, "does not allow: ssh: no authorities for hostname: 127.0.0.1:")
 
 	certify("gpu2")
 	_, err = Dial(t.Context(), known(authority.PublicKey()))
-	test.ErrorIs(t, err, ErrHostKey)
 	test.ErrorContains(t, err, `principal "127.0.0.1" not in the set of valid principals`)
 }
 
@@ -273,7 +278,9 @@ func TestDial_ByAgent(t *testing.T) {
 	add(server.KeyFile)
 	before := testsupport.Descriptors(t)
 	must.NoError(t, dial(t, c).Close())
-	must.Eq(t, before, testsupport.Descriptors(t)) // of the agent, too
+	testsupport.Eventually(t, "the agent's descriptor is closed", func() bool {
+		return testsupport.Descriptors(t) == before
+	})
 
 	add("-D")
 	for range 10 {
@@ -281,8 +288,7 @@ func TestDial_ByAgent(t *testing.T) {
 		add(file)
 	}
 	_, err = Dial(t.Context(), c)
-	must.ErrorIs(t, err, ErrRefused)
-	must.ErrorContains(t, err, "has more keys than the server tries (MaxAuthTries), so use key_file")
+	must.ErrorContains(t, err, "the ssh-agent at "+socket+", which has 10 (the server tries MaxAuthTries): there is no ")
 }
 
 func TestDial_ThroughAJumpHost(t *testing.T) {
@@ -309,11 +315,10 @@ func TestDial_ThroughAJumpHost(t *testing.T) {
 	server.Stop()
 	before = testsupport.Descriptors(t)
 	_, err = Dial(t.Context(), c)
-	must.ErrorContains(t, err, "failed to connect to "+server.Address()+": ")
+	must.ErrorContains(t, err, "failed to connect to "+server.Address()+", or ")
 	c.Jump.KeyFile, _ = newKey(t)
 	_, err = Dial(t.Context(), c)
-	must.ErrorIs(t, err, ErrRefused)
-	must.ErrorContains(t, err, "the jump host: ")
+	must.ErrorContains(t, err, "the jump host: the SSH server at "+way.Address()+" refuses user ")
 	must.Eq(t, before, testsupport.Descriptors(t))
 }
 
@@ -323,5 +328,5 @@ func TestDial_JumpHostMistakeIsOneSentence(t *testing.T) {
 	c := configOf(server)
 	c.Jump = &Config{Host: way.Host, Port: way.Port, KeyFile: way.KeyFile, HostKeys: []string{way.HostKey}}
 	_, err := Dial(t.Context(), c)
-	must.ErrorContains(t, err, "does not allow connections to "+server.Address()+" (AllowTcpForwarding): ")
+	must.ErrorContains(t, err, "failed to connect to "+server.Address()+", or does not allow it (AllowTcpForwarding): ")
 }

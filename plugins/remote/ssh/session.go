@@ -19,100 +19,59 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// MaxOutput is the limit of the output of Run, in bytes. More is an error.
-const MaxOutput = 1 << 20
-
-// maxNoise is how much the login shell may write before the script's output.
-const maxNoise = 256 << 10
-
-// ExitError is the end of a script or a program that failed.
-type ExitError struct {
-	Status int    // -1: it was killed by a signal, or the host did not report its end
-	Reason string // human-readable, with the last line of its standard error
-}
-
-func (e *ExitError) Error() string { return e.Reason }
-
-// oneLine makes one line of a script, which printf(1) reverses: csh allows no line feed between apostrophes.
-var oneLine = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+// maxOutput is the limit of the output of Run with what the login shell writes, in bytes. More is an error.
+const maxOutput = 1 << 20
 
 // Run runs a script of sh(1) with arguments and returns its standard output, without what the login shell writes before
-// it. The script need not read all of the input. The input may be read for a moment after Run has returned. The error
-// of a script that fails is an ExitError.
+// it. The script need not read all of the input. The input may be read for a moment after Run has returned. The end of
+// the context ends the connection.
 func (c *Conn) Run(ctx context.Context, input io.Reader, script string, args ...string) ([]byte, error) {
-	session, err := c.open(ctx)
+	defer c.endWith(ctx)()
+	mark := "outrider-" + rand.Text()
+	p, err := c.start("/bin/sh", append([]string{"-c", "echo " + mark + "; " + script, "sh"}, args...))
 	if err != nil {
 		return nil, err
 	}
-	defer session.Close()
+	defer p.Close()
+	go func() { // ends with the session
+		if input != nil {
+			_, _ = io.Copy(p.input, input) // an error: the script ended before it has read all
+		}
+		_ = p.input.Close()
+	}()
 
-	mark := "outrider-" + rand.Text()
-	stdout := limited{closer: session}
-	var stderr tail
-	session.Stdout, session.Stderr = &stdout, &stderr
-	if input != nil {
-		stdin, err := session.StdinPipe() // unlike Stdin, it is no error if the script ends before it has read all
-		if err != nil {
-			return nil, err
-		}
-		go func() { // ends with the session
-			defer stdin.Close()
-			_, _ = io.Copy(stdin, input)
-		}()
-	}
-	run := "echo " + mark + `; eval "shift; $(printf %b "$1")"`
-	words := append([]string{"/bin/sh", "-c", run, "sh", oneLine.Replace(script)}, args...)
-	err = bounded(ctx, func() error { return session.Run(command(words)) }, session)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil, fmt.Errorf("the command on %s did not end in time: %w", c.config, ctx.Err())
-	}
-	if stdout.exceeded { // which closed the session
-		return nil, tooMuchOutput(c)
-	}
-	var exit *ssh.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		if lost := c.lost(); lost != nil {
-			return nil, lost
-		}
-	}
-	noise, output, found := bytes.Cut(stdout.buffer.Bytes(), []byte(mark+"\n"))
+	all, err := io.ReadAll(io.LimitReader(p, maxOutput+1))
+	noise, output, found := bytes.Cut(all, []byte(mark+"\n"))
 	switch {
-	case len(output) > MaxOutput:
-		return nil, tooMuchOutput(c)
+	case len(all) > maxOutput:
+		return nil, fmt.Errorf("the command on %s wrote more than %d bytes", c.config, maxOutput)
 	case !found:
-		return nil, c.explainNoShell(err, append(noise, stderr.String()...))
-	case err != nil:
-		return output, explainExit(err, &stderr)
+		return nil, c.lostOr(fmt.Errorf("%s runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a "+
+			"forced command wrote %q", c.config, lastLine(append(noise, p.stderr.end...))))
 	}
-	return output, nil
-}
-
-func tooMuchOutput(c *Conn) error {
-	return fmt.Errorf("the command on %s wrote more than %d bytes", c.config, MaxOutput)
-}
-
-// bounded returns when f does, or when ctx ends. In the second case it closes what f waits for but does not wait for f:
-// the server may confirm that only when the program ends.
-func bounded(ctx context.Context, f func() error, closer io.Closer) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		closer.Close()
-		return ctx.Err()
-	}
+	return output, err
 }
 
 // Start starts a program and returns a connection to its standard input and output. The output begins with what the
-// login shell writes. At its end, Read returns an error that wraps io.EOF: io.EOF itself if the program succeeded,
-// otherwise an ExitError, too. If the connection to the host was lost, Read and Write return an error that does not
-// wrap io.EOF. Close ends the input; it does not stop a program that goes on then. Deadlines are not supported.
+// login shell writes. At its end, Read returns io.EOF if the program succeeded, otherwise an error that tells how it
+// ended. Close ends the input; it does not stop a program that goes on then. Deadlines are not supported. The end of
+// the context ends the connection to the host, until Start returns.
 func (c *Conn) Start(ctx context.Context, program string, args ...string) (net.Conn, error) {
-	session, err := c.open(ctx)
+	defer c.endWith(ctx)()
+	p, err := c.start(program, args)
 	if err != nil {
 		return nil, err
+	}
+	return p, nil
+}
+
+func (c *Conn) start(program string, args []string) (*programConn, error) {
+	session, err := c.client.NewSession()
+	if err != nil { // sshd may have read this request together with the end of the last session, and not freed that yet
+		session, err = c.client.NewSession()
+	}
+	if err != nil {
+		return nil, c.lostOr(fmt.Errorf("%s allows no more sessions (MaxSessions): %w", c.config, err))
 	}
 	p := &programConn{conn: c, session: session}
 	session.Stderr = &p.stderr
@@ -121,19 +80,22 @@ func (c *Conn) Start(ctx context.Context, program string, args ...string) (net.C
 		p.output, err = session.StdoutPipe()
 	}
 	if err == nil {
-		err = bounded(ctx, func() error { return session.Start(command(append([]string{program}, args...))) }, session)
+		err = session.Start(command(program, args))
 	}
-	if err == nil {
-		return p, nil
+	if err != nil {
+		session.Close()
+		return nil, c.lostOr(fmt.Errorf("%s did not start %s: %w", c.config, program, err))
 	}
+	return p, nil
+}
 
-	session.Close()
-	if ctx.Err() == nil {
-		if lost := c.lost(); lost != nil {
-			return nil, lost
-		}
+// command quotes the words for a login shell of POSIX.
+func command(program string, args []string) string {
+	line := "exec"
+	for _, word := range append([]string{program}, args...) {
+		line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
-	return nil, fmt.Errorf("%s did not start %s: %w", c.config, program, err)
+	return line
 }
 
 // programConn is the standard input and output of a program.
@@ -147,8 +109,6 @@ type programConn struct {
 	end     error // of the output
 }
 
-var _ net.Conn = (*programConn)(nil)
-
 func (p *programConn) Read(b []byte) (int, error) {
 	n, err := p.output.Read(b)
 	if n > 0 || err == nil {
@@ -158,46 +118,37 @@ func (p *programConn) Read(b []byte) (int, error) {
 	return 0, p.end
 }
 
-// exitTime is how long a program that has closed its output may take to end until that is not waited for.
-const exitTime = 2 * time.Second
-
 // wait returns the error of Read at the end of the output.
 func (p *programConn) wait() error {
-	ended := make(chan error, 1)
-	go func() { ended <- p.session.Wait() }() // ends with the program, or with the connection
-	var err error
-	select {
-	case err = <-ended:
-	case <-time.After(exitTime):
-	}
-	if err == nil {
-		return io.EOF
-	}
+	err := p.session.Wait()
 	var exit *ssh.ExitError
-	if !errors.As(err, &exit) {
-		if lost := p.conn.lost(); lost != nil {
-			return lost
-		}
+	switch {
+	case err == nil:
+		return io.EOF
+	case !errors.As(err, &exit):
+		return p.conn.lostOr(fmt.Errorf("the host did not report how it ended: %w", err))
 	}
-	return fmt.Errorf("%w: %w", explainExit(err, &p.stderr), io.EOF)
+	how := fmt.Sprintf("it ended with status %d", exit.ExitStatus())
+	if exit.Signal() != "" {
+		how = "it was killed by SIG" + exit.Signal()
+	}
+	if last := lastLine(p.stderr.end); last != "" {
+		how += ": " + last
+	}
+	return errors.New(how)
 }
 
 func (p *programConn) Write(b []byte) (int, error) {
 	n, err := p.input.Write(b)
-	if err == nil {
-		return n, nil
+	if err != nil {
+		err = p.conn.lostOr(fmt.Errorf("the program on %s reads no more: %w", p.conn.config, io.ErrClosedPipe))
 	}
-	if lost := p.conn.lost(); lost != nil {
-		return n, lost
-	}
-	return n, fmt.Errorf("the program on %s reads no more: %w", p.conn.config, io.ErrClosedPipe)
+	return n, err
 }
 
 // Close closes the session, and so the input. Package ssh allows no CloseWrite during a Write.
 func (p *programConn) Close() error {
-	if err := p.session.Close(); !errors.Is(err, io.EOF) { // EOF: it was closed before
-		return err
-	}
+	_ = p.session.Close() // an error: it was closed before
 	return nil
 }
 
@@ -207,107 +158,13 @@ func (p *programConn) SetDeadline(time.Time) error      { return os.ErrNoDeadlin
 func (p *programConn) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
 func (p *programConn) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
-// The pauses between two attempts to open a session.
-const firstPause, longestPause = 20 * time.Millisecond, 250 * time.Millisecond
-
-// open opens a session. If the server has as many of this connection as it allows, open waits for the end of one, as
-// long as Dial may take.
-func (c *Conn) open(ctx context.Context) (*ssh.Session, error) {
-	waiting, cancel := context.WithTimeout(ctx, c.config.timeout)
-	defer cancel()
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		session, err := c.newSession(ctx)
-		var refused *ssh.OpenChannelError
-		switch {
-		case err == nil:
-			return session, nil
-		case ctx.Err() != nil:
-			return nil, fmt.Errorf("%s did not open a session in time: %w", c.config, ctx.Err())
-		case !errors.As(err, &refused):
-			if lost := c.lost(); lost != nil {
-				return nil, lost
-			}
-			return nil, fmt.Errorf("%s did not open a session: %w", c.config, err)
-		case refused.Reason == ssh.Prohibited || refused.Reason == ssh.UnknownChannelType:
-			return nil, fmt.Errorf("%s allows no sessions: %w", c.config, err)
-		}
-		select {
-		case <-waiting.Done():
-			return nil, fmt.Errorf("%s allows no more sessions (MaxSessions): %w", c.config, err)
-		case <-time.After(pause):
-		}
-	}
-}
-
-// newSession is client.NewSession bounded by ctx.
-func (c *Conn) newSession(ctx context.Context) (*ssh.Session, error) {
-	var session *ssh.Session
-	opened := make(chan error, 1)
-	go func() { // ends with the connection, if the server does not answer
-		var err error
-		session, err = c.client.NewSession()
-		opened <- err
-	}()
-	select {
-	case err := <-opened:
-		return session, err
-	case <-ctx.Done():
-		go func() {
-			if <-opened == nil {
-				session.Close()
-			}
-		}()
-		return nil, ctx.Err()
-	}
-}
-
-// command quotes the words for the login shell: sh, bash, zsh, fish or csh.
-func command(words []string) string {
-	quoted := make([]string, len(words))
-	for i, word := range words {
-		quoted[i] = "'" + outside.Replace(word) + "'"
-	}
-	return "exec " + strings.Join(quoted, " ")
-}
-
-// outside moves characters out of the apostrophes that some shell changes between them. After a backslash no shell
-// changes them.
-var outside = strings.NewReplacer(`'`, `'\''`, `\`, `'\\'`, `!`, `'\!'`)
-
-// tail keeps the end of what is written.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
-}
+// tail keeps the end of what is written, which may be read after the session's Wait.
+type tail struct{ end []byte }
 
 const tailSize = 4 << 10
 
 func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, b[max(0, len(b)-tailSize):]...)
+	t.end = append(t.end, b...)
 	t.end = t.end[max(0, len(t.end)-tailSize):]
 	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.end)
-}
-
-// limited is a buffer that closes the source of too much. It does not have the buffer's ReadFrom, by which io.Copy
-// would bypass Write.
-type limited struct {
-	buffer   bytes.Buffer
-	closer   io.Closer
-	exceeded bool
-}
-
-func (l *limited) Write(b []byte) (int, error) {
-	if l.buffer.Len()+len(b) > MaxOutput+maxNoise {
-		l.exceeded = true
-		return 0, errors.Join(errors.New("too long"), l.closer.Close())
-	}
-	return l.buffer.Write(b)
 }
