@@ -204,6 +204,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, err
 	}
 	s.Event = d.eventsOf(h)
+	s.Progress = func(format string, args ...any) { begun.event(fmt.Sprintf(format, args...)) }
 	if i, ok := optional[UserDefaulter](d); ok {
 		s.DefaultUser = i.DefaultUser()
 	}

@@ -77,11 +77,14 @@ type Start struct {
 
 	// Event may be called for as long as the task exists.
 	Event Event
+
+	// Progress reports at once, until Start returns: what Event reports comes after that.
+	Progress Event
 }
 
 // Task is one run of a task in an engine. It is used until Engine.Destroy, and Ended and
 // Exit also after it: an embedded Ending has these two. It may be a Stopper, Saver,
-// Claimer, Describer, Teller, Sampler and Executor.
+// Claimer, Describer, Teller, and a Sampler and Executor, or a Forwarder.
 type Task interface {
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
@@ -174,6 +177,14 @@ type Sampler interface {
 	// Stats is a sample of the task's resource usage, nil if there is none now. One
 	// goroutine takes the samples of all tasks, so it must return soon.
 	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
+}
+
+// Forwarder is a Task that another driver runs: whole calls of Nomad are passed on to that, with the same arguments and
+// results. It is no Sampler and no Executor.
+type Forwarder interface {
+	TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error)
+	ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error)
+	ExecTaskStreamingRaw(ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream) error
 }
 
 // Executor is a Task in which commands can be run.

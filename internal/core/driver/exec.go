@@ -21,6 +21,9 @@ import (
 // ExecTask is part of drivers.DriverPlugin: it runs a command in the task and
 // returns its combined output, at most drivers.CheckBufSize bytes of its end.
 func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	if f := d.forwarder(id); f != nil {
+		return f.ExecTask(cmd, timeout)
+	}
 	t, err := d.executor(id, cmd)
 	if err != nil {
 		return nil, err
@@ -43,6 +46,9 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 func (d *Driver) ExecTaskStreamingRaw(
 	ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
+	if f := d.forwarder(id); f != nil {
+		return f.ExecTaskStreamingRaw(ctx, cmd, tty, stream)
+	}
 	t, err := d.executor(id, cmd)
 	if err != nil {
 		return err
@@ -92,6 +98,16 @@ func (d *Driver) ExecTaskStreamingRaw(
 // sends that at once where there is none. If the stream is over by then it gives up without the exit that it has
 // been sent: "unexpected EOF" (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
+
+// forwarder is a task that is one, else nil.
+func (d *Driver) forwarder(id string) Forwarder {
+	h, err := d.handle(id)
+	if err != nil {
+		return nil
+	}
+	f, _ := h.task.(Forwarder)
+	return f
+}
 
 // executor is a task in which this command may be run.
 func (d *Driver) executor(id string, cmd []string) (Executor, error) {

@@ -25,6 +25,9 @@ func (d *Driver) TaskStats(
 		// Recoverable is what Nomad tells errors apart by; this one is not
 		return nil, structs.NewRecoverableError(errors.New("interval of statistics is not positive"), false)
 	}
+	if f, ok := h.task.(Forwarder); ok {
+		return f.TaskStats(ctx, interval)
+	}
 	usages := make(chan *drivers.TaskResourceUsage)
 	go func() {
 		defer close(usages)
