@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,12 +30,34 @@ type remoteNode struct {
 
 func newRemoteNode(t *testing.T) *remoteNode {
 	t.Helper()
+	host := newRemoteHost(t)
+	link := host.server.Link()
+	n := newNode(t, host.options(link.Port, ""))
+	return &remoteNode{node: n, server: host.server, link: link}
+}
+
+// remoteHost is a host with an SSH server of its own on this machine.
+type remoteHost struct {
+	server *sshdtest.Server
+	dir    string
+}
+
+func newRemoteHost(t *testing.T) *remoteHost {
+	t.Helper()
 	server := sshdtest.Start(t)
-	link := server.Link()
 	dir, err := os.MkdirTemp(scratch, "h")
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
-	n := newNode(t, nodeOptions{remote: true, state: dir, plugin: fmt.Sprintf(`
+	return &remoteHost{server: server, dir: dir}
+}
+
+// options are those of a node that has the host as endpoint "box", which is reached at a port. The plugin asks an API,
+// by default its agent's.
+func (h *remoteHost) options(port int, api string) nodeOptions {
+	return nodeOptions{remote: true, state: h.dir, plugin: fmt.Sprintf(`
+api {
+  address = %q
+}
 endpoint "box" {
   dir = %q
   ssh {
@@ -44,8 +67,8 @@ endpoint "box" {
     key_file  = %q
     host_keys = [%q]
   }
-}`, dir, server.Host, link.Port, server.User, server.KeyFile, server.HostKey)})
-	return &remoteNode{node: n, server: server, link: link}
+}`, cmp.Or(api, "http://127.0.0.1:${http_port}"), h.dir, h.server.Host, port, h.server.User, h.server.KeyFile,
+		h.server.HostKey)}
 }
 
 // isShim tells the program on the host that serves the node.

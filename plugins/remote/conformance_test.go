@@ -44,7 +44,8 @@ func TestDriver_Conforms(t *testing.T) {
 				host_keys = [%q]
 			}
 		}`, dir, server.Host, server.Port, server.User, server.KeyFile, server.HostKey),
-		Task:  `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"] }`,
+		Task: `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"],
+			"on_drain": "stop", "on_lost": "restart" }`, // no API tells what a stop means,
 		Files: func(allocDir string) string { return shim.AllocDir(dir, filepath.Base(allocDir)) },
 	}.Test(t)
 }

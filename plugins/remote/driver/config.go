@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
@@ -18,6 +19,8 @@ type Config struct {
 	Endpoints map[string]Endpoint `codec:"endpoint" label:"name" doc:"A host that tasks run on, by the name that jobs use: endpoint \"gpu1\" { ssh { … } }."`
 
 	Programs map[string]string `codec:"programs" doc:"This plugin's program for hosts of another architecture than the node's, by architecture: { arm64 = \"/opt/nomad/nomad-driver-remote-arm64\" }. It is copied to the host."`
+
+	API agentapi.Config `codec:"api" doc:"The API of the agent that runs the plugin. It is asked why a task is ended."`
 
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids of a host that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids of a host that no task may have, its supplementary groups included: a list of ids and ranges."`
@@ -59,6 +62,11 @@ type TaskConfig struct {
 	Endpoint string   `codec:"endpoint" required:"true" doc:"The endpoint that the task runs on, by its name in the agent's configuration."`
 	Command  string   `codec:"command" required:"true" doc:"The program on the host: a path, or a name that is looked for in the task's local directory, the task directory, and PATH."`
 	Args     []string `codec:"args" doc:"Its arguments."`
+
+	OnDrain       string          `codec:"on_drain" default:"release" enum:"release,stop" doc:"What happens to the task when its Nomad node is drained: it is left running for the allocation that takes the place of this one, or stopped."`
+	OnLost        string          `codec:"on_lost" default:"reattach" enum:"reattach,restart" doc:"What the allocation does that takes the place of one whose node is lost: it takes the running task over, or ends it and starts it again."`
+	OrphanTimeout schema.Duration `codec:"orphan_timeout" default:"24h" doc:"How long the task may run on its host without an allocation that follows it; then the host ends it. 0s is for ever."`
+
 	core.TaskOptions
 }
 

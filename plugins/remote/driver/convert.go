@@ -28,7 +28,8 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 	env := map[string]string{}
 	for name, value := range c.Env {
 		own, set := os.LookupEnv(name)
-		if set && own == value || name == parentCgroup {
+		ofNomad := strings.HasPrefix(name, "NOMAD_")
+		if set && own == value && !ofNomad || name == parentCgroup {
 			continue // the agent's, which Nomad gives to tasks that it takes for this node's
 		}
 		env[name] = replace.Replace(value)

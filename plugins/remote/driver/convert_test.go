@@ -17,24 +17,26 @@ import (
 func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 	t.Setenv("OF_THE_AGENT", "x")
 	t.Setenv("CHANGED", "x")
+	t.Setenv("NOMAD_REGION", "global") // where the agent has it, tasks have it from Nomad
 	cfg := &drivers.TaskConfig{
 		AllocID: "alloc-1", Name: "web", AllocDir: "/nomad/alloc/alloc-1",
 		Env: map[string]string{
 			"NOMAD_TASK_DIR": "/nomad/alloc/alloc-1/web/local", "CLASSPATH": "/a:/nomad/alloc/alloc-1/alloc/data:/b",
-			"OF_THE_AGENT": "x", "CHANGED": "by the job", "NOMAD_PARENT_CGROUP": "nomad.slice",
+			"OF_THE_AGENT": "x", "NOMAD_REGION": "global", "CHANGED": "by the job", "NOMAD_PARENT_CGROUP": "nomad.slice",
 		},
 	}
 	must.NoError(t, cfg.EncodeConcreteDriverConfig(map[string]any{
 		"endpoint": "box", "command": "/nomad/alloc/alloc-1/web/local/run",
 		"args":     []string{"-d", "/nomad/alloc/alloc-1/alloc"},
 		"work_dir": "/nomad/alloc/alloc-1/web", "nice": 3, "kill_mode": "process", "umask": "0022",
+		"on_drain": "release", "on_lost": "reattach", "orphan_timeout": "24h",
 		"ulimit": []map[string]string{{"nofile": "10"}},
 	}))
 	got, err := hostConfig(cfg, "/srv/or")
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{
 		"NOMAD_TASK_DIR": "/srv/or/allocs/alloc-1/web/local", "CLASSPATH": "/a:/srv/or/allocs/alloc-1/alloc/data:/b",
-		"CHANGED": "by the job",
+		"CHANGED": "by the job", "NOMAD_REGION": "global",
 	}, got.Env)
 	must.Eq(t, "/nomad/alloc/alloc-1", got.AllocDir)
 	task, err := schema.Of[TaskConfig]().DecodeTask(got)
@@ -45,7 +47,7 @@ func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 	must.Eq(t, 3, task.Nice)
 	must.Eq(t, map[string]string{"nofile": "10"}, task.Ulimit)
 	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // the agent's configuration is as it was
-	must.Eq(t, 5, len(cfg.Env))
+	must.Eq(t, 6, len(cfg.Env))
 }
 
 func TestHostConfig_RefusesWhatIsOfTheNode(t *testing.T) {

@@ -20,7 +20,9 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
 	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
@@ -32,10 +34,12 @@ type engine struct {
 	hosts  map[string]*host.Host // by the name of the endpoint
 	ctx    context.Context       // of all tasks
 	cancel context.CancelFunc
+	nomad  nomad
 
 	mu    sync.Mutex
 	node  string                 // this node's id, empty until a task has told it
 	tasks map[string]*remoteTask // by id, until they are destroyed
+	told  map[string]bool        // ids of runs whose host does not know that Nomad has their exit
 }
 
 var (
@@ -47,8 +51,10 @@ var (
 // newEngine connects to nothing yet.
 func newEngine(c Config, logger hclog.Logger) *engine {
 	debug.SetGCPercent(100) // plugin.Serve has less, for plugins that idle: this one carries the output of its tasks
-	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{}}
+	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{},
+		told: map[string]bool{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.nomad.client, e.nomad.err = agentapi.New(c.API)
 	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // as it runs, whatever has its name by now
 	maps.Copy(programs, c.Programs)
 	for name, endpoint := range c.Endpoints {
@@ -109,23 +115,60 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := e.newTask(s.Task, h, saved{Endpoint: config.Endpoint, Logs: logsOf(s.Task, config)}, s.Event)
-	if left := notCopied(s.Task); len(left) > 0 {
-		s.Event("Not copied to the host: %s", strings.Join(left, ", "))
+	node := ""
+	if e.nomad.isSystem(ctx, cfg.Namespace, cfg.AllocID) {
+		node = cfg.NodeID
 	}
-	handle, _, err := link.Driver.StartTask(cfg)
+	hash, err := hashOf(cfg)
 	if err != nil {
-		e.forget(t)
-		if !link.Alive() { // it may run nevertheless
-			go e.destroyLater(h, s.Task.ID)
-			err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
-				config.Endpoint, err), true)
-		}
 		return nil, err
 	}
-	t.saved.AllocDir, t.saved.State = handle.Config.AllocDir, handle.DriverState
-	go t.sample()
+	t, err := e.newTask(s.Task, h, saved{
+		Endpoint: config.Endpoint, Namespace: cfg.Namespace, JobID: cfg.JobID, Key: keyOf(s.Task, node), Hash: hash,
+		Logs: logsOf(s.Task, config), OnDrain: config.OnDrain, OnLost: config.OnLost,
+		OrphanTimeout: config.OrphanTimeout.Duration(),
+	}, s.Event)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.start(ctx, link, cfg, s.Progress); err != nil {
+		e.forget(t)
+		return nil, err
+	}
+	h.Listen(t.saved.Run.TaskID, t, t.told)
 	return t, nil
+}
+
+// start claims the task's run, and starts it if there is none.
+func (t *remoteTask) start(
+	ctx context.Context, link *host.Link, cfg *drivers.TaskConfig, progress core.Event,
+) error {
+	reply, err := t.claim(ctx, link, progress)
+	if err != nil {
+		return err
+	}
+	if reply.Verdict == shim.Have {
+		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
+		return nil
+	}
+	if left := notCopied(t.config); len(left) > 0 {
+		t.event("Not copied to the host: %s", strings.Join(left, ", "))
+	}
+	t.engine.mu.Lock()
+	t.saved.Run = shim.Handle{TaskID: cfg.ID, AllocID: cfg.AllocID}
+	t.engine.mu.Unlock()
+	t.host.Listen(cfg.ID, t, t.told)
+	handle, _, err := link.Driver.StartTask(cfg)
+	if err == nil {
+		t.saved.Run.AllocDir, t.saved.Run.State = handle.Config.AllocDir, handle.DriverState
+		return nil
+	}
+	if !link.Alive() { // it may run nevertheless
+		t.engine.destroyLater(t)
+		err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
+			t.saved.Endpoint, err), true)
+	}
+	return err
 }
 
 // Recover is part of core.Engine. It does not wait for the host.
@@ -138,8 +181,11 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	if err != nil {
 		return nil, err
 	}
-	t := e.newTask(c, h, s, event)
-	go t.sample()
+	t, err := e.newTask(c, h, s, event)
+	if err != nil {
+		return nil, err
+	}
+	h.Listen(s.Run.TaskID, t, t.told)
 	return t, nil
 }
 
@@ -160,12 +206,42 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		}
 		return errors.Join(errs...)
 	}
-	err := destroyOn(ctx, t.host, id)
-	if err != nil { // Nomad does not ask again
-		go e.destroyLater(t.host, id)
+	defer e.forget(t)
+	if !t.over() && !t.isTaken() {
+		// Nomad does not destroy what it wants to run, but what it takes for lost, and after a failed recovery
+		meant := t.meant(ctx)
+		if meant.release && t.release(e, meant.reason) {
+			return nil
+		}
 	}
-	e.forget(t)
-	return err
+	if t.parted.Load() || t.isTaken() {
+		return nil
+	}
+	err := t.destroy(ctx)
+	if err != nil { // Nomad does not ask again
+		e.destroyLater(t)
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.told, t.saved.Run.TaskID)
+	return nil
+}
+
+// destroy removes what the host has of the task.
+func (t *remoteTask) destroy(ctx context.Context) error {
+	link, err := t.host.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	mine, err := t.reclaim(ctx, link)
+	if errors.Is(err, errNone) {
+		return nil
+	}
+	if err != nil || !mine {
+		return err
+	}
+	return destroyBy(ctx, link, t.saved.Run.TaskID)
 }
 
 func destroyOn(ctx context.Context, h *host.Host, id string) error {
@@ -173,6 +249,10 @@ func destroyOn(ctx context.Context, h *host.Host, id string) error {
 	if err != nil {
 		return err
 	}
+	return destroyBy(ctx, link, id)
+}
+
+func destroyBy(ctx context.Context, link *host.Link, id string) error {
 	done := make(chan error, 1)
 	go func() { done <- link.Driver.DestroyTask(id, true) }() // its end is the connection's at the latest
 	select {
@@ -185,37 +265,29 @@ func destroyOn(ctx context.Context, h *host.Host, id string) error {
 
 // destroyLater destroys a task as soon as its host can be reached. It ends with the plugin: what is left then goes
 // with the allocation's directory, see forgetAllocs.
-func (e *engine) destroyLater(h *host.Host, id string) {
-	for e.ctx.Err() == nil {
-		link, err := h.Keep(e.ctx)
-		if err != nil {
-			return
-		}
-		if err := link.Driver.DestroyTask(id, true); err == nil {
-			return
-		}
-		select {
-		case <-time.After(againTime):
-		case <-e.ctx.Done():
-		}
-	}
+func (e *engine) destroyLater(t *remoteTask) {
+	go e.later(t, func(link *host.Link) error { return link.Driver.DestroyTask(t.saved.Run.TaskID, true) })
 }
 
 // newTask is a task of this process.
-func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) *remoteTask {
+func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) (*remoteTask, error) {
 	t := &remoteTask{
-		config: &drivers.TaskConfig{ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, JobName: c.JobName},
-		host:   h, saved: s, event: event, sampled: make(chan struct{}),
+		config: &drivers.TaskConfig{
+			ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, JobName: c.JobName, NodeID: c.NodeID,
+		},
+		engine: e, host: h, saved: s, event: event,
 	}
-	t.ctx, t.cancel = context.WithCancel(e.ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.tasks[c.ID] != nil {
+		return nil, fmt.Errorf("task %q has been started already", c.ID)
+	}
 	if c.NodeID != "" {
 		e.node = c.NodeID
 	}
+	t.ctx, t.cancel = context.WithCancel(e.ctx)
 	e.tasks[c.ID] = t
-	h.Listen(c.ID, t.told)
-	return t
+	return t, nil
 }
 
 // forget drops a task of which nothing is left on its host.
@@ -223,7 +295,7 @@ func (e *engine) forget(t *remoteTask) {
 	e.mu.Lock()
 	delete(e.tasks, t.config.ID)
 	e.mu.Unlock()
-	t.host.Listen(t.config.ID, nil)
+	t.host.Listen(t.saved.Run.TaskID, t, nil)
 	t.End(nil)
 	t.cancel()
 }

@@ -50,7 +50,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) {
 }
 
 func (t *remoteTask) copyStreams(ctx context.Context, link *host.Link) error {
-	request := &shim.LogsRequest{TaskID: t.config.ID, AllocID: t.config.AllocID, Task: t.config.Name}
+	request := &shim.LogsRequest{TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name}
 	var copies [2]*corelogs.Copy
 	for i, place := range []*shim.Place{&request.Stdout, &request.Stderr} {
 		name := t.config.Name + []string{".stdout", ".stderr"}[i]

@@ -20,6 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
 const (
@@ -73,6 +74,12 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	}
 	if len(names) == 0 {
 		node.Missing = append(node.Missing, "no endpoint is configured")
+		return node, nil
+	}
+	if err := e.nomad.answers(ctx); err != nil {
+		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on until its "+
+			"orphan_timeout: "+plain.Line(err.Error(), mostOfProblem))
+		node.Again = lookAgain
 	}
 	return node, nil
 }
@@ -86,16 +93,16 @@ func (e *engine) forgetAllocs(ctx context.Context, link *host.Link) {
 	if node == "" {
 		return
 	}
-	allocs, err := link.Shim.List(ctx, node)
+	there, err := link.Shim.List(ctx, &shim.ListRequest{NodeID: node})
 	if err != nil {
 		e.logger.Warn("failed to list the allocations on a host", "error", err)
 		return
 	}
-	for _, a := range allocs {
+	for _, a := range there.Allocs {
 		if e.knows(a.ID) || !isGone(a.NodeDir) {
 			continue
 		}
-		if err := link.Shim.Remove(ctx, a.ID); err != nil {
+		if _, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: a.ID}); err != nil {
 			e.logger.Warn("failed to remove an allocation from a host", "alloc", a.ID, "error", err)
 			continue
 		}
@@ -108,7 +115,7 @@ func (e *engine) knows(allocID string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, t := range e.tasks {
-		if t.config.AllocID == allocID {
+		if t.saved.Run.AllocID == allocID {
 			return true
 		}
 	}

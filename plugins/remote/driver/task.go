@@ -23,12 +23,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
 // remoteTask is a task on a host. From the time when an agent knows of it, run follows it there, over one connection
 // after the other, until it has ended.
 type remoteTask struct {
 	config *drivers.TaskConfig // what is needed of it, with the allocation's directory on this node
+	engine *engine
 	host   *host.Host
 	saved  saved
 	event  core.Event
@@ -38,24 +40,31 @@ type remoteTask struct {
 	core.Ending
 
 	running sync.Once
+	parted  atomic.Bool // the run is another allocation's, or nobody's
+
+	claiming sync.Mutex // held while the host is asked for the run, or to give it up
 
 	copied atomic.Int64 // counts parts of the output
 
-	mu    sync.Mutex
-	pid   string
-	stop  *stop // asked for, nil if the task is to run
-	usage *drivers.TaskResourceUsage
-
-	sampled chan struct{} // closed at the first sample
-	waited  sync.Once     // for it
+	mu      sync.Mutex
+	pid     string
+	stop    *stop  // asked for, nil if the task is to run
+	takenBy string // the allocation that has the run, empty if it is this task's
 }
 
 // saved is what Nomad keeps of a task. Fields are only ever added.
 type saved struct {
-	Endpoint string `json:"endpoint"`
-	AllocDir string `json:"alloc_dir"` // on the host
-	State    []byte `json:"state"`     // the host's own
-	Logs     logs   `json:"logs"`
+	Endpoint  string      `json:"endpoint"`
+	Namespace string      `json:"namespace"`
+	JobID     string      `json:"job_id"`
+	Key       string      `json:"key"`  // see shim.ClaimRequest
+	Hash      string      `json:"hash"` // the same
+	Run       shim.Handle `json:"run"`
+	Logs      logs        `json:"logs"`
+
+	OnDrain       string        `json:"on_drain"`
+	OnLost        string        `json:"on_lost"`
+	OrphanTimeout time.Duration `json:"orphan_timeout"`
 }
 
 // stop is how a task is to be stopped.
@@ -67,10 +76,10 @@ type stop struct {
 var (
 	_ core.Claimer   = (*remoteTask)(nil)
 	_ core.Describer = (*remoteTask)(nil)
-	_ core.Executor  = (*remoteTask)(nil)
-	_ core.Sampler   = (*remoteTask)(nil)
+	_ core.Forwarder = (*remoteTask)(nil)
 	_ core.Saver     = (*remoteTask)(nil)
 	_ core.Stopper   = (*remoteTask)(nil)
+	_ core.Teller    = (*remoteTask)(nil)
 )
 
 // Saved is part of core.Saver.
@@ -102,7 +111,7 @@ const (
 // run follows the task until it has ended or is destroyed.
 func (t *remoteTask) run() {
 	f := &following{remoteTask: t}
-	for t.ctx.Err() == nil {
+	for !t.over() {
 		link, err := f.connect()
 		if err != nil {
 			break
@@ -146,6 +155,10 @@ func (f *following) connect() (*host.Link, error) {
 
 // follow takes the task over by this connection, and returns how it ended, or nil when it has to be followed anew.
 func (f *following) follow(link *host.Link) *task.Exit {
+	over, again := f.resume(link)
+	if over != nil || again {
+		return over
+	}
 	begun := time.Now()
 	err := link.Driver.RecoverTask(f.handle())
 	if status.Code(err) == codes.NotFound && link.Alive() {
@@ -167,13 +180,13 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		cancel()
 		<-output // the next one goes on where it ends
 	}()
-	if status, err := link.Driver.InspectTask(f.config.ID); err == nil {
+	if status, err := link.Driver.InspectTask(f.saved.Run.TaskID); err == nil {
 		f.mu.Lock()
 		f.pid = plain.Line(status.DriverAttributes["pid"], 20)
 		f.mu.Unlock()
 	}
 	f.stopAgain(link)
-	results, err := link.Driver.WaitTask(ctx, f.config.ID)
+	results, err := link.Driver.WaitTask(ctx, f.saved.Run.TaskID)
 	if err != nil {
 		return f.doubt(link, begun, err)
 	}
@@ -233,10 +246,10 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 
 // handle is what the host needs to take the task over.
 func (t *remoteTask) handle() *drivers.TaskHandle {
-	config := *t.config
-	config.AllocDir = t.saved.AllocDir
+	config, run := *t.config, t.saved.Run
+	config.ID, config.AllocID, config.AllocDir = run.TaskID, run.AllocID, run.AllocDir
 	handle := drivers.NewTaskHandle(1)
-	handle.Config, handle.State, handle.DriverState = &config, drivers.TaskStateRunning, t.saved.State
+	handle.Config, handle.State, handle.DriverState = &config, drivers.TaskStateRunning, run.State
 	return handle
 }
 
@@ -291,7 +304,7 @@ func (t *remoteTask) Signal(_ context.Context, signal string) error {
 	if err != nil {
 		return err
 	}
-	return link.Driver.SignalTask(t.config.ID, signal)
+	return link.Driver.SignalTask(t.saved.Run.TaskID, signal)
 }
 
 // connected is the connection that there is. Nobody waits for another one.
@@ -305,24 +318,59 @@ func (t *remoteTask) connected() (*host.Link, error) {
 // stopGrace is how long, after the kill timeout, a stop waits for a host that can't be reached.
 const stopGrace = 30 * time.Second
 
-// Stop is part of core.Stopper. A host that can't be reached is asked again as soon as it can, also after an error
-// here.
+// Stop is part of core.Stopper. What it does is what Nomad means by it. A host that can't be reached is asked again as
+// soon as it can, also after an error here.
 func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
+	if t.isTaken() {
+		t.part()
+		return nil
+	}
+	meant := t.meant(ctx)
+	if meant.release && t.release(t.engine, meant.reason) {
+		return nil
+	}
+	if meant.reason != "" {
+		t.event("Stopped: %s", meant.reason)
+	}
+	return t.end(ctx, timeout, signal)
+}
+
+// meant is what Nomad means by ending the task. What was once to be stopped is not asked again.
+func (t *remoteTask) meant(ctx context.Context) meaning {
+	t.mu.Lock()
+	stopped := t.stop != nil
+	t.mu.Unlock()
+	if stopped {
+		return meaning{}
+	}
+	return t.engine.nomad.ask(ctx, &t.saved, t.config.AllocID)
+}
+
+// end stops the task on its host.
+func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal string) error {
 	t.mu.Lock()
 	t.stop = &stop{timeout: timeout, signal: signal}
 	t.mu.Unlock()
 	asked := make(chan error, 1)
 	link, err := t.connected()
+	ask := func() { asked <- link.Driver.StopTask(t.saved.Run.TaskID, timeout, signal) }
 	if err == nil {
-		// its end is the task's, or the connection's
-		go func() { asked <- link.Driver.StopTask(t.config.ID, timeout, signal) }()
+		go ask() // its end is the task's, or the connection's
 	}
 	limit := time.After(timeout + stopGrace)
 	for {
 		select {
 		case err = <-asked:
+			if status.Code(err) == codes.FailedPrecondition { // it is not this connection's yet, or another allocation's
+				var mine bool
+				mine, err = t.reclaim(ctx, link)
+				if mine {
+					go ask()
+					continue
+				}
+			}
 			if err != nil && link.Alive() {
-				return err // the host's own
+				return errors.New(plain.Line(err.Error(), mostOfReason)) // the host's own
 			}
 		case <-t.Ended():
 			return nil
@@ -344,6 +392,6 @@ func (t *remoteTask) stopAgain(link *host.Link) {
 	t.mu.Unlock()
 	if s != nil {
 		// its end is the task's, or the connection's
-		go func() { _ = link.Driver.StopTask(t.config.ID, s.timeout, s.signal) }()
+		go func() { _ = link.Driver.StopTask(t.saved.Run.TaskID, s.timeout, s.signal) }()
 	}
 }

@@ -76,11 +76,11 @@ func TestStop_TellsOfAHostThatCanNotBeReached(t *testing.T) {
 	stopped := &remoteTask{
 		config: &drivers.TaskConfig{ID: "a/b/c"}, host: host.New(host.Config{Name: "box"}), saved: saved{Endpoint: "box"},
 	}
-	err := stopped.Stop(t.Context(), time.Second, "")
+	err := stopped.end(t.Context(), time.Second, "")
 	must.ErrorContains(t, err, `is stopped when endpoint "box" can be reached: endpoint "box" can't be reached now`)
 	must.Eq(t, &stop{timeout: time.Second}, stopped.stop)
 
 	ended := &remoteTask{config: stopped.config, host: stopped.host, saved: stopped.saved}
 	ended.End(&task.Exit{Code: 7})
-	must.NoError(t, ended.Stop(t.Context(), time.Second, ""))
+	must.NoError(t, ended.end(t.Context(), time.Second, ""))
 }

@@ -4,8 +4,8 @@
 # A counter on another host: it prints a line a second there, and Nomad has the lines.
 #   go tool mage lab:up -remote=sim
 #   go tool mage lab:run plugins/remote/example/counter.nomad.hcl
-# The lab's host is an SSH server on this machine. On a node, the agent's configuration
-# names the host:
+# The lab's host is an SSH server on this machine, which two of the lab's nodes reach. On a
+# node of your own, the agent's configuration names the host:
 #   plugin "nomad-driver-remote" {
 #     config {
 #       endpoint "box" {
@@ -20,6 +20,12 @@
 #   }
 # Restart the agent, and the count goes on. Stop it with: nomad job stop counter
 job "counter" {
+  # on a node that reaches the host
+  constraint {
+    attribute = "${attr.driver.remote.endpoint.box.healthy}"
+    value     = "true"
+  }
+
   group "counter" {
     task "count" {
       driver = "remote"

@@ -34,6 +34,8 @@ type Config struct {
 
 // Host has at most one connection at a time. Its methods may be called concurrently.
 type Host struct {
+	Claiming sync.Mutex // for the user of the host: held while a run is claimed that may have another user here
+
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -49,6 +51,7 @@ type Host struct {
 
 // listener gets the events of a task.
 type listener struct {
+	by    any // the task
 	event func(message string)
 	since time.Time // of the minute that is counted
 	count int
@@ -226,9 +229,6 @@ func (h *Host) start(ctx context.Context, conn *ssh.Conn) (*Link, error) {
 	}
 	options := h.config.Options
 	options.Dir = look.Dir
-	if options.Connected, err = shim.Now(); err != nil {
-		return nil, err
-	}
 	stream, err := conn.Start(ctx, program, options.Args()...)
 	if err != nil {
 		return nil, err
@@ -257,13 +257,13 @@ func (h *Host) tell(e *drivers.TaskEvent) {
 	}
 }
 
-// Listen has the events of a task reach a function, until it is nil.
-func (h *Host) Listen(taskID string, event func(message string)) {
+// Listen has the events of a run reach a function of a task that follows it, or no function of this task if it is nil.
+func (h *Host) Listen(runID string, by any, event func(message string)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if event == nil {
-		delete(h.events, taskID)
-		return
+	if event != nil {
+		h.events[runID] = &listener{by: by, event: event}
+	} else if l := h.events[runID]; l != nil && l.by == by {
+		delete(h.events, runID)
 	}
-	h.events[taskID] = &listener{event: event}
 }

@@ -4,7 +4,6 @@
 package shim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,7 +56,7 @@ func (a allocs) make(cfg *drivers.TaskConfig) (string, error) {
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	if err := writeOwner(dir, Alloc{NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}); err != nil {
+	if err := a.own(cfg.AllocID, Owner{NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}); err != nil {
 		return "", err
 	}
 	// every task of the group may write there
@@ -123,33 +122,13 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 	return err
 }
 
-// writeOwner writes ownerFile, unless it is there. Tasks of one group start at the same time.
-func writeOwner(dir string, a Alloc) error {
-	if _, ok := readOwner(dir); ok {
-		return nil
-	}
-	text, err := json.Marshal(a)
+// own records with whose allocation an allocation's directory is to be removed.
+func (a allocs) own(id string, owner Owner) error {
+	dir, err := a.path(id)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".owner-") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, ownerFile))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
-}
-
-func readOwner(dir string) (a Alloc, ok bool) {
-	text, err := os.ReadFile(filepath.Join(dir, ownerFile))
-	return a, err == nil && json.Unmarshal(text, &a) == nil
+	return save(filepath.Join(dir, ownerFile), Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir})
 }
 
 // list returns a node's allocations.
@@ -159,8 +138,9 @@ func (a allocs) list(nodeID string) (found []Alloc, err error) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		alloc, ok := readOwner(filepath.Join(a.dir, e.Name()))
-		if ok && alloc.NodeID == nodeID {
+		var alloc Alloc
+		err := load(filepath.Join(a.dir, e.Name(), ownerFile), &alloc)
+		if err == nil && alloc.NodeID == nodeID {
 			alloc.ID = e.Name()
 			found = append(found, alloc)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
@@ -43,33 +42,13 @@ func (c *cgroups) available() bool {
 	return os.Geteuid() == 0 && cgroupslib.GetMode() != cgroupslib.OFF
 }
 
-// holdTime is how long a start waits for a removal, which takes milliseconds unless its process is stopped.
-const holdTime = 30 * time.Second
-
 // hold keeps the cgroups from being removed until release is called.
 func (c *cgroups) hold() (release func(), err error) {
-	for end := time.Now().Add(holdTime); ; time.Sleep(10 * time.Millisecond) {
-		f, err := c.flock(unix.LOCK_SH)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if time.Now().After(end) {
-			return nil, fmt.Errorf("failed to lock the cgroups of tasks: %w", err)
-		}
-	}
-}
-
-// flock locks, or returns an error if another process holds a lock that excludes this one.
-func (c *cgroups) flock(how int) (*os.File, error) {
-	f, err := os.OpenFile(c.lock, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := waitLock(c.lock, unix.LOCK_SH)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return func() { f.Close() }, nil
 }
 
 // make makes the cgroup of a task, and names it in its configuration. Where there can be none, it names
@@ -107,7 +86,7 @@ func (c *cgroups) remove() {
 	if !c.available() {
 		return
 	}
-	f, err := c.flock(unix.LOCK_EX)
+	f, err := tryLock(c.lock, unix.LOCK_EX)
 	if err != nil {
 		return
 	}
@@ -133,11 +112,8 @@ func (c *cgroups) parents() (dirs []string) {
 		}
 	}
 	cpuset := filepath.Join(root, "cpuset", parent)
-	dirs = []string{
+	dirs, _ = filepath.Glob(filepath.Join(root, "*", parent)) // also those that the core makes; the pattern is good
+	return append([]string{
 		filepath.Join(cpuset, cgroupslib.SharePartition()), filepath.Join(cpuset, cgroupslib.ReservePartition()),
-	}
-	for _, controller := range []string{"cpuset", "freezer", "memory", "cpu"} {
-		dirs = append(dirs, filepath.Join(root, controller, parent))
-	}
-	return dirs
+	}, dirs...)
 }

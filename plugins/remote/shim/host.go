@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -27,9 +28,8 @@ type host struct {
 	state   string // below which each node has the store of its tasks
 	allocs  allocs
 	cgroups *cgroups
-
-	moments   moments
-	connected Moment // of this connection
+	runs    *runs
+	logger  hclog.Logger
 }
 
 var (
@@ -38,10 +38,10 @@ var (
 )
 
 func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
+	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
-		Driver: d, state: filepath.Join(o.Dir, Name), allocs: allocs{filepath.Join(o.Dir, "allocs")},
-		cgroups: newCgroups(o.Dir, topology(), logger),
-		moments: moments{dir: filepath.Join(o.Dir, "nodes")}, connected: o.Connected,
+		Driver: d, state: filepath.Join(o.Dir, Name), allocs: a,
+		cgroups: newCgroups(o.Dir, topology(), logger), runs: newRuns(o.Dir, a.own), logger: logger,
 	}
 }
 
@@ -63,8 +63,15 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	handle, network, err := h.start(cfg)
 	if err != nil {
 		h.cgroups.remove()
+		return nil, nil, errors.Join(err, h.runs.end(cfg.ID))
 	}
-	return handle, network, err
+	err = h.runs.started(cfg.ID, Handle{
+		TaskID: handle.Config.ID, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir, State: handle.DriverState,
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, h.Driver.DestroyTask(handle.Config.ID, true))
+	}
+	return handle, network, nil
 }
 
 // start makes what the task needs, and starts it.
@@ -74,7 +81,7 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 		return nil, nil, err
 	}
 	defer release()
-	if err := h.moments.check(cfg.NodeID, h.connected); err != nil {
+	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
 	}
 	dir, err := h.allocs.make(cfg)
@@ -89,6 +96,9 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 // RecoverTask is part of drivers.DriverPlugin. Its error has the code NotFound if this host has nothing of the
 // task any more. Another error may pass.
 func (h *host) RecoverTask(handle *drivers.TaskHandle) error {
+	if err := h.owned(handle.Config.ID); err != nil {
+		return err
+	}
 	err := h.Driver.RecoverTask(handle)
 	if err != nil && !h.has(handle.Config.ID) {
 		return status.Error(codes.NotFound, err.Error())
@@ -107,17 +117,59 @@ func (h *host) has(id string) bool {
 	return false
 }
 
-// DestroyTask is part of drivers.DriverPlugin.
-func (h *host) DestroyTask(id string, force bool) error {
-	if err := h.Driver.DestroyTask(id, force); err != nil {
+// StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
+func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
+	if err := h.stopping(id); err != nil {
 		return err
 	}
+	return h.Driver.StopTask(id, timeout, signal)
+}
+
+// SignalTask is part of drivers.DriverPlugin.
+func (h *host) SignalTask(id, signal string) error {
+	if err := h.owned(id); err != nil {
+		return err
+	}
+	return h.Driver.SignalTask(id, signal)
+}
+
+// ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver.
+func (h *host) ExecTaskStreamingRaw(
+	ctx context.Context, id string, command []string, tty bool, stream drivers.ExecTaskStream,
+) error {
+	if err := h.owned(id); err != nil {
+		return err
+	}
+	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
+}
+
+// DestroyTask is part of drivers.DriverPlugin. It is no error if the run belongs to another allocation by now. One that
+// has never been handed over needs no claim: a plugin may have failed to recover it.
+func (h *host) DestroyTask(id string, force bool) error {
+	err := h.stopping(id)
+	if err != nil {
+		err = h.runs.seize(id, func(one *run) bool {
+			return one.Owner.AllocID == one.Run.AllocID && one.State != Released
+		})
+	}
+	if errors.Is(err, errNotOwner) {
+		return nil
+	}
+	if err == nil {
+		err = h.Driver.DestroyTask(id, force)
+	}
 	h.cgroups.remove()
+	if err != nil {
+		return err
+	}
+	if err := h.runs.end(id); !errors.Is(err, errNotOwner) {
+		return err
+	}
 	return nil
 }
 
 // list is part of server.
-func (h *host) list(r *ListRequest) (*ListReply, error) {
+func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
 	found, err := h.allocs.list(r.NodeID)
 	return &ListReply{Allocs: found}, err
 }
@@ -136,6 +188,9 @@ func (h *host) remove(_ context.Context, r *RemoveRequest) (*RemoveReply, error)
 		for _, st := range states {
 			if st.AllocID != r.AllocID {
 				continue
+			}
+			if err := notOwner(h.runs.seize(st.ID, func(one *run) bool { return one.Owner.NodeID == r.NodeID })); err != nil {
+				return nil, err
 			}
 			if err := h.DestroyTask(st.ID, true); err != nil {
 				return nil, fmt.Errorf("task %q: %w", st.ID, err)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/base"
 	"google.golang.org/grpc"
@@ -16,13 +17,75 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Besides Nomad's driver protocol there are three calls. To their messages fields are only ever added.
+// Besides Nomad's driver protocol there are a few calls. To their messages fields are only ever added.
 const (
-	serviceName  = "outrider.remote.Host"
-	logsMethod   = "Logs"
-	listMethod   = "List"
-	removeMethod = "Remove"
+	serviceName   = "outrider.remote.Host"
+	claimMethod   = "Claim"
+	releaseMethod = "Release"
+	logsMethod    = "Logs"
+	listMethod    = "List"
+	removeMethod  = "Remove"
 )
+
+// Owner is an allocation that a run belongs to.
+type Owner struct {
+	AllocID string `codec:"alloc_id" json:"alloc_id"`
+	NodeID  string `codec:"node_id" json:"node_id"`
+	NodeDir string `codec:"node_dir" json:"node_dir"` // the allocation's directory on that node
+}
+
+// Handle is a run as its host knows it: the task and the allocation are those that it was started for.
+type Handle struct {
+	TaskID   string `codec:"task_id" json:"task_id"`
+	AllocID  string `codec:"alloc_id" json:"alloc_id"`
+	AllocDir string `codec:"alloc_dir" json:"alloc_dir"` // on the host
+	State    []byte `codec:"state" json:"state"`         // the core's, for RecoverTask
+}
+
+// ClaimRequest asks for the run that an allocation's task is to have. All calls that change a run are refused unless
+// the same connection has claimed it last.
+type ClaimRequest struct {
+	Key    string `codec:"key"`     // the same for each allocation that takes the place of another one
+	Hash   string `codec:"hash"`    // of what the task runs
+	TaskID string `codec:"task_id"` // of the run: the one that is resumed, or is started if there is none
+	Owner  Owner  `codec:"owner"`
+
+	Resume        bool          `codec:"resume"`         // the task has a run; none is started or ended
+	Own           bool          `codec:"own"`            // with Resume: not one that was released
+	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
+	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
+
+	Gone  []string `codec:"gone"`  // allocations that Nomad says are over
+	Alive []string `codec:"alive"` // allocations that Nomad says are not, or of which it says nothing
+	Told  []string `codec:"told"`  // tasks whose exits Nomad knows
+}
+
+// The verdicts of a claim.
+const (
+	Start    = "start"    // the run does not exist: StartTask makes it
+	Have     = "have"     // Run is the claimed one; Owner is the allocation that had it
+	Held     = "held"     // Owner has it
+	Doubtful = "doubtful" // the claim is to be repeated with Owner's allocation in Gone or Alive
+	None     = "none"     // there is nothing to resume
+)
+
+// ClaimReply answers it.
+type ClaimReply struct {
+	Verdict string `codec:"verdict"`
+	Owner   Owner  `codec:"owner"`
+	Run     Handle `codec:"run"`
+}
+
+// ReleaseRequest gives up a run.
+type ReleaseRequest struct {
+	TaskID string `codec:"task_id"`
+	State  State  `codec:"state"` // Released or Told
+}
+
+// ReleaseReply answers it.
+type ReleaseReply struct {
+	Done bool `codec:"done"` // false: nobody would claim it, so it is to be stopped
+}
 
 // Place is where a stream of a task's output ends on the node.
 type Place struct {
@@ -66,13 +129,14 @@ type Alloc struct {
 
 // RemoveRequest has an allocation's tasks and its directory removed.
 type RemoveRequest struct {
+	NodeID  string `codec:"node_id"` // whose it is
 	AllocID string `codec:"alloc_id"`
 }
 
 // RemoveReply says that nothing of it is left.
 type RemoveReply struct{}
 
-// Client has the three calls of a host.
+// Client has these calls of a host.
 type Client struct{ Conn *grpc.ClientConn }
 
 // Logs returns a function that waits for the next chunk, which is valid until it is called again. It returns
@@ -97,23 +161,39 @@ func (c Client) Logs(ctx context.Context, r *LogsRequest) (next func() (*LogsChu
 	}, nil
 }
 
+// Claim may take as long as the end of the runs that are over.
+func (c Client) Claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error) {
+	return invoke[ClaimReply](ctx, c, claimMethod, r)
+}
+
+// Release gives up a run that this connection has claimed.
+func (c Client) Release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error) {
+	return invoke[ReleaseReply](ctx, c, releaseMethod, r)
+}
+
 // List returns the allocations of a node on the host.
-func (c Client) List(ctx context.Context, nodeID string) ([]Alloc, error) {
-	var reply ListReply
-	err := c.Conn.Invoke(ctx, "/"+serviceName+"/"+listMethod, &ListRequest{NodeID: nodeID}, &reply, subtype)
-	return reply.Allocs, err
+func (c Client) List(ctx context.Context, r *ListRequest) (*ListReply, error) {
+	return invoke[ListReply](ctx, c, listMethod, r)
 }
 
 // Remove ends the tasks of an allocation, and removes its directory. It is no error if there is none.
-func (c Client) Remove(ctx context.Context, allocID string) error {
-	return c.Conn.Invoke(ctx, "/"+serviceName+"/"+removeMethod, &RemoveRequest{AllocID: allocID}, &RemoveReply{}, subtype)
+func (c Client) Remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error) {
+	return invoke[RemoveReply](ctx, c, removeMethod, r)
 }
 
-// server is what answers the three calls.
+func invoke[Reply any](ctx context.Context, c Client, method string, request any) (*Reply, error) {
+	var reply Reply
+	err := c.Conn.Invoke(ctx, "/"+serviceName+"/"+method, request, &reply, subtype)
+	return &reply, err
+}
+
+// server is what answers these calls.
 type server interface {
-	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
-	list(r *ListRequest) (*ListReply, error)
+	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
+	release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error)
+	list(ctx context.Context, r *ListRequest) (*ListReply, error)
 	remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error)
+	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
 }
 
 // service describes them to gRPC, as its generated code does.
@@ -121,24 +201,23 @@ var service = grpc.ServiceDesc{
 	ServiceName: serviceName,
 	HandlerType: (*server)(nil),
 	Methods: []grpc.MethodDesc{
-		{MethodName: listMethod, Handler: unary(func(s server, _ context.Context, r *ListRequest) (any, error) {
-			return s.list(r)
-		})},
-		{MethodName: removeMethod, Handler: unary(func(s server, ctx context.Context, r *RemoveRequest) (any, error) {
-			return s.remove(ctx, r)
-		})},
+		unary(claimMethod, server.claim), unary(releaseMethod, server.release),
+		unary(listMethod, server.list), unary(removeMethod, server.remove),
 	},
 	Streams: []grpc.StreamDesc{{StreamName: logsMethod, ServerStreams: true, Handler: serveLogs}},
 }
 
-func unary[R any](call func(s server, ctx context.Context, r *R) (any, error)) grpc.MethodHandler {
-	return func(s any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		var request R
+func unary[Request, Reply any](
+	name string, call func(server, context.Context, *Request) (*Reply, error),
+) grpc.MethodDesc {
+	handle := func(s any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		var request Request
 		if err := decode(&request); err != nil {
 			return nil, err
 		}
 		return call(s.(server), ctx, &request)
 	}
+	return grpc.MethodDesc{MethodName: name, Handler: handle}
 }
 
 func serveLogs(s any, stream grpc.ServerStream) error {

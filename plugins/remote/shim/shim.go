@@ -33,8 +33,7 @@ const roleName = "outrider-shim"
 
 // Options are what the node tells its shim.
 type Options struct {
-	Dir            string   `json:"dir"`       // of everything on this host, absolute
-	Connected      Moment   `json:"connected"` // when the node made this connection
+	Dir            string   `json:"dir"` // of everything on this host, absolute
 	DeniedHostUIDs string   `json:"denied_host_uids,omitempty"`
 	DeniedHostGIDs string   `json:"denied_host_gids,omitempty"`
 	DeniedEnvvars  []string `json:"denied_envvars,omitempty"`
@@ -97,6 +96,7 @@ func serve[C, T any](p core.Plugin[C, T], text string) error {
 	if err := h.configure(o); err != nil {
 		return err
 	}
+	go h.endOrphans(ctx)
 	return h.serve(&stdio{Reader: os.Stdin, Writer: os.Stdout, closed: make(chan struct{})}, logger)
 }
 

@@ -1,0 +1,493 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+// handoverServer notices a lost node within some seconds.
+const handoverServer = `
+server {
+  heartbeat_grace   = "2s"
+  min_heartbeat_ttl = "3s"
+}`
+
+// cluster is a server, and clients of it that share a host for tasks.
+type cluster struct {
+	server *node
+	host   *remoteHost
+	nodes  []*node
+	dir    string // of the tasks' files
+}
+
+// newCluster starts a cluster. The plugins ask an API, by default that of their agents.
+func newCluster(t *testing.T, clients int, address string) *cluster {
+	t.Helper()
+	c := &cluster{host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range c.nodes {
+				n.tellLog(t)
+			}
+		}
+		test.NoError(t, c.end())
+	})
+	for i := range clients {
+		o := c.host.options(c.host.server.Port, address)
+		o.of = c.server
+		n, err := startNode(fmt.Sprintf("%s-%d", t.Name(), i+1), o)
+		must.NoError(t, err)
+		c.nodes = append(c.nodes, n)
+	}
+	return c
+}
+
+// end ends the clients at the same time: the tasks of one are on the host that the others use.
+func (c *cluster) end() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	var errs []error
+	jobs, _, err := c.server.Client().Jobs().List(nil)
+	errs = append(errs, err)
+	for _, j := range jobs {
+		_, _, err := c.server.Client().Jobs().Deregister(j.ID, true, nil)
+		errs = append(errs, err)
+	}
+	for _, n := range c.nodes {
+		if err := testsupport.Poll(time.Minute, n.tasksLeft); err != nil {
+			errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
+		}
+	}
+	for _, n := range c.nodes {
+		errs = append(errs, n.Stop(ctx))
+	}
+	for _, n := range c.nodes {
+		if err := testsupport.Poll(time.Minute, n.anythingLeft); err != nil {
+			errs = append(errs, fmt.Errorf("with the agents stopped: %w", err))
+		}
+		errs = append(errs, n.Close(ctx))
+	}
+	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*"))
+	if len(left) > 0 {
+		errs = append(errs, fmt.Errorf("the host has records: %q", left))
+	}
+	return errors.Join(errs...)
+}
+
+// survivor is a job whose task writes its process id into a file when it starts, and counts then.
+type survivor struct {
+	c   *cluster
+	job *api.Job
+	log string // the file
+}
+
+func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor {
+	t.Helper()
+	s := &survivor{c: c}
+	s.job = job(t, nil, onBox)
+	s.log = filepath.Join(c.dir, *s.job.ID)
+	task := s.job.TaskGroups[0].Tasks[0]
+	task.SetConfig("command", "/bin/sh")
+	script := "echo $$ >> " + s.log + "; exec " + counter + " -every 100ms -until " + s.log + ".end"
+	task.SetConfig("args", []string{"-c", script})
+	task.SetConfig("orphan_timeout", "25s") // longer than an owner has to be away
+	s.job.Type = new("service")
+	group := s.job.TaskGroups[0]
+	group.RestartPolicy = &api.RestartPolicy{
+		Attempts: new(10), Mode: new("delay"), Interval: new(time.Minute), Delay: new(time.Second),
+	}
+	group.ReschedulePolicy = &api.ReschedulePolicy{
+		Unlimited: new(true), Delay: new(5 * time.Second), DelayFunction: new("constant"),
+	}
+	group.Migrate = &api.MigrateStrategy{ // a drain waits until an allocation has run for so long, by default 10 s
+		MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
+		HealthyDeadline: new(time.Minute),
+	}
+	s.job.Constrain(api.NewConstraint("${attr.driver.remote.endpoint.box.healthy}", "=", "true"))
+	for _, e := range edit {
+		e(s.job, task)
+	}
+	s.register(t)
+	s.on(t)
+	return s
+}
+
+func (s *survivor) register(t *testing.T) {
+	t.Helper()
+	_, _, err := s.c.server.Client().Jobs().Register(s.job, nil)
+	must.NoError(t, err)
+}
+
+// alloc is the newest allocation that is to run, and the node that it is on.
+func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
+	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
+	for _, a := range list {
+		if a.DesiredStatus != "run" {
+			continue
+		}
+		for _, n := range s.c.nodes {
+			if n.id() == a.NodeID {
+				return a, n, nil
+			}
+		}
+	}
+	return nil, nil, fmt.Errorf("no allocation of %s is to run", *s.job.ID)
+}
+
+// on waits until the task runs in Nomad's eyes on a node other than those, and returns that.
+func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub, where *node) {
+	t.Helper()
+	testsupport.Within(t, 3*time.Minute, func() error {
+		a, n, err := s.alloc()
+		if err != nil {
+			return err
+		}
+		if state := a.TaskStates["main"]; state == nil || state.State != "running" || a.ClientStatus != "running" {
+			return fmt.Errorf("%s is %s: %s", a.Name, a.ClientStatus, s.story())
+		}
+		if slices.Contains(not, n) {
+			return fmt.Errorf("it is on that node: %s", s.story())
+		}
+		alloc, where = a, n
+		return nil
+	})
+	return alloc, where
+}
+
+// story is what the task's events say, of all allocations.
+func (s *survivor) story() string {
+	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
+	if err != nil {
+		return err.Error()
+	}
+	var said []string
+	for _, a := range list {
+		said = append(said, fmt.Sprintf("%s on %.8s is %s", a.ID, a.NodeID, a.ClientStatus))
+		if state := a.TaskStates["main"]; state != nil {
+			for _, e := range state.Events {
+				said = append(said, time.Unix(0, e.Time).Format("05.0 ")+e.Type+": "+e.DisplayMessage)
+			}
+		}
+	}
+	return strings.Join(said, " | ")
+}
+
+// starts are the process ids of all runs that there ever were.
+func (s *survivor) starts() []string {
+	text, _ := os.ReadFile(s.log)
+	return strings.Fields(string(text))
+}
+
+// alive are the task's processes: a shell that becomes the counter.
+func (s *survivor) alive() (pids []string) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // not there: it has ended
+		args := strings.Split(string(text), "\x00")
+		shell := len(args) > 2 && args[1] == "-c" && strings.HasPrefix(args[2], "echo $$ >> "+s.log+";")
+		if shell || args[0] == counter && slices.Contains(args, s.log+".end") {
+			pids = append(pids, e.Name())
+		}
+	}
+	return pids
+}
+
+// watch looks for two copies until it is stopped.
+func (s *survivor) watch(t *testing.T) (stop func()) {
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			if pids := s.alive(); len(pids) > 1 {
+				t.Errorf("%d copies run: %v", len(pids), pids)
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-over
+	}
+}
+
+// goesOn is that the only process that there ever was lives, and writes.
+func (s *survivor) goesOn(t *testing.T) {
+	t.Helper()
+	must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
+	must.Eq(t, s.starts(), s.alive(), must.Sprint(s.story()))
+	a, n := s.on(t)
+	log := &alloc{n: n, id: a.ID, job: *s.job.ID}
+	log.says(t, "stdout", "line 0 ") // all of the output is copied to the new allocation
+	lines, _, err := numbered(log.output(t, "stdout"))
+	must.NoError(t, err)
+	log.says(t, "stdout", fmt.Sprintf("line %d ", lines+10))
+	_, _, err = numbered(log.output(t, "stdout"))
+	must.NoError(t, err)
+}
+
+// startedAnew is that the first process is gone, and one other runs.
+func (s *survivor) startedAnew(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error {
+		if starts := s.starts(); len(starts) != 2 || !slices.Equal(s.alive(), starts[1:]) {
+			return fmt.Errorf("started %v, alive %v: %s", starts, s.alive(), s.story())
+		}
+		return nil
+	})
+}
+
+// isGone waits until no process of the task is left.
+func (s *survivor) isGone(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error {
+		if pids := s.alive(); len(pids) > 0 {
+			return fmt.Errorf("alive: %v", pids)
+		}
+		return nil
+	})
+}
+
+// tells waits for an event of any allocation.
+func (s *survivor) tells(t *testing.T, text string) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		if story := s.story(); !strings.Contains(story, text) {
+			return fmt.Errorf("no event says %q: %s", text, story)
+		}
+		return nil
+	})
+}
+
+func (c *cluster) drain(t *testing.T, n *node) {
+	t.Helper()
+	_, err := c.server.Client().Nodes().UpdateDrain(n.id(), &api.DrainSpec{Deadline: time.Hour}, false, nil)
+	must.NoError(t, err)
+}
+
+// eligible ends drains.
+func (c *cluster) eligible(t *testing.T, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		_, err := c.server.Client().Nodes().UpdateDrain(n.id(), nil, true, nil)
+		must.NoError(t, err)
+	}
+}
+
+// handover is something that happens to a task that runs, and what becomes of its process.
+type handover struct {
+	name   string
+	long   bool // not in the quick tests
+	batch  bool
+	strike func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool)
+}
+
+var handovers = []handover{
+	{name: "drain", strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
+		begun := time.Now()
+		c.drain(t, first)
+		s.on(t, first)
+		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
+		s.goesOn(t)
+		s.tells(t, "Took over the running task of allocation ")
+		if hasAPI {
+			s.tells(t, "the node is drained")
+		}
+		c.eligible(t, first)
+	}},
+	{name: "alloc stop", strike: func(t *testing.T, c *cluster, s *survivor, _ *node, hasAPI bool) {
+		a, _, err := s.alloc()
+		must.NoError(t, err)
+		_, err = c.server.Client().Allocations().Stop(&api.Allocation{ID: a.ID}, nil)
+		must.NoError(t, err)
+		if hasAPI {
+			s.startedAnew(t)
+			return
+		}
+		s.tells(t, "it is not known why Nomad ends it here")
+		s.tells(t, "Took over the running task of allocation "+a.ID)
+		s.goesOn(t)
+	}},
+	{name: "job stop -purge", strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
+		_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
+		must.NoError(t, err)
+		s.isGone(t) // without an API by orphan_timeout
+		must.SliceLen(t, 1, s.starts())
+	}},
+	{name: "alloc restart", long: true, strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
+		a, n, err := s.alloc()
+		must.NoError(t, err)
+		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.ID}, "main", nil))
+		s.startedAnew(t)
+	}},
+	{name: "update", long: true, strike: func(t *testing.T, _ *cluster, s *survivor, _ *node, _ bool) {
+		s.job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "2"}
+		s.register(t)
+		s.startedAnew(t)
+	}},
+	{name: "drain with no other node", long: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
+			for _, n := range c.nodes {
+				c.drain(t, n)
+			}
+			s.tells(t, "Left running on endpoint")
+			testsupport.Within(t, time.Minute, func() error {
+				if a, _, err := s.alloc(); err == nil {
+					return fmt.Errorf("allocation %s is to run", a.ID)
+				}
+				return nil
+			})
+			must.Eq(t, s.starts(), s.alive())
+			c.eligible(t, c.nodes...)
+			s.on(t)
+			s.goesOn(t)
+		}},
+	{name: "drain of a batch job", long: true, batch: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
+			_, err := c.server.Client().Nodes().UpdateDrain(first.id(), &api.DrainSpec{Deadline: -1}, false, nil)
+			must.NoError(t, err)
+			s.isGone(t)
+			must.SliceLen(t, 1, s.starts())
+			c.eligible(t, first)
+		}},
+	{name: "agent killed, and back", long: true,
+		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
+			begun := time.Now()
+			kill(t, first)
+			a, second := s.on(t, first)
+			t.Logf("handed over %.1f s after the kill: %s", time.Since(begun).Seconds(), s.story())
+			s.goesOn(t)
+			first.restart(t) // it finds its allocation, which is another's by now, and ends it
+			s.tells(t, "Allocation "+a.ID+" has the task now")
+			testsupport.Within(t, time.Minute, func() error {
+				if strings.Contains(s.story(), "on "+first.id()[:8]+" is running") {
+					return errors.New(s.story())
+				}
+				return nil
+			})
+			_, still := s.on(t)
+			must.Eq(t, second, still)
+			s.goesOn(t)
+		}},
+	{name: "agent hangs", long: true, // its plugin lives, and has a connection to the host
+		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, hasAPI bool) {
+			pid := first.Info().Process.PID
+			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			hangs := true
+			goOn := func() {
+				if hangs {
+					must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+				}
+				hangs = false
+			}
+			defer goOn()
+			if hasAPI {
+				s.on(t, first)
+				s.goesOn(t)
+			} else {
+				s.tells(t, "Waiting for allocation ")
+			}
+			goOn()
+			s.on(t)
+			s.goesOn(t)
+		}},
+}
+
+// TestHandover_OneProcessGoesOnOrIsGone has an API that answers, and none at all.
+func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
+	needRootAgent(t)
+	for name, address := range map[string]string{"with the API": "", "without an API": "http://127.0.0.1:1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if address != "" {
+				testsupport.Long(t, "the same without an API")
+			}
+			clients := 3
+			if testing.Short() {
+				clients = 2
+			}
+			c := newCluster(t, clients, address)
+			for _, h := range handovers {
+				t.Run(h.name, func(t *testing.T) {
+					if h.long {
+						testsupport.Long(t, "nodes that are lost, and other ways")
+					}
+					s := c.run(t, func(j *api.Job, _ *api.Task) {
+						if h.batch {
+							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil
+						}
+					})
+					unwatch := s.watch(t)
+					defer unwatch()
+					_, first := s.on(t)
+					defer func() {
+						_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
+						must.NoError(t, err)
+						s.isGone(t)
+					}()
+					h.strike(t, c, s, first, address == "")
+				})
+			}
+		})
+	}
+}
+
+// Each allocation has all of the output, and the last one to its end.
+func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
+	needRootAgent(t)
+	testsupport.Long(t, "five hand-overs")
+	t.Parallel()
+	c := newCluster(t, 2, "")
+	const lines = 100_000
+	s := c.run(t, func(_ *api.Job, task *api.Task) {
+		script := fmt.Sprintf("%s -lines %d -burst 50 -every 25ms; exec sleep 1000", counter, lines)
+		task.SetConfig("args", []string{"-c", script})
+	})
+	for range 5 {
+		_, from := s.on(t)
+		begun := time.Now()
+		c.drain(t, from)
+		s.on(t, from)
+		t.Logf("handed over in %.1f s", time.Since(begun).Seconds())
+		c.eligible(t, from)
+	}
+	a, n := s.on(t)
+	log := &alloc{n: n, id: a.ID, job: *s.job.ID}
+	testsupport.Within(t, 5*time.Minute, func() error {
+		got, ended, err := numbered(log.output(t, "stdout"))
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case !ended:
+			return fmt.Errorf("%d lines", got)
+		}
+		must.Eq(t, lines, got)
+		return nil
+	})
+}

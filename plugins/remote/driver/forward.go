@@ -1,0 +1,102 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+)
+
+// TaskStats is part of core.Forwarder. It brings what the host's driver sends, over one connection after the other,
+// until the task has ended.
+func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(t.ctx, cancel)
+	usages := make(chan *drivers.TaskResourceUsage)
+	go func() {
+		defer close(usages)
+		defer cancel()
+		defer stop()
+		for ctx.Err() == nil && !t.over() {
+			link, err := t.host.Keep(ctx)
+			if err != nil {
+				return
+			}
+			t.statsBy(ctx, link, interval, usages)
+			select { // the task has ended, or the host is asked again
+			case <-t.Ended():
+			case <-ctx.Done():
+			case <-time.After(interval):
+			}
+		}
+	}()
+	return usages, nil
+}
+
+// statsBy returns when the host sends no more.
+func (t *remoteTask) statsBy(
+	ctx context.Context, link *host.Link, interval time.Duration, usages chan<- *drivers.TaskResourceUsage,
+) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	from, err := link.Driver.TaskStats(ctx, t.saved.Run.TaskID, interval)
+	if err != nil {
+		return
+	}
+	for usage := range from {
+		usage.Timestamp = time.Now().UnixNano() // by this node's clock
+		select {
+		case usages <- usage:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (t *remoteTask) over() bool {
+	select {
+	case <-t.Ended():
+		return true
+	case <-t.ctx.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// ExecTask is part of core.Forwarder.
+func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	link, err := t.connected()
+	if err != nil {
+		return nil, err
+	}
+	result, err := link.Driver.ExecTask(t.saved.Run.TaskID, command, timeout)
+	return result, t.lostOr(link, err)
+}
+
+// ExecTaskStreamingRaw is part of core.Forwarder.
+func (t *remoteTask) ExecTaskStreamingRaw(
+	ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream,
+) error {
+	link, err := t.connected()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx) // ends the host's command when the agent's side is gone
+	defer cancel()
+	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.Run.TaskID, command, tty, stream))
+}
+
+// lostOr is an error of the host, or that there is no connection any more.
+func (t *remoteTask) lostOr(link *host.Link, err error) error {
+	if err == nil || link.Alive() {
+		return err
+	}
+	return fmt.Errorf("the connection to endpoint %q was lost, and with it the command", t.saved.Endpoint)
+}

@@ -1,0 +1,274 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/nomad/structs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plain"
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+)
+
+const (
+	heldTime  = time.Minute     // how long a start waits for a run that another allocation has
+	heldPause = time.Second     // until it is looked at again
+	takenTime = 5 * time.Second // the same for a task whose run another allocation has taken
+)
+
+// request claims a run of the task.
+func (t *remoteTask) request(runID string) *shim.ClaimRequest {
+	return &shim.ClaimRequest{
+		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: runID,
+		Owner:    shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID, NodeDir: t.config.AllocDir},
+		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
+	}
+}
+
+// claim returns when the run belongs to this allocation. It is to be started, or it is the one that an earlier
+// allocation of the task has left: then reply.Run is it.
+func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
+	limit := time.Now().Add(heldTime)
+	gone, alive := map[string]bool{}, map[string]bool{}
+	for told := false; ; {
+		request := t.request(t.config.ID)
+		request.Gone, request.Alive = slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(alive))
+		reply, err := t.claimOnce(ctx, link, request)
+		if err != nil {
+			return nil, structs.NewRecoverableError(errors.New(plain.Line(err.Error(), mostOfReason)), true)
+		}
+		if reply.Verdict == shim.Start || reply.Verdict == shim.Have {
+			return reply, nil
+		}
+
+		other := reply.Owner.AllocID
+		asked := gone[other] || alive[other]
+		delete(alive, other)
+		if over := t.engine.nomad.over(ctx, t.saved.Namespace, other); over == yes {
+			gone[other] = true
+		} else if over == no || reply.Verdict == shim.Doubtful {
+			alive[other] = true
+		}
+		if !asked && (gone[other] || reply.Verdict == shim.Doubtful) {
+			continue
+		}
+		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, mostOfID),
+			t.saved.Endpoint)
+		if time.Now().After(limit) {
+			return nil, structs.NewRecoverableError(fmt.Errorf("waited for %s", held), true)
+		}
+		if !told {
+			progress("Waiting for %s", held)
+			told = true
+		}
+		select {
+		case <-time.After(heldPause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+const mostOfID = 40 // characters
+
+// claimOnce claims, and keeps later from ending what this task takes.
+func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.ClaimRequest) (*shim.ClaimReply, error) {
+	t.host.Claiming.Lock()
+	defer t.host.Claiming.Unlock()
+	e := t.engine
+	e.mu.Lock()
+	q.Told = slices.Collect(maps.Keys(e.told))
+	e.mu.Unlock()
+	reply, err := link.Shim.Claim(ctx, q)
+	if err == nil && reply.Verdict == shim.Have {
+		e.mu.Lock()
+		t.saved.Run = reply.Run
+		e.mu.Unlock()
+	}
+	return reply, err
+}
+
+// reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it.
+func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
+	t.claiming.Lock() // a claim behind a release would take the run back
+	defer t.claiming.Unlock()
+	if t.parted.Load() {
+		return false, nil
+	}
+	request := t.request(t.saved.Run.TaskID)
+	request.Resume = true
+	reply, err := link.Shim.Claim(ctx, request)
+	switch {
+	case err != nil:
+		return false, err
+	case reply.Verdict == shim.Have:
+		t.setTaken("")
+		return true, nil
+	case reply.Verdict == shim.None && !t.isTaken():
+		return false, errNone
+	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
+		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfID))
+	}
+	return false, nil
+}
+
+var errNone = errors.New("the host does not have it any more")
+
+// resume is reclaim for a task that is followed. It returns how the task ended, or that it is to be tried again.
+func (f *following) resume(link *host.Link) (over *task.Exit, again bool) {
+	begun := time.Now()
+	mine, err := f.reclaim(f.ctx, link)
+	switch {
+	case errors.Is(err, errNone):
+		return lost(err.Error()), false
+	case err != nil:
+		return f.doubt(link, begun, err), true
+	case mine:
+		return nil, false
+	}
+	select {
+	case <-f.Ended():
+	case <-f.ctx.Done():
+	case <-time.After(takenTime): // it may be released again
+	}
+	return nil, true
+}
+
+// setTaken records which allocation has the run, and returns whether that is new. The task goes on until Nomad ends it:
+// an exit would have Nomad start it again.
+func (t *remoteTask) setTaken(allocID string) bool {
+	t.mu.Lock()
+	changed := t.takenBy != allocID
+	t.takenBy = allocID
+	asked := t.stop != nil
+	t.mu.Unlock()
+	if allocID != "" && asked {
+		t.part()
+	}
+	return changed
+}
+
+// isTaken is whether another allocation has the run.
+func (t *remoteTask) isTaken() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.takenBy != ""
+}
+
+// part ends the task on this node alone. Nomad sees exit code 0: a lost exit would make the allocation a failed one.
+func (t *remoteTask) part() {
+	t.parted.Store(true)
+	t.End(&task.Exit{At: time.Now()})
+	t.cancel()
+}
+
+// releaseTime is how long a host may take to record a release.
+const releaseTime = 5 * time.Second
+
+// release leaves the run to the next allocation of the task. It returns false if nobody would claim it.
+func (t *remoteTask) release(e *engine, reason string) bool {
+	t.claiming.Lock()
+	defer t.claiming.Unlock()
+	ctx, cancel := context.WithTimeout(e.ctx, releaseTime)
+	defer cancel()
+	link, err := t.connected()
+	if err == nil {
+		var reply *shim.ReleaseReply
+		reply, err = link.Shim.Release(ctx, t.releaseTo(shim.Released))
+		if err == nil && !reply.Done {
+			return false
+		}
+	}
+	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, mostOfReason))
+	t.part()
+	if err != nil && status.Code(err) != codes.FailedPrecondition {
+		go e.later(t, func(link *host.Link) error {
+			reply, err := link.Shim.Release(e.ctx, t.releaseTo(shim.Released))
+			if err == nil && !reply.Done {
+				err = link.Driver.DestroyTask(t.saved.Run.TaskID, true)
+			}
+			return err
+		})
+	}
+	return true
+}
+
+func (t *remoteTask) releaseTo(s shim.State) *shim.ReleaseRequest {
+	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s}
+}
+
+// Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows.
+func (t *remoteTask) Told(ctx context.Context) {
+	if t.parted.Load() {
+		return
+	}
+	link, err := t.connected()
+	if err == nil {
+		_, err = link.Shim.Release(ctx, t.releaseTo(shim.Told))
+	}
+	if err != nil { // this process remembers it
+		t.engine.mu.Lock()
+		t.engine.told[t.saved.Run.TaskID] = true
+		t.engine.mu.Unlock()
+	}
+}
+
+// later does something with a run on its host as soon as that can be reached, unless the run belongs to another
+// allocation, or another task of this process, by then. It ends with the plugin.
+func (e *engine) later(t *remoteTask, do func(*host.Link) error) {
+	request := t.request(t.saved.Run.TaskID)
+	request.Resume, request.Own = true, true
+	once := func(link *host.Link) error {
+		t.host.Claiming.Lock()
+		defer t.host.Claiming.Unlock()
+		if e.followed(t) {
+			return nil
+		}
+		reply, err := link.Shim.Claim(e.ctx, request)
+		if err == nil && reply.Verdict == shim.Have {
+			err = do(link)
+		}
+		return err
+	}
+	for e.ctx.Err() == nil {
+		link, err := t.host.Keep(e.ctx)
+		if err != nil {
+			return
+		}
+		if once(link) == nil {
+			e.mu.Lock()
+			delete(e.told, t.saved.Run.TaskID)
+			e.mu.Unlock()
+			return
+		}
+		select {
+		case <-time.After(againTime):
+		case <-e.ctx.Done():
+		}
+	}
+}
+
+// followed is whether another task of this process has the same run.
+func (e *engine) followed(t *remoteTask) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, other := range e.tasks {
+		if other != t && other.saved.Run.TaskID == t.saved.Run.TaskID && !other.parted.Load() {
+			return true
+		}
+	}
+	return false
+}

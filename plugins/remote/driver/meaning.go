@@ -1,0 +1,184 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
+)
+
+// The words of the options, and of Nomad.
+const (
+	onLostRestart  = "restart"
+	onDrainRelease = "release"
+
+	migrating     = "alloc is being migrated" // scheduler/reconciler, StatusAllocMigrating
+	lostStatus    = "lost"
+	unknownStatus = "unknown"
+)
+
+// allocation is what Nomad says of an allocation (nomad/structs, Allocation).
+type allocation struct {
+	ClientStatus, DesiredStatus, DesiredDescription string
+
+	DesiredTransition struct {
+		Migrate, Reschedule, NoShutdownDelay, MigrateDisablePlacement *bool
+	}
+	Job *job // as the allocation was made for it
+}
+
+// job is what Nomad says of a job.
+type job struct {
+	Type string
+	Stop bool
+}
+
+// nomad is the API of the agent.
+type nomad struct {
+	client *agentapi.Client
+	err    error // there is no client
+}
+
+// allocation returns nil if Nomad knows that there is none. Of one that a token may not see, the answer is another one.
+func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
+	return get[allocation](ctx, n, "/v1/allocation/"+url.PathEscape(id), namespace, "alloc not found")
+}
+
+// job returns nil if Nomad knows that there is none.
+func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
+	return get[job](ctx, n, "/v1/job/"+url.PathEscape(id), namespace, "job not found")
+}
+
+func get[T any](ctx context.Context, n nomad, path, namespace, none string) (*T, error) {
+	if n.err != nil {
+		return nil, n.err
+	}
+	var answer T
+	_, err := n.client.Get(ctx, path, url.Values{"namespace": {namespace}}, func(d *json.Decoder) error {
+		return d.Decode(&answer)
+	})
+	var refused *agentapi.Refused
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound && refused.Text == none {
+		return nil, nil
+	}
+	return &answer, err
+}
+
+// askTime is how long the questions of one decision may take: an agent whose servers hang does not answer.
+const askTime = 2 * time.Second
+
+// meaning is what Nomad means by ending a task on this node.
+type meaning struct {
+	release bool   // another allocation is to have the run
+	reason  string // as a part of a sentence
+}
+
+// ask finds out why Nomad ends a task: a driver is told the same for all reasons. Without an answer the run is
+// released: it is ended by the next allocation of the task, or at its orphan_timeout.
+func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
+	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
+		return meaning{} // there is nothing to ask
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	a, err := n.allocation(ctx, s.Namespace, allocID)
+	var j *job
+	if err == nil {
+		j, err = n.job(ctx, s.Namespace, s.JobID)
+	}
+	if err != nil {
+		return meaning{true, "it is not known why Nomad ends it here: " + err.Error()}
+	}
+	return meaningOf(a, j, s)
+}
+
+// meaningOf decides by what Nomad says of the allocation and of its job, which are nil if there is none.
+func meaningOf(a *allocation, j *job, s *saved) meaning {
+	is := func(b *bool) bool { return b != nil && *b }
+	switch {
+	case j == nil:
+		return meaning{false, "the job was purged"}
+	case j.Stop:
+		return meaning{false, "the job was stopped"}
+	case a == nil:
+		return meaning{true, "Nomad has no such allocation any more"}
+	case a.ClientStatus == lostStatus || a.ClientStatus == unknownStatus:
+		if s.OnLost == onLostRestart {
+			return meaning{false, "Nomad has given this node up, and on_lost is restart"}
+		}
+		return meaning{true, "Nomad has given this node up"}
+	case strings.Contains(a.DesiredDescription, "reconnect"):
+		return meaning{true, "another allocation goes on in its place"}
+	case a.DesiredStatus == "evict":
+		return meaning{false, "the allocation was preempted"}
+	case a.DesiredStatus != "stop":
+		return meaning{false, "the task is restarted, or its group ends"}
+	}
+	t := a.DesiredTransition
+	// `alloc stop` sets the same, and these two besides
+	if a.DesiredDescription != migrating || !is(t.Migrate) || t.NoShutdownDelay != nil || is(t.Reschedule) {
+		return meaning{false, a.DesiredDescription}
+	}
+	switch {
+	case is(t.MigrateDisablePlacement) || slices.Contains([]string{"system", "sysbatch"}, j.Type):
+		return meaning{false, "the node is drained, and no other allocation follows"}
+	case s.OnDrain != onDrainRelease:
+		return meaning{false, "the node is drained, and on_drain is stop"}
+	}
+	return meaning{true, "the node is drained"}
+}
+
+// look is what Nomad says of an allocation, nil if it says nothing.
+func (n nomad) look(ctx context.Context, namespace, allocID string) *allocation {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	a, err := n.allocation(ctx, namespace, allocID)
+	if err != nil {
+		return nil
+	}
+	return a
+}
+
+// answer is yes, no, or that there is none.
+type answer int
+
+const (
+	none answer = iota
+	yes
+	no
+)
+
+// over is whether an allocation is over. One that Nomad does not know may be another cluster's.
+func (n nomad) over(ctx context.Context, namespace, allocID string) answer {
+	a := n.look(ctx, namespace, allocID)
+	switch {
+	case a == nil:
+		return none
+	case slices.Contains([]string{"complete", "failed", lostStatus, unknownStatus}, a.ClientStatus):
+		return yes
+	}
+	return no
+}
+
+// isSystem is whether the allocation is of a job that has one on each node.
+func (n nomad) isSystem(ctx context.Context, namespace, allocID string) bool {
+	a := n.look(ctx, namespace, allocID)
+	return a != nil && a.Job != nil && slices.Contains([]string{"system", "sysbatch"}, a.Job.Type)
+}
+
+// answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.
+func (n nomad) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	_, err := n.job(ctx, "default", "none")
+	return err
+}

@@ -1,0 +1,172 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/agentapi"
+)
+
+// The answers are what Nomad 1.11.3 was seen to say.
+func TestMeaning_IsWhatNomadDoes(t *testing.T) {
+	const migrated = `"DesiredStatus": "stop", "DesiredDescription": "alloc is being migrated", "DesiredTransition": `
+	for name, row := range map[string]struct {
+		alloc, job      string
+		onDrain, onLost string
+		release         bool
+		reason          string
+	}{
+		"a restart":  {alloc: `{"DesiredStatus": "run", "ClientStatus": "running"}`, reason: "the task is restarted"},
+		"alloc stop": {alloc: `{` + migrated + `{"Migrate": true, "Reschedule": true, "NoShutdownDelay": false}}`, reason: "alloc is being migrated"},
+		"a drain":    {alloc: `{` + migrated + `{"Migrate": true}}`, release: true, reason: "the node is drained"},
+		"a drain with on_drain stop": {
+			alloc: `{` + migrated + `{"Migrate": true}}`, onDrain: "stop", reason: "on_drain is stop",
+		},
+		"a drain of a batch job": {
+			alloc: `{` + migrated + `{"Migrate": true, "MigrateDisablePlacement": true}}`, job: `{"Type": "batch"}`,
+			reason: "no other allocation follows",
+		},
+		"a drain of a system job": {
+			alloc: `{` + migrated + `{"Migrate": true}}`, job: `{"Type": "system"}`, reason: "no other allocation follows",
+		},
+		"an update": {
+			alloc:  `{"DesiredStatus": "stop", "DesiredDescription": "alloc is being updated due to job update"}`,
+			reason: "alloc is being updated",
+		},
+		"a scale-down during a drain": {
+			alloc: `{"DesiredStatus": "stop", "DesiredDescription": "alloc not needed due to job update",
+				"DesiredTransition": {"Migrate": true}}`, reason: "not needed",
+		},
+		"preemption":      {alloc: `{"DesiredStatus": "evict"}`, reason: "preempted"},
+		"a stopped job":   {alloc: `{` + migrated + `{"Migrate": true}}`, job: `{"Stop": true}`, reason: "the job was stopped"},
+		"a purge":         {alloc: "none", job: "none", reason: "the job was purged"},
+		"a lost node":     {alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, release: true, reason: "given this node up"},
+		"an unknown node": {alloc: `{"ClientStatus": "unknown", "DesiredStatus": "run"}`, release: true, reason: "given this node up"},
+		"a lost node with on_lost restart": {
+			alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, onLost: "restart", reason: "on_lost is restart",
+		},
+		"a reconnect that it loses": {
+			alloc:   `{"DesiredStatus": "stop", "DesiredDescription": "alloc not needed due to disconnected client reconnect"}`,
+			release: true, reason: "in its place",
+		},
+		"an allocation that was collected": {alloc: "none", release: true, reason: "no such allocation"},
+		"no rights":                        {alloc: "403", release: true, reason: "it is not known why"},
+		"another namespace":                {alloc: "hidden", release: true, reason: "it is not known why"},
+		"an error":                         {alloc: "500", release: true, reason: "it is not known why"},
+		"an agent that hangs":              {alloc: "hangs", release: true, reason: "it is not known why"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			over := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				must.Eq(t, "prod", r.URL.Query().Get("namespace"))
+				answer, none := row.alloc, "alloc not found"
+				if r.URL.EscapedPath() == "/v1/job/a%2Fjob" {
+					answer, none = row.job, "job not found"
+				}
+				switch answer {
+				case "":
+					answer = `{"Type": "service"}`
+				case "none":
+					http.Error(w, none, http.StatusNotFound)
+					return
+				case "hidden":
+					http.Error(w, "Unknown allocation", http.StatusNotFound)
+					return
+				case "403":
+					http.Error(w, "Permission denied", http.StatusForbidden)
+					return
+				case "500":
+					http.Error(w, "No cluster leader", http.StatusInternalServerError)
+					return
+				case "hangs":
+					<-over
+					return
+				}
+				_, _ = w.Write([]byte(answer))
+			}))
+			defer server.Close()
+			defer close(over)
+			client, err := agentapi.New(agentapi.Config{Address: server.URL})
+			must.NoError(t, err)
+			defer client.CloseIdleConnections()
+			s := &saved{Namespace: "prod", JobID: "a/job", OnDrain: "release", OnLost: "reattach"}
+			if row.onDrain != "" {
+				s.OnDrain = row.onDrain
+			}
+			if row.onLost != "" {
+				s.OnLost = row.onLost
+			}
+			begun := time.Now()
+			got := nomad{client: client}.ask(t.Context(), s, "alloc")
+			must.Eq(t, row.release, got.release, must.Sprint(got.reason))
+			must.StrContains(t, got.reason, row.reason)
+			must.Less(t, 30*time.Second, time.Since(begun))
+		})
+	}
+}
+
+func TestMeaning_IsNotAskedWhereItDoesNotMatter(t *testing.T) {
+	got := nomad{}.ask(t.Context(), &saved{OnDrain: "stop", OnLost: "restart"}, "alloc")
+	must.Eq(t, meaning{}, got)
+}
+
+func TestIdentity_IsOfTheTaskAndItsContent(t *testing.T) {
+	made := func(edit func(*drivers.TaskConfig, map[string]any)) (key, hash string) {
+		cfg := &drivers.TaskConfig{
+			AllocID: "alloc-1", NodeID: "node-1", Namespace: "default", JobID: "web", TaskGroupName: "g", Name: "main",
+			AllocDir: "/nomad/alloc/alloc-1",
+			Env: map[string]string{
+				"NOMAD_REGION": "global", "NOMAD_ALLOC_INDEX": "0", "NOMAD_ALLOC_ID": "alloc-1", "NOMAD_DC": "dc1",
+				"NOMAD_META_version": "1", "DATA": "/or/allocs/alloc-1/main/local", "VAULT_TOKEN": "x",
+			},
+			Resources: &drivers.Resources{NomadResources: nil},
+		}
+		config := map[string]any{"command": "/or/allocs/alloc-1/main/local/run", "ulimit": []map[string]string{{"core": "0"}}}
+		edit(cfg, config)
+		must.NoError(t, cfg.EncodeConcreteDriverConfig(config))
+		hash, err := hashOf(cfg)
+		must.NoError(t, err)
+		return keyOf(cfg, ""), hash
+	}
+	key, hash := made(func(*drivers.TaskConfig, map[string]any) {})
+	for name, row := range map[string]struct {
+		edit              func(*drivers.TaskConfig, map[string]any)
+		sameKey, sameHash bool
+	}{
+		"another allocation on another node": {func(cfg *drivers.TaskConfig, config map[string]any) {
+			cfg.AllocID, cfg.NodeID = "alloc-2", "node-2"
+			cfg.Env["NOMAD_ALLOC_ID"], cfg.Env["NOMAD_DC"], cfg.Env["VAULT_TOKEN"] = "alloc-2", "dc2", "y"
+			cfg.Env["DATA"] = strings.ReplaceAll(cfg.Env["DATA"], "alloc-1", "alloc-2")
+			config["command"] = "/or/allocs/alloc-2/main/local/run"
+		}, true, true},
+		"another variable": {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.Env["DATA"] = "/srv" }, true, false},
+		"other metadata": {func(cfg *drivers.TaskConfig, _ map[string]any) {
+			cfg.Env["NOMAD_META_version"] = "2"
+		}, true, false},
+		"another command": {func(_ *drivers.TaskConfig, config map[string]any) { config["command"] = "run" }, true, false},
+		"another user":    {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.User = "nobody" }, true, false},
+		"another index": {func(cfg *drivers.TaskConfig, _ map[string]any) {
+			cfg.Env["NOMAD_ALLOC_INDEX"] = "1"
+		}, false, true},
+		"another job":       {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.JobID = "db" }, false, true},
+		"another namespace": {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.Namespace = "prod" }, false, true},
+	} {
+		otherKey, otherHash := made(row.edit)
+		must.Eq(t, row.sameKey, key == otherKey, must.Sprint(name))
+		must.Eq(t, row.sameHash, hash == otherHash, must.Sprint(name))
+	}
+	var names []string
+	must.NoError(t, json.Unmarshal([]byte(key), &names))
+	must.Eq(t, []string{"global", "default", "web", "g", "0", "main", ""}, names)
+}

@@ -1,0 +1,102 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// owned returns an error if this connection does not own the run of a task.
+func (h *host) owned(taskID string) error { return notOwner(h.runs.check(taskID)) }
+
+// notOwner gives errNotOwner the code FailedPrecondition.
+func notOwner(err error) error {
+	if errors.Is(err, errNotOwner) {
+		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	return err
+}
+
+// stopping records that nobody is to claim a run any more. An error is only that it belongs to another one: a task that
+// has filled the disk can be stopped.
+func (h *host) stopping(taskID string) error {
+	err := h.runs.become(taskID, Stopping)
+	if err != nil && !errors.Is(err, errNotOwner) {
+		h.logger.Warn("failed to record that a task is stopped", "task", taskID, "error", err)
+		return nil
+	}
+	return notOwner(err)
+}
+
+// claim is part of server.
+func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
+	for {
+		reply, over, err := h.runs.claim(r)
+		if err != nil || len(over) == 0 {
+			return reply, err
+		}
+		for _, o := range over {
+			if err := h.end(o, r.Owner); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// end ends a run that claim or orphans has marked. Its directory goes with that of an allocation, or at once if that is
+// none.
+func (h *host) end(over *run, owner Owner) error {
+	if err := h.Driver.DestroyTask(over.Run.TaskID, true); err != nil {
+		return fmt.Errorf("the run of allocation %s can't be ended: %w", over.Run.AllocID, err)
+	}
+	h.cgroups.remove()
+	last, err := h.runs.forget(over)
+	if err != nil || !last {
+		return err
+	}
+	if owner.NodeID == "" {
+		return h.allocs.remove(over.Run.AllocID)
+	}
+	return h.allocs.own(over.Run.AllocID, owner)
+}
+
+// release is part of server.
+func (h *host) release(_ context.Context, r *ReleaseRequest) (*ReleaseReply, error) {
+	if r.State == Told {
+		return &ReleaseReply{Done: true}, notOwner(h.runs.become(r.TaskID, Told))
+	}
+	done, err := h.runs.release(r.TaskID)
+	return &ReleaseReply{Done: done}, notOwner(err)
+}
+
+// orphansEvery is how often orphans are looked for.
+const orphansEvery = 5 * time.Second
+
+// endOrphans ends the runs that have had no owner for too long. The first look leaves the node of this connection time
+// to claim its own.
+func (h *host) endOrphans(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(orphansEvery):
+		case <-ctx.Done():
+			return
+		}
+		over, err := h.runs.orphans()
+		if err != nil {
+			h.logger.Warn("failed to look for runs without an owner", "error", err)
+		}
+		for _, o := range over {
+			h.logger.Warn("ending a run that has had no owner for too long", "task", o.Run.TaskID)
+			if err := h.end(o, Owner{}); err != nil {
+				h.logger.Warn("failed to end a run without an owner", "error", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,451 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
+)
+
+// run is what the host records of a run of a task: whose it is. It is changed while the lock of all records is held.
+type run struct {
+	Key   string `json:"key"`  // of the task, see ClaimRequest
+	Hash  string `json:"hash"` // of what it runs
+	Epoch int64  `json:"epoch"`
+	State State  `json:"state"`
+	Owner Owner  `json:"owner"` // the last one
+	Run   Handle `json:"run"`
+
+	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"` // 0: none
+	Alone         int64         `json:"alone,omitempty"`          // since when nobody follows it, see now; 0: somebody does
+}
+
+// State is what becomes of a run.
+type State string
+
+// The states.
+const (
+	Starting State = "starting"
+	Running  State = "running"
+	Released State = "released" // by its owner, for the next one
+	Stopping State = "stopping" // nobody is to claim it
+	Told     State = "told"     // Nomad knows its exit: nobody is to claim it
+)
+
+// errNotOwner is for a change by an allocation that does not own the run, or by an earlier connection of its node.
+var errNotOwner = errors.New("the run belongs to another allocation, or to a later connection of the node")
+
+// absentTime is how long nobody may have followed a run until its owner counts as gone.
+const absentTime = 15 * time.Second
+
+// runs are the records of the host: <dir>/<name>.json, and beside it <name>.lock, of which the connection that follows
+// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all.
+type runs struct {
+	dir string
+	own func(allocID string, owner Owner) error // records whose an allocation's directory is
+
+	mu     sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
+	claims map[string]*claim
+}
+
+// claim is a run that this connection owns, by the id of its task.
+type claim struct {
+	name  string
+	epoch int64
+	lock  *os.File
+}
+
+func newRuns(dir string, own func(allocID string, owner Owner) error) *runs {
+	return &runs{dir: filepath.Join(dir, "runs"), own: own, claims: map[string]*claim{}}
+}
+
+// nameOf is the name of a run's record. Runs of one task with different contents have different records.
+func nameOf(key, hash string) string {
+	return fmt.Sprintf("%s-%.8x", prefixOf(key), sha256.Sum256([]byte(hash)))
+}
+
+// prefixOf is what the names of all runs of a task begin with.
+func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]byte(key))) }
+
+// records are by name. Their lock is held.
+type records map[string]*run
+
+// locked reads the records whose name has the prefix, and calls a function that may change them. With an empty prefix
+// it leaves out those that can't be read.
+func (r *runs) locked(prefix string, change func(all records) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dir, err := owndir.Make(r.dir, 0o700)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	lock, err := waitLock(filepath.Join(r.dir, "lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	files, err := filepath.Glob(filepath.Join(r.dir, prefix+"*.json"))
+	if err != nil {
+		return err
+	}
+	all := records{}
+	for _, file := range files {
+		var one run
+		err := load(file, &one)
+		if err != nil && prefix != "" {
+			return fmt.Errorf("the record %s can't be read: %w", file, err)
+		}
+		if err == nil {
+			all[strings.TrimSuffix(filepath.Base(file), ".json")] = &one
+		}
+	}
+	return change(all)
+}
+
+func (r *runs) save(name string, one *run) error {
+	return save(filepath.Join(r.dir, name+".json"), one)
+}
+
+func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".lock") }
+
+// follow has this connection own a run, and no other one. The lock of all is held.
+func (r *runs) follow(name string, one *run) error {
+	_ = os.Remove(r.lockOf(name)) // an earlier owner may hold its lock for ever
+	lock, err := tryLock(r.lockOf(name), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	r.drop(one.Run.TaskID)
+	r.claims[one.Run.TaskID] = &claim{name: name, epoch: one.Epoch, lock: lock}
+	return nil
+}
+
+// drop ends that this connection owns a run.
+func (r *runs) drop(taskID string) {
+	if c := r.claims[taskID]; c != nil {
+		c.lock.Close()
+		delete(r.claims, taskID)
+	}
+}
+
+// alone is how long nobody has followed a run, as far as a connection has seen it, and 0 if somebody does.
+func (r *runs) alone(name string, one *run) (time.Duration, error) {
+	before := one.Alone
+	lock, err := tryLock(r.lockOf(name), unix.LOCK_EX)
+	switch {
+	case err != nil:
+		one.Alone = 0
+	case one.Alone == 0:
+		one.Alone = now()
+	}
+	if err == nil {
+		lock.Close()
+	}
+	if one.Alone != before {
+		err = r.save(name, one)
+	}
+	if one.Alone == 0 {
+		return 0, nil
+	}
+	return max(time.Duration(now()-one.Alone), 1), err
+}
+
+// now is the time since the host was started: no run is older, and nobody sets that clock.
+var now = func() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it can't fail
+	return ts.Nano()
+}
+
+// change changes the record of a run that this connection owns. It is no error if the task has none, and was not
+// claimed.
+func (r *runs) change(taskID string, change func(name string, one *run, all records) error) error {
+	prefix := "" // any
+	r.mu.Lock()
+	if c := r.claims[taskID]; c != nil {
+		prefix, _, _ = strings.Cut(c.name, "-")
+	}
+	r.mu.Unlock()
+	return r.locked(prefix, func(all records) error {
+		c := r.claims[taskID]
+		for name, one := range all {
+			if one.Run.TaskID == taskID && c != nil && c.name == name && c.epoch == one.Epoch {
+				return change(name, one, all)
+			}
+			if one.Run.TaskID == taskID && c == nil {
+				return errNotOwner
+			}
+		}
+		if c != nil { // another connection has claimed it, or has ended it
+			r.drop(taskID)
+			return errNotOwner
+		}
+		return nil
+	})
+}
+
+// check returns errNotOwner if this connection does not own a run.
+func (r *runs) check(taskID string) error {
+	return r.change(taskID, func(string, *run, records) error { return nil })
+}
+
+// become changes the state of a run that this connection owns.
+func (r *runs) become(taskID string, s State) error {
+	return r.change(taskID, func(name string, one *run, _ records) error {
+		one.State = s
+		return r.save(name, one)
+	})
+}
+
+// seize has this connection own a run without a claim, in order to end it, if that is allowed. It is no error if the
+// task has no record.
+func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
+	return r.locked("", func(all records) error {
+		for name, one := range all {
+			if one.Run.TaskID != taskID {
+				continue
+			}
+			if !allowed(one) {
+				return errNotOwner
+			}
+			one.Epoch++
+			one.State = Stopping
+			if err := r.save(name, one); err != nil {
+				return err
+			}
+			return r.follow(name, one)
+		}
+		return nil
+	})
+}
+
+// started records a run that has started.
+func (r *runs) started(taskID string, handle Handle) error {
+	return r.change(taskID, func(name string, one *run, _ records) error {
+		one.State, one.Run = Running, handle
+		return r.save(name, one)
+	})
+}
+
+// end removes the record of a run of which nothing is left.
+func (r *runs) end(taskID string) error {
+	return r.change(taskID, func(name string, _ *run, _ records) error {
+		r.drop(taskID)
+		return r.remove(name)
+	})
+}
+
+// remove removes a record. The lock of all is held.
+func (r *runs) remove(name string) error {
+	return errors.Join(os.Remove(filepath.Join(r.dir, name+".json")), os.RemoveAll(r.lockOf(name)))
+}
+
+// release gives a run up for the next allocation of its task. It returns false if the run is being ended, or if there
+// is another run of the task: nobody would claim this one.
+func (r *runs) release(taskID string) (done bool, err error) {
+	err = r.change(taskID, func(name string, one *run, all records) error {
+		for other, o := range all {
+			if other != name && o.Key == one.Key && o.State != Told {
+				return nil
+			}
+		}
+		if one.State != Running {
+			return nil
+		}
+		if err := r.own(one.Run.AllocID, Owner{}); err != nil { // no node removes it
+			return err
+		}
+		one.State, one.Alone = Released, now()
+		one.Owner.NodeID, one.Owner.NodeDir = "", ""
+		if err := r.save(name, one); err != nil {
+			return err
+		}
+		r.drop(taskID)
+		done = true
+		return nil
+	})
+	return done, err
+}
+
+// claim finds the run that an allocation's task is to have. Runs that are over for it are marked as stopping, and
+// returned: the caller ends them, and calls again.
+func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error) {
+	err = r.locked(prefixOf(q.Key), func(all records) error {
+		name := nameOf(q.Key, q.Hash)
+		one := all[name]
+		reply = &ClaimReply{}
+		if !q.Resume {
+			over, reply.Owner = r.others(name, all, q)
+			if reply.Owner.AllocID != "" {
+				reply.Verdict = Doubtful
+				return nil
+			}
+		}
+		reply.Verdict, err = r.judge(name, one, q)
+		if err != nil {
+			return err
+		}
+		switch reply.Verdict {
+		case None:
+			return nil
+		case Held:
+			reply.Owner = one.Owner
+			return nil
+		case ending:
+			over = append(over, one)
+		}
+		for _, o := range over {
+			o.Epoch++
+			o.State, o.Owner = Stopping, q.Owner
+			if err := r.save(nameOf(o.Key, o.Hash), o); err != nil {
+				return err
+			}
+		}
+		if len(over) > 0 {
+			return nil
+		}
+
+		if reply.Verdict == Start {
+			one = &run{Key: q.Key, Hash: q.Hash, State: Starting, Run: Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}}
+		}
+		reply.Owner, reply.Run = one.Owner, one.Run
+		return r.take(name, one, q)
+	})
+	return reply, over, err
+}
+
+// take has the run belong to who claims it.
+func (r *runs) take(name string, one *run, q *ClaimRequest) (err error) {
+	again := q.Resume && one.Owner == q.Owner && one.State != Released
+	if one.State == Released {
+		one.State = Running
+	}
+	if one.State != Starting {
+		err = r.own(one.Run.AllocID, q.Owner)
+	}
+	one.Epoch++
+	one.Owner, one.OrphanTimeout, one.Alone = q.Owner, q.OrphanTimeout, 0
+	if err == nil {
+		err = r.save(name, one)
+	}
+	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
+		one.Epoch--
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.follow(name, one)
+}
+
+// others are the runs of the same task with other contents that are over. If that is not known of one, its owner is
+// returned. A run whose owner is not over goes on beside a new one, as with a canary.
+func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, doubtful Owner) {
+	for other, o := range all {
+		if o.Key != q.Key || other == name {
+			continue
+		}
+		known := o.State == Released || o.State == Told || o.State == Stopping || o.Owner.AllocID == q.Owner.AllocID
+		switch {
+		case known || slices.Contains(q.Gone, o.Owner.AllocID):
+			over = append(over, o)
+		case !slices.Contains(q.Alive, o.Owner.AllocID):
+			doubtful = o.Owner
+		}
+	}
+	return over, doubtful
+}
+
+// ending is a verdict of judge: the run is to be ended before the task can start.
+const ending = "ending"
+
+// judge decides what becomes of a run of the same contents, nil if there is none.
+func (r *runs) judge(name string, one *run, q *ClaimRequest) (verdict string, err error) {
+	switch {
+	case one == nil && q.Resume:
+		return None, nil
+	case one == nil:
+		return Start, nil
+	}
+	mine := one.Owner.AllocID == q.Owner.AllocID
+	if q.Resume {
+		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released && !q.Own) {
+			return Have, nil
+		}
+		return Held, nil
+	}
+	if !mine && one.State != Released && !slices.Contains(q.Gone, one.Owner.AllocID) {
+		alone, err := r.alone(name, one)
+		if err != nil || alone < absentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
+			return Held, err
+		}
+	}
+	switch {
+	case slices.Contains(q.Told, one.Run.TaskID):
+		return ending, nil
+	case one.State == Released && !mine: // it is started again by the one that has released it: Nomad meant a restart
+		return Have, nil
+	case one.State == Running && (mine || q.Reattach):
+		return Have, nil
+	}
+	return ending, nil
+}
+
+// orphans marks the runs whose time without an owner is over as stopping, and returns them. It returns again those
+// that were to be ended, and are still there.
+func (r *runs) orphans() (over []*run, err error) {
+	err = r.locked("", func(all records) error {
+		for name, one := range all {
+			limit := one.OrphanTimeout
+			if one.State == Stopping {
+				limit = absentTime
+			}
+			alone, err := r.alone(name, one)
+			if err != nil {
+				return err
+			}
+			if alone == 0 || limit == 0 || alone < limit {
+				continue
+			}
+			one.Epoch++
+			one.State, one.Alone = Stopping, now()
+			if err := r.save(name, one); err != nil {
+				return err
+			}
+			over = append(over, one)
+		}
+		return nil
+	})
+	return over, err
+}
+
+// forget removes the record of a run that has been ended after claim or orphans returned it. last is whether no other
+// run has the directory of its allocation.
+func (r *runs) forget(gone *run) (last bool, err error) {
+	err = r.locked("", func(all records) error {
+		name := nameOf(gone.Key, gone.Hash)
+		if there := all[name]; there == nil || there.Epoch != gone.Epoch {
+			return nil // another connection ends it, too
+		}
+		delete(all, name)
+		last = true
+		for _, o := range all {
+			last = last && o.Run.AllocID != gone.Run.AllocID
+		}
+		return r.remove(name)
+	})
+	return last, err
+}

@@ -1,0 +1,358 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// side is a connection of a node to the host: the lock of a run is of an open file, so two in one process exclude each
+// other as those of two processes do.
+type side struct {
+	*runs
+	t    *testing.T
+	node string
+}
+
+func sides(t *testing.T, n int) (all []side) {
+	dir := t.TempDir()
+	for i := range n {
+		nobody := func(string, Owner) error { return nil }
+		all = append(all, side{newRuns(dir, nobody), t, fmt.Sprintf("node-%d", i+1)})
+	}
+	return all
+}
+
+// request is the claim of an allocation of one job.
+func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest {
+	q := &ClaimRequest{
+		Key: "job", Hash: "content", TaskID: alloc + "/task", Reattach: true,
+		Owner: Owner{AllocID: alloc, NodeID: s.node, NodeDir: "/nomad/" + alloc},
+	}
+	for _, c := range change {
+		c(q)
+	}
+	return q
+}
+
+// resume is of the run that allocation a has started.
+func resume(q *ClaimRequest)  { q.Resume, q.TaskID = true, "a/task" }
+func own(q *ClaimRequest)     { q.Own = true }
+func restart(q *ClaimRequest) { q.Reattach = false }
+func updated(q *ClaimRequest) { q.Hash = "new content" }
+
+func gone(alloc string) func(*ClaimRequest) {
+	return func(q *ClaimRequest) { q.Gone = append(q.Gone, alloc) }
+}
+
+func alive(alloc string) func(*ClaimRequest) {
+	return func(q *ClaimRequest) { q.Alive = append(q.Alive, alloc) }
+}
+
+// ask claims, and ends what is over, as the host does. It returns the verdict, and the allocation that the run was
+// started for; before it, those whose runs were ended.
+func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
+	s.t.Helper()
+	said := ""
+	for {
+		reply, over, err := s.claim(s.request(alloc, change...))
+		must.NoError(s.t, err)
+		if len(over) == 0 {
+			return said + reply.Verdict + " " + reply.Run.AllocID + reply.held()
+		}
+		for _, o := range over {
+			said += "ended " + o.Run.AllocID + ", "
+			_, err := s.forget(o)
+			must.NoError(s.t, err)
+		}
+	}
+}
+
+func (r *ClaimReply) held() string {
+	if r.Verdict == Held || r.Verdict == Doubtful {
+		return "by " + r.Owner.AllocID
+	}
+	return ""
+}
+
+// start claims a run and starts it.
+func (s side) start(alloc string, change ...func(*ClaimRequest)) {
+	s.t.Helper()
+	must.Eq(s.t, Start+" "+alloc, s.ask(alloc, change...))
+	must.NoError(s.t, s.started(alloc+"/task", Handle{TaskID: alloc + "/task", AllocID: alloc}))
+}
+
+// leave ends the connection.
+func (s side) leave() {
+	for id := range s.claims {
+		s.drop(id)
+	}
+}
+
+// wait has all records be alone for an hour more, if they are.
+func (s side) wait() {
+	s.t.Helper()
+	must.NoError(s.t, s.locked("", func(all records) error {
+		for name, one := range all {
+			if one.Alone != 0 {
+				one.Alone -= int64(time.Hour)
+			}
+			must.NoError(s.t, s.save(name, one))
+		}
+		return nil
+	}))
+}
+
+func (s side) releases(task string, want bool) {
+	s.t.Helper()
+	got, err := s.release(task)
+	must.NoError(s.t, err)
+	must.Eq(s.t, want, got)
+}
+
+func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
+	for name, row := range map[string]func(t *testing.T, a, b side){
+		"a released one is taken over, whoever is there": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.releases("a/task", true)
+			must.Eq(t, "have a", b.ask("b"))
+			must.ErrorIs(t, a.check("a/task"), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", Stopping), errNotOwner)
+			must.NoError(t, b.check("a/task"))
+			must.Eq(t, "held by b", a.ask("a", resume))
+			b.releases("a/task", true)
+			must.Eq(t, "have a", a.ask("a", resume)) // as where the replacement loses after a reconnect
+		},
+		"one that is followed is held": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "held by a", b.ask("b"))
+			b.wait()
+			must.Eq(t, "held by a", b.ask("b"))
+		},
+		"one whose owner is over by Nomad's word is taken over at once": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "have a", b.ask("b", gone("a")))
+			must.ErrorIs(t, a.check("a/task"), errNotOwner)
+		},
+		"one whose owner is not there is taken over after a time": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.leave()
+			must.Eq(t, "held by a", b.ask("b"))
+			b.wait()
+			must.Eq(t, "have a", b.ask("b"))
+		},
+		"on_lost restart ends it": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.leave()
+			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
+		},
+		"its own is found again": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "have a", a.ask("a"))
+			a.leave()
+			must.Eq(t, "have a", b.ask("a")) // another connection of the node
+			must.ErrorIs(t, a.check("a/task"), errNotOwner)
+		},
+		"one that was not started to its end is ended": func(t *testing.T, a, b side) {
+			must.Eq(t, "start a", a.ask("a"))
+			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
+			must.ErrorIs(t, a.started("a/task", Handle{TaskID: "a/task", AllocID: "a"}), errNotOwner)
+		},
+		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, a.become("a/task", Stopping))
+			must.Eq(t, "held by a", b.ask("b"))
+			must.NoError(t, a.end("a/task"))
+			must.Eq(t, "start b", b.ask("b"))
+		},
+		"one whose exit Nomad knows is not taken over": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, a.become("a/task", Told))
+			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
+		},
+		"one with other contents goes on while its owner is there": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "doubtful by a", b.ask("b", updated))
+			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
+			must.NoError(t, a.check("a/task"))
+			a.releases("a/task", false) // nobody would claim it
+		},
+		"one with other contents is ended when it is released": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.releases("a/task", true)
+			must.Eq(t, "ended a, start b", b.ask("b", updated))
+		},
+		"of one with other contents Nomad is asked": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.leave()
+			must.Eq(t, "doubtful by a", b.ask("b", updated))
+			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
+			must.NoError(t, b.end("b/task"))
+			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
+		},
+		"one of a lost owner is ended by other contents, also while its node is connected": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
+		},
+		"an end that was interrupted is made up for": func(t *testing.T, a, b side) {
+			a.start("a")
+			_, over, err := b.claim(b.request("b", updated, gone("a")))
+			must.NoError(t, err)
+			must.Len(t, 1, over)
+			must.Eq(t, "ended a, start b", b.ask("b", updated))
+		},
+		"its own with other contents is ended": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "ended a, start a", a.ask("a", updated))
+		},
+		"its own that it has released is started again": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.releases("a/task", true)
+			must.Eq(t, "ended a, start a", a.ask("a"))
+		},
+		"its own whose exit is told is started again": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "ended a, start a", a.ask("a", func(q *ClaimRequest) { q.Told = []string{"a/task"} }))
+		},
+		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.leave()
+			must.Eq(t, "held by a", b.ask("b", alive("a")))
+			b.wait()
+			must.Eq(t, "held by a", b.ask("b", alive("a")))
+		},
+		"a lock of an earlier owner does not count": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "have a", b.ask("b", gone("a")))
+			b.leave() // a holds its lock
+			must.Eq(t, "held by b", a.ask("c"))
+			a.wait()
+			must.Eq(t, "have a", a.ask("c"))
+		},
+		"another run is not resumed, nor a released one by who only owns": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
+			must.NoError(t, b.started("b/task", Handle{TaskID: "b/task", AllocID: "b"}))
+			b.releases("b/task", true)
+			must.Eq(t, "held by b", a.ask("a", resume))
+			must.Eq(t, "have b", a.ask("c"))
+			must.NoError(t, a.end("b/task"))
+			a.start("a")
+			must.Eq(t, "have a", a.ask("a", resume, own))
+			a.releases("a/task", true)
+			must.Eq(t, "held by a", a.ask("a", resume, own))
+		},
+		"one that is being stopped is not released": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, a.become("a/task", Stopping))
+			a.releases("a/task", false)
+		},
+		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
+			_, err := b.orphans()
+			must.NoError(t, err)
+			must.Eq(t, "have a", b.ask("b", gone("a")))
+			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
+			must.ErrorContains(t, err, "can't be read")
+		},
+		"nothing is started to be resumed": func(t *testing.T, a, b side) {
+			must.Eq(t, "none ", a.ask("a", resume))
+			b.start("b")
+			must.Eq(t, "held by b", a.ask("a", resume, gone("b")))
+		},
+		"one that was handed over is not ended by its first allocation": func(t *testing.T, a, b side) {
+			first := func(one *run) bool { return one.Owner.AllocID == one.Run.AllocID && one.State != Released }
+			a.start("a")
+			must.NoError(t, b.seize("a/task", first))
+			must.NoError(t, b.end("a/task"))
+			a.start("a")
+			a.releases("a/task", true)
+			must.ErrorIs(t, b.seize("a/task", first), errNotOwner)
+			must.Eq(t, "have a", b.ask("b"))
+			must.ErrorIs(t, a.seize("a/task", first), errNotOwner)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both := sides(t, 2)
+			row(t, both[0], both[1])
+		})
+	}
+}
+
+func TestRuns_EndWithoutAnOwner(t *testing.T) {
+	both := sides(t, 2)
+	a, b := both[0], both[1]
+	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Minute })
+	over := func() int {
+		found, err := b.orphans()
+		must.NoError(t, err)
+		return len(found)
+	}
+	must.Zero(t, over())
+	b.wait()
+	must.Zero(t, over(), must.Sprint("its owner is there"))
+	a.releases("a/task", true)
+	must.Zero(t, over(), must.Sprint("it was released just now"))
+	b.wait()
+	must.Eq(t, 1, over())
+	must.Zero(t, over(), must.Sprint("it is being ended"))
+	b.wait()
+	must.Eq(t, 1, over(), must.Sprint("its end has failed"))
+	must.Eq(t, "ended a, start c", a.ask("c", updated))
+	must.NoError(t, a.started("c/task", Handle{TaskID: "c/task", AllocID: "c"})) // without a limit
+	a.leave()
+	must.Zero(t, over())
+	b.wait()
+	must.Zero(t, over())
+}
+
+func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
+	all := sides(t, 3)
+	all[0].start("first")
+	all[0].releases("first/task", true)
+	for round := range 50 {
+		var wins sync.Map
+		var wait sync.WaitGroup
+		for _, s := range all {
+			wait.Go(func() {
+				reply, over, err := s.claim(s.request(fmt.Sprintf("%s-%d", s.node, round)))
+				must.NoError(t, err)
+				must.SliceEmpty(t, over)
+				if reply.Verdict == Have {
+					wins.Store(s.node, s)
+				}
+			})
+		}
+		wait.Wait()
+		count := 0
+		wins.Range(func(_, s any) bool {
+			count++
+			s.(side).releases("first/task", true)
+			return true
+		})
+		must.Eq(t, 1, count, must.Sprintf("owners in round %d", round))
+	}
+}
+
+func TestRuns_AreReadByNobodyElse(t *testing.T) {
+	s := sides(t, 1)[0]
+	s.start("a")
+	got, _ := mode(t, s.dir)
+	must.Eq(t, 0o700, got)
+	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
+	must.NoError(t, err)
+	must.Len(t, 3, files)
+	for _, file := range files {
+		got, _ := mode(t, file)
+		must.Eq(t, 0o600, got, must.Sprint(file))
+	}
+}
