@@ -170,7 +170,8 @@ type Agent interface {
 	ReplacePlugin(ctx context.Context, binary string) error
 
 	// Reconfigure replaces the agent's configuration, the files of its host volume plugins,
-	// its hash, its labels and its clean-up from its next Start on. All other options must be unchanged.
+	// its hash, its labels and its clean-up from its next Start on. An empty Options.Config
+	// keeps the earlier one. All other options must be unchanged.
 	Reconfigure(ctx context.Context, o Options) error
 
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.

@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,7 +43,7 @@ func nomadCgroups() []string {
 	return dirs
 }
 
-// taskCgroups returns the cgroups of these allocations, children first.
+// taskCgroups returns the cgroups of these allocations.
 func taskCgroups(allocs map[string]bool) []string {
 	var found []string
 	for _, parent := range nomadCgroups() {
@@ -53,13 +54,38 @@ func taskCgroups(allocs map[string]bool) []string {
 			// <alloc>.<task> with v1, <alloc>.<task>.scope with v2
 			alloc, _, ok := strings.Cut(e.Name(), ".")
 			if ok && allocs[alloc] {
-				found = append(subtree(path), found...)
+				found = append(found, path)
 				return filepath.SkipDir
 			}
 			return nil
 		})
 	}
 	return found
+}
+
+// stateCgroups returns the cgroups that may belong to the plugins' state directory. They are found by its files, since
+// the processes in them may have ended: exec-lite kills a supervisor on a host of the remote driver with the SSH server
+// that is its task.
+func stateCgroups(state string) (dirs []string) {
+	// of supervisors, by their stores: <driver>/<node> (internal/core/driver), and the same below a host's directory
+	for _, pattern := range []string{"*/*-*-*-*-*", "*/*/*-*-*-*-*"} {
+		stores, _ := filepath.Glob(filepath.Join(state, pattern))
+		for _, store := range stores {
+			id, _, _ := strings.Cut(filepath.Base(store), "-")
+			name := "outrider-" + filepath.Base(filepath.Dir(store)) + "-" + id
+			for _, parent := range nomadCgroups() {
+				dirs = append(dirs, filepath.Join(parent, name), filepath.Join(parent, name+".scope")) // v1, v2
+			}
+		}
+	}
+	// of the tasks on a host, by its directory (plugins/remote/shim)
+	hosts, _ := filepath.Glob(filepath.Join(state, "*/cgroups.lock"))
+	for _, lock := range hosts {
+		name := fmt.Sprintf("outrider-remote-%.4x", sha256.Sum256([]byte(filepath.Dir(lock))))
+		v1, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", name))
+		dirs = append(append(dirs, v1...), filepath.Join(cgroupRoot, name+".slice"))
+	}
+	return dirs
 }
 
 // subtree lists a cgroup and those below it, children first.
@@ -74,9 +100,13 @@ func subtree(dir string) []string {
 	return dirs
 }
 
-// removeCgroups kills what is in the cgroups, and removes them.
+// removeCgroups kills what is in the cgroups and in those below them, and removes them.
 func removeCgroups(ctx context.Context, dirs []string) error {
+	var all []string
 	for _, dir := range dirs {
+		all = append(all, subtree(dir)...)
+	}
+	for _, dir := range all {
 		var removal error
 		err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 			killCgroup(dir)

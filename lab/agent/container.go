@@ -107,7 +107,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 		opts = append(opts, nomad.WithHostVolumeFile(name, text))
 	}
 	if o.Config != "" {
-		opts = append(opts, nomad.WithConfigString(o.Config))
+		opts = append(opts, nomad.WithNamedConfig(extraConfigName, o.Config))
 	}
 
 	a.ctr, err = nomad.Run(ctx, o.Image, opts...)
@@ -124,8 +124,11 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	return a, a.connect()
 }
 
-// configName is that of the agent's configuration.
-const configName = "lab"
+// The names of the agent's configuration and of Options.Config, which is read after it.
+const (
+	configName      = "lab"
+	extraConfigName = "more"
+)
 
 func openContainer(ctx context.Context, info Info) (Agent, error) {
 	quiet()
@@ -221,6 +224,11 @@ func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error
 func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
 	if err := a.ctr.PutConfig(ctx, configName, config(o, a.layout, a.info)); err != nil {
 		return err
+	}
+	if o.Config != "" {
+		if err := a.ctr.PutConfig(ctx, extraConfigName, o.Config); err != nil {
+			return err
+		}
 	}
 	for name, text := range hostVolumeFiles(o) {
 		if err := a.ctr.PutHostVolumeFile(ctx, name, text); err != nil {

@@ -86,11 +86,6 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 			return a, err
 		}
 	}
-	if o.Config != "" {
-		if err := os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644); err != nil {
-			return a, fmt.Errorf("failed to write the agent's configuration: %w", err)
-		}
-	}
 	if a.info.NotRoot && os.Geteuid() == 0 {
 		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
 			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
@@ -124,7 +119,11 @@ func (a *hostAgent) hostVolume(p Plugin) error {
 
 // configure writes the configuration, and the files of host volume plugins.
 func (a *hostAgent) configure(o Options) error {
-	if err := os.WriteFile(a.mainConfig(), []byte(config(o, a.layout, a.info)), 0o644); err != nil {
+	err := os.WriteFile(a.mainConfig(), []byte(config(o, a.layout, a.info)), 0o644)
+	if err == nil && o.Config != "" {
+		err = os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644)
+	}
+	if err != nil {
 		return fmt.Errorf("failed to write the agent's configuration: %w", err)
 	}
 	for name, text := range hostVolumeFiles(o) {
@@ -352,8 +351,9 @@ func (a *hostAgent) Close(ctx context.Context) error {
 func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	owned := append(taskCgroups(allocs), stateCgroups(a.StateDir())...) // before a supervisor's end removes its store
 	leaves, err := killAll(ctx, a.info.Dir)
-	err = errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)), removeParents(ctx, a.info.Parents))
+	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)), removeParents(ctx, a.info.Parents))
 	if len(a.info.Cleanup) > 0 {
 		if out, cerr := a.Exec(ctx, a.info.Cleanup...); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("%w: %s", cerr, strings.TrimSpace(out)))

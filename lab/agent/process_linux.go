@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -108,7 +107,7 @@ func commandLine(p procfs.Proc) string {
 }
 
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed. It
-// returns the cgroups that supervisors had created for themselves, and for the tasks of a host that is this machine.
+// returns the cgroups that supervisors had created for themselves.
 func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	known := map[int]process{} // an orphan cannot be found a second time
 	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
@@ -135,8 +134,7 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 	return leaves, nil
 }
 
-// ownCgroups returns the cgroups of the process whose names begin with outrider-. For a task of the remote driver that
-// is all of its host's, children first.
+// ownCgroups returns the cgroups of the process whose names begin with outrider-.
 func (p process) ownCgroups() (dirs []string) {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {
@@ -144,11 +142,7 @@ func (p process) ownCgroups() (dirs []string) {
 	}
 	cgroups, _ := proc.Cgroups()
 	for _, c := range cgroups {
-		own := hostCgroup.FindString(c.Path)
-		if own == "" && strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
-			own = c.Path
-		}
-		if own == "" {
+		if !strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
 			continue
 		}
 		hierarchies := []string{strings.TrimPrefix(strings.Join(c.Controllers, ","), "name=")}
@@ -156,15 +150,11 @@ func (p process) ownCgroups() (dirs []string) {
 			hierarchies = []string{"", "unified"}
 		}
 		for _, h := range hierarchies {
-			dirs = append(dirs, subtree(filepath.Join(cgroupRoot, h, own))...)
+			dirs = append(dirs, filepath.Join(cgroupRoot, h, c.Path))
 		}
 	}
 	return dirs
 }
-
-// hostCgroup is the part of a cgroup's path that all tasks on a host of the remote driver share, where it is this
-// machine.
-var hostCgroup = regexp.MustCompile(`^.*?/outrider-remote-[0-9a-f]{8}(\.slice)?(/|$)`)
 
 // RunBelow lists the processes whose program is below dir: each one's id and command line.
 func RunBelow(dir string) (found []string, err error) {

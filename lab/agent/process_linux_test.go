@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -248,14 +249,22 @@ func TestStart_WaitsWhileCgroupsAreRemoved(t *testing.T) {
 	test.ErrorIs(t, <-started, os.ErrNotExist)
 }
 
-func TestHostCgroup_IsThatOfARemoteDriversHost(t *testing.T) {
-	for path, want := range map[string]string{
-		"/outrider-remote-0123abcd/share/id.task":                   "/outrider-remote-0123abcd/",
-		"/outrider-remote-0123abcd.slice/share.slice/id.task.scope": "/outrider-remote-0123abcd.slice/",
-		"/outrider-remote-0123abcd":                                 "/outrider-remote-0123abcd",
-		"/system.slice/outrider-remote-ci.service/x":                "",
-		"/outrider-supervisor-1":                                    "",
-	} {
-		test.Eq(t, want, hostCgroup.FindString(path), test.Sprint(path))
+func TestStateCgroups_AreThoseOfSupervisorsAndOfAHost(t *testing.T) {
+	state := t.TempDir()
+	host := filepath.Join(state, "host")
+	for _, store := range []string{"exec-lite/0123abcd-1-2-3-4", "host/remote/4567cdef-1-2-3-4"} {
+		must.NoError(t, os.MkdirAll(filepath.Join(state, store), 0o755))
 	}
+	must.NoError(t, os.WriteFile(filepath.Join(host, "cgroups.lock"), nil, 0o600))
+
+	got := stateCgroups(state)
+	for _, parent := range nomadCgroups() {
+		for _, want := range []string{"outrider-exec-lite-0123abcd", "outrider-remote-4567cdef"} {
+			test.SliceContains(t, got, filepath.Join(parent, want))
+			test.SliceContains(t, got, filepath.Join(parent, want+".scope"))
+		}
+	}
+	tasks := fmt.Sprintf("outrider-remote-%.4x.slice", sha256.Sum256([]byte(host)))
+	test.SliceContains(t, got, filepath.Join(cgroupRoot, tasks))
+	test.SliceEmpty(t, stateCgroups(t.TempDir()))
 }
