@@ -246,3 +246,6 @@ func (Demo) USB(ctx context.Context, id *string) error {
 func (Demo) Dataset(ctx context.Context, on *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/dataset", "-on="+cmp.Or(value(on), "btrfs"))
 }
+
+// Shows a task on an SSH host that outlives the drain and the loss of its node.
+func (Demo) Remote(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/remote") }

@@ -5,15 +5,17 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // StartDemo starts an agent in a directory, in addition to any lab that is up, and waits until it is healthy. It has
 // the named plugins ("exec-lite") with their configuration; an empty one is that of a lab. It prints each step as a lab
-// does. The runtime is as for New, and the simulated stick is the demo's own.
+// does. The runtime is as for New, and the simulated stick is the demo's own. EndDemo ends it.
 func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string, with With) (agent.Agent, error) {
 	l, err := New(runtime)
 	if err != nil {
@@ -21,6 +23,9 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 	}
 	l.dir = dir
 	if l.dataset, err = parseDataset(with.Dataset); err != nil {
+		return nil, err
+	}
+	if l.remote, err = parseRemote(with.Remote); err != nil {
 		return nil, err
 	}
 	names := slices.Sorted(maps.Keys(plugins))
@@ -34,5 +39,23 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 			o.Plugins[i].Config = plugins[name]
 		}
 	}
-	return l.launch(ctx, o, "")
+	if l.remote == remoteSim {
+		o.Config = heartbeats(3*time.Second, 2*time.Second) // somebody watches
+	}
+	a, err := l.launch(ctx, o, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := l.startHost(ctx, a); err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, EndDemo(cctx, a))
+	}
+	return a, nil
+}
+
+// EndDemo stops the jobs of the agent of StartDemo, and removes everything of it.
+func EndDemo(ctx context.Context, a agent.Agent) error {
+	l := &Lab{dir: a.Info().Dir}
+	return errors.Join(l.stopOnHost(ctx), l.removeNodes(ctx), a.Close(ctx))
 }

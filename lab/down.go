@@ -52,7 +52,7 @@ func (l *Lab) Purge(ctx context.Context) error {
 // remove ends the lab.
 func (l *Lab) remove(ctx context.Context) error {
 	if _, err := agent.Open(ctx, l.dir); errors.Is(err, agent.ErrNone) {
-		err := agent.Remove(ctx, l.dir)
+		err := errors.Join(l.removeNodes(ctx), agent.Remove(ctx, l.dir))
 		if errors.Is(err, agent.ErrNone) {
 			l.say("The lab is not up: nothing to do.")
 			return nil
@@ -60,7 +60,7 @@ func (l *Lab) remove(ctx context.Context) error {
 		return err
 	}
 	end := l.step(ctx, "Stopping the jobs and the agent")
-	err := errors.Join(l.stopOnHost(ctx), agent.Remove(ctx, l.dir))
+	err := errors.Join(l.stopOnHost(ctx), l.removeNodes(ctx), agent.Remove(ctx, l.dir))
 	end(err, "they are gone, with their files")
 	if err != nil && cancelled(ctx) {
 		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")

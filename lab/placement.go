@@ -27,6 +27,10 @@ func (r *jobRun) unplaced(ctx context.Context, failed map[string]*api.Allocation
 			"It is made by:\n")
 		r.lab.hint("%s\n", createVolume("FILE"))
 	}
+	if strings.Contains(why, "driver."+remoteDriver+".endpoint.") && remote(r.info.Labels[remoteLabel]) != remoteSim {
+		r.lab.say("This lab has no host for the driver " + remoteDriver + ". It gets one with:\n")
+		r.lab.hint("lab:up -remote=sim\n")
+	}
 	if !strings.Contains(why, "missing drivers") {
 		return why
 	}

@@ -102,6 +102,9 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
 	if _, err := l.healthy(ctx, a, false); err != nil {
 		return err
 	}
+	if err := l.updateNodes(ctx, a); err != nil {
+		return err
+	}
 	if len(before) == 0 {
 		l.say("No task was running.")
 		return nil

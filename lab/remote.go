@@ -20,6 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 const (
@@ -101,15 +102,18 @@ func (l *Lab) makeHost(ctx context.Context) (h hostServer, err error) {
 	return h, err
 }
 
-// remoteConfig is the plugin's configuration. The tasks' directory is below that of the plugins' state, whose path is
-// short enough for sockets and which lab:down removes.
-func (l *Lab) remoteConfig() (string, error) {
+// remoteConfig is the plugin's configuration on each node that reaches the host. The host's directory is one for all of
+// them, below that of the state of the plugins of the lab's agent: its path is short enough for sockets, and lab:down
+// removes it.
+func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 	me, err := user.Current()
 	if err != nil {
 		return "", fmt.Errorf("failed to find the user to log in as: %w", err)
 	}
-	return fmt.Sprintf(`endpoint %q {
-  dir = "${state_dir}/host"
+	return fmt.Sprintf(`api { address = "http://127.0.0.1:${http_port}" }
+
+endpoint %q {
+  dir = %q
 
   ssh {
     host      = "127.0.0.1"
@@ -118,15 +122,22 @@ func (l *Lab) remoteConfig() (string, error) {
     key_file  = %q
     host_keys = [%q]
   }
-}`, endpoint, l.host.port, me.Username, l.host.KeyFile, l.host.HostKey), nil
+}`, endpoint, filepath.Join(a.StateDir(), "host"), l.host.port, me.Username, l.host.KeyFile, l.host.HostKey), nil
 }
 
-// startHost runs the job of the SSH server, and waits until the node's plugin has reached it. The host is there while
-// the job runs.
-func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
+// startHost runs the job of the SSH server, and the nodes that reach it. The host is there while the job runs.
+func (l *Lab) startHost(ctx context.Context, a agent.Agent) error {
 	if l.remote != remoteSim {
 		return nil
 	}
+	if err := l.startServer(ctx, a); err != nil {
+		return err
+	}
+	return l.startNodes(ctx, a)
+}
+
+// startServer runs the job of the SSH server.
+func (l *Lab) startServer(ctx context.Context, a agent.Agent) (err error) {
 	end := l.step(ctx, "Starting the host")
 	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
 	task := api.NewTask("sshd", "exec-lite").
@@ -141,28 +152,20 @@ func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		return runs(ctx, a.Client(), hostJob) && reached(ctx, a.Client()), nil
-	})
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return runs(ctx, a.Client(), hostJob), nil })
 	if err != nil {
-		return fmt.Errorf("the node does not reach it: see the output of job %s, and the message of driver %s in %s "+
-			"lab:status: %w", hostJob, remoteDriver, mage, err)
+		return fmt.Errorf("job %s does not run: %w", hostJob, err)
 	}
 	return nil
 }
 
-// reached reports whether the node's plugin can use the host.
+// reached reports whether the plugin of an agent's own node can use the host.
 func reached(ctx context.Context, c *api.Client) bool {
-	q := (&api.QueryOptions{}).WithContext(ctx)
-	nodes, _, err := c.Nodes().List(q)
-	if err != nil || len(nodes) == 0 {
-		return false
-	}
-	node, _, err := c.Nodes().Info(nodes[0].ID, q)
+	drivers, err := nomad.Health(ctx, c, remoteDriver)
 	if err != nil {
 		return false
 	}
-	healthy, _ := strconv.ParseBool(node.Attributes["driver."+remoteDriver+".endpoint."+endpoint+".healthy"])
+	healthy, _ := strconv.ParseBool(drivers[0].Attributes["endpoint."+endpoint+".healthy"])
 	return healthy
 }
 
@@ -172,6 +175,9 @@ func (l *Lab) stopOnHost(ctx context.Context) error {
 	if err != nil || remote(a.Info().Labels[remoteLabel]) != remoteSim {
 		return nil //nolint:nilerr // an agent that has ended stops no job
 	}
+	if !runs(ctx, a.Client(), hostJob) {
+		return nil // no task on a host that is away can be stopped
+	}
 	jobs, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {
 		return fmt.Errorf("failed to list jobs: %w", err)
@@ -180,6 +186,9 @@ func (l *Lab) stopOnHost(ctx context.Context) error {
 	defer cancel()
 	for _, j := range jobs {
 		job, _, err := a.Client().Jobs().Info(j.ID, (&api.QueryOptions{Namespace: j.Namespace}).WithContext(ctx))
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("failed to read job %s: %w", j.ID, err)
 		}

@@ -8,9 +8,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
@@ -69,15 +73,17 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	must.NoError(t, err)
 	test.Eq(t, os.ModeDir|0o700, st.Mode(), test.Sprint("the directory with the keys"))
 
-	l.host = first
-	config, err := l.remoteConfig()
+	info := `{"runtime": "host", "dir": "` + l.dir + `", "http_port": 1, "labels": {"remote": "sim", "remote_port": "7"}}`
+	must.NoError(t, os.WriteFile(filepath.Join(l.dir, "agent.json"), []byte(info), 0o600))
+	a, err := agent.Open(t.Context(), l.dir)
 	must.NoError(t, err)
-	for _, want := range []string{`endpoint "box"`, `dir = "${state_dir}/host"`, first.KeyFile, first.HostKey} {
+	l.host = first
+	config, err := l.remoteConfig(a)
+	must.NoError(t, err)
+	for _, want := range []string{`endpoint "box"`, `"` + a.StateDir() + `/host"`, first.KeyFile, first.HostKey} {
 		test.StrContains(t, config, want)
 	}
 
-	info := `{"runtime": "host", "dir": "` + l.dir + `", "http_port": 1, "labels": {"remote": "sim", "remote_port": "7"}}`
-	must.NoError(t, os.WriteFile(filepath.Join(l.dir, "agent.json"), []byte(info), 0o600))
 	again, err := l.makeHost(t.Context())
 	must.NoError(t, err)
 	test.Eq(t, 7, again.port, test.Sprint("the port of the running lab"))
@@ -96,7 +102,8 @@ func TestOnHost_FindsTheDriver(t *testing.T) {
 	test.False(t, onHost(group("exec-lite", "python")))
 }
 
-// TestLab_WithAHost takes the way of docs/remote.md: the example runs on a host, whose end is in order.
+// TestLab_WithAHost takes the way of docs/remote.md: the example runs on a host that two nodes reach, of which one is
+// drained.
 func TestLab_WithAHost(t *testing.T) {
 	testsupport.Long(t, "starts a lab of its own")
 	l, out := live(t)
@@ -107,51 +114,118 @@ func TestLab_WithAHost(t *testing.T) {
 		must.StrContains(t, out.String(), want)
 	}
 	ctx := t.Context()
+	example := filepath.Join(l.root, "plugins/remote/example/counter.nomad.hcl")
+	does("Ready in", func() error { return l.Up(ctx, With{}) })
+	test.ErrorContains(t, l.Run(ctx, example), "endpoint.box.healthy", test.Sprint("a lab without a host"))
+	test.StrContains(t, out.String(), "lab:up -remote=sim")
 	if err := l.Up(ctx, With{Remote: "sim"}); errors.Is(err, sshd.ErrMissing) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	test.StrContains(t, out.String(), "lab:run plugins/remote/example/counter.nomad.hcl")
-	a, err := l.open(ctx)
-	must.NoError(t, err)
+	l.isDownAfter(t, func() {
+		does("1 on ", func() error { return l.Run(ctx, example) })
+		does("Host     box, by SSH to 127.0.0.1:", func() error { return l.Status(ctx) })
+		for _, want := range []string{"remote on remote-1", "remote on remote-2"} {
+			test.StrContains(t, out.String(), want)
+		}
+		does("is up already", func() error { return l.Up(ctx, With{}) })
+		does("lived on.", func() error { return l.Reload(ctx, remoteDriver) })
+		does("its tasks run on", func() error { return l.Stop(ctx, hostJob) })
+		does("Starting the host", func() error { return l.Up(ctx, With{}) })
+		does("runs already, unchanged", func() error { return l.Run(ctx, example) })
+		test.ErrorContains(t, l.Up(ctx, With{Remote: "none"}), "the lab is up, and has a host")
 
-	example := filepath.Join(l.root, "plugins/remote/example/counter.nomad.hcl")
-	does("1 on ", func() error { return l.Run(ctx, example) })
-	does("Host     box, by SSH to 127.0.0.1:", func() error { return l.Status(ctx) })
-	does("is up already", func() error { return l.Up(ctx, With{}) })
-	does("lived on.", func() error { return l.Reload(ctx, remoteDriver) })
-	does("its tasks run on", func() error { return l.Stop(ctx, hostJob) })
-	does("Starting the host", func() error { return l.Up(ctx, With{}) })
-	does("runs already, unchanged", func() error { return l.Run(ctx, example) })
-	test.ErrorContains(t, l.Up(ctx, With{Remote: "none"}), "the lab is up, and has a host")
+		a, err := l.open(ctx)
+		must.NoError(t, err)
+		before := placedOn(t, a, "counter")
+		_, err = a.Client().Nodes().UpdateDrain(before.NodeID, &api.DrainSpec{Deadline: time.Minute}, false, nil)
+		must.NoError(t, err)
+		var after *api.AllocationListStub
+		testsupport.Eventually(t, "the job runs on the other node", func() bool {
+			after = placedOn(t, a, "counter")
+			return after != nil && after.NodeID != before.NodeID
+		})
+		test.SliceContains(t, hostNodes, before.NodeName)
+		test.SliceContains(t, hostNodes, after.NodeName)
+		testsupport.Eventually(t, "the same process goes on", func() bool {
+			after = placedOn(t, a, "counter")
+			return slices.ContainsFunc(after.TaskStates["count"].Events, func(e *api.TaskEvent) bool {
+				return strings.Contains(e.DisplayMessage, "Took over the running task of allocation "+before.ID)
+			})
+		})
+		nodes, err := Nodes(ctx, l.dir)
+		must.NoError(t, err)
+		must.NoError(t, nodes[before.NodeName].Kill(ctx))
+	})
 
-	does("they are gone, with their files", func() error { return l.Down(ctx) })
-	leavesNothing(t, a)
-
-	// an agent that has ended stops no job
+	// nothing stops the jobs where the agent has ended, or reports their end where a node's has
 	does("Ready in", func() error { return l.Up(ctx, With{Remote: "sim"}) })
-	does("1 on ", func() error { return l.Run(ctx, example) })
-	a, err = l.open(ctx)
-	must.NoError(t, err)
-	must.NoError(t, a.Kill(ctx))
-	does("they are gone, with their files", func() error { return l.Down(ctx) })
-	leavesNothing(t, a)
+	l.isDownAfter(t, func() {
+		does("1 on ", func() error { return l.Run(ctx, example) })
+		nodes, err := Nodes(ctx, l.dir)
+		must.NoError(t, err)
+		for _, n := range nodes {
+			must.NoError(t, n.Kill(ctx))
+		}
+		does("its agent has ended", func() error { return l.Status(ctx) })
+		does("is up already", func() error { return l.Up(ctx, With{}) })
+		test.StrNotContains(t, out.String(), "has ended")
+		must.NoError(t, nodes["remote-1"].Kill(ctx))
+		a, err := l.open(ctx)
+		must.NoError(t, err)
+		must.NoError(t, a.Kill(ctx))
+	})
 }
 
-// leavesNothing checks that nothing of a lab with a host is left.
-func leavesNothing(t *testing.T, a agent.Agent) {
+// placedOn is the allocation of a job that runs, nil if there is none.
+func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	t.Helper()
-	left, err := a.Leftovers(t.Context())
+	allocs, _, err := a.Client().Jobs().Allocations(job, false, nil)
 	must.NoError(t, err)
-	test.SliceEmpty(t, left, test.Sprint("left"))
-	for _, dir := range []string{a.Info().Dir, a.StateDir()} {
-		test.False(t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
+	for _, alloc := range allocs {
+		if alloc.DesiredStatus == api.AllocDesiredStatusRun && alloc.ClientStatus == api.AllocClientStatusRunning {
+			return alloc
+		}
 	}
-	cgroup := fmt.Sprintf("outrider-remote-%.4x*", sha256.Sum256([]byte(filepath.Join(a.StateDir(), "host"))))
-	for _, pattern := range []string{"/sys/fs/cgroup/" + cgroup, "/sys/fs/cgroup/*/" + cgroup} { // v2, v1
-		dirs, err := filepath.Glob(pattern)
+	return nil
+}
+
+// isDownAfter calls f, and then checks that lab:down leaves nothing of a lab with a host.
+func (l *Lab) isDownAfter(t *testing.T, f func()) {
+	t.Helper()
+	ctx := t.Context()
+	a, err := l.open(ctx)
+	must.NoError(t, err)
+	agents, err := Nodes(ctx, l.dir)
+	must.NoError(t, err)
+	must.MapLen(t, 2, agents)
+	agents["the lab's"] = a
+	patterns := []string{fmt.Sprintf("outrider-remote-%.4x*", sha256.Sum256([]byte(filepath.Join(a.StateDir(), "host"))))}
+	for _, a := range agents {
+		id, err := os.ReadFile(filepath.Join(a.DataDir(), "client", "client-id"))
 		must.NoError(t, err)
-		test.SliceEmpty(t, dirs, test.Sprint("cgroups of tasks on the host are left"))
+		patterns = append(patterns, fmt.Sprintf("outrider-*-%.8s*", id))
 	}
+
+	f()
+	must.NoError(t, l.Down(ctx))
+	for name, a := range agents {
+		left, err := a.Leftovers(ctx)
+		must.NoError(t, err)
+		test.SliceEmpty(t, left, test.Sprintf("left of %s agent", name))
+		for _, dir := range []string{a.Info().Dir, a.StateDir()} {
+			test.False(t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
+		}
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, err error) error {
+		for _, p := range patterns {
+			if matches, _ := filepath.Match(p, filepath.Base(path)); matches {
+				t.Errorf("cgroup %s is left", path)
+			}
+		}
+		return nil
+	})
+	must.NoError(t, err)
 }

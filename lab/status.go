@@ -51,6 +51,11 @@ func (l *Lab) Status(ctx context.Context) error {
 	if err := l.table(ctx, a); err != nil {
 		return err
 	}
+	if remote(i.Labels[remoteLabel]) == remoteSim {
+		if err := l.nodeTable(ctx, a); err != nil {
+			return err
+		}
+	}
 	if err := l.volumes(ctx, a); err != nil {
 		return err
 	}
@@ -75,6 +80,14 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	plugins, err := devicePlugins(ctx, a)
 	if err != nil {
 		return err
+	}
+	onNodes, err := l.nodeDrivers(ctx)
+	if err != nil {
+		return err
+	}
+	own := slices.IndexFunc(got, func(d nomad.Driver) bool { return d.Name == remoteDriver })
+	if own >= 0 && len(onNodes) > 0 { // the lab's own node does not reach the host
+		got = slices.Replace(got, own, own+1, onNodes...)
 	}
 	all := rows(got)
 	all = slices.Insert(all, len(all)-1, plugins...) // before raw_exec

@@ -130,15 +130,13 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 				o.Cleanup = []string{filepath.Join(l.dir, "plugins", datasetPlugin), "simulate", "-remove", l.poolDir()}
 			}
 		}
-		if p.Name() == remotePlugin && l.remote == remoteSim {
-			if l.host, err = l.makeHost(ctx); err != nil {
-				return o, err
-			}
-			if p.Config, err = l.remoteConfig(); err != nil {
-				return o, err
-			}
-		}
 		o.Plugins = append(o.Plugins, p)
+	}
+	if l.remote == remoteSim {
+		if l.host, err = l.makeHost(ctx); err != nil {
+			return o, err
+		}
+		o.Config = heartbeats(5*time.Second, 10*time.Second) // a node may be killed to see what becomes of its tasks
 	}
 	o.Labels = map[string]string{
 		usbLabel: string(l.usb), datasetLabel: string(l.dataset), remoteLabel: string(l.remote),
@@ -342,7 +340,7 @@ func hash(o agent.Options) (string, error) {
 		return "", fmt.Errorf("failed to look at nomad: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, o.Runtime, o.Image, o.Binary, st.Size(), st.ModTime().UnixNano(), o.Config)
+	fmt.Fprintln(h, o.Runtime, o.Image, o.Binary, st.Size(), st.ModTime().UnixNano())
 	for _, p := range o.Plugins {
 		fmt.Fprintln(h, p.Name(), p.HostVolume)
 	}
@@ -352,9 +350,10 @@ func hash(o agent.Options) (string, error) {
 // configLabel is the agent's label for the result of configs.
 const configLabel = "plugin_configs"
 
-// configs is a hash of the plugins' configurations, and of the files of host volume plugins.
+// configs is a hash of the agent's and the plugins' configurations, and of the files of host volume plugins.
 func configs(o agent.Options) string {
 	h := sha256.New()
+	fmt.Fprintln(h, o.Config)
 	for _, p := range o.Plugins {
 		fmt.Fprintln(h, p.Name(), p.Config, p.HostVolumeFile)
 	}

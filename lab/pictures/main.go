@@ -39,6 +39,7 @@ var terminals = []struct {
 	{"exec-lite", 30, "demo:exec-lite"},
 	{"python", 30, "demo:python"},
 	{"usb", 30, "demo:usb"},
+	{"remote", 30, "demo:remote"},
 }
 
 func main() {

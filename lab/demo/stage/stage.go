@@ -26,6 +26,7 @@ type Demo struct {
 	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration
 	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
 	Dataset string            // a file system for datasets, as in lab.With; empty is none
+	Remote  string            // a host of the remote driver, as in lab.With; empty is none
 
 	// Play is the demo itself. Everything is removed after it, also after an error.
 	Play func(context.Context, agent.Agent) error
@@ -60,14 +61,15 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if d.OnHost {
 		runtime = "host"
 	}
-	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, lab.With{Dataset: d.Dataset})
+	with := lab.With{Dataset: d.Dataset, Remote: d.Remote}
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, with)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if cerr := a.Close(cctx); cerr != nil {
+		if cerr := lab.EndDemo(cctx, a); cerr != nil {
 			err = errors.Join(err, errLeft, cerr)
 			return
 		}
