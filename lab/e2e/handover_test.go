@@ -8,10 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,7 +44,7 @@ type cluster struct {
 }
 
 // newCluster starts a cluster. The plugins ask an API, by default that of their agents.
-func newCluster(t *testing.T, clients int, address string) *cluster {
+func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
 	c := &cluster{host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t)}
 	t.Cleanup(func() {
@@ -50,6 +55,7 @@ func newCluster(t *testing.T, clients int, address string) *cluster {
 		}
 		test.NoError(t, c.end())
 	})
+	address := asks(c)
 	for i := range clients {
 		o := c.host.options(c.host.server.Port, address)
 		o.of = c.server
@@ -59,6 +65,10 @@ func newCluster(t *testing.T, clients int, address string) *cluster {
 	}
 	return c
 }
+
+func ownAPI(*cluster) string { return "" }
+
+func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
 // end ends the clients at the same time: the tasks of one are on the host that the others use.
 func (c *cluster) end() error {
@@ -305,6 +315,7 @@ type handover struct {
 	name   string
 	long   bool // not in the quick tests
 	batch  bool
+	edit   func(task *api.Task)
 	strike func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool)
 }
 
@@ -340,6 +351,26 @@ var handovers = []handover{
 		s.isGone(t) // without an API by orphan_timeout
 		must.SliceLen(t, 1, s.starts())
 	}},
+	{name: "drain with on_drain stop", long: true, edit: func(task *api.Task) { task.SetConfig("on_drain", "stop") },
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
+			c.drain(t, first)
+			s.on(t, first)
+			if hasAPI {
+				s.startedAnew(t)
+			} else {
+				s.goesOn(t) // nobody knows that it was a drain
+			}
+			c.eligible(t, first)
+		}},
+	{name: "agent killed with on_lost restart", long: true,
+		edit: func(task *api.Task) { task.SetConfig("on_lost", "restart") },
+		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
+			kill(t, first)
+			s.on(t, first)
+			s.startedAnew(t)
+			first.restart(t)
+			s.startedAnew(t)
+		}},
 	{name: "alloc restart", long: true, strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 		a, n, err := s.alloc()
 		must.NoError(t, err)
@@ -422,23 +453,27 @@ var handovers = []handover{
 // TestHandover_OneProcessGoesOnOrIsGone has an API that answers, and none at all.
 func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	needRootAgent(t)
-	for name, address := range map[string]string{"with the API": "", "without an API": "http://127.0.0.1:1"} {
+	for name, asks := range map[string]func(*cluster) string{"with the API": ownAPI, "without an API": noAPI} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if address != "" {
+			hasAPI := name == "with the API"
+			if !hasAPI {
 				testsupport.Long(t, "the same without an API")
 			}
 			clients := 3
 			if testing.Short() {
 				clients = 2
 			}
-			c := newCluster(t, clients, address)
+			c := newCluster(t, clients, asks)
 			for _, h := range handovers {
 				t.Run(h.name, func(t *testing.T) {
 					if h.long {
 						testsupport.Long(t, "nodes that are lost, and other ways")
 					}
-					s := c.run(t, func(j *api.Job, _ *api.Task) {
+					s := c.run(t, func(j *api.Job, task *api.Task) {
+						if h.edit != nil {
+							h.edit(task)
+						}
 						if h.batch {
 							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil
 						}
@@ -451,7 +486,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 						must.NoError(t, err)
 						s.isGone(t)
 					}()
-					h.strike(t, c, s, first, address == "")
+					h.strike(t, c, s, first, hasAPI)
 				})
 			}
 		})
@@ -463,7 +498,7 @@ func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "five hand-overs")
 	t.Parallel()
-	c := newCluster(t, 2, "")
+	c := newCluster(t, 2, ownAPI)
 	const lines = 100_000
 	s := c.run(t, func(_ *api.Job, task *api.Task) {
 		script := fmt.Sprintf("%s -lines %d -burst 50 -every 25ms; exec sleep 1000", counter, lines)
@@ -490,4 +525,34 @@ func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
 		must.Eq(t, lines, got)
 		return nil
 	})
+}
+
+// A job is stopped while the plugin can't ask why. The run goes on, until Nomad can tell that its job was stopped.
+func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
+	needRootAgent(t)
+	testsupport.Long(t, "looks each half a minute")
+	t.Parallel()
+	var away atomic.Bool
+	c := newCluster(t, 1, func(c *cluster) string {
+		to, err := url.Parse(c.server.Address())
+		must.NoError(t, err)
+		proxy := httputil.NewSingleHostReverseProxy(to)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if away.Load() {
+				http.Error(w, "No cluster leader", http.StatusInternalServerError)
+				return
+			}
+			proxy.ServeHTTP(w, r)
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
+	})
+	s := c.run(t, func(_ *api.Job, task *api.Task) { task.SetConfig("orphan_timeout", "24h") })
+	away.Store(true)
+	_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, false, nil)
+	must.NoError(t, err)
+	s.tells(t, "it is not known why Nomad ends it here")
+	must.Eq(t, s.starts(), s.alive())
+	away.Store(false)
+	s.isGone(t)
 }

@@ -264,7 +264,7 @@ func destroyBy(ctx context.Context, link *host.Link, id string) error {
 }
 
 // destroyLater destroys a task as soon as its host can be reached. It ends with the plugin: what is left then goes
-// with the allocation's directory, see forgetAllocs.
+// with the allocation's directory, see tidy.
 func (e *engine) destroyLater(t *remoteTask) {
 	go e.later(t, func(link *host.Link) error { return link.Driver.DestroyTask(t.saved.Run.TaskID, true) })
 }

@@ -23,6 +23,15 @@ func keyOf(cfg *drivers.TaskConfig, node string) string {
 	return string(key)
 }
 
+// jobOf is the job in a key, which comes from a host.
+func jobOf(key string) (namespace, jobID string) {
+	var names []string
+	if json.Unmarshal([]byte(key), &names) != nil || len(names) < 3 {
+		return "", ""
+	}
+	return names[1], names[2]
+}
+
 // hashOf is of what a task runs, but for what each allocation has of its own. cfg is that for the host.
 func hashOf(cfg *drivers.TaskConfig) (string, error) {
 	var config map[string]any

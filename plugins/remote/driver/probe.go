@@ -48,7 +48,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			defer cancel()
 			views[i].link, views[i].err = e.hosts[name].Connect(ctx)
 			if views[i].err == nil {
-				e.forgetAllocs(ctx, views[i].link)
+				e.tidy(ctx, views[i].link)
 				views[i].err = views[i].link.Healthy()
 			}
 		})
@@ -77,29 +77,27 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 		return node, nil
 	}
 	if err := e.nomad.answers(ctx); err != nil {
-		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on until its "+
-			"orphan_timeout: "+plain.Line(err.Error(), mostOfProblem))
+		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on: "+
+			plain.Line(err.Error(), mostOfProblem))
 		node.Again = lookAgain
 	}
 	return node, nil
 }
 
-// forgetAllocs removes from a host what belongs to allocations that Nomad has removed from this node: their
-// directories, and tasks whose destruction did not reach the host. The node's id is known from its tasks.
-func (e *engine) forgetAllocs(ctx context.Context, link *host.Link) {
+// tidy removes from a host what is over: what belongs to allocations that Nomad has removed from this node, as their
+// directories, and tasks whose destruction did not reach the host; and runs without an owner whose job was stopped. The
+// node's id is known from its tasks.
+func (e *engine) tidy(ctx context.Context, link *host.Link) {
 	e.mu.Lock()
 	node := e.node
 	e.mu.Unlock()
-	if node == "" {
-		return
-	}
 	there, err := link.Shim.List(ctx, &shim.ListRequest{NodeID: node})
 	if err != nil {
-		e.logger.Warn("failed to list the allocations on a host", "error", err)
+		e.logger.Warn("failed to list what is on a host", "error", err)
 		return
 	}
 	for _, a := range there.Allocs {
-		if e.knows(a.ID) || !isGone(a.NodeDir) {
+		if node == "" || e.knows(a.ID) || !isGone(a.NodeDir) {
 			continue
 		}
 		if _, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: a.ID}); err != nil {
@@ -107,6 +105,18 @@ func (e *engine) forgetAllocs(ctx context.Context, link *host.Link) {
 			continue
 		}
 		e.logger.Info("removed an allocation from a host", "alloc", a.ID)
+	}
+	for _, alone := range there.Alone {
+		namespace, jobID := jobOf(alone.Key)
+		// only this tells: of a job that Nomad does not know, the run may be another cluster's
+		if j, err := e.nomad.job(ctx, namespace, jobID); err != nil || j == nil || !j.Stop {
+			continue
+		}
+		if _, err := link.Shim.End(ctx, &shim.EndRequest{Alone: alone}); err != nil {
+			e.logger.Warn("failed to end a run whose job was stopped", "run", alone.TaskID, "error", err)
+			continue
+		}
+		e.logger.Info("ended a run whose job was stopped", "run", alone.TaskID)
 	}
 }
 

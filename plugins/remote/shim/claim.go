@@ -88,15 +88,23 @@ func (h *host) endOrphans(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		over, err := h.runs.orphans()
-		if err != nil {
-			h.logger.Warn("failed to look for runs without an owner", "error", err)
-		}
-		for _, o := range over {
-			h.logger.Warn("ending a run that has had no owner for too long", "task", o.Run.TaskID)
-			if err := h.end(o, Owner{}); err != nil {
-				h.logger.Warn("failed to end a run without an owner", "error", err)
-			}
+		if err := h.endOver(Alone{}); err != nil {
+			h.logger.Warn("failed to end the runs without an owner", "error", err)
 		}
 	}
+}
+
+// endOver ends the runs that have had no owner for too long, and one that is listed.
+func (h *host) endOver(listed Alone) error {
+	over, err := h.runs.orphans(listed)
+	for _, o := range over {
+		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
+		err = errors.Join(err, h.end(o, Owner{}))
+	}
+	return err
+}
+
+// endAlone is part of server.
+func (h *host) endAlone(_ context.Context, r *EndRequest) (*EndReply, error) {
+	return &EndReply{}, h.endOver(r.Alone)
 }

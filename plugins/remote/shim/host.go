@@ -170,8 +170,12 @@ func (h *host) DestroyTask(id string, force bool) error {
 
 // list is part of server.
 func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
-	found, err := h.allocs.list(r.NodeID)
-	return &ListReply{Allocs: found}, err
+	allocs, err := h.allocs.list(r.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	alone, err := h.runs.alones()
+	return &ListReply{Allocs: allocs, Alone: alone}, err
 }
 
 // remove is part of server.

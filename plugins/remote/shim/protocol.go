@@ -25,6 +25,7 @@ const (
 	logsMethod    = "Logs"
 	listMethod    = "List"
 	removeMethod  = "Remove"
+	endMethod     = "End"
 )
 
 // Owner is an allocation that a run belongs to.
@@ -118,7 +119,21 @@ type ListRequest struct {
 // ListReply answers it.
 type ListReply struct {
 	Allocs []Alloc `codec:"allocs"`
+	Alone  []Alone `codec:"alone"` // of any node
 }
+
+// Alone is a run that no allocation has followed for some time.
+type Alone struct {
+	Key    string `codec:"key"`
+	TaskID string `codec:"task_id"`
+	Epoch  int64  `codec:"epoch"`
+}
+
+// EndRequest has a run ended that is alone. It may not have been claimed since it was listed.
+type EndRequest struct{ Alone }
+
+// EndReply says that the run is ended, or has an owner again.
+type EndReply struct{}
 
 // Alloc is an allocation with a directory on the host.
 type Alloc struct {
@@ -181,6 +196,11 @@ func (c Client) Remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, err
 	return invoke[RemoveReply](ctx, c, removeMethod, r)
 }
 
+// End ends a run that is alone.
+func (c Client) End(ctx context.Context, r *EndRequest) (*EndReply, error) {
+	return invoke[EndReply](ctx, c, endMethod, r)
+}
+
 func invoke[Reply any](ctx context.Context, c Client, method string, request any) (*Reply, error) {
 	var reply Reply
 	err := c.Conn.Invoke(ctx, "/"+serviceName+"/"+method, request, &reply, subtype)
@@ -193,6 +213,7 @@ type server interface {
 	release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error)
 	list(ctx context.Context, r *ListRequest) (*ListReply, error)
 	remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error)
+	endAlone(ctx context.Context, r *EndRequest) (*EndReply, error)
 	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
 }
 
@@ -202,7 +223,7 @@ var service = grpc.ServiceDesc{
 	HandlerType: (*server)(nil),
 	Methods: []grpc.MethodDesc{
 		unary(claimMethod, server.claim), unary(releaseMethod, server.release),
-		unary(listMethod, server.list), unary(removeMethod, server.remove),
+		unary(listMethod, server.list), unary(removeMethod, server.remove), unary(endMethod, server.endAlone),
 	},
 	Streams: []grpc.StreamDesc{{StreamName: logsMethod, ServerStreams: true, Handler: serveLogs}},
 }

@@ -404,13 +404,30 @@ func (r *runs) judge(name string, one *run, q *ClaimRequest) (verdict string, er
 	return ending, nil
 }
 
-// orphans marks the runs whose time without an owner is over as stopping, and returns them. It returns again those
-// that were to be ended, and are still there.
-func (r *runs) orphans() (over []*run, err error) {
+// alones are the runs that nobody has followed for some time.
+func (r *runs) alones() (found []Alone, err error) {
+	err = r.locked("", func(all records) error {
+		for name, one := range all {
+			alone, err := r.alone(name, one)
+			if err != nil {
+				return err
+			}
+			if alone >= absentTime {
+				found = append(found, Alone{Key: one.Key, TaskID: one.Run.TaskID, Epoch: one.Epoch})
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// orphans marks the runs whose time without an owner is over as stopping, and returns them: also one that is listed,
+// whatever its time, and those that were to be ended, and are still there.
+func (r *runs) orphans(listed Alone) (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			limit := one.OrphanTimeout
-			if one.State == Stopping {
+			if one.State == Stopping || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
 				limit = absentTime
 			}
 			alone, err := r.alone(name, one)

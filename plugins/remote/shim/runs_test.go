@@ -258,7 +258,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
-			_, err := b.orphans()
+			_, err := b.orphans(Alone{})
 			must.NoError(t, err)
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
@@ -293,7 +293,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	a, b := both[0], both[1]
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Minute })
 	over := func() int {
-		found, err := b.orphans()
+		found, err := b.orphans(Alone{})
 		must.NoError(t, err)
 		return len(found)
 	}
@@ -313,6 +313,35 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	must.Zero(t, over())
 	b.wait()
 	must.Zero(t, over())
+}
+
+func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
+	both := sides(t, 2)
+	a, b := both[0], both[1]
+	listed := func() []Alone {
+		found, err := b.alones()
+		must.NoError(t, err)
+		return found
+	}
+	a.start("a")
+	must.SliceEmpty(t, listed())
+	a.releases("a/task", true)
+	must.SliceEmpty(t, listed())
+	b.wait()
+	before := listed()
+	must.Eq(t, []Alone{{Key: "job", TaskID: "a/task", Epoch: 1}}, before)
+	must.Eq(t, "have a", a.ask("c"))
+	over, err := b.orphans(before[0])
+	must.NoError(t, err)
+	must.SliceEmpty(t, over)
+	a.releases("a/task", true)
+	b.wait()
+	over, err = b.orphans(before[0])
+	must.NoError(t, err)
+	must.SliceEmpty(t, over, must.Sprint("it had an owner meanwhile"))
+	over, err = b.orphans(listed()[0])
+	must.NoError(t, err)
+	must.Len(t, 1, over)
 }
 
 func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
