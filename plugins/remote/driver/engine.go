@@ -35,6 +35,7 @@ type engine struct {
 	ctx    context.Context       // of all tasks
 	cancel context.CancelFunc
 	nomad  nomad
+	keys   [64]sync.Mutex // see lockKey
 
 	mu    sync.Mutex
 	node  string                 // this node's id, empty until a task has told it
@@ -210,7 +211,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if !t.over() && !t.isTaken() {
 		// Nomad does not destroy what it wants to run, but what it takes for lost, and after a failed recovery
 		meant := t.meant(ctx)
-		if meant.release && t.release(e, meant.reason) {
+		if meant.release && t.release(e, meant) {
 			return nil
 		}
 	}

@@ -5,10 +5,13 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 )
@@ -95,8 +98,11 @@ func (t *remoteTask) ExecTaskStreamingRaw(
 
 // lostOr is an error of the host, or that there is no connection any more.
 func (t *remoteTask) lostOr(link *host.Link, err error) error {
-	if err == nil || link.Alive() {
-		return err
+	if err == nil {
+		return nil
+	}
+	if link.Alive() {
+		return errors.New(plain.Line(err.Error(), mostOfReason))
 	}
 	return fmt.Errorf("the connection to endpoint %q was lost, and with it the command", t.saved.Endpoint)
 }

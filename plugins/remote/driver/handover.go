@@ -7,13 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -86,9 +85,8 @@ const mostOfID = 40 // characters
 
 // claimOnce claims, and keeps later from ending what this task takes.
 func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.ClaimRequest) (*shim.ClaimReply, error) {
-	t.host.Claiming.Lock()
-	defer t.host.Claiming.Unlock()
 	e := t.engine
+	defer e.lockKey(t.saved.Key)()
 	e.mu.Lock()
 	q.Told = slices.Collect(maps.Keys(e.told))
 	e.mu.Unlock()
@@ -179,7 +177,7 @@ func (t *remoteTask) part() {
 const releaseTime = 5 * time.Second
 
 // release leaves the run to the next allocation of the task. It returns false if nobody would claim it.
-func (t *remoteTask) release(e *engine, reason string) bool {
+func (t *remoteTask) release(e *engine, m meaning) bool {
 	t.claiming.Lock()
 	defer t.claiming.Unlock()
 	ctx, cancel := context.WithTimeout(e.ctx, releaseTime)
@@ -187,16 +185,16 @@ func (t *remoteTask) release(e *engine, reason string) bool {
 	link, err := t.connected()
 	if err == nil {
 		var reply *shim.ReleaseReply
-		reply, err = link.Shim.Release(ctx, t.releaseTo(shim.Released))
+		reply, err = link.Shim.Release(ctx, t.releaseTo(shim.Released, m.sure))
 		if err == nil && !reply.Done {
 			return false
 		}
 	}
-	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, mostOfReason))
+	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(m.reason, mostOfReason))
 	t.part()
-	if err != nil && status.Code(err) != codes.FailedPrecondition {
+	if err != nil { // also if the run is not this connection's yet: later takes only what is this allocation's
 		go e.later(t, func(link *host.Link) error {
-			reply, err := link.Shim.Release(e.ctx, t.releaseTo(shim.Released))
+			reply, err := link.Shim.Release(e.ctx, t.releaseTo(shim.Released, m.sure))
 			if err == nil && !reply.Done {
 				err = link.Driver.DestroyTask(t.saved.Run.TaskID, true)
 			}
@@ -206,8 +204,8 @@ func (t *remoteTask) release(e *engine, reason string) bool {
 	return true
 }
 
-func (t *remoteTask) releaseTo(s shim.State) *shim.ReleaseRequest {
-	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s}
+func (t *remoteTask) releaseTo(s shim.State, sure bool) *shim.ReleaseRequest {
+	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s, Sure: sure}
 }
 
 // Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows.
@@ -217,7 +215,7 @@ func (t *remoteTask) Told(ctx context.Context) {
 	}
 	link, err := t.connected()
 	if err == nil {
-		_, err = link.Shim.Release(ctx, t.releaseTo(shim.Told))
+		_, err = link.Shim.Release(ctx, t.releaseTo(shim.Told, true))
 	}
 	if err != nil { // this process remembers it
 		t.engine.mu.Lock()
@@ -232,8 +230,7 @@ func (e *engine) later(t *remoteTask, do func(*host.Link) error) {
 	request := t.request(t.saved.Run.TaskID)
 	request.Resume, request.Own = true, true
 	once := func(link *host.Link) error {
-		t.host.Claiming.Lock()
-		defer t.host.Claiming.Unlock()
+		defer e.lockKey(t.saved.Key)()
 		if e.followed(t) {
 			return nil
 		}
@@ -259,6 +256,16 @@ func (e *engine) later(t *remoteTask, do func(*host.Link) error) {
 		case <-e.ctx.Done():
 		}
 	}
+}
+
+// lockKey keeps two calls of this process from having the same run at the same time. The number of locks bounds how
+// many tasks can wait for the end of a run that does not end.
+func (e *engine) lockKey(key string) (unlock func()) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key)) // it never fails
+	lock := &e.keys[h.Sum32()%uint32(len(e.keys))]
+	lock.Lock()
+	return lock.Unlock
 }
 
 // followed is whether another task of this process has the same run.

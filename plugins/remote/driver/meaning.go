@@ -79,6 +79,7 @@ const askTime = 2 * time.Second
 // meaning is what Nomad means by ending a task on this node.
 type meaning struct {
 	release bool   // another allocation is to have the run
+	sure    bool   // Nomad says so
 	reason  string // as a part of a sentence
 }
 
@@ -96,9 +97,11 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 		j, err = n.job(ctx, s.Namespace, s.JobID)
 	}
 	if err != nil {
-		return meaning{true, "it is not known why Nomad ends it here: " + err.Error()}
+		return meaning{true, false, "it is not known why Nomad ends it here: " + err.Error()}
 	}
-	return meaningOf(a, j, s)
+	m := meaningOf(a, j, s)
+	m.sure = true
+	return m
 }
 
 // meaningOf decides by what Nomad says of the allocation and of its job, which are nil if there is none.
@@ -106,35 +109,35 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 	is := func(b *bool) bool { return b != nil && *b }
 	switch {
 	case j == nil:
-		return meaning{false, "the job was purged"}
+		return meaning{release: false, reason: "the job was purged"}
 	case j.Stop:
-		return meaning{false, "the job was stopped"}
+		return meaning{release: false, reason: "the job was stopped"}
 	case a == nil:
-		return meaning{true, "Nomad has no such allocation any more"}
+		return meaning{release: true, reason: "Nomad has no such allocation any more"}
 	case a.ClientStatus == lostStatus || a.ClientStatus == unknownStatus:
 		if s.OnLost == onLostRestart {
-			return meaning{false, "Nomad has given this node up, and on_lost is restart"}
+			return meaning{release: false, reason: "Nomad has given this node up, and on_lost is restart"}
 		}
-		return meaning{true, "Nomad has given this node up"}
+		return meaning{release: true, reason: "Nomad has given this node up"}
 	case strings.Contains(a.DesiredDescription, "reconnect"):
-		return meaning{true, "another allocation goes on in its place"}
+		return meaning{release: true, reason: "another allocation goes on in its place"}
 	case a.DesiredStatus == "evict":
-		return meaning{false, "the allocation was preempted"}
+		return meaning{release: false, reason: "the allocation was preempted"}
 	case a.DesiredStatus != "stop":
-		return meaning{false, "the task is restarted, or its group ends"}
+		return meaning{release: false, reason: "the task is restarted, or its group ends"}
 	}
 	t := a.DesiredTransition
 	// `alloc stop` sets the same, and these two besides
 	if a.DesiredDescription != migrating || !is(t.Migrate) || t.NoShutdownDelay != nil || is(t.Reschedule) {
-		return meaning{false, a.DesiredDescription}
+		return meaning{release: false, reason: a.DesiredDescription}
 	}
 	switch {
 	case is(t.MigrateDisablePlacement) || slices.Contains([]string{"system", "sysbatch"}, j.Type):
-		return meaning{false, "the node is drained, and no other allocation follows"}
+		return meaning{release: false, reason: "the node is drained, and no other allocation follows"}
 	case s.OnDrain != onDrainRelease:
-		return meaning{false, "the node is drained, and on_drain is stop"}
+		return meaning{release: false, reason: "the node is drained, and on_drain is stop"}
 	}
-	return meaning{true, "the node is drained"}
+	return meaning{release: true, reason: "the node is drained"}
 }
 
 // look is what Nomad says of an allocation, nil if it says nothing.

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -100,7 +102,11 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		if node == "" || e.knows(a.ID) || !isGone(a.NodeDir) {
 			continue
 		}
-		if _, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: a.ID}); err != nil {
+		_, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: a.ID})
+		if status.Code(err) == codes.FailedPrecondition {
+			continue // it has a run that another allocation may take over
+		}
+		if err != nil {
 			e.logger.Warn("failed to remove an allocation from a host", "alloc", a.ID, "error", err)
 			continue
 		}

@@ -117,7 +117,7 @@ func (t *remoteTask) run() {
 			break
 		}
 		if exit := f.follow(link); exit != nil {
-			t.End(exit)
+			t.End(cmp.Or(f.exit, exit)) // what the host has once told counts
 			return
 		}
 	}
@@ -198,6 +198,11 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		return f.doubt(link, begun, result.Err) // of the call: the host's own word has no code
 	}
 	if f.exit == nil {
+		// all connections to the host are told an exit: is it still this allocation's?
+		mine, err := f.reclaim(f.ctx, link)
+		if !mine || err != nil {
+			return nil
+		}
 		f.exit = f.exitOf(result)
 	}
 	if !f.waitOutput(link, output) {
@@ -326,7 +331,7 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 		return nil
 	}
 	meant := t.meant(ctx)
-	if meant.release && t.release(t.engine, meant.reason) {
+	if meant.release && t.release(t.engine, meant) {
 		return nil
 	}
 	if meant.reason != "" {

@@ -46,6 +46,8 @@ func check(message any) error {
 	switch m := message.(type) {
 	case *proto.StartTaskResponse:
 		whole = m.GetHandle().GetConfig() != nil
+	case *proto.ExecTaskResponse:
+		whole = m.GetResult() != nil
 	case *proto.InspectTaskResponse:
 		whole = m.GetTask().GetResult() != nil
 	case *proto.TaskStatsResponse:

@@ -34,8 +34,6 @@ type Config struct {
 
 // Host has at most one connection at a time. Its methods may be called concurrently.
 type Host struct {
-	Claiming sync.Mutex // for the user of the host: held while a run is claimed that may have another user here
-
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc

@@ -128,7 +128,11 @@ func (a allocs) own(id string, owner Owner) error {
 	if err != nil {
 		return err
 	}
-	return save(filepath.Join(dir, ownerFile), Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir})
+	err = save(filepath.Join(dir, ownerFile), Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // there is no directory: its start did not come so far
+	}
+	return err
 }
 
 // list returns a node's allocations.

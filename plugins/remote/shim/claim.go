@@ -72,7 +72,7 @@ func (h *host) release(_ context.Context, r *ReleaseRequest) (*ReleaseReply, err
 	if r.State == Told {
 		return &ReleaseReply{Done: true}, notOwner(h.runs.become(r.TaskID, Told))
 	}
-	done, err := h.runs.release(r.TaskID)
+	done, err := h.runs.release(r.TaskID, r.Sure)
 	return &ReleaseReply{Done: done}, notOwner(err)
 }
 

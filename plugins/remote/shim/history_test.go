@@ -73,7 +73,7 @@ func (s side) do(t *testing.T, c call) bool {
 	case "change":
 		return done(s.become("task", Running))
 	case "release":
-		released, err := s.release("task")
+		released, err := s.release("task", false)
 		return done(err) && released
 	}
 	q := s.request(c.alloc)

@@ -133,6 +133,14 @@ func (h *host) SignalTask(id, signal string) error {
 	return h.Driver.SignalTask(id, signal)
 }
 
+// ExecTask is part of drivers.DriverPlugin.
+func (h *host) ExecTask(id string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	if err := h.owned(id); err != nil {
+		return nil, err
+	}
+	return h.Driver.ExecTask(id, command, timeout)
+}
+
 // ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver.
 func (h *host) ExecTaskStreamingRaw(
 	ctx context.Context, id string, command []string, tty bool, stream drivers.ExecTaskStream,
@@ -175,7 +183,10 @@ func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
 		return nil, err
 	}
 	alone, err := h.runs.alones()
-	return &ListReply{Allocs: allocs, Alone: alone}, err
+	if err != nil {
+		h.logger.Warn("failed to look for runs without an owner", "error", err)
+	}
+	return &ListReply{Allocs: allocs, Alone: alone}, nil
 }
 
 // remove is part of server.
@@ -193,7 +204,9 @@ func (h *host) remove(_ context.Context, r *RemoveRequest) (*RemoveReply, error)
 			if st.AllocID != r.AllocID {
 				continue
 			}
-			if err := notOwner(h.runs.seize(st.ID, func(one *run) bool { return one.Owner.NodeID == r.NodeID })); err != nil {
+			if err := notOwner(h.runs.seize(st.ID, func(one *run) bool {
+				return one.Owner.NodeID == r.NodeID && one.State != Running // which another allocation may take over
+			})); err != nil {
 				return nil, err
 			}
 			if err := h.DestroyTask(st.ID, true); err != nil {

@@ -81,6 +81,7 @@ type ClaimReply struct {
 type ReleaseRequest struct {
 	TaskID string `codec:"task_id"`
 	State  State  `codec:"state"` // Released or Told
+	Sure   bool   `codec:"sure"`  // Nomad has said that another allocation is to have it
 }
 
 // ReleaseReply answers it.

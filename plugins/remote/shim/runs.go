@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +29,7 @@ type run struct {
 	Owner Owner  `json:"owner"` // the last one
 	Run   Handle `json:"run"`
 
+	Ending        bool          `json:"ending,omitempty"`         // it is stopping, and not by its owner
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"` // 0: none
 	Alone         int64         `json:"alone,omitempty"`          // since when nobody follows it, see now; 0: somebody does
 }
@@ -56,8 +58,9 @@ type runs struct {
 	dir string
 	own func(allocID string, owner Owner) error // records whose an allocation's directory is
 
-	mu     sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
-	claims map[string]*claim
+	mu      sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
+	claims  map[string]*claim
+	unsaved map[string]int64 // run.Alone by name, where the disk is full
 }
 
 // claim is a run that this connection owns, by the id of its task.
@@ -68,7 +71,7 @@ type claim struct {
 }
 
 func newRuns(dir string, own func(allocID string, owner Owner) error) *runs {
-	return &runs{dir: filepath.Join(dir, "runs"), own: own, claims: map[string]*claim{}}
+	return &runs{dir: filepath.Join(dir, "runs"), own: own, claims: map[string]*claim{}, unsaved: map[string]int64{}}
 }
 
 // nameOf is the name of a run's record. Runs of one task with different contents have different records.
@@ -141,30 +144,39 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone is how long nobody has followed a run, as far as a connection has seen it, and 0 if somebody does.
-func (r *runs) alone(name string, one *run) (time.Duration, error) {
+// alone is how long nobody has followed a run, as far as a connection has seen it, and 0 if somebody does. The lock of
+// all is held.
+func (r *runs) alone(name string, one *run) time.Duration {
 	before := one.Alone
-	lock, err := tryLock(r.lockOf(name), unix.LOCK_EX)
+	one.Alone = max(one.Alone, r.unsaved[name])
+	delete(r.unsaved, name)
 	switch {
-	case err != nil:
+	case r.isFollowed(name):
 		one.Alone = 0
-	case one.Alone == 0:
+	case one.Alone == 0 || one.Alone > now(): // or it is of the time before the host was started
 		one.Alone = now()
 	}
-	if err == nil {
-		lock.Close()
-	}
-	if one.Alone != before {
-		err = r.save(name, one)
+	if one.Alone != before && r.save(name, one) != nil {
+		r.unsaved[name] = one.Alone
 	}
 	if one.Alone == 0 {
-		return 0, nil
+		return 0
 	}
-	return max(time.Duration(now()-one.Alone), 1), err
+	return max(time.Duration(now()-one.Alone), 1)
 }
 
-// now is the time since the host was started: no run is older, and nobody sets that clock.
-var now = func() int64 {
+// isFollowed is whether a connection may hold the lock of a run.
+func (r *runs) isFollowed(name string) bool {
+	f, err := os.OpenFile(r.lockOf(name), os.O_RDWR, 0)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+}
+
+// now is the time since the host was started: nobody sets that clock.
+func now() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it can't fail
 	return ts.Nano()
@@ -222,7 +234,7 @@ func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
 				return errNotOwner
 			}
 			one.Epoch++
-			one.State = Stopping
+			one.State, one.Ending = Stopping, true
 			if err := r.save(name, one); err != nil {
 				return err
 			}
@@ -254,11 +266,11 @@ func (r *runs) remove(name string) error {
 }
 
 // release gives a run up for the next allocation of its task. It returns false if the run is being ended, or if there
-// is another run of the task: nobody would claim this one.
-func (r *runs) release(taskID string) (done bool, err error) {
+// is another run of the task, and it is not sure that another allocation is to have this one.
+func (r *runs) release(taskID string, sure bool) (done bool, err error) {
 	err = r.change(taskID, func(name string, one *run, all records) error {
 		for other, o := range all {
-			if other != name && o.Key == one.Key && o.State != Told {
+			if other != name && o.Key == one.Key && o.State != Told && !sure {
 				return nil
 			}
 		}
@@ -288,31 +300,25 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		one := all[name]
 		reply = &ClaimReply{}
 		if !q.Resume {
-			over, reply.Owner = r.others(name, all, q)
-			if reply.Owner.AllocID != "" {
-				reply.Verdict = Doubtful
-				return nil
-			}
+			over, reply.Verdict, reply.Owner = r.others(name, all, q)
 		}
-		reply.Verdict, err = r.judge(name, one, q)
-		if err != nil {
-			return err
-		}
-		switch reply.Verdict {
-		case None:
+		if reply.Verdict != "" {
 			return nil
-		case Held:
-			reply.Owner = one.Owner
+		}
+		reply.Verdict, reply.Owner = r.judge(name, all, q)
+		switch reply.Verdict {
+		case None, Held:
 			return nil
 		case ending:
 			over = append(over, one)
 		}
 		for _, o := range over {
 			o.Epoch++
-			o.State, o.Owner = Stopping, q.Owner
+			o.State, o.Ending, o.Owner = Stopping, true, q.Owner
 			if err := r.save(nameOf(o.Key, o.Hash), o); err != nil {
 				return err
 			}
+			_ = os.Remove(r.lockOf(nameOf(o.Key, o.Hash))) // its former owner follows it no more
 		}
 		if len(over) > 0 {
 			return nil
@@ -351,68 +357,76 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) (err error) {
 	return r.follow(name, one)
 }
 
-// others are the runs of the same task with other contents that are over. If that is not known of one, its owner is
-// returned. A run whose owner is not over goes on beside a new one, as with a canary.
-func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, doubtful Owner) {
+// others are the runs of the same task with other contents that are over. If one has to be waited for, or it is not
+// known whether it is over, a verdict with its owner is returned. A run whose owner is not over goes on beside a new
+// one, as with a canary.
+func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
-		if o.Key != q.Key || other == name {
-			continue
-		}
-		known := o.State == Released || o.State == Told || o.State == Stopping || o.Owner.AllocID == q.Owner.AllocID
+		mine := o.Owner.AllocID == q.Owner.AllocID
 		switch {
-		case known || slices.Contains(q.Gone, o.Owner.AllocID):
+		case o.Key != q.Key || other == name:
+		case r.isStopping(other, o) && !mine:
+			return nil, Held, o.Owner
+		case mine || o.State != Running && o.State != Starting || slices.Contains(q.Gone, o.Owner.AllocID):
 			over = append(over, o)
 		case !slices.Contains(q.Alive, o.Owner.AllocID):
-			doubtful = o.Owner
+			verdict, owner = Doubtful, o.Owner
 		}
 	}
-	return over, doubtful
+	return over, verdict, owner
+}
+
+// isStopping is whether a run is being stopped by its owner, who is there.
+func (r *runs) isStopping(name string, one *run) bool {
+	return one.State == Stopping && !one.Ending && r.alone(name, one) < absentTime
 }
 
 // ending is a verdict of judge: the run is to be ended before the task can start.
 const ending = "ending"
 
-// judge decides what becomes of a run of the same contents, nil if there is none.
-func (r *runs) judge(name string, one *run, q *ClaimRequest) (verdict string, err error) {
-	switch {
-	case one == nil && q.Resume:
-		return None, nil
-	case one == nil:
-		return Start, nil
+// judge decides what becomes of a run of the same contents.
+func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
+	one := all[name]
+	if one == nil && q.Resume {
+		for _, other := range all { // it was ended for that one
+			return Held, other.Owner
+		}
+		return None, owner
+	}
+	if one == nil {
+		return Start, owner
 	}
 	mine := one.Owner.AllocID == q.Owner.AllocID
 	if q.Resume {
 		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released && !q.Own) {
-			return Have, nil
+			return Have, one.Owner
 		}
-		return Held, nil
+		return Held, one.Owner
 	}
-	if !mine && one.State != Released && !slices.Contains(q.Gone, one.Owner.AllocID) {
-		alone, err := r.alone(name, one)
-		if err != nil || alone < absentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
-			return Held, err
+	if !mine && r.isStopping(name, one) {
+		return Held, one.Owner
+	}
+	if !mine && one.State != Released && !one.Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
+		if r.alone(name, one) < absentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
+			return Held, one.Owner
 		}
 	}
 	switch {
 	case slices.Contains(q.Told, one.Run.TaskID):
-		return ending, nil
+		return ending, owner
 	case one.State == Released && !mine: // it is started again by the one that has released it: Nomad meant a restart
-		return Have, nil
+		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
-		return Have, nil
+		return Have, one.Owner
 	}
-	return ending, nil
+	return ending, owner
 }
 
 // alones are the runs that nobody has followed for some time.
 func (r *runs) alones() (found []Alone, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
-			alone, err := r.alone(name, one)
-			if err != nil {
-				return err
-			}
-			if alone >= absentTime {
+			if r.alone(name, one) >= absentTime {
 				found = append(found, Alone{Key: one.Key, TaskID: one.Run.TaskID, Epoch: one.Epoch})
 			}
 		}
@@ -427,20 +441,18 @@ func (r *runs) orphans(listed Alone) (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			limit := one.OrphanTimeout
-			if one.State == Stopping || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
+			if one.Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
 				limit = absentTime
 			}
-			alone, err := r.alone(name, one)
-			if err != nil {
-				return err
-			}
+			alone := r.alone(name, one)
 			if alone == 0 || limit == 0 || alone < limit {
 				continue
 			}
-			one.Epoch++
-			one.State, one.Alone = Stopping, now()
-			if err := r.save(name, one); err != nil {
-				return err
+			marked := *one
+			marked.Epoch++
+			marked.State, marked.Ending, marked.Alone = Stopping, true, now()
+			if r.save(name, &marked) == nil { // on a full disk it is ended nevertheless
+				one = &marked
 			}
 			over = append(over, one)
 		}

@@ -113,7 +113,7 @@ func (s side) wait() {
 
 func (s side) releases(task string, want bool) {
 	s.t.Helper()
-	got, err := s.release(task)
+	got, err := s.release(task, false)
 	must.NoError(s.t, err)
 	must.Eq(s.t, want, got)
 }
@@ -173,6 +173,33 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, a.end("a/task"))
 			must.Eq(t, "start b", b.ask("b"))
 		},
+		"one that its owner stops is waited for, whoever is over": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, a.become("a/task", Stopping))
+			must.Eq(t, "held by a", b.ask("b", gone("a")))
+			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
+			a.leave()
+			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
+			b.wait()
+			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
+		},
+		"a stop goes on without its connection": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.NoError(t, a.become("a/task", Stopping))
+			a.leave()
+			_, err := b.orphans(Alone{})
+			must.NoError(t, err)
+			b.wait()
+			over, err := b.orphans(Alone{})
+			must.NoError(t, err)
+			must.SliceEmpty(t, over)
+			must.Eq(t, "have a", b.ask("a", resume))
+		},
+		"one that was ended for another allocation is that one's": func(t *testing.T, a, b side) {
+			a.start("a")
+			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
+			must.Eq(t, "held by b", a.ask("a", resume))
+		},
 		"one whose exit Nomad knows is not taken over": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", Told))
@@ -183,7 +210,10 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
 			must.NoError(t, a.check("a/task"))
-			a.releases("a/task", false) // nobody would claim it
+			a.releases("a/task", false) // it is not known whether anybody will claim it
+			done, err := a.release("a/task", true)
+			must.NoError(t, err)
+			must.True(t, done)
 		},
 		"one with other contents is ended when it is released": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -379,7 +409,7 @@ func TestRuns_AreReadByNobodyElse(t *testing.T) {
 	must.Eq(t, 0o700, got)
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
 	must.NoError(t, err)
-	must.Len(t, 3, files)
+	must.Len(t, 3, files) // the record, its lock, and that of all
 	for _, file := range files {
 		got, _ := mode(t, file)
 		must.Eq(t, 0o600, got, must.Sprint(file))
