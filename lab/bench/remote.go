@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -61,7 +63,10 @@ func (b *bench) measureRemote(ctx context.Context) error {
 	err = b.step(func() (err error) {
 		c.agent, err = agent.Run(ctx, agent.Options{
 			Runtime: agent.Host, Dir: filepath.Join(b.dir, "remote"), Name: "outrider-bench-remote", Progress: b.steps.Progress,
-			Plugins: []agent.Plugin{{Binary: h.plugin, Config: fmt.Sprintf(`endpoint "box" {
+			Plugins: []agent.Plugin{{Binary: h.plugin, Config: fmt.Sprintf(`api {
+				address = "http://127.0.0.1:${http_port}"
+			}
+			endpoint "box" {
 				dir = %q
 				ssh {
 					host      = "127.0.0.1"
@@ -78,6 +83,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = c.close(ctx) }()
+	defer endAll(c.sleeper())
 	if err := b.step(func() error { return c.remoteMemory(ctx, h) }, "jobs of 1 and %d tasks", remoteTasks); err != nil {
 		return err
 	}
@@ -165,6 +171,7 @@ func (b *bench) remoteStarts(ctx context.Context, h *remoteHost) (err error) {
 	r, err := takeTurns(ctx, b.pythonStarts, []way{
 		{remote, s.by(ctx, there, program{config: map[string]any{
 			"endpoint": "box", "command": probe[0], "args": probe[1:],
+			"on_drain": "stop", "on_lost": "restart", // here is no API that tells what a stop means
 		}})},
 		{viaSSH, s.by(ctx, rawDriver, program{config: map[string]any{"command": command[0], "args": command[1:]}})},
 	})
@@ -197,6 +204,18 @@ func (c *cluster) onHost(h *remoteHost, way string, count int, command []string)
 		t.SetConfig("logs", map[string]any{"max_files": 90, "max_file_size": 10})
 	}
 	return job
+}
+
+// endAll ends the processes with these arguments: what an ssh without a terminal has started goes on when that is
+// killed.
+func endAll(args []string) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // not there: it has ended
+		if pid, err := strconv.Atoi(e.Name()); err == nil && string(text) == strings.Join(args, "\x00")+"\x00" {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 // remoteMemory measures what a task takes on the node.

@@ -377,6 +377,13 @@ var handovers = []handover{
 		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.ID}, "main", nil))
 		s.startedAnew(t)
 	}},
+	{name: "job stop -purge and a collection", long: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
+			_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
+			must.NoError(t, err)
+			must.NoError(t, c.server.Client().System().GarbageCollect())
+			s.isGone(t)
+		}},
 	{name: "update", long: true, strike: func(t *testing.T, _ *cluster, s *survivor, _ *node, _ bool) {
 		s.job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "2"}
 		s.register(t)
