@@ -34,7 +34,7 @@ func (a API) connect() (*client, error) {
 
 // node asks for the id of the agent's node.
 func (c *client) node(ctx context.Context) (string, error) {
-	ctx, cancel := agentapi.Soon(ctx)
+	ctx, cancel := agentapi.Soon(ctx, agentapi.Limit)
 	defer cancel()
 	var self struct {
 		Stats struct {
@@ -53,7 +53,7 @@ func (c *client) node(ctx context.Context) (string, error) {
 // seesAll reports whether nothing can be hidden from the token: because there are no ACLs, or
 // because it may do everything.
 func (c *client) seesAll(ctx context.Context) (bool, error) {
-	ctx, cancel := agentapi.Soon(ctx)
+	ctx, cancel := agentapi.Soon(ctx, agentapi.Limit)
 	defer cancel()
 	var self struct{ AccessorID, Type string }
 	_, err := c.Get(ctx, "/v1/acl/token/self", nil, func(d *json.Decoder) error { return d.Decode(&self) })
@@ -63,13 +63,13 @@ func (c *client) seesAll(ctx context.Context) (bool, error) {
 // gone reports whether Nomad knows that there is no such allocation. For one that a token may
 // not read, the answer is another one.
 func (c *client) gone(ctx context.Context, id, namespace string) (bool, error) {
-	ctx, cancel := agentapi.Soon(ctx)
+	ctx, cancel := agentapi.Soon(ctx, agentapi.Limit)
 	defer cancel()
 	_, err := c.Get(ctx, "/v1/allocation/"+id, url.Values{"namespace": {namespace}},
 		func(*json.Decoder) error { return nil })
 	var r *agentapi.Refused
 	if errors.As(err, &r) && r.Status == http.StatusNotFound {
-		return r.Text == "alloc not found", nil
+		return agentapi.IsMissing(err, "alloc"), nil
 	}
 	return false, err
 }

@@ -72,7 +72,7 @@ type allocation struct {
 // view asks for the allocations of a node: at once, or when there is a change since index.
 func (c *client) view(ctx context.Context, node, kind, index string) (v *View, next string, err error) {
 	query := url.Values{}
-	limited, cancel := agentapi.Soon(ctx)
+	limited, cancel := agentapi.Soon(ctx, agentapi.Limit)
 	if index != "" {
 		query.Set("index", index)
 		query.Set("wait", blocked.String())

@@ -6,24 +6,22 @@ package driver
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
+
 	"github.com/outrider-dev/outrider/internal/core/agentapi"
 )
 
-// The words of the options, and of Nomad.
+// The values of the options, and Nomad's description of a migration.
 const (
 	onLostRestart  = "restart"
 	onDrainRelease = "release"
 
-	migrating     = "alloc is being migrated" // scheduler/reconciler, StatusAllocMigrating
-	lostStatus    = "lost"
-	unknownStatus = "unknown"
+	migrating = "alloc is being migrated" // scheduler/reconciler, StatusAllocMigrating
 )
 
 // allocation is what Nomad says of an allocation (nomad/structs, Allocation).
@@ -42,6 +40,11 @@ type job struct {
 	Stop bool
 }
 
+// isSystem is whether the job has an allocation on each node.
+func (j *job) isSystem() bool {
+	return j.Type == structs.JobTypeSystem || j.Type == structs.JobTypeSysBatch
+}
+
 // nomad is the API of the agent.
 type nomad struct {
 	client *agentapi.Client
@@ -50,15 +53,15 @@ type nomad struct {
 
 // allocation returns nil if Nomad knows that there is none. Of one that a token may not see, the answer is another one.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
-	return get[allocation](ctx, n, "/v1/allocation/"+url.PathEscape(id), namespace, "alloc not found")
+	return get[allocation](ctx, n, "alloc", "/v1/allocation/"+url.PathEscape(id), namespace)
 }
 
 // job returns nil if Nomad knows that there is none.
 func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
-	return get[job](ctx, n, "/v1/job/"+url.PathEscape(id), namespace, "job not found")
+	return get[job](ctx, n, "job", "/v1/job/"+url.PathEscape(id), namespace)
 }
 
-func get[T any](ctx context.Context, n nomad, path, namespace, none string) (*T, error) {
+func get[T any](ctx context.Context, n nomad, kind, path, namespace string) (*T, error) {
 	if n.err != nil {
 		return nil, n.err
 	}
@@ -66,8 +69,7 @@ func get[T any](ctx context.Context, n nomad, path, namespace, none string) (*T,
 	_, err := n.client.Get(ctx, path, url.Values{"namespace": {namespace}}, func(d *json.Decoder) error {
 		return d.Decode(&answer)
 	})
-	var refused *agentapi.Refused
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound && refused.Text == none {
+	if agentapi.IsMissing(err, kind) {
 		return nil, nil
 	}
 	return &answer, err
@@ -89,7 +91,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
 		return meaning{} // there is nothing to ask
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
 	a, err := n.allocation(ctx, s.Namespace, allocID)
 	var j *job
@@ -114,16 +116,16 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 		return meaning{release: false, reason: "the job was stopped"}
 	case a == nil:
 		return meaning{release: true, reason: "Nomad has no such allocation any more"}
-	case a.ClientStatus == lostStatus || a.ClientStatus == unknownStatus:
+	case a.ClientStatus == structs.AllocClientStatusLost || a.ClientStatus == structs.AllocClientStatusUnknown:
 		if s.OnLost == onLostRestart {
 			return meaning{release: false, reason: "Nomad has given this node up, and on_lost is restart"}
 		}
 		return meaning{release: true, reason: "Nomad has given this node up"}
 	case strings.Contains(a.DesiredDescription, "reconnect"):
 		return meaning{release: true, reason: "another allocation goes on in its place"}
-	case a.DesiredStatus == "evict":
+	case a.DesiredStatus == structs.AllocDesiredStatusEvict:
 		return meaning{release: false, reason: "the allocation was preempted"}
-	case a.DesiredStatus != "stop":
+	case a.DesiredStatus != structs.AllocDesiredStatusStop:
 		return meaning{release: false, reason: "the task is restarted, or its group ends"}
 	}
 	t := a.DesiredTransition
@@ -132,7 +134,7 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 		return meaning{release: false, reason: a.DesiredDescription}
 	}
 	switch {
-	case is(t.MigrateDisablePlacement) || slices.Contains([]string{"system", "sysbatch"}, j.Type):
+	case is(t.MigrateDisablePlacement) || j.isSystem():
 		return meaning{release: false, reason: "the node is drained, and no other allocation follows"}
 	case s.OnDrain != onDrainRelease:
 		return meaning{release: false, reason: "the node is drained, and on_drain is stop"}
@@ -142,7 +144,7 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 
 // look is what Nomad says of an allocation, nil if it says nothing.
 func (n nomad) look(ctx context.Context, namespace, allocID string) *allocation {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil {
@@ -160,13 +162,18 @@ const (
 	no
 )
 
+var overStatus = []string{
+	structs.AllocClientStatusComplete, structs.AllocClientStatusFailed, structs.AllocClientStatusLost,
+	structs.AllocClientStatusUnknown,
+}
+
 // over is whether an allocation is over. One that Nomad does not know may be another cluster's.
 func (n nomad) over(ctx context.Context, namespace, allocID string) answer {
 	a := n.look(ctx, namespace, allocID)
 	switch {
 	case a == nil:
 		return none
-	case slices.Contains([]string{"complete", "failed", lostStatus, unknownStatus}, a.ClientStatus):
+	case slices.Contains(overStatus, a.ClientStatus):
 		return yes
 	}
 	return no
@@ -175,12 +182,12 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) answer {
 // isSystem is whether the allocation is of a job that has one on each node.
 func (n nomad) isSystem(ctx context.Context, namespace, allocID string) bool {
 	a := n.look(ctx, namespace, allocID)
-	return a != nil && a.Job != nil && slices.Contains([]string{"system", "sysbatch"}, a.Job.Type)
+	return a != nil && a.Job != nil && a.Job.isSystem()
 }
 
 // answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.
 func (n nomad) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
 	_, err := n.job(ctx, "default", "none")
 	return err

@@ -335,6 +335,10 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 
 // take has the run belong to who claims it.
 func (r *runs) take(name string, one *run, q *ClaimRequest) (err error) {
+	c := r.claims[one.Run.TaskID]
+	if c != nil && c.name == name && c.epoch == one.Epoch && one.Owner == q.Owner {
+		return nil // this connection owns it already
+	}
 	again := q.Resume && one.Owner == q.Owner && one.State != Released
 	if one.State == Released {
 		one.State = Running

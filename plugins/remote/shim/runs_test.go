@@ -120,6 +120,17 @@ func (s side) releases(task string, want bool) {
 
 func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 	for name, row := range map[string]func(t *testing.T, a, b side){
+		"one that this connection has is not written again": func(t *testing.T, a, _ side) {
+			a.start("a")
+			record := filepath.Join(a.dir, nameOf("job", "content")+".json")
+			before, err := os.Stat(record)
+			must.NoError(t, err)
+			must.Eq(t, "have a", a.ask("a", resume))
+			after, err := os.Stat(record)
+			must.NoError(t, err)
+			must.True(t, os.SameFile(before, after))
+			must.NoError(t, a.become("a/task", Stopping))
+		},
 		"a released one is taken over, whoever is there": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a/task", true)
