@@ -320,12 +320,24 @@ type handover struct {
 }
 
 var handovers = []handover{
-	{name: "drain", strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
+	{name: "drain", edit: func(task *api.Task) {
+		task.Templates = []*api.Template{
+			{EmbeddedTmpl: new(`{{ env "NOMAD_ALLOC_ID" }}`), DestPath: new("secrets/alloc")},
+			{EmbeddedTmpl: new(`{{ env "NOMAD_ALLOC_ID" }}`), DestPath: new("local/alloc")},
+		}
+	}, strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
+		before, _, err := s.alloc()
+		must.NoError(t, err)
 		begun := time.Now()
 		c.drain(t, first)
-		s.on(t, first)
+		after, _ := s.on(t, first)
 		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
 		s.goesOn(t)
+		for name, want := range map[string]string{"secrets/alloc": after.ID, "local/alloc": before.ID} {
+			got, err := os.ReadFile(filepath.Join(c.host.dir, "allocs", before.ID, "main", name))
+			must.NoError(t, err)
+			must.Eq(t, want, string(got), must.Sprint(name))
+		}
 		s.tells(t, "Took over the running task of allocation ")
 		if hasAPI {
 			s.tells(t, "the node is drained")

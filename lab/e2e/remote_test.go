@@ -6,6 +6,8 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +114,59 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		must.Eq(t, "exit 1", a.ended(t), must.Sprint(a.story()))
 		a.says(t, "stdout", "nobody\n/nonexistent\nwritten\n")
 		a.says(t, "stderr", "Permission denied")
+	})
+	t.Run("what Nomad puts into its directory", func(t *testing.T) {
+		artifacts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, "artifact")
+		}))
+		t.Cleanup(artifacts.Close)
+		value := func(text string) {
+			v := &api.Variable{Path: "nomad/jobs", Items: map[string]string{"greeting": text}}
+			_, _, err := n.Client().Variables().Update(v, nil)
+			must.NoError(t, err)
+		}
+		value("hello")
+		a := n.start(t, sh(`show() { cat conf/config; cat $NOMAD_SECRETS_DIR/key; }
+			trap show HUP; show; stat -c '%U %a' secrets/key local/lib/index secrets
+			test -s secrets/nomad_token && cat local/artifact; while :; do sleep 0.1; done`), onBox,
+			func(_ *api.Job, task *api.Task) {
+				task.User = "nobody"
+				task.Identity = &api.WorkloadIdentity{File: true}
+				task.Artifacts = []*api.TaskArtifact{{
+					GetterSource: new(artifacts.URL), GetterMode: new("file"), RelativeDest: new("local/artifact"),
+				}}
+				task.Templates = []*api.Template{
+					{EmbeddedTmpl: new("key\n"), DestPath: new("secrets/key"), Perms: new("0400")},
+					{EmbeddedTmpl: new("index\n"), DestPath: new("local/lib/index")},
+					{EmbeddedTmpl: new("{{ with nomadVar \"nomad/jobs\" }}{{ .greeting }}{{ end }}\n"),
+						DestPath: new("conf/config"), ChangeMode: new("signal"), ChangeSignal: new("SIGHUP")},
+				}
+			})
+		a.says(t, "stdout", "hello\nkey\nnobody 400\nnobody 644\nnobody 700\nartifact\n")
+		test.NoError(t, a.tells(`files to endpoint "box"`))
+		value("goodbye")
+		a.says(t, "stdout", "goodbye\nkey\n")
+		a.stop(t)
+	})
+	t.Run("a service at the host's address", func(t *testing.T) {
+		a := n.start(t, sh("while :; do sleep 0.1; done"), onBox, func(j *api.Job, task *api.Task) {
+			j.TaskGroups[0].Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http", To: -1}}}}
+			task.Services = []*api.Service{
+				{Name: "by-number", Provider: "nomad", PortLabel: "8080", AddressMode: "driver"},
+				{Name: "by-mode", Provider: "nomad", PortLabel: "http", AddressMode: "driver"},
+				{Name: "by-name", Provider: "nomad", PortLabel: "http", Address: "${attr.driver.remote.endpoint.box.address}"},
+			}
+		})
+		for _, name := range []string{"by-number", "by-mode", "by-name"} {
+			testsupport.Within(t, time.Minute, func() error {
+				all, _, err := n.Client().Services().Get(name, nil)
+				if err == nil && (len(all) != 1 || all[0].Address != n.server.Host || all[0].Port == 0) {
+					err = fmt.Errorf("the services are %+v", all)
+				}
+				return err
+			})
+		}
+		a.stop(t)
 	})
 	t.Run("an exit by signal", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("kill -TERM $$"), onBox))

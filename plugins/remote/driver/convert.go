@@ -6,10 +6,8 @@ package driver
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 
-	"github.com/hashicorp/nomad/client/allocdir"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
@@ -61,22 +59,4 @@ func replaced(value any, replace *strings.Replacer) any {
 		}
 	}
 	return value
-}
-
-// notCopied is what Nomad has put into the task's directory on this node: artifacts, templates and the like.
-func notCopied(cfg *drivers.TaskConfig) (left []string) {
-	ofNomad := map[string]bool{"api.sock": true, "nomad_token": true, ".nomad-mount": true}
-	for _, name := range []string{allocdir.TaskLocal, allocdir.TaskSecrets} {
-		entries, _ := os.ReadDir(filepath.Join(cfg.AllocDir, cfg.Name, name)) // not there: nothing is in it
-		for _, e := range entries {
-			if !ofNomad[e.Name()] {
-				left = append(left, filepath.Join(name, e.Name()))
-			}
-		}
-	}
-	const most = 5
-	if len(left) > most {
-		left = append(left[:most], "…")
-	}
-	return left
 }

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
@@ -58,17 +57,4 @@ func TestHostConfig_RefusesWhatIsOfTheNode(t *testing.T) {
 		_, err := hostConfig(cfg, "/srv/or")
 		must.ErrorContains(t, err, "devices and volumes of the Nomad node", must.Sprint(name))
 	}
-}
-
-func TestNotCopied_IsWhatNomadHasPutThere(t *testing.T) {
-	cfg := &drivers.TaskConfig{Name: "web", AllocDir: t.TempDir()}
-	must.SliceEmpty(t, notCopied(cfg))
-	for _, path := range []string{
-		"local/config.json", "secrets/api.sock", "secrets/nomad_token", "secrets/.nomad-mount", "secrets/key",
-	} {
-		path = filepath.Join(cfg.AllocDir, "web", path)
-		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.NoError(t, os.WriteFile(path, nil, 0o644))
-	}
-	must.Eq(t, []string{"local/config.json", "secrets/key"}, notCopied(cfg))
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/client/allocdir"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -97,8 +98,7 @@ func (e *engine) host(name string) (*host.Host, error) {
 		strings.Join(slices.Sorted(maps.Keys(e.hosts)), "\", \""))
 }
 
-// Start is part of core.Engine. The host finds an earlier run of the same task that no agent knows of, by the same
-// means as the local engine.
+// Start is part of core.Engine. An earlier run of the same task that no agent knows of is found by the host's record.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {
@@ -132,11 +132,11 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.address = link.Address
 	if err := t.start(ctx, link, cfg, s.Progress); err != nil {
 		e.forget(t)
 		return nil, err
 	}
-	h.Listen(t.saved.Run.TaskID, t, t.told)
 	return t, nil
 }
 
@@ -149,20 +149,32 @@ func (t *remoteTask) start(
 		return err
 	}
 	if reply.Verdict == shim.Have {
+		t.host.Listen(t.saved.Run.TaskID, t, t.told)
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
+		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
+		if _, err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
+			t.event("The task has the secrets of the former allocation: %v", err)
+		}
 		return nil
-	}
-	if left := notCopied(t.config); len(left) > 0 {
-		t.event("Not copied to the host: %s", strings.Join(left, ", "))
 	}
 	t.engine.mu.Lock()
 	t.saved.Run = shim.Handle{TaskID: cfg.ID, AllocID: cfg.AllocID}
 	t.engine.mu.Unlock()
-	t.host.Listen(cfg.ID, t, t.told)
-	handle, _, err := link.Driver.StartTask(cfg)
+	copied, err := t.copyFiles(ctx, link, ".")
+	if err != nil && link.Alive() {
+		return errors.Join(err, destroyBy(ctx, link, cfg.ID)) // the claim
+	}
+	if copied > 0 {
+		t.event("Copied %d files to endpoint %q", copied, t.saved.Endpoint)
+	}
 	if err == nil {
-		t.saved.Run.AllocDir, t.saved.Run.State = handle.Config.AllocDir, handle.DriverState
-		return nil
+		t.host.Listen(cfg.ID, t, t.told)
+		var handle *drivers.TaskHandle
+		handle, _, err = link.Driver.StartTask(cfg)
+		if err == nil {
+			t.saved.Run.AllocDir, t.saved.Run.State = handle.Config.AllocDir, handle.DriverState
+			return nil
+		}
 	}
 	if !link.Alive() { // it may run nevertheless
 		t.engine.destroyLater(t)
@@ -275,6 +287,7 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	t := &remoteTask{
 		config: &drivers.TaskConfig{
 			ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, JobName: c.JobName, NodeID: c.NodeID,
+			User: c.User,
 		},
 		engine: e, host: h, saved: s, event: event,
 	}

@@ -73,10 +73,13 @@ func (t *remoteTask) over() bool {
 	}
 }
 
-// ExecTask is part of core.Forwarder.
+// ExecTask is part of core.Forwarder. The command may be the script of a template that has changed.
 func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	link, err := t.connected()
 	if err != nil {
+		return nil, err
+	}
+	if _, err := t.copyFiles(t.ctx, link, "."); err != nil {
 		return nil, err
 	}
 	result, err := link.Driver.ExecTask(t.saved.Run.TaskID, command, timeout)

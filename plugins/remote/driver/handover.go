@@ -32,9 +32,13 @@ const (
 func (t *remoteTask) request(runID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: runID,
-		Owner:    shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID, NodeDir: t.config.AllocDir},
+		Owner:    t.owner(),
 		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
+}
+
+func (t *remoteTask) owner() shim.Owner {
+	return shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID, NodeDir: t.config.AllocDir}
 }
 
 // claim returns when the run belongs to this allocation. It is to be started, or it is the one that an earlier

@@ -67,6 +67,9 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			continue
 		}
 		node.Attributes[prefix+"arch"] = structs.NewStringAttribute(v.link.Arch)
+		if v.link.Address != "" {
+			node.Attributes[prefix+"address"] = structs.NewStringAttribute(v.link.Address)
+		}
 		if mode, ok := v.link.About("cgroup").GetString(); ok {
 			node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(plain.Line(mode, mostOfProblem))
 		}

@@ -44,7 +44,10 @@ type remoteTask struct {
 
 	claiming sync.Mutex // held while the host is asked for the run, or to give it up
 
-	copied atomic.Int64 // counts parts of the output
+	copied  atomic.Int64 // counts parts of the output
+	copying sync.Mutex   // held while files are copied to the host
+
+	address string // of the host, where this process has started the task
 
 	mu      sync.Mutex
 	pid     string
@@ -61,6 +64,8 @@ type saved struct {
 	Hash      string      `json:"hash"` // the same
 	Run       shim.Handle `json:"run"`
 	Logs      logs        `json:"logs"`
+
+	Copied time.Time `json:"copied"` // how new the files are that were copied to the host
 
 	OnDrain       string        `json:"on_drain"`
 	OnLost        string        `json:"on_lost"`
@@ -96,6 +101,9 @@ func (t *remoteTask) Describe(r *core.Run) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
+	if t.address != "" {
+		r.Network = &drivers.DriverNetwork{IP: t.address}
+	}
 	if t.pid != "" {
 		r.Attributes["pid"] = t.pid
 	}
@@ -303,10 +311,13 @@ func (t *remoteTask) told(message string) {
 	t.event("%s", message)
 }
 
-// Signal is part of core.Task.
-func (t *remoteTask) Signal(_ context.Context, signal string) error {
+// Signal is part of core.Task. It may tell the task that a template has changed.
+func (t *remoteTask) Signal(ctx context.Context, signal string) error {
 	link, err := t.connected()
 	if err != nil {
+		return err
+	}
+	if _, err := t.copyFiles(ctx, link, "."); err != nil {
 		return err
 	}
 	return link.Driver.SignalTask(t.saved.Run.TaskID, signal)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +123,7 @@ func (h *Host) try(a *attempt) {
 	ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
 	defer cancel()
 	a.link, a.err = h.dial(ctx)
+	address := addressOf(ctx, h.config.SSH.Host)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.attempt = nil
@@ -137,10 +139,24 @@ func (h *Host) try(a *attempt) {
 		h.failed(a.err)
 		return
 	}
+	a.link.Address = address
 	h.link, h.last = a.link, nil
 	begun := time.Now()
 	context.AfterFunc(a.link.ctx, func() { h.lost(time.Since(begun)) })
 }
+
+// addressOf returns the IP address of a name, empty where this node knows none, as behind a jump host.
+func addressOf(ctx context.Context, name string) string {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil || len(addresses) == 0 {
+		return ""
+	}
+	return addresses[0].Unmap().String()
+}
+
+const lookupTime = 5 * time.Second
 
 // failed puts the next attempt off. The caller holds the lock.
 func (h *Host) failed(err error) {

@@ -31,6 +31,8 @@ type Link struct {
 	Dir    string      // of everything on the host
 	Arch   string
 
+	Address string // the host's IP address, empty if it is not known
+
 	ctx context.Context // ends with the connection
 	end context.CancelFunc
 

@@ -4,8 +4,10 @@
 package shim
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -26,6 +28,7 @@ const (
 	listMethod    = "List"
 	removeMethod  = "Remove"
 	endMethod     = "End"
+	filesMethod   = "Files"
 )
 
 // Owner is an allocation that a run belongs to.
@@ -152,6 +155,24 @@ type RemoveRequest struct {
 // RemoveReply says that nothing of it is left.
 type RemoveReply struct{}
 
+// FilesRequest begins a copy of files into the directory of a task that this connection owns. An archive in the format
+// of tar(5) follows in FilesParts, with paths relative to that directory.
+type FilesRequest struct {
+	TaskID  string `codec:"task_id"` // of the run
+	AllocID string `codec:"alloc_id"`
+	Task    string `codec:"task"`
+	User    string `codec:"user"` // whose the files become; empty: as for a task
+	Owner   Owner  `codec:"owner"`
+}
+
+// FilesPart is a part of the archive.
+type FilesPart struct {
+	Data []byte `codec:"data"`
+}
+
+// FilesReply says that all files are there.
+type FilesReply struct{}
+
 // Client has these calls of a host.
 type Client struct{ Conn *grpc.ClientConn }
 
@@ -202,6 +223,54 @@ func (c Client) End(ctx context.Context, r *EndRequest) (*EndReply, error) {
 	return invoke[EndReply](ctx, c, endMethod, r)
 }
 
+// Files copies what the function writes, an archive. The context ends it.
+func (c Client) Files(ctx context.Context, r *FilesRequest, write func(io.Writer) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.Conn.NewStream(ctx, &service.Streams[1], "/"+serviceName+"/"+filesMethod, subtype)
+	if err != nil {
+		return err
+	}
+	err = stream.SendMsg(r)
+	if err == nil {
+		out := bufio.NewWriterSize(sender{stream}, Buffer)
+		err = errors.Join(write(out), out.Flush())
+	}
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: the host has ended the call
+		return err
+	}
+	return stream.RecvMsg(&FilesReply{})
+}
+
+// sender writes FilesParts.
+type sender struct{ stream grpc.ClientStream }
+
+func (s sender) Write(b []byte) (int, error) {
+	return len(b), s.stream.SendMsg(&FilesPart{b})
+}
+
+// receiver reads FilesParts.
+type receiver struct {
+	stream grpc.ServerStream
+	rest   []byte
+}
+
+func (r *receiver) Read(b []byte) (int, error) {
+	for len(r.rest) == 0 {
+		var part FilesPart
+		if err := r.stream.RecvMsg(&part); err != nil {
+			return 0, err
+		}
+		r.rest = part.Data
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
 func invoke[Reply any](ctx context.Context, c Client, method string, request any) (*Reply, error) {
 	var reply Reply
 	err := c.Conn.Invoke(ctx, "/"+serviceName+"/"+method, request, &reply, subtype)
@@ -216,6 +285,7 @@ type server interface {
 	remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error)
 	endAlone(ctx context.Context, r *EndRequest) (*EndReply, error)
 	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
+	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
 // service describes them to gRPC, as its generated code does.
@@ -226,7 +296,10 @@ var service = grpc.ServiceDesc{
 		unary(claimMethod, server.claim), unary(releaseMethod, server.release),
 		unary(listMethod, server.list), unary(removeMethod, server.remove), unary(endMethod, server.endAlone),
 	},
-	Streams: []grpc.StreamDesc{{StreamName: logsMethod, ServerStreams: true, Handler: serveLogs}},
+	Streams: []grpc.StreamDesc{
+		{StreamName: logsMethod, ServerStreams: true, Handler: serveLogs},
+		{StreamName: filesMethod, ClientStreams: true, Handler: serveFiles},
+	},
 }
 
 func unary[Request, Reply any](
@@ -248,6 +321,17 @@ func serveLogs(s any, stream grpc.ServerStream) error {
 		return err
 	}
 	return s.(server).logs(stream.Context(), &request, func(c *LogsChunk) error { return stream.SendMsg(c) })
+}
+
+func serveFiles(s any, stream grpc.ServerStream) error {
+	var request FilesRequest
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	if err := s.(server).files(stream.Context(), &request, &receiver{stream: stream}); err != nil {
+		return err
+	}
+	return stream.SendMsg(&FilesReply{})
 }
 
 // subtype selects the codec of a call.

@@ -1,0 +1,94 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+)
+
+// taskDir is a task's directory on a node, with files of these names, whose contents are their names.
+func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, path := range paths {
+		path = filepath.Join(dir, path)
+		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte(filepath.Base(path)), 0o640))
+	}
+	root, err := os.OpenRoot(dir)
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = root.Close() })
+	return dir, root
+}
+
+// copied is what an archive has: a line for each file.
+func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
+	t.Helper()
+	paths, err := filesOf(root, below, since)
+	must.NoError(t, err)
+	var buffer bytes.Buffer
+	must.NoError(t, archive(&buffer, root, paths))
+	var lines []string
+	for in := tar.NewReader(&buffer); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			return strings.Join(lines, "\n")
+		}
+		must.NoError(t, err)
+		content, err := io.ReadAll(in)
+		must.NoError(t, err)
+		lines = append(lines, fmt.Sprintf("%s %o %d:%d %s", h.Name, h.Mode, h.Uid, h.Gid, string(content)+h.Linkname))
+	}
+}
+
+func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
+	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad", "tmp/x",
+		"alloc/data", "etc/app.conf", "local/old")
+	must.NoError(t, os.Chmod(filepath.Join(dir, "etc/app.conf"), 0o755|os.ModeSetuid))
+	must.NoError(t, os.Symlink("/etc/shadow", filepath.Join(dir, "local/link")))
+	socket, err := net.Listen("unix", filepath.Join(dir, "secrets/api.sock"))
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = socket.Close() })
+	past := time.Now().Add(-time.Hour)
+	must.NoError(t, os.Chtimes(filepath.Join(dir, "local/old"), past, past))
+
+	must.Eq(t, strings.Join([]string{
+		"etc 755 0:0 ", "etc/app.conf 755 0:0 app.conf", "local/lib 755 0:0 ", "local/lib/config.json 640 0:0 config.json",
+		"local/link 777 0:0 /etc/shadow", "local/old 640 0:0 old", "secrets/nomad_token 640 0:0 nomad_token",
+	}, "\n"), copied(t, root, ".", time.Time{}))
+	must.Eq(t, "secrets/nomad_token 640 0:0 nomad_token", copied(t, root, "secrets", time.Time{}))
+	must.Eq(t, "", copied(t, root, ".", time.Now().Add(time.Hour)))
+	must.StrNotContains(t, copied(t, root, ".", past.Add(time.Minute)), "local/old")
+	must.Eq(t, "", copied(t, root, "missing", time.Time{}))
+}
+
+// Another task of the group may replace files between the look at them and the copy.
+func TestFiles_ThatAreReplacedLeadNowhere(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret")
+	must.NoError(t, os.WriteFile(outside, []byte("classified"), 0o600))
+	dir, root := taskDir(t, "local/a", "local/b", "local/c/d")
+	paths, err := filesOf(root, ".", time.Time{})
+	must.NoError(t, err)
+	must.NoError(t, os.Remove(filepath.Join(dir, "local/a")))
+	must.NoError(t, os.Symlink(outside, filepath.Join(dir, "local/a")))
+	must.NoError(t, os.Remove(filepath.Join(dir, "local/b")))
+	must.NoError(t, os.RemoveAll(filepath.Join(dir, "local/c")))
+	must.NoError(t, os.Symlink(filepath.Dir(outside), filepath.Join(dir, "local/c")))
+	must.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(outside), "d"), []byte("classified"), 0o600))
+	var buffer bytes.Buffer
+	err = archive(&buffer, root, paths)
+	must.ErrorContains(t, err, "local/c/d")
+	must.StrNotContains(t, buffer.String(), "classified")
+}

@@ -1,0 +1,74 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package shim
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+)
+
+// files is part of server.
+func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
+	if err := h.owned(r.TaskID); err != nil {
+		return err
+	}
+	dir, err := h.allocs.make(&drivers.TaskConfig{
+		AllocID: r.AllocID, Name: r.Task, User: r.User, NodeID: r.Owner.NodeID, AllocDir: r.Owner.NodeDir,
+	})
+	if err != nil {
+		return err
+	}
+	uid, gid, err := owner(r.User)
+	if err != nil {
+		return err
+	}
+	if err := unpack(ctx, archive, filepath.Join(dir, r.Task), uid, gid); err != nil {
+		return fmt.Errorf("failed to copy the task's files: %w", err)
+	}
+	return nil
+}
+
+// unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
+// program can do no more than the task. The context ends it.
+func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-f", "-")
+	cmd.Dir, cmd.Stderr = dir, &said
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	if uid != os.Geteuid() {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	if errors.Is(err, exec.ErrNotFound) {
+		return errors.New("there is no tar program on the host")
+	}
+	if err != nil {
+		return err
+	}
+	go func() { // the rest of the archive is not waited for: it ends with the call
+		_, _ = io.Copy(input, archive)
+		_ = input.Close()
+	}()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	first, _, _ := bytes.Cut(said.Bytes(), []byte("\n"))
+	return errors.New(cmp.Or(string(first), err.Error()))
+}
