@@ -44,9 +44,9 @@ type remoteHost struct {
 	dir    string
 }
 
-func newRemoteHost(t *testing.T) *remoteHost {
+func newRemoteHost(t *testing.T, options ...sshdtest.Option) *remoteHost {
 	t.Helper()
-	server := sshdtest.Start(t)
+	server := sshdtest.Start(t, options...)
 	dir, err := os.MkdirTemp(scratch, "h")
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
@@ -126,27 +126,34 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 			must.NoError(t, err)
 		}
 		value("hello")
+		const secret = "known-to-the-task-alone"
 		a := n.start(t, sh(`show() { cat conf/config; cat $NOMAD_SECRETS_DIR/key; }
 			trap show HUP; show; stat -c '%U %a' secrets/key local/lib/index secrets
 			test -s secrets/nomad_token && cat local/artifact; while :; do sleep 0.1; done`), onBox,
 			func(_ *api.Job, task *api.Task) {
 				task.User = "nobody"
+				task.Env = map[string]string{"PASSWORD": secret}
 				task.Identity = &api.WorkloadIdentity{File: true}
 				task.Artifacts = []*api.TaskArtifact{{
 					GetterSource: new(artifacts.URL), GetterMode: new("file"), RelativeDest: new("local/artifact"),
 				}}
 				task.Templates = []*api.Template{
-					{EmbeddedTmpl: new("key\n"), DestPath: new("secrets/key"), Perms: new("0400")},
+					{EmbeddedTmpl: new(secret + "\n"), DestPath: new("secrets/key"), Perms: new("0400")},
 					{EmbeddedTmpl: new("index\n"), DestPath: new("local/lib/index")},
 					{EmbeddedTmpl: new("{{ with nomadVar \"nomad/jobs\" }}{{ .greeting }}{{ end }}\n"),
 						DestPath: new("conf/config"), ChangeMode: new("signal"), ChangeSignal: new("SIGHUP")},
 				}
 			})
-		a.says(t, "stdout", "hello\nkey\nnobody 400\nnobody 644\nnobody 700\nartifact\n")
-		test.NoError(t, a.tells(`files to endpoint "box"`))
+		a.says(t, "stdout", "hello\n"+secret+"\nnobody 400\nnobody 644\nnobody 700\nartifact\n")
+		test.NoError(t, a.tells(`Files copied to endpoint "box": `))
 		value("goodbye")
-		a.says(t, "stdout", "goodbye\nkey\n")
+		a.says(t, "stdout", "goodbye\n"+secret+"\n")
+		for _, p := range n.processes() {
+			test.StrNotContains(t, strings.Join(p.args, " "), secret)
+		}
 		a.stop(t)
+		test.StrNotContains(t, a.story(), secret)
+		test.StrNotContains(t, n.log(), secret)
 	})
 	t.Run("a service at the host's address", func(t *testing.T) {
 		a := n.start(t, sh("while :; do sleep 0.1; done"), onBox, func(j *api.Job, task *api.Task) {
@@ -246,6 +253,27 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// The plugin logs in as a user without rights, with a directory of that user.
+func TestRemote_HostWithoutRoot(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	host := newRemoteHost(t, sshdtest.Unprivileged())
+	must.NoError(t, os.Chown(host.dir, host.server.UID, -1))
+	n := newNode(t, host.options(host.server.Port, ""))
+	a := n.start(t, sh("trap 'id -un; exit 7' USR1; cat local/file; while :; do sleep 0.1; done"), onBox,
+		func(_ *api.Job, task *api.Task) {
+			task.Templates = []*api.Template{{EmbeddedTmpl: new("hello\n"), DestPath: new("local/file")}}
+		})
+	a.says(t, "stdout", "hello\n")
+	must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1"))
+	test.Eq(t, "exit 7", a.ended(t))
+	a.says(t, "stdout", host.server.User+"\n")
+	other := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) { task.User = "root" }))
+	other.ended(t)
+	test.NoError(t, other.tells("root"), test.Sprint(other.story()))
+	t.Log(a.story(), other.story())
 }
 
 // remoteFault is something that breaks while a task runs, and its end before it is put right.

@@ -165,7 +165,7 @@ func (t *remoteTask) start(
 		return errors.Join(err, destroyBy(ctx, link, cfg.ID)) // the claim
 	}
 	if copied > 0 {
-		t.event("Copied %d files to endpoint %q", copied, t.saved.Endpoint)
+		t.event("Files copied to endpoint %q: %d", t.saved.Endpoint, copied)
 	}
 	if err == nil {
 		t.host.Listen(cfg.ID, t, t.told)

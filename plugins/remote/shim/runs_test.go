@@ -332,7 +332,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
-	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Minute })
+	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = 90 * time.Minute })
 	over := func() int {
 		found, err := b.orphans(Alone{})
 		must.NoError(t, err)
@@ -344,10 +344,12 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	a.releases("a/task", true)
 	must.Zero(t, over(), must.Sprint("it was released just now"))
 	b.wait()
+	must.Zero(t, over(), must.Sprint("its time is not over"))
+	b.wait()
 	must.Eq(t, 1, over())
 	must.Zero(t, over(), must.Sprint("it is being ended"))
 	b.wait()
-	must.Eq(t, 1, over(), must.Sprint("its end has failed"))
+	must.Eq(t, 1, over(), must.Sprint("its end has failed: it does not wait so long again"))
 	must.Eq(t, "ended a, start c", a.ask("c", updated))
 	must.NoError(t, a.started("c/task", Handle{TaskID: "c/task", AllocID: "c"})) // without a limit
 	a.leave()

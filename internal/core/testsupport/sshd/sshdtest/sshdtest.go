@@ -43,7 +43,7 @@ type Server struct {
 	lines []string // of sshd_config
 	env   []string
 	shell string
-	uid   int
+	UID   int
 	cmd   *exec.Cmd
 	ended chan struct{}
 }
@@ -70,7 +70,7 @@ func Shell(path string) Option {
 func Unprivileged() Option {
 	return func(s *Server) {
 		testsupport.NeedRoot(s.t)
-		s.User, s.uid = "remote", 54321
+		s.User, s.UID = "remote", 54321
 	}
 }
 
@@ -109,10 +109,10 @@ func (s *Server) makeAccount() {
 	s.Home = filepath.Join(s.Dir, "home")
 	must.NoError(s.t, os.Chmod(filepath.Dir(s.Dir), 0o755)) // which TempDir makes for this user only
 	must.NoError(s.t, os.Mkdir(s.Home, 0o755))
-	must.NoError(s.t, os.Chown(s.Home, s.uid, s.uid))
+	must.NoError(s.t, os.Chown(s.Home, s.UID, s.UID))
 	others, err := os.ReadFile("/etc/passwd")
 	must.NoError(s.t, err)
-	passwd := fmt.Sprintf("%s:x:%d:%[2]d::%s:%s\n%s", s.User, s.uid, s.Home, s.shell, others) // the first entry counts
+	passwd := fmt.Sprintf("%s:x:%d:%[2]d::%s:%s\n%s", s.User, s.UID, s.Home, s.shell, others) // the first entry counts
 	shadow := s.User + ":*:::::::\n"                                                          // not locked
 	must.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "passwd"), []byte(passwd), 0o644))
 	must.NoError(s.t, os.WriteFile(filepath.Join(s.Dir, "shadow"), []byte(shadow), 0o600))
