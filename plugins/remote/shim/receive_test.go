@@ -32,7 +32,7 @@ func archiveOf(t *testing.T, name string, content []byte) io.Reader {
 	return &buffer
 }
 
-// ofTask is the directory of a task of nobody, below one that nobody can pass.
+// ofTask is the directory of a task whose user is nobody.
 func ofTask(t *testing.T) string {
 	t.Helper()
 	testsupport.NeedRoot(t)
