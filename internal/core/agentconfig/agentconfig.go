@@ -20,6 +20,8 @@ type File struct {
 	Path    string
 	Body    map[string]any            // HCL1 or JSON, decoded without a type
 	Plugins map[string]map[string]any // the blocks of plugins by their names: the config of each, empty for none
+
+	configs map[string]int // how many blocks of a plugin have a config
 }
 
 // Read returns the files that an agent with -config=path reads, in its order: the file itself,
@@ -53,7 +55,7 @@ func Read(path string) ([]File, error) {
 // parse decodes the plugins into the type that Nomad has for them: of JSON, in which NixOS
 // writes the file, the decoder gives nested objects another shape in a map alone.
 func parse(path, text string) (File, error) {
-	f := File{Path: path, Plugins: map[string]map[string]any{}}
+	f := File{Path: path, Plugins: map[string]map[string]any{}, configs: map[string]int{}}
 	var typed struct {
 		Plugins []*struct {
 			Name   string         `hcl:",key"`
@@ -66,6 +68,9 @@ func parse(path, text string) (File, error) {
 	for _, p := range typed.Plugins {
 		if p.Config == nil {
 			p.Config = map[string]any{}
+		}
+		if len(p.Config) > 0 {
+			f.configs[p.Name]++
 		}
 		f.Plugins[p.Name] = p.Config
 	}

@@ -14,17 +14,25 @@ import (
 // Block returns the config block of a plugin from an agent's configuration. path is a file or
 // directory of HCL1 or JSON, as Nomad reads it. A single file without a block plugin is taken for
 // the config itself, with or without "config { … }" around it. plugin is the usual file name of
-// the plugin, and binary the path of this program: the block may have either name.
+// the plugin, and binary the path of this program: the block may have either name. Several blocks with a config are
+// refused: Nomad takes the last one of them.
 func Block(path, plugin, binary string) (any, error) {
 	files, err := Read(path)
 	if err != nil {
 		return nil, err
 	}
-	var others []string
+	var others, at []string
+	var found map[string]any
 	for _, file := range files {
 		for _, name := range slices.Sorted(maps.Keys(file.Plugins)) {
 			if name == plugin || name == filepath.Base(binary) {
-				return file.Plugins[name], nil
+				if found == nil || file.configs[name] > 0 {
+					found = file.Plugins[name]
+				}
+				for range file.configs[name] {
+					at = append(at, file.Path)
+				}
+				continue
 			}
 			others = append(others, name)
 		}
@@ -34,6 +42,13 @@ func Block(path, plugin, binary string) (any, error) {
 			}
 			return file.Body, nil
 		}
+	}
+	switch {
+	case len(at) > 1:
+		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad takes the last: keep one of those in %s",
+			plugin, strings.Join(slices.Compact(at), " and "))
+	case found != nil:
+		return found, nil
 	}
 	hint := ""
 	if len(others) > 0 {
