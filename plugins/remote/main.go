@@ -7,7 +7,12 @@ package main
 import (
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 
+	"github.com/outrider-dev/outrider/plugins/remote/command"
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-func main() { core.Main(driver.Plugin()) }
+func main() {
+	plugin := driver.Plugin()
+	plugin.Commands = command.All()
+	core.Main(plugin)
+}

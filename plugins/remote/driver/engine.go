@@ -71,6 +71,13 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 	return e
 }
 
+// Endpoints are the hosts of a configuration by their names, for the commands of a person. answers is nil if the API of
+// the agent tells why a task is ended.
+func Endpoints(c Config) (hosts map[string]*host.Host, answers func(context.Context) error) {
+	e := newEngine(c, hclog.NewNullLogger())
+	return e.hosts, e.nomad.answers
+}
+
 // Close ends the connections. Tasks go on.
 func (e *engine) Close() error {
 	e.cancel()

@@ -23,13 +23,28 @@ func keyOf(cfg *drivers.TaskConfig, node string) string {
 	return string(key)
 }
 
-// jobOf is the job in a key, which comes from a host.
-func jobOf(key string) (namespace, jobID string) {
+// Names are what a key is made of.
+type Names struct {
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Group     string `json:"group"`
+	Index     string `json:"index"` // of the allocation in its group
+	Task      string `json:"task"`
+}
+
+// NamesOf reads a key, which comes from a host. Those of another text are empty.
+func NamesOf(key string) Names {
 	var names []string
-	if json.Unmarshal([]byte(key), &names) != nil || len(names) < 3 {
-		return "", ""
+	if json.Unmarshal([]byte(key), &names) != nil || len(names) < 6 {
+		return Names{}
 	}
-	return names[1], names[2]
+	return Names{names[1], names[2], names[3], names[4], names[5]}
+}
+
+// jobOf is the job in a key.
+func jobOf(key string) (namespace, jobID string) {
+	n := NamesOf(key)
+	return n.Namespace, n.Job
 }
 
 // hashOf is of what a task runs, but for what each allocation has of its own. cfg is that for the host.

@@ -140,6 +140,8 @@ func TestIdentity_IsOfTheTaskAndItsContent(t *testing.T) {
 		return keyOf(cfg, ""), hash
 	}
 	key, hash := made(func(*drivers.TaskConfig, map[string]any) {})
+	must.Eq(t, Names{Namespace: "default", Job: "web", Group: "g", Index: "0", Task: "main"}, NamesOf(key))
+	must.Eq(t, Names{}, NamesOf(`["global","default"]`))
 	for name, row := range map[string]struct {
 		edit              func(*drivers.TaskConfig, map[string]any)
 		sameKey, sameHash bool

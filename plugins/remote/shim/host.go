@@ -117,6 +117,17 @@ func (h *host) has(id string) bool {
 	return false
 }
 
+// pid is that of a task's main process, 0 if there is none.
+func (h *host) pid(id string) int {
+	stores, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
+	for _, store := range stores {
+		if st, err := (task.Store{Dir: store}).Load(id); err == nil && st.Identity.Alive() {
+			return st.Identity.PID
+		}
+	}
+	return 0
+}
+
 // StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
 func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
 	if err := h.stopping(id); err != nil {
@@ -178,6 +189,10 @@ func (h *host) DestroyTask(id string, force bool) error {
 
 // list is part of server.
 func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
+	if r.Runs {
+		all, err := h.runs.list(h.pid)
+		return &ListReply{Runs: all}, err
+	}
 	allocs, err := h.allocs.list(r.NodeID)
 	if err != nil {
 		return nil, err

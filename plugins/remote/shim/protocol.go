@@ -115,15 +115,33 @@ type LogsChunk struct {
 	Data   []byte
 }
 
-// ListRequest asks for the allocations that a node has directories of on the host.
+// ListRequest asks for the allocations that a node has directories of on the host, or for all runs.
 type ListRequest struct {
 	NodeID string `codec:"node_id"`
+	Runs   bool   `codec:"runs"` // it is only a look: nothing counts from it
 }
 
 // ListReply answers it.
 type ListReply struct {
 	Allocs []Alloc `codec:"allocs"`
 	Alone  []Alone `codec:"alone"` // of any node
+	Runs   []Run   `codec:"runs"`
+}
+
+// Run is what the host records of a run, for a person.
+type Run struct {
+	TaskID string `codec:"task_id" json:"task_id"`
+	Key    string `codec:"key" json:"key"`
+	Hash   string `codec:"hash" json:"hash"`
+	Epoch  int64  `codec:"epoch" json:"epoch"`
+	State  State  `codec:"state" json:"state"`
+	Ending bool   `codec:"ending" json:"ending"` // it is stopping, and not by its owner
+	Owner  Owner  `codec:"owner" json:"owner"`   // the last one
+
+	Followed      bool          `codec:"followed" json:"followed"`             // by the owner's node
+	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long it was seen not to be followed
+	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
+	PID           int           `codec:"pid" json:"pid,omitempty"`             // 0: the process has ended, or is not known
 }
 
 // Alone is a run that no allocation has followed for some time.
@@ -208,7 +226,7 @@ func (c Client) Release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, 
 	return invoke[ReleaseReply](ctx, c, releaseMethod, r)
 }
 
-// List returns the allocations of a node on the host.
+// List returns the allocations of a node on the host, or all runs.
 func (c Client) List(ctx context.Context, r *ListRequest) (*ListReply, error) {
 	return invoke[ListReply](ctx, c, listMethod, r)
 }

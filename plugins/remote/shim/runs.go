@@ -439,6 +439,25 @@ func (r *runs) alones() (found []Alone, err error) {
 	return found, err
 }
 
+// list returns all runs. pid is that of a task's process.
+func (r *runs) list(pid func(taskID string) int) (found []Run, err error) {
+	err = r.locked("", func(all records) error {
+		for name, one := range all {
+			listed := Run{
+				TaskID: one.Run.TaskID, Key: one.Key, Hash: one.Hash, Epoch: one.Epoch, State: one.State, Ending: one.Ending,
+				Owner: one.Owner, Followed: r.isFollowed(name), OrphanTimeout: one.OrphanTimeout, PID: pid(one.Run.TaskID),
+			}
+			since := max(one.Alone, r.unsaved[name])
+			if !listed.Followed && since > 0 {
+				listed.Alone = time.Duration(max(now()-since, 0))
+			}
+			found = append(found, listed)
+		}
+		return nil
+	})
+	return found, err
+}
+
 // orphans marks the runs whose time without an owner is over as stopping, and returns them: also one that is listed,
 // whatever its time, and those that were to be ended, and are still there.
 func (r *runs) orphans(listed Alone) (over []*run, err error) {

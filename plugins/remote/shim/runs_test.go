@@ -358,6 +358,35 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	must.Zero(t, over())
 }
 
+func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
+	both := sides(t, 2)
+	a, b := both[0], both[1]
+	look := func() Run {
+		found, err := b.list(func(taskID string) int { return len(taskID) })
+		must.NoError(t, err)
+		must.SliceLen(t, 1, found)
+		return found[0]
+	}
+	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Hour })
+	want := Run{
+		TaskID: "a/task", Key: "job", Hash: "content", Epoch: 1, State: Running, Followed: true, OrphanTimeout: time.Hour,
+		Owner: Owner{AllocID: "a", NodeID: "node-1", NodeDir: "/nomad/a"}, PID: len("a/task"),
+	}
+	must.Eq(t, want, look())
+	a.leave()
+	want.Followed = false
+	must.Eq(t, want, look())
+	b.wait()
+	must.Eq(t, want, look(), must.Sprint("nobody but a look has seen that it is not followed"))
+
+	alone, err := b.alones()
+	must.NoError(t, err)
+	must.SliceEmpty(t, alone)
+	b.wait()
+	must.GreaterEq(t, time.Hour, look().Alone)
+	must.LessEq(t, 2*time.Hour, look().Alone)
+}
+
 func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]

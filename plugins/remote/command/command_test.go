@@ -1,0 +1,249 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+
+	"github.com/outrider-dev/outrider/plugins/remote/driver"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+)
+
+// records are the host's, as they are on its disk.
+func (b *box) records() string {
+	b.t.Helper()
+	files, err := filepath.Glob(filepath.Join(b.dir, "runs", "*.json"))
+	must.NoError(b.t, err)
+	all := ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must.NoError(b.t, err)
+		all += string(text)
+	}
+	return all
+}
+
+// runs are those of list -json.
+func (b *box) runs() (all []run) {
+	b.t.Helper()
+	r := b.does("list", "-json")
+	must.Eq(b.t, 0, r.code)
+	must.NoError(b.t, json.Unmarshal([]byte(r.out), &all))
+	return all
+}
+
+// TestRun_IsListedAndEnded takes a run from its owner to its end. Its job has escape sequences in its name.
+func TestRun_IsListedAndEnded(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	mark := testsupport.Mark()
+	const job, shown = "web\x1b[31m\u009b2J", "web [31m 2J/group[0]/main"
+	node := b.starts(job, mark)
+	pid := testsupport.Sleepers(mark)[0]
+
+	before := b.records()
+	all := b.runs()
+	must.SliceLen(t, 1, all)
+	want := run{
+		Endpoint: "box", Names: driver.Names{Namespace: "default", Job: job, Group: "group", Index: "0", Task: "main"},
+		Run: shim.Run{
+			TaskID: node.ID, Key: all[0].Key, Hash: all[0].Hash, Epoch: 1, State: shim.Running, Followed: true, PID: pid,
+			Owner:         shim.Owner{AllocID: node.AllocID, NodeID: node.NodeID, NodeDir: node.AllocDir},
+			OrphanTimeout: 24 * time.Hour,
+		},
+	}
+	test.Eq(t, want, all[0])
+	test.StrContains(t, before, `"hash":"`+all[0].Hash+`"`)
+	list := b.does("list")
+	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s on node %.8s  -      1      -", node.AllocID, node.NodeID))
+	refused := b.does("stop", shown)
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: allocation %s on node %s has it: use nomad alloc stop %[2]s\n",
+		filepath.Base(os.Args[0]), node.AllocID, node.NodeID)}, refused)
+	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
+	test.Eq(t, before, b.records(), test.Sprint("a look changes nothing"))
+
+	must.NoError(t, node.Close())
+	testsupport.Eventually(t, "nobody follows the run", func() bool { return !b.runs()[0].Followed })
+	list = b.does("list")
+	test.Eq(t, 0, list.code)
+	test.StrContains(t, list.out, shown+"  running")
+	test.StrContains(t, list.out, "  0s     1      its orphan_timeout ends it in 24h")
+	for _, text := range []string{list.out, b.does("list", "-json").out} {
+		test.False(t, strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }),
+			test.Sprintf("%q", text))
+	}
+	test.Eq(t, before, b.records(), test.Sprint("a look does not have the time without an owner begin"))
+
+	other := b.starts("web", testsupport.Mark())
+	test.StrContains(t, b.does("stop", "/group").err, `there is no run "/group": list shows what there is`)
+	ended := b.does("stop", shown)
+	test.Eq(t, result{0, `Ended ` + shown + ` on endpoint "box".` + "\n",
+		"Waiting until nobody has followed it for 15 s\n"}, ended)
+	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("processes of the run"))
+	_, err := os.Lstat(shim.AllocDir(b.dir, node.AllocID))
+	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("the directory of the allocation on the host"))
+	left := b.runs()
+	must.SliceLen(t, 1, left)
+	test.Eq(t, other.ID, left[0].TaskID, test.Sprint("the other run"))
+	must.NoError(t, other.DestroyTask(other.ID, true))
+	test.Eq(t, "[]\n", b.does("list", "-json").out)
+}
+
+func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	node := b.starts("web", testsupport.Mark())
+	const nothing = 1 // a port
+	b.write("http://127.0.0.1:1", b.endpoint("away", nothing), b.endpoint("box", b.server.Port))
+
+	for _, args := range [][]string{{"list"}, {"list", "-json"}, {"check"}, {"check", "-json"}} {
+		r := b.does(args[0], args[1:]...)
+		test.Eq(t, 1, r.code, test.Sprint(args))
+		test.StrContains(t, r.err, `endpoint "away" can't be used: `, test.Sprint(args))
+		test.Eq(t, 1, strings.Count(r.err, "\n"), test.Sprint(args))
+		test.StrContains(t, r.out, "box", test.Sprint(args))
+		test.Eq(t, 0, b.does(args[0], append(args[1:], "-endpoint", "box")...).code, test.Sprint(args))
+	}
+	test.StrContains(t, b.does("stop", node.ID).err, "-endpoint NAME looks at another one alone")
+	test.StrContains(t, b.does("stop", "-endpoint", "box", node.ID).err, "has it: use nomad alloc stop "+node.AllocID)
+
+	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
+	test.StrContains(t, b.does("stop", node.ID).err,
+		fmt.Sprintf("of which the id or -endpoint selects one: %s on \"again\", %[1]s on \"box\"", node.ID))
+	must.NoError(t, node.DestroyTask(node.ID, true))
+}
+
+func TestCheck_TellsWhatTheHostIs(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	r := b.does("check")
+	test.Eq(t, 0, r.code, test.Sprint("the driver is healthy without an API, too"))
+	test.StrContains(t, r.out, `endpoint "box" can be used: arch `)
+	test.StrContains(t, r.out, fmt.Sprintf("root %t, dir %s, runs: 0\n", os.Geteuid() == 0, b.dir))
+	test.StrContains(t, r.out, "note: a task whose job is stopped goes on: the API at http://127.0.0.1:1 can't be used: ")
+
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "job not found", http.StatusNotFound)
+	}))
+	t.Cleanup(agent.Close)
+	b.write(agent.URL, b.endpoint("box", b.server.Port))
+	test.StrContains(t, b.does("check").out, "the agent's API answers\n")
+	var report struct {
+		Endpoints []endpoint
+		Problem   string `json:"api_problem"`
+	}
+	must.NoError(t, json.Unmarshal([]byte(b.does("check", "-json").out), &report))
+	test.Eq(t, "", report.Problem)
+	must.SliceLen(t, 1, report.Endpoints)
+	test.Eq(t, "box", report.Endpoints[0].Name)
+	test.Eq(t, b.dir, report.Endpoints[0].Dir)
+	test.Eq(t, os.Geteuid() == 0, report.Endpoints[0].Root)
+}
+
+func TestCheck_TellsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	r := newBox(t, sshdtest.Unprivileged()).does("check")
+	test.StrContains(t, r.out, "root false")
+	test.StrContains(t, r.out, "the agent is not root, so tasks run as its own user\n")
+}
+
+func TestConfig_ThatIsWrongIsOneSentence(t *testing.T) {
+	endpoint := `endpoint "box" { ssh { host = "h" user = "u" key_file = "/k" known_hosts_file = "/h" } }`
+	block := func(config string) string { return `plugin "nomad-driver-remote" { config { ` + config + ` } }` }
+	for name, row := range map[string]struct {
+		files map[string]string
+		args  []string
+		want  string
+	}{
+		"none":     {want: "no such file or directory"},
+		"no block": {files: map[string]string{"a.hcl": `plugin "raw_exec" {}`}, want: `has no block plugin "nomad-driver-remote", only "raw_exec"`},
+		"two files": {
+			files: map[string]string{"a.hcl": block(endpoint), "b.hcl": block(endpoint)},
+			want:  "has several blocks, of which Nomad takes the last: keep one of those in DIR/a.hcl and DIR/b.hcl",
+		},
+		"two in a file": {
+			files: map[string]string{"a.hcl": block(endpoint) + "\n" + block(endpoint)}, want: "has several blocks",
+		},
+		"no HCL":          {files: map[string]string{"a.hcl": "plugin {"}, want: "DIR/a.hcl: "},
+		"no such option":  {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
+		"a wrong value":   {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box": it has no ssh block`},
+		"no endpoint":     {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
+		"another one":     {files: map[string]string{"a.hcl": block(endpoint)}, args: []string{"-endpoint", "x"}, want: `endpoint "x" is not known: there is "box"`},
+		"too many words":  {args: []string{"x"}, want: "usage: list [-config PATH] [-endpoint NAME] [-json]"},
+		"no such a flag":  {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
+		"another's block": {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "nomad.d")
+			if row.files != nil {
+				must.NoError(t, os.Mkdir(dir, 0o755))
+			}
+			for file, text := range row.files {
+				must.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+			}
+			r := does(t, append([]string{"list", "-config", dir}, row.args...)...)
+			test.Eq(t, 1, r.code)
+			test.Eq(t, "", r.out)
+			test.StrContains(t, r.err, strings.ReplaceAll(row.want, "DIR", dir))
+			test.Eq(t, 1, strings.Count(r.err, "\n"), test.Sprint("lines"))
+		})
+	}
+}
+
+func TestRun_TellsWhatBecomesOfIt(t *testing.T) {
+	names := driver.Names{Namespace: "default", Job: "web", Group: "api", Index: "1", Task: "main"}
+	other := names
+	other.Namespace = "prod"
+	owner := shim.Owner{AllocID: "0123456789", NodeID: "abcdefghij"}
+	for name, row := range map[string]struct {
+		run                   run
+		label, owner, message string
+	}{
+		"followed": {
+			run:   run{Names: names, Run: shim.Run{State: shim.Running, Owner: owner, Followed: true, OrphanTimeout: time.Hour}},
+			label: "web/api[1]/main", owner: "01234567 on node abcdefgh", message: "-",
+		},
+		"released": {
+			run: run{Names: other, Run: shim.Run{
+				State: shim.Released, Owner: shim.Owner{AllocID: "0123456789"}, Alone: 90 * time.Second, OrphanTimeout: time.Hour,
+			}},
+			label: "prod/web/api[1]/main", owner: "01234567", message: "its orphan_timeout ends it in 58m",
+		},
+		"late": {
+			run:     run{Run: shim.Run{Key: "a\tb", State: shim.Running, Alone: time.Hour, OrphanTimeout: time.Minute}},
+			label:   "a b",
+			message: "its orphan_timeout ends it in 0s",
+		},
+		"for ever": {run: run{Names: names}, label: "web/api[1]/main", message: "it has no orphan_timeout"},
+		"over": {
+			run: run{Names: names, Run: shim.Run{State: shim.Told}}, label: "web/api[1]/main",
+			message: "it has ended, and Nomad has its exit",
+		},
+		"ending": {
+			run: run{Names: names, Run: shim.Run{State: shim.Stopping, Ending: true}}, label: "web/api[1]/main",
+			message: "the host ends it",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.Eq(t, row.label, row.run.label())
+			test.Eq(t, row.owner, row.run.owner(short))
+			test.Eq(t, row.message, row.run.message())
+		})
+	}
+}

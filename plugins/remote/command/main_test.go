@@ -1,0 +1,169 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package command
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/agentconfig"
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+
+	"github.com/outrider-dev/outrider/plugins/remote/driver"
+)
+
+// TestMain has the test's binary be the plugin's: the commands, and what runs on a host.
+func TestMain(m *testing.M) {
+	supervisor.Main()
+	p := driver.Plugin()
+	p.Commands = All()
+	if len(os.Args) > 1 && slices.Contains([]string{"list", "stop", "check", "outrider-shim"}, os.Args[1]) {
+		core.Main(p)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// box is a host with an SSH server of its own on this machine, and the configuration of an agent that reaches it.
+type box struct {
+	t      *testing.T
+	server *sshdtest.Server
+	dir    string // of the host
+	config string // a directory
+}
+
+func newBox(t *testing.T, options ...sshdtest.Option) *box {
+	t.Helper()
+	b := &box{t: t, server: sshdtest.Start(t, options...), config: filepath.Join(t.TempDir(), "nomad.d")}
+	var err error
+	b.dir, err = os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	must.NoError(t, err)
+	t.Cleanup(func() {
+		testsupport.Eventually(t, "the supervisors end, which have no task any more", func() bool {
+			return len(testsupport.Processes(func(args []string) bool {
+				return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, b.dir+"/") })
+			})) == 0
+		})
+		test.NoError(t, os.RemoveAll(b.dir))
+	})
+	home, err := os.Stat(b.server.Home)
+	must.NoError(t, err)
+	user := home.Sys().(*syscall.Stat_t)
+	must.NoError(t, os.Chown(b.dir, int(user.Uid), int(user.Gid)))
+	must.NoError(t, os.Mkdir(b.config, 0o755))
+	b.write("http://127.0.0.1:1", b.endpoint("box", b.server.Port))
+	return b
+}
+
+// endpoint is a block of the configuration.
+func (b *box) endpoint(name string, port int) string {
+	return fmt.Sprintf(`
+    endpoint %q {
+      dir = %q
+      ssh {
+        host      = %q
+        port      = %d
+        user      = %q
+        key_file  = %q
+        host_keys = [%q]
+      }
+    }`, name, b.dir, b.server.Host, port, b.server.User, b.server.KeyFile, b.server.HostKey)
+}
+
+// write writes the configuration.
+func (b *box) write(api string, endpoints ...string) {
+	b.t.Helper()
+	text := fmt.Sprintf("plugin %q {\n  config {\n    api {\n      address = %q\n    }%s\n  }\n}\n", binary, api,
+		strings.Join(endpoints, ""))
+	must.NoError(b.t, os.WriteFile(filepath.Join(b.config, "remote.hcl"), []byte(text), 0o600))
+}
+
+// result is how a command ended.
+type result struct {
+	code     int
+	out, err string
+}
+
+// does runs a command with the configuration as an operator does.
+func (b *box) does(command string, args ...string) result {
+	b.t.Helper()
+	return does(b.t, slices.Concat([]string{command, "-config", b.config}, args)...)
+}
+
+func does(t *testing.T, args ...string) result {
+	t.Helper()
+	self, err := os.Executable()
+	must.NoError(t, err)
+	var out, errs bytes.Buffer
+	cmd := exec.Command(self, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	r := result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+	t.Logf("%q: code %d\n%s%s", args, r.code, r.out, r.err)
+	return r
+}
+
+// owner is the plugin of a node, with the task of an allocation there.
+type owner struct {
+	*core.Driver
+	*drivers.TaskConfig
+}
+
+// starts has a node start a task that sleeps, of a job.
+func (b *box) starts(job, mark string) *owner {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	o := &owner{Driver: core.New(ctx, hclog.NewNullLogger(), driver.Plugin())}
+	b.t.Cleanup(func() {
+		test.NoError(b.t, o.Close())
+		cancel()
+	})
+	block, err := agentconfig.Block(b.config, binary, "")
+	must.NoError(b.t, err)
+	var config []byte
+	must.NoError(b.t, base.MsgPackEncode(&config, block))
+	must.NoError(b.t, o.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config}))
+
+	alloc := uuid.Generate()
+	o.TaskConfig = &drivers.TaskConfig{
+		ID: alloc + "/main/" + uuid.Short(), AllocID: alloc, AllocDir: filepath.Join(b.t.TempDir(), alloc), Name: "main",
+		JobName: job, JobID: job, TaskGroupName: "group", Namespace: "default", NodeID: uuid.Generate(), NodeName: "node",
+		Env: map[string]string{"NOMAD_REGION": "global", "NOMAD_ALLOC_INDEX": "0", "PATH": os.Getenv("PATH")},
+	}
+	for _, dir := range []string{"alloc/logs", "main/local", "main/secrets"} {
+		must.NoError(b.t, os.MkdirAll(filepath.Join(o.AllocDir, dir), 0o755))
+	}
+	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
+		"endpoint": "box", "command": "sleep", "args": []any{mark},
+		"on_drain": "stop", "on_lost": "restart", // or DestroyTask would release it: no API tells what it means
+	})
+	must.SliceEmpty(b.t, errs)
+	must.NoError(b.t, o.EncodeDriverConfig(value))
+	_, _, err = o.StartTask(o.TaskConfig)
+	must.NoError(b.t, err)
+	testsupport.WaitSleepers(b.t, mark, 1)
+	return o
+}
