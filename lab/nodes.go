@@ -7,7 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -144,11 +148,29 @@ func (l *Lab) nodeDrivers(ctx context.Context) (drivers []nomad.Driver, err erro
 		d := nomad.Driver{Description: "its agent has ended: lab:up starts it again"}
 		if found, _ := nomad.Health(ctx, nodes[name].Client(), remoteDriver); len(found) == 1 {
 			d = found[0]
+			d.Description = strings.Join(append([]string{d.Description}, endpoints(d)...), "; ")
 		}
 		d.Name = remoteDriver + " on " + name
 		drivers = append(drivers, d)
 	}
 	return drivers, err
+}
+
+// endpoints describes the hosts that a remote driver reaches.
+func endpoints(d nomad.Driver) (all []string) {
+	for _, attribute := range slices.Sorted(maps.Keys(d.Attributes)) {
+		prefix, ok := strings.CutSuffix(attribute, ".healthy")
+		if !ok {
+			continue
+		}
+		about := "unhealthy"
+		if healthy, _ := strconv.ParseBool(d.Attributes[attribute]); healthy {
+			about = fmt.Sprintf("healthy, %s, cgroup %s, root %s", d.Attributes[prefix+".arch"],
+				d.Attributes[prefix+".cgroup"], d.Attributes[prefix+".root"])
+		}
+		all = append(all, strings.TrimPrefix(prefix, "endpoint.")+": "+about)
+	}
+	return all
 }
 
 // nodeTable prints the nodes.

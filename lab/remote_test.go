@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 func TestRemote_IsAsAskedForOrAsBefore(t *testing.T) {
@@ -102,6 +104,16 @@ func TestOnHost_FindsTheDriver(t *testing.T) {
 	test.False(t, onHost(group("exec-lite", "python")))
 }
 
+func TestEndpoints_AreThoseOfTheAttributes(t *testing.T) {
+	test.SliceEmpty(t, endpoints(nomad.Driver{Attributes: map[string]string{"version": "1"}}))
+	test.Eq(t, []string{"away: unhealthy", "box: healthy, arm64, cgroup v2, root true"}, endpoints(nomad.Driver{
+		Attributes: map[string]string{
+			"endpoint.away.healthy": "false", "endpoint.box.healthy": "true", "endpoint.box.arch": "arm64",
+			"endpoint.box.cgroup": "v2", "endpoint.box.root": "true",
+		},
+	}))
+}
+
 // TestLab_WithAHost takes the way of docs/remote.md: the example runs on a host that two nodes reach, of which one is
 // drained.
 func TestLab_WithAHost(t *testing.T) {
@@ -127,7 +139,7 @@ func TestLab_WithAHost(t *testing.T) {
 	l.isDownAfter(t, func() {
 		does("1 on ", func() error { return l.Run(ctx, example) })
 		does("Host     box, by SSH to 127.0.0.1:", func() error { return l.Status(ctx) })
-		for _, want := range []string{"remote on remote-1", "remote on remote-2"} {
+		for _, want := range []string{"remote on remote-1", "remote on remote-2", "box: healthy, " + runtime.GOARCH} {
 			test.StrContains(t, out.String(), want)
 		}
 		does("is up already", func() error { return l.Up(ctx, With{}) })
