@@ -125,8 +125,8 @@ func Soon(ctx context.Context, limit time.Duration) (context.Context, context.Ca
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrLate, limit))
 }
 
-// IsMissing returns whether Get's error says that Nomad has no such object. For one that a token may not see, the answer
-// is another one. kind is Nomad's word for it, "alloc" or "job".
+// IsMissing returns whether Get's error says that Nomad has no such object. For one that a token may not see, the
+// answer is another one. kind is Nomad's word for it, "alloc" or "job".
 func IsMissing(err error, kind string) bool {
 	var r *Refused
 	return errors.As(err, &r) && r.Status == http.StatusNotFound && r.Text == kind+" not found"

@@ -25,9 +25,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// copyFiles copies to the host what Nomad has put into the task's directory on this node since the last copy: artifacts,
-// templates, payloads, tokens. below is the directory in it that is copied, "." for all. It returns how many files it
-// has copied.
+// copyFiles copies to the host what Nomad has put into the task's directory on this node since the last copy:
+// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all. It returns how many
+// files it has copied.
 func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) (int, error) {
 	t.copying.Lock()
 	defer t.copying.Unlock()
@@ -49,7 +49,8 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 		err = link.Shim.Files(ctx, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
 	if err != nil {
-		return 0, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint, plain.Line(err.Error(), mostOfReason))
+		return 0, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
+			plain.Line(err.Error(), mostOfReason))
 	}
 	t.saved.Copied = begun.Add(-time.Second) // a file's time is that of the last tick of the kernel's clock
 	return len(paths), nil

@@ -54,8 +54,8 @@ func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 }
 
 func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
-	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad", "tmp/x",
-		"alloc/data", "etc/app.conf", "local/old")
+	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad",
+		"tmp/x", "alloc/data", "etc/app.conf", "local/old")
 	must.NoError(t, os.Chmod(filepath.Join(dir, "etc/app.conf"), 0o755|os.ModeSetuid))
 	must.NoError(t, os.Symlink("/etc/shadow", filepath.Join(dir, "local/link")))
 	socket, err := net.Listen("unix", filepath.Join(dir, "secrets/api.sock"))

@@ -47,7 +47,8 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	if uid != os.Geteuid() {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		user := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)} //nolint:gosec // they come from an account
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	}
 	input, err := cmd.StdinPipe()
 	if err != nil {

@@ -92,7 +92,8 @@ func TestUnpack_FailsInOneSentence(t *testing.T) {
 	}()
 	must.Error(t, unpack(ctx, reader, dir, nobody, nobody))
 
-	must.ErrorContains(t, unpack(t.Context(), bytes.NewReader([]byte("no archive, but words")), dir, nobody, nobody), "tar")
+	words := bytes.NewReader([]byte("no archive, but words"))
+	must.ErrorContains(t, unpack(t.Context(), words, dir, nobody, nobody), "tar")
 	t.Setenv("PATH", "/none")
 	must.ErrorContains(t, unpack(t.Context(), archiveOf(t, "x", nil), dir, nobody, nobody), "there is no tar program")
 }
