@@ -1,0 +1,42 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# A container on another host, run by that host's podman: it prints a line a second, and keeps the last one in the
+# task's local directory. See docs/remote.md, Containers, for what the host needs, and counter.nomad.hcl for the
+# configuration of the endpoint. A command in the container:
+#   nomad alloc exec -job container podman exec container-count-0 ps
+job "container" {
+  # on a node that reaches the host
+  constraint {
+    attribute = "${attr.driver.remote.endpoint.box.healthy}"
+    value     = "true"
+  }
+
+  group "container" {
+    task "count" {
+      driver      = "remote"
+      kill_signal = "SIGTERM" # by default SIGINT
+
+      config {
+        endpoint = "box"
+        command  = "podman"
+        args = [
+          "run", "--rm", "--replace", "--name=${NOMAD_JOB_NAME}-${NOMAD_TASK_NAME}-${NOMAD_ALLOC_INDEX}",
+          "--cgroups=disabled", "--log-driver=passthrough", "--init", "--network=host",
+          "--env=GREETING", "--volume=${NOMAD_TASK_DIR}:/local",
+          "docker.io/library/busybox",
+          "sh", "-c", "n=0; while :; do n=$((n + 1)); echo \"$GREETING $n\" | tee /local/last; sleep 1; done",
+        ]
+      }
+
+      env {
+        GREETING = "hello"
+      }
+
+      resources {
+        cpu    = 100
+        memory = 128
+      }
+    }
+  }
+}
