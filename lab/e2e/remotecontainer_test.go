@@ -28,8 +28,9 @@ type podmanHost struct {
 	env map[string]string // of each podman
 }
 
-// The image has busybox, which is what the example's has. The mounts are those of this host's processes alone: podman's
-// cache of images is in a fixed place, and where cgroups are v1, crun wants a v2 hierarchy without controllers, or none.
+// The image has busybox, which is what the example's has. The mounts are seen by this host's processes alone: podman's
+// cache of images is in a fixed place, and where cgroups are v1, crun wants a v2 hierarchy without controllers, or
+// none.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
