@@ -8,11 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +19,6 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
-	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // Config is a host.
@@ -37,13 +33,13 @@ type Config struct {
 type Host struct {
 	config Config
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
-	link     *Link    // the last one, nil before the first
-	attempt  *attempt // nil: none is under way
-	failures int      // since the last success
-	last     error    // of the last attempt
+	link     *Link         // the last one, nil before the first
+	attempt  chan struct{} // closed at its end; nil: none is under way
+	failures int           // since the last success
+	last     error         // of the last attempt
 	next     time.Time
 	events   map[string]*listener
 }
@@ -56,25 +52,21 @@ type listener struct {
 	count int
 }
 
-// attempt is an attempt to connect, which all callers share. It goes on when they do not wait any more.
-type attempt struct {
-	done chan struct{} // closed at the end
-	link *Link
-	err  error
-}
-
 // New returns a host that is not connected.
 func New(c Config) *Host {
 	h := &Host{config: c, events: map[string]*listener{}}
-	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	return h
 }
 
 // Close ends the connection. Tasks go on.
 func (h *Host) Close() error {
-	h.cancel()
-	if link := h.Connected(); link != nil {
-		link.end()
+	h.cancel(errClosed)
+	h.mu.Lock()
+	link := h.link
+	h.mu.Unlock()
+	if link != nil {
+		link.close()
 	}
 	return nil
 }
@@ -91,58 +83,57 @@ const attemptTime = 10 * time.Minute
 var errClosed = errors.New("the plugin ends")
 
 // Connect returns the connection, and makes one where there is none. For some time after a failed attempt it returns
-// that one's error. The context ends the wait.
+// that one's error. The context ends the wait; the attempt goes on, for all callers.
 func (h *Host) Connect(ctx context.Context) (*Link, error) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.connected() == nil && h.attempt == nil && !time.Now().Before(h.next) {
+		h.attempt = make(chan struct{})
+		go h.try()
+	}
+	if done := h.attempt; done != nil {
+		h.mu.Unlock()
+		var err error
+		select {
+		case <-done:
+		case <-ctx.Done():
+			err = fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
+		}
+		h.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
 	if link := h.connected(); link != nil {
-		defer h.mu.Unlock()
 		return link, nil
 	}
-	a := h.attempt
-	if a == nil {
-		if h.last != nil && time.Now().Before(h.next) {
-			defer h.mu.Unlock()
-			return nil, h.last
-		}
-		a = &attempt{done: make(chan struct{})}
-		h.attempt = a
-		go h.try(a)
-	}
-	h.mu.Unlock()
-	select {
-	case <-a.done:
-		return a.link, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
-	}
+	return nil, h.last
 }
 
 // try makes an attempt.
-func (h *Host) try(a *attempt) {
-	defer close(a.done)
-	ctx, cancel := context.WithTimeout(h.ctx, attemptTime)
-	defer cancel()
-	a.link, a.err = h.dial(ctx)
+func (h *Host) try() {
+	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
+	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
+	link, err := newLink(ctx, h.config, h.tell)
 	address := addressOf(ctx, h.config.SSH.Host)
+	limit.Stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	close(h.attempt)
 	h.attempt = nil
-	if h.ctx.Err() != nil { // Close did not see it
-		if a.link != nil {
-			a.link.end()
-		}
-		a.link, a.err = nil, errClosed
+	if err != nil {
+		cancel(err)
+		h.failed(fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, err))
 		return
 	}
-	if a.err != nil {
-		a.err = fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, a.err)
-		h.failed(a.err)
-		return
-	}
-	a.link.Address = address
-	h.link, h.last = a.link, nil
+	link.Address = address
+	h.link = link
+	h.last = fmt.Errorf("the connection to endpoint %q was lost", h.config.Name) // when it is
 	begun := time.Now()
-	context.AfterFunc(a.link.ctx, func() { h.lost(time.Since(begun)) })
+	context.AfterFunc(link.conn.Context(), func() {
+		cancel(nil)
+		h.lost(time.Since(begun))
+	})
 }
 
 // addressOf returns the IP address of a name, empty where this node knows none, as behind a jump host.
@@ -173,15 +164,15 @@ func (h *Host) lost(after time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if after < shortLife {
-		h.failed(fmt.Errorf("the connection to endpoint %q was lost", h.config.Name))
+		h.failed(h.last)
 		return
 	}
-	h.failures, h.last = 0, nil
+	h.failures = 0
 }
 
 // connected is the connection, nil if there is none. The caller holds the lock.
 func (h *Host) connected() *Link {
-	if h.link == nil || h.link.ctx.Err() != nil {
+	if h.link == nil || h.link.over() {
 		return nil
 	}
 	return h.link
@@ -210,44 +201,6 @@ func (h *Host) Connected() *Link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.connected()
-}
-
-// dial connects, copies the program if the host does not have it, and starts it.
-func (h *Host) dial(ctx context.Context) (*Link, error) {
-	conn, err := ssh.Dial(ctx, h.config.SSH)
-	if err != nil {
-		return nil, err
-	}
-	link, err := h.start(ctx, conn)
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return link, nil
-}
-
-func (h *Host) start(ctx context.Context, conn *ssh.Conn) (*Link, error) {
-	look, err := upload.Look(ctx, conn, h.config.Options.Dir)
-	if err != nil {
-		return nil, err
-	}
-	local, ok := h.config.Programs[look.Arch]
-	if !ok {
-		return nil, fmt.Errorf("it is a machine of architecture %s, for which there is no program: name it in programs of "+
-			"the plugin's configuration (there is one for %s)", look.Arch,
-			strings.Join(slices.Sorted(maps.Keys(h.config.Programs)), ", "))
-	}
-	program, err := upload.Program(ctx, conn, look, local)
-	if err != nil {
-		return nil, err
-	}
-	options := h.config.Options
-	options.Dir = look.Dir
-	stream, err := conn.Start(ctx, program, options.Args()...)
-	if err != nil {
-		return nil, err
-	}
-	return newLink(ctx, conn, stream, look, h.tell)
 }
 
 const (

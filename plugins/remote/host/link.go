@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -33,11 +32,8 @@ type Link struct {
 
 	Address string // the host's IP address, empty if it is not known
 
-	ctx context.Context // ends with the connection
-	end context.CancelFunc
-
-	mu    sync.Mutex
-	about *drivers.Fingerprint // the last one of the host's driver
+	conn  *ssh.Conn
+	about atomic.Pointer[drivers.Fingerprint] // the last one of the host's driver
 }
 
 // Driver is a driver that can run commands in tasks.
@@ -46,15 +42,22 @@ type Driver interface {
 	drivers.ExecTaskStreamingRawDriver
 }
 
-// newLink returns when the shim answers. The ssh connection is the link's if there is no error.
-func newLink(
-	ctx context.Context, conn *ssh.Conn, stream net.Conn, look upload.Host, event func(*drivers.TaskEvent),
-) (*Link, error) {
-	l := &Link{Dir: look.Dir, Arch: look.Arch}
-	l.ctx, l.end = context.WithCancel(context.Background())
-	carried := &carrier{Conn: stream, over: l.end}
+// newLink starts the shim, and returns when it answers. The end of the context ends the link.
+func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Link, error) {
+	host, conn, err := upload.Start(ctx, c.SSH, c.Programs, c.Options)
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{Dir: host.Dir, Arch: host.Arch, conn: conn}
+	var taken atomic.Bool
 	client, err := grpc.NewClient("passthrough:///host",
-		grpc.WithContextDialer(carried.dial), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if taken.Swap(true) { // there is no second connection
+				return nil, net.ErrClosed
+			}
+			return conn, nil // gRPC closes it when it has ended, and where no answer comes
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithInitialWindowSize(shim.Window), grpc.WithInitialConnWindowSize(shim.AllWindows),
 		grpc.WithReadBufferSize(shim.Buffer), grpc.WithWriteBufferSize(shim.Buffer),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
@@ -63,21 +66,24 @@ func newLink(
 		grpc.WithChainUnaryInterceptor(checkReply), grpc.WithChainStreamInterceptor(checkStream),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage), grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
+		l.close()
 		return nil, err
 	}
-	context.AfterFunc(l.ctx, func() {
-		_ = conn.Close() // first: the client waits for its reader
+	context.AfterFunc(conn.Context(), func() {
+		l.close() // first: the client waits for its reader
 		_ = client.Close()
 	})
-	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(l.ctx, nil, client)
-	if err != nil {
-		l.end()
-		return nil, err
+	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(conn.Context(), nil, client)
+	if err == nil {
+		l.Driver, l.Shim = made.(Driver), shim.Client{Conn: client}
+		err = l.greet(event)
 	}
-	l.Driver, l.Shim = made.(Driver), shim.Client{Conn: client}
-	if err := l.greet(ctx, event); err != nil {
-		l.end()
-		return nil, fmt.Errorf("the program on it does not serve: %w", carried.end(err))
+	if err != nil {
+		l.close()
+		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // by this side
+			err = ended
+		}
+		return nil, fmt.Errorf("the program on it does not serve: %w", err)
 	}
 	return l, nil
 }
@@ -86,10 +92,8 @@ func newLink(
 const maxMessage = 64 << 20
 
 // greet waits for the first answers, and has events reach the node.
-func (l *Link) greet(ctx context.Context, event func(*drivers.TaskEvent)) error {
-	stop := context.AfterFunc(ctx, l.end)
-	defer stop()
-	fingerprints, err := l.Driver.Fingerprint(l.ctx)
+func (l *Link) greet(event func(*drivers.TaskEvent)) error {
+	fingerprints, err := l.Driver.Fingerprint(l.conn.Context())
 	if err != nil {
 		return err
 	}
@@ -100,8 +104,8 @@ func (l *Link) greet(ctx context.Context, event func(*drivers.TaskEvent)) error 
 	if first.Err != nil {
 		return first.Err
 	}
-	l.note(first)
-	events, err := l.Driver.TaskEvents(l.ctx)
+	l.about.Store(first)
+	events, err := l.Driver.TaskEvents(l.conn.Context())
 	if err != nil {
 		return err
 	}
@@ -115,88 +119,38 @@ func (l *Link) greet(ctx context.Context, event func(*drivers.TaskEvent)) error 
 	go func() {
 		for f := range fingerprints {
 			if f.Err == nil {
-				l.note(f)
+				l.about.Store(f)
 			}
 		}
 	}()
 	return nil
 }
 
-func (l *Link) note(f *drivers.Fingerprint) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.about = f
-}
-
 // About returns an attribute of the host's driver, such as "cgroup". One that it does not have has no value.
 func (l *Link) About(name string) *structs.Attribute {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return cmp.Or(l.about.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
+	return cmp.Or(l.about.Load().Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
 }
 
 // Healthy returns what the host's driver says of itself, nil if it is healthy.
 func (l *Link) Healthy() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.about.Health != drivers.HealthStateHealthy {
-		return errors.New(l.about.HealthDescription)
+	if about := l.about.Load(); about.Health != drivers.HealthStateHealthy {
+		return errors.New(about.HealthDescription)
 	}
 	return nil
 }
 
 // Done is closed when the connection has ended.
-func (l *Link) Done() <-chan struct{} { return l.ctx.Done() }
+func (l *Link) Done() <-chan struct{} { return l.conn.Context().Done() }
+
+func (l *Link) over() bool { return l.conn.Context().Err() != nil }
+
+func (l *Link) close() { _ = l.conn.Close() }
 
 // Alive asks the shim for a sign of life, and ends the link if there is none: after an error it tells whether that
 // was the host's word, or the connection's end.
 func (l *Link) Alive() bool {
 	if _, err := l.Driver.PluginInfo(); err != nil {
-		l.end()
+		l.close()
 	}
-	return l.ctx.Err() == nil
-}
-
-// carrier carries gRPC's connection, and notes its end: gRPC closes what has ended, and where no answer comes.
-type carrier struct {
-	net.Conn
-	taken atomic.Bool
-	over  func()
-
-	mu   sync.Mutex
-	said error // by the program at its end
-}
-
-// dial is for gRPC: there is no second connection.
-func (c *carrier) dial(context.Context, string) (net.Conn, error) {
-	if c.taken.Swap(true) {
-		return nil, errLost
-	}
-	return c, nil
-}
-
-var errLost = errors.New("the connection was lost")
-
-func (c *carrier) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.said == nil && !errors.Is(err, net.ErrClosed) {
-			c.said = err
-		}
-	}
-	return n, err
-}
-
-func (c *carrier) Close() error {
-	c.over()
-	return c.Conn.Close()
-}
-
-// end is what ended the connection, as well as it is known.
-func (c *carrier) end(err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return cmp.Or(c.said, err)
+	return !l.over()
 }

@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package ssh connects to hosts with an OpenSSH server and runs programs there. A Conn is one connection. It does not
-// reconnect: its owner dials again.
+// Package ssh runs scripts on hosts with an OpenSSH server. Each has its own connection, which is a process of ssh(1).
 package ssh
 
 import (
@@ -11,11 +10,9 @@ import (
 	"fmt"
 	"net"
 	"os/user"
-	"path/filepath"
+	"regexp"
 	"strconv"
 	"time"
-
-	"golang.org/x/crypto/ssh"
 )
 
 // Config is a host, and how to log in.
@@ -34,10 +31,10 @@ type Config struct {
 	// key or agent, and the file of known hosts.
 	Jump *Config
 
-	silence time.Duration // without a byte from the host, after which the connection is closed
+	silence time.Duration // without a byte from the host, after which ssh closes the connection
 }
 
-// defaultSilence is the time of two keep-alive requests.
+// defaultSilence is the time of two keep-alive messages.
 const defaultSilence = 20 * time.Second
 
 // complete fills in the defaults.
@@ -74,22 +71,24 @@ func (c Config) Check() error {
 		return errors.New("host is missing")
 	case c.User == "":
 		return errors.New("the user of this process has no name: set user")
-	case c.KeyFile == "" && c.AgentSocket == "":
-		return errors.New("no key to log in with: set key_file or agent_socket")
-	case c.KeyFile != "" && c.AgentSocket != "":
-		return errors.New("key_file and agent_socket exclude each other: remove one")
-	case len(c.HostKeys) == 0 && c.KnownHostsFile == "":
-		return errors.New("no key of the host: set host_keys or known_hosts_file")
-	case len(c.HostKeys) > 0 && c.KnownHostsFile != "":
-		return errors.New("host_keys and known_hosts_file exclude each other: remove one")
+	case (c.KeyFile == "") == (c.AgentSocket == ""):
+		return errors.New("set key_file or agent_socket, and not both: the key to log in with")
+	case (len(c.HostKeys) == 0) == (c.KnownHostsFile == ""):
+		return errors.New("set host_keys or known_hosts_file, and not both: the keys of the host")
+	case !hostName.MatchString(c.Host):
+		return fmt.Errorf("host %q is neither a name nor an address: it has letters, digits, '.', '_', '-' and ':'", c.Host)
+	case !userName.MatchString(c.User):
+		return fmt.Errorf("user %q is not the name of a user: it has letters, digits, '.', '_', '-', '+' and '@'", c.User)
 	}
 	for _, path := range []string{c.KeyFile, c.AgentSocket, c.KnownHostsFile} {
-		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("%q is not an absolute path", path)
+		if path != "" && !safePath.MatchString(path) {
+			return fmt.Errorf("%q is not an absolute path of letters, digits, and the characters / . _ - + @ : ,", path)
 		}
 	}
-	if _, err := parseHostKeys(c.HostKeys); err != nil {
-		return err
+	for _, key := range c.HostKeys {
+		if !publicKey.MatchString(key) {
+			return fmt.Errorf("%q in host_keys is not a public key: write \"ssh-ed25519 AAAA…\"", key)
+		}
 	}
 	if c.Jump == nil {
 		return nil
@@ -100,20 +99,18 @@ func (c Config) Check() error {
 	return nil
 }
 
-func parseHostKeys(lines []string) ([]ssh.PublicKey, error) {
-	var keys []ssh.PublicKey
-	for _, line := range lines {
-		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
-		if err != nil {
-			return nil, fmt.Errorf("%q in host_keys is not a public key: write \"ssh-ed25519 AAAA…\"", line)
-		}
-		keys = append(keys, key)
-	}
-	return keys, nil
-}
+// What each version of ssh, and a shell, reads as one word, and not as an option, a pattern or a variable.
+var (
+	hostName = regexp.MustCompile(`^[A-Za-z0-9_:][A-Za-z0-9._:-]*$`)
+	userName = regexp.MustCompile(`^[A-Za-z0-9._+@][A-Za-z0-9._+@-]*$`)
+	safePath = regexp.MustCompile(`^/[A-Za-z0-9/._+@:,-]*$`)
 
-// address is the address of the server.
-func (c Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
+	publicKey = regexp.MustCompile(`^[a-z0-9@.-]+[ \t]+AAAA[A-Za-z0-9+/]+=*([ \t].*)?\s*$`) // with a comment
+)
 
 // String is user@host:port.
-func (c Config) String() string { return c.User + "@" + c.address() }
+func (c Config) String() string {
+	return c.User + "@" + c.address()
+}
+
+func (c Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }

@@ -11,39 +11,73 @@ import (
 )
 
 func TestCheck_MistakeIsOneSentence(t *testing.T) {
-	_, key := newKey(t)
+	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
+	known := func(path string) func(*Config) {
+		return func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, path }
+	}
+	agent := func(path string) func(*Config) {
+		return func(c *Config) { c.KeyFile, c.AgentSocket = "", path }
+	}
+	host := func(name string) func(*Config) { return func(c *Config) { c.Host = name } }
+	user := func(name string) func(*Config) { return func(c *Config) { c.User = name } }
+	const (
+		noHost = "is neither a name nor an address"
+		noUser = "is not the name of a user"
+		noPath = "is not an absolute path of"
+	)
 	for name, c := range map[string]struct {
 		edit func(*Config)
-		want string
+		want string // a part
 	}{
-		"correct":       {func(*Config) {}, ""},
-		"correct agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "/agent" }, ""},
-		"correct jump":  {func(c *Config) { c.Jump = &Config{Host: "way", HostKeys: []string{line(key)}} }, ""},
+		"correct":         {func(*Config) {}, ""},
+		"correct agent":   {agent("/run/user/0/a,g:e_n@t+1-2.3"), ""},
+		"correct address": {host("fe80::1"), ""},
+		"correct user":    {user("some.one-2@example.org"), ""},
+		"correct jump":    {func(c *Config) { c.Jump = &Config{Host: "way", HostKeys: []string{key}} }, ""},
 		"correct jump with the same file": {func(c *Config) {
 			c.HostKeys, c.KnownHostsFile, c.Jump = nil, "/known", &Config{Host: "way"}
 		}, ""},
-		"no host": {func(c *Config) { c.Host = "" }, "host is missing"},
-		"no key":  {func(c *Config) { c.KeyFile = "" }, "no key to log in with: set key_file or agent_socket"},
-		"two keys": {func(c *Config) { c.AgentSocket = "/agent" },
-			"key_file and agent_socket exclude each other: remove one"},
-		"no host key": {func(c *Config) { c.HostKeys = nil }, "no key of the host: set host_keys or known_hosts_file"},
-		"two host keys": {func(c *Config) { c.KnownHostsFile = "/k" },
-			"host_keys and known_hosts_file exclude each other: remove one"},
-		"bad host key":   {func(c *Config) { c.HostKeys[0] = "key" }, `"key" in host_keys is not a public key: write "ssh-ed25519 AAAA…"`},
-		"relative key":   {func(c *Config) { c.KeyFile = "key" }, `"key" is not an absolute path`},
-		"relative agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "a" }, `"a" is not an absolute path`},
-		"relative hosts": {func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, "k" }, `"k" is not an absolute path`},
+
+		"no host":       {host(""), "host is missing"},
+		"no key":        {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
+		"two keys":      {func(c *Config) { c.AgentSocket = "/agent" }, "set key_file or agent_socket, and not both"},
+		"no host key":   {func(c *Config) { c.HostKeys = nil }, "set host_keys or known_hosts_file, and not both"},
+		"two host keys": {func(c *Config) { c.KnownHostsFile = "/k" }, "set host_keys or known_hosts_file, and not both"},
+		"bad host key": {func(c *Config) { c.HostKeys = []string{"key"} },
+			`"key" in host_keys is not a public key: write "ssh-ed25519 AAAA…"`},
+		"two lines in a host key": {func(c *Config) { c.HostKeys = []string{key + "\n* " + key} },
+			" in host_keys is not a public key"},
+		"relative key":    {func(c *Config) { c.KeyFile = "key" }, `"key" ` + noPath},
+		"relative agent":  {agent("a"), `"a" ` + noPath},
+		"relative hosts":  {known("k"), `"k" ` + noPath},
+		"none as a key":   {func(c *Config) { c.KeyFile = "none" }, noPath},
+		"space in a path": {known("/a b"), noPath},
+		"token in a path": {agent("/a%d"), noPath},
+		"variable":        {func(c *Config) { c.KeyFile = "/${HOME}" }, noPath},
+		"line":            {known("/a\nb"), noPath},
+		"quote":           {known(`/a"b`), noPath},
+		"assignment":      {known("/a=b"), noPath},
+		"home":            {known("~/known"), noPath},
+		"option as host":  {host("-oProxyCommand=x"), noHost},
+		"user in host":    {host("u@h"), noHost},
+		"token in host":   {host("h%d"), noHost},
+		"space in host":   {host("a b"), noHost},
+		"option as user":  {user("-oProxyCommand=x"), noUser},
+		"quote in user":   {user("it's"), noUser},
+		"line in user":    {user("a\n"), noUser},
+		"option as jump": {func(c *Config) { c.Jump = &Config{Host: "-J", HostKeys: []string{key}} },
+			"jump: host \"-J\" " + noHost},
 		"jump without a host key": {func(c *Config) { c.Jump = &Config{Host: "way"} },
-			"jump: no key of the host: set host_keys or known_hosts_file"},
+			"jump: set host_keys or known_hosts_file, and not both"},
 	} {
-		config := Config{Host: "gpu1", KeyFile: "/key", HostKeys: []string{line(key)}}
+		config := Config{Host: "gpu1", KeyFile: "/key", HostKeys: []string{key}}
 		c.edit(&config)
 		err := config.Check()
 		if c.want == "" {
 			test.NoError(t, err, test.Sprint(name))
 			continue
 		}
-		test.EqError(t, err, c.want, test.Sprint(name))
+		test.ErrorContains(t, err, c.want, test.Sprint(name))
 	}
 }
 

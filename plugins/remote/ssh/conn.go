@@ -4,136 +4,192 @@
 package ssh
 
 import (
+	"bufio"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
 	"time"
 
-	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection to a host. Its methods may be called concurrently.
+const (
+	connectTime = 15 * time.Second // for the connection and the keys
+	startTime   = 30 * time.Second // until the script runs
+)
+
+// Conn is the standard input and output of a script on a host. It is a net.Conn.
 type Conn struct {
-	config    Config
-	client    *ssh.Client
-	transport *transport
-	ctx       context.Context // its cause is why the connection ended
-	cancel    context.CancelCauseFunc
+	*os.File // a socket to ssh
+	output   *bufio.Reader
+	ctx      context.Context // ends with the connection
+	cancel   context.CancelCauseFunc
+
+	ended  chan struct{} // closed when ssh has ended, and the rest is set
+	stderr tail
+	status int   // of ssh: that of the script, or one of the below
+	end    error // of Read
 }
 
-// dialTime is how long Dial may take.
-const dialTime = 15 * time.Second
+// The status of ssh that a signal has ended, and of one that has lost the connection, or made none.
+const (
+	killed = -1
+	lost   = 255
+)
 
-// Dial connects to the host and logs in. That takes at most 15 seconds.
-func Dial(ctx context.Context, config Config) (*Conn, error) {
-	if err := config.Check(); err != nil {
+// Start returns when a script of sh(1) runs on the host. The end of the context ends the connection.
+func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
+	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
-	defer cancel()
-	return config.complete().dial(ctx)
+	c = c.complete()
+	mark := "outrider-" + rand.Text() // what comes before it is of the login shell
+	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
+	conn, err := c.launch(ctx, "exec "+quote(words))
+	if err != nil {
+		return nil, err
+	}
+
+	limit := time.AfterFunc(startTime, func() { conn.cancel(fmt.Errorf("it runs no command within %v", startTime)) })
+	var line, last string
+	for err == nil && !strings.HasSuffix(line, mark) {
+		last = cmp.Or(line, last)
+		line, err = conn.ReadLine()
+	}
+	if limit.Stop() && err == nil {
+		return conn, nil
+	}
+	_ = conn.Close()
+	switch conn.status {
+	case killed:
+		return nil, cmp.Or(err, conn.end)
+	case lost:
+		return nil, c.explain(string(conn.stderr))
+	}
+	return nil, fmt.Errorf("%s runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a forced "+
+		"command wrote %q", c, lastLine(cmp.Or(string(conn.stderr), line, last)))
 }
 
-func (c Config) dial(ctx context.Context) (*Conn, error) {
-	check, algorithms, err := c.hostKeys()
+// launch starts ssh, without this process's environment.
+func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err error) {
+	path, err := exec.LookPath("ssh")
+	if err != nil {
+		return nil, fmt.Errorf("there is no ssh program on this node: install openssh-client (%w)", err)
+	}
+	keys, err := c.hostKeys()
+	if err != nil {
+		return nil, fmt.Errorf("failed to copy the host keys: %w", err)
+	}
+	defer func() {
+		if conn == nil {
+			keys.Close()
+		}
+	}()
+	words, err := c.command(path, keys.Name(), 0)
 	if err != nil {
 		return nil, err
 	}
-	method, source, err := c.login(ctx)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("failed to make a socket for ssh: %w", err)
 	}
-	transport, err := c.dialTransport(ctx)
-	if err != nil {
-		return nil, err
-	}
-	conn := &Conn{config: c, transport: transport}
-	conn.ctx, conn.cancel = context.WithCancelCause(context.Background())
-	transport.watchdog = time.AfterFunc(c.silence, func() {
-		conn.end(fmt.Errorf("the host sent nothing for %v", c.silence))
-	})
+	near, far := os.NewFile(uintptr(fds[0]), "ssh"), os.NewFile(uintptr(fds[1]), "ssh")
+	defer far.Close()
 
-	stop := context.AfterFunc(ctx, func() { transport.Close() })
-	var untrusted error
-	established, channels, requests, err := ssh.NewClientConn(transport, c.address(), &ssh.ClientConfig{
-		User: c.User,
-		Auth: []ssh.AuthMethod{method},
-		HostKeyCallback: func(address string, remote net.Addr, key ssh.PublicKey) error {
-			untrusted = check(address, remote, key)
-			return untrusted
-		},
-		HostKeyAlgorithms: algorithms,
-	})
-	if !stop() && err == nil {
-		err = ctx.Err()
+	conn = &Conn{File: near, output: bufio.NewReaderSize(near, 64<<10), ended: make(chan struct{})}
+	conn.ctx, conn.cancel = context.WithCancelCause(ctx)
+	cmd := exec.CommandContext(conn.ctx, path, append(words[1:], "--", c.Host, remote)...)
+	cmd.Env, cmd.Dir = []string{}, "/"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, &conn.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal, and a group with the ssh to the jump host
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		conn.cancel(err)
+		near.Close()
+		return nil, fmt.Errorf("failed to start ssh: %w", err)
 	}
-	if err != nil {
-		transport.Close()
-		return nil, cmp.Or(untrusted, c.explainLogin(ctx, err, source))
-	}
-	conn.client = ssh.NewClient(established, channels, requests)
-	go conn.wait()
-	go conn.keepAlive()
+	go func() {
+		_ = cmd.Wait()
+		_ = keys.Close()
+		conn.status = cmd.ProcessState.ExitCode()
+		conn.end = c.ending(conn)
+		conn.cancel(conn.end)
+		close(conn.ended)
+	}()
 	return conn, nil
 }
 
-// Done is closed when the connection has ended.
-func (c *Conn) Done() <-chan struct{} { return c.ctx.Done() }
-
-// Close ends the connection and everything that uses it.
-func (c *Conn) Close() error {
-	c.end(errors.New("it was closed"))
-	_ = c.client.Wait() // its error was the cause, if it came first
-	return nil
-}
-
-// end ends the connection. The first cause counts.
-func (c *Conn) end(cause error) {
-	c.cancel(cause)
-	c.transport.Close()
-}
-
-// endWith ends the connection at the end of a context, until stop is called. The end of a single session would not be
-// enough: the server may confirm it only when its program ends.
-func (c *Conn) endWith(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() { c.end(fmt.Errorf("a command did not end in time: %w", ctx.Err())) })
-}
-
-// wait finds the end of the connection.
-func (c *Conn) wait() {
-	err := c.client.Wait()
-	if errors.Is(err, io.EOF) {
-		err = errors.New("the host closed it")
+// ending returns what Read returns at the end.
+func (c Config) ending(conn *Conn) error {
+	last := lastLine(string(conn.stderr))
+	switch {
+	case conn.status == 0:
+		return io.EOF
+	case conn.status != killed && conn.status != lost:
+		return fmt.Errorf("it ended with status %d: %s", conn.status, last)
+	case conn.ctx.Err() != nil:
+		return fmt.Errorf("the connection to %s was closed: %w", c, context.Cause(conn.ctx))
 	}
-	c.end(err)
+	return fmt.Errorf("the connection to %s was lost: %s", c, cmp.Or(last, "ssh was killed"))
 }
 
-// keepAlive asks the host for answers. On a slow link one may come late, behind megabytes of output.
-func (c *Conn) keepAlive() {
-	for c.ask() == nil {
-		select {
-		case <-c.Done():
-		case <-time.After(c.config.silence / 2):
-		}
-	}
+// ReadLine reads a line of at most 64 KB.
+func (c *Conn) ReadLine() (string, error) {
+	line, err := c.output.ReadSlice('\n')
+	return strings.TrimSuffix(string(line), "\n"), c.why(err)
 }
 
-// ask returns when the host has answered, or with an error when the connection is lost.
-func (c *Conn) ask() error {
-	_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
-	return err
+// Read returns io.EOF at the end of a script that has succeeded, otherwise an error that tells how it ended.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.output.Read(b)
+	return n, c.why(err)
 }
 
-// lostOr returns an error that tells why the connection was lost, and the given one if the host answers. Package ssh
-// reports the same errors for the end of a channel as for the end of the connection.
-func (c *Conn) lostOr(err error) error {
-	if c.ask() == nil {
+func (c *Conn) why(err error) error {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // the latter: ssh has not read all input
 		return err
 	}
-	c.transport.Close()
-	<-c.Done()
-	return fmt.Errorf("the connection to %s was lost: %w", c.config, context.Cause(c.ctx))
+	return c.End()
+}
+
+// End waits until ssh has ended, and returns what Read returns then.
+func (c *Conn) End() error {
+	<-c.ended
+	return c.end
+}
+
+// Context ends with the connection.
+func (c *Conn) Context() context.Context { return c.ctx }
+
+// Close ends the connection to the host, and returns when ssh has ended.
+func (c *Conn) Close() error {
+	c.cancel(net.ErrClosed)
+	<-c.ended
+	return c.File.Close()
+}
+
+// LocalAddr is for net.Conn.
+func (*Conn) LocalAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix"} }
+
+// RemoteAddr is for net.Conn.
+func (*Conn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix"} }
+
+// tail keeps the end of what is written.
+type tail []byte
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	*t = append(*t, b...)
+	*t = (*t)[max(0, len(*t)-tailSize):]
+	return len(b), nil
 }

@@ -4,217 +4,246 @@
 package ssh
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"io"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// lostBy is what every call returns of a connection that was lost.
-func lostBy(t *testing.T, conn *Conn, err error) {
-	t.Helper()
-	must.StrHasPrefix(t, "the connection to "+conn.config.String()+" was lost: ", err.Error())
-	must.False(t, errors.Is(err, io.EOF))
+const odd = "a 'b' \"c\" \\d\\ \\\\ $HOME `e` !f! *? {g,h} ~ #i; & | < > ^ % \t ü"
+
+func TestStart_WorksInEveryShell(t *testing.T) {
+	for _, name := range []string{"sh", "bash", "dash", "zsh"} {
+		shell, err := exec.LookPath(name)
+		if err != nil {
+			continue // few machines have them all
+		}
+		t.Run(name, func(t *testing.T) {
+			server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell(shell))
+			for _, profile := range []string{".bashrc", ".zshenv"} {
+				content := []byte("echo Welcome to this host!\necho outrider-\n")
+				must.NoError(t, os.WriteFile(filepath.Join(server.Home, profile), content, 0o644))
+			}
+			c := configOf(server)
+			out, err := run(t, c, "input", "id -un\ncat; printf '\n%s\\n' \"$@\"", odd, "")
+			must.NoError(t, err)
+			must.Eq(t, "remote\ninput\n"+odd+"\n\n\n", out)
+		})
+	}
 }
 
-// blocked has no input until it is closed.
-type blocked chan struct{}
-
-func (b blocked) Read([]byte) (int, error) { <-b; return 0, io.EOF }
-
-func TestLost_IsTheSameSentenceAtAnyMoment(t *testing.T) {
-	server := sshdtest.Start(t)
-	for range 10 {
-		conn := dial(t, configOf(server))
-		reads, err := conn.Start(t.Context(), "/bin/cat")
-		must.NoError(t, err)
-		writes, err := conn.Start(t.Context(), "/bin/cat")
-		must.NoError(t, err)
-		results := make(chan error)
-		var calls int
-		call := func(f func() error) {
-			calls++
-			go func() { results <- f() }()
-		}
-		call(func() error { _, err := reads.Read(make([]byte, 1)); return err })
-		input, started := make(chan struct{}), filepath.Join(t.TempDir(), "started")
-		call(func() error {
-			_, err := conn.Run(t.Context(), blocked(input), `touch "$1"; cat`, started)
-			return err
-		})
-		testsupport.Eventually(t, "the script runs", func() bool { return testsupport.Exists(started) })
-		call(func() error {
-			for {
-				if _, err := writes.Write(make([]byte, 1000)); err != nil {
-					return err
-				}
-			}
-		})
-		call(func() error {
-			for {
-				if _, err := conn.Run(t.Context(), nil, "true"); err != nil {
-					return err
-				}
-			}
-		})
-		call(func() error {
-			for {
-				program, err := conn.Start(t.Context(), "/bin/true")
-				if err == nil {
-					_, err = program.Read(make([]byte, 1))
-				}
-				if err != nil && err != io.EOF {
-					return err
-				}
-			}
-		})
-		server.Stop()
-		for range calls {
-			lostBy(t, conn, <-results)
-		}
-		close(input)
-		<-conn.Done()
-		_, err = conn.Run(t.Context(), nil, "true")
-		lostBy(t, conn, err)
-		_, err = conn.Start(t.Context(), "true")
-		lostBy(t, conn, err)
-		_, err = reads.Write(make([]byte, 1))
-		lostBy(t, conn, err)
-		server.Restart()
+func TestStart_ReportsHowTheScriptEnds(t *testing.T) {
+	c := configOf(sshdtest.Start(t))
+	for script, want := range map[string]string{
+		"echo some; echo x >&2; echo why >&2; exit 3": "it ended with status 3: why",
+		"kill -9 $$":       "the connection to " + c.String() + " was lost",
+		"exec /no/program": "it ended with status 127: sh: 1: exec: /no/program: not found",
+		"echo too much >&2; yes err | head -c 100000 >&2; false": "it ended with status 1: err",
+	} {
+		_, err := run(t, c, "", script)
+		test.ErrorContains(t, err, want, test.Sprint(script))
 	}
+	out, err := run(t, c, "", "head -c 10000000 /dev/zero; echo note >&2")
+	test.NoError(t, err)
+	test.Len(t, 10_000_000, []byte(out))
+
+	// a script that does not read its input
+	_, err = run(t, c, strings.Repeat("x", 32<<20), "true")
+	test.NoError(t, err)
+}
+
+func TestStart_HostThatRunsNoCommandsIsOneSentence(t *testing.T) {
+	for option, want := range map[string]string{
+		"ForceCommand echo not here":    `runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a forced command wrote "not here"`,
+		"ForceCommand exit 7":           `a forced command wrote ""`,
+		"ForceCommand echo no >&2":      `a forced command wrote "no"`,
+		"MaxSessions 0":                 "there is no connection to ",
+		"ForceCommand kill -9 $PPID; :": "there is no connection to ",
+	} {
+		_, err := run(t, configOf(sshdtest.Start(t, sshdtest.Config(option))), "junk", "true")
+		test.ErrorContains(t, err, want, test.Sprint(option))
+	}
+	server := sshdtest.Start(t, sshdtest.Shell("/usr/sbin/nologin"))
+	_, err := run(t, configOf(server), "", "true")
+	test.ErrorContains(t, err, `wrote "This account is currently not available."`)
+}
+
+// Also for go test -race.
+func TestStart_IsClosedDuringAWrite(t *testing.T) {
+	mark := testsupport.Mark()
+	program, err := configOf(sshdtest.Start(t)).Start(t.Context(), "sleep "+mark+" & pid=$!; cat; kill $pid")
+	must.NoError(t, err)
+	begun, ended := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := program.Write([]byte("x"))
+		for close(begun); err == nil; {
+			_, err = program.Write([]byte("x"))
+		}
+		ended <- err
+	}()
+	<-begun
+	must.NoError(t, program.Close())
+	must.Error(t, <-ended)
+	testsupport.WaitSleepers(t, mark, 0)
+}
+
+func TestStart_LeaksNothing(t *testing.T) {
+	c := configOf(sshdtest.Start(t))
+	use := func() {
+		_, err := run(t, c, "x", "exit 0")
+		must.NoError(t, err)
+		program, err := c.Start(t.Context(), "cat")
+		must.NoError(t, err)
+		must.NoError(t, program.Close())
+	}
+	use()
+	goroutines, descriptors := runtime.NumGoroutine(), testsupport.Descriptors(t)
+	for range 5 {
+		use()
+	}
+	testsupport.Eventually(t, "the goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
+	test.Eq(t, descriptors, testsupport.Descriptors(t))
+}
+
+func TestStart_EndsWithTheContext(t *testing.T) {
+	server := sshdtest.Start(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and sends nothing
+	must.NoError(t, err)
+	defer silent.Close()
+	c := configOf(server)
+	c.Port = silent.Addr().(*net.TCPAddr).Port
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	_, err = c.Start(ctx, "true")
+	must.ErrorIs(t, err, context.DeadlineExceeded)
+	must.ErrorContains(t, err, "the connection to "+c.String()+" was closed: ")
+	must.Less(t, connectTime, time.Since(begun))
+
+	// also if a jump host is stuck
+	link := server.Link()
+	jump := configOf(server)
+	jump.Port = link.Port
+	c = configOf(server)
+	c.Jump = &jump
+	program, err := c.Start(t.Context(), "cat")
+	must.NoError(t, err)
+	link.Cut()
+	of := childrenOf(t, os.Getpid())
+	must.Len(t, 1, of)
+	number, err := strconv.Atoi(of[0])
+	must.NoError(t, err)
+	toJump := childrenOf(t, number)
+	must.Len(t, 1, toJump)
+	number, err = strconv.Atoi(toJump[0])
+	must.NoError(t, err)
+	must.NoError(t, unix.Kill(number, unix.SIGSTOP)) // only SIGKILL ends it
+	begun = time.Now()
+	must.NoError(t, program.Close())
+	must.Less(t, defaultSilence/2, time.Since(begun))
+	testsupport.Eventually(t, "the ssh to the jump host ends", func() bool {
+		return !testsupport.Exists("/proc/" + toJump[0])
+	})
+}
+
+// childrenOf returns the processes of ssh that a process has started.
+func childrenOf(t *testing.T, pid int) (pids []string) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	must.NoError(t, err)
+	for _, list := range lists {
+		content, err := os.ReadFile(list)
+		must.NoError(t, err)
+		for _, child := range strings.Fields(string(content)) {
+			if name, _ := os.ReadFile("/proc/" + child + "/comm"); string(name) == "ssh\n" {
+				pids = append(pids, child)
+			}
+		}
+	}
+	return pids
 }
 
 func TestKeepAlive_ClosesAConnectionThatIsCut(t *testing.T) {
-	link := func() (*sshdtest.Link, Config) {
-		server := sshdtest.Start(t)
-		link := server.Link()
-		config := configOf(server)
-		config.Port, config.silence = link.Port, time.Second
-		return link, config
-	}
-	cutLink, config := link()
-	conn := dial(t, config)
-	program, err := conn.Start(t.Context(), "/bin/cat")
-	must.NoError(t, err)
-	echo := func() error {
-		if _, err := io.WriteString(program, "x"); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(program, make([]byte, 1))
-		return err
-	}
-	must.NoError(t, echo())
-
-	cutLink.Cut()
-	begun := time.Now()
-	lostBy(t, conn, echo())
-	<-conn.Done()
-	test.GreaterEq(t, config.silence/2, time.Since(begun))
-	_, err = conn.Run(t.Context(), nil, "true")
-	lostBy(t, conn, err)
-	must.ErrorContains(t, err, "the host sent nothing for 1s")
-	cutLink.Restore()
-	must.NoError(t, dial(t, config).Close())
-
-	// a connection through a jump host that is cut
-	way, jump := link()
-	config.Jump = &jump
-	conn = dial(t, config)
-	way.Cut()
-	<-conn.Done()
-	_, err = conn.Run(t.Context(), nil, "true")
-	lostBy(t, conn, err)
-}
-
-// A wait of more than the silence is what this is about.
-func TestKeepAlive_LeavesAnIdleConnection(t *testing.T) {
-	config := configOf(sshdtest.Start(t))
-	config.silence = 2 * time.Second
-	conn := dial(t, config)
-	select {
-	case <-conn.Done():
-		t.Fatal("it was closed")
-	case <-time.After(3 * time.Second):
-	}
-}
-
-// slow is a link to a server that carries so many bytes a second in each direction, and buffers few. It returns its
-// port.
-func slow(t *testing.T, server *sshdtest.Server, rate int) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	carry := func(to, from net.Conn) {
-		defer to.Close()
-		defer from.Close()
-		for b := make([]byte, rate/50); ; time.Sleep(20 * time.Millisecond) {
-			n, err := from.Read(b)
-			if n > 0 {
-				_, err = to.Write(b[:n])
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
-	go func() { // ends with the listener
-		for {
-			near, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", server.Address())
-			if err != nil {
-				near.Close()
-				return
-			}
-			_ = near.(*net.TCPConn).SetReadBuffer(64 << 10)
-			_ = far.(*net.TCPConn).SetReadBuffer(64 << 10)
-			go carry(near, far)
-			go carry(far, near)
-		}
-	}()
-	return listener.Addr().(*net.TCPAddr).Port
-}
-
-// The answer comes behind megabytes, each byte of which is a sign of life.
-func TestKeepAlive_LeavesASlowLink(t *testing.T) {
 	server := sshdtest.Start(t)
-	config := configOf(server)
-	config.Port, config.silence = slow(t, server, 1<<20), time.Second
-	program, err := dial(t, config).Start(t.Context(), "/bin/sh", "-c",
-		"head -c 2000000 /dev/zero; head -c 2000000 >/dev/null; echo end")
-	must.NoError(t, err)
-	_, err = io.ReadFull(program, make([]byte, 2_000_000))
-	must.NoError(t, err)
-	_, err = program.Write(make([]byte, 2_000_000))
-	must.NoError(t, err)
-	must.Eq(t, "end\n", readTo(t, program, "\n"))
+	c := configOf(server)
+	c.silence = 6 * time.Second // a host under load answers within that
+	for _, jump := range []bool{false, true} {
+		t.Run(fmt.Sprintf("jump host %t", jump), func(t *testing.T) {
+			t.Parallel()
+			link, config := server.Link(), c
+			config.Port = link.Port
+			if jump {
+				config.Port, config.Jump = c.Port, &Config{Host: c.Host, Port: link.Port, HostKeys: c.HostKeys}
+			}
+			program, err := config.Start(t.Context(), "sleep 10; cat") // idle, which is no reason
+			must.NoError(t, err)
+			defer program.Close()
+			_, err = io.WriteString(program, "x\n")
+			must.NoError(t, err)
+			echo, err := program.ReadLine()
+			must.NoError(t, err)
+			must.Eq(t, "x", echo)
+
+			link.Cut()
+			begun := time.Now()
+			_, err = program.Read(make([]byte, 1))
+			must.ErrorContains(t, err, "the connection to "+config.String()+" was lost: ")
+			test.Less(t, 5*config.silence, time.Since(begun))
+		})
+	}
 }
 
-func TestClose_EndsEverything(t *testing.T) {
+func TestStart_ConnectionThatTheHostClosesIsLost(t *testing.T) {
 	server := sshdtest.Start(t)
-	before := testsupport.Descriptors(t)
-	conn, err := Dial(t.Context(), configOf(server))
+	program, err := configOf(server).Start(t.Context(), "cat")
 	must.NoError(t, err)
-	mark := testsupport.Mark()
-	program, err := conn.Start(t.Context(), "/bin/sh", "-c", "sleep "+mark+" & pid=$!; cat; kill $pid")
-	must.NoError(t, err)
-	testsupport.WaitSleepers(t, mark, 1)
-	must.NoError(t, conn.Close())
-	must.NoError(t, conn.Close())
-	<-conn.Done()
+	defer program.Close()
+	server.Stop()
 	_, err = program.Read(make([]byte, 1))
-	must.EqError(t, err, "the connection to "+conn.config.String()+" was lost: it was closed")
-	must.Eq(t, before, testsupport.Descriptors(t))
+	must.ErrorContains(t, err, "was lost: ")
+	must.NotEq(t, io.EOF, err)
+}
+
+// As a plugin that is killed: this test runs itself.
+func TestStart_LeavesNoProcess(t *testing.T) {
+	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
+		number, err := strconv.Atoi(port)
+		must.NoError(t, err)
+		c := Config{Host: "127.0.0.1", Port: number, KeyFile: os.Getenv("OUTRIDER_TEST_KEY"),
+			KnownHostsFile: os.Getenv("OUTRIDER_TEST_KNOWN")}
+		_, err = c.Start(t.Context(), "sleep "+os.Getenv("OUTRIDER_TEST_MARK")+" & pid=$!; cat; kill $pid")
+		must.NoError(t, err)
+		select {}
+	}
+	server := sshdtest.Start(t)
+	mark := testsupport.Mark()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), "OUTRIDER_TEST_PORT="+strconv.Itoa(server.Port), "OUTRIDER_TEST_KEY="+server.KeyFile,
+		"OUTRIDER_TEST_KNOWN="+write(t, "* "+server.HostKey+"\n"), "OUTRIDER_TEST_MARK="+mark)
+	must.NoError(t, cmd.Start())
+	testsupport.WaitSleepers(t, mark, 1)
+	children := childrenOf(t, cmd.Process.Pid)
+	must.Len(t, 1, children)
+	environment, err := os.ReadFile("/proc/" + children[0] + "/environ")
+	must.NoError(t, err)
+	must.Eq(t, "", string(environment))
+	must.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
 	testsupport.WaitSleepers(t, mark, 0)
+	testsupport.Eventually(t, "ssh ends", func() bool { return !testsupport.Exists("/proc/" + children[0]) })
 }

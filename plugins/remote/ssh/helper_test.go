@@ -4,15 +4,14 @@
 package ssh
 
 import (
-	"crypto/ed25519"
-	"encoding/pem"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
-	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
@@ -22,29 +21,50 @@ func configOf(s *sshdtest.Server) Config {
 	return Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
 }
 
-// dial connects until the end of the test.
-func dial(t *testing.T, c Config) *Conn {
+// run runs a script to its end.
+func run(t *testing.T, c Config, input, script string, args ...string) (string, error) {
 	t.Helper()
-	conn, err := Dial(t.Context(), c)
-	must.NoError(t, err)
-	t.Cleanup(func() { must.NoError(t, conn.Close()) })
-	return conn
+	conn, err := c.Start(t.Context(), script, args...)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = io.WriteString(conn, input)
+		raw, err := conn.SyscallConn()
+		if err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+		}
+	}()
+	out, err := io.ReadAll(conn)
+	return string(out), err
 }
 
-// newKey makes a key pair. The private key is in a file.
-func newKey(t *testing.T) (file string, public ssh.PublicKey) {
+// works runs a command.
+func works(t *testing.T, c Config, note string) {
 	t.Helper()
-	_, secret, err := ed25519.GenerateKey(nil)
-	must.NoError(t, err)
-	block, err := ssh.MarshalPrivateKey(secret, "")
-	must.NoError(t, err)
-	signer, err := ssh.NewSignerFromKey(secret)
-	must.NoError(t, err)
-	return write(t, string(pem.EncodeToMemory(block))), signer.PublicKey()
+	out, err := run(t, c, "", "echo here")
+	must.NoError(t, err, must.Sprint(note))
+	must.Eq(t, "here\n", out)
 }
 
-// line is a public key in the format of authorized_keys.
-func line(key ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) }
+// keygen runs ssh-keygen.
+func keygen(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("ssh-keygen", append([]string{"-q"}, args...)...).CombinedOutput()
+	must.NoError(t, err, must.Sprintf("%s", out))
+	return string(out)
+}
+
+// newKey makes a key pair, and returns the file with the private key and the public one.
+func newKey(t *testing.T, args ...string) (file, public string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "key")
+	keygen(t, append([]string{"-t", "ed25519", "-N", "", "-C", "", "-f", file}, args...)...)
+	content, err := os.ReadFile(file + ".pub")
+	must.NoError(t, err)
+	return file, string(content)
+}
 
 // write writes a private file.
 func write(t *testing.T, content string) string {

@@ -5,10 +5,12 @@ package upload
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
@@ -26,20 +29,14 @@ func configOf(s *sshdtest.Server) ssh.Config {
 	return ssh.Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
 }
 
-// dial connects until the end of the test.
-func dial(t *testing.T, c ssh.Config) *ssh.Conn {
-	t.Helper()
-	conn, err := ssh.Dial(t.Context(), c)
-	must.NoError(t, err)
-	t.Cleanup(func() { must.NoError(t, conn.Close()) })
-	return conn
-}
+// here is a local program for hosts of this architecture.
+func here(path string) map[string]string { return map[string]string{runtime.GOARCH: path} }
 
-// program is a local program of the size.
-func program(t *testing.T, size int) string {
+// local makes a local program of the size.
+func local(t *testing.T, size int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
-	content := append([]byte("#!/bin/sh\necho it runs\nexit\n"), make([]byte, size)...)
+	content := append([]byte("#!/bin/sh\necho $0 runs\nexit\n"), make([]byte, size)...)
 	must.NoError(t, os.WriteFile(path, content, 0o600))
 	return path
 }
@@ -55,20 +52,25 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
+// start starts a program, which says so and ends, and returns its path.
+func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (Host, string, error) {
+	host, conn, err := Start(ctx, c, programs, shim.Options{Dir: dir})
+	if err != nil {
+		return Host{}, "", err
+	}
+	defer conn.Close()
+	path, err := conn.ReadLine()
+	return host, strings.TrimSuffix(path, " runs"), err
+}
+
 func TestProgram_IsCopiedOnce(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell("/bin/bash"))
-	conn := dial(t, configOf(server))
-	host, err := Look(t.Context(), conn, "")
+	c := configOf(server)
+	programs := map[string]string{"amd64": local(t, 10<<20), "arm64": local(t, 9<<20)}
+	host, path, err := start(t.Context(), c, "", programs)
 	must.NoError(t, err)
 	test.Eq(t, runtime.GOARCH, host.Arch)
 	test.Eq(t, server.Home+"/.local/share/outrider-remote", host.Dir)
-
-	local := program(t, 10<<20)
-	path, err := Program(t.Context(), conn, host, local)
-	must.NoError(t, err)
-	out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
-	must.NoError(t, err)
-	must.Eq(t, "it runs\n", string(out))
 	before, err := os.Stat(path)
 	must.NoError(t, err)
 	test.Eq(t, 0o700, before.Mode().Perm())
@@ -78,9 +80,9 @@ func TestProgram_IsCopiedOnce(t *testing.T) {
 		test.Eq(t, 0o700, info.Mode().Perm(), test.Sprint(dir))
 	}
 
-	again, err := Program(t.Context(), conn, host, local)
+	again, _, err := start(t.Context(), c, "", programs)
 	must.NoError(t, err)
-	test.Eq(t, path, again)
+	test.Eq(t, host, again)
 	after, err := os.Stat(path)
 	must.NoError(t, err)
 	test.True(t, os.SameFile(before, after))
@@ -88,11 +90,10 @@ func TestProgram_IsCopiedOnce(t *testing.T) {
 }
 
 func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
-	conn := dial(t, configOf(sshdtest.Start(t)))
-	host, err := Look(t.Context(), conn, filepath.Join(t.TempDir(), "new", "dir"))
-	must.NoError(t, err)
-	local := program(t, 1000)
-	path, err := Program(t.Context(), conn, host, local)
+	c := configOf(sshdtest.Start(t))
+	dir := filepath.Join(t.TempDir(), "new", "dir")
+	programs := here(local(t, 1000))
+	_, path, err := start(t.Context(), c, dir, programs)
 	must.NoError(t, err)
 	content, err := os.ReadFile(path)
 	must.NoError(t, err)
@@ -102,34 +103,38 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 		func() error { return os.Chmod(path, 0o600) },
 	} {
 		must.NoError(t, damage())
-		_, err = Program(t.Context(), conn, host, local)
+		_, _, err = start(t.Context(), c, dir, programs)
 		must.NoError(t, err)
 		again, err := os.ReadFile(path)
 		must.NoError(t, err)
 		must.Eq(t, content, again)
-		out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
-		must.NoError(t, err)
-		must.Eq(t, "it runs\n", string(out))
 	}
 }
 
-// A host without sync, find and touch, which can do without them, and one without sha256sum, too.
+// A host without sync, find and touch, which can do without them, one whose head loses some, and one without sha256sum.
 func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 	tools := t.TempDir()
 	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
-	for _, tool := range []string{"uname", "id", "mkdir", "cat", "rm", "wc", "chmod", "mv", "ls", "sha256sum"} {
+	for _, tool := range []string{"uname", "id", "mkdir", "cat", "rm", "wc", "head", "chmod", "mv", "ls", "sha256sum"} {
 		path, err := exec.LookPath(tool)
 		must.NoError(t, err)
 		must.NoError(t, os.Symlink(path, filepath.Join(tools, tool)))
 	}
-	conn := dial(t, configOf(sshdtest.Start(t, sshdtest.Env("PATH="+tools))))
-	host, err := Look(t.Context(), conn, filepath.Join(t.TempDir(), "dir"))
+	c := configOf(sshdtest.Start(t, sshdtest.Env("PATH="+tools)))
+	dir := filepath.Join(t.TempDir(), "dir")
+	_, _, err := start(t.Context(), c, dir, here(local(t, 100_000)))
 	must.NoError(t, err)
-	_, err = Program(t.Context(), conn, host, program(t, 100_000))
-	must.NoError(t, err)
+
+	must.NoError(t, os.Remove(filepath.Join(tools, "head")))
+	head := []byte("#!/bin/sh\nexec /usr/bin/head -c 4096\n")
+	must.NoError(t, os.WriteFile(filepath.Join(tools, "head"), head, 0o755))
+	_, _, err = start(t.Context(), c, dir+"2", here(local(t, 10<<20)))
+	must.ErrorContains(t, err, "the copy of the program in "+dir+"2/bin has 4096 bytes of ")
+	must.SliceEmpty(t, files(t, dir+"2/bin"))
+
 	must.NoError(t, os.Remove(filepath.Join(tools, "sha256sum")))
-	_, err = Program(t.Context(), conn, host, program(t, 100_000))
-	must.EqError(t, err, "failed to copy the program to the host: the host has no sha256sum")
+	_, _, err = start(t.Context(), c, dir, here(local(t, 100_000)))
+	must.EqError(t, err, "the host has no sha256sum")
 }
 
 // tmpfs mounts a file system until the end of the test.
@@ -151,26 +156,24 @@ func TestProgram_MistakeIsOneSentence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 
-	conn := dial(t, configOf(sshdtest.Start(t)))
-	local := program(t, 10<<20)
+	server := configOf(sshdtest.Start(t))
+	programs := here(local(t, 10<<20))
 	for _, c := range []struct{ dir, want string }{
 		{noexec,
 			"the host runs no programs from " + noexec + "/bin, which may be mounted noexec: set dir to another directory ("},
-		{small, "can't be written to " + small + "/bin there (cat: write error: No space left on device)"},
-		{full, "can't be written to " + full + "/bin there (cat: write error: No space left on device)"},
+		{small, "can't be written to " + small + "/bin on the host (head: "},
+		{full, "can't be written to " + full + "/bin on the host (head: "},
 		{readOnly, "the directory " + readOnly + "/bin can't be made on the host: set dir to one that the user can make ("},
 		{file, "the directory " + file + "/bin can't be made on the host: "},
 	} {
-		host, err := Look(t.Context(), conn, c.dir)
-		must.NoError(t, err)
-		_, err = Program(t.Context(), conn, host, local)
+		_, _, err := start(t.Context(), server, c.dir, programs)
 		must.ErrorContains(t, err, c.want)
 		test.StrNotContains(t, err.Error(), "\n")
 		if testsupport.Exists(c.dir + "/bin") {
 			test.SliceEmpty(t, files(t, c.dir+"/bin"))
 		}
 	}
-	_, err := Program(t.Context(), conn, Host{Dir: small}, "/no/program")
+	_, _, err := start(t.Context(), server, small, here("/no/program"))
 	test.ErrorContains(t, err, "failed to open the program for the host: open /no/program: ")
 }
 
@@ -202,74 +205,69 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 	make("ours/bin", other, other, 0o755)
 	must.NoError(t, os.Symlink("theirs/ours", filepath.Join(scratch, "link")))
 
-	conn := dial(t, configOf(server))
-	local := program(t, 0)
+	c := configOf(server)
+	programs := here(local(t, 0))
 	for dir, unsafe := range map[string]string{
 		"theirs/ours": "theirs", "root": "root/bin", "open": "open", "open/ours": "open", "sticky": "sticky",
 		"group": "group", "group/ours/new": "group", "private-group": "private-group",
-		"ours": "ours/bin", "link": "theirs", "": "",
+		"ours": "ours/bin", "link": "theirs", ".": "",
 	} {
-		_, err := Program(t.Context(), conn, Host{Dir: filepath.Join(scratch, dir)}, local)
+		_, _, err := start(t.Context(), c, filepath.Join(scratch, dir), programs)
 		want := "other users of the host can change " + filepath.Join(scratch, unsafe) + ", so "
 		test.ErrorContains(t, err, want, test.Sprint(dir))
 	}
 	for _, dir := range []string{"root/ours", "private-group/ours", "new dir/*"} {
-		path, err := Program(t.Context(), conn, Host{Dir: filepath.Join(scratch, dir)}, local)
+		_, path, err := start(t.Context(), c, filepath.Join(scratch, dir), programs)
 		must.NoError(t, err, must.Sprint(dir))
 		must.StrHasPrefix(t, filepath.Join(scratch, dir, "bin", "nomad-driver-remote-"), path)
 	}
 }
 
-func TestLook_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
+func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 	tools := t.TempDir()
 	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin"))
-	conn := dial(t, configOf(server))
+	programs := map[string]string{"amd64": local(t, 0)}
 	for script, want := range map[string]string{
-		"[ $1 = -m ] && echo riscv64 || echo Linux":  "architecture riscv64: only x86_64 and aarch64 are supported",
-		"[ $1 = -m ] && echo x86_64 || echo FreeBSD": "the host runs FreeBSD: only Linux is supported",
-		"echo a; echo b; echo c":                     "failed to look at the host: it answered ",
+		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
+		"[ $1 = -m ] && echo aarch64 || echo Linux": "there is no program for the host's architecture arm64: name it in ",
+		"echo FreeBSD":  "the host runs FreeBSD: only Linux is supported",
+		"exit 3":        "it ended with status 3",
+		"kill -9 $PPID": " was lost: ",
 	} {
 		must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
-		_, err := Look(t.Context(), conn, "/dir")
+		_, _, err := start(t.Context(), configOf(server), "/dir", programs)
 		test.ErrorContains(t, err, want)
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"),
-		[]byte("#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo Linux\n"), 0o755))
-	host, err := Look(t.Context(), conn, "")
-	must.NoError(t, err)
-	must.Eq(t, Host{Arch: "arm64", Dir: "/var/lib/outrider-remote"}, host)
 }
 
 func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir := filepath.Join(t.TempDir(), "dir")
-	local := program(t, 20<<20)
+	programs := here(local(t, 20<<20))
 	link := server.Link()
-	config := configOf(server)
-	config.Port = link.Port
-	conn := dial(t, config)
-	host, err := Look(t.Context(), conn, dir)
-	must.NoError(t, err)
-
+	c := configOf(server)
+	c.Port = link.Port
 	link.CutAfter(5 << 20)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	failed := make(chan error)
 	go func() {
-		_, err := Program(t.Context(), conn, host, local)
+		_, _, err := start(ctx, c, dir, programs)
 		failed <- err
 	}()
 	link.WaitCut()
 	testsupport.Eventually(t, "a part is there", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.StrContains(t, files(t, dir+"/bin")[0], ".tmp-")
-	must.NoError(t, conn.Close())
+	cancel()
 	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
 
 	// another node copies it while the host does not know that the first is gone
-	path, err := Program(t.Context(), dial(t, configOf(server)), host, local)
+	_, path, err := start(t.Context(), configOf(server), dir, programs)
 	must.NoError(t, err)
 	link.Restore() // and so the host sees the end
 	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
-	want, err := os.ReadFile(local)
+	want, err := os.ReadFile(programs[runtime.GOARCH])
 	must.NoError(t, err)
 	got, err := os.ReadFile(path)
 	must.NoError(t, err)
@@ -277,28 +275,22 @@ func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 }
 
 func TestProgram_SeveralNodesCopyAtOnce(t *testing.T) {
-	server := sshdtest.Start(t)
+	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "dir")
-	local := program(t, 5<<20)
+	programs := here(local(t, 5<<20))
 	var all sync.WaitGroup
-	for range 4 {
-		conn := dial(t, configOf(server))
-		for range 2 {
-			all.Go(func() {
-				path, err := Program(t.Context(), conn, Host{Dir: dir}, local)
-				test.NoError(t, err)
-				out, err := conn.Run(t.Context(), nil, `exec "$1"`, path)
-				test.NoError(t, err)
-				test.Eq(t, "it runs\n", string(out))
-			})
-		}
+	for range 6 {
+		all.Go(func() {
+			_, _, err := start(t.Context(), c, dir, programs)
+			test.NoError(t, err)
+		})
 	}
 	all.Wait()
 	must.Len(t, 1, files(t, dir+"/bin"))
 }
 
 func TestProgram_RemovesWhatIsOld(t *testing.T) {
-	conn := dial(t, configOf(sshdtest.Start(t)))
+	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "dir")
 	must.NoError(t, os.MkdirAll(dir+"/bin", 0o700))
 	for name, age := range map[string]time.Duration{
@@ -310,8 +302,8 @@ func TestProgram_RemovesWhatIsOld(t *testing.T) {
 		then := time.Now().Add(-age)
 		must.NoError(t, os.Chtimes(filepath.Join(dir, "bin", name), then, then))
 	}
-	local := program(t, 0)
-	path, err := Program(t.Context(), conn, Host{Dir: dir}, local)
+	programs := here(local(t, 0))
+	_, path, err := start(t.Context(), c, dir, programs)
 	must.NoError(t, err)
 	want := []string{filepath.Base(path), "nomad-driver-remote-used", "nomad-driver-remote-x.tmp-new", "other"}
 	must.SliceContainsAll(t, want, files(t, dir+"/bin"))
@@ -319,7 +311,7 @@ func TestProgram_RemovesWhatIsOld(t *testing.T) {
 	// a program counts as used each time that a node looks for it
 	then := time.Now().Add(-40 * 24 * time.Hour)
 	must.NoError(t, os.Chtimes(path, then, then))
-	_, err = Program(t.Context(), conn, Host{Dir: dir}, local)
+	_, _, err = start(t.Context(), c, dir, programs)
 	must.NoError(t, err)
 	info, err := os.Stat(path)
 	must.NoError(t, err)
