@@ -58,6 +58,7 @@ in
       services.nomad = {
         dropPrivileges = lib.mkDefault false;
         extraSettingsPlugins = map (name: cfg.${name}.package) enabled;
+        extraPackages = lib.mkIf cfg.remote.enable [ pkgs.openssh ];
         settings.client = lib.mkIf (volumes != [ ]) {
           # Plugins that are host volume plugins, too.
           host_volume_plugin_dir = lib.mkDefault "${pkgs.linkFarm "outrider-host-volume-plugins" (

@@ -35,12 +35,22 @@ var recommended = map[string]map[string][]string{
 	},
 }
 
+// required are packages that a plugin runs programs of, by plugin and format.
+var required = map[string]map[string][]string{
+	"remote": {
+		"deb": {"openssh-client"},
+		"rpm": {"openssh-clients"},
+	},
+}
+
 // libusbVersion is the version of Debian's package since which libusb has all that the plugin calls.
 const libusbVersion = "2:1.0.22"
 
 // relations are what the package of a format declares.
 func (a *artefact) relations(format string) (relations, error) {
-	r := relations{Recommends: recommended[a.plugin.Name][format]}
+	r := relations{
+		Depends: slices.Clone(required[a.plugin.Name][format]), Recommends: recommended[a.plugin.Name][format],
+	}
 	libraries, err := libraries(a.path)
 	if err != nil {
 		return r, err

@@ -326,6 +326,9 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 			test.StrContains(t, needs, "libusb-1.0.so.0()(64bit)")
 			test.StrContains(t, needs, "libc.so.6(GLIBC_2.")
 			test.Eq(t, binary, run("dpkg-deb", "--field", deb, "Conflicts"))
+		} else if r.Plugin.Name == "remote" {
+			test.Eq(t, "openssh-client", debNeeds)
+			test.StrContains(t, needs, "openssh-clients")
 		} else {
 			test.Eq(t, "", debNeeds)
 			test.StrNotContains(t, needs, "lib")

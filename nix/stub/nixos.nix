@@ -20,6 +20,7 @@ let
       enable = mkEnableOption "Nomad";
       enableDocker = option types.bool true;
       dropPrivileges = option types.bool true;
+      extraPackages = option (types.listOf types.package) [ ];
       extraSettingsPlugins = option (types.listOf types.package) [ ];
       settings = option types.json { };
     };
