@@ -333,6 +333,8 @@ var handovers = []handover{
 		after, _ := s.on(t, first)
 		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
 		s.goesOn(t)
+		of := &api.Allocation{ID: after.ID}
+		must.NoError(t, c.server.Client().Allocations().Signal(of, nil, "main", "SIGURG")) // which changes nothing
 		for name, want := range map[string]string{"secrets/alloc": after.ID, "local/alloc": before.ID} {
 			got, err := os.ReadFile(filepath.Join(c.host.dir, "allocs", before.ID, "main", name))
 			must.NoError(t, err)

@@ -145,9 +145,12 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 				}
 			})
 		a.says(t, "stdout", "hello\n"+secret+"\nnobody 400\nnobody 644\nnobody 700\nartifact\n")
-		test.NoError(t, a.tells(`Files copied to endpoint "box": `))
+		test.NoError(t, a.tells(`Copied files to endpoint "box"`))
 		value("goodbye")
 		a.says(t, "stdout", "goodbye\n"+secret+"\n")
+		must.NoError(t, os.WriteFile(filepath.Join(a.hostDir(), "main/local/artifact"), []byte("changed\n"), 0o644))
+		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.id}, "main", nil))
+		a.says(t, "stdout", "nobody 700\nchanged\n") // it is not copied again
 		for _, p := range n.processes() {
 			test.StrNotContains(t, strings.Join(p.args, " "), secret)
 		}

@@ -117,13 +117,18 @@ const stopTime = time.Minute
 
 func (s *session) stop(ctx context.Context, argument string) error {
 	if problems := s.look(ctx, true); problems != nil {
-		return fmt.Errorf("%w: -endpoint NAME looks at another one alone", problems)
+		return fmt.Errorf("%w: use -endpoint NAME to look at the others", problems)
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
 	e, r, err := s.find(argument)
 	if err != nil {
 		return err
+	}
+	for _, other := range s.endpoints {
+		if other != e { // it would end what has no owner any more
+			_ = other.host.Close()
+		}
 	}
 	for waits := false; ; waits = true {
 		if r.Followed {

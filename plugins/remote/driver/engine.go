@@ -159,20 +159,23 @@ func (t *remoteTask) start(
 		t.host.Listen(t.saved.Run.TaskID, t, t.told)
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
 		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
+		now := time.Now().Round(0)
 		if _, err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
 			t.event("The task has the secrets of the former allocation: %v", err)
 		}
+		t.saved.Copied = now
 		return nil
 	}
 	t.engine.mu.Lock()
 	t.saved.Run = shim.Handle{TaskID: cfg.ID, AllocID: cfg.AllocID}
 	t.engine.mu.Unlock()
+	t.saved.Copied = reply.Copied // the task is restarted: it may have changed what it had
 	copied, err := t.copyFiles(ctx, link, ".")
 	if err != nil && link.Alive() {
-		return errors.Join(err, destroyBy(ctx, link, cfg.ID)) // the claim
+		return structs.NewRecoverableError(errors.Join(err, destroyBy(ctx, link, cfg.ID)), true) // the claim ends, too
 	}
-	if copied > 0 {
-		t.event("Files copied to endpoint %q: %d", t.saved.Endpoint, copied)
+	if copied {
+		t.event("Copied files to endpoint %q", t.saved.Endpoint)
 	}
 	if err == nil {
 		t.host.Listen(cfg.ID, t, t.told)

@@ -26,39 +26,67 @@ import (
 )
 
 // copyFiles copies to the host what Nomad has put into the task's directory on this node since the last copy:
-// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all. It returns how many
-// files it has copied.
-func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) (int, error) {
+// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all. It returns whether
+// there was anything to copy.
+func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) (copied bool, err error) {
 	t.copying.Lock()
 	defer t.copying.Unlock()
-	begun := time.Now()
+	now := time.Now().Round(0) // by the clock of files
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	defer root.Close()
-	paths, err := filesOf(root, below, t.saved.Copied)
+	since := t.saved.Copied
+	if now.Before(since) { // the clock was put back
+		since = time.Time{}
+	}
+	paths, err := filesOf(root, below, since)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	if len(paths) > 0 {
 		request := &shim.FilesRequest{
 			TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name, User: t.config.User,
-			Owner: t.owner(),
+			Owner: t.owner(), At: now.Add(-clockTick),
 		}
 		err = link.Shim.Files(ctx, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
 	if err != nil {
-		return 0, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
+		return false, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
 			plain.Line(err.Error(), mostOfReason))
 	}
-	t.saved.Copied = begun.Add(-time.Second) // a file's time is that of the last tick of the kernel's clock
-	return len(paths), nil
+	t.saved.Copied = now.Add(-clockTick)
+	return len(paths) > 0, nil
+}
+
+// clockTick is by how much a file's time may be behind: it is that of the last tick of the kernel's clock.
+const clockTick = 10 * time.Millisecond
+
+// refresh copies what has changed. The task's events report a failure, once until it passes: a signal or a script may
+// have nothing to do with files.
+func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
+	_, err := t.copyFiles(ctx, link, ".")
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	t.mu.Lock()
+	news := problem != t.stale
+	t.stale = problem
+	t.mu.Unlock()
+	if news && err != nil {
+		t.event("The task has old files: %v", err)
+	}
 }
 
 // filesOf returns the paths of a task's directory that are for the host, and newer than a time.
 func filesOf(root *os.Root, below string, since time.Time) (paths []string, err error) {
-	ofNode := []string{allocdir.TaskPrivate, allocdir.TmpDirName, allocdir.SharedAllocName}
+	ofNode := []string{allocdir.TaskPrivate, allocdir.SharedAllocName}
+	ofHost := []string{".", allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName} // which it has made itself
 	err = fs.WalkDir(root.FS(), below, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // a template was replaced meanwhile
 			return nil
@@ -69,8 +97,8 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 		if entry.IsDir() && slices.Contains(ofNode, path) {
 			return fs.SkipDir
 		}
-		if path == "." || path == allocdir.TaskLocal || path == allocdir.TaskSecrets || entry.Name() == ".nomad-mount" {
-			return nil // the host has its own
+		if slices.Contains(ofHost, path) || entry.Name() == secretsMark {
+			return nil
 		}
 		switch kind := entry.Type(); {
 		case kind.IsRegular(), kind == fs.ModeSymlink, kind == fs.ModeDir && since.IsZero():
@@ -85,6 +113,9 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 	})
 	return paths, err
 }
+
+// secretsMark is what Nomad keeps in a directory of secrets (client/allocdir/fs_linux.go).
+const secretsMark = ".nomad-mount"
 
 // archive writes files of a directory in the format of tar(5). Other tasks of the group may change them at any time.
 func archive(w io.Writer, root *os.Root, paths []string) error {
@@ -133,5 +164,8 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 		return nil
 	}
 	_, err = io.CopyN(out, content, header.Size)
+	if errors.Is(err, io.EOF) {
+		return errors.New("it became shorter while it was copied")
+	}
 	return err
 }

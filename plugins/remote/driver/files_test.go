@@ -6,6 +6,7 @@ package driver
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -67,6 +68,7 @@ func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
 	must.Eq(t, strings.Join([]string{
 		"etc 755 0:0 ", "etc/app.conf 755 0:0 app.conf", "local/lib 755 0:0 ", "local/lib/config.json 640 0:0 config.json",
 		"local/link 777 0:0 /etc/shadow", "local/old 640 0:0 old", "secrets/nomad_token 640 0:0 nomad_token",
+		"tmp/x 640 0:0 x",
 	}, "\n"), copied(t, root, ".", time.Time{}))
 	must.Eq(t, "secrets/nomad_token 640 0:0 nomad_token", copied(t, root, "secrets", time.Time{}))
 	must.Eq(t, "", copied(t, root, ".", time.Now().Add(time.Hour)))
@@ -91,4 +93,28 @@ func TestFiles_ThatAreReplacedLeadNowhere(t *testing.T) {
 	err = archive(&buffer, root, paths)
 	must.ErrorContains(t, err, "local/c/d")
 	must.StrNotContains(t, buffer.String(), "classified")
+}
+
+// What is not an end of the archive is no end of the call, either.
+func TestFiles_ThatBecomeShorterAreAnError(t *testing.T) {
+	dir, root := taskDir(t, "local/a")
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "local/a"), make([]byte, 1<<20), 0o600))
+	paths, err := filesOf(root, ".", time.Time{})
+	must.NoError(t, err)
+	cut := false
+	err = archive(writer(func(b []byte) {
+		if !cut {
+			cut = true
+			must.NoError(t, os.Truncate(filepath.Join(dir, "local/a"), 10))
+		}
+	}), root, paths)
+	must.ErrorContains(t, err, "local/a: it became shorter")
+	must.False(t, errors.Is(err, io.EOF))
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
 }

@@ -79,9 +79,9 @@ func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.copyFiles(t.ctx, link, "."); err != nil {
-		return nil, err
-	}
+	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	defer cancel()
+	t.refresh(ctx, link)
 	result, err := link.Driver.ExecTask(t.saved.Run.TaskID, command, timeout)
 	return result, t.lostOr(link, err)
 }

@@ -32,7 +32,7 @@ const (
 func (t *remoteTask) request(runID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: runID,
-		Owner:    t.owner(),
+		Owner: t.owner(), Task: t.config.Name,
 		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
 }

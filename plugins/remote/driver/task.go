@@ -53,6 +53,7 @@ type remoteTask struct {
 	pid     string
 	stop    *stop  // asked for, nil if the task is to run
 	takenBy string // the allocation that has the run, empty if it is this task's
+	stale   string // why the last copy of files failed
 }
 
 // saved is what Nomad keeps of a task. Fields are only ever added.
@@ -312,14 +313,12 @@ func (t *remoteTask) told(message string) {
 }
 
 // Signal is part of core.Task. It may tell the task that a template has changed.
-func (t *remoteTask) Signal(ctx context.Context, signal string) error {
+func (t *remoteTask) Signal(_ context.Context, signal string) error {
 	link, err := t.connected()
 	if err != nil {
 		return err
 	}
-	if _, err := t.copyFiles(ctx, link, "."); err != nil {
-		return err
-	}
+	t.refresh(t.ctx, link)
 	return link.Driver.SignalTask(t.saved.Run.TaskID, signal)
 }
 

@@ -115,7 +115,9 @@ func (h *Host) try() {
 	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
 	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
 	link, err := newLink(ctx, h.config, h.tell)
-	address := addressOf(ctx, h.config.SSH.Host)
+	if err == nil {
+		link.Address = addressOf(ctx, h.config.SSH.Host)
+	}
 	limit.Stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +128,6 @@ func (h *Host) try() {
 		h.failed(fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, err))
 		return
 	}
-	link.Address = address
 	h.link = link
 	h.last = fmt.Errorf("the connection to endpoint %q was lost", h.config.Name) // when it is
 	begun := time.Now()

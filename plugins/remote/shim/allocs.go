@@ -128,11 +128,26 @@ func (a allocs) own(id string, owner Owner) error {
 	if err != nil {
 		return err
 	}
-	err = save(filepath.Join(dir, ownerFile), Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir})
+	var before Alloc
+	alloc := Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir}
+	if load(filepath.Join(dir, ownerFile), &before) == nil && before == alloc {
+		return nil
+	}
+	err = save(filepath.Join(dir, ownerFile), alloc)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there is no directory: its start did not come so far
 	}
 	return err
+}
+
+// copied is the file in an allocation's directory with how new the files are that were copied for a task. No name of a
+// task begins with a dot.
+func (a allocs) copied(id, task string) (file string, err error) {
+	dir, err := a.path(id)
+	if err == nil && !isName(task) {
+		err = fmt.Errorf("%q is no name of a task", task)
+	}
+	return filepath.Join(dir, ".copied-"+task), err
 }
 
 // list returns a node's allocations.

@@ -39,6 +39,9 @@ func (h *host) stopping(taskID string) error {
 func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
+		if err == nil && len(over) == 0 && reply.Verdict == Start {
+			reply.Copied = h.copiedAt(r.Owner.AllocID, r.Task)
+		}
 		if err != nil || len(over) == 0 {
 			return reply, err
 		}

@@ -57,6 +57,7 @@ type ClaimRequest struct {
 	Resume        bool          `codec:"resume"`         // the task has a run; none is started or ended
 	Own           bool          `codec:"own"`            // with Resume: not one that was released
 	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
+	Task          string        `codec:"task"`           // its name in the job
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
 	Gone  []string `codec:"gone"`  // allocations that Nomad says are over
@@ -78,6 +79,9 @@ type ClaimReply struct {
 	Verdict string `codec:"verdict"`
 	Owner   Owner  `codec:"owner"`
 	Run     Handle `codec:"run"`
+
+	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
+	Copied time.Time `codec:"copied"`
 }
 
 // ReleaseRequest gives up a run.
@@ -181,6 +185,8 @@ type FilesRequest struct {
 	Task    string `codec:"task"`
 	User    string `codec:"user"` // whose the files become; empty: as for a task
 	Owner   Owner  `codec:"owner"`
+
+	At time.Time `codec:"at"` // how new the files are, by the node's clock
 }
 
 // FilesPart is a part of the archive.
@@ -241,33 +247,46 @@ func (c Client) End(ctx context.Context, r *EndRequest) (*EndReply, error) {
 	return invoke[EndReply](ctx, c, endMethod, r)
 }
 
+// stallTime is how long a copy of files may stand still: a task of the same user can stop the program that unpacks.
+const stallTime = time.Minute
+
 // Files copies what the function writes, an archive. The context ends it.
 func (c Client) Files(ctx context.Context, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	stalled := time.AfterFunc(stallTime, cancel)
+	defer stalled.Stop()
 	stream, err := c.Conn.NewStream(ctx, &service.Streams[1], "/"+serviceName+"/"+filesMethod, subtype)
 	if err != nil {
 		return err
 	}
-	err = stream.SendMsg(r)
-	if err == nil {
-		out := bufio.NewWriterSize(sender{stream}, Buffer)
-		err = errors.Join(write(out), out.Flush())
+	if err := stream.SendMsg(r); err != nil {
+		return err
 	}
+	to := &sender{stream: stream, stalled: stalled}
+	out := bufio.NewWriterSize(to, Buffer)
+	err = errors.Join(write(out), out.Flush())
 	if err == nil {
 		err = stream.CloseSend()
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: the host has ended the call
+	if err != nil && !to.over {
 		return err
 	}
 	return stream.RecvMsg(&FilesReply{})
 }
 
 // sender writes FilesParts.
-type sender struct{ stream grpc.ClientStream }
+type sender struct {
+	stream  grpc.ClientStream
+	stalled *time.Timer
+	over    bool // the host has ended the call: RecvMsg returns why
+}
 
-func (s sender) Write(b []byte) (int, error) {
-	return len(b), s.stream.SendMsg(&FilesPart{b})
+func (s *sender) Write(b []byte) (int, error) {
+	s.stalled.Reset(stallTime)
+	err := s.stream.SendMsg(&FilesPart{b})
+	s.over = errors.Is(err, io.EOF)
+	return len(b), err
 }
 
 // receiver reads FilesParts.

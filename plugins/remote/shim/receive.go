@@ -8,12 +8,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
@@ -21,6 +21,13 @@ import (
 // files is part of server.
 func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
 	if err := h.owned(r.TaskID); err != nil {
+		return err
+	}
+	if !h.runs.claimed(r.TaskID) { // there is no such run any more
+		return notOwner(errNotOwner)
+	}
+	file, err := h.allocs.copied(r.AllocID, r.Task)
+	if err != nil {
 		return err
 	}
 	dir, err := h.allocs.make(&drivers.TaskConfig{
@@ -34,16 +41,24 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 		return err
 	}
 	if err := unpack(ctx, archive, filepath.Join(dir, r.Task), uid, gid); err != nil {
-		return fmt.Errorf("failed to copy the task's files: %w", err)
+		return err
 	}
-	return nil
+	return save(file, r.At)
+}
+
+// copiedAt is FilesRequest.At of the last copy.
+func (h *host) copiedAt(allocID, task string) (at time.Time) {
+	if file, err := h.allocs.copied(allocID, task); err == nil {
+		_ = load(file, &at) // not there: nothing was copied
+	}
+	return at
 }
 
 // unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
 // program can do no more than the task. The context ends it.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, "tar", "-x", "-f", "-")
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node may have another time
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	if uid != os.Geteuid() {
@@ -61,7 +76,7 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	if err != nil {
 		return err
 	}
-	go func() { // the rest of the archive is not waited for: it ends with the call
+	go func() { // it ends with the call, which does not wait for it: tar may not read all of the archive
 		_, _ = io.Copy(input, archive)
 		_ = input.Close()
 	}()

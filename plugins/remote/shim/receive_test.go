@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -25,7 +26,8 @@ func archiveOf(t *testing.T, name string, content []byte) io.Reader {
 	t.Helper()
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)
-	must.NoError(t, out.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))}))
+	header := &tar.Header{Name: name, Mode: 0o666, Size: int64(len(content)), ModTime: time.Now().Add(time.Hour)}
+	must.NoError(t, out.WriteHeader(header))
 	_, err := out.Write(content)
 	must.NoError(t, err)
 	must.NoError(t, out.Close())
@@ -73,6 +75,7 @@ func TestUnpack_DoesNoMoreThanTheTaskCould(t *testing.T) {
 		var st unix.Stat_t
 		must.NoError(t, unix.Stat(filepath.Join(dir, name), &st))
 		must.Eq(t, nobody, st.Uid)
+		must.Eq(t, 0o666, st.Mode&0o777, must.Sprint(name, "umask"))
 	}
 }
 

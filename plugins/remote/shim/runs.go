@@ -214,6 +214,13 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
+// claimed is whether this connection owns a run.
+func (r *runs) claimed(taskID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.claims[taskID] != nil
+}
+
 // become changes the state of a run that this connection owns.
 func (r *runs) become(taskID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
