@@ -120,7 +120,7 @@ func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
 		test.StrContains(t, r.out, "box", test.Sprint(args))
 		test.Eq(t, 0, b.does(args[0], append(args[1:], "-endpoint", "box")...).code, test.Sprint(args))
 	}
-	test.StrContains(t, b.does("stop", node.ID).err, "-endpoint NAME looks at another one alone")
+	test.StrContains(t, b.does("stop", node.ID).err, "use -endpoint NAME to look at the others")
 	test.StrContains(t, b.does("stop", "-endpoint", "box", node.ID).err, "has it: use nomad alloc stop "+node.AllocID)
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
