@@ -62,7 +62,9 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 			}
 			left, err := os.ReadDir(filepath.Dir(keep.hostDir()))
 			if err == nil && len(left) != 1 {
-				err = fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))
+				onNode, _ := os.ReadDir(filepath.Dir(keep.dir()))
+				err = fmt.Errorf("round %d: the host has directories of %d allocations, the node of %d", i, len(left),
+					len(onNode))
 			}
 			return err
 		})
