@@ -37,8 +37,8 @@ done
 func TestMove_TakesVolumeAndJobToAnotherNode(t *testing.T) {
 	testsupport.Long(t, "starts a second agent")
 	t.Parallel()
-	first := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast")})
-	second := newNode(t, nodeOptions{classes: pool(t, "btrfs", "fast"), of: first})
+	first := newNode(t, nodeOptions{classes: pool(t, "fast")})
+	second := newNode(t, nodeOptions{classes: pool(t, "fast"), of: first})
 	id := first.volume(t, "data")
 	a := first.submit(t, job(t, sh(count), asService, withVolume("data", "/data"), func(j *api.Job, _ *api.Task) {
 		j.TaskGroups[0].Volumes["data"].Sticky = true // Nomad forgets the claim with the volume

@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	_ "embed"
-	"flag"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
@@ -24,12 +23,10 @@ var withVolume string
 var withScratch string
 
 func main() {
-	on := flag.String("on", "btrfs", "the file system: btrfs or zfs-fuse")
-	flag.Parse()
 	d := &demo{}
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "dataset": ""},
-		Dataset: *on,
+		Dataset: "zfs-fuse",
 		OnHost:  true,
 		Play: func(ctx context.Context, a agent.Agent) error {
 			d.agent = a

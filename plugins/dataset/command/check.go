@@ -45,7 +45,7 @@ func (s *session) check(ctx context.Context) error {
 	}
 	bad := 0
 	for _, c := range classes {
-		fmt.Fprintf(s.out, "class %s (%s, %s): ", c.label, c.Backend, c.Root)
+		fmt.Fprintf(s.out, "class %s (%s): ", c.label, c.Root)
 		space, err := c.engine.Space(ctx)
 		if problem := c.engine.Check(ctx); problem != nil {
 			err = problem
@@ -58,8 +58,7 @@ func (s *session) check(ctx context.Context) error {
 		fmt.Fprintf(s.out, "can be used, %s of %s free\n", size(space.Free), size(space.Size))
 		fmt.Fprintf(s.out, "  volumes of %s to %s, %s\n", c.MinCapacity, c.MaxCapacity, c.fate())
 		if c.Slots != nil {
-			fmt.Fprintf(s.out, "  slots: %d of %s, device \"%s/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.Backend,
-				c.label)
+			fmt.Fprintf(s.out, "  slots: %d of %s, device \"zfs/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.label)
 			if all := int64(c.Slots.Count) * c.Slots.Capacity.Bytes(); all > space.Size {
 				fmt.Fprintf(s.out, "  note: all slots together are %s, which is more than the file system has\n", size(all))
 			}

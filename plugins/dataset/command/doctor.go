@@ -76,17 +76,6 @@ func (d *diagnosis) examine(ctx context.Context, address, tokenFile string) {
 			all = append(all, f)
 			d.dataset(ctx, f)
 		}
-		if b, ok := c.engine.Backend.(interface {
-			Stale(context.Context) ([]string, error)
-		}); ok {
-			stale, err := b.Stale(ctx)
-			if err != nil {
-				stale = append(stale, err.Error())
-			}
-			for _, text := range stale {
-				d.problem("class %s: %s", c.label, text)
-			}
-		}
 	}
 	d.agent(ctx, address, tokenFile, all, usable)
 }

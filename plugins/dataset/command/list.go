@@ -52,7 +52,6 @@ var listCommand = command{
 // listed is a class as JSON.
 type listed struct {
 	Class   string `json:"class"`
-	Backend string `json:"backend"`
 	Root    string `json:"root"`
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
 	Size    int64  `json:"size"`              // of the file system
@@ -88,7 +87,7 @@ type listedSnapshot struct {
 }
 
 func (c class) list(ctx context.Context) listed {
-	l := listed{Class: c.label, Backend: c.Backend, Root: c.Root, Datasets: []listedDataset{}}
+	l := listed{Class: c.label, Root: c.Root, Datasets: []listedDataset{}}
 	if c.Slots != nil {
 		l.Slots = c.Slots.Count
 	}
@@ -149,7 +148,7 @@ func state(d engine.Dataset) string {
 
 // write is the class for a person.
 func (l listed) write(w io.Writer) {
-	fmt.Fprintf(w, "class %s: %s, %s", l.Class, l.Backend, l.Root)
+	fmt.Fprintf(w, "class %s: %s", l.Class, l.Root)
 	if l.Problem != "" {
 		fmt.Fprintf(w, "\n  can't be used: %s\n", l.Problem)
 		return

@@ -19,12 +19,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
@@ -93,16 +91,16 @@ type node struct {
 	dir  string // with the operator's file, and Nomad's directory of volumes
 	env  []string
 
-	other func() simulate.Pool // one more of the same kind
+	other func() simulate.Pool // one more
 }
 
-// cases are tests on one kind of file system.
+// cases are tests on one pool.
 type cases map[string]func(*testing.T, *node)
 
-// on runs the cases on a kind of file system, each with a node of its own.
-func (all cases) on(t *testing.T, kind string) {
+// run runs the cases, each with a node of its own.
+func (all cases) run(t *testing.T) {
 	t.Helper()
-	pool := simulatetest.New(t, kind)
+	pool := simulatetest.New(t)
 	other := sync.OnceValue(func() simulate.Pool { return otherPool(t, pool, simulatetest.Size) })
 	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
@@ -113,13 +111,9 @@ func (all cases) on(t *testing.T, kind string) {
 	}
 }
 
-// otherPool is one more of the same kind. Of zfs-fuse there is one process only, which can have
-// several.
+// otherPool is one more. There is one zfs-fuse only, which can have several.
 func otherPool(t testing.TB, first simulate.Pool, size int64) simulate.Pool {
 	t.Helper()
-	if first.Backend != "zfs" {
-		return simulatetest.Sized(t, first.Backend, size)
-	}
 	file := filepath.Join(t.TempDir(), "file")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	must.NoError(t, os.Truncate(file, size))
@@ -149,11 +143,7 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 	n := &node{t: t, id: uuid.NewString(), pool: pool, dir: dir}
 	must.NoError(t, os.Mkdir(filepath.Join(dir, "volumes"), 0o755))
 	n.pool.Root += "/" + n.id[:8]
-	if pool.Backend == "zfs" {
-		must.NoError(t, exec.Command(pool.Program, "create", "-o", "mountpoint=none", n.pool.Root).Run())
-	} else {
-		must.NoError(t, os.Mkdir(n.pool.Root, 0o711))
-	}
+	must.NoError(t, exec.Command(pool.Program, "create", "-o", "mountpoint=none", n.pool.Root).Run())
 	n.write(options)
 	t.Cleanup(n.clean)
 	return n
@@ -162,9 +152,7 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 // write writes the operator's file.
 func (n *node) write(class string) {
 	n.t.Helper()
-	text := fmt.Sprintf("%s = %q\nclass \"fast\" {\n  backend = %q\n  root = %q\n  %s\n}\n", n.pool.Backend,
-		n.pool.Program,
-		n.pool.Backend, n.pool.Root, class)
+	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n  root = %q\n  %s\n}\n", n.pool.Program, n.pool.Root, class)
 	must.NoError(n.t, os.WriteFile(n.file(), []byte(text), 0o644))
 }
 
@@ -172,7 +160,7 @@ func (n *node) file() string { return filepath.Join(n.dir, "dataset.hcl") }
 
 func (n *node) engine() *engine.Engine {
 	n.t.Helper()
-	e, err := engine.Open(n.pool.Backend, n.pool.Program, n.pool.Root)
+	e, err := engine.Open(n.pool.Program, n.pool.Root)
 	must.NoError(n.t, err)
 	return e
 }
@@ -192,16 +180,6 @@ func (n *node) clean() {
 	all, err := n.engine().List(ctx)
 	must.NoError(n.t, err)
 	must.SliceEmpty(n.t, all)
-	// qgroups are of the whole file system, and the next case's doctor looks at them
-	testsupport.Within(n.t, time.Minute, func() error {
-		if err := n.engine().Check(ctx); err != nil {
-			return err
-		}
-		if going, _ := filepath.Glob(filepath.Join(n.pool.Root, ".new", ".gone.*")); len(going) > 0 {
-			return fmt.Errorf("qgroups are not removed yet: %v", going)
-		}
-		return nil
-	})
 }
 
 // output is what a command did.

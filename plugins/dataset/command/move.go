@@ -117,7 +117,7 @@ func (m *move) run(ctx context.Context, volume, node string) (err error) {
 			}
 		}
 		at("taken")
-		if err := m.volume.unused(ctx); err != nil { // one that had found it just before, on btrfs
+		if err := m.volume.unused(ctx); err != nil { // one that had found it just before
 			return err
 		}
 		if _, err := m.send(ctx, "the last part"); err != nil {

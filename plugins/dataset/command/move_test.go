@@ -21,10 +21,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestMove(t *testing.T) { moves.on(t, "btrfs") }
-func TestMove_WithZFSFuse(t *testing.T) {
+func TestMove(t *testing.T) {
 	testsupport.Long(t, "zfs-fuse takes its time")
-	moves.on(t, "zfs-fuse")
+	moves.run(t)
 }
 
 var moves = cases{
@@ -228,18 +227,6 @@ func movedBack(t *testing.T, n *node) {
 	defer cancel()
 	must.ErrorContains(t, n.restoring(short), "is being moved")
 	unlock()
-	if n.pool.Backend == "btrfs" { // a task that had found the volume just before
-		for name := range n.all() {
-			task := exec.Command("sleep", testsupport.Mark())
-			task.Dir = filepath.Join(n.pool.Root, name)
-			must.NoError(t, task.Start())
-			got := n.run(c.args()...)
-			must.NoError(t, task.Process.Kill())
-			_ = task.Wait()
-			must.StrContains(t, got.stderr, "(sleep)")
-			must.One(t, got.code)
-		}
-	}
 	n.does("trash", "restore", "data")
 	must.NoError(t, v.call("create"))
 	v.has("a", "text")

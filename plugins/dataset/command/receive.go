@@ -210,9 +210,8 @@ func (c class) take(ctx context.Context, h stream.Header, body *stream.Body, nam
 
 // accept returns why a stream is not for this class, before anything of it is read.
 func (c class) accept(h stream.Header) error {
-	if h.Backend != c.Backend {
-		return fmt.Errorf("the stream is of %s, and class %q is on %s: receive it into a class on %s", h.Backend, c.label,
-			c.Backend, h.Backend)
+	if h.Backend != "zfs" {
+		return fmt.Errorf("the stream is of %s, and class %q is on zfs", h.Backend, c.label)
 	}
 	_, scheduleErr := policy.ParseSchedule(h.Schedule)
 	if !policy.IsID(h.ID) || !policy.IsNamespace(h.Namespace) || scheduleErr != nil || h.Capacity < 0 ||

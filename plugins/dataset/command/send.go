@@ -67,7 +67,7 @@ the next stream can begin with it.`,
 // send writes a stream. Snapshots do not change, so no lock is held while it goes on.
 func (f found) send(ctx context.Context, snapshot, since string, w io.Writer) error {
 	h := stream.Header{
-		Backend: f.Backend, ID: f.id(), Name: f.Tags[engine.Volume], Namespace: f.Tags[engine.Namespace], Class: f.label,
+		Backend: "zfs", ID: f.id(), Name: f.Tags[engine.Volume], Namespace: f.Tags[engine.Namespace], Class: f.label,
 		Snapshot: snapshot, Since: since, Capacity: f.Limits.Data, Snapshots: f.Limits.Snapshots,
 		Schedule: f.Tags[engine.Schedule],
 	}

@@ -104,8 +104,7 @@ var rollbackCommand = command{
 	about: `Brings the files of a volume back to what they were. What was written since is lost.
 It is refused while a process uses the volume: stop the job first.`,
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
-		discard := f.Bool("discard-later", false, "lose the snapshots that were made later, where the file system needs "+
-			"it (zfs)")
+		discard := f.Bool("discard-later", false, "lose the snapshots that were made later")
 		return func(ctx context.Context, s *session, args []string) error {
 			v, err := s.volume(ctx, args[0])
 			if err != nil {

@@ -20,10 +20,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/stream"
 )
 
-func TestStreams(t *testing.T) { streams.on(t, "btrfs") }
-func TestStreams_WithZFSFuse(t *testing.T) {
+func TestStreams(t *testing.T) {
 	testsupport.Long(t, "zfs-fuse takes its time")
-	streams.on(t, "zfs-fuse")
+	streams.run(t)
 }
 
 var streams = cases{

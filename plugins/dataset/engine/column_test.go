@@ -29,72 +29,50 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-// differs is where backends differ; in all else they do the same.
-type differs struct {
-	keepsLater   bool // a rollback keeps later snapshots, and so needs no discard
-	clonesAlone  bool // nothing holds what a clone was made of
-	mounts       bool // a dataset has a mount point, and a new one after each Rename
-	keepsChanges bool // a dataset that was changed since its snapshot can't be continued by a stream
-}
-
-var differences = map[string]differs{
-	"btrfs":    {keepsLater: true, clonesAlone: true},
-	"zfs":      {mounts: true, keepsChanges: true},
-	"zfs-fuse": {mounts: true, keepsChanges: true},
-}
-
-// column is a backend on a pool.
+// column is a file system with a pool.
 type column struct {
-	engine.Backend
-	differs
-	kind string
+	*engine.Engine
+	kind string // zfs or zfs-fuse
 	pool simulate.Pool
 	dirs string // where datasets are mounted
 }
 
-// poolsVar names pools to test instead of those in files: "kind=program=root", with spaces between.
+// poolsVar names pools to test instead of one in a file: "kind=program=root", with spaces between.
 const poolsVar = "DATASET_POOLS"
 
-// eachColumn runs a test with each backend of a file system: "zfs" or "btrfs".
-func eachColumn(t *testing.T, backend string, run func(t *testing.T, c column)) {
+// eachColumn runs a test on each file system.
+func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	for kind, open := range columns() {
-		if strings.HasPrefix(kind, backend) {
-			t.Run(kind, func(t *testing.T) { run(t, open(t)) })
-		}
+		t.Run(kind, func(t *testing.T) { run(t, open(t)) })
 	}
 }
 
-// columns are the backends to test, by their kinds.
+// columns are the file systems to test, by their kinds.
 func columns() map[string]func(t testing.TB) column {
 	all := map[string]func(t testing.TB) column{}
-	for _, kind := range simulate.Kinds() {
-		all[kind] = func(t testing.TB) column { return newColumn(t, kind, simulatetest.New(t, kind)) }
-	}
-	if given := strings.Fields(os.Getenv(poolsVar)); len(given) > 0 {
-		clear(all)
-		for _, text := range given {
-			kind, rest, _ := strings.Cut(text, "=")
-			program, root, _ := strings.Cut(rest, "=")
-			backend, _, _ := strings.Cut(kind, "-")
-			all[kind] = func(t testing.TB) column {
-				return newColumn(t, kind, simulate.Pool{Backend: backend, Program: program, Root: root})
-			}
+	for _, text := range strings.Fields(os.Getenv(poolsVar)) {
+		kind, rest, _ := strings.Cut(text, "=")
+		program, root, _ := strings.Cut(rest, "=")
+		all[kind] = func(t testing.TB) column {
+			return newColumn(t, kind, simulate.Pool{Program: program, Root: root})
 		}
+	}
+	if len(all) == 0 {
+		all["zfs-fuse"] = func(t testing.TB) column { return newColumn(t, "zfs-fuse", simulatetest.New(t)) }
 	}
 	return all
 }
 
 func newColumn(t testing.TB, kind string, pool simulate.Pool) column {
 	t.Helper()
-	d, ok := differences[kind]
-	must.True(t, ok, must.Sprint(kind))
-	e, err := engine.Open(pool.Backend, pool.Program, pool.Root)
+	e, err := engine.Open(pool.Program, pool.Root)
 	must.NoError(t, err)
 	dirs, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
-	return column{e.Backend, d, kind, pool, dirs}
+	e.Locks = filepath.Join(dirs, "locks")
+	return column{e, kind, pool, dirs}
 }
 
 var names atomic.Int64

@@ -15,35 +15,36 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
 )
 
-// Send is part of Backend. The stream has no properties.
-func (z *zfs) Send(ctx context.Context, name, snapshot, since string, w io.Writer) error {
-	full, err := z.snapshot(ctx, name, snapshot)
+// Send writes a snapshot as a stream, without properties: whole, or the changes since an earlier one.
+func (e *Engine) Send(ctx context.Context, name, snapshot, since string, w io.Writer) error {
+	full, err := e.snapshot(ctx, name, snapshot)
 	if err != nil {
 		return err
 	}
 	args := []string{"send"}
 	if since != "" {
-		from, err := z.snapshot(ctx, name, since)
+		from, err := e.snapshot(ctx, name, since)
 		if err != nil {
 			return err
 		}
 		args = append(args, "-i", from)
 	}
-	return z.stream(ctx, nil, w, append(args, full)...)
+	return e.stream(ctx, nil, w, append(args, full)...)
 }
 
-// Receive is part of Backend. A dataset that is new comes to its name when it is whole. In
+// Receive makes or continues a dataset from a stream of Send, which it reads to the end. If it fails, what was
+// there before is there still. A dataset that is new comes to its name when it is whole. In
 // .new it has no mount point to inherit.
-func (z *zfs) Receive(ctx context.Context, name string, r io.Reader) error {
-	err := z.receive(ctx, name, r)
+func (e *Engine) Receive(ctx context.Context, name string, r io.Reader) error {
+	err := e.receive(ctx, name, r)
 	if err != nil && ctx.Err() == nil {
 		_, _ = io.Copy(io.Discard, r) // the error is that of the stream
 	}
 	return err
 }
 
-func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
-	full, err := z.full(name)
+func (e *Engine) receive(ctx context.Context, name string, r io.Reader) error {
+	full, err := e.full(name)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 		return err
 	}
 	r = io.MultiReader(bytes.NewReader(head), r)
-	p, err := z.get(ctx, name)
+	p, err := e.get(ctx, name)
 	if err == nil {
 		users, err := inuse.OfMount(ctx, p.full, "")
 		if err != nil {
@@ -64,38 +65,38 @@ func (z *zfs) receive(ctx context.Context, name string, r io.Reader) error {
 		if len(users) > 0 {
 			return inUse(full, users)
 		}
-		if _, snapshot, _ := bytes.Cut(bytes.TrimRight(head[streamName:], "\x00"), []byte("@")); z.there(ctx,
+		if _, snapshot, _ := bytes.Cut(bytes.TrimRight(head[streamName:], "\x00"), []byte("@")); e.there(ctx,
 			full+"@"+string(snapshot)) {
 			return fmt.Errorf("snapshot %s@%s: %w", full, snapshot, ErrExists)
 		}
-		return z.stream(ctx, r, io.Discard, "receive", "-u", full)
+		return e.stream(ctx, r, io.Discard, "receive", "-u", full)
 	}
 	if !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	part, err := z.full(NewName(filepath.Base(name) + ".part"))
+	part, err := e.full(NewName(filepath.Base(name) + ".part"))
 	if err != nil {
 		return err
 	}
-	if err := z.makeParent(ctx, part); err != nil {
+	if err := e.makeParent(ctx, part); err != nil {
 		return err
 	}
-	if z.there(ctx, part) { // of one that was killed
-		if err := z.whileBusy(ctx, "destroy", "-r", part); err != nil {
+	if e.there(ctx, part) { // of one that was killed
+		if err := e.whileBusy(ctx, "destroy", "-r", part); err != nil {
 			return err
 		}
 	}
-	if err = z.stream(ctx, r, io.Discard, "receive", "-u", part); err == nil {
-		_, err = z.run(ctx, "set", tagProperty+"={}", part)
+	if err = e.stream(ctx, r, io.Discard, "receive", "-u", part); err == nil {
+		_, err = e.run(ctx, "set", tagProperty+"={}", part)
 	}
 	if err == nil {
-		err = z.makeParent(ctx, full)
+		err = e.makeParent(ctx, full)
 	}
 	if err == nil {
-		err = z.whileBusy(ctx, "rename", part, full)
+		err = e.whileBusy(ctx, "rename", part, full)
 	}
-	if err != nil && z.there(context.WithoutCancel(ctx), part) {
-		err = also(err, z.whileBusy(context.WithoutCancel(ctx), "destroy", "-r", part))
+	if err != nil && e.there(context.WithoutCancel(ctx), part) {
+		err = also(err, e.whileBusy(context.WithoutCancel(ctx), "destroy", "-r", part))
 	}
 	return err
 }

@@ -24,10 +24,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-// What is so with ZFS alone. The pools are those of TestBackend_ZFSOperations.
+// The pools are those of TestEngine_Operations.
 func TestZFS_Properties(t *testing.T) {
-	testsupport.Long(t, "repeats, and zfs-fuse takes its time")
-	eachColumn(t, "zfs", func(t *testing.T, c column) {
+	eachColumn(t, func(t *testing.T, c column) {
 		for _, row := range []struct {
 			about string
 			run   func(t *testing.T, c zfsColumn)
@@ -92,8 +91,7 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	kept, deleted := c.name(), c.name()
 	write(t, c.create(t, kept, engine.Limits{Data: 32 * mib}), "file", "kept")
 	path := c.create(t, deleted, engine.Limits{Data: 32 * mib})
-	e := engine.Engine{Backend: c.Backend}
-	must.NoError(t, e.Discard(t.Context(), deleted, 0))
+	must.NoError(t, c.Discard(t.Context(), deleted, 0))
 	trash := c.list(t)[0]
 	must.True(t, engine.InTrash(trash))
 	c.cleanUp(t, trash)
@@ -276,8 +274,7 @@ func full(t *testing.T, c zfsColumn) {
 	d, err := c.Get(t.Context(), name) // and all that gives space back works
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
-	e := engine.Engine{Backend: c.Backend}
-	err = e.Discard(t.Context(), name, 0)
+	err = c.Discard(t.Context(), name, 0)
 	if c.kind == "zfs-fuse" { // it keeps no space for that, as OpenZFS does
 		must.ErrorIs(t, err, engine.ErrNoSpace)
 		oneSentence(t, err)

@@ -3,8 +3,7 @@
 
 # The operator's file: what a job's author may have. It belongs to root.
 class "fast" {
-  backend = "btrfs"
-  root    = "/srv/nomad" # a directory of a btrfs; with backend = "zfs" a dataset, "tank/nomad"
+  root = "tank/nomad" # zfs create -o mountpoint=none tank/nomad
 
   default_capacity = "1GiB"
   max_capacity     = "20GiB"
@@ -20,8 +19,7 @@ class "fast" {
 }
 
 class "archive" {
-  backend    = "btrfs"
-  root       = "/srv/archive"
+  root       = "tank/archive"
   namespaces = ["default", "team-*"]
 
   default_capacity = "10GiB"
@@ -29,6 +27,6 @@ class "archive" {
   on_delete        = "retain"
 
   properties {
-    compression = "zstd"
+    compression = "lz4"
   }
 }

@@ -13,14 +13,13 @@ const Path = "/etc/outrider/dataset.hcl"
 // File is the operator's file.
 type File struct {
 	ZFS     string           `codec:"zfs" default:"/usr/sbin/zfs" doc:"The zfs program, absolute."`
-	Btrfs   string           `codec:"btrfs" default:"/usr/bin/btrfs" doc:"The btrfs program, absolute."`
 	Classes map[string]Class `codec:"class" label:"name" doc:"Datasets of one kind, which a job or volume names: class \"fast\" { ... }."`
 }
 
 // Class is what an operator offers under a name.
 type Class struct {
-	Backend string `codec:"backend" required:"true" enum:"zfs,btrfs" doc:"The file system."`
-	Root    string `codec:"root" required:"true" doc:"The dataset (zfs: \"tank/nomad\") or directory (btrfs: \"/srv/nomad\") below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
+	Backend string `codec:"backend" default:"zfs" doc:"The file system. There is only zfs, so it can be left out."`
+	Root    string `codec:"root" required:"true" doc:"The dataset, such as \"tank/nomad\", below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
 
 	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
 	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"The least that a volume may ask for."`

@@ -22,7 +22,7 @@ func fast(options string) string {
 }
 
 func dir(options string) string {
-	return `class "dir" { backend = "btrfs" root = "/srv/nomad" ` + options + " }"
+	return `class "dir" { root = "tank/dir" ` + options + " }"
 }
 
 func TestFile_MistakeIsOneSentence(t *testing.T) {
@@ -30,6 +30,7 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
 	const schedule = ` is not a schedule: use hourly, daily, weekly or monthly, each with the number of snapshots to ` +
 		`keep (1 to 1000), such as "hourly=24,daily=7"`
+	const btrfs = ` is no longer supported: copy what is on it to a dataset of ZFS, and name that as the root`
 	const slots = `slots { count = 2 capacity = "1GiB" `
 	for name, c := range map[string]struct{ file, want string }{
 		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
@@ -39,7 +40,9 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"name": {`class "1e" { backend = "zfs" root = "tank" }`,
 			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
 		"backend": {`class "x" { backend = "xfs" root = "/x" }`,
-			`class "x": backend "xfs" is not known: use "zfs" or "btrfs"`},
+			`class "x": backend "xfs" is not known: use "zfs", or leave it out`},
+		"btrfs class": {`class "x" { backend = "btrfs" root = "/srv/nomad" }`, `class "x": backend "btrfs"` + btrfs},
+		"btrfs":       {`btrfs = "/usr/bin/btrfs"` + "\n" + fast(""), `btrfs` + btrfs},
 		"no root": {`class "x" { backend = "zfs" }`,
 			`class "x": Missing required argument: The argument "root" is required, but no definition was found.`},
 		"misspelt": {fast(`max_capcity = "1GiB"`),
@@ -54,16 +57,11 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
 		"zfs long": {`class "x" { backend = "zfs" root = "t` + strings.Repeat("k", 63) + `" }`,
 			`class "x": root "t` + strings.Repeat("k", 63) + `" is too long for the names of volumes below it: use at most 63 characters`},
-		"btrfs root": {`class "x" { backend = "btrfs" root = "srv" }`, `class "x": root "srv"` + notAbsolute},
-		"btrfs parent": {`class "x" { backend = "btrfs" root = "/srv/../etc" }`,
-			`class "x": root "/srv/../etc"` + notAbsolute},
-		"whole system": {`class "x" { backend = "btrfs" root = "/" }`,
-			`class "x": root "/" is the whole system: use a directory of its own, such as "/srv/nomad"`},
 		"same root": {fast("") + ` class "slow" { backend = "zfs" root = "tank/nomad" }`,
 			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", and one is inside of the ` +
 				`other: give each a root of its own`},
-		"root inside": {dir("") + ` class "slow" { backend = "btrfs" root = "/srv" }`,
-			`class "dir" and class "slow" have the roots "/srv/nomad" and "/srv", and one is inside of the other: give ` +
+		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
+			`class "dir" and class "slow" have the roots "tank/dir" and "tank", and one is inside of the other: give ` +
 				`each a root of its own`},
 		"size": {fast(`max_capacity = "lots"`),
 			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
@@ -91,16 +89,9 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"compression": {fast(`properties { compression = "best" }`),
 			`class "fast": properties compression "best" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to ` +
 				`gzip-9, zstd or zstd-1 to zstd-19`},
-		"btrfs property": {dir(`properties { recordsize = "4K" }`),
-			`class "dir": properties "recordsize" is not a property of datasets on btrfs: use compression`},
-		"btrfs compressed": {dir(`properties { compression = "lz4" }`),
-			`class "dir": properties compression "lz4" is not known: use none, zlib, lzo or zstd`},
 		"allow": {fast(`allow = ["size"]`),
-			`class "fast": allow "size" is not a parameter of volumes on zfs: use recordsize, compression, uid, gid, ` +
+			`class "fast": allow "size" is not a parameter of volumes: use recordsize, compression, uid, gid, ` +
 				`mode, clone_from or snapshots`},
-		"btrfs allow": {dir(`allow = ["recordsize"]`),
-			`class "dir": allow "recordsize" is not a parameter of volumes on btrfs: use compression, uid, gid, mode, ` +
-				`clone_from or snapshots`},
 		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: write it once`},
 		"namespaces": {fast(`namespaces = ["[a"]`),
 			`class "fast": namespaces "[a" is not a pattern of namespaces: use letters, digits and -, and * for any characters`},
@@ -134,8 +125,7 @@ func TestFile_HasDefaults(t *testing.T) {
 	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) +
 		dir(""))
 	must.NoError(t, err)
-	must.Eq(t, "/usr/sbin/zfs", f.Program("zfs"))
-	must.Eq(t, "/usr/bin/btrfs", f.Program("btrfs"))
+	must.Eq(t, "/usr/sbin/zfs", f.ZFS)
 	c := f.Classes["fast"]
 	test.Eq(t, "trash", c.OnDelete)
 	test.Eq(t, map[string]string{"atime": "off"}, c.Properties)
@@ -193,8 +183,8 @@ class "fast" {
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "1GiB"  snapshot_reserve = 20
   properties { compression = "lzjb" atime = "off" }  snapshots = "daily=7"
 }
-class "team" { backend = "btrfs"  root = "/srv/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
-class "bare" { backend = "btrfs"  root = "/srv/bare"  mode = "1770" }
+class "team" { root = "tank/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
+class "bare" { root = "tank/bare"  mode = "1770" }
 `
 
 func TestVolume_IsRefusedInOneSentence(t *testing.T) {

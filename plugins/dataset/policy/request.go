@@ -187,7 +187,7 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 		case "snapshots":
 			_, err = ParseSchedule(value)
 		default:
-			if err := c.checkProperty(name, value); err != nil {
+			if err := checkProperty(name, value); err != nil {
 				return o, nil, fmt.Errorf("the parameter %w", err)
 			}
 		}

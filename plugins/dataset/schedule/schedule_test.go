@@ -6,7 +6,6 @@ package schedule
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
@@ -26,6 +26,7 @@ type world struct {
 	*Keeper
 	t      *testing.T
 	engine *engine.Engine
+	pool   simulate.Pool
 	path   string
 	clock  time.Time
 	log    bytes.Buffer
@@ -34,14 +35,17 @@ type world struct {
 const volume = "default/0b7c3b8e-7d7c-4a43-9d1f-f3a2a3d4c5e6"
 
 func newWorld(t *testing.T, schedule string, limits engine.Limits) *world {
-	pool := simulatetest.New(t, "btrfs")
-	e, err := engine.Open(pool.Backend, pool.Program, pool.Root)
+	dir, err := filepath.EvalSymlinks(t.TempDir()) // removed after the pool
 	must.NoError(t, err)
-	w := &world{t: t, engine: e, clock: time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 7)}
-	w.path, err = e.Create(t.Context(), volume, engine.Spec{Limits: limits, Tags: engine.Tags{
-		engine.Kind: "volume", engine.ID: filepath.Base(volume), engine.Volume: "data", engine.Namespace: "default",
-		engine.Schedule: schedule,
-	}})
+	pool := simulatetest.New(t)
+	e, err := engine.Open(pool.Program, pool.Root)
+	must.NoError(t, err)
+	w := &world{t: t, engine: e, pool: pool, clock: time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 7)}
+	w.path, err = e.Create(t.Context(), volume, engine.Spec{Limits: limits, Dir: filepath.Join(dir, "data"),
+		Tags: engine.Tags{
+			engine.Kind: "volume", engine.ID: filepath.Base(volume), engine.Volume: "data", engine.Namespace: "default",
+			engine.Schedule: schedule,
+		}})
 	must.NoError(t, err)
 	engines := map[string]*engine.Engine{"fast": e}
 	w.Keeper = &Keeper{Engines: func(context.Context) (map[string]*engine.Engine, error) { return engines, nil },
@@ -99,9 +103,8 @@ func TestKeeper_KeepsTheSchedule(t *testing.T) {
 
 	// one with a clone stays, which is said once
 	oldest := slices.DeleteFunc(w.snapshots(), func(n string) bool { return !strings.HasPrefix(n, "hourly") })[0]
-	w.Keeper.Engines = func(context.Context) (map[string]*engine.Engine, error) {
-		return map[string]*engine.Engine{"fast": {Backend: cloned{w.engine.Backend, oldest}, Locks: w.engine.Locks}}, nil
-	}
+	_, err := w.engine.Clone(t.Context(), volume, oldest, "default/clone", engine.Spec{})
+	must.NoError(t, err)
 	w.after(time.Hour)
 	w.after(time.Hour)
 	must.SliceContains(t, w.snapshots(), oldest)
@@ -118,63 +121,17 @@ func TestKeeper_ForgetsVolumesThatAreGone(t *testing.T) {
 	must.MapEmpty(t, w.looked)
 }
 
-// cloned is a file system on which a snapshot has clones.
-type cloned struct {
-	engine.Backend
-	snapshot string
-}
-
-func (c cloned) DestroySnapshot(ctx context.Context, name, snapshot string) error {
-	if snapshot == c.snapshot {
-		return engine.ErrHasClones
-	}
-	return c.Backend.DestroySnapshot(ctx, name, snapshot)
-}
-
-// broken is a file system that fails.
-type broken struct {
-	engine.Backend
-	space engine.Space
-	list  error
-}
-
-func (b broken) List(ctx context.Context) ([]engine.Dataset, error) {
-	if b.list != nil {
-		return nil, b.list
-	}
-	return b.Backend.List(ctx)
-}
-
-func (b broken) Space(context.Context) (engine.Space, error) { return b.space, nil }
-
 func TestKeeper_OneProblemDoesNotStopTheRest(t *testing.T) {
 	w := newWorld(t, "hourly=3", engine.Limits{Data: 64 << 20})
-	bad := &engine.Engine{Backend: broken{Backend: w.engine.Backend, list: errors.New("the pool is gone")}}
+	bad, err := engine.Open(w.pool.Program, "gone")
+	must.NoError(t, err)
 	w.Engines = func(context.Context) (map[string]*engine.Engine, error) {
 		return map[string]*engine.Engine{"bad": bad, "fast": w.engine}, nil
 	}
 	w.after(time.Hour)
 	w.after(time.Hour)
 	must.EqOp(t, 2, w.count("hourly"))
-	must.EqOp(t, 1, strings.Count(w.log.String(), "the pool is gone"))
-}
-
-func TestKeeper_MakesNoneOnAFullFileSystem(t *testing.T) {
-	w := newWorld(t, "hourly=3", engine.Limits{Data: 64 << 20})
-	full := &engine.Engine{Backend: broken{Backend: w.engine.Backend, space: engine.Space{Size: 1000, Free: 19}},
-		Locks: w.engine.Locks}
-	now := full
-	w.Engines = func(context.Context) (map[string]*engine.Engine, error) {
-		return map[string]*engine.Engine{"fast": now}, nil
-	}
-	w.after(time.Hour)
-	w.after(time.Hour)
-	must.SliceEmpty(t, w.snapshots())
-	must.EqOp(t, 1, strings.Count(w.log.String(), "no space is left"), must.Sprint(w.log.String()))
-	now = w.engine
-	w.after(time.Minute)
-	must.SliceLen(t, 1, w.snapshots())
-	must.StrContains(t, w.log.String(), "this is over")
+	must.EqOp(t, 1, strings.Count(w.log.String(), "the pool gone is not there"))
 }
 
 func TestKeeper_LeavesTheReserveToTheTask(t *testing.T) {
@@ -249,3 +206,5 @@ func TestKeeper_LeavesWhatIsBeingReceived(t *testing.T) {
 	_, err = w.engine.Get(t.Context(), part)
 	must.ErrorIs(t, err, engine.ErrNotFound)
 }
+
+func TestMain(m *testing.M) { simulatetest.Main(m) }

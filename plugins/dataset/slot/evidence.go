@@ -23,7 +23,7 @@ const unclaimed = 10 * time.Minute
 
 // matter is what is known of a lease besides its dataset.
 type matter struct {
-	engine *engine.Engine
+	engine datasets
 	began  time.Time // zero: before this process
 	over   bool      // there is evidence of its end
 }
@@ -36,7 +36,7 @@ type apiState struct {
 }
 
 // begin takes note of a lease that is about to be made.
-func (i *instance) begin(name string, e *engine.Engine) {
+func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.matters[name] = &matter{engine: e, began: time.Now()}
@@ -60,7 +60,7 @@ func (i *instance) remember(now look) {
 const makeTime = 2 * time.Minute
 
 // engineOf returns that of a lease, nil if there is none of that name.
-func (i *instance) engineOf(name string) *engine.Engine {
+func (i *instance) engineOf(name string) datasets {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if m := i.matters[name]; m != nil {

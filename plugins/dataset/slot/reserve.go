@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// mounts is where slots are mounted on the host, if their file system needs that.
+// mounts is where slots are mounted on the host.
 const mounts = "/run/outrider/dataset/slots"
 
 // Reserve is part of device.Instance. All ids are of one class.
@@ -42,7 +42,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 			return nil, err
 		}
 		quota := c.Slots.Capacity.Bytes()
-		path, err := i.fresh(ctx, e, c.Backend, id, uint32(mode), engine.Spec{
+		path, err := i.fresh(ctx, e, id, uint32(mode), engine.Spec{
 			Limits: engine.Limits{Data: quota}, Properties: c.Properties,
 			Tags: engine.Tags{engine.Kind: "slot", engine.ID: id, engine.Class: class},
 		})
@@ -63,7 +63,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 }
 
 // fresh makes the dataset of a slot, with a lease of its own.
-func (i *instance) fresh(ctx context.Context, e *engine.Engine, backend, id string, mode uint32, s engine.Spec) (
+func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32, s engine.Spec) (
 	string, error) {
 	unlock, err := e.Lock(ctx, id)
 	if err != nil {
@@ -73,7 +73,7 @@ func (i *instance) fresh(ctx context.Context, e *engine.Engine, backend, id stri
 	s.Tags[engine.Lease] = strings.ToLower(rand.Text()[:12])
 	name := engine.SlotName(id, s.Tags[engine.Lease])
 	i.begin(name, e)
-	if s.Dir, err = mountPoint(backend, name); err != nil {
+	if s.Dir, err = mountPoint(name); err != nil {
 		return "", err
 	}
 	path, err := e.Create(ctx, name, s)
@@ -84,10 +84,7 @@ func (i *instance) fresh(ctx context.Context, e *engine.Engine, backend, id stri
 }
 
 // mountPoint is where a slot's dataset is mounted.
-func mountPoint(backend, name string) (string, error) {
-	if backend != "zfs" {
-		return "", nil
-	}
+func mountPoint(name string) (string, error) {
 	dir, err := owndir.Make(mounts, 0o711)
 	if err != nil {
 		return "", err
@@ -123,7 +120,7 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 		return err
 	}
 	defer unlock()
-	dir, err := mountPoint("zfs", l.Name) // another one is never unmounted
+	dir, err := mountPoint(l.Name)
 	if err != nil {
 		return err
 	}

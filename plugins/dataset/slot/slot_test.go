@@ -28,7 +28,6 @@ import (
 // memory is a file system of datasets that are directories, for tests of what the slots do
 // with any of them.
 type memory struct {
-	engine.Backend
 	dir string
 
 	mu       sync.Mutex
@@ -78,16 +77,25 @@ func (m *memory) Tag(_ context.Context, name string, t engine.Tags) error {
 	return nil
 }
 
-func (m *memory) Rename(_ context.Context, from, to string) error {
+func (m *memory) Lock(context.Context, string) (func(), error) { return func() {}, nil }
+
+func (m *memory) Mount(context.Context, string, string) (string, error) {
+	return "", errors.New("it was unmounted")
+}
+
+func (m *memory) Discard(_ context.Context, name string, _ time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.inUse == from {
-		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", from, engine.ErrInUse)
+	d, there := m.datasets[name]
+	switch {
+	case !there:
+		return engine.ErrNotFound
+	case m.inUse == name:
+		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", name, engine.ErrInUse)
 	}
-	d := m.datasets[from]
-	delete(m.datasets, from)
-	d.Name = to
-	m.datasets[to] = d
+	delete(m.datasets, name)
+	d.Name = ".trash/" + filepath.Base(name)
+	m.datasets[d.Name] = d
 	return nil
 }
 
@@ -106,8 +114,7 @@ func (m *memory) folders() (names []string) {
 func (m *memory) set(change func()) { m.mu.Lock(); defer m.mu.Unlock(); change() }
 
 const fast = `class "fast" {
-  backend = "btrfs"
-  root    = "/srv/fast"
+  root = "tank/fast"
   properties { compression = "zstd" }
   slots {
     count    = 2
@@ -136,7 +143,7 @@ func newBench(t *testing.T) *bench {
 	b.instance = made.(*instance)
 	b.since = time.Time{} // the agent has had its time
 	b.api.kick = func() { b.kicked++ }
-	b.roots["btrfs /usr/bin/btrfs /srv/fast"] = &engine.Engine{Backend: b.fs, Locks: filepath.Join(dir, "locks")}
+	b.roots["/usr/sbin/zfs tank/fast"] = b.fs
 	b.write(fast)
 	return b
 }
@@ -183,11 +190,10 @@ func (b *bench) only() (device.Lease, engine.Tags) {
 func TestList_HasTheClassesWithSlots(t *testing.T) {
 	b := newBench(t)
 	b.write(fast + `class "volumes" {
-  backend = "zfs"
-  root    = "tank"
+  root = "tank/volumes"
 }
 `)
-	must.Eq(t, `btrfs/dataset/fast: fast-00 fast-01 api=none backend=btrfs compression=zstd quota=64MiB`, b.list())
+	must.Eq(t, `zfs/dataset/fast: fast-00 fast-01 api=none compression=zstd quota=64MiB`, b.list())
 }
 
 func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
@@ -216,7 +222,7 @@ func TestList_NothingIsWrongWithoutAFile(t *testing.T) {
 	must.StrNotContains(t, b.log.String(), "[WARN]")
 	b.write(fast)
 	before := b.list()
-	must.StrHasPrefix(t, "btrfs/dataset/fast: ", before)
+	must.StrHasPrefix(t, "zfs/dataset/fast: ", before)
 	must.NoError(t, os.Remove(b.File)) // which is another matter
 	must.Eq(t, before, b.list())
 	must.StrContains(t, b.log.String(), "the slots stay as they were")
@@ -248,7 +254,7 @@ func TestList_BadFileChangesNothing(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 3, strings.Count(b.log.String(), "the slots stay as they were: the operator's file"), must.Sprint(&b.log))
 	b.write(strings.Replace(fast, "fast", "slow", 1))
-	must.StrHasPrefix(t, "btrfs/dataset/slow: slow-00 slow-01 ", b.list())
+	must.StrHasPrefix(t, "zfs/dataset/slow: slow-00 slow-01 ", b.list())
 	must.StrContains(t, b.log.String(), "this is over: the operator's file")
 	must.Len(t, 1, b.leases(), must.Sprint("the lease of the class that is gone")) // same root
 }

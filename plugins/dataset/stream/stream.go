@@ -22,7 +22,7 @@ const format = "outrider-dataset-1"
 // Header says what a stream has.
 type Header struct {
 	Format  string `json:"format"`
-	Backend string `json:"backend"` // whose stream it is: zfs or btrfs
+	Backend string `json:"backend"` // zfs
 
 	ID        string `json:"id"` // of the volume, where it comes from
 	Name      string `json:"name"`

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var header = Header{Backend: "btrfs", ID: "1", Name: "data", Namespace: "default", Snapshot: "b", Since: "a",
+var header = Header{Backend: "zfs", ID: "1", Name: "data", Namespace: "default", Snapshot: "b", Since: "a",
 	Capacity: 1 << 20}
 
 // written returns a stream of these bytes.
@@ -115,7 +115,7 @@ func TestStream_OfAFailedSendHasNoEnd(t *testing.T) {
 func TestRead_RefusesWhatIsNoStream(t *testing.T) {
 	for input, want := range map[string]string{
 		"":                                       "nothing was sent",
-		"btrfs-stream\x00":                       "no stream of",
+		"a stream of another kind":               "no stream of",
 		"{}\n":                                   "no stream of",
 		"not json\n":                             "no stream of",
 		strings.Repeat("x", 2*maxHeader):         "no stream of",

@@ -10,15 +10,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestAdopt_OnBtrfs(t *testing.T) { adoptions.run(t, "btrfs") }
-func TestAdopt_OnZFS(t *testing.T) {
-	testsupport.Long(t, "zfs-fuse takes its time")
-	adoptions.run(t, "zfs-fuse")
-}
+func TestAdopt(t *testing.T) { adoptions.run(t) }
 
 var adoptions = cases{
 	"a volume becomes what was received": adopted,
