@@ -241,7 +241,7 @@ func (Demo) USB(ctx context.Context, id *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
 }
 
-// Shows a volume with a quota filled, kept, rolled back and moved.
+// Shows a volume with a quota filled, kept, rolled back and restored.
 func (Demo) Dataset(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/dataset") }
 
 // Shows a task on an SSH host that outlives the drain and the loss of its node.

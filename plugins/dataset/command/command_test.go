@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestCommands(t *testing.T) { commands.run(t) }
@@ -28,6 +30,10 @@ var commands = cases{
 	"a rollback says what is lost":             rollbackLoses,
 	"a clone is made by Nomad":                 cloned,
 	"the trash is shown, restored and emptied": trashed,
+	"what another tool has brought is adopted": adoptedByHand,
+	"what can't be adopted is refused":         unfit,
+	"a volume whose record is lost is adopted": recordLost,
+	"adopt is killed at a step":                adoptKilled,
 	"doctor finds what is wrong":               examined,
 }
 
@@ -165,7 +171,7 @@ func trashed(t *testing.T, n *node) {
 
 	specification := n.does("trash", "restore", "data").stdout
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	other := volume{n: n, id: v.id, name: "data", namespace: "ops", parameters: map[string]string{}}
+	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: map[string]string{}}
 	for pair := range slices.Chunk(parametersOf(specification), 2) {
 		other.parameters[pair[0]] = pair[1]
 	}
@@ -175,7 +181,7 @@ func trashed(t *testing.T, n *node) {
 	must.EqOp(t, sum, back.sum())
 	must.Eq(t, map[string][]string{"default/" + back.id: {"before"}}, n.all())
 	must.NoError(t, back.call("create")) // as at an agent's start
-	must.ErrorContains(t, (&volume{n: n, id: v.id, name: "data2", namespace: "default",
+	must.ErrorContains(t, (&nomadVolume{n: n, id: v.id, name: "data2", namespace: "default",
 		parameters: back.parameters}).call("create"),
 		"has nothing for the parameter adopt")
 
@@ -206,8 +212,6 @@ func examined(t *testing.T, n *node) {
 	must.EqOp(t, "Nothing is wrong.\n", got.stdout, must.Sprint(got.stderr))
 
 	e, ctx := n.engine(), t.Context()
-	_, err := e.Create(ctx, engine.NewName("x"), engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
-	must.NoError(t, err)
 	gone := n.create("gone")
 	must.NoError(t, gone.call("delete"))
 	for name := range n.all() {
@@ -222,7 +226,6 @@ func examined(t *testing.T, n *node) {
 	must.NoError(t, os.Remove(fake.plugins+"/dataset"))
 	got = n.run("doctor")
 	for _, want := range []string{
-		".new/x of class fast was left by a process that was killed",
 		"should have left the trash of class fast at 2026-01-01 00:00:00 UTC",
 		"Nomad has no volume default/unknown (" + unknown.id + ") on this node",
 		"volume default/lost (" + lost.id + ") of Nomad has no dataset",
@@ -230,5 +233,113 @@ func examined(t *testing.T, n *node) {
 	} {
 		must.StrContains(t, got.stdout, want)
 	}
-	must.StrContains(t, got.stderr, "problems found: 5")
+	must.StrContains(t, got.stderr, "problems found: 4")
+}
+
+// zfs runs zfs for what is below the class's root.
+func (n *node) zfs(args ...string) {
+	n.t.Helper()
+	out, err := exec.Command(n.pool.Program, args...).CombinedOutput()
+	must.NoError(n.t, err, must.Sprintf("zfs %q: %s", args, out))
+}
+
+// brought has "zfs receive" bring a copy of a volume as a dataset.
+func (n *node) brought(v *nomadVolume, name string) (dataset string) {
+	n.t.Helper()
+	from := n.pool.Root + "/default/" + v.id + "@sent"
+	dataset = n.pool.Root + "/" + name
+	file := filepath.Join(n.t.(*testing.T).TempDir(), "stream")
+	n.zfs("snapshot", from)
+	stream, err := exec.Command(n.pool.Program, "send", from).Output()
+	must.NoError(n.t, err)
+	must.NoError(n.t, os.WriteFile(file, stream, 0o600))
+	receive := exec.Command(n.pool.Program, "receive", "-u", dataset)
+	receive.Stdin, err = os.Open(file)
+	must.NoError(n.t, err)
+	out, err := receive.CombinedOutput()
+	must.NoError(n.t, err, must.Sprintf("%s", out))
+	n.zfs("set", "refquota=32M", dataset)
+	return dataset
+}
+
+func adoptedByHand(t *testing.T, n *node) {
+	v := n.create("data", "uid", "1000")
+	v.fill("a", mib)
+	sum := v.sum()
+	dataset := n.brought(v, "copy")
+	v.put("a", "later")
+	specification := n.does("adopt", dataset).stdout
+	must.StrContains(t, specification, `capacity_max = "33554432"`)
+	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
+	must.Eq(t, specification, n.does("adopt", dataset).stdout) // once more
+	var got adopted
+	must.NoError(t, json.Unmarshal([]byte(n.does("adopt", dataset, "-json").stdout), &got))
+	must.Eq(t, adopted{"fast", dataset, "default", "copy", 32 * mib, got.Key}, got)
+	must.StrContains(t, specification, got.Key)
+
+	copied := n.specified(specification)
+	must.EqOp(t, "copy", copied.name)
+	must.EqOp(t, sum, copied.sum())
+	must.Eq(t, []string{"sent"}, n.all()["default/"+copied.id])
+	must.NoError(t, copied.call("create")) // as at an agent's start
+	n.refuses("is mounted at", "adopt", n.pool.Root+"/default/"+copied.id)
+	n.refuses("it does not exist", "adopt", dataset)
+	must.NoError(t, copied.call("delete")) // and it is one like others
+	n.does("trash", "restore", "copy")
+	v.has("a", "later")
+}
+
+func unfit(t *testing.T, n *node) {
+	v := n.create("data")
+	n.refuses("is not below the root of a class: those are "+n.pool.Root, "adopt", "other/data")
+	n.refuses("is not below the root of a class", "adopt", n.pool.Root)
+	n.refuses("it does not exist", "adopt", n.pool.Root+"/none")
+	n.refuses("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
+	simulatetest.Unmount(t, v.path) // as after a boot
+	n.refuses("it is volume default/data ("+v.id+") of this node, which has a record", "adopt",
+		n.pool.Root+"/default/"+v.id)
+	must.NoError(t, v.call("create"))
+
+	dataset := n.brought(v, v.id)
+	defer n.zfs("destroy", "-r", dataset)
+	n.refuses("can't be the name of a volume: choose one with -name", "adopt", dataset)
+	n.refuses("can't be the name of a volume", "adopt", dataset, "-name", "a/b")
+	n.refuses("is not a namespace", "adopt", dataset, "-name", "a", "-namespace", ".trash")
+	n.write(options + ` namespaces = ["ops"]`)
+	n.refuses(`does not allow namespace "default"`, "adopt", dataset, "-name", "a")
+	n.write(options)
+	n.zfs("set", "refquota=4G", dataset)
+	n.refuses("a capacity of 4GiB is more than class \"fast\" allows: use at most 2GiB", "adopt", dataset, "-name", "a")
+	n.zfs("set", "refquota=none", dataset)
+	n.refuses("has no refquota", "adopt", dataset, "-name", "a")
+}
+
+// Nomad's data_dir is lost, and with it the records and the identity of the node.
+func recordLost(t *testing.T, n *node) {
+	v := n.create("data")
+	v.put("a", "text")
+	simulatetest.Unmount(t, v.path)
+	must.NoError(t, os.RemoveAll(n.dir+"/volumes"))
+	must.NoError(t, os.Mkdir(n.dir+"/volumes", 0o755))
+	dataset := n.pool.Root + "/default/" + v.id
+	back := n.specified(n.does("adopt", dataset).stdout)
+	must.EqOp(t, "data", back.name)
+	must.NotEq(t, v.id, back.id)
+	back.has("a", "text")
+	must.Eq(t, map[string][]string{"default/" + back.id: {}}, n.all())
+}
+
+func adoptKilled(t *testing.T, n *node) {
+	self, err := os.Executable()
+	must.NoError(t, err)
+	v := n.create("data")
+	v.put("a", "text")
+	for _, step := range []string{"checked", "adopted"} {
+		dataset := n.brought(v, step)
+		n.env = []string{killAt + "=" + step}
+		must.EqOp(t, -1, n.with(self, "adopt", dataset).code, must.Sprint(step))
+		n.env = nil
+		n.specified(n.does("adopt", dataset).stdout).has("a", "text")
+		must.NoError(t, exec.Command(n.pool.Program, "destroy", n.pool.Root+"/default/"+v.id+"@sent").Run())
+	}
 }

@@ -74,7 +74,7 @@ func (d *diagnosis) examine(ctx context.Context, address, tokenFile string) {
 		for _, one := range list {
 			f := found{c, one}
 			all = append(all, f)
-			d.dataset(ctx, f)
+			d.dataset(f)
 		}
 	}
 	d.agent(ctx, address, tokenFile, all, usable)
@@ -96,20 +96,11 @@ func (d *diagnosis) space(ctx context.Context, c class) {
 const late = 10 * time.Minute
 
 // dataset looks at what interrupted or missing work has left of one.
-func (d *diagnosis) dataset(ctx context.Context, f found) {
+func (d *diagnosis) dataset(f found) {
 	switch state(f.Dataset) {
-	case "incomplete":
-		if unlock, err := f.engine.LockNew(ctx, f.Name); err == nil {
-			unlock()
-			d.problem("%s of class %s was left by a process that was killed: the device plugin removes it when it runs", f.Name,
-				f.label)
-		}
 	case "trash":
 		expires, err := time.Parse(time.RFC3339, f.Tags[engine.Expires])
 		switch {
-		case f.Tags[engine.Moving] != "":
-			d.problem("the move of volume %s to another node has not ended, and no job can use the volume: run the move "+
-				"again, or \"trash restore %s\"", f, trashName(f))
 		case f.Tags[engine.Expires] != "" && err != nil:
 			d.problem("%s in the trash of class %s has no valid time: remove it with \"trash empty %s\"", trashName(f), f.label,
 				trashName(f))
@@ -118,12 +109,6 @@ func (d *diagnosis) dataset(ctx context.Context, f found) {
 				when(expires))
 		}
 	case "volume":
-		if !f.live() {
-			d.problem("dataset %s of class %s has the identity of volume %s", f.Name, f.label, f.id())
-		}
-		if f.Tags[engine.Moving] != "" {
-			d.problem("a move of volume %s has begun and not ended: run it again, or ignore this if the volume is to stay", f)
-		}
 		if f.Limits.Snapshots > 0 && f.Usage.Snapshots > f.Limits.Snapshots/100*95 {
 			d.problem("snapshots of volume %s have %s of the %s that they may have: with all of it used, nothing can be written",
 				f, size(f.Usage.Snapshots), size(f.Limits.Snapshots))
@@ -218,7 +203,7 @@ func (d *diagnosis) volumes(ctx context.Context, n *nomad, node string, all []fo
 		known[v.ID] = true
 		here := false
 		for _, f := range all {
-			here = here || f.live() && f.id() == v.ID
+			here = here || f.IsVolume() && f.id() == v.ID
 		}
 		if !here && usable {
 			d.problem("volume %s/%s (%s) of Nomad has no dataset: restore it from the trash (-in-place), or delete the volume",
@@ -229,7 +214,7 @@ func (d *diagnosis) volumes(ctx context.Context, n *nomad, node string, all []fo
 		}
 	}
 	for _, f := range all {
-		if f.live() && !known[f.id()] {
+		if f.IsVolume() && !known[f.id()] {
 			d.problem("Nomad has no volume %s on this node, or the token may not see it, but there is its dataset in class %s",
 				f, f.label)
 		}

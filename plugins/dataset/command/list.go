@@ -62,7 +62,7 @@ type listed struct {
 }
 
 type listedDataset struct {
-	State     string `json:"state"` // volume, slot, trash, received or incomplete
+	State     string `json:"state"` // volume, slot, trash or waiting
 	ID        string `json:"id"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
@@ -120,7 +120,7 @@ func (c class) fill(ctx context.Context, l *listed) error {
 		}
 		if d.Tags[engine.Kind] == "slot" {
 			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
-		} else if item.State != "incomplete" {
+		} else {
 			snapshots, err := c.engine.Snapshots(ctx, d.Name)
 			if err != nil {
 				return err
@@ -138,10 +138,8 @@ func state(d engine.Dataset) string {
 	switch {
 	case engine.InTrash(d.Name):
 		return "trash"
-	case engine.InNew(d.Name):
-		return "incomplete"
-	case engine.Received(d.Name):
-		return "received"
+	case d.Tags[engine.Kind] == "volume" && !d.IsVolume():
+		return "waiting"
 	}
 	return d.Tags[engine.Kind]
 }
@@ -174,11 +172,8 @@ func (l listed) write(w io.Writer) {
 			if d.Name == "" {
 				name = d.ID
 			}
-		case "received":
+		case "waiting":
 			remark = "waits to become a volume"
-		case "incomplete":
-			name = d.Dataset
-			remark = "is being made, or left over"
 		case "volume":
 			remark = d.Schedule
 		}

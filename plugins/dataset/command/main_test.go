@@ -90,8 +90,6 @@ type node struct {
 	pool simulate.Pool
 	dir  string // with the operator's file, and Nomad's directory of volumes
 	env  []string
-
-	other func() simulate.Pool // one more
 }
 
 // cases are tests on one pool.
@@ -101,33 +99,11 @@ type cases map[string]func(*testing.T, *node)
 func (all cases) run(t *testing.T) {
 	t.Helper()
 	pool := simulatetest.New(t)
-	other := sync.OnceValue(func() simulate.Pool { return otherPool(t, pool, simulatetest.Size) })
 	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, pool)
-			n.other = other
-			run(t, n)
+			run(t, newNode(t, pool))
 		})
 	}
-}
-
-// otherPool is one more. There is one zfs-fuse only, which can have several.
-func otherPool(t testing.TB, first simulate.Pool, size int64) simulate.Pool {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "file")
-	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	must.NoError(t, os.Truncate(file, size))
-	second := first
-	second.Root, _, _ = strings.Cut(first.Root, "/")
-	second.Root += "-other"
-	zpool := filepath.Join(filepath.Dir(first.Program), "zpool")
-	out, err := exec.Command(zpool, "create", "-m", "none", second.Root, file).CombinedOutput()
-	must.NoError(t, err, must.Sprintf("%s", out))
-	t.Cleanup(func() {
-		out, err := exec.Command(zpool, "destroy", "-f", second.Root).CombinedOutput()
-		must.NoError(t, err, must.Sprintf("%s", out))
-	})
-	return second
 }
 
 const options = `allow = ["clone_from", "snapshots", "uid"]
@@ -188,14 +164,13 @@ type output struct {
 	code           int
 }
 
-func (n *node) run(args ...string) output { return n.with(nil, binary(n.t), args...) }
+func (n *node) run(args ...string) output { return n.with(binary(n.t), args...) }
 
-// with runs a program as the plugin's binary, with this input.
-func (n *node) with(stdin []byte, exe string, args ...string) output {
+// with runs a program as the plugin's binary.
+func (n *node) with(exe string, args ...string) output {
 	n.t.Helper()
 	cmd := exec.Command(exe, append(args, "-file", n.file())...)
 	cmd.Env = append(os.Environ(), n.env...)
-	cmd.Stdin = bytes.NewReader(stdin)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	_ = cmd.Run()
@@ -213,13 +188,8 @@ func (n *node) does(args ...string) output {
 // refuses expects one sentence, and that nothing changes.
 func (n *node) refuses(want string, args ...string) {
 	n.t.Helper()
-	n.refusesInput(nil, want, args...)
-}
-
-func (n *node) refusesInput(stdin []byte, want string, args ...string) {
-	n.t.Helper()
 	before := n.all()
-	got := n.with(stdin, binary(n.t), args...)
+	got := n.run(args...)
 	must.One(n.t, got.code, must.Sprint(got.stdout, got.stderr))
 	must.StrContains(n.t, got.stderr, want)
 	must.EqOp(n.t, 1, strings.Count(got.stderr, "\n"), must.Sprint(got.stderr))
@@ -243,8 +213,8 @@ func (n *node) all() map[string][]string {
 	return all
 }
 
-// volume is one as Nomad has it.
-type volume struct {
+// nomadVolume is one as Nomad has it.
+type nomadVolume struct {
 	n                   *node
 	id, name, namespace string
 	parameters          map[string]string
@@ -253,9 +223,9 @@ type volume struct {
 }
 
 // create has the plugin make a volume.
-func (n *node) create(name string, parameters ...string) *volume {
+func (n *node) create(name string, parameters ...string) *nomadVolume {
 	n.t.Helper()
-	v := &volume{n: n, id: uuid.NewString(), name: name, namespace: "default",
+	v := &nomadVolume{n: n, id: uuid.NewString(), name: name, namespace: "default",
 		parameters: map[string]string{"class": "fast"}}
 	for i := 0; i < len(parameters); i += 2 {
 		v.parameters[parameters[i]] = parameters[i+1]
@@ -265,7 +235,7 @@ func (n *node) create(name string, parameters ...string) *volume {
 }
 
 // call is one of Nomad's.
-func (v *volume) call(operation string) error {
+func (v *nomadVolume) call(operation string) error {
 	parameters, err := json.Marshal(v.parameters)
 	if err != nil {
 		return err
@@ -290,12 +260,12 @@ func (v *volume) call(operation string) error {
 	return nil
 }
 
-func (v *volume) put(name, text string) {
+func (v *nomadVolume) put(name, text string) {
 	v.n.t.Helper()
 	must.NoError(v.n.t, os.WriteFile(filepath.Join(v.path, name), []byte(text), 0o644))
 }
 
-func (v *volume) has(name, text string) {
+func (v *nomadVolume) has(name, text string) {
 	v.n.t.Helper()
 	got, err := os.ReadFile(filepath.Join(v.path, name))
 	must.NoError(v.n.t, err)
@@ -303,7 +273,7 @@ func (v *volume) has(name, text string) {
 }
 
 // fill writes a file of random bytes.
-func (v *volume) fill(name string, bytes int) {
+func (v *nomadVolume) fill(name string, bytes int) {
 	v.n.t.Helper()
 	content := make([]byte, bytes)
 	source := rand.NewChaCha8([32]byte{byte(rand.Uint32()), byte(rand.Uint32()), byte(rand.Uint32())})
@@ -312,7 +282,7 @@ func (v *volume) fill(name string, bytes int) {
 }
 
 // sum is that of all files with their names, modes and owners.
-func (v *volume) sum() string {
+func (v *nomadVolume) sum() string {
 	v.n.t.Helper()
 	sum, err := sumOf(v.path)
 	must.NoError(v.n.t, err)
@@ -346,7 +316,7 @@ func sumOf(dir string) (string, error) {
 var parameter = regexp.MustCompile(`(?m)^  (\w+) = "(.*)"$`)
 
 // specified makes a volume of a specification as Nomad would.
-func (n *node) specified(specification string) *volume {
+func (n *node) specified(specification string) *nomadVolume {
 	n.t.Helper()
 	name := regexp.MustCompile(`(?m)^name +=  *"(.*)"$`).FindStringSubmatch(specification)
 	must.SliceLen(n.t, 2, name, must.Sprint(specification))

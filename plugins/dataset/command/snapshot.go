@@ -42,7 +42,7 @@ removed by a schedule: "-remove" does it. There "before-*" names all that begin 
 				}
 				return v.removeSnapshot(ctx, args[1])
 			}
-			name := stamped("")
+			name := time.Now().UTC().Format(stampForm)
 			if len(args) == 2 {
 				name = args[1]
 			}
@@ -58,10 +58,7 @@ removed by a schedule: "-remove" does it. There "before-*" names all that begin 
 // stampForm is the form of the time in the name of a snapshot, in UTC.
 const stampForm = "20060102T150405.000Z"
 
-// stamped is a name that no snapshot has yet, with the time.
-func stamped(prefix string) string { return prefix + time.Now().UTC().Format(stampForm) }
-
-// snapshot makes one for a person, or for a stream. The caller holds the lock.
+// snapshot makes one for a person. The caller holds the lock.
 func (f found) snapshot(ctx context.Context, name string) error {
 	if err := policy.CheckSnapshot(name); err != nil {
 		return err

@@ -4,16 +4,14 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -106,20 +104,6 @@ func (c column) mount(t testing.TB, name string) (path string) {
 	return path
 }
 
-// receive receives a stream of a whole dataset.
-func (c column) receive(t testing.TB, name string, stream []byte) {
-	t.Helper()
-	c.cleanUp(t, name)
-	must.NoError(t, c.Receive(t.Context(), name, bytes.NewReader(stream)))
-}
-
-func (c column) send(t testing.TB, name, snapshot, since string) []byte {
-	t.Helper()
-	var stream bytes.Buffer
-	must.NoError(t, c.Send(t.Context(), name, snapshot, since, &stream))
-	return stream.Bytes()
-}
-
 // list returns the names of all datasets.
 func (c column) list(t testing.TB) (all []string) {
 	t.Helper()
@@ -129,6 +113,14 @@ func (c column) list(t testing.TB) (all []string) {
 		all = append(all, d.Name)
 	}
 	return all
+}
+
+// trash is the name of the only dataset there.
+func (c column) trash(t testing.TB) string {
+	t.Helper()
+	all := slices.DeleteFunc(c.list(t), func(name string) bool { return !engine.InTrash(name) })
+	must.Len(t, 1, all)
+	return all[0]
 }
 
 func (c column) snapshots(t testing.TB, name string) (all []string) {
@@ -174,29 +166,6 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 		written += int64(n)
 	}
 	return written, f.Sync()
-}
-
-// sum is a checksum of all files of a directory, with their names and modes.
-func sum(t testing.TB, path string) string {
-	t.Helper()
-	h := sha256.New()
-	must.NoError(t, filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(h, "%s %s %d\n", strings.TrimPrefix(file, path), info.Mode(), info.Sys().(*syscall.Stat_t).Uid)
-		if d.Type().IsRegular() {
-			content, err := os.ReadFile(file)
-			h.Write(content)
-			return err
-		}
-		return nil
-	}))
-	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
 // soon waits until a number of the file system, which counts behind, is right.

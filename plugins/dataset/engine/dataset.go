@@ -50,24 +50,26 @@ const (
 	Expires   = "expires"   // when the trash gives it up, RFC 3339; none is never
 	From      = "from"      // the name that it had before
 
-	// Adopt is the key of a dataset that was received: a random text that only root of this
+	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this
 	// node has seen. A new volume becomes this dataset, instead of an empty one, if its
 	// parameter "adopt" is the key. The tag stays, so that the same call can be repeated.
 	Adopt = "adopt"
-
-	// Moving is on a volume that is being moved to another node: what the rest of the move
-	// needs, as JSON.
-	Moving = "moving"
 )
 
 // Dataset is one dataset that exists.
 type Dataset struct {
 	Name    string
 	Path    string // where its files are; empty if it is not mounted
+	Place   string // where it is mounted if it is, or something other than a path
 	Created time.Time
 	Tags    Tags
 	Limits
 	Usage
+}
+
+// IsVolume reports whether it is one that Nomad has, or could have: not in the trash, and not waiting.
+func (d Dataset) IsVolume() bool {
+	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
 }
 
 // Usage in bytes.

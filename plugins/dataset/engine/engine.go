@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package engine makes, limits, snapshots, moves and removes datasets of ZFS, by the zfs program of OpenZFS
+// Package engine makes, limits, snapshots and removes datasets of ZFS, by the zfs program of OpenZFS
 // or zfs-fuse. On top of what zfs does there are a lock for each dataset and the trash.
 //
 // Below the root of a class there are:
@@ -9,9 +9,8 @@
 //	<namespace>/<volume id>     volumes
 //	.slots/<slot>.<lease>       scratch, one dataset for each reservation
 //	.trash/<name>.<time>        what was deleted and can be restored
-//	.received/<volume id>       what another node has sent, until it becomes a volume (see Adopt)
-//	.new/<name>                 what is being received; anything here without a lock is left over
 //
+// Datasets that another tool has made there are left alone until they are adopted.
 // Nothing outside of the root is changed or read.
 package engine
 
@@ -93,32 +92,17 @@ func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, err
 
 // The folders below a root that no namespace can be called.
 const (
-	slotsDir    = ".slots"
-	trashDir    = ".trash"
-	newDir      = ".new"
-	receivedDir = ".received"
+	slotsDir = ".slots"
+	trashDir = ".trash"
 )
 
-var ownDirs = []string{slotsDir, trashDir, newDir, receivedDir}
+var ownDirs = []string{slotsDir, trashDir}
 
 // VolumeName is the name of a volume's dataset.
 func VolumeName(namespace, id string) string { return namespace + "/" + id }
 
 // SlotName is the name of the dataset of one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
-
-// NewName is the name under which a dataset is received or copied.
-func NewName(id string) string { return newDir + "/" + id }
-
-// ReceivedName is the name of what was received whole from another node, until it becomes a
-// volume. The id is that of the volume where it comes from.
-func ReceivedName(id string) string { return receivedDir + "/" + id }
-
-// Received reports whether a dataset of this name was received and waits to become a volume.
-func Received(name string) bool { return strings.HasPrefix(name, receivedDir+"/") }
-
-// InNew reports whether a dataset of this name is being received or copied, or is left over.
-func InNew(name string) bool { return strings.HasPrefix(name, newDir+"/") }
 
 // Discard puts a dataset into the trash, for so long; 0 is until a person empties it. The
 // caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound.

@@ -4,7 +4,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,9 +26,9 @@ import (
 
 // call is one of an operation that is killed.
 type call struct {
-	Operation             string
-	Program, Root         string
-	Name, To, Stream, Dir string
+	Operation     string
+	Program, Root string
+	Name, To, Dir string
 }
 
 // stepVar has a call as JSON, for a process of this test that is to be killed.
@@ -74,18 +73,26 @@ func (c call) do(ctx context.Context) error {
 		err = e.Rollback(ctx, c.Name, "s1", true)
 	case "clone":
 		_, err = e.Clone(ctx, c.Name, "s1", c.To, spec)
-	case "receive", "continue":
-		var stream []byte
-		if stream, err = os.ReadFile(c.Stream); err == nil {
-			err = e.Receive(ctx, c.To, bytes.NewReader(stream))
+	case "adopt":
+		err = e.Adopt(ctx, c.Name, spec.Tags)
+	case "restore":
+		all, err := e.List(ctx)
+		if err != nil {
+			return err
 		}
+		for _, d := range all {
+			if engine.InTrash(d.Name) {
+				_, err := e.Restore(ctx, d, engine.Tags{engine.Adopt: "key"})
+				return err
+			}
+		}
+		return engine.ErrNotFound
 	}
 	return err
 }
 
 // A killed is an operation that is killed at each of its steps. What there is before is
-// Name with a snapshot "s1" of a file "one", and the file "two" now; after another snapshot "s2",
-// a stream of the second is in Stream, based on the first for "continue".
+// Name with a snapshot "s1" of a file "one", and the file "two" now.
 type killed struct {
 	operation string
 	done      error // of a call that finds everything done
@@ -115,13 +122,12 @@ var kills = []killed{
 		must.Eq(t, "two", name)
 		must.True(t, to == "one" || !done && to == "")
 	}},
-	{"receive", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
-		must.Eq(t, "two", name)
-		must.True(t, to == "two" || !done && to == "")
+	{"adopt", nil, func(t *testing.T, done bool, name, _, _ string) {
+		must.True(t, name == "two" || !done && name == "theirs", must.Sprint(name))
 	}},
-	{"continue", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
-		must.Eq(t, "two", name)
-		must.True(t, to == "two" || !done && to == "one")
+	{"restore", engine.ErrNotFound, func(t *testing.T, done bool, name, _, trash string) {
+		must.True(t, name+trash == "two", must.Sprint(name, trash))
+		must.True(t, !done || name == "two")
 	}},
 }
 
@@ -215,7 +221,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	t.Helper()
 	name, to := c.name(), c.name()
 	todo := call{Operation: k.operation, Program: c.pool.Program, Root: c.pool.Root,
-		Name: name, To: to, Stream: filepath.Join(c.dirs, "stream"), Dir: c.dir(name)}
+		Name: name, To: to, Dir: c.dir(name)}
 	if k.operation == "clone" {
 		todo.Dir = c.dir(to)
 	}
@@ -262,17 +268,13 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s1"))
 	}
 	write(t, path, "file", "two")
-	since := ""
 	switch k.operation {
-	case "continue":
-		must.NoError(t, c.Receive(t.Context(), todo.To, bytes.NewReader(c.send(t, todo.Name, "s1", ""))))
-		must.NoError(t, c.Tag(t.Context(), todo.To, engine.Tags{engine.Kind: "volume"}))
-		run(t, c.pool.Program, "set", "atime=off", c.pool.Root+"/"+todo.To) // that its file was read would be a change
-		since = "s1"
-		fallthrough
-	case "receive":
-		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s2"))
-		must.NoError(t, os.WriteFile(todo.Stream, c.send(t, todo.Name, "s2", since), 0o600))
+	case "adopt": // as another tool has made it
+		simulatetest.Unmount(t, path)
+		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
+	case "restore":
+		must.NoError(t, c.Tag(t.Context(), todo.Name, engine.Tags{engine.Namespace: filepath.Dir(todo.Name)}))
+		must.NoError(t, c.Discard(t.Context(), todo.Name, 0))
 	}
 }
 
@@ -284,19 +286,19 @@ func (k killed) content(t *testing.T, c column, name string) string {
 		return ""
 	}
 	d, err := c.Get(t.Context(), name)
-	if errors.Is(err, engine.ErrNotFound) {
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
 		return ""
+	case errors.Is(err, engine.ErrForeign):
+		return "theirs"
 	}
 	must.NoError(t, err)
-	if k.operation != "receive" && k.operation != "continue" {
-		must.Eq(t, 32*mib, d.Limits.Data)
-		must.Eq(t, "volume", d.Tags[engine.Kind])
-	}
+	must.Eq(t, 32*mib, d.Limits.Data)
+	must.Eq(t, "volume", d.Tags[engine.Kind])
 	content, err := os.ReadFile(filepath.Join(c.mount(t, name), "file"))
 	if errors.Is(err, os.ErrNotExist) {
 		return "empty"
 	}
 	must.NoError(t, err)
-	simulatetest.Unmount(t, c.dir(name)) // as Receive wants it
 	return string(content)
 }

@@ -4,9 +4,9 @@
 package engine_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -359,91 +360,80 @@ var operations = []struct {
 		}
 		must.NoError(t, c.Destroy(t.Context(), to))
 	}},
-	{"Send", "and Receive bring the same files, whole and by changes", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		for _, s := range []string{"one", "two", "three"} {
-			_, err := fill(t, path, 4*mib)
-			must.NoError(t, err)
-			must.NoError(t, os.Mkdir(filepath.Join(path, s), 0o751))
-			must.NoError(t, os.Chown(filepath.Join(path, s), 1234, 1234))
-			write(t, path, s+"/file", s)
-			must.NoError(t, c.Snapshot(t.Context(), name, s))
-			if s == "one" {
-				c.receive(t, to, c.send(t, name, "one", ""))
-			}
+	{"Adopt", "takes what another tool has made, once it can be a volume", func(t *testing.T, c column) {
+		name := "brought" + filepath.Base(c.name())
+		full := c.pool.Root + "/" + name
+		refused := func(name, want string) {
+			t.Helper()
+			_, err := c.Adoptable(t.Context(), name)
+			must.ErrorContains(t, err, want)
+			oneSentence(t, err)
 		}
-		tags := engine.Tags{engine.Kind: "volume", engine.Volume: "received"}
-		must.NoError(t, c.Tag(t.Context(), to, tags))
-		must.NoError(t, c.Resize(t.Context(), to, engine.Limits{Data: 64 * mib}))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one"))))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "three", "two"))))
-		must.Eq(t, []string{"one", "two", "three"}, c.snapshots(t, to))
-		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
-		d, err := c.Get(t.Context(), to)
+		refused(name, "it does not exist")
+		refused("a/b/c", "can't be the name of a dataset")
+		refused(".trash/x", "is in a folder that is the plugin's own")
+		mount := filepath.Join(c.dirs, name)
+		run(t, c.pool.Program, "create", "-o", "mountpoint="+mount, full)
+		write(t, mount, "file", "theirs")
+		refused(name, "is mounted at "+mount+": unmount it first")
+		simulatetest.Unmount(t, mount)
+		refused(name, "has no refquota, which is a volume's capacity")
+		run(t, c.pool.Program, "set", "refquota=32M", full)
+		run(t, c.pool.Program, "create", "-o", "mountpoint=none", full+"/below")
+		refused(name, "has another below it, "+full+"/below")
+		run(t, c.pool.Program, "destroy", full+"/below")
+		if c.kind == "zfs" { // zfs-fuse has none
+			run(t, c.pool.Program, "create", "-V", "1M", full+"-device")
+			refused(name+"-device", "is a volume, not a file system")
+			run(t, c.pool.Program, "destroy", full+"-device")
+		}
+		run(t, c.pool.Program, "set", "readonly=on", full)
+		run(t, c.pool.Program, "snapshot", full+"@theirs")
+
+		d, err := c.Adoptable(t.Context(), name)
+		must.NoError(t, err)
+		must.Eq(t, 32*mib, d.Limits.Data)
+		must.MapEmpty(t, d.Tags)
+		must.SliceNotContains(t, c.list(t), name)
+		tags := engine.Tags{engine.Kind: "volume", engine.Adopt: "key"}
+		for range 2 {
+			must.NoError(t, c.Adopt(t.Context(), name, tags))
+		}
+		c.cleanUp(t, name)
+		d, err = c.Get(t.Context(), name)
 		must.NoError(t, err)
 		must.Eq(t, tags, d.Tags)
-		must.Eq(t, engine.Limits{Data: 64 * mib}, d.Limits)
-		must.NoError(t, c.Rollback(t.Context(), to, "one", true))
-		must.Eq(t, "one", read(t, c.mount(t, to), "one/file"))
-		must.False(t, testsupport.Exists(filepath.Join(d.Path, "two")))
+		must.Eq(t, "none", d.Place)
+		must.Eq(t, []string{"theirs"}, c.snapshots(t, name))
+		must.Eq(t, "theirs", read(t, c.mount(t, name), "file"))
+		write(t, c.dir(name), "file", "ours")
+		refused(name, "is mounted at "+c.dir(name))
 	}},
-	{"Send", "names what is not there", func(t *testing.T, c column) {
+	{"Restore", "takes it out of the trash, as it was or to wait", func(t *testing.T, c column) {
 		name := c.name()
-		c.create(t, name, engine.Limits{Data: 64 * mib})
-		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
-		var out bytes.Buffer
-		must.ErrorIs(t, c.Send(t.Context(), name, "none", "", &out), engine.ErrNotFound)
-		must.ErrorIs(t, c.Send(t.Context(), name, "s", "none", &out), engine.ErrNotFound)
-		must.ErrorIs(t, c.Send(t.Context(), c.name(), "s", "", &out), engine.ErrNotFound)
-		must.Eq(t, 0, out.Len())
-	}},
-	{"Receive", "leaves what was there if it fails", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		_, err := fill(t, path, 2*mib)
+		write(t, c.create(t, name, engine.Limits{Data: 32 * mib}), "file", "kept")
+		must.NoError(t, c.Tag(t.Context(), name, engine.Tags{engine.Namespace: "default", engine.ID: filepath.Base(name)}))
+		before, err := c.Get(t.Context(), name)
 		must.NoError(t, err)
-		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
-		whole := c.send(t, name, "one", "")
-		_, err = fill(t, path, 2*mib)
-		must.NoError(t, err)
-		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
-		changes := c.send(t, name, "two", "one")
-
-		refuse := func(stream []byte, what string) {
-			t.Helper()
-			r := bytes.NewReader(stream)
-			must.Error(t, c.Receive(t.Context(), to, r), must.Sprint(what))
-			must.Eq(t, 0, r.Len(), must.Sprint(what)) // read to its end
+		for _, tags := range []engine.Tags{{engine.Adopt: "key"}, {engine.ID: before.Tags[engine.ID]}} {
+			must.NoError(t, c.Discard(t.Context(), name, time.Hour))
+			trashed, err := c.Get(t.Context(), c.trash(t))
+			must.NoError(t, err)
+			_, err = c.Create(t.Context(), name, engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
+			must.NoError(t, err)
+			_, err = c.Restore(t.Context(), trashed, tags)
+			must.ErrorIs(t, err, engine.ErrExists)
+			must.NoError(t, c.Destroy(t.Context(), name))
+			to, err := c.Restore(t.Context(), trashed, tags)
+			must.NoError(t, err)
+			must.Eq(t, name, to)
+			after, err := c.Get(t.Context(), name)
+			must.NoError(t, err)
+			maps.Copy(tags, engine.Tags{engine.Kind: "volume", engine.Namespace: "default"})
+			must.Eq(t, tags, after.Tags)
+			must.Eq(t, tags[engine.ID] != "", after.IsVolume())
+			must.Eq(t, "kept", read(t, c.mount(t, name), "file"))
 		}
-		refuse(nil, "nothing")
-		refuse([]byte("no stream at all, but long enough for a header of one or the other"), "text")
-		refuse(whole[:len(whole)/2], "half")
-		refuse(whole[:len(whole)-10], "all but the end")
-		refuse(changes, "changes without their base")
-		_, err = c.Get(t.Context(), to)
-		must.ErrorIs(t, err, engine.ErrNotFound)
-
-		c.receive(t, to, whole)
-		before := c.snapshots(t, to)
-		refuse(changes[:len(changes)/2], "half of the changes")
-		refuse(whole, "whole, although it is there")
-		must.Eq(t, before, c.snapshots(t, to))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(changes)))
-		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
-	}},
-	{"Receive", "of changes is refused where others were made", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		write(t, path, "file", "one")
-		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
-		c.receive(t, to, c.send(t, name, "one", ""))
-		write(t, path, "file", "two")
-		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
-		write(t, c.mount(t, to), "file", "changed")
-		simulatetest.Unmount(t, c.dir(to))
-		must.Error(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one"))))
-		must.Eq(t, "changed", read(t, c.mount(t, to), "file"))
 	}},
 	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
 		const limit = 64 * mib

@@ -69,7 +69,7 @@ func (e *Engine) List(ctx context.Context) ([]Dataset, error) {
 	}
 	var list []Dataset
 	for _, p := range found {
-		if name, below := strings.CutPrefix(p.full, e.root+"/"); below && p.ours(name) {
+		if name, below := strings.CutPrefix(p.full, e.root+"/"); below && p.ours() {
 			list = append(list, p.dataset(name, mounted))
 		}
 	}
@@ -107,7 +107,7 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 		}
 		return properties{}, e.noRoot(ctx, err)
 	}
-	if !found[0].ours(name) {
+	if !found[0].ours() {
 		return properties{}, fmt.Errorf("dataset %s: %w", full, ErrForeign)
 	}
 	return found[0], nil

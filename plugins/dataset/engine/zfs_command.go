@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,22 +30,6 @@ func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
 	}
 	defer unlock()
 	return e.program.run(ctx, args...)
-}
-
-// stream runs zfs send or receive. It is alone only at its beginning, when it connects: it may
-// take long, and each may wait for the other.
-func (e *Engine) stream(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
-	unlock, err := e.alone(ctx)
-	if err != nil {
-		return err
-	}
-	timer := time.AfterFunc(500*time.Millisecond, unlock)
-	defer func() {
-		if timer.Stop() {
-			unlock()
-		}
-	}()
-	return ours(e.program.pipe(ctx, in, out, args...))
 }
 
 // socketDir is where zfs-fuse listens.
@@ -230,15 +213,13 @@ func (p properties) tags() Tags {
 	return nil
 }
 
-// ours reports whether this package made the dataset. What it is receiving has no tags.
-func (p properties) ours(name string) bool {
-	return p.value("type") == "filesystem" && (p.tags() != nil || strings.HasPrefix(name, newDir+"/"))
-}
+// ours reports whether this package made the dataset.
+func (p properties) ours() bool { return p.value("type") == "filesystem" && p.tags() != nil }
 
 func (p properties) dataset(name string, mounted []*mountinfo.Info) Dataset {
-	d := Dataset{Name: name, Tags: p.tags(), Created: time.Unix(p.bytes("creation"), 0).UTC(),
-		Limits: Limits{Data: p.bytes("refquota")},
-		Usage:  Usage{Data: p.bytes("referenced"), Snapshots: p.bytes("usedbysnapshots")}}
+	d := Dataset{Name: name, Place: p.value("mountpoint"), Tags: p.tags(),
+		Created: time.Unix(p.bytes("creation"), 0).UTC(), Limits: Limits{Data: p.bytes("refquota")},
+		Usage: Usage{Data: p.bytes("referenced"), Snapshots: p.bytes("usedbysnapshots")}}
 	if quota := p.bytes("quota"); quota > 0 {
 		d.Limits.Snapshots = quota - d.Limits.Data
 	}

@@ -4,7 +4,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +33,6 @@ func TestZFS_Properties(t *testing.T) {
 			{"a mount point belongs to its dataset alone", mountPoints},
 			{"a private copy of the mount is a user", usersEverywhere},
 			{"tags are a dataset's own", tagsAreItsOwn},
-			{"a stream brings no properties", streamsBringNoProperties},
 			{"no property of the engine's can be set", reserved},
 			{"another's dataset is left alone", another},
 			{"what is in a full pool can be deleted", full},
@@ -162,23 +160,6 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	_, err = c.Mount(t.Context(), name, path+"-link")
 	must.ErrorContains(t, err, "is no directory")
 	must.Eq(t, path, c.mount(t, name))
-}
-
-func streamsBringNoProperties(t *testing.T, c zfsColumn) {
-	name, to := c.name(), c.name()
-	c.create(t, name, engine.Limits{Data: 32 * mib})
-	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
-	for _, option := range []string{"-p", "-R"} {
-		stream, err := exec.Command(c.pool.Program, "send", option, c.full(name)+"@s").Output()
-		must.NoError(t, err)
-		must.ErrorContains(t, c.Receive(t.Context(), to, bytes.NewReader(stream)), "send it without -p and -R")
-	}
-	must.Eq(t, []string{name}, c.list(t))
-	c.receive(t, to, c.send(t, name, "s", ""))
-	must.Eq(t, "none", c.zfs(t, "get", "-H", "-o", "value", "mountpoint", c.full(to)))
-	d, err := c.Get(t.Context(), to)
-	must.NoError(t, err)
-	must.MapEmpty(t, d.Tags)
 }
 
 // A mount in a namespace that does not hear of the host's mounts is kept by the host's unmount.

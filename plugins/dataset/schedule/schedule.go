@@ -94,9 +94,7 @@ func (k *Keeper) Look(ctx context.Context) {
 			switch {
 			case engine.InTrash(d.Name):
 				k.say(key, d.Name+" stays in the trash of class "+class, k.expire(ctx, e, d))
-			case engine.InNew(d.Name):
-				k.say(key, d.Name+" of class "+class+" is left over", sweep(ctx, e, d))
-			case d.Tags[engine.Kind] == "volume" && !engine.Received(d.Name):
+			case d.IsVolume():
 				k.say(key, fmt.Sprintf("volume %s (%s)", d.Tags[engine.Volume], d.Tags[engine.ID]), k.volume(ctx, class, e, d))
 			}
 		}
@@ -210,18 +208,6 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset)
 	unlock, err := lock(ctx, e, engine.TrashLock(d.Name))
 	if err != nil {
 		return err
-	}
-	defer unlock()
-	return e.Destroy(ctx, d.Name)
-}
-
-// sweep removes what a process that was killed has left. A process that lives has the lock.
-func sweep(ctx context.Context, e *engine.Engine, d engine.Dataset) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	unlock, err := e.LockNew(ctx, d.Name)
-	if err != nil {
-		return nil //nolint:nilerr // it is in the works
 	}
 	defer unlock()
 	return e.Destroy(ctx, d.Name)

@@ -162,13 +162,6 @@ func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
 	keep("default/a", 8*24*time.Hour)
 	keep("default/b", 0)
 	keep("default/c", 6*24*time.Hour)
-	for _, name := range []string{"left", "made"} {
-		_, err := w.engine.Create(ctx, engine.NewName(name), engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
-		must.NoError(t, err)
-	}
-	unlock, err := w.engine.Lock(ctx, "made")
-	must.NoError(t, err)
-	defer unlock()
 	w.after(0)
 	var names []string
 	all, err := w.engine.List(ctx)
@@ -177,7 +170,7 @@ func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
 		name, _, _ := strings.Cut(d.Name, ".20")
 		names = append(names, name)
 	}
-	must.Eq(t, []string{".new/made", ".trash/a", ".trash/b", volume}, names)
+	must.Eq(t, []string{".trash/a", ".trash/b", volume}, names)
 }
 
 func TestKeeper_EndsWithItsContext(t *testing.T) {
@@ -187,24 +180,6 @@ func TestKeeper_EndsWithItsContext(t *testing.T) {
 		return nil, ctx.Err()
 	}}
 	k.Run(ctx)
-}
-
-// What ZFS is receiving has a name of its own until it is whole, and the lock is that of the volume.
-func TestKeeper_LeavesWhatIsBeingReceived(t *testing.T) {
-	w := newWorld(t, "", engine.Limits{Data: 64 << 20})
-	id := "1c7c3b8e-7d7c-4a43-9d1f-f3a2a3d4c5e6"
-	part := engine.NewName(id + ".part")
-	_, err := w.engine.Create(t.Context(), part, engine.Spec{Limits: engine.Limits{Data: 64 << 20}})
-	must.NoError(t, err)
-	unlock, err := w.engine.Lock(t.Context(), id)
-	must.NoError(t, err)
-	w.after(time.Minute)
-	_, err = w.engine.Get(t.Context(), part)
-	unlock()
-	must.NoError(t, err)
-	w.after(time.Minute) // of one that was killed
-	_, err = w.engine.Get(t.Context(), part)
-	must.ErrorIs(t, err, engine.ErrNotFound)
 }
 
 func TestMain(m *testing.M) { simulatetest.Main(m) }

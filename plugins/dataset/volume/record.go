@@ -66,6 +66,8 @@ func (r *record) engine(f *policy.File) (*engine.Engine, error) {
 type records struct{ dir string }
 
 const (
+	recordsDir = ".outrider" // in Nomad's directory of volumes
+
 	newFile   = ".new"
 	readyFile = ".json"
 	tempFile  = ".tmp"
