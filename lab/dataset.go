@@ -83,7 +83,7 @@ var datasetClasses = map[string]string{
   default_capacity = "64MiB"
   max_capacity     = "512MiB"
   snapshot_reserve = 100
-  allow            = ["uid", "gid", "mode", "clone_from", "snapshots"]
+  allow            = ["uid", "gid", "mode", "clone_from"]
   trash_ttl        = "1h"
 
   slots {

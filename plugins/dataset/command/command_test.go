@@ -41,7 +41,7 @@ func shown(t *testing.T, n *node) {
 	n.write(options + ` on_delete = "trash"
   slots { count = 2  capacity = "32MiB" }`)
 	must.StrContains(t, n.does("list").stdout, "slots in use: 0 of 2")
-	v, gone := n.create("data", "snapshots", "hourly=3"), n.create("gone")
+	v, gone := n.create("data"), n.create("gone")
 	v.fill("a", mib)
 	must.NoError(t, gone.call("delete"))
 	n.does("snapshot", "data", "before")
@@ -55,7 +55,7 @@ func shown(t *testing.T, n *node) {
 	for _, d := range all[0].Datasets {
 		switch d.ID {
 		case v.id:
-			must.Eq(t, []string{"volume", "data", "default", "hourly=3"}, []string{d.State, d.Name, d.Namespace, d.Schedule})
+			must.Eq(t, []string{"volume", "data", "default"}, []string{d.State, d.Name, d.Namespace})
 			must.EqOp(t, 64*mib, d.Capacity)
 			must.SliceLen(t, 1, d.Snapshots)
 			must.EqOp(t, "before", d.Snapshots[0].Name)
@@ -98,7 +98,6 @@ func rolledBack(t *testing.T, n *node) {
 	v.put("b", "more")
 	n.refuses("it exists", "snapshot", "data", "before")
 	n.refuses("is not a name of a snapshot", "snapshot", "data", "a/b")
-	n.refuses("a schedule would remove", "snapshot", "data", "daily-20260102T030405Z")
 	n.refuses(`there is no volume "other"`, "rollback", "other", "before")
 	n.refuses(`has no snapshot "after": it has before`, "rollback", "data", "after")
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "What was written since is lost.")

@@ -173,8 +173,7 @@ func (d *diagnosis) faces(agent self) {
 	volume := filepath.Join(plugins, "dataset")
 	one, err := os.Stat(device)
 	if err != nil {
-		d.problem("the agent has no device plugin %s, so there are no slots, no snapshots by schedule, and no end of the "+
-			"trash", device)
+		d.problem("the agent has no device plugin %s, so there are no slots, and no end of the trash", device)
 	}
 	other, volumeErr := os.Stat(volume)
 	if volumeErr != nil {

@@ -75,7 +75,6 @@ type listedDataset struct {
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
-	Schedule      string    `json:"schedule,omitempty"`
 
 	Snapshots []listedSnapshot `json:"snapshots"`
 }
@@ -116,7 +115,7 @@ func (c class) fill(ctx context.Context, l *listed) error {
 			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
 			Dataset: d.Name,
 			Path:    d.Path, Created: d.Created, Expires: d.Tags[engine.Expires], Capacity: d.Limits.Data, Used: d.Usage.Data,
-			SnapshotsUsed: d.Usage.Snapshots, Schedule: d.Tags[engine.Schedule], Snapshots: []listedSnapshot{},
+			SnapshotsUsed: d.Usage.Snapshots, Snapshots: []listedSnapshot{},
 		}
 		if d.Tags[engine.Kind] == "slot" {
 			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
@@ -174,8 +173,6 @@ func (l listed) write(w io.Writer) {
 			}
 		case "waiting":
 			remark = "waits to become a volume"
-		case "volume":
-			remark = d.Schedule
 		}
 		if rows++; rows == 1 {
 			row("STATE", "NAME", "ID", "USED", "SIZE", "SNAPSHOTS", "MESSAGE")

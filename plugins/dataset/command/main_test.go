@@ -106,7 +106,7 @@ func (all cases) run(t *testing.T) {
 	}
 }
 
-const options = `allow = ["clone_from", "snapshots", "uid"]
+const options = `allow = ["clone_from", "uid"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "2GiB"  snapshot_reserve = 400`
 
 // newNode has a class "fast" with a root of its own on a pool.

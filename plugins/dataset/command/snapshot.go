@@ -15,15 +15,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
-	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
 )
 
 var snapshotCommand = command{
 	name: "snapshot", help: "make a snapshot of a volume, or remove one",
 	usage: "VOLUME [NAME] [-remove]", least: 1, most: 2,
 	about: `Makes a snapshot. Without a name it has that of the time (UTC), which is printed.
-VOLUME is an id, a name, or NAMESPACE/NAME. Snapshots that a person made are never
-removed by a schedule: "-remove" does it. There "before-*" names all that begin so.`,
+VOLUME is an id, a name, or NAMESPACE/NAME. With "-remove", "before-*" names all that
+begin so.`,
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
 		remove := f.Bool("remove", false, "remove the snapshot")
 		return func(ctx context.Context, s *session, args []string) error {
@@ -62,9 +61,6 @@ const stampForm = "20060102T150405.000Z"
 func (f found) snapshot(ctx context.Context, name string) error {
 	if err := policy.CheckSnapshot(name); err != nil {
 		return err
-	}
-	if schedule.Reserved(name) {
-		return fmt.Errorf("a schedule would remove a snapshot of the name %q: choose another", name)
 	}
 	if err := f.engine.Snapshot(ctx, f.Name, name); err != nil {
 		return fmt.Errorf("snapshot %q of volume %s was not made: %w", name, f, err)

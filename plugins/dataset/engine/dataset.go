@@ -45,7 +45,6 @@ const (
 	Node      = "node"      // Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" when it is known
-	Schedule  = "snapshots" // of a volume: "hourly=24,daily=7"
 	Trashed   = "trashed"   // when it was put into the trash, RFC 3339
 	Expires   = "expires"   // when the trash gives it up, RFC 3339; none is never
 	From      = "from"      // the name that it had before

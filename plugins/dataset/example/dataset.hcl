@@ -8,9 +8,8 @@ class "fast" {
   default_capacity = "1GiB"
   max_capacity     = "20GiB"
   snapshot_reserve = 50 # percent
-  snapshots        = "daily=7"
 
-  allow = ["uid", "gid", "mode", "clone_from", "snapshots"]
+  allow = ["uid", "gid", "mode", "clone_from"]
 
   slots {
     count    = 8

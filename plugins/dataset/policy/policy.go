@@ -28,13 +28,11 @@ type Class struct {
 
 	Mode       string            `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, unless the volume has a parameter mode. It belongs to root unless there are uid and gid."`
 	Properties map[string]string `codec:"properties" doc:"Properties of the file system for each dataset: recordsize, compression and so on."`
-	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from, snapshots."`
+	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from."`
 	Namespaces []string          `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
 
 	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What becomes of a volume that is deleted: it is destroyed, put into the trash, or put there and never destroyed by the plugin."`
 	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" min:"1s" doc:"How long the trash keeps a volume."`
-
-	Snapshots string `codec:"snapshots" doc:"Snapshots of each volume, and how many of them are kept: \"hourly=24,daily=7\". A volume with a schedule of its own has that instead."`
 
 	Slots *Slots `codec:"slots" doc:"Scratch for tasks. Without this block the class has volumes only."`
 }

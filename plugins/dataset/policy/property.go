@@ -14,7 +14,7 @@ import (
 )
 
 // parameters are what a volume may have besides class where its class allows it.
-var parameters = []string{"recordsize", "compression", "uid", "gid", "mode", "clone_from", "snapshots"}
+var parameters = []string{"recordsize", "compression", "uid", "gid", "mode", "clone_from"}
 
 var (
 	propertyName = regexp.MustCompile(`^[a-z][a-z0-9_.:-]{0,254}$`)

@@ -85,8 +85,6 @@ func (c Class) Validate() error {
 				"characters", pattern))
 		}
 	}
-	_, err := ParseSchedule(c.Snapshots)
-	add("snapshots", err)
 	return orNil(p)
 }
 

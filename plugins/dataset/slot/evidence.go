@@ -14,7 +14,7 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
-	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
+	"github.com/outrider-dev/outrider/plugins/dataset/trash"
 )
 
 // unclaimed is how old a reservation is when its allocation must have been there, if nothing
@@ -76,11 +76,11 @@ func (i *instance) isOver(name string) bool {
 	return m != nil && m.over
 }
 
-// Events is part of device.EventSource. It watches who holds the slots, and keeps the schedule
+// Events is part of device.EventSource. It watches who holds the slots, and empties the trash
 // of all classes, since this is the process that lives as long as the agent.
 func (i *instance) Events(ctx context.Context, kick func()) error {
 	var keeping sync.WaitGroup
-	keeping.Go(func() { (&schedule.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
+	keeping.Go(func() { (&trash.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
 	defer keeping.Wait()
 	i.mu.Lock()
 	i.api.kick = kick

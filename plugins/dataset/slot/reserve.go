@@ -152,8 +152,8 @@ func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
 // keep is how long a slot's dataset stays in the trash: it goes with the next look at it.
 const keep = time.Nanosecond
 
-// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; the
-// schedule destroys it.
+// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; it
+// is destroyed later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	name := engine.SlotName(l.ID, strings.Fields(l.Holder)[1])
 	e := i.engineOf(name)

@@ -119,7 +119,7 @@ func (n *node) engine(class string) *engine.Engine {
 	return e
 }
 
-const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from", "snapshots"]
+const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
 
 // file writes the operator's file; options are those of class dir, of which some have a default here.

@@ -165,13 +165,12 @@ func resized(t *testing.T, n *node) {
 }
 
 func changed(t *testing.T, n *node) {
-	r := volume("uid", "1", "snapshots", "daily=1")
+	r := volume("uid", "1")
 	got := n.create(r)
 	put(t, got.Path, "a", "text")
-	r = r.with("uid", "2", "mode", "0700", "snapshots", "hourly=2")
+	r = r.with("uid", "2", "mode", "0700")
 	n.create(r)
 	hasOwner(t, got.Path, 2, 0, 0o700)
-	must.Eq(t, "hourly=2", n.get(r).Tags[engine.Schedule])
 	must.NoError(t, os.Chmod(got.Path, 0o711))
 	n.create(r) // what has not changed is left to the volume's user
 	hasOwner(t, got.Path, 2, 0, 0o711)
@@ -429,7 +428,6 @@ func mistakes(t *testing.T, n *node) {
 		"uid":               {volume("uid", "app"), `the parameter uid "app" is not the number of a user or group`},
 		"mode":              {volume("mode", "7777"), `the parameter mode "7777" is not a mode`},
 		"compression":       {volume("compression", "brotli"), `compression "brotli" is not known: use `},
-		"schedule":          {volume("snapshots", "daily"), `the parameter snapshots "daily" is not a schedule`},
 		"clone":             {volume("clone_from", "data"), `the parameter clone_from "data" is not a snapshot of a volume`},
 		"clone outside":     {volume("clone_from", "../other/x@y"), `there is no volume "../other/x"`},
 		"too large":         {with(func(r *request) { r.max = 1 << 40 }), `a capacity of 1TiB is more than class "dir" allows: use at most 128MiB`},
