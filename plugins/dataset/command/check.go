@@ -8,14 +8,20 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
 
 var checkCommand = command{
 	name: "check", help: "check the operator's file, and whether each class can be used",
 	usage: "[FILE]", most: 1,
-	about: "Checks the operator's file, and each class's file system. Nothing is changed.",
+	about: `Checks the operator's file, each class's pool, and what the datasets there need of a
+person. Nothing is changed.`,
 	options: func(*flag.FlagSet) func(context.Context, *session, []string) error {
 		return func(ctx context.Context, s *session, args []string) error {
 			if len(args) == 1 {
@@ -63,11 +69,56 @@ func (s *session) check(ctx context.Context) error {
 				fmt.Fprintf(s.out, "  note: all slots together are %s, which is more than the file system has\n", size(all))
 			}
 		}
+		notes, err := c.notes(ctx, space, time.Now())
+		if err != nil {
+			return err
+		}
+		for _, note := range notes {
+			fmt.Fprintf(s.out, "  note: %s\n", note)
+		}
 	}
 	if bad > 0 {
 		return fmt.Errorf("classes that can't be used: %d of %d", bad, len(classes))
 	}
 	return nil
+}
+
+// late is how long the device plugin may take to do what is due.
+const late = 10 * time.Minute
+
+// notes are what a person should look after.
+func (c class) notes(ctx context.Context, space engine.Space, now time.Time) (notes []string, err error) {
+	const least, most = 5, 95 // percent
+	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
+	if space.Free < space.Size/100*least {
+		note("the file system is nearly full: empty the trash, remove snapshots, or add a disk")
+	}
+	all, err := c.engine.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the datasets of class %s can't be listed: %w", c.label, err)
+	}
+	for _, d := range all {
+		f := found{c, d}
+		expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires])
+		switch state(d) {
+		case "trash":
+			if d.Tags[engine.Expires] != "" && (err != nil || now.After(expires.Add(late))) {
+				note("%s should have left the trash at %s: does the device plugin run?", trashName(f), d.Tags[engine.Expires])
+			}
+		case "waiting":
+			note("dataset %s waits to become volume %s/%s", d.Name, d.Tags[engine.Namespace], d.Tags[engine.Volume])
+		case "volume":
+			if !volume.Recorded(d.Place) {
+				note("volume %s has no record on this node, and no job can have it until it is adopted: adopt %s/%s", f, c.Root,
+					d.Name)
+			}
+			if d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
+				note("snapshots of volume %s have %s of the %s that they may have: with all of it used, nothing can be written",
+					f, size(d.Usage.Snapshots), size(d.Limits.Snapshots))
+			}
+		}
+	}
+	return notes, nil
 }
 
 // fate is what becomes of a volume that is deleted.

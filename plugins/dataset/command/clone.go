@@ -102,8 +102,10 @@ func (s *session) node(ctx context.Context, f found) string {
 		return ""
 	}
 	defer client.Close()
-	agent, _ := (&nomad{client}).self(ctx) // without an answer it is empty
-	return agent.Stats.Client.Node
+	var self api.AgentSelf
+	// without an answer it is empty
+	_, _ = client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
+	return self.Stats["client"]["node_id"]
 }
 
 // quote is a string in HCL, where "${" would begin an expression.

@@ -23,7 +23,7 @@ import (
 func All() []plugin.Command {
 	var all []plugin.Command
 	for _, c := range []command{
-		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, adoptCommand, trashCommand, doctorCommand,
+		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, adoptCommand, trashCommand,
 	} {
 		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run, Undoes: true})
 	}
