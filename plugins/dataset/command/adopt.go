@@ -76,6 +76,10 @@ func (s *session) adopt(ctx context.Context, dataset, name, namespace string) (f
 	}
 	name = cmp.Or(name, f.Tags[engine.Volume], path.Base(below))
 	namespace = cmp.Or(namespace, f.Tags[engine.Namespace], "default")
+	if namespace == below {
+		return f, fmt.Errorf("%s can't be adopted for namespace %s, whose volumes are below it: rename it first (zfs rename)",
+			dataset, namespace)
+	}
 	if err := f.takes(name, namespace, f.Limits.Data); err != nil {
 		return f, fmt.Errorf("%s can't be adopted: %w", dataset, err)
 	}

@@ -160,11 +160,18 @@ func (s *session) empty(ctx context.Context, in []found, names []string) error {
 	return all
 }
 
+// formerMove is a tag of versions that moved volumes.
+const formerMove = "moving"
+
 func (f found) destroyTrashed(ctx context.Context) error {
 	unlock, err := f.lock(ctx, engine.TrashLock(f.Name))
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if f.Tags[formerMove] != "" {
+		return errors.New("a former version was moving it to another node, and this may be all there is of it: destroy it " +
+			"by zfs if it is not")
+	}
 	return f.engine.Destroy(ctx, f.Name)
 }

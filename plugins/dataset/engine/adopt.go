@@ -50,6 +50,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	case len(at) > 0:
 		return Dataset{}, fmt.Errorf("dataset %s is mounted at %s: unmount it first (zfs unmount %s)", full,
 			at[0].Mountpoint, full)
+	case strings.Trim(p.value("receive_resume_token"), "-") != "":
+		return Dataset{}, fmt.Errorf("dataset %s was received in part: send the rest first", full)
 	case p.bytes("refquota") == 0:
 		return Dataset{}, fmt.Errorf("dataset %s has no refquota, which is a volume's capacity: set one (zfs set "+
 			"refquota=1G %s)", full, full)

@@ -69,7 +69,8 @@ func (e *Engine) List(ctx context.Context) ([]Dataset, error) {
 	}
 	var list []Dataset
 	for _, p := range found {
-		if name, below := strings.CutPrefix(p.full, e.root+"/"); below && p.ours() {
+		name, below := strings.CutPrefix(p.full, e.root+"/")
+		if _, err := e.full(name); err == nil && below && p.ours() { // former versions had other folders
 			list = append(list, p.dataset(name, mounted))
 		}
 	}
@@ -201,8 +202,11 @@ func (e *Engine) taken(ctx context.Context, name string) error {
 // makeParent makes the dataset above one, if it is not there.
 func (e *Engine) makeParent(ctx context.Context, full string) error {
 	parent := full[:strings.LastIndex(full, "/")]
-	if parent == e.root || e.there(ctx, parent) {
+	if parent == e.root {
 		return nil
+	}
+	if found, err := e.properties(ctx, 0, parent); err == nil {
+		return checkFolder(found[0])
 	}
 	_, err := e.run(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
@@ -212,13 +216,24 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	return nil
 }
 
+// checkFolder returns why nothing is made below a dataset. What was received in the place of a namespace's folder is for
+// adopt: its owner may destroy or replace it with all that is below it.
+func checkFolder(p properties) error {
+	if p.value("canmount") == "off" && p.tags() == nil {
+		return nil
+	}
+	return fmt.Errorf("dataset %s is in the place of a folder, and is none: adopt or rename it, or set canmount=off if "+
+		"it is to be one", p.full)
+}
+
 // Reserved are the properties of ZFS that are the engine's, or would lead out of the root. No Spec
 // may have them.
 var Reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
 
 // options for the creation of a dataset.
 func (s Spec) options(dir string) ([]string, error) {
-	set := map[string]string{"canmount": "noauto", "mountpoint": "none"}
+	// whoever has made what is above it: a task must not leave what gives others its rights
+	set := map[string]string{"canmount": "noauto", "mountpoint": "none", "devices": "off", "setuid": "off"}
 	if dir != "" {
 		set["mountpoint"] = dir
 	}

@@ -73,6 +73,8 @@ func (c Class) Validate() error {
 	}
 	for i, name := range c.Allow {
 		switch {
+		case name == "snapshots":
+			add("allow", errors.New("snapshots on a timer are sanoid's now, see the documentation: remove \"snapshots\""))
 		case !slices.Contains(parameters, name):
 			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, choice(parameters)))
 		case slices.Index(c.Allow, name) < i:

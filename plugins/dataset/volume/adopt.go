@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -16,10 +17,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// Recorded reports whether there is a record of the volume that would be mounted at dir.
+// Recorded reports whether there may be a record of the volume that would be mounted at dir.
 func Recorded(dir string) bool {
 	_, err := os.Lstat(records{filepath.Join(filepath.Dir(dir), recordsDir)}.path(filepath.Base(dir), readyFile))
-	return err == nil
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // adoptable is the dataset that waits for the volume with this key (engine.Adopt).
