@@ -189,7 +189,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 }
 
 // truthSweeps is several times that of the plugin's configuration.
-const truthSweeps = 3 * time.Second
+const truthSweeps = 12 * time.Second
 
 // phase runs the rows of one phase: each gets a slot, then the rows' own things happen, then
 // what happens to the node.
@@ -250,12 +250,20 @@ func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.class()+".g
 // leases are the slot's datasets; there is never more than one.
 func (c *truthCell) leases(t *testing.T) (names []string) {
 	t.Helper()
-	mounts, err := filepath.Glob(filepath.Join(slotMounts, c.class()+"-00.*"))
+	dirs, err := filepath.Glob(filepath.Join(slotMounts, c.class()+"-00.*"))
 	must.NoError(t, err)
-	for _, mount := range mounts {
-		names = append(names, filepath.Base(mount))
+	for _, dir := range dirs {
+		if mounted(dir) {
+			names = append(names, filepath.Base(dir))
+		}
 	}
 	return names
+}
+
+// mounted reports whether something is mounted at a directory.
+func mounted(dir string) bool {
+	var st, parent syscall.Stat_t
+	return syscall.Stat(dir, &st) == nil && syscall.Stat(filepath.Dir(dir), &parent) == nil && st.Dev != parent.Dev
 }
 
 // submit asks for the slot. The task says whether it is empty.
@@ -332,7 +340,7 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {
-		if !testsupport.Exists(filepath.Join(slotMounts, c.lease)) {
+		if !mounted(filepath.Join(slotMounts, c.lease)) {
 			if runs(id) {
 				t.Errorf("%s: the dataset of %s was taken while its task runs", c.row.name, id)
 			}
@@ -496,7 +504,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Cleanup(proxy.CloseClientConnections)
 	n.node = newNode(t, nodeOptions{
 		classes: classes,
-		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"1s\"\ngrace = \"20s\"\n"+
+		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"4s\"\ngrace = \"20s\"\n"+
 			"api {\n  address = %q\n  token_file = %q\n}", proxy.URL, n.token),
 		config: fmt.Sprintf("client {\n  servers = [\"127.0.0.1:%d\"]\n}", server.rpc),
 		shell:  `sed -i '/^server {/,/^}/ s/enabled  *= true/enabled = false/' $DIR/agent.hcl`,

@@ -4,6 +4,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -52,15 +53,13 @@ func (s *session) check(ctx context.Context) error {
 	bad := 0
 	for _, c := range classes {
 		fmt.Fprintf(s.out, "class %s (%s): ", c.label, c.Root)
-		space, err := c.engine.Space(ctx)
-		if problem := c.engine.Check(ctx); problem != nil {
-			err = problem
-		}
-		if err != nil {
+		look, err := c.engine.Look(ctx)
+		if err = cmp.Or(err, look.Problem); err != nil {
 			bad++
 			fmt.Fprintf(s.out, "can't be used: %v\n", err)
 			continue
 		}
+		space := look.Space
 		fmt.Fprintf(s.out, "can be used, %s of %s free\n", size(space.Free), size(space.Size))
 		fmt.Fprintf(s.out, "  volumes of %s to %s, %s\n", c.MinCapacity, c.MaxCapacity, c.fate())
 		if c.Slots != nil {
@@ -69,11 +68,7 @@ func (s *session) check(ctx context.Context) error {
 				fmt.Fprintf(s.out, "  note: all slots together are %s, which is more than the file system has\n", size(all))
 			}
 		}
-		notes, err := c.notes(ctx, space, time.Now())
-		if err != nil {
-			return err
-		}
-		for _, note := range notes {
+		for _, note := range c.notes(look, time.Now()) {
 			fmt.Fprintf(s.out, "  note: %s\n", note)
 		}
 	}
@@ -87,17 +82,13 @@ func (s *session) check(ctx context.Context) error {
 const late = 10 * time.Minute
 
 // notes are what a person should look after.
-func (c class) notes(ctx context.Context, space engine.Space, now time.Time) (notes []string, err error) {
+func (c class) notes(look engine.Look, now time.Time) (notes []string) {
 	const least, most = 5, 95 // percent
 	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
-	if space.Free < space.Size/100*least {
+	if look.Space.Free < look.Space.Size/100*least {
 		note("the file system is nearly full: empty the trash, remove snapshots, or add a disk")
 	}
-	all, err := c.engine.List(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("the datasets of class %s can't be listed: %w", c.label, err)
-	}
-	for _, d := range all {
+	for _, d := range look.Datasets {
 		f := found{c, d}
 		expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires])
 		switch state(d) {
@@ -118,7 +109,7 @@ func (c class) notes(ctx context.Context, space engine.Space, now time.Time) (no
 			}
 		}
 	}
-	return notes, nil
+	return notes
 }
 
 // fate is what becomes of a volume that is deleted.

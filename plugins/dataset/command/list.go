@@ -90,27 +90,19 @@ func (c class) list(ctx context.Context) listed {
 	if c.Slots != nil {
 		l.Slots = c.Slots.Count
 	}
-	err := c.engine.Check(ctx)
-	if err == nil {
-		err = c.fill(ctx, &l)
-	}
-	if err != nil {
+	if err := c.fill(ctx, &l); err != nil {
 		l.Problem = err.Error()
 	}
 	return l
 }
 
 func (c class) fill(ctx context.Context, l *listed) error {
-	space, err := c.engine.Space(ctx)
-	if err != nil {
+	look, err := c.engine.Look(ctx)
+	if err = cmp.Or(err, look.Problem); err != nil {
 		return err
 	}
-	l.Size, l.Free = space.Size, space.Free
-	all, err := c.engine.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, d := range all {
+	l.Size, l.Free = look.Space.Size, look.Space.Free
+	for _, d := range look.Datasets {
 		item := listedDataset{
 			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
 			Dataset: d.Name,

@@ -77,6 +77,13 @@ type Usage struct {
 	Snapshots int64 // held by snapshots alone
 }
 
+// Look is what there is below a root at one time.
+type Look struct {
+	Space    Space
+	Datasets []Dataset // that this package made, in order of name
+	Problem  error     // why none can be made or used now, as of Check
+}
+
 // Space of a file system in bytes.
 type Space struct{ Size, Free int64 }
 

@@ -44,10 +44,11 @@ var operations = []struct {
 			oneSentence(t, err)
 		}
 	}},
-	{"Space", "is that of the file system", func(t *testing.T, c column) {
-		s, err := c.Space(t.Context())
+	{"Look", "has the space of the file system", func(t *testing.T, c column) {
+		l, err := c.Look(t.Context())
 		must.NoError(t, err)
-		must.Between(t, 100*mib, s.Free, s.Size)
+		must.NoError(t, l.Problem)
+		must.Between(t, 100*mib, l.Space.Free, l.Space.Size)
 	}},
 	{"Create", "makes an empty dataset with limits and tags", func(t *testing.T, c column) {
 		name := c.name()

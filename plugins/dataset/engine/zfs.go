@@ -25,10 +25,14 @@ func (e *Engine) Check(ctx context.Context) error {
 	if err != nil {
 		return e.noRoot(ctx, err)
 	}
-	if kind := root[0].value("type"); kind != "filesystem" {
+	return e.usable(ctx, root[0])
+}
+
+func (e *Engine) usable(ctx context.Context, root properties) error {
+	if kind := root.value("type"); kind != "filesystem" {
 		return fmt.Errorf("%s is a %s, not a file system: %w", e.root, kind, ErrUnavailable)
 	}
-	if root[0].value("readonly") == "on" || e.readOnlyPool(ctx) {
+	if root.value("readonly") == "on" || e.readOnlyPool(ctx) {
 		return fmt.Errorf("%s is read-only: %w", e.root, ErrUnavailable)
 	}
 	return nil
@@ -47,35 +51,33 @@ func (e *Engine) noRoot(ctx context.Context, err error) error {
 	return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
 }
 
-// Space is that of the file system below the root.
-func (e *Engine) Space(ctx context.Context) (Space, error) {
-	root, err := e.properties(ctx, 0, e.root)
+// Look returns what there is below the root, by one call of zfs.
+func (e *Engine) Look(ctx context.Context) (Look, error) {
+	found, err := e.properties(ctx, 2, e.root)
 	if err != nil {
-		return Space{}, e.noRoot(ctx, err)
+		return Look{}, e.noRoot(ctx, err)
 	}
-	free := root[0].bytes("available")
-	return Space{Size: root[0].bytes("used") + free, Free: free}, nil
+	mounted, err := ownMounts()
+	if err != nil {
+		return Look{}, err
+	}
+	root := found[0]
+	free := root.bytes("available")
+	l := Look{Space: Space{Size: root.bytes("used") + free, Free: free}, Problem: e.usable(ctx, root)}
+	for _, p := range found {
+		name, below := strings.CutPrefix(p.full, e.root+"/")
+		if _, err := e.full(name); err == nil && below && p.ours() { // former versions had other folders
+			l.Datasets = append(l.Datasets, p.dataset(name, mounted))
+		}
+	}
+	slices.SortFunc(l.Datasets, func(a, b Dataset) int { return strings.Compare(a.Name, b.Name) })
+	return l, nil
 }
 
 // List returns every dataset below the root that this package made, in order of name.
 func (e *Engine) List(ctx context.Context) ([]Dataset, error) {
-	found, err := e.properties(ctx, 2, e.root)
-	if err != nil {
-		return nil, e.noRoot(ctx, err)
-	}
-	mounted, err := ownMounts()
-	if err != nil {
-		return nil, err
-	}
-	var list []Dataset
-	for _, p := range found {
-		name, below := strings.CutPrefix(p.full, e.root+"/")
-		if _, err := e.full(name); err == nil && below && p.ours() { // former versions had other folders
-			list = append(list, p.dataset(name, mounted))
-		}
-	}
-	slices.SortFunc(list, func(a, b Dataset) int { return strings.Compare(a.Name, b.Name) })
-	return list, nil
+	l, err := e.Look(ctx)
+	return l.Datasets, err
 }
 
 // Get returns one dataset. ErrNotFound, or ErrForeign if this package did not make it.

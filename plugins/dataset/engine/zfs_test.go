@@ -200,6 +200,10 @@ func unavailable(t *testing.T, c zfsColumn) {
 	err := c.Check(t.Context())
 	must.ErrorIs(t, err, engine.ErrUnavailable)
 	must.ErrorContains(t, err, "read-only")
+	l, err := c.Look(t.Context())
+	must.NoError(t, err)
+	must.ErrorIs(t, l.Problem, engine.ErrUnavailable)
+	must.SliceContains(t, c.list(t), name)
 	c.zfs(t, "inherit", "readonly", c.pool.Root)
 	must.NoError(t, c.Check(t.Context()))
 
@@ -210,9 +214,9 @@ func unavailable(t *testing.T, c zfsColumn) {
 	_, mountErr := c.Mount(t.Context(), name, path)
 	spec := engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}, Dir: c.dir("new")}
 	_, createErr := c.Create(t.Context(), c.name(), spec)
-	_, spaceErr := c.Space(t.Context())
+	_, lookErr := c.Look(t.Context())
 	for what, err := range map[string]error{"check": c.Check(t.Context()), "list": listErr, "get": getErr,
-		"mount": mountErr, "create": createErr, "space": spaceErr, "destroy": c.Destroy(t.Context(), name),
+		"mount": mountErr, "create": createErr, "look": lookErr, "destroy": c.Destroy(t.Context(), name),
 		"rename": c.Rename(t.Context(), name, c.name())} {
 		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
 		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // which would mean that it is gone
@@ -238,9 +242,9 @@ func full(t *testing.T, c zfsColumn) {
 	name, filler := c.name(), c.name()
 	c.create(t, name, engine.Limits{})
 	c.create(t, filler, engine.Limits{})
-	s, err := c.Space(t.Context())
+	l, err := c.Look(t.Context())
 	must.NoError(t, err)
-	for reserve := s.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
+	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
 		must.Positive(t, reserve)
 		if exec.Command(c.pool.Program, "set", fmt.Sprint("refreservation=", reserve), c.full(filler)).Run() == nil {
 			break

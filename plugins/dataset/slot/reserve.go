@@ -62,7 +62,8 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 	return r, nil
 }
 
-// fresh makes the dataset of a slot, with a lease of its own.
+// fresh makes the dataset of a slot, with a lease of its own. The former lease has been released, if it was seen: one
+// that could not be listed then is in the way.
 func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32, s engine.Spec) (
 	string, error) {
 	unlock, err := e.Lock(ctx, id)
@@ -70,6 +71,15 @@ func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32
 		return "", err
 	}
 	defer unlock()
+	there, err := e.Look(ctx)
+	if err != nil {
+		return "", fmt.Errorf("it is not known whether a task has it: %w", err)
+	}
+	for _, d := range there.Datasets {
+		if l := (lease{d, e}); l.is() && l.slot() == id {
+			return "", fmt.Errorf("%s has it", l.holder())
+		}
+	}
 	s.Tags[engine.Lease] = strings.ToLower(rand.Text()[:12])
 	name := engine.SlotName(id, s.Tags[engine.Lease])
 	i.begin(name, e)

@@ -11,6 +11,7 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,9 +47,7 @@ const vendor = "zfs"
 
 // datasets are those below the root of a class: an engine.Engine.
 type datasets interface {
-	Check(ctx context.Context) error
-	Space(ctx context.Context) (engine.Space, error)
-	List(ctx context.Context) ([]engine.Dataset, error)
+	Look(ctx context.Context) (engine.Look, error)
 	Lock(ctx context.Context, key string) (unlock func(), err error)
 	Create(ctx context.Context, name string, s engine.Spec) (path string, err error)
 	Mount(ctx context.Context, name, dir string) (path string, err error)
@@ -112,11 +111,9 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 		}
 	}
 	groups := make([]device.Group, len(names))
-	var all sync.WaitGroup
 	for n, name := range names {
-		all.Go(func() { groups[n] = i.group(ctx, name, file.Classes[name], now) })
+		groups[n] = i.group(name, file.Classes[name], now)
 	}
-	all.Wait()
 	return groups, nil
 }
 
@@ -175,7 +172,7 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 
 // group is what a class offers. Free slots can't be used while their file system can't give
 // what they promise.
-func (i *instance) group(ctx context.Context, name string, c policy.Class, now look) device.Group {
+func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
 	g := device.Group{Vendor: vendor, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
 		"quota": bytesAttribute(quota), "api": structs.NewStringAttribute(i.evidence()),
@@ -184,7 +181,7 @@ func (i *instance) group(ctx context.Context, name string, c policy.Class, now l
 		g.Attributes["compression"] = structs.NewStringAttribute(compression)
 	}
 	_, e := i.class(name)
-	problem := i.problem(ctx, e, quota, now)
+	problem := now.problem(e, quota)
 	for n := range c.Slots.Count {
 		d := device.Device{ID: fmt.Sprintf("%s-%02d", name, n)}
 		if !now.held(d.ID) {
@@ -196,17 +193,9 @@ func (i *instance) group(ctx context.Context, name string, c policy.Class, now l
 }
 
 // problem is why no slot of this size can be made.
-func (i *instance) problem(ctx context.Context, e datasets, quota int64, now look) string {
-	if err := now.failed[e]; err != nil {
-		return err.Error()
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	if err := e.Check(ctx); err != nil {
-		return err.Error()
-	}
-	space, err := e.Space(ctx)
-	switch {
+func (l look) problem(e datasets, quota int64) string {
+	space := l.found[e].Space
+	switch err := cmp.Or(l.failed[e], l.found[e].Problem); {
 	case err != nil:
 		return err.Error()
 	case space.Free < quota:
@@ -252,6 +241,7 @@ func (i *instance) say(about, consequence string, err error) {
 type look struct {
 	at     time.Time
 	leases []lease // by slot
+	found  map[datasets]engine.Look
 	failed map[datasets]error
 }
 
@@ -259,6 +249,11 @@ type look struct {
 type lease struct {
 	engine.Dataset
 	engine datasets
+}
+
+// is reports whether the dataset is that of a lease, and not in the trash.
+func (l *lease) is() bool {
+	return l.Tags[engine.Kind] == "slot" && l.Name == engine.SlotName(l.Tags[engine.ID], l.Tags[engine.Lease])
 }
 
 func (l *lease) slot() string { return l.Tags[engine.ID] }
@@ -279,20 +274,21 @@ func (i *instance) look(ctx context.Context) look {
 	i.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	now := look{at: time.Now(), failed: map[datasets]error{}}
+	now := look{at: time.Now(), found: map[datasets]engine.Look{}, failed: map[datasets]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, e := range roots {
 		all.Go(func() {
-			datasets, err := e.List(ctx)
+			found, err := e.Look(ctx)
 			mu.Lock()
 			defer mu.Unlock()
+			now.found[e] = found
 			if err != nil {
 				now.failed[e] = err
 			}
-			for _, d := range datasets {
-				if d.Tags[engine.Kind] == "slot" && d.Name == engine.SlotName(d.Tags[engine.ID], d.Tags[engine.Lease]) {
-					now.leases = append(now.leases, lease{d, e})
+			for _, d := range found.Datasets {
+				if l := (lease{d, e}); l.is() {
+					now.leases = append(now.leases, l)
 				}
 			}
 		})

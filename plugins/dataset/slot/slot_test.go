@@ -4,6 +4,7 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,28 +35,22 @@ type memory struct {
 	datasets map[string]engine.Dataset
 	inUse    string // the name of a dataset that is in use
 	broken   error
+	hidden   error // why it can't be listed
 	free     int64
 }
 
-func (m *memory) Check(context.Context) error { m.mu.Lock(); defer m.mu.Unlock(); return m.broken }
-
-func (m *memory) Space(context.Context) (engine.Space, error) {
+func (m *memory) Look(context.Context) (engine.Look, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return engine.Space{Size: 1 << 40, Free: m.free}, nil
-}
-
-func (m *memory) List(context.Context) (all []engine.Dataset, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken != nil {
-		return nil, m.broken
+	l := engine.Look{Space: engine.Space{Size: 1 << 40, Free: m.free}}
+	if err := cmp.Or(m.broken, m.hidden); err != nil {
+		return engine.Look{}, err
 	}
 	for _, d := range m.datasets {
 		d.Tags = maps.Clone(d.Tags)
-		all = append(all, d)
+		l.Datasets = append(l.Datasets, d)
 	}
-	return all, nil
+	return l, nil
 }
 
 func (m *memory) Create(_ context.Context, name string, s engine.Spec) (string, error) {
@@ -277,6 +272,22 @@ func TestReserve_TellsTheTask(t *testing.T) {
 	must.True(t, b.Options().MountsInEnvironment)
 	_, err = b.Reserve(t.Context(), []string{"slow-00"})
 	must.ErrorContains(t, err, `slot "slow-00" is no longer in the operator's file `+b.File)
+}
+
+// A slot whose lease can't be seen now, as of a pool that takes too long, is not given to another task besides.
+func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	b.fs.set(func() { b.fs.hidden = errors.New("the pool does not answer") })
+	must.SliceEmpty(t, b.leases())
+	_, err = b.Reserve(t.Context(), []string{"fast-00"})
+	must.ErrorContains(t, err, `slot "fast-00" can't be made: it is not known whether a task has it: the pool does not`)
+	b.fs.set(func() { b.fs.hidden = nil }) // in time for the reservation, and not for the look before it
+	_, err = b.Reserve(t.Context(), []string{"fast-00"})
+	must.ErrorContains(t, err, `slot "fast-00" can't be made: reservation `)
+	must.Len(t, 1, b.leases())
 }
 
 func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
