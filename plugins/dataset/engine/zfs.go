@@ -218,8 +218,8 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	return nil
 }
 
-// checkFolder returns why nothing is made below a dataset. What was received in the place of a namespace's folder is for
-// adopt: its owner may destroy or replace it with all that is below it.
+// checkFolder returns why nothing is made below a dataset. What was received in the place of a namespace's folder is
+// for adopt: its owner may destroy or replace it with all that is below it.
 func checkFolder(p properties) error {
 	if p.value("canmount") == "off" && p.tags() == nil {
 		return nil
