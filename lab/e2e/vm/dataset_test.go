@@ -5,6 +5,7 @@ package vm_test
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,15 +21,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// The machine has a pool in a file of its disk.
+// The machine has a pool of each kind, in files of its disk. A class has the name of its file system.
 const (
-	newPool = `truncate -s 1G zfs
+	poolDir  = "/srv/pool"
+	newPools = `truncate -s 1G zfs btrfs
 zpool create -O mountpoint=none tank $PWD/zfs
-zfs create tank/nomad`
+zfs create tank/nomad
+mkfs.btrfs -q btrfs
+mkdir ` + poolDir + `
+mount -o loop btrfs ` + poolDir + `
+btrfs quota enable ` + poolDir
 
-	// as the init system of a machine with this pool does
-	importPool = `zpool import -aN -d .
-zfs mount -a`
+	// as the init system of a machine with these pools does
+	importPools = `zpool import -aN -d .
+zfs mount -a
+mount -o loop btrfs ` + poolDir
 
 	datasetConfig = `
 file  = "${host_volume_plugin_dir}/dataset.hcl"
@@ -37,24 +44,43 @@ api {
   address = "http://127.0.0.1:${http_port}"
 }`
 	classes = `
-class "fast" {
+class "zfs" {
+  backend   = "zfs"
   root      = "tank/nomad"
   allow     = ["mode"]
   on_delete = "destroy"
   slots {
     count    = 1
     capacity = "64MiB"
+    mount    = "/scratch/zfs"
+  }
+}
+class "btrfs" {
+  backend   = "btrfs"
+  root      = "` + poolDir + `"
+  allow     = ["mode"]
+  on_delete = "destroy"
+  slots {
+    count    = 1
+    capacity = "64MiB"
+    mount    = "/scratch/btrfs"
   }
 }
 `
 )
 
-// makePool boots with OpenZFS and makes the pool.
-func (h *host) makePool() {
+var fileSystems = []string{"zfs", "btrfs"}
+
+// makePools boots with OpenZFS and makes the pools. It skips the test where this machine lacks a program, which the
+// VM has from it.
+func (h *host) makePools() {
 	h.t.Helper()
+	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
+		h.t.Skip("no mkfs.btrfs (package btrfs-progs)")
+	}
 	h.o.ZFS = true
 	h.boot()
-	h.shell(newPool)
+	h.shell(newPools)
 }
 
 // shell runs lines in the VM's disk, with root's PATH.
@@ -63,8 +89,8 @@ func (h *host) shell(lines string) string {
 	return h.run(nil, "env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-ec", "cd "+vm.DiskMount+"\n"+lines)
 }
 
-// datasetJob is a task of shell with the volume "data" at /data, or a slot at /scratch.
-func datasetJob(job *api.Job, volume bool, script string) *api.Job {
+// datasetJob is a task of shell with the volume of each file system at /data/<it>, or a slot at /scratch/<it>.
+func datasetJob(job *api.Job, volumes bool, script string) *api.Job {
 	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-ec", script})
 	task.User = "nobody"
 	task.KillTimeout = new(2 * time.Second)
@@ -73,13 +99,16 @@ func datasetJob(job *api.Job, volume bool, script string) *api.Job {
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
-		Delay: new(time.Second)} // until its slot is there
-	if volume {
-		group.Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data",
-			AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
-		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: new("data"), Destination: new("/data")})
-	} else {
-		resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: "zfs/dataset/fast"})
+		Delay: new(time.Second)} // until its slots are there
+	group.Volumes = map[string]*api.VolumeRequest{}
+	for _, fs := range fileSystems {
+		if !volumes {
+			resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: fs + "/dataset/" + fs})
+			continue
+		}
+		group.Volumes[fs] = &api.VolumeRequest{Name: fs, Type: "host", Source: fs,
+			AccessMode: "single-node-writer", AttachmentMode: "file-system"}
+		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: &fs, Destination: new("/data/" + fs)})
 	}
 	task.Require(resources)
 	return job.AddTaskGroup(group)
@@ -124,15 +153,15 @@ func stop(t *testing.T, c *api.Client, job string) {
 	})
 }
 
-// volume asks for a volume, and returns its id.
-func volume(c *api.Client, name string) (id string, err error) {
+// volume asks for a volume in the class, and returns its id.
+func volume(c *api.Client, name, class string) (id string, err error) {
 	nodes, _, err := c.Nodes().List(nil)
 	if err != nil || len(nodes) != 1 {
 		return "", fmt.Errorf("%d nodes: %w", len(nodes), err)
 	}
 	answer, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
 		Name: name, PluginID: "dataset", NodeID: nodes[0].ID, RequestedCapacityMaxBytes: 32 << 20,
-		Parameters: map[string]string{"class": "fast", "mode": "0777"},
+		Parameters: map[string]string{"class": class, "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AccessMode: "single-node-writer", AttachmentMode: "file-system",
 		}},
@@ -161,9 +190,10 @@ func nodeVolumes(c *api.Client) (names []string, err error) {
 }
 
 const (
-	writes = `echo "by A" >/data/file; sync /data/file; echo written; sleep 1000`
-	reads  = `test "$(cat /data/file)" = "by A"`
-	uses   = `echo $NOMAD_ALLOC_ID >>/scratch/runs; sync /scratch/runs; echo used; cat /scratch/runs; sleep 1000`
+	writes = `for fs in zfs btrfs; do echo "by A" >/data/$fs/file; done; sync /data/*/file; echo written; sleep 1000`
+	reads  = `for fs in zfs btrfs; do test "$(cat /data/$fs/file)" = "by A"; done`
+	uses   = `for fs in zfs btrfs; do echo $NOMAD_ALLOC_ID >>/scratch/$fs/runs; done; sync /scratch/*/runs; echo used
+cat /scratch/zfs/runs /scratch/btrfs/runs; sleep 1000`
 )
 
 // startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to name its version, and an
@@ -195,59 +225,70 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	h := newHost(t)
-	h.makePool()
+	h.makePools()
 	c := h.runAgent(map[string]agent.Plugin{
 		"exec-lite": {Config: `state_dir = "${state_dir}"`},
 		"dataset":   {Config: datasetConfig, HostVolume: "dataset", HostVolumeFile: classes},
 	})
-	id, err := volume(c, "data")
-	must.NoError(t, err)
+	ids := map[string]string{}
+	for _, fs := range fileSystems {
+		id, err := volume(c, fs, fs)
+		must.NoError(t, err)
+		ids[fs] = id
+	}
 	a := runs(t, c, datasetJob(api.NewServiceJob("a", "a", "global", 50), true, writes), api.AllocClientStatusRunning)
 	h.says(a, "written")
 	stop(t, c, "a")
-	slot := runs(t, c, datasetJob(api.NewServiceJob("slot", "slot", "global", 50), false, uses),
+	slots := runs(t, c, datasetJob(api.NewServiceJob("slots", "slots", "global", 50), false, uses),
 		api.AllocClientStatusRunning)
-	h.says(slot, "used")
+	h.says(slots, "used")
 	h.cutPower()
 
-	h.boot() // and the pool is not there
+	h.boot() // and no pool is there
+	h.shell("mkdir " + poolDir)
 	log := h.shell("wc -c <agent/agent.log")
 	c = h.startWithDatasets()
 	said := h.shell("tail -c +" + log + " agent/agent.log")
-	const sentence = "the pool tank is not there (import it with: zpool import tank)"
-	test.StrContains(t, said, sentence)
-	_, err = volume(c, "another")
-	test.ErrorContains(t, err, sentence)
-	test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+id+" 2>/dev/null || true"),
-		test.Sprint("what a task would have instead of the volume"))
+	for fs, sentence := range map[string]string{
+		"zfs": "the pool tank is not there (import it with: zpool import tank)", "btrfs": poolDir + " is not on a btrfs",
+	} {
+		test.StrContains(t, said, sentence)
+		_, err := volume(c, "another", fs)
+		test.ErrorContains(t, err, sentence)
+		test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+ids[fs]+" 2>/dev/null || true"),
+			test.Sprint("what a task would have instead of the volume"))
+	}
 	names, err := nodeVolumes(c)
 	must.NoError(t, err)
-	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pool"))
-	test.Eq(t, 1, strings.Count(h.output(slot), "used"), test.Sprint("the task has started without its slot"))
+	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pools"))
+	test.Eq(t, 1, strings.Count(h.output(slots), "used"), test.Sprint("the task has started without its slots"))
+	test.Eq(t, "", h.shell("find "+poolDir+" -mindepth 1"), test.Sprint("made where no pool is mounted"))
 
 	h.run(nil, h.ctl, "agent", "stop", agentDir)
-	h.shell(importPool)
+	h.shell(importPools)
 	c = h.startWithDatasets()
 	testsupport.Within(t, 3*time.Minute, func() error {
 		names, err := nodeVolumes(c)
-		if err == nil && !slices.Equal(names, []string{"data"}) {
+		if err == nil && !slices.Equal(names, []string{"btrfs", "zfs"}) {
 			err = fmt.Errorf("the node has the volumes %q", names)
 		}
 		return err
 	})
 	runs(t, c, datasetJob(api.NewBatchJob("b", "b", "global", 50), true, reads), api.AllocClientStatusComplete)
-	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has what the task wrote before, and again
-	stop(t, c, "slot")
+	h.says(slots, strings.Repeat("\n"+slots, 4)) // each slot has what the task wrote before, and again
+	stop(t, c, "slots")
 
-	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
-	must.NoError(t, err)
+	for _, fs := range fileSystems {
+		_, _, err := c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: ids[fs]}, nil)
+		must.NoError(t, err)
+	}
 	testsupport.Within(t, time.Minute, func() error { // the plugin looks now and then
-		left := h.shell("zfs list -H -o name -r tank/nomad")
-		if strings.Contains(left, ".slots/") || strings.Contains(left, id) {
+		left := h.shell("zfs list -H -o name -r tank/nomad; btrfs subvolume list " + poolDir)
+		if strings.Contains(left, ".slots/") || strings.Contains(left, ids["zfs"]) || strings.Contains(left, ids["btrfs"]) {
 			return fmt.Errorf("left: %s", left)
 		}
 		return nil
 	})
 	h.run(nil, h.ctl, "agent", "close", agentDir)
-	h.shell("zpool export tank")
+	h.shell("zpool export tank; umount " + poolDir)
 }

@@ -3,13 +3,15 @@
 
 # The operator's file: what a job's author may have. It belongs to root.
 class "fast" {
-  root = "tank/nomad" # zfs create -o mountpoint=none tank/nomad
+  backend = "btrfs"
+  root    = "/srv/nomad" # a directory of a btrfs; with backend = "zfs" a dataset, "tank/nomad"
 
   default_capacity = "1GiB"
   max_capacity     = "20GiB"
   snapshot_reserve = 50 # percent
+  snapshots        = "daily=7"
 
-  allow = ["uid", "gid", "mode", "clone_from"]
+  allow = ["uid", "gid", "mode", "clone_from", "snapshots"]
 
   slots {
     count    = 8
@@ -18,7 +20,8 @@ class "fast" {
 }
 
 class "archive" {
-  root       = "tank/archive"
+  backend    = "btrfs"
+  root       = "/srv/archive"
   namespaces = ["default", "team-*"]
 
   default_capacity = "10GiB"
@@ -26,6 +29,6 @@ class "archive" {
   on_delete        = "retain"
 
   properties {
-    compression = "lz4"
+    compression = "zstd"
   }
 }

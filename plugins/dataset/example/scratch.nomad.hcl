@@ -30,7 +30,7 @@ END
         cpu    = 100
         memory = 64
 
-        # or device "zfs/dataset/fast" {}
+        # any file system; device "btrfs/dataset/fast" {} is the same of one only
         device "dataset" {
           constraint {
             attribute = "${device.model}"

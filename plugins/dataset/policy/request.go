@@ -80,9 +80,13 @@ func (f *File) Volume(r Request) (*Volume, error) {
 			v.Spec.Properties[property] = value
 		}
 	}
+	schedule, own := r.Parameters["snapshots"]
+	if !own {
+		schedule = c.Snapshots
+	}
 	v.Spec.Tags = engine.Tags{
 		engine.Kind: "volume", engine.ID: r.ID, engine.Volume: r.Name, engine.Namespace: r.Namespace,
-		engine.Class: name, engine.Node: r.Node,
+		engine.Class: name, engine.Node: r.Node, engine.Schedule: schedule,
 	}
 	maps.DeleteFunc(v.Spec.Tags, func(_, value string) bool { return value == "" })
 	return v, nil
@@ -180,8 +184,10 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 			mode, err = value, checkMode(value)
 		case "clone_from":
 			clone, err = parseOrigin(value)
+		case "snapshots":
+			_, err = ParseSchedule(value)
 		default:
-			if err := checkProperty(name, value); err != nil {
+			if err := c.checkProperty(name, value); err != nil {
 				return o, nil, fmt.Errorf("the parameter %w", err)
 			}
 		}

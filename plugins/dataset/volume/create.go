@@ -75,7 +75,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	case v.Clone != nil:
 		source, err = c.source(ctx, e, v)
 	case v.Adopt != "":
-		d, err = c.adoptable(ctx, e, v)
+		d, err = c.received(ctx, e, v)
 		source = d.Name
 	default:
 		err = nil
@@ -130,7 +130,8 @@ func (c *call) fill(
 // anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	want := func(d engine.Dataset) bool {
-		return d.IsVolume() && d.Tags[engine.Namespace] == c.Namespace &&
+		return d.Tags[engine.Kind] == "volume" && d.Tags[engine.Namespace] == c.Namespace &&
+			d.Name == engine.VolumeName(c.Namespace, d.Tags[engine.ID]) && // not one in the trash, or received
 			(d.Tags[engine.ID] == v.Clone.Volume || d.Tags[engine.Volume] == v.Clone.Volume)
 	}
 	all, err := e.List(ctx)
@@ -172,9 +173,9 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	name := rec.dataset()
 	switch d, err := e.Find(ctx, name, rec.identity()); {
 	case errors.Is(err, engine.ErrForeign):
-	case err == nil && d.Tags[engine.Adopt] != "":
+	case err == nil && engine.Received(d.Tags[engine.From]):
 		if err := giveBack(ctx, e, name, d); err != nil {
-			return fmt.Errorf("what was adopted can't be given back: %w", err)
+			return fmt.Errorf("what was received can't be given back: %w", err)
 		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
