@@ -125,9 +125,9 @@ func (g Group) nomadDirs() []string {
 	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
-// missing reports whether a cgroup, or the interface file of one, is not there.
-// ENODEV is what reading a file gives that was opened before its group went.
-func missing(err error) bool {
+// IsMissing reports whether an error says that a cgroup, or the interface file of one, is not there.
+// ENODEV is what a file gives that was opened before its group went, and a clone into such a group.
+func IsMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 

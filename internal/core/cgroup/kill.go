@@ -34,7 +34,7 @@ func procs(dirs ...string) ([]int, error) {
 		for _, d := range tree(dir) {
 			pids, err := readPIDs(filepath.Join(d, "cgroup.procs"))
 			// a threaded group does not list processes: the one above it does
-			if err != nil && !missing(err) && !errors.Is(err, unix.EOPNOTSUPP) {
+			if err != nil && !IsMissing(err) && !errors.Is(err, unix.EOPNOTSUPP) {
 				return nil, fmt.Errorf("failed to list processes: %w", err)
 			}
 			out = append(out, pids...)
@@ -52,7 +52,7 @@ func (g Group) empty(dirs []string) (bool, error) {
 	for _, dir := range dirs {
 		if dir == g.cgroup2() {
 			events, err := readKeys(filepath.Join(dir, "cgroup.events"))
-			if err != nil && !missing(err) {
+			if err != nil && !IsMissing(err) {
 				return false, fmt.Errorf("failed to read cgroup events: %w", err)
 			}
 			if events["populated"] != 0 {
@@ -148,7 +148,7 @@ func (g Group) KillOnce() error {
 			if err == nil && g.Mode == V2 {
 				return nil
 			}
-			if err != nil && !missing(err) {
+			if err != nil && !IsMissing(err) {
 				return err
 			}
 			if err == nil {
@@ -183,7 +183,7 @@ func (g Group) freeze(really bool) (thaw func() error, err error) {
 		if g.Mode == V1 && g.V1["freezer"] == "" {
 			return nil
 		}
-		if err := writeFile(path, value); err != nil && !missing(err) {
+		if err := writeFile(path, value); err != nil && !IsMissing(err) {
 			return err
 		}
 		return nil
@@ -237,7 +237,7 @@ func (g Group) OOMKills() (uint64, error) {
 	var sum uint64
 	for i, dir := range tree(g.V1["memory"]) {
 		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // oom_kill: Linux 4.13
-		if err != nil && (i == 0 || !missing(err)) {
+		if err != nil && (i == 0 || !IsMissing(err)) {
 			return 0, fmt.Errorf("failed to count OOM kills: %w", err)
 		}
 		sum += control["oom_kill"]

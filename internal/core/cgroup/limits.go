@@ -86,7 +86,7 @@ func (g Group) limit(l Limits) error {
 			continue
 		}
 		err := writeFile(filepath.Join(dir, file), row.value)
-		if file == swappinessFile && (missing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
+		if file == swappinessFile && (IsMissing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
 			continue // a kernel without swap
 		}
 		if err != nil {

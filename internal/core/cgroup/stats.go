@@ -123,7 +123,7 @@ func (r *reader) record(err error) (known bool) {
 	case err == nil:
 		r.found = true
 		return true
-	case !missing(err):
+	case !IsMissing(err):
 		r.err = err
 	}
 	return false

@@ -40,7 +40,7 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 			return err
 		}
 		err = c.startBinary(ctx, binary)
-		for try := 0; errors.Is(err, unix.ENOENT) && try < 3; try++ {
+		for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
 			// an empty leaf may be removed before the clone: to a process that tidies up
 			// cgroups it looks abandoned
 			err = c.startBinary(ctx, binary)
@@ -120,7 +120,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = leaf.Remove() // if it could not do so itself; refused while another one is in it
 	}()
 	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, where clone can't put it
-	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 3; try++ {
+	for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
 		// removed meanwhile, by the last supervisor as it ended
 		if err = leaf.Create(cgroup.Limits{}); err == nil {
 			err = leaf.Join(cmd.Process.Pid)
