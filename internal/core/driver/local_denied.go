@@ -59,6 +59,22 @@ func contains(ranges []idRange, id uint32) bool {
 	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
 }
 
+// resolve is account.Resolve for users that are not denied, and build nothing.
+func (d denied) resolve(field string, groups []string) (*account.Account, error) {
+	who, err := account.Resolve(field, groups)
+	if err != nil {
+		return nil, err
+	}
+	var u *task.User
+	if who != nil {
+		u = &who.User
+	}
+	if err := d.check(u); err != nil {
+		return nil, err
+	}
+	return who, refuseBuilders(builders.Dir, u)
+}
+
 // check refuses a user that the operator has denied; nil is the agent's own user.
 func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {

@@ -22,7 +22,6 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/account"
-	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -97,17 +96,19 @@ func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, er
 	if name == "" && os.Geteuid() == 0 { // only root can choose
 		name = s.DefaultUser
 	}
-	who, err := account.Resolve(name, o.Groups)
+	who, err := deny.resolve(name, o.Groups)
 	if err != nil {
 		return base, err
 	}
-	if base, err = baseCommand(s.Task, o, who, deny); err != nil {
-		return base, err
-	}
-	if err := deny.check(base.User); err != nil {
-		return base, err
-	}
-	return base, refuseBuilders(builders.Dir, base.User)
+	return baseCommand(s.Task, o, who, deny)
+}
+
+// LocalUser is account.Resolve for a task of the local engine: an error also if the operator denies the user.
+func (d *Driver) LocalUser(field string) (*account.Account, error) {
+	d.local.mu.Lock()
+	deny := d.local.denied
+	d.local.mu.Unlock()
+	return deny.resolve(field, nil)
 }
 
 // limitsOf are the limits of a task, and the cgroup for it.

@@ -9,6 +9,17 @@ import (
 	"unicode"
 )
 
+// Tail keeps the last 4 KiB of what a program writes to it.
+type Tail []byte
+
+const tailSize = 4 << 10
+
+func (t *Tail) Write(b []byte) (int, error) {
+	*t = append(*t, b...)
+	*t = (*t)[max(0, len(*t)-tailSize):]
+	return len(b), nil
+}
+
 // Line returns a text as one line of printable UTF-8: white space and characters that can't be printed become single
 // spaces. A text of more than most characters is cut there and gets an ellipsis; 0 is no limit.
 func Line(text string, most int) string {

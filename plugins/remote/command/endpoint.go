@@ -86,7 +86,7 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 
 // list asks for the runs.
 func (e *endpoint) list(ctx context.Context) error {
-	reply, err := e.link.Shim.List(ctx, &shim.ListRequest{Runs: true})
+	reply, err := e.link.Shim.List(ctx, &shim.ListRequest{})
 	if err != nil {
 		return fmt.Errorf("endpoint %q can't list its runs: %s", e.Name, sentence(err))
 	}

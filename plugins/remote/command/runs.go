@@ -134,8 +134,7 @@ func (s *session) stop(ctx context.Context, argument string) error {
 		if r.Followed {
 			return fmt.Errorf("allocation %s has it: use nomad alloc stop %s", r.owner(long), long(r.Owner.AllocID))
 		}
-		alone := shim.Alone{Key: r.Key, TaskID: r.TaskID, Epoch: r.Epoch}
-		if _, err := e.link.Shim.End(ctx, &shim.EndRequest{Alone: alone}); err != nil {
+		if _, err := e.link.Shim.End(ctx, &shim.EndRequest{TaskID: r.TaskID, Epoch: r.Epoch}); err != nil {
 			return fmt.Errorf("endpoint %q can't end it: %s", e.Name, sentence(err))
 		}
 		if err := e.list(ctx); err != nil {

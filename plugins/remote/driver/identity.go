@@ -41,12 +41,6 @@ func NamesOf(key string) Names {
 	return Names{names[1], names[2], names[3], names[4], names[5]}
 }
 
-// jobOf is the job in a key.
-func jobOf(key string) (namespace, jobID string) {
-	n := NamesOf(key)
-	return n.Namespace, n.Job
-}
-
 // hashOf is of what a task runs, but for what each allocation has of its own. cfg is that for the host.
 func hashOf(cfg *drivers.TaskConfig) (string, error) {
 	var config map[string]any

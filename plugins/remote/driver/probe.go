@@ -115,17 +115,20 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		}
 		e.logger.Info("removed an allocation from a host", "alloc", a.ID)
 	}
-	for _, alone := range there.Alone {
-		namespace, jobID := jobOf(alone.Key)
+	for _, run := range there.Runs {
+		if run.Followed || run.Alone < shim.AbsentTime {
+			continue
+		}
+		of := NamesOf(run.Key)
 		// only this tells: of a job that Nomad does not know, the run may be another cluster's
-		if j, err := e.nomad.job(ctx, namespace, jobID); err != nil || j == nil || !j.Stop {
+		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}
-		if _, err := link.Shim.End(ctx, &shim.EndRequest{Alone: alone}); err != nil {
-			e.logger.Warn("failed to end a run whose job was stopped", "run", alone.TaskID, "error", err)
+		if _, err := link.Shim.End(ctx, &shim.EndRequest{TaskID: run.TaskID, Epoch: run.Epoch}); err != nil {
+			e.logger.Warn("failed to end a run whose job was stopped", "run", run.TaskID, "error", err)
 			continue
 		}
-		e.logger.Info("ended a run whose job was stopped", "run", alone.TaskID)
+		e.logger.Info("ended a run whose job was stopped", "run", run.TaskID)
 	}
 }
 

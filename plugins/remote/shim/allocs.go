@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/nomad/client/allocdir"
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"github.com/outrider-dev/outrider/internal/core/account"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
@@ -42,8 +41,8 @@ func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes the directories of a task that are missing, and returns that of its allocation.
-func (a allocs) make(cfg *drivers.TaskConfig) (string, error) {
+// make makes the directories of a task that are missing, for this user, and returns that of its allocation.
+func (a allocs) make(cfg *drivers.TaskConfig, uid, gid int) (string, error) {
 	dir, err := a.path(cfg.AllocID)
 	if err != nil {
 		return "", err
@@ -64,24 +63,8 @@ func (a allocs) make(cfg *drivers.TaskConfig) (string, error) {
 	if err := makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777); err != nil {
 		return "", err
 	}
-	uid, gid, err := owner(cfg.User)
-	if err != nil {
-		return "", err
-	}
 	own := []string{allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName}
 	return dir, makeTree(dir, cfg.Name, own, uid, gid, 0o700)
-}
-
-// owner is whose a task's directory is: the job's user where this user can choose.
-func owner(user string) (uid, gid int, err error) {
-	if user == "" || os.Geteuid() != 0 {
-		return os.Geteuid(), os.Getegid(), nil
-	}
-	who, err := account.Resolve(user, nil)
-	if err != nil {
-		return 0, 0, err
-	}
-	return int(who.User.UID), int(who.User.GID), nil
 }
 
 // makeTree makes a directory with others in it, unless it exists. It appears complete, so nothing is

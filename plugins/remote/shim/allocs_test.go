@@ -34,8 +34,7 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
 	cfg := config("alloc-1", "web")
-	cfg.User = "nobody"
-	dir, err := a.make(cfg)
+	dir, err := a.make(cfg, nobody, nobody)
 	must.NoError(t, err)
 	must.Eq(t, filepath.Join(a.dir, "alloc-1"), dir)
 	for path, want := range map[string]fs.FileMode{
@@ -63,15 +62,14 @@ func TestAllocs_LeaveWhatATaskHasChanged(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
 	cfg := config("alloc-1", "web")
-	cfg.User = "nobody"
-	dir, err := a.make(cfg)
+	dir, err := a.make(cfg, nobody, nobody)
 	must.NoError(t, err)
 	other := filepath.Join(t.TempDir(), "roots")
 	must.NoError(t, os.Mkdir(other, 0o755))
 	local := filepath.Join(dir, "web", "local")
 	must.NoError(t, os.Remove(local))
 	must.NoError(t, os.Symlink(other, local))
-	_, err = a.make(cfg)
+	_, err = a.make(cfg, nobody, nobody)
 	must.NoError(t, err)
 	got, uid := mode(t, other)
 	must.Eq(t, fs.FileMode(0o755), got)
@@ -88,7 +86,7 @@ func TestAllocs_AreNowhereElse(t *testing.T) {
 		{"alloc-1", ""}, {"alloc-1", ".."}, {"alloc-1", "a/b"}, {"alloc-1", "alloc"},
 		{"alloc-1", ownerFile}, {"alloc-1", ".x"},
 	} {
-		_, err := a.make(config(c[0], c[1]))
+		_, err := a.make(config(c[0], c[1]), 0, 0)
 		must.Error(t, err, must.Sprintf("of allocation %q, task %q", c[0], c[1]))
 	}
 	for _, id := range []string{"", ".", "..", "../x", "/etc"} {
@@ -103,7 +101,7 @@ func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
 	const tasks = 20
 	for i := range tasks {
 		go func() {
-			_, err := a.make(config("alloc-1", fmt.Sprintf("task-%d", i%5)))
+			_, err := a.make(config("alloc-1", fmt.Sprintf("task-%d", i%5)), os.Geteuid(), os.Getegid())
 			errs <- err
 		}()
 	}

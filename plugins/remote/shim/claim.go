@@ -91,14 +91,14 @@ func (h *host) endOrphans(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := h.endOver(Alone{}); err != nil {
+		if err := h.endOver(EndRequest{}); err != nil {
 			h.logger.Warn("failed to end the runs without an owner", "error", err)
 		}
 	}
 }
 
 // endOver ends the runs that have had no owner for too long, and one that is listed.
-func (h *host) endOver(listed Alone) error {
+func (h *host) endOver(listed EndRequest) error {
 	over, err := h.runs.orphans(listed)
 	for _, o := range over {
 		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
@@ -109,5 +109,5 @@ func (h *host) endOver(listed Alone) error {
 
 // endAlone is part of server.
 func (h *host) endAlone(_ context.Context, r *EndRequest) (*EndReply, error) {
-	return &EndReply{}, h.endOver(r.Alone)
+	return &EndReply{}, h.endOver(*r)
 }

@@ -51,9 +51,6 @@ const Name = "remote"
 // StartTask is part of drivers.DriverPlugin. The allocation's directory in the configuration is that on the
 // node; the handle has that on this host.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
-		return nil, nil, errors.New("devices and volumes of the Nomad node can't be given to a task on another host")
-	}
 	for _, name := range []string{"PATH", "LANG", "TZ"} {
 		value, set := os.LookupEnv(name)
 		if _, own := cfg.Env[name]; set && !own && cfg.Env != nil {
@@ -84,13 +81,30 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
 	}
-	dir, err := h.allocs.make(cfg)
+	uid, gid, err := h.userOf(cfg.User)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.AllocDir = dir
+	cfg.AllocDir, err = h.allocs.make(cfg, uid, gid)
+	if err != nil {
+		return nil, nil, err
+	}
 	h.cgroups.make(cfg)
 	return h.Driver.StartTask(cfg)
+}
+
+// userOf is whose a task's files are, by the job's user. An error is that there can be no such task.
+func (h *host) userOf(field string) (uid, gid int, err error) {
+	uid, gid = os.Geteuid(), os.Getegid()
+	who, err := h.LocalUser(field)
+	if who == nil || err != nil {
+		return uid, gid, err
+	}
+	if uid != 0 && (int(who.UID) != uid || int(who.GID) != gid) {
+		return 0, 0, fmt.Errorf("a task on this host can't be of user %q: the plugin logs in as user id %d, which is not "+
+			"root", field, uid)
+	}
+	return int(who.UID), int(who.GID), nil
 }
 
 // RecoverTask is part of drivers.DriverPlugin. Its error has the code NotFound if this host has nothing of the
@@ -100,32 +114,42 @@ func (h *host) RecoverTask(handle *drivers.TaskHandle) error {
 		return err
 	}
 	err := h.Driver.RecoverTask(handle)
-	if err != nil && !h.has(handle.Config.ID) {
+	if err != nil && h.storeOf(handle.Config.ID) == nil {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return err
 }
 
-// has is whether there is a record of a task.
-func (h *host) has(id string) bool {
-	stores, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
-	for _, store := range stores {
-		if _, err := os.Lstat(task.Store{Dir: store}.TaskDir(id)); !errors.Is(err, fs.ErrNotExist) {
-			return true
+// stores are those of all tasks: each node has one.
+func (h *host) stores() (all []task.Store) {
+	dirs, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
+	for _, dir := range dirs {
+		all = append(all, task.Store{Dir: dir})
+	}
+	return all
+}
+
+// storeOf is the store that a task is in, nil if it is in none.
+func (h *host) storeOf(id string) *task.Store {
+	for _, store := range h.stores() {
+		if _, err := os.Lstat(store.TaskDir(id)); !errors.Is(err, fs.ErrNotExist) {
+			return &store
 		}
 	}
-	return false
+	return nil
 }
 
 // pid is that of a task's main process, 0 if there is none.
 func (h *host) pid(id string) int {
-	stores, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
-	for _, store := range stores {
-		if st, err := (task.Store{Dir: store}).Load(id); err == nil && st.Identity.Alive() {
-			return st.Identity.PID
-		}
+	store := h.storeOf(id)
+	if store == nil {
+		return 0
 	}
-	return 0
+	st, err := store.Load(id)
+	if err != nil || !st.Identity.Alive() {
+		return 0
+	}
+	return st.Identity.PID
 }
 
 // StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
@@ -181,37 +205,23 @@ func (h *host) DestroyTask(id string, force bool) error {
 	if err != nil {
 		return err
 	}
-	if err := h.runs.end(id); !errors.Is(err, errNotOwner) {
-		return err
-	}
-	return nil
+	return h.runs.end(id)
 }
 
 // list is part of server.
 func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
-	if r.Runs {
-		all, err := h.runs.list(h.pid)
-		return &ListReply{Runs: all}, err
-	}
 	allocs, err := h.allocs.list(r.NodeID)
 	if err != nil {
 		return nil, err
 	}
-	alone, err := h.runs.alones()
-	if err != nil {
-		h.logger.Warn("failed to look for runs without an owner", "error", err)
-	}
-	return &ListReply{Allocs: allocs, Alone: alone}, nil
+	all, err := h.runs.list(h.pid)
+	return &ListReply{Allocs: allocs, Runs: all}, err
 }
 
 // remove is part of server.
 func (h *host) remove(_ context.Context, r *RemoveRequest) (*RemoveReply, error) {
-	stores, err := filepath.Glob(filepath.Join(h.state, "*"))
-	if err != nil {
-		return nil, err
-	}
-	for _, store := range stores {
-		states, _, err := task.Store{Dir: store}.List()
+	for _, store := range h.stores() {
+		states, _, err := store.List()
 		if err != nil {
 			continue // no store
 		}

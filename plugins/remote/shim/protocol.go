@@ -119,20 +119,18 @@ type LogsChunk struct {
 	Data   []byte
 }
 
-// ListRequest asks for the allocations that a node has directories of on the host, or for all runs.
+// ListRequest asks for all runs, and for the allocations that a node has directories of on the host.
 type ListRequest struct {
 	NodeID string `codec:"node_id"`
-	Runs   bool   `codec:"runs"` // it is only a look: nothing counts from it
 }
 
 // ListReply answers it.
 type ListReply struct {
 	Allocs []Alloc `codec:"allocs"`
-	Alone  []Alone `codec:"alone"` // of any node
-	Runs   []Run   `codec:"runs"`
+	Runs   []Run   `codec:"runs"` // of any node
 }
 
-// Run is what the host records of a run, for a person.
+// Run is what the host records of a run.
 type Run struct {
 	TaskID string `codec:"task_id" json:"task_id"`
 	Key    string `codec:"key" json:"key"`
@@ -148,15 +146,11 @@ type Run struct {
 	PID           int           `codec:"pid" json:"pid,omitempty"`             // 0: the process has ended, or is not known
 }
 
-// Alone is a run that no allocation has followed for some time.
-type Alone struct {
-	Key    string `codec:"key"`
+// EndRequest has a run ended that nobody has followed for AbsentTime. It may not have been claimed since it was listed.
+type EndRequest struct {
 	TaskID string `codec:"task_id"`
 	Epoch  int64  `codec:"epoch"`
 }
-
-// EndRequest has a run ended that is alone. It may not have been claimed since it was listed.
-type EndRequest struct{ Alone }
 
 // EndReply says that the run is ended, or has an owner again.
 type EndReply struct{}
@@ -232,7 +226,7 @@ func (c Client) Release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, 
 	return invoke[ReleaseReply](ctx, c, releaseMethod, r)
 }
 
-// List returns the allocations of a node on the host, or all runs.
+// List returns the allocations of a node on the host, and all runs.
 func (c Client) List(ctx context.Context, r *ListRequest) (*ListReply, error) {
 	return invoke[ListReply](ctx, c, listMethod, r)
 }

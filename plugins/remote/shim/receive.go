@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // files is part of server.
@@ -23,20 +25,17 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	if err := h.owned(r.TaskID); err != nil {
 		return err
 	}
-	if !h.runs.claimed(r.TaskID) { // there is no such run any more
-		return notOwner(errNotOwner)
-	}
 	file, err := h.allocs.copied(r.AllocID, r.Task)
 	if err != nil {
 		return err
 	}
-	dir, err := h.allocs.make(&drivers.TaskConfig{
-		AllocID: r.AllocID, Name: r.Task, User: r.User, NodeID: r.Owner.NodeID, AllocDir: r.Owner.NodeDir,
-	})
+	uid, gid, err := h.userOf(r.User)
 	if err != nil {
 		return err
 	}
-	uid, gid, err := owner(r.User)
+	dir, err := h.allocs.make(&drivers.TaskConfig{
+		AllocID: r.AllocID, Name: r.Task, NodeID: r.Owner.NodeID, AllocDir: r.Owner.NodeDir,
+	}, uid, gid)
 	if err != nil {
 		return err
 	}
@@ -57,7 +56,7 @@ func (h *host) copiedAt(allocID, task string) (at time.Time) {
 // unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
 // program can do no more than the task. The context ends it.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
-	var said bytes.Buffer
+	var said plain.Tail
 	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node may have another time
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
@@ -85,6 +84,6 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	if !errors.As(err, &exit) {
 		return err
 	}
-	first, _, _ := bytes.Cut(said.Bytes(), []byte("\n"))
+	first, _, _ := bytes.Cut(said, []byte("\n"))
 	return errors.New(cmp.Or(string(first), err.Error()))
 }

@@ -49,8 +49,8 @@ const (
 // errNotOwner is for a change by an allocation that does not own the run, or by an earlier connection of its node.
 var errNotOwner = errors.New("the run belongs to another allocation, or to a later connection of the node")
 
-// absentTime is how long nobody may have followed a run until its owner counts as gone.
-const absentTime = 15 * time.Second
+// AbsentTime is how long nobody may have followed a run until its owner counts as gone.
+const AbsentTime = 15 * time.Second
 
 // runs are the records of the host: <dir>/<name>.json, and beside it <name>.lock, of which the connection that follows
 // the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all.
@@ -144,25 +144,37 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone is how long nobody has followed a run, as far as a connection has seen it, and 0 if somebody does. The lock of
-// all is held.
+// seen returns whether somebody follows a run; if not, since is when that was seen first, 0 for never. The lock of all
+// is held.
+func (r *runs) seen(name string, one *run) (followed bool, since int64) {
+	if r.isFollowed(name) {
+		return true, 0
+	}
+	since = max(one.Alone, r.unsaved[name])
+	if since > now() { // it is of the time before the host was started
+		since = 0
+	}
+	return false, since
+}
+
+// alone is how long nobody has followed a run, and 0 if somebody does. The time counts from the first call that finds
+// nobody. The lock of all is held.
 func (r *runs) alone(name string, one *run) time.Duration {
-	before := one.Alone
-	one.Alone = max(one.Alone, r.unsaved[name])
+	followed, since := r.seen(name, one)
+	if !followed && since == 0 {
+		since = now()
+	}
 	delete(r.unsaved, name)
-	switch {
-	case r.isFollowed(name):
-		one.Alone = 0
-	case one.Alone == 0 || one.Alone > now(): // or it is of the time before the host was started
-		one.Alone = now()
+	if since != one.Alone {
+		one.Alone = since
+		if r.save(name, one) != nil {
+			r.unsaved[name] = since
+		}
 	}
-	if one.Alone != before && r.save(name, one) != nil {
-		r.unsaved[name] = one.Alone
-	}
-	if one.Alone == 0 {
+	if followed {
 		return 0
 	}
-	return max(time.Duration(now()-one.Alone), 1)
+	return max(time.Duration(now()-since), 1)
 }
 
 // isFollowed is whether a connection may hold the lock of a run.
@@ -182,43 +194,30 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// change changes the record of a run that this connection owns. It is no error if the task has none, and was not
-// claimed.
+// change changes the record of a run that this connection owns. It returns errNotOwner if there is no such record.
 func (r *runs) change(taskID string, change func(name string, one *run, all records) error) error {
-	prefix := "" // any
 	r.mu.Lock()
-	if c := r.claims[taskID]; c != nil {
-		prefix, _, _ = strings.Cut(c.name, "-")
-	}
+	c := r.claims[taskID]
 	r.mu.Unlock()
+	if c == nil {
+		return errNotOwner
+	}
+	prefix, _, _ := strings.Cut(c.name, "-")
 	return r.locked(prefix, func(all records) error {
-		c := r.claims[taskID]
-		for name, one := range all {
-			if one.Run.TaskID == taskID && c != nil && c.name == name && c.epoch == one.Epoch {
-				return change(name, one, all)
-			}
-			if one.Run.TaskID == taskID && c == nil {
-				return errNotOwner
+		if c := r.claims[taskID]; c != nil { // by now
+			one := all[c.name]
+			if one != nil && one.Run.TaskID == taskID && one.Epoch == c.epoch {
+				return change(c.name, one, all)
 			}
 		}
-		if c != nil { // another connection has claimed it, or has ended it
-			r.drop(taskID)
-			return errNotOwner
-		}
-		return nil
+		r.drop(taskID) // another connection has claimed it, or has ended it
+		return errNotOwner
 	})
 }
 
 // check returns errNotOwner if this connection does not own a run.
 func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
-}
-
-// claimed is whether this connection owns a run.
-func (r *runs) claimed(taskID string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.claims[taskID] != nil
 }
 
 // become changes the state of a run that this connection owns.
@@ -259,12 +258,16 @@ func (r *runs) started(taskID string, handle Handle) error {
 	})
 }
 
-// end removes the record of a run of which nothing is left.
+// end removes the record of a run of which nothing is left. It is no error if the record is another one's.
 func (r *runs) end(taskID string) error {
-	return r.change(taskID, func(name string, _ *run, _ records) error {
+	err := r.change(taskID, func(name string, _ *run, _ records) error {
 		r.drop(taskID)
 		return r.remove(name)
 	})
+	if errors.Is(err, errNotOwner) {
+		return nil
+	}
+	return err
 }
 
 // remove removes a record. The lock of all is held.
@@ -389,7 +392,7 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 
 // isStopping is whether a run is being stopped by its owner, who is there.
 func (r *runs) isStopping(name string, one *run) bool {
-	return one.State == Stopping && !one.Ending && r.alone(name, one) < absentTime
+	return one.State == Stopping && !one.Ending && r.alone(name, one) < AbsentTime
 }
 
 // ending is a verdict of judge: the run is to be ended before the task can start.
@@ -418,7 +421,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		return Held, one.Owner
 	}
 	if !mine && one.State != Released && !one.Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
-		if r.alone(name, one) < absentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
+		if r.alone(name, one) < AbsentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
 			return Held, one.Owner
 		}
 	}
@@ -433,30 +436,17 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	return ending, owner
 }
 
-// alones are the runs that nobody has followed for some time.
-func (r *runs) alones() (found []Alone, err error) {
-	err = r.locked("", func(all records) error {
-		for name, one := range all {
-			if r.alone(name, one) >= absentTime {
-				found = append(found, Alone{Key: one.Key, TaskID: one.Run.TaskID, Epoch: one.Epoch})
-			}
-		}
-		return nil
-	})
-	return found, err
-}
-
-// list returns all runs. pid is that of a task's process.
+// list returns all runs. It is only a look: no time counts from it. pid is that of a task's process.
 func (r *runs) list(pid func(taskID string) int) (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
+			followed, since := r.seen(name, one)
 			listed := Run{
 				TaskID: one.Run.TaskID, Key: one.Key, Hash: one.Hash, Epoch: one.Epoch, State: one.State, Ending: one.Ending,
-				Owner: one.Owner, Followed: r.isFollowed(name), OrphanTimeout: one.OrphanTimeout, PID: pid(one.Run.TaskID),
+				Owner: one.Owner, Followed: followed, OrphanTimeout: one.OrphanTimeout, PID: pid(one.Run.TaskID),
 			}
-			since := max(one.Alone, r.unsaved[name])
-			if !listed.Followed && since > 0 {
-				listed.Alone = time.Duration(max(now()-since, 0))
+			if since > 0 {
+				listed.Alone = time.Duration(now() - since)
 			}
 			found = append(found, listed)
 		}
@@ -467,12 +457,12 @@ func (r *runs) list(pid func(taskID string) int) (found []Run, err error) {
 
 // orphans marks the runs whose time without an owner is over as stopping, and returns them: also one that is listed,
 // whatever its time, and those that were to be ended, and are still there.
-func (r *runs) orphans(listed Alone) (over []*run, err error) {
+func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			limit := one.OrphanTimeout
 			if one.Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
-				limit = absentTime
+				limit = AbsentTime
 			}
 			alone := r.alone(name, one)
 			if alone == 0 || limit == 0 || alone < limit {

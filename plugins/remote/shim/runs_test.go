@@ -142,6 +142,10 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.releases("a/task", true)
 			must.Eq(t, "have a", a.ask("a", resume)) // as where the replacement loses after a reconnect
 		},
+		"one that is not there is nobody's": func(t *testing.T, a, _ side) {
+			must.ErrorIs(t, a.check("a/task"), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", Stopping), errNotOwner)
+		},
 		"one that is followed is held": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "held by a", b.ask("b"))
@@ -198,10 +202,10 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", Stopping))
 			a.leave()
-			_, err := b.orphans(Alone{})
+			_, err := b.orphans(EndRequest{})
 			must.NoError(t, err)
 			b.wait()
-			over, err := b.orphans(Alone{})
+			over, err := b.orphans(EndRequest{})
 			must.NoError(t, err)
 			must.SliceEmpty(t, over)
 			must.Eq(t, "have a", b.ask("a", resume))
@@ -299,7 +303,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
-			_, err := b.orphans(Alone{})
+			_, err := b.orphans(EndRequest{})
 			must.NoError(t, err)
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
@@ -334,7 +338,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	a, b := both[0], both[1]
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = 90 * time.Minute })
 	over := func() int {
-		found, err := b.orphans(Alone{})
+		found, err := b.orphans(EndRequest{})
 		must.NoError(t, err)
 		return len(found)
 	}
@@ -379,9 +383,8 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	b.wait()
 	must.Eq(t, want, look(), must.Sprint("nobody but a look has seen that it is not followed"))
 
-	alone, err := b.alones()
+	_, err := b.orphans(EndRequest{})
 	must.NoError(t, err)
-	must.SliceEmpty(t, alone)
 	b.wait()
 	must.GreaterEq(t, time.Hour, look().Alone)
 	must.LessEq(t, 2*time.Hour, look().Alone)
@@ -390,30 +393,21 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
-	listed := func() []Alone {
-		found, err := b.alones()
+	ends := func(listed EndRequest) int {
+		over, err := b.orphans(listed)
 		must.NoError(t, err)
-		return found
+		return len(over)
 	}
+	first, second := EndRequest{TaskID: "a/task", Epoch: 1}, EndRequest{TaskID: "a/task", Epoch: 2}
 	a.start("a")
-	must.SliceEmpty(t, listed())
+	must.Zero(t, ends(first), must.Sprint("its owner is there"))
 	a.releases("a/task", true)
-	must.SliceEmpty(t, listed())
-	b.wait()
-	before := listed()
-	must.Eq(t, []Alone{{Key: "job", TaskID: "a/task", Epoch: 1}}, before)
+	must.Zero(t, ends(first), must.Sprint("it was released just now"))
 	must.Eq(t, "have a", a.ask("c"))
-	over, err := b.orphans(before[0])
-	must.NoError(t, err)
-	must.SliceEmpty(t, over)
 	a.releases("a/task", true)
 	b.wait()
-	over, err = b.orphans(before[0])
-	must.NoError(t, err)
-	must.SliceEmpty(t, over, must.Sprint("it had an owner meanwhile"))
-	over, err = b.orphans(listed()[0])
-	must.NoError(t, err)
-	must.Len(t, 1, over)
+	must.Zero(t, ends(first), must.Sprint("it had an owner meanwhile"))
+	must.Eq(t, 1, ends(second))
 }
 
 func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {

@@ -23,7 +23,7 @@ const ciphers = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305
 func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	known := []string{"UserKnownHostsFile=" + hostKeys, fmt.Sprintf("HostKeyAlias=%d", hop)}
 	if c.KnownHostsFile != "" {
-		if _, err := readOwn("known_hosts file", c.KnownHostsFile, 0o022, "chmod go-w"); err != nil {
+		if err := checkOwn("known_hosts file", c.KnownHostsFile, 0o022, "chmod go-w"); err != nil {
 			return nil, err
 		}
 		known = []string{"UserKnownHostsFile=" + c.KnownHostsFile}
@@ -69,7 +69,10 @@ func (c Config) login() ([]string, error) {
 		}
 		return []string{"IdentityAgent=" + c.AgentSocket, "IdentityFile=none"}, agent.Close()
 	}
-	content, err := readOwn("key", c.KeyFile, 0o077, "chmod 600")
+	if err := checkOwn("key", c.KeyFile, 0o077, "chmod 600"); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(c.KeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -104,23 +107,23 @@ func (c Config) hostKeys() (*os.File, error) {
 	return file, nil
 }
 
-// readOwn reads a regular file that belongs to this user or root and lacks the forbidden permissions. This shows
-// mistakes alone: ssh opens the file again by its name, so the directory must be the operator's.
-func readOwn(kind, path string, forbidden fs.FileMode, remedy string) ([]byte, error) {
+// checkOwn refuses what is no regular file of this user or root, or has the forbidden permissions. This shows mistakes
+// alone: ssh opens the file again by its name, so the directory must be the operator's.
+func checkOwn(kind, path string, forbidden fs.FileMode, remedy string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("failed to look at the %s: %w", kind, err)
+		return fmt.Errorf("failed to look at the %s: %w", kind, err)
 	}
 	mode, owner := info.Mode(), info.Sys().(*syscall.Stat_t).Uid
 	switch {
 	case !mode.IsRegular():
-		return nil, fmt.Errorf("the %s %s is not a regular file", kind, path)
+		return fmt.Errorf("the %s %s is not a regular file", kind, path)
 	case owner != 0 && int(owner) != os.Geteuid():
-		return nil, fmt.Errorf("the %s %s belongs to user id %d: it must belong to this user or root", kind, path, owner)
+		return fmt.Errorf("the %s %s belongs to user id %d: it must belong to this user or root", kind, path, owner)
 	case mode.Perm()&forbidden != 0:
-		return nil, fmt.Errorf("the %s %s is accessible to other users (mode %04o): %s it", kind, path, mode.Perm(), remedy)
+		return fmt.Errorf("the %s %s is accessible to other users (mode %04o): %s it", kind, path, mode.Perm(), remedy)
 	}
-	return os.ReadFile(path)
+	return nil
 }
 
 // quote quotes words for a shell of POSIX.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 const (
@@ -34,7 +36,7 @@ type Conn struct {
 	cancel   context.CancelCauseFunc
 
 	ended  chan struct{} // closed when ssh has ended, and the rest is set
-	stderr tail
+	stderr plain.Tail
 	status int   // of ssh: that of the script, or one of the below
 	end    error // of Read
 }
@@ -45,11 +47,9 @@ const (
 	lost   = 255
 )
 
-// Start returns when a script of sh(1) runs on the host. The end of the context ends the connection.
+// Start returns when a script of sh(1) runs on the host. The end of the context ends the connection. The configuration
+// has passed Check.
 func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
-	if err := c.Check(); err != nil {
-		return nil, err
-	}
 	c = c.complete()
 	mark := "outrider-" + rand.Text() // what comes before it is of the login shell
 	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
@@ -182,14 +182,3 @@ func (*Conn) LocalAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix
 
 // RemoteAddr is for net.Conn.
 func (*Conn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix"} }
-
-// tail keeps the end of what is written.
-type tail []byte
-
-const tailSize = 4 << 10
-
-func (t *tail) Write(b []byte) (int, error) {
-	*t = append(*t, b...)
-	*t = (*t)[max(0, len(*t)-tailSize):]
-	return len(b), nil
-}
