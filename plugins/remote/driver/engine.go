@@ -27,6 +27,7 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
+	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // engine is the engine whose tasks run on hosts.
@@ -57,8 +58,12 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 		told: map[string]bool{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.nomad.client, e.nomad.err = agentapi.New(c.API)
-	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // as it runs, whatever has its name by now
-	maps.Copy(programs, c.Programs)
+	programs := map[string]*upload.Program{
+		runtime.GOARCH: upload.NewProgram("/proc/self/exe"), // as it runs, whatever has its name by now
+	}
+	for arch, path := range c.Programs {
+		programs[arch] = upload.NewProgram(path)
+	}
 	for name, endpoint := range c.Endpoints {
 		e.hosts[name] = host.New(host.Config{
 			Name: name, SSH: endpoint.SSH.config(), Programs: programs,

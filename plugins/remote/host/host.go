@@ -19,14 +19,15 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
+	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // Config is a host.
 type Config struct {
-	Name     string            // the endpoint's
-	SSH      ssh.Config        // how it is reached
-	Programs map[string]string // this plugin's program, by architecture
-	Options  shim.Options      // of its shim; an empty Dir is the host's default
+	Name     string                     // the endpoint's
+	SSH      ssh.Config                 // how it is reached
+	Programs map[string]*upload.Program // this plugin's program, by architecture
+	Options  shim.Options               // of its shim; an empty Dir is the host's default
 }
 
 // Host has at most one connection at a time. Its methods may be called concurrently.

@@ -3,7 +3,8 @@
 
 // Package upload starts the plugin's program on a host. It copies the program first if the host does not have it. The
 // copy has the program's checksum in its name, so several versions can share a host:
-// <dir>/bin/nomad-driver-remote-<sum>.
+// <dir>/bin/nomad-driver-remote-<sum>. A copy gets that name when it is whole, and only the plugin's user can change
+// it: one of the right size is taken for the program.
 package upload
 
 import (
@@ -12,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
@@ -37,10 +40,7 @@ type Host struct {
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }
-sum() {
-	[ "$(wc -c <"$1")" -eq "$size" ] || return 1
-	s=$(sha256sum <"$1") && [ "${s%% *}" = "$sha256" ]
-}
+sized() { [ "$(wc -c <"$1")" -eq "$size" ]; }
 system=$(uname -s) && arch=$(uname -m) && uid=$(id -u) || exit
 [ "$system" = Linux ] || fail "the host runs $system: only Linux is supported"
 case $arch in
@@ -57,7 +57,6 @@ case $home in /*) ;; *) fail "the user has no home directory on the host: set di
 printf '%s\n' "host $arch $home"
 IFS= read -r size && IFS= read -r sha256 && IFS= read -r role && IFS= read -r options || exit
 dir=$home/bin name=nomad-driver-remote-$(printf %.16s "$sha256")
-command -v sha256sum >/dev/null 2>&1 || fail "the host has no sha256sum"
 
 refuse() { fail "the directory $dir can't be made on the host: set dir to one that the user can make ($1)"; }
 unsafe() { fail "other users of the host can change $p, so $dir is not safe: set dir to a directory that only the user \
@@ -78,10 +77,11 @@ while :; do
 	p=${p%/*}; p=${p:-/}; depth=$((depth < 9 ? depth + 1 : 9))
 done
 
-if [ -f "$name" ] && [ ! -L "$name" ] && [ -x "$name" ] && sum "$name"; then
+if [ -f "$name" ] && [ ! -L "$name" ] && [ -x "$name" ] && sized "$name"; then
 	touch "$name" 2>/dev/null
 	echo there
 else
+	command -v sha256sum >/dev/null 2>&1 || fail "the host has no sha256sum"
 	t=$name.tmp-$$
 	trap 'exit 1' HUP INT TERM PIPE; trap 'rm -f "$t"' EXIT
 	full() { fail "the program can't be written to $bin on the host ($1)"; }
@@ -91,7 +91,8 @@ else
 	echo missing
 	find . -name 'nomad-driver-remote-*.tmp-*' -mmin +60 -exec rm -f {} \; 2>/dev/null
 	e=$({ head -c "$size" >"$t"; } 2>&1) || full "$e"
-	sum "$t" || fail "the copy of the program in $bin has $(wc -c <"$t") bytes of $size, or other content"
+	sized "$t" && s=$(sha256sum <"$t") && [ "${s%% *}" = "$sha256" ] ||
+		fail "the copy of the program in $bin has $(wc -c <"$t") bytes of $size, or other content"
 	e=$({ sync "$t" 2>/dev/null || :; } && mv -f "$t" "$name" 2>&1) || full "$e"
 	sync . 2>/dev/null
 	find . -name 'nomad-driver-remote-*' ! -name "$name" -mtime +30 -exec rm -f {} \; 2>/dev/null
@@ -100,11 +101,45 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
+// Program is a local program. Its methods may be called concurrently.
+type Program struct {
+	path string
+
+	mu   sync.Mutex
+	info fs.FileInfo // of the file that has the checksum, nil before the first
+	sum  [sha256.Size]byte
+}
+
+// NewProgram returns the program in a file, which is read when a host needs it.
+func NewProgram(path string) *Program { return &Program{path: path} }
+
+// open opens the file. The checksum is made again only if the file has changed.
+func (p *Program) open() (file *os.File, size int64, sum [sha256.Size]byte, err error) {
+	file, err = os.Open(p.path)
+	if err != nil {
+		return nil, 0, sum, fmt.Errorf("failed to open the program for the host: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	info, err := file.Stat()
+	if err == nil && (p.info == nil || !os.SameFile(info, p.info) || info.Size() != p.info.Size() ||
+		!info.ModTime().Equal(p.info.ModTime())) {
+		hash := sha256.New()
+		_, err = io.Copy(hash, file)
+		p.info, p.sum = info, [sha256.Size]byte(hash.Sum(nil))
+	}
+	if err != nil {
+		p.info = nil
+		return nil, 0, sum, errors.Join(fmt.Errorf("failed to read the program for the host: %w", err), file.Close())
+	}
+	return file, info.Size(), p.sum, nil
+}
+
 // Start starts the program of the host's architecture there; the local programs are by architecture. An attempt that
 // fails leaves nothing that can be run. An empty dir in the options is /var/lib/outrider-remote for root, and
 // .local/share/outrider-remote in the home directory for other users. The end of the context ends the connection.
 func Start(
-	ctx context.Context, c ssh.Config, programs map[string]string, options shim.Options,
+	ctx context.Context, c ssh.Config, programs map[string]*Program, options shim.Options,
 ) (Host, *ssh.Conn, error) {
 	conn, err := c.Start(ctx, script, options.Dir)
 	if err != nil {
@@ -119,37 +154,32 @@ func Start(
 }
 
 // prepare returns when the host has the program and its arguments.
-func prepare(conn *ssh.Conn, programs map[string]string, options shim.Options) (host Host, err error) {
+func prepare(conn *ssh.Conn, programs map[string]*Program, options shim.Options) (host Host, err error) {
 	_, about, err := answer(conn)
 	if err != nil {
 		return Host{}, err
 	}
 	host.Arch, host.Dir, _ = strings.Cut(about, " ")
-	path, ok := programs[host.Arch]
-	if !ok {
+	program := programs[host.Arch]
+	if program == nil {
 		return Host{}, fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
 			"configuration", plain.Line(host.Arch, 100))
 	}
-	file, err := os.Open(path)
+	file, size, sum, err := program.open()
 	if err != nil {
-		return Host{}, fmt.Errorf("failed to open the program for the host: %w", err)
+		return Host{}, err
 	}
 	defer file.Close()
-	hash := sha256.New()
-	size, err := io.Copy(hash, file)
-	if err != nil {
-		return Host{}, fmt.Errorf("failed to read the program for the host: %w", err)
-	}
 
 	options.Dir = host.Dir
-	_, _ = fmt.Fprintf(conn, "%d\n%x\n%s\n", size, hash.Sum(nil), strings.Join(options.Args(), "\n"))
+	_, _ = fmt.Fprintf(conn, "%d\n%x\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
 	word, _, err := answer(conn)
 	if err != nil || word == "there" {
 		return host, err
 	}
 	_, err = io.CopyN(conn, io.NewSectionReader(file, 0, size), size)
 	if errors.Is(err, io.EOF) {
-		return Host{}, fmt.Errorf("%s became shorter while it was copied to the host", path)
+		return Host{}, fmt.Errorf("%s became shorter while it was copied to the host", program.path)
 	}
 	if _, _, err = answer(conn); err != nil { // also where the script did not read all
 		return Host{}, fmt.Errorf("failed to copy the program to the host: %w", err)

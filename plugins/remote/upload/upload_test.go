@@ -6,6 +6,7 @@ package upload
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +31,9 @@ func configOf(s *sshdtest.Server) ssh.Config {
 }
 
 // here is a local program for hosts of this architecture.
-func here(path string) map[string]string { return map[string]string{runtime.GOARCH: path} }
+func here(path string) map[string]*Program {
+	return map[string]*Program{runtime.GOARCH: NewProgram(path)}
+}
 
 // local makes a local program of the size.
 func local(t *testing.T, size int) string {
@@ -53,7 +56,7 @@ func files(t *testing.T, dir string) (names []string) {
 }
 
 // start starts a program, which says so and ends, and returns its path.
-func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (Host, string, error) {
+func start(ctx context.Context, c ssh.Config, dir string, programs map[string]*Program) (Host, string, error) {
 	host, conn, err := Start(ctx, c, programs, shim.Options{Dir: dir})
 	if err != nil {
 		return Host{}, "", err
@@ -66,7 +69,7 @@ func start(ctx context.Context, c ssh.Config, dir string, programs map[string]st
 func TestProgram_IsCopiedOnce(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell("/bin/bash"))
 	c := configOf(server)
-	programs := map[string]string{"amd64": local(t, 10<<20), "arm64": local(t, 9<<20)}
+	programs := map[string]*Program{"amd64": NewProgram(local(t, 10<<20)), "arm64": NewProgram(local(t, 9<<20))}
 	host, path, err := start(t.Context(), c, "", programs)
 	must.NoError(t, err)
 	test.Eq(t, runtime.GOARCH, host.Arch)
@@ -99,7 +102,7 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 	must.NoError(t, err)
 	for _, damage := range []func() error{ // as a loss of power leaves a file
 		func() error { return os.Truncate(path, 0) },
-		func() error { return os.WriteFile(path, make([]byte, len(content)), 0o700) },
+		func() error { return os.Truncate(path, 999) },
 		func() error { return os.Chmod(path, 0o600) },
 	} {
 		must.NoError(t, damage())
@@ -109,6 +112,28 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, content, again)
 	}
+}
+
+func TestProgram_IsReadAgainWhenItHasChanged(t *testing.T) {
+	path := local(t, 1000)
+	p := NewProgram(path)
+	sum := func() string {
+		file, _, sum, err := p.open()
+		must.NoError(t, err)
+		must.NoError(t, file.Close())
+		return fmt.Sprintf("%x", sum)
+	}
+	before := sum()
+	info, err := os.Stat(path)
+	must.NoError(t, err)
+	content, err := os.ReadFile(path)
+	must.NoError(t, err)
+	content[len(content)-1] = 'x'
+	must.NoError(t, os.WriteFile(path, content, 0o600))
+	must.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+	must.Eq(t, before, sum(), must.Sprint("it is read at each connection"))
+	must.NoError(t, os.Chtimes(path, time.Time{}, info.ModTime().Add(time.Second)))
+	must.NotEq(t, before, sum())
 }
 
 // A host without sync, find and touch, which can do without them, one whose head loses some, and one without sha256sum.
@@ -133,7 +158,7 @@ func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 	must.SliceEmpty(t, files(t, dir+"2/bin"))
 
 	must.NoError(t, os.Remove(filepath.Join(tools, "sha256sum")))
-	_, _, err = start(t.Context(), c, dir, here(local(t, 100_000)))
+	_, _, err = start(t.Context(), c, dir+"3", here(local(t, 100_000)))
 	must.EqError(t, err, "the host has no sha256sum")
 }
 
@@ -226,7 +251,7 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 	tools := t.TempDir()
 	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin"))
-	programs := map[string]string{"amd64": local(t, 0)}
+	programs := map[string]*Program{"amd64": NewProgram(local(t, 0))}
 	for script, want := range map[string]string{
 		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
 		"[ $1 = -m ] && echo aarch64 || echo Linux": "there is no program for the host's architecture arm64: name it in ",
@@ -267,7 +292,7 @@ func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 	link.Restore() // and so the host sees the end
 	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
-	want, err := os.ReadFile(programs[runtime.GOARCH])
+	want, err := os.ReadFile(programs[runtime.GOARCH].path)
 	must.NoError(t, err)
 	got, err := os.ReadFile(path)
 	must.NoError(t, err)
