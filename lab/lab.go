@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/image"
@@ -35,9 +36,9 @@ type Lab struct {
 	usb         usb
 	dataset     dataset
 	remote      remote
-	host        hostServer // if remote is remoteSim
-	port        int        // 0: defaultPort, or a free one
-	ref         string     // the container's image; empty: that of the running lab, or lab/image's
+	host        sshd.Server // if remote is remoteSim
+	port        int         // 0: defaultPort, or a free one
+	ref         string      // the container's image; empty: that of the running lab, or lab/image's
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer

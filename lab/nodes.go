@@ -148,7 +148,8 @@ func (l *Lab) nodeDrivers(ctx context.Context) (drivers []nomad.Driver, err erro
 		d := nomad.Driver{Description: "its agent has ended: lab:up starts it again"}
 		if found, _ := nomad.Health(ctx, nodes[name].Client(), remoteDriver); len(found) == 1 {
 			d = found[0]
-			d.Description = strings.Join(append([]string{d.Description}, endpoints(d)...), "; ")
+			all := append([]string{d.Description}, endpoints(d)...)
+			d.Description = strings.TrimPrefix(strings.Join(all, "; "), "; ") // which is empty before the first look
 		}
 		d.Name = remoteDriver + " on " + name
 		drivers = append(drivers, d)

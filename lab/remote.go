@@ -66,34 +66,29 @@ func (r remote) chosen(ctx context.Context, dir string) (remote, error) {
 	return cmp.Or(r, was), nil
 }
 
-// hostServer is the SSH server of the lab's host.
-type hostServer struct {
-	sshd.Server
-	port int
-}
-
 // makeHost writes the server's keys and configuration into the lab's directory. The port is that of the running lab.
-func (l *Lab) makeHost(ctx context.Context) (h hostServer, err error) {
+func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	end := l.step(ctx, "Preparing the host")
-	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.port) }()
+	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.Port) }()
 	if os.Geteuid() == 0 && !agent.Privileged() {
 		return h, errors.New("the agent runs as nobody here, who can't log in: /sys/fs/cgroup is read-only")
 	}
+	port := 0
 	if a, err := agent.Open(ctx, l.dir); err == nil {
-		h.port, _ = strconv.Atoi(a.Info().Labels[portLabel]) // 0: it had no host
+		port, _ = strconv.Atoi(a.Info().Labels[portLabel]) // 0: it had no host
 	}
-	if h.port == 0 {
+	if port == 0 {
 		ports, err := agent.FreePorts(1)
 		if err != nil {
 			return h, err
 		}
-		h.port = ports[0]
+		port = ports[0]
 	}
 	dir := filepath.Join(l.dir, "sshd")
 	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.MkdirAll(dir, 0o700)); err != nil {
 		return h, err
 	}
-	if h.Server, err = sshd.Write(dir, h.port); err != nil {
+	if h, err = sshd.Write(dir, port); err != nil {
 		_, _ = os.Remove(dir), os.Remove(l.dir) // unless there is something in them
 	}
 	if errors.Is(err, sshd.ErrMissing) {
@@ -110,19 +105,8 @@ func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to find the user to log in as: %w", err)
 	}
-	return fmt.Sprintf(`api { address = "http://127.0.0.1:${http_port}" }
-
-endpoint %q {
-  dir = %q
-
-  ssh {
-    host      = "127.0.0.1"
-    port      = %d
-    user      = %q
-    key_file  = %q
-    host_keys = [%q]
-  }
-}`, endpoint, filepath.Join(a.StateDir(), "host"), l.host.port, me.Username, l.host.KeyFile, l.host.HostKey), nil
+	return "api { address = \"http://127.0.0.1:${http_port}\" }\n\n" +
+		l.host.Endpoint(endpoint, filepath.Join(a.StateDir(), "host"), me.Username), nil
 }
 
 // startHost runs the job of the SSH server, and the nodes that reach it. The host is there while the job runs.

@@ -88,7 +88,7 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 
 	again, err := l.makeHost(t.Context())
 	must.NoError(t, err)
-	test.Eq(t, 7, again.port, test.Sprint("the port of the running lab"))
+	test.Eq(t, 7, again.Port, test.Sprint("the port of the running lab"))
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 

@@ -140,7 +140,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	}
 	o.Labels = map[string]string{
 		usbLabel: string(l.usb), datasetLabel: string(l.dataset), remoteLabel: string(l.remote),
-		portLabel: strconv.Itoa(l.host.port), configLabel: configs(o),
+		portLabel: strconv.Itoa(l.host.Port), configLabel: configs(o),
 	}
 	o.Hash, err = hash(o)
 	return o, err

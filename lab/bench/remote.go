@@ -36,7 +36,6 @@ const (
 // remoteHost is this machine, as a host that is reached by SSH.
 type remoteHost struct {
 	sshd.Server
-	port    int
 	dir     string // of the tasks there
 	server  *exec.Cmd
 	plugin  string
@@ -66,16 +65,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 			Plugins: []agent.Plugin{{Binary: h.plugin, Config: fmt.Sprintf(`api {
 				address = "http://127.0.0.1:${http_port}"
 			}
-			endpoint "box" {
-				dir = %q
-				ssh {
-					host      = "127.0.0.1"
-					port      = %d
-					user      = "root"
-					key_file  = %q
-					host_keys = [%q]
-				}
-			}`, h.dir, h.port, h.KeyFile, h.HostKey)}},
+			%s`, h.Endpoint("box", h.dir, "root"))}},
 		})
 		return err
 	}, "Starting an agent with a host")
@@ -104,12 +94,12 @@ func (b *bench) startHost(ctx context.Context) (_ *remoteHost, err error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &remoteHost{port: ports[0], dir: filepath.Join(b.dir, "host"), plugin: paths[0]}
+	h := &remoteHost{dir: filepath.Join(b.dir, "host"), plugin: paths[0]}
 	keys := filepath.Join(b.dir, "sshd")
 	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Mkdir(keys, 0o700)); err != nil {
 		return nil, err
 	}
-	if h.Server, err = sshd.Write(keys, h.port); err != nil {
+	if h.Server, err = sshd.Write(keys, ports[0]); err != nil {
 		return nil, err
 	}
 	ctx, h.endAt = context.WithCancel(ctx)
@@ -118,10 +108,10 @@ func (b *bench) startHost(ctx context.Context) (_ *remoteHost, err error) {
 		return nil, err
 	}
 	known := filepath.Join(keys, "known_hosts")
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(h.port))
-	h.program = []string{"/usr/bin/ssh", "-q", "-F", "none", "-i", h.KeyFile, "-p", strconv.Itoa(h.port),
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(h.Port))
+	h.program = []string{"/usr/bin/ssh", "-q", "-F", "none", "-i", h.KeyFile, "-p", strconv.Itoa(h.Port),
 		"-o", "UserKnownHostsFile=" + known, "root@127.0.0.1"}
-	text := fmt.Sprintf("[127.0.0.1]:%d %s\n", h.port, h.HostKey)
+	text := fmt.Sprintf("[127.0.0.1]:%d %s\n", h.Port, h.HostKey)
 	if err := os.WriteFile(known, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -152,7 +142,7 @@ func (b *bench) remoteStarts(ctx context.Context, h *remoteHost) (err error) {
 	probe := []string{filepath.Join(s.dir, "probe"), s.fifo}
 	there, err := openPlugin(ctx, h.plugin, map[string]any{"endpoint": map[string]any{"box": map[string]any{
 		"dir": h.dir, "ssh": map[string]any{
-			"host": "127.0.0.1", "port": h.port, "user": "root", "key_file": h.KeyFile, "host_keys": []string{h.HostKey},
+			"host": "127.0.0.1", "port": h.Port, "user": "root", "key_file": h.KeyFile, "host_keys": []string{h.HostKey},
 		},
 	}}})
 	if err != nil {

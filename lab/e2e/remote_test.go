@@ -60,17 +60,7 @@ func (h *remoteHost) options(port int, api string) nodeOptions {
 api {
   address = %q
 }
-endpoint "box" {
-  dir = %q
-  ssh {
-    host      = %q
-    port      = %d
-    user      = %q
-    key_file  = %q
-    host_keys = [%q]
-  }
-}`, cmp.Or(api, "http://127.0.0.1:${http_port}"), h.dir, h.server.Host, port, h.server.User, h.server.KeyFile,
-		h.server.HostKey)}
+%s`, cmp.Or(api, "http://127.0.0.1:${http_port}"), h.server.Endpoint("box", h.dir, port))}
 }
 
 // isShim tells the program on the host that serves the node.

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,16 +33,7 @@ func TestDriver_Conforms(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	conformance.Driver{
-		Config: fmt.Sprintf(`endpoint "box" {
-			dir = %q
-			ssh {
-				host      = %q
-				port      = %d
-				user      = %q
-				key_file  = %q
-				host_keys = [%q]
-			}
-		}`, dir, server.Host, server.Port, server.User, server.KeyFile, server.HostKey),
+		Config: server.Endpoint("box", dir, server.Port),
 		Task: `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"],
 			"on_drain": "stop", "on_lost": "restart" }`, // no API tells what a stop means,
 		Files: func(allocDir string) string { return shim.AllocDir(dir, filepath.Base(allocDir)) },

@@ -76,24 +76,12 @@ func newBox(t *testing.T, options ...sshdtest.Option) *box {
 }
 
 // endpoint is a block of the configuration.
-func (b *box) endpoint(name string, port int) string {
-	return fmt.Sprintf(`
-    endpoint %q {
-      dir = %q
-      ssh {
-        host      = %q
-        port      = %d
-        user      = %q
-        key_file  = %q
-        host_keys = [%q]
-      }
-    }`, name, b.dir, b.server.Host, port, b.server.User, b.server.KeyFile, b.server.HostKey)
-}
+func (b *box) endpoint(name string, port int) string { return b.server.Endpoint(name, b.dir, port) }
 
 // write writes the configuration.
 func (b *box) write(api string, endpoints ...string) {
 	b.t.Helper()
-	text := fmt.Sprintf("plugin %q {\n  config {\n    api {\n      address = %q\n    }%s\n  }\n}\n", binary, api,
+	text := fmt.Sprintf("plugin %q {\n  config {\n    api {\n      address = %q\n    }\n%s  }\n}\n", binary, api,
 		strings.Join(endpoints, ""))
 	must.NoError(b.t, os.WriteFile(filepath.Join(b.config, "remote.hcl"), []byte(text), 0o600))
 }

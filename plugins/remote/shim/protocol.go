@@ -376,6 +376,9 @@ type codec struct{}
 
 const chunkHeader = 1 + 8
 
+// buffers are for messages up to a full LogsChunk: gRPC's own pool clears 1 MB for each of that size.
+var buffers = mem.NewTieredBufferPool(256, 4<<10, 32<<10, chunkHeader+chunkSize)
+
 func (codec) Name() string { return "outrider" }
 
 func (codec) Marshal(message any) (mem.BufferSlice, error) {
@@ -385,15 +388,14 @@ func (codec) Marshal(message any) (mem.BufferSlice, error) {
 		err := base.MsgPackEncode(&text, message)
 		return mem.BufferSlice{mem.SliceBuffer(text)}, err
 	}
-	pool := mem.DefaultBufferPool()
-	buffer := pool.Get(chunkHeader + len(chunk.Data))
+	buffer := buffers.Get(chunkHeader + len(chunk.Data))
 	(*buffer)[0] = 0
 	if chunk.Stderr {
 		(*buffer)[0] = 1
 	}
 	binary.BigEndian.PutUint64((*buffer)[1:], uint64(chunk.Number)) //nolint:gosec // read back as it was
 	copy((*buffer)[chunkHeader:], chunk.Data)
-	return mem.BufferSlice{mem.NewBuffer(buffer, pool)}, nil
+	return mem.BufferSlice{mem.NewBuffer(buffer, buffers)}, nil
 }
 
 func (codec) Unmarshal(data mem.BufferSlice, message any) error {

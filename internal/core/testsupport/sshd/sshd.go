@@ -22,6 +22,7 @@ import (
 // Server is a server that was prepared.
 type Server struct {
 	Args    []string // the server's command line; it stays in the foreground and logs to its standard error
+	Port    int      // at 127.0.0.1
 	KeyFile string   // private key to log in with, as any user that the server can switch to
 	HostKey string   // public key of the host: "ssh-ed25519 AAAA…"
 }
@@ -40,7 +41,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 	if err != nil {
 		return Server{}, err
 	}
-	server := Server{KeyFile: filepath.Join(dir, "client_key"), HostKey: hostKey}
+	server := Server{Port: port, KeyFile: filepath.Join(dir, "client_key"), HostKey: hostKey}
 	clientKey, err := key(server.KeyFile)
 	if err != nil {
 		return Server{}, err
@@ -79,6 +80,22 @@ func Write(dir string, port int, options ...string) (Server, error) {
 	}
 	server.Args = []string{program, "-D", "-e", "-f", filepath.Join(dir, "sshd_config")}
 	return server, nil
+}
+
+// Endpoint is the block of the remote driver's configuration for the server's host, by a name that jobs use. Tasks have
+// a directory there, and the driver logs in as a user.
+func (s Server) Endpoint(name, dir, user string) string {
+	return fmt.Sprintf(`endpoint %q {
+  dir = %q
+  ssh {
+    host      = "127.0.0.1"
+    port      = %d
+    user      = %q
+    key_file  = %q
+    host_keys = [%q]
+  }
+}
+`, name, dir, s.Port, user, s.KeyFile, s.HostKey)
 }
 
 // find returns the path of sshd, which has to be absolute.

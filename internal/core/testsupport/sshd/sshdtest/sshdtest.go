@@ -31,13 +31,11 @@ import (
 
 // Server is a running server.
 type Server struct {
-	Host    string
-	Port    int
-	User    string // to log in as
-	KeyFile string
-	HostKey string // "ssh-ed25519 AAAA…"
-	Home    string // of the user
-	Dir     string // of the server's files; its log is the file "log"
+	sshd.Server
+	Host string
+	User string // to log in as
+	Home string // of the user
+	Dir  string // of the server's files; its log is the file "log"
 
 	t     testing.TB
 	lines []string // of sshd_config
@@ -125,6 +123,13 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
+// Endpoint is sshd.Server's for the server's user, at a port: the server's own, or a link's.
+func (s *Server) Endpoint(name, dir string, port int) string {
+	at := s.Server
+	at.Port = port
+	return at.Endpoint(name, dir, s.User)
+}
+
 // Address is host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
@@ -135,8 +140,8 @@ func (s *Server) launch() error {
 		s.t.Skip(err)
 	}
 	must.NoError(s.t, err)
-	s.KeyFile, s.HostKey = files.KeyFile, files.HostKey
-	args := files.Args
+	s.Server = files
+	args := s.Args
 	if os.Geteuid() == 0 {
 		const mounted = `mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/shadow" /etc/shadow && exec "$@"`
 		args = append([]string{"unshare", "--mount", "sh", "-c", mounted, s.Dir}, args...)
