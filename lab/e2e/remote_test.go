@@ -265,7 +265,7 @@ func TestRemote_HostWithoutRoot(t *testing.T) {
 	a.says(t, "stdout", host.server.User+"\n")
 	other := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) { task.User = "root" }))
 	other.ended(t)
-	test.NoError(t, other.tells("root"), test.Sprint(other.story()))
+	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
 	t.Log(a.story(), other.story())
 }
 

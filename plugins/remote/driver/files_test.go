@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,6 +75,31 @@ func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
 	must.Eq(t, "", copied(t, root, ".", time.Now().Add(time.Hour)))
 	must.StrNotContains(t, copied(t, root, ".", past.Add(time.Minute)), "local/old")
 	must.Eq(t, "", copied(t, root, "missing", time.Time{}))
+}
+
+// A host may have the tar of GNU, or of busybox, which knows fewer formats.
+func TestFiles_AreReadByEachTar(t *testing.T) {
+	long := strings.Repeat("d", 100) + "/" + strings.Repeat("ü", 100)
+	_, root := taskDir(t, long, "local/ü")
+	paths, err := filesOf(root, ".", time.Time{})
+	must.NoError(t, err)
+	var buffer bytes.Buffer
+	must.NoError(t, archive(&buffer, root, paths))
+	for _, program := range [][]string{{"tar"}, {"busybox", "tar"}} {
+		if _, err := exec.LookPath(program[0]); err != nil {
+			continue
+		}
+		dir := t.TempDir()
+		cmd := exec.Command(program[0], append(program[1:], "-x", "-p", "-m", "-f", "-")...)
+		cmd.Dir, cmd.Stdin = dir, bytes.NewReader(buffer.Bytes())
+		said, err := cmd.CombinedOutput()
+		must.NoError(t, err, must.Sprintf("%s", said))
+		for _, path := range []string{long, "local/ü"} {
+			content, err := os.ReadFile(filepath.Join(dir, path))
+			must.NoError(t, err, must.Sprint(program))
+			must.Eq(t, filepath.Base(path), string(content))
+		}
+	}
 }
 
 // Another task of the group may replace files between the look at them and the copy.

@@ -1,0 +1,184 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/helper/uuid"
+	"github.com/hashicorp/nomad/nomad/structs"
+	"github.com/hashicorp/nomad/plugins/base"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/agentconfig"
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+
+	"github.com/outrider-dev/outrider/plugins/remote/driver"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+)
+
+// node is the plugin of a node that reaches a host, with a task.
+type node struct {
+	*core.Driver
+	*drivers.TaskConfig
+	host string // the directory there
+}
+
+// newNode has a plugin with the endpoint "box", and a task with a file that is copied to it.
+func newNode(t *testing.T, server *sshdtest.Server, port int, options string, content []byte) *node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	must.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &node{Driver: core.New(ctx, hclog.NewNullLogger(), driver.Plugin()), host: dir}
+	t.Cleanup(func() {
+		test.NoError(t, n.Close())
+		cancel()
+		testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {
+			return len(testsupport.Processes(func(args []string) bool {
+				return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, dir+"/") })
+			})) == 0
+		})
+		test.NoError(t, os.RemoveAll(dir))
+	})
+	text := fmt.Sprintf(`plugin "nomad-driver-remote" {
+  config {
+    api {
+      address = "http://127.0.0.1:1"
+    }
+    %s
+    %s
+  }
+}`, server.Endpoint("box", dir, port), options)
+	file := filepath.Join(t.TempDir(), "remote.hcl")
+	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	block, err := agentconfig.Block(file, "nomad-driver-remote", "")
+	must.NoError(t, err)
+	var config []byte
+	must.NoError(t, base.MsgPackEncode(&config, block))
+	must.NoError(t, n.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config}))
+
+	alloc := uuid.Generate()
+	n.TaskConfig = &drivers.TaskConfig{
+		ID: alloc + "/main/" + uuid.Short(), AllocID: alloc, AllocDir: filepath.Join(t.TempDir(), alloc), Name: "main",
+		JobName: "job", JobID: "job", TaskGroupName: "group", Namespace: "default", NodeID: uuid.Generate(),
+		Env: map[string]string{"NOMAD_REGION": "global", "NOMAD_ALLOC_INDEX": "0", "PATH": os.Getenv("PATH")},
+	}
+	for _, dir := range []string{"alloc/logs", "main/local", "main/secrets"} {
+		must.NoError(t, os.MkdirAll(filepath.Join(n.AllocDir, dir), 0o755))
+	}
+	must.NoError(t, os.WriteFile(filepath.Join(n.AllocDir, "main/local/file"), content, 0o644))
+	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
+		"endpoint": "box", "command": "sleep", "args": []any{"1000000"}, "on_drain": "stop", "on_lost": "restart",
+	})
+	must.SliceEmpty(t, errs)
+	must.NoError(t, n.EncodeDriverConfig(value))
+	return n
+}
+
+// starts starts the task, and ends it.
+func (n *node) starts(t *testing.T, content []byte) {
+	t.Helper()
+	_, _, err := n.StartTask(n.Copy())
+	must.NoError(t, err)
+	got, err := os.ReadFile(filepath.Join(n.onHost(), "main/local/file"))
+	must.NoError(t, err)
+	must.Eq(t, len(content), len(got))
+	must.NoError(t, n.DestroyTask(n.ID, true))
+}
+
+// onHost is the directory of the allocation.
+func (n *node) onHost() string { return shim.AllocDir(n.host, n.AllocID) }
+
+// records are those of runs on the host.
+func (n *node) records(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.host, "runs", "*.json"))
+	must.NoError(t, err)
+	return files
+}
+
+func TestCopy_ThatFailsLeavesNoRecord(t *testing.T) {
+	tools := t.TempDir()
+	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
+	tar := filepath.Join(tools, "tar")
+	must.NoError(t, os.WriteFile(tar, []byte("#!/bin/sh\nyes 'tar: no' | head -c 10000000 >&2\nexit 2\n"), 0o755))
+	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":"+os.Getenv("PATH")))
+	content := []byte("content")
+	n := newNode(t, server, server.Port, "", content)
+	_, _, err := n.StartTask(n.Copy())
+	must.ErrorContains(t, err, `failed to copy files to endpoint "box": `)
+	must.ErrorContains(t, err, "tar: no")
+	must.True(t, structs.IsRecoverable(err))
+	must.SliceEmpty(t, n.records(t))
+	must.NoError(t, os.Remove(tar))
+	n.starts(t, content)
+	must.SliceEmpty(t, n.records(t))
+}
+
+func TestCopy_ByAConnectionThatIsLostIsMadeAgain(t *testing.T) {
+	server := sshdtest.Start(t)
+	link := server.Link()
+	content := make([]byte, 20<<20)
+	n := newNode(t, server, link.Port, "", content)
+	fingerprints, err := n.Fingerprint(t.Context())
+	must.NoError(t, err)
+	for f := range fingerprints { // which connects
+		if healthy, _ := f.Attributes["driver.remote.endpoint.box.healthy"].GetBool(); healthy {
+			break
+		}
+	}
+	link.CutAfter(5 << 20)
+	failed := make(chan error)
+	go func() {
+		_, _, err := n.StartTask(n.Copy())
+		failed <- err
+	}()
+	link.WaitCut()
+	must.Len(t, 1, n.records(t))
+	server.Restart()
+	link.Restore()
+	err = <-failed
+	must.ErrorContains(t, err, `the connection to endpoint "box" was lost during the start`)
+	must.True(t, structs.IsRecoverable(err))
+	testsupport.Within(t, time.Minute, func() error {
+		if left := n.records(t); len(left) > 0 {
+			return fmt.Errorf("the host has %q", left)
+		}
+		return nil
+	})
+	n.starts(t, content)
+}
+
+func TestCopy_IsNotMadeForAUserThatIsDenied(t *testing.T) {
+	testsupport.NeedRoot(t)
+	server := sshdtest.Start(t)
+	n := newNode(t, server, server.Port, "denied_host_uids = \"65534\"\n", nil)
+	n.User = "nobody"
+	_, _, err := n.StartTask(n.Copy())
+	must.ErrorContains(t, err, "user id 65534 is not allowed")
+	_, err = os.Lstat(n.onHost())
+	must.ErrorIs(t, err, fs.ErrNotExist)
+
+	server = sshdtest.Start(t, sshdtest.Unprivileged())
+	n = newNode(t, server, server.Port, "", nil)
+	must.NoError(t, os.Chown(n.host, server.UID, -1))
+	n.User = "nobody"
+	_, _, err = n.StartTask(n.Copy())
+	must.ErrorContains(t, err, "the plugin logs in as user id 54321, which is not root")
+}
