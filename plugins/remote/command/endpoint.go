@@ -9,10 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
-
-	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
@@ -65,21 +62,14 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 	if e.link, err = e.host.Connect(ctx); err != nil {
 		return err
 	}
-	mode, _ := e.link.About("cgroup").GetString()
-	e.Root, _ = e.link.About("root").GetBool()
-	e.Arch, e.Cgroup, e.Dir = e.link.Arch, plain.Line(mode, 0), plain.Line(e.link.Dir, 0)
+	about := e.link.About()
+	e.Root, e.Cgroup, e.Missing = about.Root, about.Cgroup, about.Missing
+	e.Arch, e.Dir = e.link.Arch, plain.Line(e.link.Dir, 0)
 	if err := e.list(ctx); err != nil {
 		return err
 	}
-	if err := e.link.Healthy(); err != nil {
-		return fmt.Errorf("endpoint %q can't be used: %w", e.Name, err)
-	}
-	fingerprints, err := e.link.Driver.Fingerprint(ctx)
-	if err != nil {
-		return fmt.Errorf("endpoint %q can't be used: %w", e.Name, err)
-	}
-	if f := <-fingerprints; f != nil { // its message is what the host can do without
-		e.Missing = plain.Line(strings.TrimPrefix(strings.TrimPrefix(f.HealthDescription, drivers.DriverHealthy), "; "), 0)
+	if about.Problem != nil {
+		return fmt.Errorf("endpoint %q can't be used: %w", e.Name, about.Problem)
 	}
 	return nil
 }

@@ -230,7 +230,11 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if t == nil {
 		var errs []error
 		for _, h := range e.hosts {
-			errs = append(errs, destroyOn(ctx, h, id))
+			link, err := h.Connect(ctx)
+			if err == nil {
+				err = destroyBy(ctx, link, id)
+			}
+			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	}
@@ -270,14 +274,6 @@ func (t *remoteTask) destroy(ctx context.Context) error {
 		return err
 	}
 	return destroyBy(ctx, link, t.saved.Run.TaskID)
-}
-
-func destroyOn(ctx context.Context, h *host.Host, id string) error {
-	link, err := h.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	return destroyBy(ctx, link, id)
 }
 
 func destroyBy(ctx context.Context, link *host.Link, id string) error {

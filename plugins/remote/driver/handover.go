@@ -60,9 +60,10 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		other := reply.Owner.AllocID
 		asked := gone[other] || alive[other]
 		delete(alive, other)
-		if over := t.engine.nomad.over(ctx, t.saved.Namespace, other); over == yes {
+		over, known := t.engine.nomad.over(ctx, t.saved.Namespace, other)
+		if over {
 			gone[other] = true
-		} else if over == no || reply.Verdict == shim.Doubtful {
+		} else if known || reply.Verdict == shim.Doubtful {
 			alive[other] = true
 		}
 		if !asked && (gone[other] || reply.Verdict == shim.Doubtful) {

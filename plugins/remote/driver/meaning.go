@@ -153,30 +153,15 @@ func (n nomad) look(ctx context.Context, namespace, allocID string) *allocation 
 	return a
 }
 
-// answer is yes, no, or that there is none.
-type answer int
-
-const (
-	none answer = iota
-	yes
-	no
-)
-
 var overStatus = []string{
 	structs.AllocClientStatusComplete, structs.AllocClientStatusFailed, structs.AllocClientStatusLost,
 	structs.AllocClientStatusUnknown,
 }
 
-// over is whether an allocation is over. One that Nomad does not know may be another cluster's.
-func (n nomad) over(ctx context.Context, namespace, allocID string) answer {
+// over is whether an allocation is over. It is not known of one that Nomad does not know: it may be another cluster's.
+func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known bool) {
 	a := n.look(ctx, namespace, allocID)
-	switch {
-	case a == nil:
-		return none
-	case slices.Contains(overStatus, a.ClientStatus):
-		return yes
-	}
-	return no
+	return a != nil && slices.Contains(overStatus, a.ClientStatus), a != nil
 }
 
 // isSystem is whether the allocation is of a job that has one on each node.

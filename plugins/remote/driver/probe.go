@@ -51,7 +51,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			views[i].link, views[i].err = e.hosts[name].Connect(ctx)
 			if views[i].err == nil {
 				e.tidy(ctx, views[i].link)
-				views[i].err = views[i].link.Healthy()
+				views[i].err = views[i].link.About().Problem
 			}
 		})
 	}
@@ -70,12 +70,9 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 		if v.link.Address != "" {
 			node.Attributes[prefix+"address"] = structs.NewStringAttribute(v.link.Address)
 		}
-		if mode, ok := v.link.About("cgroup").GetString(); ok {
-			node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(plain.Line(mode, mostOfProblem))
-		}
-		if root, ok := v.link.About("root").GetBool(); ok {
-			node.Attributes[prefix+"root"] = structs.NewBoolAttribute(root)
-		}
+		about := v.link.About()
+		node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(about.Cgroup)
+		node.Attributes[prefix+"root"] = structs.NewBoolAttribute(about.Root)
 	}
 	if len(names) == 0 {
 		node.Missing = append(node.Missing, "no endpoint is configured")

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
+
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 	"github.com/outrider-dev/outrider/plugins/remote/upload"
@@ -25,12 +28,10 @@ import (
 
 // Link is one connection to a host, and the driver there. It is never made anew: calls on one that was lost fail.
 type Link struct {
-	Driver Driver      // by Nomad's own client
-	Shim   shim.Client // the calls that Nomad's protocol does not have
-	Dir    string      // of everything on the host
-	Arch   string
-
-	Address string // the host's IP address, empty if it is not known
+	upload.Host
+	Driver  Driver      // by Nomad's own client
+	Shim    shim.Client // the calls that Nomad's protocol does not have
+	Address string      // the host's IP address, empty if it is not known
 
 	conn  *ssh.Conn
 	about atomic.Pointer[drivers.Fingerprint] // the last one of the host's driver
@@ -48,7 +49,7 @@ func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Li
 	if err != nil {
 		return nil, err
 	}
-	l := &Link{Dir: host.Dir, Arch: host.Arch, conn: conn}
+	l := &Link{Host: host, conn: conn}
 	var taken atomic.Bool
 	client, err := grpc.NewClient("passthrough:///host",
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
@@ -126,17 +127,32 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	return nil
 }
 
-// About returns an attribute of the host's driver, such as "cgroup". One that it does not have has no value.
-func (l *Link) About(name string) *structs.Attribute {
-	return cmp.Or(l.about.Load().Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
+// About is what the host's driver says of itself.
+func (l *Link) About() (about About) {
+	f := l.about.Load()
+	of := func(name string) *structs.Attribute {
+		return cmp.Or(f.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
+	}
+	about.Root, _ = of("root").GetBool()
+	cgroup, _ := of("cgroup").GetString()
+	about.Cgroup = plain.Line(cgroup, mostOfWord)
+	message := plain.Line(f.HealthDescription, 0)
+	if f.Health == drivers.HealthStateHealthy {
+		about.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
+	} else {
+		about.Problem = errors.New(message)
+	}
+	return about
 }
 
-// Healthy returns what the host's driver says of itself, nil if it is healthy.
-func (l *Link) Healthy() error {
-	if about := l.about.Load(); about.Health != drivers.HealthStateHealthy {
-		return errors.New(about.HealthDescription)
-	}
-	return nil
+const mostOfWord = 300 // characters
+
+// About is what a host can do.
+type About struct {
+	Root    bool   // tasks can be of any user
+	Cgroup  string // its version
+	Problem error  // why it can't be used, nil if it can
+	Missing string // what it can be used without, sentences
 }
 
 // Done is closed when the connection has ended.

@@ -108,6 +108,6 @@ func (h *host) endOver(listed EndRequest) error {
 }
 
 // endAlone is part of server.
-func (h *host) endAlone(_ context.Context, r *EndRequest) (*EndReply, error) {
-	return &EndReply{}, h.endOver(*r)
+func (h *host) endAlone(_ context.Context, r *EndRequest) (*Nothing, error) {
+	return &Nothing{}, h.endOver(*r)
 }

@@ -219,7 +219,7 @@ func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
 }
 
 // remove is part of server.
-func (h *host) remove(_ context.Context, r *RemoveRequest) (*RemoveReply, error) {
+func (h *host) remove(_ context.Context, r *RemoveRequest) (*Nothing, error) {
 	for _, store := range h.stores() {
 		states, _, err := store.List()
 		if err != nil {
@@ -240,5 +240,5 @@ func (h *host) remove(_ context.Context, r *RemoveRequest) (*RemoveReply, error)
 		}
 	}
 	h.cgroups.remove()
-	return &RemoveReply{}, h.allocs.remove(r.AllocID)
+	return &Nothing{}, h.allocs.remove(r.AllocID)
 }

@@ -152,9 +152,6 @@ type EndRequest struct {
 	Epoch  int64  `codec:"epoch"`
 }
 
-// EndReply says that the run is ended, or has an owner again.
-type EndReply struct{}
-
 // Alloc is an allocation with a directory on the host.
 type Alloc struct {
 	ID      string `codec:"id" json:"-"`
@@ -167,9 +164,6 @@ type RemoveRequest struct {
 	NodeID  string `codec:"node_id"` // whose it is
 	AllocID string `codec:"alloc_id"`
 }
-
-// RemoveReply says that nothing of it is left.
-type RemoveReply struct{}
 
 // FilesRequest begins a copy of files into the directory of a task that this connection owns. An archive in the format
 // of tar(5) follows in FilesParts, with paths relative to that directory.
@@ -188,8 +182,8 @@ type FilesPart struct {
 	Data []byte `codec:"data"`
 }
 
-// FilesReply says that all files are there.
-type FilesReply struct{}
+// Nothing is the reply of a call that has no more to tell.
+type Nothing struct{}
 
 // Client has these calls of a host.
 type Client struct{ Conn *grpc.ClientConn }
@@ -232,13 +226,13 @@ func (c Client) List(ctx context.Context, r *ListRequest) (*ListReply, error) {
 }
 
 // Remove ends the tasks of an allocation, and removes its directory. It is no error if there is none.
-func (c Client) Remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error) {
-	return invoke[RemoveReply](ctx, c, removeMethod, r)
+func (c Client) Remove(ctx context.Context, r *RemoveRequest) (*Nothing, error) {
+	return invoke[Nothing](ctx, c, removeMethod, r)
 }
 
 // End ends a run that is alone.
-func (c Client) End(ctx context.Context, r *EndRequest) (*EndReply, error) {
-	return invoke[EndReply](ctx, c, endMethod, r)
+func (c Client) End(ctx context.Context, r *EndRequest) (*Nothing, error) {
+	return invoke[Nothing](ctx, c, endMethod, r)
 }
 
 // stallTime is how long a copy of files may stand still: a task of the same user can stop the program that unpacks.
@@ -266,7 +260,7 @@ func (c Client) Files(ctx context.Context, r *FilesRequest, write func(io.Writer
 	if err != nil && !to.over {
 		return err
 	}
-	return stream.RecvMsg(&FilesReply{})
+	return stream.RecvMsg(&Nothing{})
 }
 
 // sender writes FilesParts.
@@ -313,8 +307,8 @@ type server interface {
 	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
 	release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error)
 	list(ctx context.Context, r *ListRequest) (*ListReply, error)
-	remove(ctx context.Context, r *RemoveRequest) (*RemoveReply, error)
-	endAlone(ctx context.Context, r *EndRequest) (*EndReply, error)
+	remove(ctx context.Context, r *RemoveRequest) (*Nothing, error)
+	endAlone(ctx context.Context, r *EndRequest) (*Nothing, error)
 	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
@@ -362,7 +356,7 @@ func serveFiles(s any, stream grpc.ServerStream) error {
 	if err := s.(server).files(stream.Context(), &request, &receiver{stream: stream}); err != nil {
 		return err
 	}
-	return stream.SendMsg(&FilesReply{})
+	return stream.SendMsg(&Nothing{})
 }
 
 // subtype selects the codec of a call.

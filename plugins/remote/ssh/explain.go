@@ -20,8 +20,12 @@ var (
 // explain returns why there is no connection, by what ssh wrote. The ssh to the jump host writes first.
 func (c Config) explain(text string) error {
 	way, _, unanswered := strings.Cut(text, "kex_exchange_identification")
-	if c.Jump != nil && unanswered && way != "" {
-		return c.explainJump(way)
+	switch jumped := c.Jump != nil && unanswered && way != ""; {
+	case jumped && strings.Contains(way, "stdio forwarding failed"):
+		return fmt.Errorf("the jump host %s failed to connect to %s, or does not allow it (AllowTcpForwarding)",
+			c.Jump, c.address())
+	case jumped:
+		return fmt.Errorf("the jump host: %w", c.Jump.explain(way))
 	}
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
@@ -41,14 +45,6 @@ func (c Config) explain(text string) error {
 			"lacks the key", c.address(), c.User, cmp.Or(c.KeyFile, "the keys of the ssh-agent at "+c.AgentSocket))
 	}
 	return fmt.Errorf("there is no connection to %s: %s", c, cmp.Or(lastLine(text), "the host allows no session"))
-}
-
-func (c Config) explainJump(text string) error {
-	if strings.Contains(text, "stdio forwarding failed") {
-		return fmt.Errorf("the jump host %s failed to connect to %s, or does not allow it (AllowTcpForwarding)",
-			c.Jump, c.address())
-	}
-	return fmt.Errorf("the jump host: %w", c.Jump.explain(text))
 }
 
 // lastLine returns the last line of a text, shortened.
