@@ -4,10 +4,21 @@
 package plain
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
 )
+
+func TestTail_KeepsTheEnd(t *testing.T) {
+	var tail Tail
+	for range 10 {
+		_, err := tail.Write([]byte(strings.Repeat("x", 1000) + "\n"))
+		test.NoError(t, err)
+	}
+	test.Eq(t, tailSize, len(tail))
+	test.StrHasSuffix(t, "x\n", string(tail))
+}
 
 func TestLine_IsOneOfPrintableText(t *testing.T) {
 	for text, want := range map[string]string{

@@ -29,32 +29,8 @@ type Config struct {
 
 // Endpoint is a host that runs tasks.
 type Endpoint struct {
-	SSH *SSH   `codec:"ssh" doc:"How the host is reached: a Linux host with an OpenSSH server."`
-	Dir string `codec:"dir" doc:"The directory of tasks on the host, absolute. No other user may be able to write there or above. By default /var/lib/outrider-remote for root, otherwise .local/share/outrider-remote in the user's home."`
-}
-
-// SSH is how a host is reached.
-type SSH struct {
-	Host string `codec:"host" required:"true" doc:"Name or address of the host."`
-	Port int    `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User string `codec:"user" doc:"The user there; it need not be root. By default the user of the agent."`
-
-	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
-	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
-
-	HostKeys       []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
-	KnownHostsFile string   `codec:"known_hosts_file" doc:"File with the host's public keys in the format of known_hosts (sshd(8)), absolute; instead of host_keys."`
-
-	Jump *Jump `codec:"jump" doc:"A host on the way, as with ssh -J."`
-}
-
-// Jump is a host on the way to another.
-type Jump struct {
-	Host           string   `codec:"host" required:"true" doc:"Name or address."`
-	Port           int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User           string   `codec:"user" doc:"The user there, by default that of the host behind it."`
-	HostKeys       []string `codec:"host_keys" doc:"The public keys of this host."`
-	KnownHostsFile string   `codec:"known_hosts_file" doc:"As that of the host behind it, which is the default."`
+	SSH *ssh.Config `codec:"ssh" doc:"How the host is reached: a Linux host with an OpenSSH server."`
+	Dir string      `codec:"dir" doc:"The directory of tasks on the host, absolute. No other user may be able to write there or above. By default /var/lib/outrider-remote for root, otherwise .local/share/outrider-remote in the user's home."`
 }
 
 // TaskConfig is the config block of a task.
@@ -87,7 +63,7 @@ func (c *Config) Validate() error {
 			p.Addf("endpoint %q: it has no ssh block, which says how it is reached", name)
 			continue
 		}
-		if err := e.SSH.config().Check(); err != nil {
+		if err := e.SSH.Check(); err != nil {
 			p.Addf("endpoint %q: %v", name, err)
 		}
 	}
@@ -97,18 +73,4 @@ func (c *Config) Validate() error {
 		}
 	}
 	return p.OrNil()
-}
-
-// config is the same for package ssh.
-func (s *SSH) config() ssh.Config {
-	c := ssh.Config{
-		Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, AgentSocket: s.AgentSocket,
-		HostKeys: s.HostKeys, KnownHostsFile: s.KnownHostsFile,
-	}
-	if j := s.Jump; j != nil {
-		c.Jump = &ssh.Config{
-			Host: j.Host, Port: j.Port, User: j.User, HostKeys: j.HostKeys, KnownHostsFile: j.KnownHostsFile,
-		}
-	}
-	return c
 }

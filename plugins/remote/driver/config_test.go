@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
 func TestConfig_IsRefusedInASentence(t *testing.T) {
-	good := SSH{Host: "gpu1", Port: 22, KeyFile: "/k", KnownHostsFile: "/h"}
-	with := func(change func(*SSH)) map[string]Endpoint {
+	good := ssh.Config{Host: "gpu1", Port: 22, KeyFile: "/k", KnownHostsFile: "/h"}
+	with := func(change func(*ssh.Config)) map[string]Endpoint {
 		s := good
 		change(&s)
 		return map[string]Endpoint{"a": {SSH: &s}}
@@ -27,10 +29,10 @@ func TestConfig_IsRefusedInASentence(t *testing.T) {
 		"a bad name":         {endpoints: map[string]Endpoint{"gpu.1": {SSH: &good}}, why: `"gpu.1": a name has letters`},
 		"a relative dir":     {endpoints: map[string]Endpoint{"a": {SSH: &good, Dir: "x"}}, why: `dir "x" is not absolute`},
 		"a relative program": {programs: map[string]string{"arm64": "x"}, why: `the path of arm64, "x", is not absolute`},
-		"no key to log in":   {endpoints: with(func(s *SSH) { s.KeyFile = "" }), why: "key_file"},
-		"no host key":        {endpoints: with(func(s *SSH) { s.KnownHostsFile = "" }), why: "host_keys"},
+		"no key to log in":   {endpoints: with(func(s *ssh.Config) { s.KeyFile = "" }), why: "key_file"},
+		"no host key":        {endpoints: with(func(s *ssh.Config) { s.KnownHostsFile = "" }), why: "host_keys"},
 		"a host key in words": {
-			endpoints: with(func(s *SSH) { s.KnownHostsFile, s.HostKeys = "", []string{"no"} }), why: "host_keys",
+			endpoints: with(func(s *ssh.Config) { s.KnownHostsFile, s.HostKeys = "", []string{"no"} }), why: "host_keys",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

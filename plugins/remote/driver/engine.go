@@ -66,7 +66,7 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 	}
 	for name, endpoint := range c.Endpoints {
 		e.hosts[name] = host.New(host.Config{
-			Name: name, SSH: endpoint.SSH.config(), Programs: programs,
+			Name: name, SSH: *endpoint.SSH, Programs: programs,
 			Options: shim.Options{
 				Dir: endpoint.Dir, DeniedHostUIDs: c.DeniedHostUIDs, DeniedHostGIDs: c.DeniedHostGIDs,
 				DeniedEnvvars: c.DeniedEnvvars,

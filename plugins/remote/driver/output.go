@@ -40,16 +40,10 @@ func logsOf(cfg *drivers.TaskConfig, c *TaskConfig) logs {
 
 // copyOutput copies the output from the host's files to the same files on this node, where it goes on at their
 // end. It returns when the task has ended and all is copied, or with ctx or the connection.
-func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) {
+func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	if t.saved.Logs.Off {
-		return
+		return nil
 	}
-	if err := t.copyStreams(ctx, link); err != nil {
-		t.event("The output is not copied any more: %v", err)
-	}
-}
-
-func (t *remoteTask) copyStreams(ctx context.Context, link *host.Link) error {
 	request := &shim.LogsRequest{TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name}
 	var copies [2]*corelogs.Copy
 	for i, place := range []*shim.Place{&request.Stdout, &request.Stderr} {

@@ -98,19 +98,19 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		e.logger.Warn("failed to list what is on a host", "error", err)
 		return
 	}
-	for _, a := range there.Allocs {
-		if node == "" || e.knows(a.ID) || !isGone(a.NodeDir) {
+	for id, dir := range there.Allocs {
+		if node == "" || e.knows(id) || !isGone(dir) {
 			continue
 		}
-		_, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: a.ID})
+		_, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: id})
 		if status.Code(err) == codes.FailedPrecondition {
 			continue // it has a run that another allocation may take over
 		}
 		if err != nil {
-			e.logger.Warn("failed to remove an allocation from a host", "alloc", a.ID, "error", err)
+			e.logger.Warn("failed to remove an allocation from a host", "alloc", id, "error", err)
 			continue
 		}
-		e.logger.Info("removed an allocation from a host", "alloc", a.ID)
+		e.logger.Info("removed an allocation from a host", "alloc", id)
 	}
 	for _, run := range there.Runs {
 		if run.Followed || run.Alone < shim.AbsentTime {

@@ -183,7 +183,9 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	output := make(chan struct{})
 	go func() {
 		defer close(output)
-		f.copyOutput(ctx, link)
+		if err := f.copyOutput(ctx, link); err != nil {
+			f.event("The output is not copied any more: %v", err)
+		}
 	}()
 	defer func() {
 		cancel()

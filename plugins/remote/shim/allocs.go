@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/client/allocdir"
-	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
@@ -25,7 +24,7 @@ type allocs struct{ dir string }
 // AllocDir is the directory of an allocation on a host whose directory is dir.
 func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
 
-// ownerFile has an allocation's Alloc, as JSON.
+// ownerFile has an allocation's Owner, as JSON.
 const ownerFile = "owner.json"
 
 // path is the directory of an allocation.
@@ -41,21 +40,22 @@ func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes the directories of a task that are missing, for this user, and returns that of its allocation.
-func (a allocs) make(cfg *drivers.TaskConfig, uid, gid int) (string, error) {
-	dir, err := a.path(cfg.AllocID)
+// make makes the directories of a task that are missing, for this user, and returns that of its allocation, which
+// belongs to an owner.
+func (a allocs) make(id, task string, owner Owner, uid, gid int) (string, error) {
+	dir, err := a.path(id)
 	if err != nil {
 		return "", err
 	}
-	if !isName(cfg.Name) || cfg.Name == allocdir.SharedAllocName || cfg.Name == ownerFile {
-		return "", fmt.Errorf("%q can't be the name of a task on this host", cfg.Name)
+	if !isName(task) || task == allocdir.SharedAllocName || task == ownerFile {
+		return "", fmt.Errorf("%q can't be the name of a task on this host", task)
 	}
 	f, err := owndir.Make(dir, 0o711)
 	if err != nil {
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	if err := a.own(cfg.AllocID, Owner{NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}); err != nil {
+	if err := a.own(id, owner); err != nil {
 		return "", err
 	}
 	// every task of the group may write there
@@ -64,7 +64,7 @@ func (a allocs) make(cfg *drivers.TaskConfig, uid, gid int) (string, error) {
 		return "", err
 	}
 	own := []string{allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName}
-	return dir, makeTree(dir, cfg.Name, own, uid, gid, 0o700)
+	return dir, makeTree(dir, task, own, uid, gid, 0o700)
 }
 
 // makeTree makes a directory with others in it, unless it exists. It appears complete, so nothing is
@@ -111,12 +111,11 @@ func (a allocs) own(id string, owner Owner) error {
 	if err != nil {
 		return err
 	}
-	var before Alloc
-	alloc := Alloc{NodeID: owner.NodeID, NodeDir: owner.NodeDir}
-	if load(filepath.Join(dir, ownerFile), &before) == nil && before == alloc {
+	var before Owner
+	if load(filepath.Join(dir, ownerFile), &before) == nil && before == owner {
 		return nil
 	}
-	err = save(filepath.Join(dir, ownerFile), alloc)
+	err = save(filepath.Join(dir, ownerFile), owner)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // there is no directory: its start did not come so far
 	}
@@ -133,18 +132,18 @@ func (a allocs) copied(id, task string) (file string, err error) {
 	return filepath.Join(dir, ".copied-"+task), err
 }
 
-// list returns a node's allocations.
-func (a allocs) list(nodeID string) (found []Alloc, err error) {
+// list returns a node's allocations, by id, with their directories there.
+func (a allocs) list(nodeID string) (found map[string]string, err error) {
+	found = map[string]string{}
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return found, nil
 	}
 	for _, e := range entries {
-		var alloc Alloc
-		err := load(filepath.Join(a.dir, e.Name(), ownerFile), &alloc)
-		if err == nil && alloc.NodeID == nodeID {
-			alloc.ID = e.Name()
-			found = append(found, alloc)
+		var owner Owner
+		err := load(filepath.Join(a.dir, e.Name(), ownerFile), &owner)
+		if err == nil && owner.NodeID == nodeID {
+			found[e.Name()] = owner.NodeDir
 		}
 	}
 	return found, err

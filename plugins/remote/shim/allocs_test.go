@@ -12,14 +12,14 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func config(alloc, name string) *drivers.TaskConfig {
-	return &drivers.TaskConfig{AllocID: alloc, Name: name, NodeID: "node", AllocDir: "/of/the/node/" + alloc}
+// makes makes the directories of a task.
+func (a allocs) makes(alloc, task string, uid int) (string, error) {
+	return a.make(alloc, task, Owner{AllocID: alloc, NodeID: "node", NodeDir: "/of/the/node/" + alloc}, uid, uid)
 }
 
 // mode is the mode of a file, with its owner.
@@ -33,8 +33,7 @@ func mode(t *testing.T, path string) (fs.FileMode, int) {
 func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
-	cfg := config("alloc-1", "web")
-	dir, err := a.make(cfg, nobody, nobody)
+	dir, err := a.makes("alloc-1", "web", nobody)
 	must.NoError(t, err)
 	must.Eq(t, filepath.Join(a.dir, "alloc-1"), dir)
 	for path, want := range map[string]fs.FileMode{
@@ -47,10 +46,10 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	}
 	found, err := a.list("node")
 	must.NoError(t, err)
-	must.Eq(t, []Alloc{{ID: "alloc-1", NodeID: "node", NodeDir: "/of/the/node/alloc-1"}}, found)
+	must.Eq(t, map[string]string{"alloc-1": "/of/the/node/alloc-1"}, found)
 	found, err = a.list("another")
 	must.NoError(t, err)
-	must.SliceEmpty(t, found)
+	must.MapEmpty(t, found)
 	must.NoError(t, a.remove("alloc-1"))
 	_, err = os.Lstat(dir)
 	must.ErrorIs(t, err, fs.ErrNotExist)
@@ -61,15 +60,14 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 func TestAllocs_LeaveWhatATaskHasChanged(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
-	cfg := config("alloc-1", "web")
-	dir, err := a.make(cfg, nobody, nobody)
+	dir, err := a.makes("alloc-1", "web", nobody)
 	must.NoError(t, err)
 	other := filepath.Join(t.TempDir(), "roots")
 	must.NoError(t, os.Mkdir(other, 0o755))
 	local := filepath.Join(dir, "web", "local")
 	must.NoError(t, os.Remove(local))
 	must.NoError(t, os.Symlink(other, local))
-	_, err = a.make(cfg, nobody, nobody)
+	_, err = a.makes("alloc-1", "web", nobody)
 	must.NoError(t, err)
 	got, uid := mode(t, other)
 	must.Eq(t, fs.FileMode(0o755), got)
@@ -86,7 +84,7 @@ func TestAllocs_AreNowhereElse(t *testing.T) {
 		{"alloc-1", ""}, {"alloc-1", ".."}, {"alloc-1", "a/b"}, {"alloc-1", "alloc"},
 		{"alloc-1", ownerFile}, {"alloc-1", ".x"},
 	} {
-		_, err := a.make(config(c[0], c[1]), 0, 0)
+		_, err := a.makes(c[0], c[1], os.Geteuid())
 		must.Error(t, err, must.Sprintf("of allocation %q, task %q", c[0], c[1]))
 	}
 	for _, id := range []string{"", ".", "..", "../x", "/etc"} {
@@ -101,7 +99,7 @@ func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
 	const tasks = 20
 	for i := range tasks {
 		go func() {
-			_, err := a.make(config("alloc-1", fmt.Sprintf("task-%d", i%5)), os.Geteuid(), os.Getegid())
+			_, err := a.makes("alloc-1", fmt.Sprintf("task-%d", i%5), os.Geteuid())
 			errs <- err
 		}()
 	}

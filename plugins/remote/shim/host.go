@@ -85,7 +85,8 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.AllocDir, err = h.allocs.make(cfg, uid, gid)
+	owner := Owner{AllocID: cfg.AllocID, NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}
+	cfg.AllocDir, err = h.allocs.make(cfg.AllocID, cfg.Name, owner, uid, gid)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -126,8 +126,8 @@ type ListRequest struct {
 
 // ListReply answers it.
 type ListReply struct {
-	Allocs []Alloc `codec:"allocs"`
-	Runs   []Run   `codec:"runs"` // of any node
+	Allocs map[string]string `codec:"allocs"` // the directories on the node, by id
+	Runs   []Run             `codec:"runs"`   // of any node
 }
 
 // Run is what the host records of a run.
@@ -150,13 +150,6 @@ type Run struct {
 type EndRequest struct {
 	TaskID string `codec:"task_id"`
 	Epoch  int64  `codec:"epoch"`
-}
-
-// Alloc is an allocation with a directory on the host.
-type Alloc struct {
-	ID      string `codec:"id" json:"-"`
-	NodeID  string `codec:"node_id" json:"node_id"`   // whose it is
-	NodeDir string `codec:"node_dir" json:"node_dir"` // its directory on that node
 }
 
 // RemoveRequest has an allocation's tasks and its directory removed.

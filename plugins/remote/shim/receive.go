@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
-
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
@@ -33,9 +31,7 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	if err != nil {
 		return err
 	}
-	dir, err := h.allocs.make(&drivers.TaskConfig{
-		AllocID: r.AllocID, Name: r.Task, NodeID: r.Owner.NodeID, AllocDir: r.Owner.NodeDir,
-	}, uid, gid)
+	dir, err := h.allocs.make(r.AllocID, r.Task, r.Owner, uid, gid)
 	if err != nil {
 		return err
 	}

@@ -49,14 +49,15 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	) {
 		words = append(words, "-o", option)
 	}
-	if c.Jump == nil {
+	way := c.way()
+	if way == nil {
 		return words, nil
 	}
-	jump, err := c.Jump.command(program, hostKeys, hop+1)
+	jump, err := way.command(program, hostKeys, hop+1)
 	if err != nil {
 		return nil, fmt.Errorf("the jump host: %w", err)
 	}
-	jump = append(jump, "-W", c.address(), "--", c.Jump.Host)
+	jump = append(jump, "-W", c.address(), "--", way.Host)
 	return append(words, "-o", "ProxyCommand="+quote(jump)), nil
 }
 
@@ -95,7 +96,7 @@ func (c Config) hostKeys() (*os.File, error) {
 	}
 	file := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd))
 	hop := 0
-	for next := &c; next != nil; next = next.Jump {
+	for next := &c; next != nil; next = next.way() {
 		for _, key := range next.HostKeys {
 			if _, err := fmt.Fprintln(file, hop, key); err != nil {
 				_ = file.Close()

@@ -17,21 +17,28 @@ import (
 
 // Config is a host, and how to log in.
 type Config struct {
-	Host string
-	Port int    // 0 is 22
-	User string // empty is the user of this process
+	Host string `codec:"host" required:"true" doc:"Name or address of the host."`
+	Port int    `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
+	User string `codec:"user" doc:"The user there; it need not be root. By default the user of the agent."`
 
-	KeyFile     string // file with a private key
-	AgentSocket string // socket of an ssh-agent, instead of KeyFile
+	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
+	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
 
-	HostKeys       []string // public keys in the format of authorized_keys
-	KnownHostsFile string   // instead of HostKeys
+	HostKeys       []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
+	KnownHostsFile string   `codec:"known_hosts_file" doc:"File with the host's public keys in the format of known_hosts (sshd(8)), absolute; instead of host_keys."`
 
-	// Jump is a host on the way, nil for none. An option that it leaves out is that of the host behind it: the user, the
-	// key or agent, and the file of known hosts.
-	Jump *Config
+	Jump *Jump `codec:"jump" doc:"A host on the way, as with ssh -J."`
 
 	silence time.Duration // without a byte from the host, after which ssh closes the connection
+}
+
+// Jump is a host on the way to another. The login there is with the same key.
+type Jump struct {
+	Host           string   `codec:"host" required:"true" doc:"Name or address."`
+	Port           int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
+	User           string   `codec:"user" doc:"The user there, by default that of the host behind it."`
+	HostKeys       []string `codec:"host_keys" doc:"The public keys of this host."`
+	KnownHostsFile string   `codec:"known_hosts_file" doc:"As that of the host behind it, which is the default."`
 }
 
 // defaultSilence is the time of two keep-alive messages.
@@ -46,21 +53,22 @@ func (c Config) complete() Config {
 			c.User = u.Username
 		}
 	}
-	if c.Jump == nil {
-		return c
-	}
-
-	jump := *c.Jump
-	jump.User = cmp.Or(jump.User, c.User)
-	if jump.KeyFile == "" && jump.AgentSocket == "" {
-		jump.KeyFile, jump.AgentSocket = c.KeyFile, c.AgentSocket
-	}
-	if len(jump.HostKeys) == 0 {
-		jump.KnownHostsFile = cmp.Or(jump.KnownHostsFile, c.KnownHostsFile)
-	}
-	jump = jump.complete()
-	c.Jump = &jump
 	return c
+}
+
+// way is the jump host of a complete configuration, nil if there is none.
+func (c Config) way() *Config {
+	if c.Jump == nil {
+		return nil
+	}
+	w := c
+	w.Host, w.Port, w.Jump = c.Jump.Host, cmp.Or(c.Jump.Port, 22), nil
+	w.User = cmp.Or(c.Jump.User, c.User)
+	w.HostKeys, w.KnownHostsFile = c.Jump.HostKeys, c.Jump.KnownHostsFile
+	if len(w.HostKeys) == 0 {
+		w.KnownHostsFile = cmp.Or(w.KnownHostsFile, c.KnownHostsFile)
+	}
+	return &w
 }
 
 // Check returns what is wrong with the configuration, as far as that shows without reading a file or connecting.
@@ -90,10 +98,11 @@ func (c Config) Check() error {
 			return fmt.Errorf("%q in host_keys is not a public key: write \"ssh-ed25519 AAAA…\"", key)
 		}
 	}
-	if c.Jump == nil {
+	way := c.way()
+	if way == nil {
 		return nil
 	}
-	if err := c.Jump.Check(); err != nil {
+	if err := way.Check(); err != nil {
 		return fmt.Errorf("jump: %w", err)
 	}
 	return nil

@@ -33,9 +33,9 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"correct agent":   {agent("/run/user/0/a,g:e_n@t+1-2.3"), ""},
 		"correct address": {host("fe80::1"), ""},
 		"correct user":    {user("some.one-2@example.org"), ""},
-		"correct jump":    {func(c *Config) { c.Jump = &Config{Host: "way", HostKeys: []string{key}} }, ""},
+		"correct jump":    {func(c *Config) { c.Jump = &Jump{Host: "way", HostKeys: []string{key}} }, ""},
 		"correct jump with the same file": {func(c *Config) {
-			c.HostKeys, c.KnownHostsFile, c.Jump = nil, "/known", &Config{Host: "way"}
+			c.HostKeys, c.KnownHostsFile, c.Jump = nil, "/known", &Jump{Host: "way"}
 		}, ""},
 
 		"no host":       {host(""), "host is missing"},
@@ -65,9 +65,9 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"option as user":  {user("-oProxyCommand=x"), noUser},
 		"quote in user":   {user("it's"), noUser},
 		"line in user":    {user("a\n"), noUser},
-		"option as jump": {func(c *Config) { c.Jump = &Config{Host: "-J", HostKeys: []string{key}} },
+		"option as jump": {func(c *Config) { c.Jump = &Jump{Host: "-J", HostKeys: []string{key}} },
 			"jump: host \"-J\" " + noHost},
-		"jump without a host key": {func(c *Config) { c.Jump = &Config{Host: "way"} },
+		"jump without a host key": {func(c *Config) { c.Jump = &Jump{Host: "way"} },
 			"jump: set host_keys or known_hosts_file, and not both"},
 	} {
 		config := Config{Host: "gpu1", KeyFile: "/key", HostKeys: []string{key}}
@@ -81,17 +81,17 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 	}
 }
 
-func TestComplete_JumpHostInheritsWhatItLeavesOut(t *testing.T) {
-	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", KnownHostsFile: "/known", Jump: &Config{Host: "way"}}
-	jump := c.complete().Jump
-	must.Eq(t, "u@way:22", jump.String())
-	must.Eq(t, "/key", jump.KeyFile)
-	must.Eq(t, "/known", jump.KnownHostsFile)
-	must.Eq(t, Config{Host: "way"}, *c.Jump) // unchanged
+func TestWay_InheritsWhatTheJumpHostLeavesOut(t *testing.T) {
+	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", KnownHostsFile: "/known", Jump: &Jump{Host: "way"}}
+	way := c.way()
+	must.Eq(t, "u@way:22", way.String())
+	must.Eq(t, "/key", way.KeyFile)
+	must.Eq(t, "/known", way.KnownHostsFile)
+	must.Eq(t, Jump{Host: "way"}, *c.Jump) // unchanged
 
-	c.Jump = &Config{Host: "way", User: "v", AgentSocket: "/agent", HostKeys: []string{"key"}}
-	jump = c.complete().Jump
-	must.Eq(t, "v@way:22", jump.String())
-	must.Eq(t, "", jump.KeyFile)
-	must.Eq(t, "", jump.KnownHostsFile)
+	c.Jump = &Jump{Host: "way", User: "v", HostKeys: []string{"key"}}
+	way = c.way()
+	must.Eq(t, "v@way:22", way.String())
+	must.Eq(t, "", way.KnownHostsFile)
+	must.Nil(t, way.way())
 }

@@ -137,10 +137,9 @@ func TestStart_EndsWithTheContext(t *testing.T) {
 
 	// also if a jump host is stuck
 	link := server.Link()
-	jump := configOf(server)
-	jump.Port = link.Port
 	c = configOf(server)
-	c.Jump = &jump
+	c.Jump = jumpOf(t, server, server)
+	c.Jump.Port = link.Port
 	program, err := c.Start(t.Context(), "cat")
 	must.NoError(t, err)
 	link.Cut()
@@ -188,7 +187,7 @@ func TestKeepAlive_ClosesAConnectionThatIsCut(t *testing.T) {
 			link, config := server.Link(), c
 			config.Port = link.Port
 			if jump {
-				config.Port, config.Jump = c.Port, &Config{Host: c.Host, Port: link.Port, HostKeys: c.HostKeys}
+				config.Port, config.Jump = c.Port, &Jump{Host: c.Host, Port: link.Port, HostKeys: c.HostKeys}
 			}
 			program, err := config.Start(t.Context(), "sleep 10; cat") // idle, which is no reason
 			must.NoError(t, err)

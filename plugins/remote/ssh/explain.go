@@ -19,13 +19,15 @@ var (
 
 // explain returns why there is no connection, by what ssh wrote. The ssh to the jump host writes first.
 func (c Config) explain(text string) error {
-	way, _, unanswered := strings.Cut(text, "kex_exchange_identification")
-	switch jumped := c.Jump != nil && unanswered && way != ""; {
-	case jumped && strings.Contains(way, "stdio forwarding failed"):
+	way := c.way()
+	said, _, unanswered := strings.Cut(text, "kex_exchange_identification")
+	ofJump := way != nil && unanswered && said != ""
+	if ofJump && strings.Contains(said, "stdio forwarding failed") {
 		return fmt.Errorf("the jump host %s failed to connect to %s, or does not allow it (AllowTcpForwarding)",
-			c.Jump, c.address())
-	case jumped:
-		return fmt.Errorf("the jump host: %w", c.Jump.explain(way))
+			way, c.address())
+	}
+	if ofJump {
+		return fmt.Errorf("the jump host: %w", way.explain(said))
 	}
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {

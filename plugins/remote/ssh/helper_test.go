@@ -21,6 +21,15 @@ func configOf(s *sshdtest.Server) Config {
 	return Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
 }
 
+// jumpOf is a server as a host on the way to another one, with whose key one can log in there.
+func jumpOf(t *testing.T, s, to *sshdtest.Server) *Jump {
+	t.Helper()
+	public, err := exec.Command("ssh-keygen", "-y", "-f", to.KeyFile).Output()
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(s.Dir, "authorized_keys"), public, 0o644))
+	return &Jump{Host: s.Host, Port: s.Port, HostKeys: []string{s.HostKey}}
+}
+
 // run runs a script to its end.
 func run(t *testing.T, c Config, input, script string, args ...string) (string, error) {
 	t.Helper()

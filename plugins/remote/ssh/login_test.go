@@ -50,10 +50,11 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 	}
 	hostKeys := func(lines ...string) func(*Config) { return func(c *Config) { c.HostKeys = lines } }
 	closed := func(c *Config) { c.Port = free.Addr().(*net.TCPAddr).Port }
-	jump := func(edit func(*Config)) func(*Config) {
-		way := configOf(server)
-		edit(&way)
-		return func(c *Config) { c.Jump = &way }
+	jump := func(edit func(*Config, *Jump)) func(*Config) {
+		return func(c *Config) {
+			c.Jump = jumpOf(t, server, server)
+			edit(c, c.Jump)
+		}
 	}
 	address := regexp.QuoteMeta(server.Address())
 	const mismatch = `^the host key of \S+ is not that of %s \(it is `
@@ -98,15 +99,15 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 		"no such name": {func(c *Config) { c.Host = "no-such-host.invalid" },
 			`^failed to look up the name no-such-host.invalid: ssh: Could not resolve hostname `, ""},
 
-		"jump host: nothing listens": {jump(closed), `^the jump host: no SSH server listens at `, ""},
-		"jump host: host key":        {jump(hostKeys(other)), `^the jump host: the host key of \S+ is not that of host_keys \(it is SHA256:`, ""},
-		"jump host: key":             {jump(key(otherFile)), `^the jump host: the SSH server at \S+ refuses `, ""},
-		"jump host: key file":        {jump(key("/no/key")), `^the jump host: failed to look at the key: `, ""},
-		"jump host: no forwarding": {jump(func(c *Config) { *c = configOf(forwardsNothing) }),
+		"jump host: nothing listens": {jump(func(_ *Config, j *Jump) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: no SSH server listens at `, ""},
+		"jump host: host key":        {jump(func(_ *Config, j *Jump) { j.HostKeys = []string{other} }), `^the jump host: the host key of \S+ is not that of host_keys \(it is SHA256:`, ""},
+		"jump host: key":             {jump(func(c *Config, _ *Jump) { c.KeyFile = otherFile }), `^the jump host: the SSH server at \S+ refuses `, ""},
+		"jump host: known_hosts": {jump(func(_ *Config, j *Jump) { j.HostKeys, j.KnownHostsFile = nil, "/no/file" }),
+			`^the jump host: failed to look at the known_hosts file: `, ""},
+		"jump host: no forwarding": {func(c *Config) { c.Jump = jumpOf(t, forwardsNothing, server) },
 			`^the jump host \S+ failed to connect to ` + address + `, or does not allow it \(AllowTcpForwarding\)$`, ""},
 		"behind the jump host: host key": {func(c *Config) {
-			way := configOf(server)
-			c.Jump, c.HostKeys = &way, []string{other}
+			c.Jump, c.HostKeys = jumpOf(t, server, server), []string{other}
 		}, changed, "host_keys"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +213,7 @@ func TestLogin_ByAgent(t *testing.T) {
 func TestLogin_ThroughAJumpHost(t *testing.T) {
 	server, way := sshdtest.Start(t), sshdtest.Start(t)
 	c := configOf(server)
-	c.Jump = &Config{Host: way.Host, Port: way.Port, KeyFile: way.KeyFile, HostKeys: []string{way.HostKey}}
+	c.Jump = jumpOf(t, way, server)
 	program, err := c.Start(t.Context(), "cat")
 	must.NoError(t, err)
 	defer program.Close()
