@@ -7,7 +7,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,7 +37,7 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts or updates Nomad with plugins (-usb=sim, -dataset=btrfs, -remote=sim).
+// Starts or updates Nomad with plugins (-usb=sim, -dataset=zfs-fuse, -remote=sim).
 func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote, image *string) error {
 	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
 		if err := l.UseImage(value(image)); err != nil {
@@ -242,10 +241,8 @@ func (Demo) USB(ctx context.Context, id *string) error {
 	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
 }
 
-// Shows a volume with a quota filled, kept, rolled back and moved (-on=zfs-fuse).
-func (Demo) Dataset(ctx context.Context, on *string) error {
-	return lab.RunProgram(ctx, "./lab/demo/dataset", "-on="+cmp.Or(value(on), "btrfs"))
-}
+// Shows a volume with a quota filled, kept, rolled back and restored.
+func (Demo) Dataset(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/dataset") }
 
 // Shows a task on an SSH host that outlives the drain and the loss of its node.
 func (Demo) Remote(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/remote") }

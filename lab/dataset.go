@@ -35,17 +35,16 @@ type dataset string
 const (
 	datasetAsBefore dataset = ""
 	datasetNone     dataset = "none"
-	datasetBtrfs    dataset = "btrfs"
 	datasetZFSFuse  dataset = "zfs-fuse"
 )
 
 // parseDataset reads the value of a flag. An empty one keeps the current choice.
 func parseDataset(s string) (dataset, error) {
 	switch d := dataset(s); d {
-	case datasetAsBefore, datasetNone, datasetBtrfs, datasetZFSFuse:
+	case datasetAsBefore, datasetNone, datasetZFSFuse:
 		return d, nil
 	}
-	return "", fmt.Errorf("-dataset=%s: want none (no datasets), btrfs or zfs-fuse (in a file)", s)
+	return "", fmt.Errorf("-dataset=%s: want none (no datasets) or zfs-fuse (in a file)", s)
 }
 
 // chosen is d, or what the running lab was started with if d is empty. A lab keeps its pool until it is removed:
@@ -62,8 +61,8 @@ func (d dataset) chosen(ctx context.Context, dir string) (dataset, error) {
 	return cmp.Or(d, was), nil
 }
 
-// inFile reports whether the lab has a file system of its own.
-func (d dataset) inFile() bool { return d == datasetBtrfs || d == datasetZFSFuse }
+// inFile reports whether the lab has a pool of its own.
+func (d dataset) inFile() bool { return d == datasetZFSFuse }
 
 // The two faces of the dataset plugin read one file with classes, which is beside the second.
 const (
@@ -74,7 +73,7 @@ sweep = "1s" # scratch is free again soon
 api {
   address = "http://127.0.0.1:${http_port}"
 }`
-	datasetNoClasses = "# no classes: lab:up -dataset=btrfs or -dataset=zfs-fuse makes some\n"
+	datasetNoClasses = "# no classes: lab:up -dataset=zfs-fuse makes some\n"
 )
 
 // datasetClasses are the options of the lab's classes: one for volumes and scratch, and one that is stricter.
@@ -84,7 +83,7 @@ var datasetClasses = map[string]string{
   default_capacity = "64MiB"
   max_capacity     = "512MiB"
   snapshot_reserve = 100
-  allow            = ["uid", "gid", "mode", "clone_from", "snapshots"]
+  allow            = ["uid", "gid", "mode", "clone_from"]
   trash_ttl        = "1h"
 
   slots {
@@ -118,13 +117,13 @@ func (l *Lab) classes(ctx context.Context, plugin string) (string, error) {
 	}), nil
 }
 
-// classBlock is a class with its backend and root, without its end.
-var classBlock = regexp.MustCompile(`class "(\w+)" \{\n  backend = "\w+"\n  root    = ".+"\n`)
+// classBlock is a class with its root, without its end.
+var classBlock = regexp.MustCompile(`class "(\w+)" \{\n  root = ".+"\n`)
 
 // poolFile has the classes as "nomad-device-dataset simulate" has printed them.
 func (l *Lab) poolFile() string { return filepath.Join(l.dir, "pool.hcl") }
 
-// poolDir has the file system's file and, with btrfs, its mount point.
+// poolDir has the pool's file.
 func (l *Lab) poolDir() string { return filepath.Join(l.dir, "pool") }
 
 // makePool makes the file system in the lab's directory. Its processes carry the agent's mark, so that they end with
@@ -153,7 +152,7 @@ func (l *Lab) makePool(ctx context.Context, plugin string) (roots []byte, err er
 	if _, err := simulate(ctx, "-remove", dir); err != nil { // one that was interrupted
 		return nil, err
 	}
-	roots, err = simulate(ctx, append([]string{string(l.dataset), dir}, slices.Sorted(maps.Keys(datasetClasses))...)...)
+	roots, err = simulate(ctx, append([]string{dir}, slices.Sorted(maps.Keys(datasetClasses))...)...)
 	if err == nil {
 		err = os.WriteFile(l.poolFile(), roots, 0o644)
 	}

@@ -61,7 +61,7 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 		why, err      string
 		dataset       dataset
 	}{
-		{name: "datasets", asked: auto, dataset: datasetBtrfs, want: agent.Host, why: "which datasets need"},
+		{name: "datasets", asked: auto, dataset: datasetZFSFuse, want: agent.Host, why: "which datasets need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "container from img:1"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "Docker does not answer"},
 		{name: "no image", asked: auto, image: no, want: agent.Host, why: "since broken"},

@@ -87,7 +87,7 @@ func (r *jobRun) adviseDevices(ctx context.Context, failed map[string]*api.Alloc
 	}
 	if wants(r.job, failed, datasetType) && !dataset(r.info.Labels[datasetLabel]).inFile() {
 		r.lab.say(`This lab has no scratch (device "` + datasetType + `"). It gets some, as root, with:` + "\n")
-		r.lab.hint("lab:up -dataset=btrfs\n")
+		r.lab.hint("lab:up -dataset=zfs-fuse\n")
 	}
 }
 

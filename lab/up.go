@@ -37,7 +37,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 // With is what a lab has besides the plugins.
 type With struct {
 	USB     string // "none", or "sim" for a simulated stick
-	Dataset string // "none", or "btrfs" or "zfs-fuse" for a file system in a file
+	Dataset string // "none", or "zfs-fuse" for a pool in a file
 	Remote  string // "none", or "sim" for an SSH server on this machine
 }
 

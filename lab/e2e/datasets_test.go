@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,25 +46,98 @@ const class = `
   }
 `
 
-// pool makes a file system in a file until the end of the test, and returns the classes on it.
-func pool(t *testing.T, kind string, classes ...string) string {
+// zfsFuse is a pool in a file, which all tests share that run at the same time: there can be only one zfs-fuse.
+var zfsFuse struct {
+	sync.Mutex
+	users, made int
+	dir, root   string
+}
+
+// pool returns classes on a pool in a file until the end of the test.
+func pool(t *testing.T, classes ...string) string {
 	t.Helper()
 	needRootAgent(t)
-	dir := filepath.Join(mkdir(t), "pool")
-	simulate := func(args ...string) (string, error) {
-		out, err := exec.Command(dataset, append([]string{"simulate"}, args...)...).CombinedOutput()
-		return string(out), err
+	z := &zfsFuse
+	z.Lock()
+	defer z.Unlock()
+	if z.users == 0 {
+		startZFSFuse(t)
 	}
-	t.Cleanup(func() {
-		out, err := simulate("-remove", dir)
-		test.NoError(t, err, test.Sprint(out))
-	})
-	out, err := simulate(append([]string{kind, dir}, classes...)...)
-	if err != nil && strings.Contains(out, "it is missing") {
-		t.Skip(strings.TrimSpace(out))
+	z.users++
+	t.Cleanup(func() { endZFSFuse(t) })
+	z.made++
+	root := fmt.Sprintf("%s/%d", z.root, z.made)
+	zfs(t, "create", "-o", "mountpoint=none", root)
+	var text string
+	for _, name := range classes {
+		zfs(t, "create", "-o", "mountpoint=none", root+"/"+name)
+		text += fmt.Sprintf("class %q {\n  root = %q\n%s}\n", name, root+"/"+name, class)
 	}
-	must.NoError(t, err, must.Sprint(out))
-	return strings.ReplaceAll(out, "\n}\n", "\n"+class+"}\n")
+	return text
+}
+
+// startZFSFuse makes the pool. The caller holds the lock of zfsFuse.
+func startZFSFuse(t *testing.T) {
+	t.Helper()
+	z := &zfsFuse
+	var err error
+	z.dir, err = os.MkdirTemp(scratch, "z")
+	must.NoError(t, err)
+	out, err := exec.Command(dataset, "simulate", "-size", "4GiB", z.dir+"/pool", "base").CombinedOutput()
+	if err != nil && strings.Contains(string(out), "it is missing") {
+		t.Skip(strings.TrimSpace(string(out)))
+	}
+	must.NoError(t, err, must.Sprintf("%s", out))
+	_, root, _ := strings.Cut(string(out), `root = "`)
+	z.root, _, _ = strings.Cut(root, `"`)
+}
+
+// endZFSFuse removes the pool when no test has it any more.
+func endZFSFuse(t *testing.T) {
+	z := &zfsFuse
+	z.Lock()
+	defer z.Unlock()
+	if z.users--; z.users > 0 {
+		return
+	}
+	out, err := exec.Command(dataset, "simulate", "-remove", z.dir+"/pool").CombinedOutput()
+	test.NoError(t, err, test.Sprintf("%s", out))
+	test.NoError(t, os.RemoveAll(z.dir))
+}
+
+// zfs runs zfs, alone as the plugin does, and returns its output.
+func zfs(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("flock", append([]string{"/run/zfs", "zfs"}, args...)...).CombinedOutput()
+	must.NoError(t, err, must.Sprintf("zfs %q: %s", args, out))
+	return string(out)
+}
+
+// ownMounts is set in the environment of tests that have a mount namespace of their own.
+const ownMounts = "OUTRIDER_E2E_MOUNTS"
+
+// shareMounts executes the tests again in their own mount namespace, where the machine's / is mounted private, as in
+// some containers: every process there that is in another mount namespace would keep what it has found mounted, and
+// no dataset could be unmounted. In their own namespace unmounts reach the namespaces that are made of it.
+func shareMounts() error {
+	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
+		return nil
+	}
+	out, err := exec.Command("findmnt", "-no", "PROPAGATION", "/").Output()
+	if err != nil || strings.HasPrefix(string(out), "shared") {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		return err
+	}
+	const mounts = `for dir in /run/zfs /run/lock/zfs; do mkdir -p $dir; mount -t tmpfs tmpfs $dir; done; exec "$@"`
+	return syscall.Exec(unshare, append([]string{"unshare", "--mount", "--propagation=shared", "sh", "-ec", mounts, "sh",
+		exe}, os.Args[1:]...), append(os.Environ(), ownMounts+"=1"))
 }
 
 func (n *node) isDatasetPlugin(p proc) bool {
@@ -179,7 +254,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 	} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			o.classes = pool(t, "btrfs", "fast")
+			o.classes = pool(t, "fast")
 			o.config += fmt.Sprintf("client {\n  host_volume \"static\" {\n    path = %q\n  }\n}\n", static)
 			n := newNode(t, o.nodeOptions)
 			n.volume(t, "data")
@@ -187,7 +262,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				return n.submit(t, job(t, o.sh(script), append([]func(*api.Job, *api.Task){asDriver(driver), withMemory(48)},
 					edit...)...))
 			}
-			volume, slot := withVolume("data", "/data"), withDevice("btrfs/dataset/fast")
+			volume, slot := withVolume("data", "/data"), withDevice("zfs/dataset/fast")
 			tasks := []struct {
 				name  string
 				alloc *alloc
@@ -199,7 +274,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 			}
 			says := func(was string, want []string) (out string) {
 				for _, d := range want {
-					out += d + " is btrfs, was " + was + "\n"
+					out += d + " is fuseblk, was " + was + "\n"
 				}
 				return out + "ready\n"
 			}
@@ -219,7 +294,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				for _, d := range task.want {
 					out, err := task.alloc.try(t, "stat", "-f", "-c", "%T", d)
 					must.NoError(t, err)
-					test.Eq(t, "btrfs\n", out, test.Sprintf("%s after the agent's restart", task.name))
+					test.Eq(t, "fuseblk\n", out, test.Sprintf("%s after the agent's restart", task.name))
 				}
 				task.alloc.restartSays(t, "ready\n")
 				test.Eq(t, says("new", task.want)+says("used", task.want), task.alloc.output(t, "stdout"),
@@ -232,7 +307,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 			for _, driver := range drivers {
 				reader := run("stat -f -c %T /data; cat /data/file", volume, asDriver(driver))
 				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
-				test.Eq(t, "btrfs\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
+				test.Eq(t, "fuseblk\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
 
 				// a volume of the agent's configuration, in the task's directory
 				reader = run("cat local/static/file", withVolume("static", "local/static"), asDriver(driver))
@@ -253,6 +328,9 @@ func TestDatasets_AreInContainers(t *testing.T) {
 	if err := agent.DockerAnswers(t.Context()); err != nil {
 		t.Skip(err)
 	}
+	if os.Getenv(ownMounts) != "" {
+		t.Skip("Docker does not see what is mounted in the tests' mount namespace")
+	}
 	t.Parallel()
 	image := "outrider-e2e:" + filepath.Base(mkdir(t))
 	var tar strings.Builder
@@ -269,7 +347,7 @@ func TestDatasets_AreInContainers(t *testing.T) {
 		test.NoError(t, err, test.Sprintf("%s", out))
 	})
 	n := newNode(t, nodeOptions{
-		classes: pool(t, "btrfs", "fast"), dataset: "mounts_for_all = true",
+		classes: pool(t, "fast"), dataset: "mounts_for_all = true",
 		config: fmt.Sprintf(`
 client {
   options = { "driver.denylist" = "java,qemu" }
@@ -284,10 +362,10 @@ plugin "docker" {
 `, cmp.Or(os.Getenv("DOCKER_HOST"), "unix:///var/run/docker.sock"), image),
 	})
 	n.volume(t, "data")
-	volume, slot := withVolume("data", "/data"), withDevice("btrfs/dataset/fast")
+	volume, slot := withVolume("data", "/data"), withDevice("zfs/dataset/fast")
 	has := func(where []string, was string) (out string) {
 		for _, d := range where {
-			out += d + " is btrfs, was " + was + "\n"
+			out += d + " is fuseblk, was " + was + "\n"
 		}
 		return out + "ready\n"
 	}

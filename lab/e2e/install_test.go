@@ -150,7 +150,7 @@ func TestInstall_DatasetHasBothFaces(t *testing.T) {
 	testsupport.Long(t, "starts an agent of its own, and builds again")
 	needRootAgent(t)
 	t.Parallel()
-	classes := pool(t, "btrfs", "fast")
+	classes := pool(t, "fast")
 	n := newPlainNode(t)
 	next := filepath.Join(n.work, "next")
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-X "+

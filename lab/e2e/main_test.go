@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if err := shareMounts(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	flag.Parse()
 	// most of a test is waiting; more at once than there are processors is quicker
 	if !set("test.parallel") {

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,9 +35,8 @@ type truth struct {
 	*node  // with the server's client
 	server *truthServer
 	column truthColumn
-	own    *api.Client       // of the agent itself
-	roots  map[string]string // of the classes, one for each row
-	token  string            // the plugin's file
+	own    *api.Client // of the agent itself
+	token  string      // the plugin's file
 	hangs  atomic.Bool
 }
 
@@ -138,7 +135,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 				n.ready(t, map[bool]string{true: "ok", false: "none"}[column.sees])
 				n.phase(t, "plugin killed", func(t *testing.T, cells []*truthCell) {
 					stuck := cells[3]
-					dir, err := os.Open(filepath.Join(stuck.root(), ".slots", stuck.lease))
+					dir, err := os.Open(filepath.Join(slotMounts, stuck.lease))
 					must.NoError(t, err)
 					t.Cleanup(func() { dir.Close() })
 					stuck.deregister(t, false)
@@ -192,7 +189,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 }
 
 // truthSweeps is several times that of the plugin's configuration.
-const truthSweeps = 3 * time.Second
+const truthSweeps = 12 * time.Second
 
 // phase runs the rows of one phase: each gets a slot, then the rows' own things happen, then
 // what happens to the node.
@@ -245,22 +242,28 @@ func (c *truthCell) class() string {
 	}, strings.ToLower(strings.ReplaceAll(c.row.name, "'", "")))
 }
 
-func (c *truthCell) root() string    { return c.roots[c.class()] }
+// slotMounts is where the plugin mounts slots.
+const slotMounts = "/run/outrider/dataset/slots"
+
 func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.class()+".go") }
 
 // leases are the slot's datasets; there is never more than one.
 func (c *truthCell) leases(t *testing.T) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(c.root(), ".slots"))
-	if !errors.Is(err, fs.ErrNotExist) {
-		must.NoError(t, err)
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
+	dirs, err := filepath.Glob(filepath.Join(slotMounts, c.class()+"-00.*"))
+	must.NoError(t, err)
+	for _, dir := range dirs {
+		if mounted(dir) {
+			names = append(names, filepath.Base(dir))
 		}
 	}
 	return names
+}
+
+// mounted reports whether something is mounted at a directory.
+func mounted(dir string) bool {
+	var st, parent syscall.Stat_t
+	return syscall.Stat(dir, &st) == nil && syscall.Stat(filepath.Dir(dir), &parent) == nil && st.Dev != parent.Dev
 }
 
 // submit asks for the slot. The task says whether it is empty.
@@ -272,7 +275,7 @@ func (c *truthCell) submit(t *testing.T) {
 	}
 	script := "[ -d /scratch ] && [ -z \"$(ls -A /scratch)\" ] && echo fresh; echo $NOMAD_ALLOC_ID >/scratch/trace; " +
 		"GO=" + c.trigger() + "; " + body
-	c.job = job(t, sh(script), withDevice("btrfs/dataset/"+c.class()), func(j *api.Job, task *api.Task) {
+	c.job = job(t, sh(script), withDevice("zfs/dataset/"+c.class()), func(j *api.Job, task *api.Task) {
 		j.Type = new("service")
 		task.KillTimeout = new(3 * time.Second)
 		if c.row.edit != nil && c.first == nil {
@@ -337,7 +340,7 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {
-		if !testsupport.Exists(filepath.Join(c.root(), ".slots", c.lease)) {
+		if !mounted(filepath.Join(slotMounts, c.lease)) {
 			if runs(id) {
 				t.Errorf("%s: the dataset of %s was taken while its task runs", c.row.name, id)
 			}
@@ -471,7 +474,7 @@ func (c *truthCell) taken(t *testing.T) {
 // newTruth starts a node.
 func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Helper()
-	n := &truth{column: column, server: server, roots: map[string]string{}}
+	n := &truth{column: column, server: server}
 	var names []string
 	for _, rows := range truthRows {
 		for _, row := range rows {
@@ -479,16 +482,12 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 			names = append(names, c.class())
 		}
 	}
-	classes := strings.ReplaceAll(pool(t, "btrfs", names...), class, `
+	classes := strings.ReplaceAll(pool(t, names...), class, `
   slots {
     count    = 1
     capacity = "16MiB"
   }
 `)
-	for _, found := range regexp.MustCompile(`class "(.+)" {[^}]*root += "(.+)"`).FindAllStringSubmatch(classes, -1) {
-		n.roots[found[1]] = found[2]
-	}
-	must.MapLen(t, len(names), n.roots, must.Sprint(classes))
 	n.token = filepath.Join(mkdir(t), "token")
 	must.NoError(t, os.WriteFile(n.token, nil, 0o600))
 
@@ -505,7 +504,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Cleanup(proxy.CloseClientConnections)
 	n.node = newNode(t, nodeOptions{
 		classes: classes,
-		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"1s\"\ngrace = \"20s\"\n"+
+		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"4s\"\ngrace = \"20s\"\n"+
 			"api {\n  address = %q\n  token_file = %q\n}", proxy.URL, n.token),
 		config: fmt.Sprintf("client {\n  servers = [\"127.0.0.1:%d\"]\n}", server.rpc),
 		shell:  `sed -i '/^server {/,/^}/ s/enabled  *= true/enabled = false/' $DIR/agent.hcl`,

@@ -77,12 +77,12 @@ func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	classes := strings.ReplaceAll(pool(t, "btrfs", "fast"), class, `
+	classes := strings.ReplaceAll(pool(t, "fast"), class, `
   max_capacity     = "256MiB"
   default_capacity = "64MiB"
   allow            = ["uid"]
 `)
-	_, root, _ := strings.Cut(classes, `root    = "`)
+	_, root, _ := strings.Cut(classes, `root = "`)
 	root, _, _ = strings.Cut(root, `"`)
 	n := newNode(t, nodeOptions{classes: classes})
 	file := filepath.Join(n.HostVolumePluginDir(), "dataset.hcl")
@@ -105,7 +105,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 64*mib, vol.CapacityBytes)
 	path := n.ready(t, vol.ID).HostPath
-	must.True(t, strings.HasPrefix(path, root+"/default/"))
+	must.Eq(t, filepath.Join(n.DataDir(), "host_volumes", vol.ID), path)
 	write := func(text string) { must.NoError(t, os.WriteFile(filepath.Join(path, "a"), []byte(text), 0o644)) }
 	read := func() string {
 		t.Helper()
@@ -137,16 +137,16 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	// the plugin's file is replaced while there are volumes, and the operator makes a mistake
 	write("second")
 	must.NoError(t, n.ReplacePlugin(t.Context(), dataset))
-	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { backend = "xfs" root = "/srv" }`), 0o644))
+	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { backend = "btrfs" root = "/srv" }`), 0o644))
 	again(false)
 	n.knows(t, "data")
 	must.Eq(t, "second", read())
-	refused(fast("other"), `class "slow": backend "xfs" is not known: use "zfs" or "btrfs"`)
+	refused(fast("other"), `class "slow": backend "btrfs" is no longer supported: copy what is on it to a dataset of ZFS`)
 
 	// its capacity changes, when the file is right again
 	larger := fast("data")
 	larger.ID, larger.NodeID, larger.RequestedCapacityMaxBytes = vol.ID, vol.NodeID, 128*mib
-	refused(larger, `backend "xfs" is not known`)
+	refused(larger, `backend "btrfs" is no longer supported`)
 	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
 	vol, err = n.createVolume(larger)
 	must.NoError(t, err)
@@ -159,10 +159,14 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)
 	must.NoError(t, err)
 	must.False(t, testsupport.Exists(path))
-	trash, err := filepath.Glob(filepath.Join(root, ".trash", vol.ID+".*Z", "a"))
-	must.NoError(t, err)
-	must.SliceLen(t, 1, trash)
-	text, err := os.ReadFile(trash[0])
+	trash := strings.Fields(zfs(t, "list", "-H", "-r", "-d", "1", "-o", "name", root+"/.trash"))
+	must.SliceLen(t, 2, trash, must.Sprint(trash))
+	must.StrHasPrefix(t, root+"/.trash/"+vol.ID+".", trash[1])
+	at := mkdir(t)
+	zfs(t, "set", "mountpoint="+at, trash[1])
+	zfs(t, "mount", trash[1])
+	text, err := os.ReadFile(filepath.Join(at, "a"))
+	zfs(t, "unmount", at)
 	must.NoError(t, err)
 	must.Eq(t, "second", string(text))
 	again(false)

@@ -33,8 +33,8 @@ func Missing() error {
 
 // packages are what a node has beside Debian's essential packages and apt: what exec-lite's example jobs, python's and
 // dataset's need, and the tools by which plugins are installed.
-var packages = []string{"btrfs-progs", "ca-certificates", "iproute2", "mount", "procps", "python3", "python3-venv",
-	"rpm", "unzip"}
+var packages = []string{"ca-certificates", "iproute2", "mount", "procps", "python3", "python3-venv",
+	"rpm", "unzip", "zfs-fuse"}
 
 // finish has libusb at hand, for apt-get to install without a network, and removes what takes time to unpack.
 const finish = `chroot "$1" sh -c "apt-get clean && apt-get -qq --download-only install libusb-1.0-0 &&

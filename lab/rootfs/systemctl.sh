@@ -52,6 +52,11 @@ case "$*" in
 "restart nomad") stop; start ;;
 "reload nomad") kill -HUP "$(cat "$state/pid")" ;;
 "is-active nomad") if running; then echo active; else echo inactive; exit 3; fi ;;
+"enable --now zfs-fuse")
+  mkdir -p /run/zfs /run/lock/zfs
+  setsid zfs-fuse --no-daemon --no-kstat-mount >>"$state/zfs-fuse.log" 2>&1 </dev/null &
+  until zpool list >/dev/null 2>&1; do sleep 0.2; done
+  ;;
 daemon-reload) ;;
 *) echo "systemctl: only nomad's start, stop, restart, reload and is-active are known here, not \"$*\"" >&2; exit 1 ;;
 esac

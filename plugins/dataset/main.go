@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-device-dataset gives ZFS and btrfs datasets to tasks of Nomad: as scratch,
+// Command nomad-device-dataset gives ZFS datasets to tasks of Nomad: as scratch,
 // which is a device, and as volumes that last, for which it is also a dynamic host volume
 // plugin.
 package main
@@ -17,7 +17,7 @@ import (
 
 var dataset = device.Plugin[slot.Config]{
 	Name:    "dataset",
-	Summary: "gives ZFS and btrfs datasets to tasks, as volumes that last and as scratch",
+	Summary: "gives ZFS datasets to tasks, as volumes that last and as scratch",
 	New:     slot.New,
 	Roles:   []func() bool{volume.Role},
 	Remains: remains,

@@ -23,7 +23,7 @@ func TestRemains_UnknownIsInUse(t *testing.T) {
 	must.NoError(t, inUse) // no classes
 	for name, c := range map[string]struct{ text, says string }{
 		"not valid":  {"class {", file + " is not valid"},
-		"no pool":    {`class "fast" { backend = "btrfs" root = "/nowhere" }`, `class "fast": the directory /nowhere`},
+		"no pool":    {`class "fast" { root = "nowhere" }`, `class "fast": the pool nowhere is not there`},
 		"no classes": {"", ""},
 	} {
 		must.NoError(t, os.WriteFile(file, []byte(c.text), 0o600))

@@ -1,14 +1,13 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command dataset shows a volume with a quota: it is filled, outlives its job, is rolled back and moved. Its file
-// system is a file. It runs a Nomad agent of its own and removes everything at the end: go tool mage demo:dataset.
+// Command dataset shows a volume with a quota: it is filled, outlives its job, is rolled back and restored. Its
+// pool is a file. It runs a Nomad agent of its own and removes everything at the end: go tool mage demo:dataset.
 package main
 
 import (
 	"context"
 	_ "embed"
-	"flag"
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
@@ -24,16 +23,14 @@ var withVolume string
 var withScratch string
 
 func main() {
-	on := flag.String("on", "btrfs", "the file system: btrfs or zfs-fuse")
-	flag.Parse()
 	d := &demo{}
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "dataset": ""},
-		Dataset: *on,
+		Dataset: "zfs-fuse",
 		OnHost:  true,
 		Play: func(ctx context.Context, a agent.Agent) error {
 			d.agent = a
-			return stage.InOrder(ctx, d.created, d.scratch, d.filled, d.comesBack, d.rolledBack, d.moved)
+			return stage.InOrder(ctx, d.created, d.scratch, d.filled, d.comesBack, d.rolledBack, d.restored)
 		},
 	}.Main()
 }
@@ -129,22 +126,18 @@ func (d *demo) rolledBack(ctx context.Context) error {
 	return d.batch(ctx, "check", "cksum /data/first")
 }
 
-// moved sends the volume to another class, as it would be sent to another node.
-func (d *demo) moved(ctx context.Context) error {
-	stage.Say("The volume moves. Here it moves to the class \"strict\"; with ssh between them it is another node")
+// restored takes the volume out of the trash.
+func (d *demo) restored(ctx context.Context) error {
+	stage.Say("The volume is deleted by mistake. The trash still has it")
 	for _, command := range []string{
-		"nomad-device-dataset send data@good | nomad-device-dataset receive strict >there.volume.hcl",
 		"nomad volume delete -type host data-id",
-		"nomad volume create there.volume.hcl",
+		"nomad-device-dataset trash list",
+		"nomad-device-dataset trash restore data >again.volume.hcl",
+		"nomad volume create again.volume.hcl",
 	} {
 		if _, err := d.run(ctx, command); err != nil {
 			return err
 		}
 	}
-	if err := d.batch(ctx, "moved", "cksum /data/first"); err != nil {
-		return err
-	}
-	stage.Note("The trash still has what was deleted:")
-	_, err := d.run(ctx, "nomad-device-dataset trash list")
-	return err
+	return d.batch(ctx, "restored", "cksum /data/first")
 }

@@ -5,7 +5,6 @@ package vm_test
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,21 +20,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// The machine has a pool of each kind, in files of its disk. A class has the name of its file system.
+// The machine has a pool in a file of its disk.
 const (
-	poolDir  = "/srv/pool"
-	newPools = `truncate -s 1G zfs btrfs
+	newPool = `truncate -s 1G zfs
 zpool create -O mountpoint=none tank $PWD/zfs
-zfs create tank/nomad
-mkfs.btrfs -q btrfs
-mkdir ` + poolDir + `
-mount -o loop btrfs ` + poolDir + `
-btrfs quota enable ` + poolDir
+zfs create tank/nomad`
 
-	// as the init system of a machine with these pools does
-	importPools = `zpool import -aN -d .
-zfs mount -a
-mount -o loop btrfs ` + poolDir
+	// as the init system of a machine with this pool does
+	importPool = `zpool import -aN -d .
+zfs mount -a`
 
 	datasetConfig = `
 file  = "${host_volume_plugin_dir}/dataset.hcl"
@@ -44,43 +37,24 @@ api {
   address = "http://127.0.0.1:${http_port}"
 }`
 	classes = `
-class "zfs" {
-  backend   = "zfs"
+class "fast" {
   root      = "tank/nomad"
   allow     = ["mode"]
   on_delete = "destroy"
   slots {
     count    = 1
     capacity = "64MiB"
-    mount    = "/scratch/zfs"
-  }
-}
-class "btrfs" {
-  backend   = "btrfs"
-  root      = "` + poolDir + `"
-  allow     = ["mode"]
-  on_delete = "destroy"
-  slots {
-    count    = 1
-    capacity = "64MiB"
-    mount    = "/scratch/btrfs"
   }
 }
 `
 )
 
-var fileSystems = []string{"zfs", "btrfs"}
-
-// makePools boots with OpenZFS and makes the pools. It skips the test where this machine lacks a program, which the
-// VM has from it.
-func (h *host) makePools() {
+// makePool boots with OpenZFS and makes the pool.
+func (h *host) makePool() {
 	h.t.Helper()
-	if _, err := exec.LookPath("mkfs.btrfs"); err != nil {
-		h.t.Skip("no mkfs.btrfs (package btrfs-progs)")
-	}
 	h.o.ZFS = true
 	h.boot()
-	h.shell(newPools)
+	h.shell(newPool)
 }
 
 // shell runs lines in the VM's disk, with root's PATH.
@@ -89,8 +63,8 @@ func (h *host) shell(lines string) string {
 	return h.run(nil, "env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-ec", "cd "+vm.DiskMount+"\n"+lines)
 }
 
-// datasetJob is a task of shell with the volume of each file system at /data/<it>, or a slot at /scratch/<it>.
-func datasetJob(job *api.Job, volumes bool, script string) *api.Job {
+// datasetJob is a task of shell with the volume "data" at /data, or a slot at /scratch.
+func datasetJob(job *api.Job, volume bool, script string) *api.Job {
 	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-ec", script})
 	task.User = "nobody"
 	task.KillTimeout = new(2 * time.Second)
@@ -99,16 +73,13 @@ func datasetJob(job *api.Job, volumes bool, script string) *api.Job {
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
-		Delay: new(time.Second)} // until its slots are there
-	group.Volumes = map[string]*api.VolumeRequest{}
-	for _, fs := range fileSystems {
-		if !volumes {
-			resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: fs + "/dataset/" + fs})
-			continue
-		}
-		group.Volumes[fs] = &api.VolumeRequest{Name: fs, Type: "host", Source: fs,
-			AccessMode: "single-node-writer", AttachmentMode: "file-system"}
-		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: &fs, Destination: new("/data/" + fs)})
+		Delay: new(time.Second)} // until its slot is there
+	if volume {
+		group.Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data",
+			AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
+		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: new("data"), Destination: new("/data")})
+	} else {
+		resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: "zfs/dataset/fast"})
 	}
 	task.Require(resources)
 	return job.AddTaskGroup(group)
@@ -153,15 +124,15 @@ func stop(t *testing.T, c *api.Client, job string) {
 	})
 }
 
-// volume asks for a volume in the class, and returns its id.
-func volume(c *api.Client, name, class string) (id string, err error) {
+// volume asks for a volume, and returns its id.
+func volume(c *api.Client, name string) (id string, err error) {
 	nodes, _, err := c.Nodes().List(nil)
 	if err != nil || len(nodes) != 1 {
 		return "", fmt.Errorf("%d nodes: %w", len(nodes), err)
 	}
 	answer, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
 		Name: name, PluginID: "dataset", NodeID: nodes[0].ID, RequestedCapacityMaxBytes: 32 << 20,
-		Parameters: map[string]string{"class": class, "mode": "0777"},
+		Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AccessMode: "single-node-writer", AttachmentMode: "file-system",
 		}},
@@ -190,10 +161,9 @@ func nodeVolumes(c *api.Client) (names []string, err error) {
 }
 
 const (
-	writes = `for fs in zfs btrfs; do echo "by A" >/data/$fs/file; done; sync /data/*/file; echo written; sleep 1000`
-	reads  = `for fs in zfs btrfs; do test "$(cat /data/$fs/file)" = "by A"; done`
-	uses   = `for fs in zfs btrfs; do echo $NOMAD_ALLOC_ID >>/scratch/$fs/runs; done; sync /scratch/*/runs; echo used
-cat /scratch/zfs/runs /scratch/btrfs/runs; sleep 1000`
+	writes = `echo "by A" >/data/file; sync /data/file; echo written; sleep 1000`
+	reads  = `test "$(cat /data/file)" = "by A"`
+	uses   = `echo $NOMAD_ALLOC_ID >>/scratch/runs; sync /scratch/runs; echo used; cat /scratch/runs; sleep 1000`
 )
 
 // startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to name its version, and an
@@ -225,70 +195,59 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	h := newHost(t)
-	h.makePools()
+	h.makePool()
 	c := h.runAgent(map[string]agent.Plugin{
 		"exec-lite": {Config: `state_dir = "${state_dir}"`},
 		"dataset":   {Config: datasetConfig, HostVolume: "dataset", HostVolumeFile: classes},
 	})
-	ids := map[string]string{}
-	for _, fs := range fileSystems {
-		id, err := volume(c, fs, fs)
-		must.NoError(t, err)
-		ids[fs] = id
-	}
+	id, err := volume(c, "data")
+	must.NoError(t, err)
 	a := runs(t, c, datasetJob(api.NewServiceJob("a", "a", "global", 50), true, writes), api.AllocClientStatusRunning)
 	h.says(a, "written")
 	stop(t, c, "a")
-	slots := runs(t, c, datasetJob(api.NewServiceJob("slots", "slots", "global", 50), false, uses),
+	slot := runs(t, c, datasetJob(api.NewServiceJob("slot", "slot", "global", 50), false, uses),
 		api.AllocClientStatusRunning)
-	h.says(slots, "used")
+	h.says(slot, "used")
 	h.cutPower()
 
-	h.boot() // and no pool is there
-	h.shell("mkdir " + poolDir)
+	h.boot() // and the pool is not there
 	log := h.shell("wc -c <agent/agent.log")
 	c = h.startWithDatasets()
 	said := h.shell("tail -c +" + log + " agent/agent.log")
-	for fs, sentence := range map[string]string{
-		"zfs": "the pool tank is not there (import it with: zpool import tank)", "btrfs": poolDir + " is not on a btrfs",
-	} {
-		test.StrContains(t, said, sentence)
-		_, err := volume(c, "another", fs)
-		test.ErrorContains(t, err, sentence)
-		test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+ids[fs]+" 2>/dev/null || true"),
-			test.Sprint("what a task would have instead of the volume"))
-	}
+	const sentence = "the pool tank is not there (import it with: zpool import tank)"
+	test.StrContains(t, said, sentence)
+	_, err = volume(c, "another")
+	test.ErrorContains(t, err, sentence)
+	test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+id+" 2>/dev/null || true"),
+		test.Sprint("what a task would have instead of the volume"))
 	names, err := nodeVolumes(c)
 	must.NoError(t, err)
-	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pools"))
-	test.Eq(t, 1, strings.Count(h.output(slots), "used"), test.Sprint("the task has started without its slots"))
-	test.Eq(t, "", h.shell("find "+poolDir+" -mindepth 1"), test.Sprint("made where no pool is mounted"))
+	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pool"))
+	test.Eq(t, 1, strings.Count(h.output(slot), "used"), test.Sprint("the task has started without its slot"))
 
 	h.run(nil, h.ctl, "agent", "stop", agentDir)
-	h.shell(importPools)
+	h.shell(importPool)
 	c = h.startWithDatasets()
 	testsupport.Within(t, 3*time.Minute, func() error {
 		names, err := nodeVolumes(c)
-		if err == nil && !slices.Equal(names, []string{"btrfs", "zfs"}) {
+		if err == nil && !slices.Equal(names, []string{"data"}) {
 			err = fmt.Errorf("the node has the volumes %q", names)
 		}
 		return err
 	})
 	runs(t, c, datasetJob(api.NewBatchJob("b", "b", "global", 50), true, reads), api.AllocClientStatusComplete)
-	h.says(slots, strings.Repeat("\n"+slots, 4)) // each slot has what the task wrote before, and again
-	stop(t, c, "slots")
+	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has what the task wrote before, and again
+	stop(t, c, "slot")
 
-	for _, fs := range fileSystems {
-		_, _, err := c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: ids[fs]}, nil)
-		must.NoError(t, err)
-	}
+	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
+	must.NoError(t, err)
 	testsupport.Within(t, time.Minute, func() error { // the plugin looks now and then
-		left := h.shell("zfs list -H -o name -r tank/nomad; btrfs subvolume list " + poolDir)
-		if strings.Contains(left, ".slots/") || strings.Contains(left, ids["zfs"]) || strings.Contains(left, ids["btrfs"]) {
+		left := h.shell("zfs list -H -o name -r tank/nomad")
+		if strings.Contains(left, ".slots/") || strings.Contains(left, id) {
 			return fmt.Errorf("left: %s", left)
 		}
 		return nil
 	})
 	h.run(nil, h.ctl, "agent", "close", agentDir)
-	h.shell("zpool export tank; umount " + poolDir)
+	h.shell("zpool export tank")
 }

@@ -60,9 +60,6 @@ var volumeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 // specify prints the specification with which Nomad makes a volume of what is in f.
 func (s *session) specify(ctx context.Context, f found, parameters map[string]string) error {
 	parameters["class"] = f.label
-	if schedule := f.Tags[engine.Schedule]; schedule != "" && slices.Contains(f.Allow, "snapshots") {
-		parameters["snapshots"] = schedule
-	}
 	node := "# node_id = \"…\" # this node's, as \"nomad node status -self\" shows it\n"
 	if id := s.node(ctx, f); id != "" {
 		node = fmt.Sprintf("node_id   = %s\n", quote(id))
@@ -105,8 +102,10 @@ func (s *session) node(ctx context.Context, f found) string {
 		return ""
 	}
 	defer client.Close()
-	agent, _ := (&nomad{client}).self(ctx) // without an answer it is empty
-	return agent.Stats.Client.Node
+	var self api.AgentSelf
+	// without an answer it is empty
+	_, _ = client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
+	return self.Stats["client"]["node_id"]
 }
 
 // quote is a string in HCL, where "${" would begin an expression.

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command is what a person does by hand: nomad-device-dataset list, snapshot, send
+// Package command is what a person does by hand: nomad-device-dataset list, snapshot, adopt
 // and so on. Each command works on its own, also where no agent runs.
 package command
 
@@ -23,8 +23,7 @@ import (
 func All() []plugin.Command {
 	var all []plugin.Command
 	for _, c := range []command{
-		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, sendCommand, receiveCommand, moveCommand,
-		trashCommand, doctorCommand,
+		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, adoptCommand, trashCommand,
 	} {
 		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run, Undoes: true})
 	}

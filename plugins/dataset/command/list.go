@@ -52,7 +52,6 @@ var listCommand = command{
 // listed is a class as JSON.
 type listed struct {
 	Class   string `json:"class"`
-	Backend string `json:"backend"`
 	Root    string `json:"root"`
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
 	Size    int64  `json:"size"`              // of the file system
@@ -63,7 +62,7 @@ type listed struct {
 }
 
 type listedDataset struct {
-	State     string `json:"state"` // volume, slot, trash, received or incomplete
+	State     string `json:"state"` // volume, slot, trash or waiting
 	ID        string `json:"id"`
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`
@@ -76,7 +75,6 @@ type listedDataset struct {
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
-	Schedule      string    `json:"schedule,omitempty"`
 
 	Snapshots []listedSnapshot `json:"snapshots"`
 }
@@ -88,40 +86,32 @@ type listedSnapshot struct {
 }
 
 func (c class) list(ctx context.Context) listed {
-	l := listed{Class: c.label, Backend: c.Backend, Root: c.Root, Datasets: []listedDataset{}}
+	l := listed{Class: c.label, Root: c.Root, Datasets: []listedDataset{}}
 	if c.Slots != nil {
 		l.Slots = c.Slots.Count
 	}
-	err := c.engine.Check(ctx)
-	if err == nil {
-		err = c.fill(ctx, &l)
-	}
-	if err != nil {
+	if err := c.fill(ctx, &l); err != nil {
 		l.Problem = err.Error()
 	}
 	return l
 }
 
 func (c class) fill(ctx context.Context, l *listed) error {
-	space, err := c.engine.Space(ctx)
-	if err != nil {
+	look, err := c.engine.Look(ctx)
+	if err = cmp.Or(err, look.Problem); err != nil {
 		return err
 	}
-	l.Size, l.Free = space.Size, space.Free
-	all, err := c.engine.List(ctx)
-	if err != nil {
-		return err
-	}
-	for _, d := range all {
+	l.Size, l.Free = look.Space.Size, look.Space.Free
+	for _, d := range look.Datasets {
 		item := listedDataset{
 			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
 			Dataset: d.Name,
 			Path:    d.Path, Created: d.Created, Expires: d.Tags[engine.Expires], Capacity: d.Limits.Data, Used: d.Usage.Data,
-			SnapshotsUsed: d.Usage.Snapshots, Schedule: d.Tags[engine.Schedule], Snapshots: []listedSnapshot{},
+			SnapshotsUsed: d.Usage.Snapshots, Snapshots: []listedSnapshot{},
 		}
 		if d.Tags[engine.Kind] == "slot" {
 			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
-		} else if item.State != "incomplete" {
+		} else {
 			snapshots, err := c.engine.Snapshots(ctx, d.Name)
 			if err != nil {
 				return err
@@ -139,17 +129,15 @@ func state(d engine.Dataset) string {
 	switch {
 	case engine.InTrash(d.Name):
 		return "trash"
-	case engine.InNew(d.Name):
-		return "incomplete"
-	case engine.Received(d.Name):
-		return "received"
+	case d.Tags[engine.Kind] == "volume" && !d.IsVolume():
+		return "waiting"
 	}
 	return d.Tags[engine.Kind]
 }
 
 // write is the class for a person.
 func (l listed) write(w io.Writer) {
-	fmt.Fprintf(w, "class %s: %s, %s", l.Class, l.Backend, l.Root)
+	fmt.Fprintf(w, "class %s: %s", l.Class, l.Root)
 	if l.Problem != "" {
 		fmt.Fprintf(w, "\n  can't be used: %s\n", l.Problem)
 		return
@@ -175,13 +163,8 @@ func (l listed) write(w io.Writer) {
 			if d.Name == "" {
 				name = d.ID
 			}
-		case "received":
+		case "waiting":
 			remark = "waits to become a volume"
-		case "incomplete":
-			name = d.Dataset
-			remark = "is being made, or left over"
-		case "volume":
-			remark = d.Schedule
 		}
 		if rows++; rows == 1 {
 			row("STATE", "NAME", "ID", "USED", "SIZE", "SNAPSHOTS", "MESSAGE")

@@ -41,22 +41,6 @@ func (s *session) classes() ([]class, error) {
 	return all, nil
 }
 
-// class opens one.
-func (s *session) class(name string) (class, error) {
-	all, err := s.classes()
-	if err != nil {
-		return class{}, err
-	}
-	var names []string
-	for _, c := range all {
-		if c.label == name {
-			return c, nil
-		}
-		names = append(names, c.label)
-	}
-	return class{}, fmt.Errorf("%s has no class %q: there are %s", s.file, name, strings.Join(names, ", "))
-}
-
 // found is a dataset with its class.
 type found struct {
 	class
@@ -129,12 +113,7 @@ func (s *session) oneOrNone(ctx context.Context, argument string, accept func(fo
 
 // volume returns one that is in use by Nomad, or could be.
 func (s *session) volume(ctx context.Context, argument string) (found, error) {
-	return s.one(ctx, "volume", argument, found.live)
-}
-
-// live reports whether it is a volume, and not in the trash, received or half made.
-func (f found) live() bool {
-	return f.Tags[engine.Kind] == "volume" && f.Name == engine.VolumeName(f.Tags[engine.Namespace], f.id())
+	return s.one(ctx, "volume", argument, found.IsVolume)
 }
 
 // locked waits for the lock of a volume, and looks at it again.

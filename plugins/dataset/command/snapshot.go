@@ -15,15 +15,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
-	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
 )
 
 var snapshotCommand = command{
 	name: "snapshot", help: "make a snapshot of a volume, or remove one",
 	usage: "VOLUME [NAME] [-remove]", least: 1, most: 2,
 	about: `Makes a snapshot. Without a name it has that of the time (UTC), which is printed.
-VOLUME is an id, a name, or NAMESPACE/NAME. Snapshots that a person made are never
-removed by a schedule: "-remove" does it. There "before-*" names all that begin so.`,
+VOLUME is an id, a name, or NAMESPACE/NAME. With "-remove", "before-*" names all that
+begin so.`,
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
 		remove := f.Bool("remove", false, "remove the snapshot")
 		return func(ctx context.Context, s *session, args []string) error {
@@ -42,7 +41,7 @@ removed by a schedule: "-remove" does it. There "before-*" names all that begin 
 				}
 				return v.removeSnapshot(ctx, args[1])
 			}
-			name := stamped("")
+			name := time.Now().UTC().Format(stampForm)
 			if len(args) == 2 {
 				name = args[1]
 			}
@@ -58,16 +57,10 @@ removed by a schedule: "-remove" does it. There "before-*" names all that begin 
 // stampForm is the form of the time in the name of a snapshot, in UTC.
 const stampForm = "20060102T150405.000Z"
 
-// stamped is a name that no snapshot has yet, with the time.
-func stamped(prefix string) string { return prefix + time.Now().UTC().Format(stampForm) }
-
-// snapshot makes one for a person, or for a stream. The caller holds the lock.
+// snapshot makes one for a person. The caller holds the lock.
 func (f found) snapshot(ctx context.Context, name string) error {
 	if err := policy.CheckSnapshot(name); err != nil {
 		return err
-	}
-	if schedule.Reserved(name) {
-		return fmt.Errorf("a schedule would remove a snapshot of the name %q: choose another", name)
 	}
 	if err := f.engine.Snapshot(ctx, f.Name, name); err != nil {
 		return fmt.Errorf("snapshot %q of volume %s was not made: %w", name, f, err)
@@ -104,8 +97,7 @@ var rollbackCommand = command{
 	about: `Brings the files of a volume back to what they were. What was written since is lost.
 It is refused while a process uses the volume: stop the job first.`,
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
-		discard := f.Bool("discard-later", false, "lose the snapshots that were made later, where the file system needs "+
-			"it (zfs)")
+		discard := f.Bool("discard-later", false, "lose the snapshots that were made later")
 		return func(ctx context.Context, s *session, args []string) error {
 			v, err := s.volume(ctx, args[0])
 			if err != nil {

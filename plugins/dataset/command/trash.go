@@ -4,6 +4,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -66,9 +67,6 @@ func (s *session) listTrash(in []found) error {
 		if d.Tags[engine.Kind] == "volume" {
 			was = "volume " + d.Tags[engine.Namespace] + "/" + d.Tags[engine.Volume]
 		}
-		if d.Tags[engine.Moving] != "" {
-			until = "its move is done: see doctor"
-		}
 		used := size(d.Usage.Data + d.Usage.Snapshots)
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), plain.Line(was, 0), d.label, used, until)
 	}
@@ -103,52 +101,38 @@ func inTrash(in []found, argument string) (found, error) {
 }
 
 // restore takes a volume out of the trash. Nomad has forgotten it, and so it waits for a new
-// volume like what was received.
+// volume as if it was adopted.
 func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 	if d.Tags[engine.Kind] != "volume" {
-		return fmt.Errorf("%s was the scratch of a task, and no task can have it again: copy its files from %s",
-			trashName(d), d.Path)
+		return fmt.Errorf("%s was the scratch of a task, and no task can have it again: copy its files from its dataset %s",
+			trashName(d), d.Name)
 	}
-	unlock, err := d.lockMove(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	for _, key := range []string{engine.TrashLock(d.Name), d.id()} {
+	id, _, _ := strings.Cut(trashName(d), ".")
+	for _, key := range []string{engine.TrashLock(d.Name), id} {
 		unlock, err := d.lock(ctx, key)
 		if err != nil {
 			return err
 		}
 		defer unlock()
 	}
-	if d.Dataset, err = d.engine.Get(ctx, d.Name); err != nil { // a move may have ended meanwhile
+	var err error
+	if d.Dataset, err = d.engine.Get(ctx, d.Name); err != nil { // another may have taken it meanwhile
 		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
 	}
-	if d.Tags[engine.Moving] != "" {
-		inPlace = true
-	}
-	to, key := engine.ReceivedName(d.id()), rand.Text()
-	tags := engine.Tags{engine.Trashed: "", engine.Expires: "", engine.From: "", engine.Moving: "", engine.Adopt: key}
+	key := cmp.Or(d.Tags[engine.Adopt], rand.Text())
+	tags := engine.Tags{engine.Adopt: key}
 	if inPlace {
-		to, key = engine.VolumeName(d.Tags[engine.Namespace], d.id()), ""
-		tags[engine.Adopt] = d.Tags[engine.Adopt]
+		tags = engine.Tags{engine.ID: id}
 	}
-	if _, err := d.engine.Get(ctx, to); err == nil {
-		return fmt.Errorf("%s was not restored, since there is a dataset %s of class %s", trashName(d), to, d.label)
-	} else if !errors.Is(err, engine.ErrNotFound) {
-		return err
-	}
-	if err := d.engine.Rename(ctx, d.Name, to); err != nil {
+	if _, err := d.engine.Restore(ctx, d.Dataset, tags); err != nil {
 		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
 	}
-	if err := d.engine.Tag(ctx, to, tags); err != nil {
-		return err
-	}
+	what := d.Tags[engine.Namespace] + "/" + d.Tags[engine.Volume]
 	if inPlace {
-		s.say("Volume %s is back. Restart the Nomad agent of this node if it does not list the volume.", d)
+		s.say("Volume %s (%s) is back. Restart the Nomad agent of this node if it does not list the volume.", what, id)
 		return nil
 	}
-	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", d)
+	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", what)
 	return s.specify(ctx, d, map[string]string{engine.Adopt: key})
 }
 
@@ -176,14 +160,18 @@ func (s *session) empty(ctx context.Context, in []found, names []string) error {
 	return all
 }
 
+// formerMove is a tag of versions that moved volumes.
+const formerMove = "moving"
+
 func (f found) destroyTrashed(ctx context.Context) error {
-	if f.Tags[engine.Moving] != "" {
-		return fmt.Errorf("volume %s is being moved, and this may be all there is of it: end the move, or restore it", f)
-	}
 	unlock, err := f.lock(ctx, engine.TrashLock(f.Name))
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if f.Tags[formerMove] != "" {
+		return errors.New("a former version was moving it to another node, and this may be all there is of it: destroy it " +
+			"by zfs if it is not")
+	}
 	return f.engine.Destroy(ctx, f.Name)
 }

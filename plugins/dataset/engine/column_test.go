@@ -4,16 +4,14 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -29,72 +27,50 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-// differs is where backends differ; in all else they do the same.
-type differs struct {
-	keepsLater   bool // a rollback keeps later snapshots, and so needs no discard
-	clonesAlone  bool // nothing holds what a clone was made of
-	mounts       bool // a dataset has a mount point, and a new one after each Rename
-	keepsChanges bool // a dataset that was changed since its snapshot can't be continued by a stream
-}
-
-var differences = map[string]differs{
-	"btrfs":    {keepsLater: true, clonesAlone: true},
-	"zfs":      {mounts: true, keepsChanges: true},
-	"zfs-fuse": {mounts: true, keepsChanges: true},
-}
-
-// column is a backend on a pool.
+// column is a file system with a pool.
 type column struct {
-	engine.Backend
-	differs
-	kind string
+	*engine.Engine
+	kind string // zfs or zfs-fuse
 	pool simulate.Pool
 	dirs string // where datasets are mounted
 }
 
-// poolsVar names pools to test instead of those in files: "kind=program=root", with spaces between.
+// poolsVar names pools to test instead of one in a file: "kind=program=root", with spaces between.
 const poolsVar = "DATASET_POOLS"
 
-// eachColumn runs a test with each backend of a file system: "zfs" or "btrfs".
-func eachColumn(t *testing.T, backend string, run func(t *testing.T, c column)) {
+// eachColumn runs a test on each file system.
+func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	for kind, open := range columns() {
-		if strings.HasPrefix(kind, backend) {
-			t.Run(kind, func(t *testing.T) { run(t, open(t)) })
-		}
+		t.Run(kind, func(t *testing.T) { run(t, open(t)) })
 	}
 }
 
-// columns are the backends to test, by their kinds.
+// columns are the file systems to test, by their kinds.
 func columns() map[string]func(t testing.TB) column {
 	all := map[string]func(t testing.TB) column{}
-	for _, kind := range simulate.Kinds() {
-		all[kind] = func(t testing.TB) column { return newColumn(t, kind, simulatetest.New(t, kind)) }
-	}
-	if given := strings.Fields(os.Getenv(poolsVar)); len(given) > 0 {
-		clear(all)
-		for _, text := range given {
-			kind, rest, _ := strings.Cut(text, "=")
-			program, root, _ := strings.Cut(rest, "=")
-			backend, _, _ := strings.Cut(kind, "-")
-			all[kind] = func(t testing.TB) column {
-				return newColumn(t, kind, simulate.Pool{Backend: backend, Program: program, Root: root})
-			}
+	for _, text := range strings.Fields(os.Getenv(poolsVar)) {
+		kind, rest, _ := strings.Cut(text, "=")
+		program, root, _ := strings.Cut(rest, "=")
+		all[kind] = func(t testing.TB) column {
+			return newColumn(t, kind, simulate.Pool{Program: program, Root: root})
 		}
+	}
+	if len(all) == 0 {
+		all["zfs-fuse"] = func(t testing.TB) column { return newColumn(t, "zfs-fuse", simulatetest.New(t)) }
 	}
 	return all
 }
 
 func newColumn(t testing.TB, kind string, pool simulate.Pool) column {
 	t.Helper()
-	d, ok := differences[kind]
-	must.True(t, ok, must.Sprint(kind))
-	e, err := engine.Open(pool.Backend, pool.Program, pool.Root)
+	e, err := engine.Open(pool.Program, pool.Root)
 	must.NoError(t, err)
 	dirs, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
-	return column{e.Backend, d, kind, pool, dirs}
+	e.Locks = filepath.Join(dirs, "locks")
+	return column{e, kind, pool, dirs}
 }
 
 var names atomic.Int64
@@ -128,20 +104,6 @@ func (c column) mount(t testing.TB, name string) (path string) {
 	return path
 }
 
-// receive receives a stream of a whole dataset.
-func (c column) receive(t testing.TB, name string, stream []byte) {
-	t.Helper()
-	c.cleanUp(t, name)
-	must.NoError(t, c.Receive(t.Context(), name, bytes.NewReader(stream)))
-}
-
-func (c column) send(t testing.TB, name, snapshot, since string) []byte {
-	t.Helper()
-	var stream bytes.Buffer
-	must.NoError(t, c.Send(t.Context(), name, snapshot, since, &stream))
-	return stream.Bytes()
-}
-
 // list returns the names of all datasets.
 func (c column) list(t testing.TB) (all []string) {
 	t.Helper()
@@ -151,6 +113,14 @@ func (c column) list(t testing.TB) (all []string) {
 		all = append(all, d.Name)
 	}
 	return all
+}
+
+// trash is the name of the only dataset there.
+func (c column) trash(t testing.TB) string {
+	t.Helper()
+	all := slices.DeleteFunc(c.list(t), func(name string) bool { return !engine.InTrash(name) })
+	must.Len(t, 1, all)
+	return all[0]
 }
 
 func (c column) snapshots(t testing.TB, name string) (all []string) {
@@ -196,29 +166,6 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 		written += int64(n)
 	}
 	return written, f.Sync()
-}
-
-// sum is a checksum of all files of a directory, with their names and modes.
-func sum(t testing.TB, path string) string {
-	t.Helper()
-	h := sha256.New()
-	must.NoError(t, filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(h, "%s %s %d\n", strings.TrimPrefix(file, path), info.Mode(), info.Sys().(*syscall.Stat_t).Uid)
-		if d.Type().IsRegular() {
-			content, err := os.ReadFile(file)
-			h.Write(content)
-			return err
-		}
-		return nil
-	}))
-	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
 // soon waits until a number of the file system, which counts behind, is right.

@@ -1,43 +1,78 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
+// Package engine makes, limits, snapshots and removes datasets of ZFS, by the zfs program of OpenZFS
+// or zfs-fuse. On top of what zfs does there are a lock for each dataset and the trash.
+//
+// Below the root of a class there are:
+//
+//	<namespace>/<volume id>     volumes
+//	.slots/<slot>.<lease>       scratch, one dataset for each reservation
+//	.trash/<name>.<time>        what was deleted and can be restored
+//
+// Datasets that another tool has made there are left alone until they are adopted.
+// Nothing outside of the root is changed or read.
 package engine
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Engine is a backend with what all backends have in common.
+// Engine has the datasets below one root. A name is a dataset's place below the root, one or two components
+// joined by a slash. Callers hold the dataset's lock (Engine.Lock) for everything that changes it; other
+// datasets may be changed at the same time, also by other processes. A method that was killed at any point
+// can be called again.
+//
+// A dataset is mounted by Mount alone: canmount=noauto keeps everything else from it, also "zfs mount -a" at
+// boot, so one that is in the trash stays unmounted. The datasets above (<root>/<namespace> and so on) are
+// never mounted and have no mount point to inherit.
+//
+// The tags are one user property, set with the creation. It counts only if it is the dataset's own: what is
+// made below a dataset of ours inherits it.
 type Engine struct {
-	Backend
-
-	// Locks is a directory that only root can change, the same for all processes that use
-	// this root.
+	// Locks is a directory that only root can change, the same for all processes that use this root.
 	Locks string
+
+	program program
+	root    string // dataset
+	open    bool   // OpenZFS, not zfs-fuse
 }
 
-// backends make a Backend of its program and its root, and look at nothing.
-var backends = map[string]func(program, root string) (Backend, error){
-	"btrfs": func(program, root string) (Backend, error) { return NewBtrfs(program, root), nil },
-	"zfs":   NewZFS,
+// Open returns the datasets below a dataset such as "tank/nomad". The program is zfs, by its absolute path.
+// It looks at nothing, which is for Check.
+func Open(path, root string) (*Engine, error) {
+	for part := range strings.SplitSeq(root, "/") {
+		if !component.MatchString(part) {
+			return nil, fmt.Errorf("%q can't be the name of a ZFS dataset: write it like tank/nomad", root)
+		}
+	}
+	_, err := os.Stat("/sys/module/zfs")
+	return &Engine{Locks: LockDir, program: program(path), root: root, open: err == nil}, nil
 }
 
-// Open returns the engine of a backend ("zfs", "btrfs") below a root, by its program. It
-// looks at nothing, which is for Check.
-func Open(backend, program, root string) (*Engine, error) {
-	open, known := backends[backend]
-	if !known {
-		return nil, fmt.Errorf("there is no backend %q", backend)
+// component is a part of a name. It can't begin with a dot: such folders are this package's.
+var component = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:+-]{0,199}$`)
+
+// full returns the name that zfs has for a dataset.
+func (e *Engine) full(name string) (string, error) {
+	parts := strings.Split(name, "/")
+	last := len(parts) - 1
+	if len(parts) > 2 || !component.MatchString(parts[last]) ||
+		last == 1 && !component.MatchString(parts[0]) && !slices.Contains(ownDirs, parts[0]) {
+		return "", fmt.Errorf("%q can't be the name of a dataset", name)
 	}
-	b, err := open(program, root)
-	if err != nil {
-		return nil, err
+	full := e.root + "/" + name
+	if len(full) > 200 { // ZFS has 255 for it with a snapshot's name
+		return "", fmt.Errorf("%q can't be the name of a dataset: with %s before it, it is too long", name, e.root)
 	}
-	return &Engine{Backend: b, Locks: LockDir}, nil
+	return full, nil
 }
 
 // Find returns a dataset that has these tags. One that has others belongs to somebody else:
@@ -57,30 +92,17 @@ func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, err
 
 // The folders below a root that no namespace can be called.
 const (
-	slotsDir    = ".slots"
-	trashDir    = ".trash"
-	newDir      = ".new"
-	receivedDir = ".received"
+	slotsDir = ".slots"
+	trashDir = ".trash"
 )
+
+var ownDirs = []string{slotsDir, trashDir}
 
 // VolumeName is the name of a volume's dataset.
 func VolumeName(namespace, id string) string { return namespace + "/" + id }
 
 // SlotName is the name of the dataset of one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
-
-// NewName is the name under which a dataset is received or copied.
-func NewName(id string) string { return newDir + "/" + id }
-
-// ReceivedName is the name of what was received whole from another node, until it becomes a
-// volume. The id is that of the volume where it comes from.
-func ReceivedName(id string) string { return receivedDir + "/" + id }
-
-// Received reports whether a dataset of this name was received and waits to become a volume.
-func Received(name string) bool { return strings.HasPrefix(name, receivedDir+"/") }
-
-// InNew reports whether a dataset of this name is being received or copied, or is left over.
-func InNew(name string) bool { return strings.HasPrefix(name, newDir+"/") }
 
 // Discard puts a dataset into the trash, for so long; 0 is until a person empties it. The
 // caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound.

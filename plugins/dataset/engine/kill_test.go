@@ -4,7 +4,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,9 +26,9 @@ import (
 
 // call is one of an operation that is killed.
 type call struct {
-	Operation              string
-	Backend, Program, Root string
-	Name, To, Stream, Dir  string
+	Operation     string
+	Program, Root string
+	Name, To, Dir string
 }
 
 // stepVar has a call as JSON, for a process of this test that is to be killed.
@@ -55,7 +54,7 @@ func step() int {
 }
 
 func (c call) do(ctx context.Context) error {
-	e, err := engine.Open(c.Backend, c.Program, c.Root)
+	e, err := engine.Open(c.Program, c.Root)
 	if err != nil {
 		return err
 	}
@@ -74,18 +73,26 @@ func (c call) do(ctx context.Context) error {
 		err = e.Rollback(ctx, c.Name, "s1", true)
 	case "clone":
 		_, err = e.Clone(ctx, c.Name, "s1", c.To, spec)
-	case "receive", "continue":
-		var stream []byte
-		if stream, err = os.ReadFile(c.Stream); err == nil {
-			err = e.Receive(ctx, c.To, bytes.NewReader(stream))
+	case "adopt":
+		err = e.Adopt(ctx, c.Name, spec.Tags)
+	case "restore":
+		all, err := e.List(ctx)
+		if err != nil {
+			return err
 		}
+		for _, d := range all {
+			if engine.InTrash(d.Name) {
+				_, err := e.Restore(ctx, d, engine.Tags{engine.Adopt: "key"})
+				return err
+			}
+		}
+		return engine.ErrNotFound
 	}
 	return err
 }
 
 // A killed is an operation that is killed at each of its steps. What there is before is
-// Name with a snapshot "s1" of a file "one", and the file "two" now; after another snapshot "s2",
-// a stream of the second is in Stream, based on the first for "continue".
+// Name with a snapshot "s1" of a file "one", and the file "two" now.
 type killed struct {
 	operation string
 	done      error // of a call that finds everything done
@@ -115,13 +122,12 @@ var kills = []killed{
 		must.Eq(t, "two", name)
 		must.True(t, to == "one" || !done && to == "")
 	}},
-	{"receive", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
-		must.Eq(t, "two", name)
-		must.True(t, to == "two" || !done && to == "")
+	{"adopt", nil, func(t *testing.T, done bool, name, _, _ string) {
+		must.True(t, name == "two" || !done && name == "theirs", must.Sprint(name))
 	}},
-	{"continue", engine.ErrExists, func(t *testing.T, done bool, name, to, _ string) {
-		must.Eq(t, "two", name)
-		must.True(t, to == "two" || !done && to == "one")
+	{"restore", engine.ErrNotFound, func(t *testing.T, done bool, name, _, trash string) {
+		must.True(t, name+trash == "two", must.Sprint(name, trash))
+		must.True(t, !done || name == "two")
 	}},
 }
 
@@ -132,24 +138,14 @@ var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat
 // The process that runs an operation is killed before each of its changes, and then the
 // operation is run again.
 func TestKill_ProcessAtEachStep(t *testing.T) {
-	testsupport.Long(t, "repeats")
-	processAtEachStep(t, "btrfs")
-}
-
-func TestKill_ZFSProcessAtEachStep(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
-	processAtEachStep(t, "zfs")
-}
-
-func processAtEachStep(t *testing.T, backend string) {
-	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
 		t.Skip("strace is missing: install the package strace")
 	}
 	self, err := os.Executable()
 	must.NoError(t, err)
-	eachKilled(t, backend, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
+	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
 		steps := 0
 		for _, change := range changes {
 			for at := 1; attempt(func(c call) bool {
@@ -176,18 +172,8 @@ func processAtEachStep(t *testing.T, backend string) {
 
 // The file system's program is killed at each of its calls, before and after it has done its work.
 func TestKill_ProgramAtEachCall(t *testing.T) {
-	testsupport.Long(t, "repeats")
-	programAtEachCall(t, "btrfs")
-}
-
-func TestKill_ZFSProgramAtEachCall(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
-	programAtEachCall(t, "zfs")
-}
-
-func programAtEachCall(t *testing.T, backend string) {
-	t.Helper()
-	eachKilled(t, backend, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
+	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
 		steps := 0
 		for _, when := range []string{"before", "after"} {
 			for at := 1; attempt(func(c call) bool {
@@ -215,18 +201,17 @@ kill -9 $$
 	})
 }
 
-// eachKilled runs a test for each operation that is killed, with each backend of a file system. The test
+// eachKilled runs a test for each operation that is killed, on each file system. The test
 // gets a function that prepares datasets, has the operation interrupted, and then calls it again.
-func eachKilled(t *testing.T, backend string,
+func eachKilled(t *testing.T,
 	run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)),
 ) {
 	t.Helper()
-	eachColumn(t, backend, func(t *testing.T, c column) {
+	eachColumn(t, func(t *testing.T, c column) {
 		for _, k := range kills {
 			t.Run(k.operation, func(t *testing.T) {
 				run(t, func(interrupt func(call) bool) bool { return k.attempt(t, c, interrupt) })
 				must.SliceEmpty(t, c.list(t))
-				c.nothingLeft(t)
 			})
 		}
 	})
@@ -235,8 +220,8 @@ func eachKilled(t *testing.T, backend string,
 func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (killed bool) {
 	t.Helper()
 	name, to := c.name(), c.name()
-	todo := call{Operation: k.operation, Backend: c.pool.Backend, Program: c.pool.Program, Root: c.pool.Root,
-		Name: name, To: to, Stream: filepath.Join(c.dirs, "stream"), Dir: c.dir(name)}
+	todo := call{Operation: k.operation, Program: c.pool.Program, Root: c.pool.Root,
+		Name: name, To: to, Dir: c.dir(name)}
 	if k.operation == "clone" {
 		todo.Dir = c.dir(to)
 	}
@@ -283,19 +268,13 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s1"))
 	}
 	write(t, path, "file", "two")
-	since := ""
 	switch k.operation {
-	case "continue":
-		must.NoError(t, c.Receive(t.Context(), todo.To, bytes.NewReader(c.send(t, todo.Name, "s1", ""))))
-		must.NoError(t, c.Tag(t.Context(), todo.To, engine.Tags{engine.Kind: "volume"}))
-		if c.keepsChanges { // that its file was read would be one
-			run(t, c.pool.Program, "set", "atime=off", c.pool.Root+"/"+todo.To)
-		}
-		since = "s1"
-		fallthrough
-	case "receive":
-		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s2"))
-		must.NoError(t, os.WriteFile(todo.Stream, c.send(t, todo.Name, "s2", since), 0o600))
+	case "adopt": // as another tool has made it
+		simulatetest.Unmount(t, path)
+		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
+	case "restore":
+		must.NoError(t, c.Tag(t.Context(), todo.Name, engine.Tags{engine.Namespace: filepath.Dir(todo.Name)}))
+		must.NoError(t, c.Discard(t.Context(), todo.Name, 0))
 	}
 }
 
@@ -307,34 +286,19 @@ func (k killed) content(t *testing.T, c column, name string) string {
 		return ""
 	}
 	d, err := c.Get(t.Context(), name)
-	if errors.Is(err, engine.ErrNotFound) {
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
 		return ""
+	case errors.Is(err, engine.ErrForeign):
+		return "theirs"
 	}
 	must.NoError(t, err)
-	if k.operation != "receive" && k.operation != "continue" {
-		must.Eq(t, 32*mib, d.Limits.Data)
-		must.Eq(t, "volume", d.Tags[engine.Kind])
-		c.limited(t, d)
-	}
+	must.Eq(t, 32*mib, d.Limits.Data)
+	must.Eq(t, "volume", d.Tags[engine.Kind])
 	content, err := os.ReadFile(filepath.Join(c.mount(t, name), "file"))
 	if errors.Is(err, os.ErrNotExist) {
 		return "empty"
 	}
 	must.NoError(t, err)
-	if c.mounts {
-		simulatetest.Unmount(t, c.dir(name)) // as Receive wants it
-	}
 	return string(content)
-}
-
-// limited fails the test unless the file system has the limit that the record of a dataset says.
-func (c column) limited(t *testing.T, d engine.Dataset) {
-	t.Helper()
-	if c.pool.Backend == "btrfs" {
-		must.StrContains(t, run(t, c.pool.Program, "qgroup", "show", "--raw", "-rf", d.Path), fmt.Sprint(d.Limits.Data))
-		record, err := os.Readlink(filepath.Join(c.pool.Root, d.Name+".json"))
-		must.NoError(t, err)
-		id := strings.TrimSpace(run(t, c.pool.Program, "inspect-internal", "rootid", d.Path))
-		must.True(t, strings.Contains(record, `"subvolume":`+id+",") || strings.Contains(record, `"replaced":true`))
-	}
 }

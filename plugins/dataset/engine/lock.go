@@ -56,16 +56,6 @@ func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error
 	}
 }
 
-// LockNew locks a dataset that has a NewName, unless a process that lives is receiving or copying it. The
-// key is the id that it is for; what follows a dot in its name is a part of it.
-func (e *Engine) LockNew(ctx context.Context, name string) (unlock func(), err error) {
-	_, base, _ := strings.Cut(name, "/")
-	id, _, _ := strings.Cut(base, ".")
-	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	return e.Lock(ctx, id)
-}
-
 // flock locks a file or directory, or fails with EWOULDBLOCK, or with ErrNotExist if it is not at its
 // path any more: who had the lock before may have removed it.
 func flock(f *os.File) error {

@@ -4,13 +4,12 @@
 package engine_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +27,7 @@ import (
 
 const mib = 1 << 20
 
-// operations has what each method of a Backend does, on every file system.
+// operations has what each method of an Engine does, on every file system.
 var operations = []struct {
 	method, does string
 	run          func(t *testing.T, c column)
@@ -38,17 +37,18 @@ var operations = []struct {
 		for _, bad := range []struct{ program, root string }{
 			{"/no/such/program", c.pool.Root}, {c.pool.Program, c.pool.Root + "/none"},
 		} {
-			e, err := engine.Open(c.pool.Backend, bad.program, bad.root)
+			e, err := engine.Open(bad.program, bad.root)
 			must.NoError(t, err)
 			err = e.Check(t.Context())
 			must.ErrorIs(t, err, engine.ErrUnavailable)
 			oneSentence(t, err)
 		}
 	}},
-	{"Space", "is that of the file system", func(t *testing.T, c column) {
-		s, err := c.Space(t.Context())
+	{"Look", "has the space of the file system", func(t *testing.T, c column) {
+		l, err := c.Look(t.Context())
 		must.NoError(t, err)
-		must.Between(t, 100*mib, s.Free, s.Size)
+		must.NoError(t, l.Problem)
+		must.Between(t, 100*mib, l.Space.Free, l.Space.Size)
 	}},
 	{"Create", "makes an empty dataset with limits and tags", func(t *testing.T, c column) {
 		name := c.name()
@@ -185,9 +185,7 @@ var operations = []struct {
 		must.Eq(t, before.Tags, after.Tags)
 		must.Eq(t, before.Limits, after.Limits)
 		must.Eq(t, []string{"s1"}, c.snapshots(t, to))
-		if c.mounts {
-			must.Eq(t, "", after.Path)
-		}
+		must.Eq(t, "", after.Path)
 		must.NoError(t, c.Rename(t.Context(), to, name))
 		must.Eq(t, "two", read(t, c.mount(t, name), "file"))
 		must.NoError(t, c.Rollback(t.Context(), name, "s1", false))
@@ -289,17 +287,11 @@ var operations = []struct {
 			must.NoError(t, c.Snapshot(t.Context(), name, s))
 		}
 		write(t, path, "file", "three")
-		if !c.keepsLater {
-			must.ErrorIs(t, c.Rollback(t.Context(), name, "one", false), engine.ErrLaterSnapshots)
-			must.Eq(t, "three", read(t, c.mount(t, name), "file"))
-		}
+		must.ErrorIs(t, c.Rollback(t.Context(), name, "one", false), engine.ErrLaterSnapshots)
+		must.Eq(t, "three", read(t, c.mount(t, name), "file"))
 		must.NoError(t, c.Rollback(t.Context(), name, "one", true))
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
-		left := []string{"one"}
-		if c.keepsLater {
-			left = []string{"one", "two"}
-		}
-		must.Eq(t, left, c.snapshots(t, name))
+		must.Eq(t, []string{"one"}, c.snapshots(t, name))
 		must.ErrorIs(t, c.Rollback(t.Context(), name, "none", true), engine.ErrNotFound)
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
 		written, err := fill(t, c.mount(t, name), 128*mib) // the limit is still there
@@ -345,16 +337,10 @@ var operations = []struct {
 		must.ErrorIs(t, err, engine.ErrNotFound)
 
 		err = errors.Join(c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name))
-		if c.clonesAlone {
-			must.NoError(t, err)
-		} else {
-			must.ErrorIs(t, err, engine.ErrHasClones)
-			must.StrContains(t, err.Error(), filepath.Base(to))
-		}
+		must.ErrorIs(t, err, engine.ErrHasClones)
+		must.StrContains(t, err.Error(), filepath.Base(to))
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
-		if !c.clonesAlone {
-			must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
-		}
+		must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
 	}},
 	{"Clone", "can have snapshots, of it and of its origin", func(t *testing.T, c column) {
 		name, to := c.name(), c.name()
@@ -375,100 +361,80 @@ var operations = []struct {
 		}
 		must.NoError(t, c.Destroy(t.Context(), to))
 	}},
-	{"Send", "and Receive bring the same files, whole and by changes", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		for _, s := range []string{"one", "two", "three"} {
-			_, err := fill(t, path, 4*mib)
-			must.NoError(t, err)
-			must.NoError(t, os.Mkdir(filepath.Join(path, s), 0o751))
-			must.NoError(t, os.Chown(filepath.Join(path, s), 1234, 1234))
-			write(t, path, s+"/file", s)
-			must.NoError(t, c.Snapshot(t.Context(), name, s))
-			if s == "one" {
-				c.receive(t, to, c.send(t, name, "one", ""))
-			}
+	{"Adopt", "takes what another tool has made, once it can be a volume", func(t *testing.T, c column) {
+		name := "brought" + filepath.Base(c.name())
+		full := c.pool.Root + "/" + name
+		refused := func(name, want string) {
+			t.Helper()
+			_, err := c.Adoptable(t.Context(), name)
+			must.ErrorContains(t, err, want)
+			oneSentence(t, err)
 		}
-		tags := engine.Tags{engine.Kind: "volume", engine.Volume: "received"}
-		must.NoError(t, c.Tag(t.Context(), to, tags))
-		must.NoError(t, c.Resize(t.Context(), to, engine.Limits{Data: 64 * mib}))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one"))))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "three", "two"))))
-		must.Eq(t, []string{"one", "two", "three"}, c.snapshots(t, to))
-		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
-		d, err := c.Get(t.Context(), to)
+		refused(name, "it does not exist")
+		refused("a/b/c", "can't be the name of a dataset")
+		refused(".trash/x", "is in a folder that is the plugin's own")
+		mount := filepath.Join(c.dirs, name)
+		run(t, c.pool.Program, "create", "-o", "mountpoint="+mount, full)
+		write(t, mount, "file", "theirs")
+		refused(name, "is mounted at "+mount+": unmount it first")
+		simulatetest.Unmount(t, mount)
+		refused(name, "has no refquota, which is a volume's capacity")
+		run(t, c.pool.Program, "set", "refquota=32M", full)
+		run(t, c.pool.Program, "create", "-o", "mountpoint=none", full+"/below")
+		refused(name, "has another below it, "+full+"/below")
+		run(t, c.pool.Program, "destroy", full+"/below")
+		if c.kind == "zfs" { // zfs-fuse has none
+			run(t, c.pool.Program, "create", "-V", "1M", full+"-device")
+			refused(name+"-device", "is a volume, not a file system")
+			run(t, c.pool.Program, "destroy", full+"-device")
+		}
+		run(t, c.pool.Program, "set", "readonly=on", full)
+		run(t, c.pool.Program, "snapshot", full+"@theirs")
+
+		d, err := c.Adoptable(t.Context(), name)
+		must.NoError(t, err)
+		must.Eq(t, 32*mib, d.Limits.Data)
+		must.MapEmpty(t, d.Tags)
+		must.SliceNotContains(t, c.list(t), name)
+		tags := engine.Tags{engine.Kind: "volume", engine.Adopt: "key"}
+		for range 2 {
+			must.NoError(t, c.Adopt(t.Context(), name, tags))
+		}
+		c.cleanUp(t, name)
+		d, err = c.Get(t.Context(), name)
 		must.NoError(t, err)
 		must.Eq(t, tags, d.Tags)
-		must.Eq(t, engine.Limits{Data: 64 * mib}, d.Limits)
-		must.NoError(t, c.Rollback(t.Context(), to, "one", true))
-		must.Eq(t, "one", read(t, c.mount(t, to), "one/file"))
-		must.False(t, testsupport.Exists(filepath.Join(d.Path, "two")))
+		must.Eq(t, "none", d.Place)
+		must.Eq(t, []string{"theirs"}, c.snapshots(t, name))
+		must.Eq(t, "theirs", read(t, c.mount(t, name), "file"))
+		write(t, c.dir(name), "file", "ours")
+		refused(name, "is mounted at "+c.dir(name))
 	}},
-	{"Send", "names what is not there", func(t *testing.T, c column) {
+	{"Restore", "takes it out of the trash, as it was or to wait", func(t *testing.T, c column) {
 		name := c.name()
-		c.create(t, name, engine.Limits{Data: 64 * mib})
-		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
-		var out bytes.Buffer
-		must.ErrorIs(t, c.Send(t.Context(), name, "none", "", &out), engine.ErrNotFound)
-		must.ErrorIs(t, c.Send(t.Context(), name, "s", "none", &out), engine.ErrNotFound)
-		must.ErrorIs(t, c.Send(t.Context(), c.name(), "s", "", &out), engine.ErrNotFound)
-		must.Eq(t, 0, out.Len())
-	}},
-	{"Receive", "leaves what was there if it fails", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		_, err := fill(t, path, 2*mib)
+		write(t, c.create(t, name, engine.Limits{Data: 32 * mib}), "file", "kept")
+		must.NoError(t, c.Tag(t.Context(), name, engine.Tags{engine.Namespace: "default", engine.ID: filepath.Base(name)}))
+		before, err := c.Get(t.Context(), name)
 		must.NoError(t, err)
-		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
-		whole := c.send(t, name, "one", "")
-		_, err = fill(t, path, 2*mib)
-		must.NoError(t, err)
-		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
-		changes := c.send(t, name, "two", "one")
-
-		refuse := func(stream []byte, what string) {
-			t.Helper()
-			r := bytes.NewReader(stream)
-			must.Error(t, c.Receive(t.Context(), to, r), must.Sprint(what))
-			must.Eq(t, 0, r.Len(), must.Sprint(what)) // read to its end
-		}
-		refuse(nil, "nothing")
-		refuse([]byte("no stream at all, but long enough for a header of one or the other"), "text")
-		refuse(whole[:len(whole)/2], "half")
-		refuse(whole[:len(whole)-10], "all but the end")
-		refuse(changes, "changes without their base")
-		_, err = c.Get(t.Context(), to)
-		must.ErrorIs(t, err, engine.ErrNotFound)
-
-		c.receive(t, to, whole)
-		before := c.snapshots(t, to)
-		refuse(changes[:len(changes)/2], "half of the changes")
-		refuse(whole, "whole, although it is there")
-		must.Eq(t, before, c.snapshots(t, to))
-		must.NoError(t, c.Receive(t.Context(), to, bytes.NewReader(changes)))
-		must.Eq(t, sum(t, path), sum(t, c.mount(t, to)))
-	}},
-	{"Receive", "of changes takes the place of others, or is refused", func(t *testing.T, c column) {
-		name, to := c.name(), c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		write(t, path, "file", "one")
-		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
-		c.receive(t, to, c.send(t, name, "one", ""))
-		write(t, path, "file", "two")
-		must.NoError(t, c.Snapshot(t.Context(), name, "two"))
-		write(t, c.mount(t, to), "file", "changed")
-		if c.mounts {
-			simulatetest.Unmount(t, c.dir(to))
-		}
-		err := c.Receive(t.Context(), to, bytes.NewReader(c.send(t, name, "two", "one")))
-		want := "two"
-		if c.keepsChanges {
-			must.Error(t, err)
-			want = "changed"
-		} else {
+		for _, tags := range []engine.Tags{{engine.Adopt: "key"}, {engine.ID: before.Tags[engine.ID]}} {
+			must.NoError(t, c.Discard(t.Context(), name, time.Hour))
+			trashed, err := c.Get(t.Context(), c.trash(t))
 			must.NoError(t, err)
+			_, err = c.Create(t.Context(), name, engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
+			must.NoError(t, err)
+			_, err = c.Restore(t.Context(), trashed, tags)
+			must.ErrorIs(t, err, engine.ErrExists)
+			must.NoError(t, c.Destroy(t.Context(), name))
+			to, err := c.Restore(t.Context(), trashed, tags)
+			must.NoError(t, err)
+			must.Eq(t, name, to)
+			after, err := c.Get(t.Context(), name)
+			must.NoError(t, err)
+			maps.Copy(tags, engine.Tags{engine.Kind: "volume", engine.Namespace: "default"})
+			must.Eq(t, tags, after.Tags)
+			must.Eq(t, tags[engine.ID] != "", after.IsVolume())
+			must.Eq(t, "kept", read(t, c.mount(t, name), "file"))
 		}
-		must.Eq(t, want, read(t, c.mount(t, to), "file"))
 	}},
 	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
 		const limit = 64 * mib
@@ -511,7 +477,6 @@ var operations = []struct {
 	{"Create", "makes 20 at once, and one of two of a name", func(t *testing.T, c column) {
 		same := c.name()
 		c.cleanUp(t, same)
-		e := &engine.Engine{Backend: c.Backend, Locks: filepath.Join(c.dirs, "locks")}
 		errs := make([]error, 21)
 		var all sync.WaitGroup
 		for i := range errs {
@@ -521,7 +486,7 @@ var operations = []struct {
 				c.cleanUp(t, name)
 			}
 			all.Go(func() {
-				unlock, err := e.Lock(t.Context(), filepath.Base(name))
+				unlock, err := c.Lock(t.Context(), filepath.Base(name))
 				if err == nil {
 					defer unlock()
 					_, err = c.Create(t.Context(), name, engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Dir: c.dir(name),
@@ -537,89 +502,20 @@ var operations = []struct {
 	}},
 }
 
-func TestBackend_BtrfsOperations(t *testing.T) { testOperations(t, "btrfs") }
-
-func TestBackend_ZFSOperations(t *testing.T) {
-	testsupport.Long(t, "zfs-fuse takes its time")
-	testOperations(t, "zfs")
-}
-
-func testOperations(t *testing.T, backend string) {
-	t.Helper()
-	methods := reflect.TypeFor[engine.Backend]()
-	for i := range methods.NumMethod() {
-		name := methods.Method(i).Name
-		has := slices.ContainsFunc(operations, func(o struct {
-			method, does string
-			run          func(t *testing.T, c column)
-		}) bool {
-			return o.method == name
-		})
-		must.True(t, has || name == "Users" || name == "Receive", must.Sprint(name, " has no row"))
-	}
-	eachColumn(t, backend, func(t *testing.T, c column) {
+func TestEngine_Operations(t *testing.T) {
+	eachColumn(t, func(t *testing.T, c column) {
 		before := c.list(t)
 		for _, o := range operations {
 			t.Run(o.method+" "+o.does, func(t *testing.T) { o.run(t, c) })
 		}
 		must.Eq(t, before, c.list(t))
-		c.nothingLeft(t)
 	})
-}
-
-// nothingLeft waits until nothing is left of datasets that were destroyed, also of what the file system
-// does in the background.
-func (c column) nothingLeft(t *testing.T) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		must.NoError(t, c.Check(t.Context()))
-		if remains := c.remains(t); remains != "" {
-			unix.Sync() // the kernel's cleaner runs after a commit
-			return errors.New("there is still\n" + remains)
-		}
-		return nil
-	})
-}
-
-func (c column) remains(t testing.TB) string {
-	t.Helper()
-	if c.pool.Backend != "btrfs" {
-		return ""
-	}
-	out, err := exec.Command("find", c.pool.Root, "-mindepth", "2").CombinedOutput()
-	must.NoError(t, err, must.Sprint(string(out)))
-	qgroups, err := exec.Command(c.pool.Program, "qgroup", "show", c.pool.Root).CombinedOutput()
-	must.NoError(t, err, must.Sprint(string(qgroups)))
-	for line := range strings.Lines(string(qgroups)) {
-		if strings.HasPrefix(line, "1/") || strings.Contains(line, "stale") {
-			out = append(out, line...)
-		}
-	}
-	return string(out)
 }
 
 // foreign makes what was not made by this package.
 func foreign(t *testing.T, c column) (name string) {
 	t.Helper()
 	name = c.name()
-	if c.pool.Backend == "btrfs" {
-		path := filepath.Join(c.pool.Root, name)
-		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o711))
-		run(t, c.pool.Program, "subvolume", "create", path)
-		id := strings.TrimSpace(run(t, c.pool.Program, "inspect-internal", "rootid", path))
-		t.Cleanup(func() {
-			run(t, c.pool.Program, "subvolume", "delete", path)
-			testsupport.Within(t, time.Minute, func() error {
-				run(t, c.pool.Program, "filesystem", "sync", c.pool.Root) // it wakes the kernel's cleaner
-				out, err := exec.Command(c.pool.Program, "qgroup", "destroy", "0/"+id, c.pool.Root).CombinedOutput()
-				if strings.Contains(run(t, c.pool.Program, "qgroup", "show", c.pool.Root), "0/"+id+" ") {
-					return fmt.Errorf("the qgroup is still there: %w: %s", err, out)
-				}
-				return nil // Linux 6.10 and later remove it by themselves
-			})
-		})
-		return name
-	}
 	run(t, c.pool.Program, "create", "-p", "-o", "mountpoint=none", c.pool.Root+"/"+name)
 	t.Cleanup(func() { run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name) })
 	return name

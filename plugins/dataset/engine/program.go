@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +17,10 @@ import (
 	"time"
 )
 
-// program is that of a file system, by its absolute path.
+// program is one of ZFS, by its absolute path.
 type program string
 
-// programLimit is how long one call may take. Those that copy data have no limit but their context's.
+// programLimit is how long one call may take.
 const programLimit = 45 * time.Second
 
 // failure is what a program wrote as the reason.
@@ -29,46 +28,36 @@ type failure struct{ program, line string }
 
 func (f *failure) Error() string { return f.program + ": " + f.line }
 
-// run returns what the program wrote to its standard output.
+// run runs the program and returns what it wrote to its standard output. It ends with this process, so that no
+// other one finds it at work after the lock of its dataset has gone.
 func (p program) run(ctx context.Context, args ...string) (string, error) {
+	if !filepath.IsAbs(string(p)) {
+		return "", fmt.Errorf("the program %q must be an absolute path: %w", string(p), ErrUnavailable)
+	}
 	ctx, cancel := context.WithTimeout(ctx, programLimit)
 	defer cancel()
-	var out bytes.Buffer
-	err := p.pipe(ctx, nil, &out, args...)
-	return out.String(), err
-}
-
-// pipe runs the program with this input and output. It ends with this process, so that
-// no other one finds it at work after the lock of its dataset has gone.
-func (p program) pipe(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
-	if !filepath.IsAbs(string(p)) {
-		return fmt.Errorf("the program %q must be an absolute path: %w", string(p), ErrUnavailable)
-	}
-	var stderr bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, string(p), args...)
 	cmd.Env = []string{"LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"} // a host volume plugin gets none
 	cmd.Dir = "/"
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if in != nil { // which may have more for a program that has ended; who reads out may take its time for the last of it
-		cmd.WaitDelay = time.Second
-	}
 	err := wait(ctx, cmd)
 	if err == nil || errors.Is(err, ErrUnavailable) {
-		return err
+		return stdout.String(), err
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("the program %s can't be run (%w): install it, or name its path in the operator's file: %w",
+		return "", fmt.Errorf("the program %s can't be run (%w): install it, or name its path in the operator's file: %w",
 			p, errors.Unwrap(err), ErrUnavailable)
 	}
 	what := filepath.Base(string(p)) + " " + verb(args)
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s did not end in time: %w", what, ctx.Err())
+		return "", fmt.Errorf("%s did not end in time: %w", what, ctx.Err())
 	}
 	if line := reason(stderr.String()); line != "" {
-		return &failure{what, line}
+		return "", &failure{what, line}
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return "", fmt.Errorf("%s: %w", what, err)
 }
 
 // maxHung is the number of programs that may hang in the kernel before no other is started.

@@ -10,114 +10,79 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// zfs is the backend for OpenZFS and zfs-fuse, by the zfs program.
-//
-// A dataset is mounted by Mount alone: canmount=noauto keeps everything else from it, also
-// "zfs mount -a" at boot, so one that is in the trash stays unmounted. The datasets above
-// (<root>/<namespace> and so on) are never mounted and have no mount point to inherit.
-//
-// The tags are one user property, set with the creation. It counts only if it is the
-// dataset's own: what is made below a dataset of ours inherits it.
-type zfs struct {
-	program program
-	root    string // dataset
-	open    bool   // OpenZFS, not zfs-fuse
-}
-
 // tagProperty has the tags, in JSON.
 const tagProperty = "outrider:dataset"
 
-// NewZFS returns the datasets below a dataset such as "tank/nomad". The program is zfs, by
-// its absolute path.
-func NewZFS(path, root string) (Backend, error) {
-	for part := range strings.SplitSeq(root, "/") {
-		if !component.MatchString(part) {
-			return nil, fmt.Errorf("%q can't be the name of a ZFS dataset: write it like tank/nomad", root)
-		}
-	}
-	_, err := os.Stat("/sys/module/zfs")
-	return &zfs{program: program(path), root: root, open: err == nil}, nil
-}
-
-// full returns the name that zfs has for a dataset.
-func (z *zfs) full(name string) (string, error) {
-	if err := checkName(name); err != nil || strings.Contains(name, "@") {
-		return "", fmt.Errorf("%q can't be the name of a dataset", name)
-	}
-	full := z.root + "/" + name
-	if len(full) > 200 { // ZFS has 255 for it with a snapshot's name
-		return "", fmt.Errorf("%q can't be the name of a dataset: with %s before it, it is too long", name, z.root)
-	}
-	return full, nil
-}
-
-// Check is part of Backend.
-func (z *zfs) Check(ctx context.Context) error {
-	root, err := z.properties(ctx, 0, z.root)
+// Check returns why datasets can't be made or used now: a pool that is not imported, a program that is
+// missing, a root that is read-only.
+func (e *Engine) Check(ctx context.Context) error {
+	root, err := e.properties(ctx, 0, e.root)
 	if err != nil {
-		return z.noRoot(ctx, err)
+		return e.noRoot(ctx, err)
 	}
-	if kind := root[0].value("type"); kind != "filesystem" {
-		return fmt.Errorf("%s is a %s, not a file system: %w", z.root, kind, ErrUnavailable)
+	return e.usable(ctx, root[0])
+}
+
+func (e *Engine) usable(ctx context.Context, root properties) error {
+	if kind := root.value("type"); kind != "filesystem" {
+		return fmt.Errorf("%s is a %s, not a file system: %w", e.root, kind, ErrUnavailable)
 	}
-	if root[0].value("readonly") == "on" || z.readOnlyPool(ctx) {
-		return fmt.Errorf("%s is read-only: %w", z.root, ErrUnavailable)
+	if root.value("readonly") == "on" || e.readOnlyPool(ctx) {
+		return fmt.Errorf("%s is read-only: %w", e.root, ErrUnavailable)
 	}
 	return nil
 }
 
 // noRoot is the error of a command that did not find the root, with what is to be done.
-func (z *zfs) noRoot(ctx context.Context, err error) error {
+func (e *Engine) noRoot(ctx context.Context, err error) error {
 	if errors.Is(err, ErrUnavailable) { // zfs itself
 		return err
 	}
-	pool, _, _ := strings.Cut(z.root, "/")
-	if pool != z.root && z.there(ctx, pool) {
+	pool, _, _ := strings.Cut(e.root, "/")
+	if pool != e.root && e.there(ctx, pool) {
 		return fmt.Errorf("the dataset %s is not there (create it with: zfs create -o mountpoint=none %s): %w",
-			z.root, z.root, unavailable(err))
+			e.root, e.root, unavailable(err))
 	}
 	return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
 }
 
-// Space is part of Backend.
-func (z *zfs) Space(ctx context.Context) (Space, error) {
-	root, err := z.properties(ctx, 0, z.root)
+// Look returns what there is below the root, by one call of zfs.
+func (e *Engine) Look(ctx context.Context) (Look, error) {
+	found, err := e.properties(ctx, 2, e.root)
 	if err != nil {
-		return Space{}, z.noRoot(ctx, err)
-	}
-	free := root[0].bytes("available")
-	return Space{Size: root[0].bytes("used") + free, Free: free}, nil
-}
-
-// List is part of Backend.
-func (z *zfs) List(ctx context.Context) ([]Dataset, error) {
-	found, err := z.properties(ctx, 2, z.root)
-	if err != nil {
-		return nil, z.noRoot(ctx, err)
+		return Look{}, e.noRoot(ctx, err)
 	}
 	mounted, err := ownMounts()
 	if err != nil {
-		return nil, err
+		return Look{}, err
 	}
-	var list []Dataset
+	root := found[0]
+	free := root.bytes("available")
+	l := Look{Space: Space{Size: root.bytes("used") + free, Free: free}, Problem: e.usable(ctx, root)}
 	for _, p := range found {
-		if name, below := strings.CutPrefix(p.full, z.root+"/"); below && p.ours(name) {
-			list = append(list, p.dataset(name, mounted))
+		name, below := strings.CutPrefix(p.full, e.root+"/")
+		if _, err := e.full(name); err == nil && below && p.ours() { // former versions had other folders
+			l.Datasets = append(l.Datasets, p.dataset(name, mounted))
 		}
 	}
-	slices.SortFunc(list, func(a, b Dataset) int { return strings.Compare(a.Name, b.Name) })
-	return list, nil
+	slices.SortFunc(l.Datasets, func(a, b Dataset) int { return strings.Compare(a.Name, b.Name) })
+	return l, nil
 }
 
-// Get is part of Backend.
-func (z *zfs) Get(ctx context.Context, name string) (Dataset, error) {
-	p, err := z.get(ctx, name)
+// List returns every dataset below the root that this package made, in order of name.
+func (e *Engine) List(ctx context.Context) ([]Dataset, error) {
+	l, err := e.Look(ctx)
+	return l.Datasets, err
+}
+
+// Get returns one dataset. ErrNotFound, or ErrForeign if this package did not make it.
+func (e *Engine) Get(ctx context.Context, name string) (Dataset, error) {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return Dataset{}, err
 	}
@@ -129,56 +94,57 @@ func (z *zfs) Get(ctx context.Context, name string) (Dataset, error) {
 }
 
 // get returns the properties of a dataset of ours.
-func (z *zfs) get(ctx context.Context, name string) (properties, error) {
-	full, err := z.full(name)
+func (e *Engine) get(ctx context.Context, name string) (properties, error) {
+	full, err := e.full(name)
 	if err != nil {
 		return properties{}, err
 	}
-	found, err := z.properties(ctx, 0, full)
+	found, err := e.properties(ctx, 0, full)
 	if err != nil {
 		missing := strings.Contains(err.Error(), "does not exist") // a command that fails otherwise says nothing
 		switch {
 		case !missing:
 			return properties{}, unavailable(err)
-		case z.there(ctx, z.root):
+		case e.there(ctx, e.root):
 			return properties{}, fmt.Errorf("dataset %s: %w", full, ErrNotFound)
 		}
-		return properties{}, z.noRoot(ctx, err)
+		return properties{}, e.noRoot(ctx, err)
 	}
-	if !found[0].ours(name) {
+	if !found[0].ours() {
 		return properties{}, fmt.Errorf("dataset %s: %w", full, ErrForeign)
 	}
 	return found[0], nil
 }
 
 // there reports whether zfs has a dataset or snapshot of that name.
-func (z *zfs) there(ctx context.Context, full string) bool {
-	_, err := z.run(ctx, "list", "-H", "-t", "all", "-o", "name", full)
+func (e *Engine) there(ctx context.Context, full string) bool {
+	_, err := e.run(ctx, "list", "-H", "-t", "all", "-o", "name", full)
 	return err == nil
 }
 
-// Create is part of Backend.
-func (z *zfs) Create(ctx context.Context, name string, s Spec) (string, error) {
-	return z.make(ctx, name, s, func(full string, options []string) []string {
+// Create makes an empty dataset with its limits and tags, and mounts it. It is there whole or not at all.
+// ErrExists, ErrForeign.
+func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error) {
+	return e.make(ctx, name, s, func(full string, options []string) []string {
 		return append(append([]string{"create"}, options...), full)
 	})
 }
 
-// Clone is part of Backend.
-func (z *zfs) Clone(ctx context.Context, name, snapshot, to string, s Spec) (string, error) {
-	from, err := z.snapshot(ctx, name, snapshot)
+// Clone makes a dataset with the content of a snapshot.
+func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (string, error) {
+	from, err := e.snapshot(ctx, name, snapshot)
 	if err != nil {
 		return "", err
 	}
-	return z.make(ctx, to, s, func(full string, options []string) []string {
+	return e.make(ctx, to, s, func(full string, options []string) []string {
 		return append(append([]string{"clone"}, options...), from, full)
 	})
 }
 
 // make runs a command that makes a dataset, with all its properties at once, and mounts it.
-func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (path string,
+func (e *Engine) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (path string,
 	err error) {
-	full, err := z.full(name)
+	full, err := e.full(name)
 	if err != nil {
 		return "", err
 	}
@@ -194,7 +160,7 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 	}
 	if dir != "" { // now, since zfs-fuse mounts a clone at once
 		if err := makeMountDir(dir); err != nil {
-			return "", cmp.Or(z.taken(ctx, name), err)
+			return "", cmp.Or(e.taken(ctx, name), err)
 		}
 		defer func() {
 			if err != nil {
@@ -202,30 +168,30 @@ func (z *zfs) make(ctx context.Context, name string, s Spec, command func(string
 			}
 		}()
 	}
-	if _, err := z.run(ctx, command(full, options)...); err != nil {
-		if taken := z.taken(ctx, name); taken != nil {
+	if _, err := e.run(ctx, command(full, options)...); err != nil {
+		if taken := e.taken(ctx, name); taken != nil {
 			return "", taken
 		}
-		if parentErr := z.makeParent(ctx, full); parentErr != nil {
+		if parentErr := e.makeParent(ctx, full); parentErr != nil {
 			return "", also(ours(err), parentErr)
 		}
-		if _, err := z.run(ctx, command(full, options)...); err != nil {
+		if _, err := e.run(ctx, command(full, options)...); err != nil {
 			return "", ours(err)
 		}
 	}
 	if dir == "" {
 		return "", nil
 	}
-	if err := z.mount(ctx, full, dir); err != nil {
-		return "", also(err, z.whileBusy(context.WithoutCancel(ctx), "destroy", full))
+	if err := e.mount(ctx, full, dir); err != nil {
+		return "", also(err, e.whileBusy(context.WithoutCancel(ctx), "destroy", full))
 	}
 	return s.Dir, nil
 }
 
 // taken returns why a dataset of this name can't be made: ErrExists, ErrForeign. If there is
 // none it returns nil.
-func (z *zfs) taken(ctx context.Context, name string) error {
-	p, err := z.get(ctx, name)
+func (e *Engine) taken(ctx context.Context, name string) error {
+	p, err := e.get(ctx, name)
 	if err == nil {
 		return fmt.Errorf("dataset %s: %w", p.full, ErrExists)
 	}
@@ -236,17 +202,30 @@ func (z *zfs) taken(ctx context.Context, name string) error {
 }
 
 // makeParent makes the dataset above one, if it is not there.
-func (z *zfs) makeParent(ctx context.Context, full string) error {
+func (e *Engine) makeParent(ctx context.Context, full string) error {
 	parent := full[:strings.LastIndex(full, "/")]
-	if parent == z.root || z.there(ctx, parent) {
+	if parent == e.root {
 		return nil
 	}
-	_, err := z.run(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
+	if found, err := e.properties(ctx, 0, parent); err == nil {
+		return checkFolder(found[0])
+	}
+	_, err := e.run(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
-	if err != nil && !z.there(ctx, parent) { // another process may have been faster
+	if err != nil && !e.there(ctx, parent) { // another process may have been faster
 		return ours(err)
 	}
 	return nil
+}
+
+// checkFolder returns why nothing is made below a dataset. What was received in the place of a namespace's folder is
+// for adopt: its owner may destroy or replace it with all that is below it.
+func checkFolder(p properties) error {
+	if p.value("canmount") == "off" && p.tags() == nil {
+		return nil
+	}
+	return fmt.Errorf("dataset %s is in the place of a folder, and is none: adopt or rename it, or set canmount=off if "+
+		"it is to be one", p.full)
 }
 
 // Reserved are the properties of ZFS that are the engine's, or would lead out of the root. No Spec
@@ -255,7 +234,8 @@ var Reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs
 
 // options for the creation of a dataset.
 func (s Spec) options(dir string) ([]string, error) {
-	set := map[string]string{"canmount": "noauto", "mountpoint": "none"}
+	// whoever has made what is above it: a task must not leave what gives others its rights
+	set := map[string]string{"canmount": "noauto", "mountpoint": "none", "devices": "off", "setuid": "off"}
 	if dir != "" {
 		set["mountpoint"] = dir
 	}
@@ -296,9 +276,9 @@ func (t Tags) encode() (string, error) {
 	return string(text), err
 }
 
-// Tag is part of Backend.
-func (z *zfs) Tag(ctx context.Context, name string, t Tags) error {
-	p, err := z.get(ctx, name)
+// Tag sets these tags and keeps the others; an empty value removes a tag. It works on a dataset that is full.
+func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -306,15 +286,15 @@ func (z *zfs) Tag(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := z.run(ctx, "set", tagProperty+"="+text, p.full); err != nil {
+	if _, err := e.run(ctx, "set", tagProperty+"="+text, p.full); err != nil {
 		return ours(err)
 	}
 	return nil
 }
 
-// Resize is part of Backend.
-func (z *zfs) Resize(ctx context.Context, name string, l Limits) error {
-	p, err := z.get(ctx, name)
+// Resize changes the limits. Below what is used: ErrTooSmall, and nothing changes.
+func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -325,32 +305,33 @@ func (z *zfs) Resize(ctx context.Context, name string, l Limits) error {
 	}
 	set := l.limits()
 	for _, property := range []string{"refquota", "quota"} { // zfs-fuse sets one property a command
-		if _, err := z.run(ctx, "set", property+"="+set[property], p.full); err != nil {
-			_, undoErr := z.run(ctx, "set", "refquota="+d.Limits.limits()["refquota"], p.full)
+		if _, err := e.run(ctx, "set", property+"="+set[property], p.full); err != nil {
+			_, undoErr := e.run(ctx, "set", "refquota="+d.Limits.limits()["refquota"], p.full)
 			return also(ours(err), undoErr)
 		}
 	}
 	return nil
 }
 
-// Destroy is part of Backend.
-func (z *zfs) Destroy(ctx context.Context, name string) error {
-	p, err := z.get(ctx, name)
+// Destroy removes a dataset with its snapshots; that of a dataset that is not there is no error. ErrInUse if
+// a process uses it, ErrHasClones if clones depend on it.
+func (e *Engine) Destroy(ctx context.Context, name string) error {
+	p, err := e.get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := z.dependents(ctx, p.full); err != nil {
+	if err := e.dependents(ctx, p.full); err != nil {
 		return err
 	}
-	remount, err := z.unmount(ctx, p)
+	remount, err := e.unmount(ctx, p)
 	if err != nil {
 		return err
 	}
 	// with -r, its snapshots; there is nothing else below it
-	if err := z.whileBusy(ctx, "destroy", "-r", p.full); err != nil {
+	if err := e.whileBusy(ctx, "destroy", "-r", p.full); err != nil {
 		return also(ours(err), remount())
 	}
 	return removeMountDir(p.value("mountpoint"))
@@ -358,8 +339,8 @@ func (z *zfs) Destroy(ctx context.Context, name string) error {
 
 // dependents returns an error if something other than its snapshots needs a dataset or
 // snapshot: clones, or datasets that somebody made below it.
-func (z *zfs) dependents(ctx context.Context, full string) error {
-	text, err := z.run(ctx, "list", "-H", "-r", "-t", "filesystem,volume", "-o", "name,origin", z.root)
+func (e *Engine) dependents(ctx context.Context, full string) error {
+	text, err := e.run(ctx, "list", "-H", "-r", "-t", "filesystem,volume", "-o", "name,origin", e.root)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -375,25 +356,26 @@ func (z *zfs) dependents(ctx context.Context, full string) error {
 	return nil
 }
 
-// Rename is part of Backend.
-func (z *zfs) Rename(ctx context.Context, from, to string) error {
-	target, err := z.full(to)
+// Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. ErrInUse, and
+// nothing changes, if a process uses it.
+func (e *Engine) Rename(ctx context.Context, from, to string) error {
+	target, err := e.full(to)
 	if err != nil {
 		return err
 	}
-	p, err := z.get(ctx, from)
+	p, err := e.get(ctx, from)
 	if err != nil {
 		return err
 	}
-	remount, err := z.unmount(ctx, p)
+	remount, err := e.unmount(ctx, p)
 	if err != nil {
 		return err
 	}
-	rename := func() error { return z.whileBusy(ctx, "rename", p.full, target) }
+	rename := func() error { return e.whileBusy(ctx, "rename", p.full, target) }
 	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {
-		if z.there(ctx, target) {
+		if e.there(ctx, target) {
 			err = fmt.Errorf("dataset %s: %w", target, ErrExists)
-		} else if err = z.makeParent(ctx, target); err == nil {
+		} else if err = e.makeParent(ctx, target); err == nil {
 			err = rename()
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,32 +20,16 @@ import (
 )
 
 // run runs zfs and returns what it printed.
-func (z *zfs) run(ctx context.Context, args ...string) (string, error) {
-	if err := z.suspended(); err != nil {
+func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
+	if err := e.suspended(); err != nil {
 		return "", err
 	}
-	unlock, err := z.alone(ctx)
+	unlock, err := e.alone(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	return z.program.run(ctx, args...)
-}
-
-// stream runs zfs send or receive. It is alone only at its beginning, when it connects: it may
-// take long, and each may wait for the other.
-func (z *zfs) stream(ctx context.Context, in io.Reader, out io.Writer, args ...string) error {
-	unlock, err := z.alone(ctx)
-	if err != nil {
-		return err
-	}
-	timer := time.AfterFunc(500*time.Millisecond, unlock)
-	defer func() {
-		if timer.Stop() {
-			unlock()
-		}
-	}()
-	return ours(z.program.pipe(ctx, in, out, args...))
+	return e.program.run(ctx, args...)
 }
 
 // socketDir is where zfs-fuse listens.
@@ -56,8 +39,8 @@ const socketDir = "/run/zfs"
 // connect at the same time, zfs-fuse 0.7.0 may give the second to both of the threads that it starts,
 // and the first never gets an answer (start_ioctl_thread in cmd_listener.c). Of two mounts at the same
 // time, it may mix up what its threads are told (zfsfuse_newfs in fuse_listener.c).
-func (z *zfs) alone(ctx context.Context) (unlock func(), err error) {
-	if z.open {
+func (e *Engine) alone(ctx context.Context) (unlock func(), err error) {
+	if e.open {
 		return func() {}, nil
 	}
 	dir, err := os.Open(socketDir)
@@ -138,13 +121,13 @@ func unavailable(err error) error {
 // whileBusy runs zfs again as long as it says that a dataset is busy, but not for long:
 // zfs-fuse says so after an unmount until all that it does then is done, and of a rollback
 // that it is an I/O error.
-func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
+func (e *Engine) whileBusy(ctx context.Context, args ...string) error {
 	limit := time.Second
-	if !z.open {
+	if !e.open {
 		limit = 15 * time.Second
 	}
 	for until := time.Now().Add(limit); ; {
-		_, err := z.run(ctx, args...)
+		_, err := e.run(ctx, args...)
 		err = ours(err)
 		again := errors.Is(err, ErrInUse) || args[0] == "rollback" && err != nil && strings.Contains(err.Error(), "I/O error")
 		if !again || time.Now().After(until) {
@@ -160,8 +143,8 @@ func (z *zfs) whileBusy(ctx context.Context, args ...string) error {
 
 // suspended returns an error if OpenZFS has stopped the pool after I/O errors. A command would
 // hang in the kernel then, where no signal reaches it.
-func (z *zfs) suspended() error {
-	pool, _, _ := strings.Cut(z.root, "/")
+func (e *Engine) suspended() error {
+	pool, _, _ := strings.Cut(e.root, "/")
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
 	if err == nil && strings.TrimSpace(string(state)) == "SUSPENDED" {
 		return fmt.Errorf("the pool %s is suspended after errors (see: zpool status %s): %w", pool, pool, ErrUnavailable)
@@ -170,12 +153,12 @@ func (z *zfs) suspended() error {
 }
 
 // readOnlyPool reports whether the pool was imported read-only. zfs-fuse can't do that.
-func (z *zfs) readOnlyPool(ctx context.Context) bool {
-	if !z.open {
+func (e *Engine) readOnlyPool(ctx context.Context) bool {
+	if !e.open {
 		return false
 	}
-	pool, _, _ := strings.Cut(z.root, "/")
-	zpool := program(filepath.Join(filepath.Dir(string(z.program)), "zpool"))
+	pool, _, _ := strings.Cut(e.root, "/")
+	zpool := program(filepath.Join(filepath.Dir(string(e.program)), "zpool"))
 	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
 	return err == nil && strings.TrimSpace(text) == "on"
 }
@@ -188,12 +171,12 @@ type properties struct {
 
 // properties of a dataset, and of what is below it to that depth. Snapshots are among them
 // where there are any above the last level.
-func (z *zfs) properties(ctx context.Context, depth int, full string) ([]properties, error) {
+func (e *Engine) properties(ctx context.Context, depth int, full string) ([]properties, error) {
 	args := []string{"get", "-Hp", "-o", "name,property,value,source"}
 	if depth > 0 {
 		args = append(args, "-r", "-d", strconv.Itoa(depth))
 	}
-	text, err := z.run(ctx, append(args, "all", full)...)
+	text, err := e.run(ctx, append(args, "all", full)...)
 	if err != nil {
 		return nil, err
 	}
@@ -230,15 +213,13 @@ func (p properties) tags() Tags {
 	return nil
 }
 
-// ours reports whether this package made the dataset. What it is receiving has no tags.
-func (p properties) ours(name string) bool {
-	return p.value("type") == "filesystem" && (p.tags() != nil || strings.HasPrefix(name, newDir+"/"))
-}
+// ours reports whether this package made the dataset.
+func (p properties) ours() bool { return p.value("type") == "filesystem" && p.tags() != nil }
 
 func (p properties) dataset(name string, mounted []*mountinfo.Info) Dataset {
-	d := Dataset{Name: name, Tags: p.tags(), Created: time.Unix(p.bytes("creation"), 0).UTC(),
-		Limits: Limits{Data: p.bytes("refquota")},
-		Usage:  Usage{Data: p.bytes("referenced"), Snapshots: p.bytes("usedbysnapshots")}}
+	d := Dataset{Name: name, Place: p.value("mountpoint"), Tags: p.tags(),
+		Created: time.Unix(p.bytes("creation"), 0).UTC(), Limits: Limits{Data: p.bytes("refquota")},
+		Usage: Usage{Data: p.bytes("referenced"), Snapshots: p.bytes("usedbysnapshots")}}
 	if quota := p.bytes("quota"); quota > 0 {
 		d.Limits.Snapshots = quota - d.Limits.Data
 	}

@@ -22,9 +22,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
 )
 
-// Mount is part of Backend. Without a directory the dataset's own is used.
-func (z *zfs) Mount(ctx context.Context, name, dir string) (string, error) {
-	p, err := z.get(ctx, name)
+// Mount makes sure that a dataset is mounted at dir, and returns it when it has verified that it is this
+// dataset's mount. Without a directory the dataset's own is used. It may be called again.
+func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -46,29 +47,29 @@ func (z *zfs) Mount(ctx context.Context, name, dir string) (string, error) {
 		return "", err
 	}
 	if len(mountsOf(mounted, p.full)) > 0 { // elsewhere; only then are its users looked for, which takes its time
-		if _, err := z.unmount(ctx, p); err != nil {
+		if _, err := e.unmount(ctx, p); err != nil {
 			return "", err
 		}
 	}
 	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // in this order: noauto, then where
 		if have := p.values[want[0]]; have.value != want[1] || have.source != "local" {
-			if _, err := z.run(ctx, "set", want[0]+"="+want[1], p.full); err != nil {
+			if _, err := e.run(ctx, "set", want[0]+"="+want[1], p.full); err != nil {
 				return "", ours(err)
 			}
 		}
 	}
-	return dir, z.mount(ctx, p.full, at)
+	return dir, e.mount(ctx, p.full, at)
 }
 
 // mount mounts a dataset that has its mount point already.
-func (z *zfs) mount(ctx context.Context, full, dir string) error {
+func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	if verify(full, dir) == nil {
 		return nil
 	}
 	if err := makeMountDir(dir); err != nil {
 		return err
 	}
-	err := z.whileBusy(ctx, "mount", full)
+	err := e.whileBusy(ctx, "mount", full)
 	if verifyErr := verify(full, dir); verifyErr != nil {
 		return also(err, verifyErr)
 	}
@@ -90,9 +91,10 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// Users is part of Backend.
-func (z *zfs) Users(ctx context.Context, name string) ([]string, error) {
-	p, err := z.get(ctx, name)
+// Users returns the processes that use a dataset, each in words ("process 123 (sleep) has it mounted"). A
+// process that can't be looked into is an error.
+func (e *Engine) Users(ctx context.Context, name string) ([]string, error) {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +116,7 @@ func users(ctx context.Context, full string, at []*mountinfo.Info) ([]string, er
 }
 
 // unmount unmounts a dataset that no process uses, and returns how to mount it again.
-func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, err error) {
+func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
 	mounted, err := ownMounts()
 	if err != nil {
 		return nil, err
@@ -130,9 +132,9 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 	if len(at) == 0 {
 		return func() error { return nil }, nil
 	}
-	remount = func() error { return z.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint) }
+	remount = func() error { return e.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint) }
 	for _, m := range slices.Backward(at) {
-		if err := z.unmountAt(ctx, m.Mountpoint); err != nil {
+		if err := e.unmountAt(ctx, m.Mountpoint); err != nil {
 			users, _ := inuse.OfMount(ctx, p.full, m.Mountpoint)
 			return nil, fmt.Errorf("failed to unmount %s (%w): %w", m.Mountpoint, err, inUse(p.full, users))
 		}
@@ -148,10 +150,10 @@ func (z *zfs) unmount(ctx context.Context, p properties) (remount func() error, 
 }
 
 // unmountAt is umount, for no longer than a limit.
-func (z *zfs) unmountAt(ctx context.Context, dir string) error {
+func (e *Engine) unmountAt(ctx context.Context, dir string) error {
 	done := make(chan error, 1)
 	go func() {
-		if !z.open {
+		if !e.open {
 			// zfs-fuse stays busy for good if it is not told of files that were closed just before, which
 			// the kernel does in the background: an answer to another question comes after that
 			_ = unix.Statfs(dir, &unix.Statfs_t{})

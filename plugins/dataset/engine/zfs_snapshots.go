@@ -12,21 +12,21 @@ import (
 )
 
 // snapshot returns zfs's name of a snapshot that is there.
-func (z *zfs) snapshot(ctx context.Context, name, snapshot string) (string, error) {
-	p, err := z.get(ctx, name)
+func (e *Engine) snapshot(ctx context.Context, name, snapshot string) (string, error) {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return "", err
 	}
-	return z.snapshotOf(ctx, p, snapshot)
+	return e.snapshotOf(ctx, p, snapshot)
 }
 
 // snapshotOf is snapshot for a dataset that was found.
-func (z *zfs) snapshotOf(ctx context.Context, p properties, snapshot string) (string, error) {
+func (e *Engine) snapshotOf(ctx context.Context, p properties, snapshot string) (string, error) {
 	full, err := snapshotName(p.full, snapshot)
 	if err != nil {
 		return "", err
 	}
-	if !z.there(ctx, full) {
+	if !e.there(ctx, full) {
 		return "", fmt.Errorf("snapshot %s: %w", full, ErrNotFound)
 	}
 	return full, nil
@@ -34,25 +34,25 @@ func (z *zfs) snapshotOf(ctx context.Context, p properties, snapshot string) (st
 
 // snapshotName keeps to characters that mean nothing to "zfs destroy", which has lists and ranges.
 func snapshotName(full, snapshot string) (string, error) {
-	if !component.MatchString(snapshot) || strings.Contains(snapshot, "@") || len(snapshot) > 50 {
+	if !component.MatchString(snapshot) || len(snapshot) > 50 {
 		return "", fmt.Errorf("%q can't be the name of a snapshot: use up to 50 letters, digits, dashes, dots, colons "+
 			"and underscores", snapshot)
 	}
 	return full + "@" + snapshot, nil
 }
 
-// Snapshots is part of Backend.
-func (z *zfs) Snapshots(ctx context.Context, name string) ([]Snapshot, error) {
-	p, err := z.get(ctx, name)
+// Snapshots returns a dataset's snapshots, oldest first.
+func (e *Engine) Snapshots(ctx context.Context, name string) ([]Snapshot, error) {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return z.snapshotsOf(ctx, p)
+	return e.snapshotsOf(ctx, p)
 }
 
 // snapshotsOf is Snapshots for a dataset that was found.
-func (z *zfs) snapshotsOf(ctx context.Context, p properties) ([]Snapshot, error) {
-	found, err := z.properties(ctx, 1, p.full)
+func (e *Engine) snapshotsOf(ctx context.Context, p properties) ([]Snapshot, error) {
+	found, err := e.properties(ctx, 1, p.full)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -66,9 +66,9 @@ func (z *zfs) snapshotsOf(ctx context.Context, p properties) ([]Snapshot, error)
 	return list, nil
 }
 
-// Snapshot is part of Backend.
-func (z *zfs) Snapshot(ctx context.Context, name, snapshot string) error {
-	p, err := z.get(ctx, name)
+// Snapshot makes one. ErrExists if there is one of that name.
+func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (z *zfs) Snapshot(ctx context.Context, name, snapshot string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := z.run(ctx, "snapshot", full); err != nil {
-		if z.there(ctx, full) {
+	if _, err := e.run(ctx, "snapshot", full); err != nil {
+		if e.there(ctx, full) {
 			return fmt.Errorf("snapshot %s: %w", full, ErrExists)
 		}
 		return ours(err)
@@ -85,41 +85,42 @@ func (z *zfs) Snapshot(ctx context.Context, name, snapshot string) error {
 	return nil
 }
 
-// DestroySnapshot is part of Backend.
-func (z *zfs) DestroySnapshot(ctx context.Context, name, snapshot string) error {
-	full, err := z.snapshot(ctx, name, snapshot)
+// DestroySnapshot removes one. ErrNotFound, ErrHasClones.
+func (e *Engine) DestroySnapshot(ctx context.Context, name, snapshot string) error {
+	full, err := e.snapshot(ctx, name, snapshot)
 	if err != nil {
 		return err
 	}
-	if _, err := z.run(ctx, "destroy", full); err != nil {
-		return cmp.Or(z.dependents(ctx, full), ours(err))
+	if _, err := e.run(ctx, "destroy", full); err != nil {
+		return cmp.Or(e.dependents(ctx, full), ours(err))
 	}
 	return nil
 }
 
-// Rollback is part of Backend. zfs does it to files that are open, too, so it is unmounted first.
-func (z *zfs) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
-	p, err := z.get(ctx, name)
+// Rollback brings a dataset back to a snapshot. Later snapshots are lost: ErrLaterSnapshots, unless discard is
+// set. ErrInUse: zfs does it to files that are open, too, so it is unmounted first.
+func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
+	p, err := e.get(ctx, name)
 	if err != nil {
 		return err
 	}
-	full, err := z.snapshotOf(ctx, p, snapshot)
+	full, err := e.snapshotOf(ctx, p, snapshot)
 	if err != nil {
 		return err
 	}
-	list, err := z.snapshotsOf(ctx, p)
+	list, err := e.snapshotsOf(ctx, p)
 	if err != nil {
 		return err
 	}
 	if last := list[len(list)-1].Name; last != snapshot && !discard {
 		return fmt.Errorf("snapshot %s is not the last one, which is %s: %w", full, last, ErrLaterSnapshots)
 	}
-	remount, err := z.unmount(ctx, p)
+	remount, err := e.unmount(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err = z.whileBusy(ctx, "rollback", "-r", full); err != nil {
-		err = cmp.Or(z.dependents(ctx, p.full), err)
+	if err = e.whileBusy(ctx, "rollback", "-r", full); err != nil {
+		err = cmp.Or(e.dependents(ctx, p.full), err)
 	}
 	return also(err, remount())
 }

@@ -4,7 +4,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -24,10 +23,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-// What is so with ZFS alone. The pools are those of TestBackend_ZFSOperations.
+// The pools are those of TestEngine_Operations.
 func TestZFS_Properties(t *testing.T) {
-	testsupport.Long(t, "repeats, and zfs-fuse takes its time")
-	eachColumn(t, "zfs", func(t *testing.T, c column) {
+	eachColumn(t, func(t *testing.T, c column) {
 		for _, row := range []struct {
 			about string
 			run   func(t *testing.T, c zfsColumn)
@@ -35,7 +33,6 @@ func TestZFS_Properties(t *testing.T) {
 			{"a mount point belongs to its dataset alone", mountPoints},
 			{"a private copy of the mount is a user", usersEverywhere},
 			{"tags are a dataset's own", tagsAreItsOwn},
-			{"a stream brings no properties", streamsBringNoProperties},
 			{"no property of the engine's can be set", reserved},
 			{"another's dataset is left alone", another},
 			{"what is in a full pool can be deleted", full},
@@ -92,8 +89,7 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	kept, deleted := c.name(), c.name()
 	write(t, c.create(t, kept, engine.Limits{Data: 32 * mib}), "file", "kept")
 	path := c.create(t, deleted, engine.Limits{Data: 32 * mib})
-	e := engine.Engine{Backend: c.Backend}
-	must.NoError(t, e.Discard(t.Context(), deleted, 0))
+	must.NoError(t, c.Discard(t.Context(), deleted, 0))
 	trash := c.list(t)[0]
 	must.True(t, engine.InTrash(trash))
 	c.cleanUp(t, trash)
@@ -166,23 +162,6 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	must.Eq(t, path, c.mount(t, name))
 }
 
-func streamsBringNoProperties(t *testing.T, c zfsColumn) {
-	name, to := c.name(), c.name()
-	c.create(t, name, engine.Limits{Data: 32 * mib})
-	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
-	for _, option := range []string{"-p", "-R"} {
-		stream, err := exec.Command(c.pool.Program, "send", option, c.full(name)+"@s").Output()
-		must.NoError(t, err)
-		must.ErrorContains(t, c.Receive(t.Context(), to, bytes.NewReader(stream)), "send it without -p and -R")
-	}
-	must.Eq(t, []string{name}, c.list(t))
-	c.receive(t, to, c.send(t, name, "s", ""))
-	must.Eq(t, "none", c.zfs(t, "get", "-H", "-o", "value", "mountpoint", c.full(to)))
-	d, err := c.Get(t.Context(), to)
-	must.NoError(t, err)
-	must.MapEmpty(t, d.Tags)
-}
-
 // A mount in a namespace that does not hear of the host's mounts is kept by the host's unmount.
 func usersEverywhere(t *testing.T, c zfsColumn) {
 	name := c.name()
@@ -221,6 +200,10 @@ func unavailable(t *testing.T, c zfsColumn) {
 	err := c.Check(t.Context())
 	must.ErrorIs(t, err, engine.ErrUnavailable)
 	must.ErrorContains(t, err, "read-only")
+	l, err := c.Look(t.Context())
+	must.NoError(t, err)
+	must.ErrorIs(t, l.Problem, engine.ErrUnavailable)
+	must.SliceContains(t, c.list(t), name)
 	c.zfs(t, "inherit", "readonly", c.pool.Root)
 	must.NoError(t, c.Check(t.Context()))
 
@@ -231,9 +214,9 @@ func unavailable(t *testing.T, c zfsColumn) {
 	_, mountErr := c.Mount(t.Context(), name, path)
 	spec := engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}, Dir: c.dir("new")}
 	_, createErr := c.Create(t.Context(), c.name(), spec)
-	_, spaceErr := c.Space(t.Context())
+	_, lookErr := c.Look(t.Context())
 	for what, err := range map[string]error{"check": c.Check(t.Context()), "list": listErr, "get": getErr,
-		"mount": mountErr, "create": createErr, "space": spaceErr, "destroy": c.Destroy(t.Context(), name),
+		"mount": mountErr, "create": createErr, "look": lookErr, "destroy": c.Destroy(t.Context(), name),
 		"rename": c.Rename(t.Context(), name, c.name())} {
 		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
 		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // which would mean that it is gone
@@ -259,9 +242,9 @@ func full(t *testing.T, c zfsColumn) {
 	name, filler := c.name(), c.name()
 	c.create(t, name, engine.Limits{})
 	c.create(t, filler, engine.Limits{})
-	s, err := c.Space(t.Context())
+	l, err := c.Look(t.Context())
 	must.NoError(t, err)
-	for reserve := s.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
+	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
 		must.Positive(t, reserve)
 		if exec.Command(c.pool.Program, "set", fmt.Sprint("refreservation=", reserve), c.full(filler)).Run() == nil {
 			break
@@ -276,8 +259,7 @@ func full(t *testing.T, c zfsColumn) {
 	d, err := c.Get(t.Context(), name) // and all that gives space back works
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
-	e := engine.Engine{Backend: c.Backend}
-	err = e.Discard(t.Context(), name, 0)
+	err = c.Discard(t.Context(), name, 0)
 	if c.kind == "zfs-fuse" { // it keeps no space for that, as OpenZFS does
 		must.ErrorIs(t, err, engine.ErrNoSpace)
 		oneSentence(t, err)

@@ -3,15 +3,13 @@
 
 # The operator's file: what a job's author may have. It belongs to root.
 class "fast" {
-  backend = "btrfs"
-  root    = "/srv/nomad" # a directory of a btrfs; with backend = "zfs" a dataset, "tank/nomad"
+  root = "tank/nomad" # zfs create -o mountpoint=none tank/nomad
 
   default_capacity = "1GiB"
   max_capacity     = "20GiB"
   snapshot_reserve = 50 # percent
-  snapshots        = "daily=7"
 
-  allow = ["uid", "gid", "mode", "clone_from", "snapshots"]
+  allow = ["uid", "gid", "mode", "clone_from"]
 
   slots {
     count    = 8
@@ -20,8 +18,7 @@ class "fast" {
 }
 
 class "archive" {
-  backend    = "btrfs"
-  root       = "/srv/archive"
+  root       = "tank/archive"
   namespaces = ["default", "team-*"]
 
   default_capacity = "10GiB"
@@ -29,6 +26,6 @@ class "archive" {
   on_delete        = "retain"
 
   properties {
-    compression = "zstd"
+    compression = "lz4"
   }
 }

@@ -30,7 +30,7 @@ END
         cpu    = 100
         memory = 64
 
-        # any file system; device "btrfs/dataset/fast" {} is the same of one only
+        # or device "zfs/dataset/fast" {}
         device "dataset" {
           constraint {
             attribute = "${device.model}"

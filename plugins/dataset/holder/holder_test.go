@@ -84,7 +84,7 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func holds(id, client, desired, kind, device string) string {
 	return fmt.Sprintf(`{"ID":%q,"Namespace":"prod","ClientStatus":%q,"DesiredStatus":%q,"Job":{"ID":"x"},`+
-		`"AllocatedResources":{"Tasks":{"web":{"Devices":[{"Vendor":"btrfs","Type":%q,"Name":"fast","DeviceIDs":[%q]}]}}}}`,
+		`"AllocatedResources":{"Tasks":{"web":{"Devices":[{"Vendor":"zfs","Type":%q,"Name":"fast","DeviceIDs":[%q]}]}}}}`,
 		id, client, desired, kind, device)
 }
 

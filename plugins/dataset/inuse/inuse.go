@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package inuse tells which processes use a file system or btrfs subvolume: have it
+// Package inuse tells which processes use a file system: have it
 // mounted in any mount namespace, have a file of it open or mapped, run a program of it, or
 // have it as their directory or root. It needs the rights of root, and a /proc of the
 // processes to be found: those outside of this process's pid namespace are not seen. Neither
@@ -30,9 +30,9 @@ import (
 const limit = 10 * time.Second
 
 // Users returns a line for each process that uses one of these directories ("process 123
-// (sleep) has a file of it open"). Each is the root of a file system or btrfs subvolume, and
-// its path is absolute and has no symbolic links. A process that ends meanwhile is none. One
-// that can't be looked into is an error, since it may be a user.
+// (sleep) has a file of it open"). Each has all that is on its file system, and its path is
+// absolute and has no symbolic links. A process that ends meanwhile is none. One that can't be
+// looked into is an error, since it may be a user.
 func Users(ctx context.Context, dirs ...string) ([]string, error) {
 	return users(ctx, scan{}, dirs...)
 }

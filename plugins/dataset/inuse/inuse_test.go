@@ -23,7 +23,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // useVar makes a process of this test use a directory: "<way> <directory> <another>".
@@ -118,15 +117,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// subvolumes makes some, each with a file and a directory.
-func subvolumes(t *testing.T, names ...string) (paths []string) {
+// fileSystems makes some, each with a directory that has a file and a directory. The mount itself, which each
+// process of the host has, is above that.
+func fileSystems(t *testing.T, names ...string) (paths []string) {
 	t.Helper()
 	testsupport.NeedRoot(t)
-	pool := simulatetest.New(t, "btrfs")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must.NoError(t, err)
 	for _, name := range names {
-		path := filepath.Join(pool.Root, name)
-		out, err := exec.Command(pool.Program, "subvolume", "create", path).CombinedOutput()
-		must.NoError(t, err, must.Sprint(string(out)))
+		mount := filepath.Join(dir, name)
+		must.NoError(t, os.Mkdir(mount, 0o755))
+		must.NoError(t, unix.Mount(name, mount, "tmpfs", 0, ""))
+		t.Cleanup(func() { must.NoError(t, unix.Unmount(mount, 0)) })
+		path := filepath.Join(mount, "top")
+		must.NoError(t, os.Mkdir(path, 0o755))
 		must.NoError(t, os.WriteFile(path+"/file", []byte("content"), 0o600))
 		must.NoError(t, os.Mkdir(path+"/sub", 0o755))
 		paths = append(paths, path)
@@ -156,7 +160,7 @@ func use(t *testing.T, way, dir string) (pid int, stop func()) {
 }
 
 func TestUsers_AreFoundInEachWay(t *testing.T) {
-	paths := subvolumes(t, "used", "other", "used2")
+	paths := fileSystems(t, "used", "other", "used2")
 	none := func() {
 		t.Helper()
 		users, err := inuse.Users(t.Context(), paths...)
@@ -182,7 +186,7 @@ func TestUsers_AreFoundInEachWay(t *testing.T) {
 }
 
 func TestUsers_RunItsPrograms(t *testing.T) {
-	dir := subvolumes(t, "used")[0]
+	dir := fileSystems(t, "used")[0]
 	program, err := os.ReadFile("/bin/sleep")
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(dir+"/sleep", program, 0o700))
@@ -196,7 +200,7 @@ func TestUsers_RunItsPrograms(t *testing.T) {
 }
 
 func TestUsers_AreLoopDevicesToo(t *testing.T) {
-	dir := subvolumes(t, "used")[0]
+	dir := fileSystems(t, "used")[0]
 	must.NoError(t, os.WriteFile(dir+"/image", make([]byte, 1<<20), 0o600))
 	device, err := exec.Command("losetup", "--find", "--show", dir+"/image").Output()
 	must.NoError(t, err)
@@ -209,7 +213,7 @@ func TestUsers_AreLoopDevicesToo(t *testing.T) {
 
 // A process with a directory open of a file system that does not answer delays nothing.
 func TestUsers_DoNotWaitForOtherFileSystems(t *testing.T) {
-	dir := subvolumes(t, "used")[0]
+	dir := fileSystems(t, "used")[0]
 	hung := testsupport.HungDir(t)
 	fd, err := unix.Open(hung, unix.O_PATH, 0)
 	must.NoError(t, err)
@@ -222,7 +226,7 @@ func TestUsers_DoNotWaitForOtherFileSystems(t *testing.T) {
 }
 
 func TestUsers_EndMeanwhile(t *testing.T) {
-	dir := subvolumes(t, "used")[0]
+	dir := fileSystems(t, "used")[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -15,7 +15,7 @@ import (
 )
 
 // maps looks at the files that a process has mapped. The device that the kernel tells of them is that
-// of the whole file system, or on some kernels that of the subvolume.
+// of the whole file system.
 func (s *scan) maps(dir int) (bool, error) {
 	fd, err := unix.Openat(dir, "maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

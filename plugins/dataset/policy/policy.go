@@ -13,14 +13,13 @@ const Path = "/etc/outrider/dataset.hcl"
 // File is the operator's file.
 type File struct {
 	ZFS     string           `codec:"zfs" default:"/usr/sbin/zfs" doc:"The zfs program, absolute."`
-	Btrfs   string           `codec:"btrfs" default:"/usr/bin/btrfs" doc:"The btrfs program, absolute."`
 	Classes map[string]Class `codec:"class" label:"name" doc:"Datasets of one kind, which a job or volume names: class \"fast\" { ... }."`
 }
 
 // Class is what an operator offers under a name.
 type Class struct {
-	Backend string `codec:"backend" required:"true" enum:"zfs,btrfs" doc:"The file system."`
-	Root    string `codec:"root" required:"true" doc:"The dataset (zfs: \"tank/nomad\") or directory (btrfs: \"/srv/nomad\") below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
+	Backend string `codec:"backend" default:"zfs" doc:"The file system. There is only zfs, so it can be left out."`
+	Root    string `codec:"root" required:"true" doc:"The dataset, such as \"tank/nomad\", below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
 
 	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
 	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"The least that a volume may ask for."`
@@ -29,13 +28,11 @@ type Class struct {
 
 	Mode       string            `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, unless the volume has a parameter mode. It belongs to root unless there are uid and gid."`
 	Properties map[string]string `codec:"properties" doc:"Properties of the file system for each dataset: recordsize, compression and so on."`
-	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from, snapshots."`
+	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from."`
 	Namespaces []string          `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
 
 	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What becomes of a volume that is deleted: it is destroyed, put into the trash, or put there and never destroyed by the plugin."`
 	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" min:"1s" doc:"How long the trash keeps a volume."`
-
-	Snapshots string `codec:"snapshots" doc:"Snapshots of each volume, and how many of them are kept: \"hourly=24,daily=7\". A volume with a schedule of its own has that instead."`
 
 	Slots *Slots `codec:"slots" doc:"Scratch for tasks. Without this block the class has volumes only."`
 }

@@ -22,14 +22,13 @@ func fast(options string) string {
 }
 
 func dir(options string) string {
-	return `class "dir" { backend = "btrfs" root = "/srv/nomad" ` + options + " }"
+	return `class "dir" { root = "tank/dir" ` + options + " }"
 }
 
 func TestFile_MistakeIsOneSentence(t *testing.T) {
 	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
 	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
-	const schedule = ` is not a schedule: use hourly, daily, weekly or monthly, each with the number of snapshots to ` +
-		`keep (1 to 1000), such as "hourly=24,daily=7"`
+	const btrfs = ` is no longer supported: copy what is on it to a dataset of ZFS, and name that as the root`
 	const slots = `slots { count = 2 capacity = "1GiB" `
 	for name, c := range map[string]struct{ file, want string }{
 		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
@@ -39,7 +38,9 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"name": {`class "1e" { backend = "zfs" root = "tank" }`,
 			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
 		"backend": {`class "x" { backend = "xfs" root = "/x" }`,
-			`class "x": backend "xfs" is not known: use "zfs" or "btrfs"`},
+			`class "x": backend "xfs" is not known: use "zfs", or leave it out`},
+		"btrfs class": {`class "x" { backend = "btrfs" root = "/srv/nomad" }`, `class "x": backend "btrfs"` + btrfs},
+		"btrfs":       {`btrfs = "/usr/bin/btrfs"` + "\n" + fast(""), `btrfs` + btrfs},
 		"no root": {`class "x" { backend = "zfs" }`,
 			`class "x": Missing required argument: The argument "root" is required, but no definition was found.`},
 		"misspelt": {fast(`max_capcity = "1GiB"`),
@@ -54,16 +55,11 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
 		"zfs long": {`class "x" { backend = "zfs" root = "t` + strings.Repeat("k", 63) + `" }`,
 			`class "x": root "t` + strings.Repeat("k", 63) + `" is too long for the names of volumes below it: use at most 63 characters`},
-		"btrfs root": {`class "x" { backend = "btrfs" root = "srv" }`, `class "x": root "srv"` + notAbsolute},
-		"btrfs parent": {`class "x" { backend = "btrfs" root = "/srv/../etc" }`,
-			`class "x": root "/srv/../etc"` + notAbsolute},
-		"whole system": {`class "x" { backend = "btrfs" root = "/" }`,
-			`class "x": root "/" is the whole system: use a directory of its own, such as "/srv/nomad"`},
 		"same root": {fast("") + ` class "slow" { backend = "zfs" root = "tank/nomad" }`,
 			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", and one is inside of the ` +
 				`other: give each a root of its own`},
-		"root inside": {dir("") + ` class "slow" { backend = "btrfs" root = "/srv" }`,
-			`class "dir" and class "slow" have the roots "/srv/nomad" and "/srv", and one is inside of the other: give ` +
+		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
+			`class "dir" and class "slow" have the roots "tank/dir" and "tank", and one is inside of the other: give ` +
 				`each a root of its own`},
 		"size": {fast(`max_capacity = "lots"`),
 			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
@@ -91,27 +87,15 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"compression": {fast(`properties { compression = "best" }`),
 			`class "fast": properties compression "best" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to ` +
 				`gzip-9, zstd or zstd-1 to zstd-19`},
-		"btrfs property": {dir(`properties { recordsize = "4K" }`),
-			`class "dir": properties "recordsize" is not a property of datasets on btrfs: use compression`},
-		"btrfs compressed": {dir(`properties { compression = "lz4" }`),
-			`class "dir": properties compression "lz4" is not known: use none, zlib, lzo or zstd`},
 		"allow": {fast(`allow = ["size"]`),
-			`class "fast": allow "size" is not a parameter of volumes on zfs: use recordsize, compression, uid, gid, ` +
-				`mode, clone_from or snapshots`},
-		"btrfs allow": {dir(`allow = ["recordsize"]`),
-			`class "dir": allow "recordsize" is not a parameter of volumes on btrfs: use compression, uid, gid, mode, ` +
-				`clone_from or snapshots`},
+			`class "fast": allow "size" is not a parameter of volumes: use recordsize, compression, uid, gid, ` +
+				`mode or clone_from`},
 		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: write it once`},
 		"namespaces": {fast(`namespaces = ["[a"]`),
 			`class "fast": namespaces "[a" is not a pattern of namespaces: use letters, digits and -, and * for any characters`},
 		"on_delete": {fast(`on_delete = "keep"`),
 			`class "fast": on_delete "keep" is not known: use "destroy", "trash" or "retain"`},
-		"ttl":              {fast(`trash_ttl = "0s"`), `class "fast": trash_ttl "0s" is too small: use "1s" or more`},
-		"schedule":         {fast(`snapshots = "yearly=1"`), `class "fast": snapshots "yearly=1"` + schedule},
-		"schedule's count": {fast(`snapshots = "daily=0"`), `class "fast": snapshots "daily=0"` + schedule},
-		"schedule's end":   {fast(`snapshots = "daily=1,"`), `class "fast": snapshots "daily=1,"` + schedule},
-		"schedule twice": {fast(`snapshots = "daily=1,daily=2"`),
-			`class "fast": snapshots "daily=1,daily=2" has daily twice: write it once`},
+		"ttl": {fast(`trash_ttl = "0s"`), `class "fast": trash_ttl "0s" is too small: use "1s" or more`},
 		"slots' count": {fast(`slots { count = 0 capacity = "1GiB" }`),
 			`class "fast": slots.count 0 is too small: use 1 to 1000`},
 		"slots' capacity": {fast(`slots { count = 1 capacity = "1k" }`),
@@ -120,8 +104,9 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"slots at /": {fast(slots + `mount = "/" }`),
 			`class "fast": slots: mount "/" would hide the task's own root directory: use for example "/scratch"`},
 		"slots' mode": {fast(slots + `mode = "a" }`), `class "fast": slots: mode "a"` + mode},
-		"two mistakes": {fast(`mode = "a" snapshots = "b"`),
-			`class "fast": mode "a"` + mode + `; class "fast": snapshots "b"` + schedule},
+		"two mistakes": {fast(`mode = "a" allow = ["b"]`),
+			`class "fast": mode "a"` + mode + `; class "fast": allow "b" is not a parameter of volumes: use recordsize, ` +
+				`compression, uid, gid, mode or clone_from`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(c.file)
@@ -134,8 +119,7 @@ func TestFile_HasDefaults(t *testing.T) {
 	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) +
 		dir(""))
 	must.NoError(t, err)
-	must.Eq(t, "/usr/sbin/zfs", f.Program("zfs"))
-	must.Eq(t, "/usr/bin/btrfs", f.Program("btrfs"))
+	must.Eq(t, "/usr/sbin/zfs", f.ZFS)
 	c := f.Classes["fast"]
 	test.Eq(t, "trash", c.OnDelete)
 	test.Eq(t, map[string]string{"atime": "off"}, c.Properties)
@@ -189,12 +173,12 @@ func TestLoad_TakesRootsFileOnly(t *testing.T) {
 const classes = `
 class "fast" {
   backend = "zfs"  root = "tank/fast"
-  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from", "snapshots"]
+  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "1GiB"  snapshot_reserve = 20
-  properties { compression = "lzjb" atime = "off" }  snapshots = "daily=7"
+  properties { compression = "lzjb" atime = "off" }
 }
-class "team" { backend = "btrfs"  root = "/srv/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
-class "bare" { backend = "btrfs"  root = "/srv/bare"  mode = "1770" }
+class "team" { root = "tank/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
+class "bare" { root = "tank/bare"  mode = "1770" }
 `
 
 func TestVolume_IsRefusedInOneSentence(t *testing.T) {
@@ -219,8 +203,8 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 		"namespace": {Request{Namespace: "dev", Parameters: p("class", "team")},
 			`class "team" does not allow namespace "dev": use "bare" or "fast"`},
 		"parameter": {Request{Parameters: p("quota", "1")},
-			`class "fast" does not allow the parameter "quota": use recordsize, compression, uid, gid, mode, ` +
-				`clone_from or snapshots`},
+			`class "fast" does not allow the parameter "quota": use recordsize, compression, uid, gid, mode ` +
+				`or clone_from`},
 		"parameter, one": {Request{Namespace: "ops", Parameters: p("class", "team", "uid", "1")},
 			`class "team" does not allow the parameter "uid": use compression`},
 		"parameter, none": {Request{Parameters: p("class", "bare", "uid", "1")},
@@ -240,9 +224,6 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 			`the parameter clone_from "data@-r"` + origin},
 		"clone out of it": {Request{Parameters: p("clone_from", "data@../x")},
 			`the parameter clone_from "data@../x"` + origin},
-		"snapshots": {Request{Parameters: p("snapshots", "often")},
-			`the parameter snapshots "often" is not a schedule: use hourly, daily, weekly or monthly, each with the ` +
-				`number of snapshots to keep (1 to 1000), such as "hourly=24,daily=7"`},
 		"too large": {Request{Max: 2 << 30, Parameters: p()},
 			`a capacity of 2GiB is more than class "fast" allows: use at most 1GiB`},
 		"too large, least": {Request{Min: 2 << 30, Max: 3 << 30, Parameters: p()},
@@ -269,14 +250,14 @@ func TestVolume_GetsWhatItsClassAllows(t *testing.T) {
 	must.NoError(t, err)
 	v, err := f.Volume(Request{ID: "i", Name: "n", Namespace: "default", Node: "o", Parameters: map[string]string{
 		"class": "fast", "recordsize": "16K", "compression": "off", "uid": "1000", "gid": "100", "mode": "750",
-		"clone_from": "a@b@c", "snapshots": "hourly=2",
+		"clone_from": "a@b@c",
 	}})
 	must.NoError(t, err)
 	must.Eq(t, &Volume{Class: "fast", Owner: Owner{1000, 100, 0o750}, Clone: &Origin{"a@b", "c"}, Spec: engine.Spec{
 		Limits:     engine.Limits{Data: 64 << 20, Snapshots: (64 << 20) / 100 * 20},
 		Properties: map[string]string{"recordsize": "16K", "compression": "off", "atime": "off"},
-		Tags: engine.Tags{"kind": "volume", "id": "i", "volume": "n", "namespace": "default", "class": "fast", "node": "o",
-			"snapshots": "hourly=2"},
+		Tags: engine.Tags{"kind": "volume", "id": "i", "volume": "n", "namespace": "default",
+			"class": "fast", "node": "o"},
 	}}, v)
 
 	v, err = f.Volume(Request{Namespace: "team-a", Parameters: map[string]string{"class": "bare"}})
@@ -305,13 +286,4 @@ func TestLimits_AreTheMostOfWhatIsAskedFor(t *testing.T) {
 	}
 	_, err = f.Limits("gone", 0, 0)
 	must.EqError(t, err, `class "gone" does not exist on this node`)
-}
-
-func TestParseSchedule_ShortestPeriodFirst(t *testing.T) {
-	rules, err := ParseSchedule("daily=7, hourly = 24")
-	must.NoError(t, err)
-	must.Eq(t, []Rule{{"hourly", periods["hourly"], 24}, {"daily", periods["daily"], 7}}, rules)
-	rules, err = ParseSchedule("")
-	must.NoError(t, err)
-	must.SliceEmpty(t, rules)
 }

@@ -80,13 +80,9 @@ func (f *File) Volume(r Request) (*Volume, error) {
 			v.Spec.Properties[property] = value
 		}
 	}
-	schedule, own := r.Parameters["snapshots"]
-	if !own {
-		schedule = c.Snapshots
-	}
 	v.Spec.Tags = engine.Tags{
 		engine.Kind: "volume", engine.ID: r.ID, engine.Volume: r.Name, engine.Namespace: r.Namespace,
-		engine.Class: name, engine.Node: r.Node, engine.Schedule: schedule,
+		engine.Class: name, engine.Node: r.Node,
 	}
 	maps.DeleteFunc(v.Spec.Tags, func(_, value string) bool { return value == "" })
 	return v, nil
@@ -184,10 +180,8 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 			mode, err = value, checkMode(value)
 		case "clone_from":
 			clone, err = parseOrigin(value)
-		case "snapshots":
-			_, err = ParseSchedule(value)
 		default:
-			if err := c.checkProperty(name, value); err != nil {
+			if err := checkProperty(name, value); err != nil {
 				return o, nil, fmt.Errorf("the parameter %w", err)
 			}
 		}

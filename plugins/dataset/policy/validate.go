@@ -23,10 +23,8 @@ var className = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,62}$`)
 // Validate is part of the file's schema.
 func (f File) Validate() error {
 	var p schema.Problems
-	for _, program := range []struct{ option, path string }{{"zfs", f.ZFS}, {"btrfs", f.Btrfs}} {
-		if err := absolute(program.path); err != nil {
-			p = append(p, fmt.Errorf("%s %w", program.option, err))
-		}
+	if err := absolute(f.ZFS); err != nil {
+		p = append(p, fmt.Errorf("zfs %w", err))
 	}
 	names := slices.Sorted(maps.Keys(f.Classes))
 	for i, name := range names {
@@ -36,7 +34,7 @@ func (f File) Validate() error {
 		}
 		for _, other := range names[:i] {
 			a, b := f.Classes[other], f.Classes[name]
-			if a.Backend == b.Backend && (within(a.Root, b.Root) || within(b.Root, a.Root)) {
+			if within(a.Root, b.Root) || within(b.Root, a.Root) {
 				p = append(p, fmt.Errorf("class %q and class %q have the roots %q and %q, and one is inside of the other: give "+
 					"each a root of its own", other, name, a.Root, b.Root))
 			}
@@ -45,7 +43,7 @@ func (f File) Validate() error {
 	return orNil(p)
 }
 
-// within reports whether a dataset or directory is root or below it.
+// within reports whether a dataset is root or below it.
 func within(name, root string) bool { return name == root || strings.HasPrefix(name, root+"/") }
 
 // Validate is part of the class's schema.
@@ -56,7 +54,14 @@ func (c Class) Validate() error {
 			p = append(p, fmt.Errorf("%s %w", option, err))
 		}
 	}
-	add("root", c.checkRoot())
+	switch c.Backend {
+	case "zfs":
+		add("root", c.checkRoot())
+	case "btrfs":
+		add(`backend "btrfs"`, ErrBtrfs)
+	default:
+		add("backend", fmt.Errorf("%q is not known: use \"zfs\", or leave it out", c.Backend))
+	}
 	add("mode", checkMode(c.Mode))
 	low, def, high := c.MinCapacity, c.DefaultCapacity, c.MaxCapacity
 	if low.Bytes() > def.Bytes() || def.Bytes() > high.Bytes() {
@@ -64,13 +69,14 @@ func (c Class) Validate() error {
 			def, low, high))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Properties)) {
-		add("properties", c.checkProperty(name, c.Properties[name]))
+		add("properties", checkProperty(name, c.Properties[name]))
 	}
-	known := parameters(c.Backend)
 	for i, name := range c.Allow {
 		switch {
-		case !slices.Contains(known, name):
-			add("allow", fmt.Errorf("%q is not a parameter of volumes on %s: use %s", name, c.Backend, choice(known)))
+		case name == "snapshots":
+			add("allow", errors.New("snapshots on a timer are sanoid's now, see the documentation: remove \"snapshots\""))
+		case !slices.Contains(parameters, name):
+			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, choice(parameters)))
 		case slices.Index(c.Allow, name) < i:
 			add("allow", fmt.Errorf("has %q twice: write it once", name))
 		}
@@ -81,8 +87,6 @@ func (c Class) Validate() error {
 				"characters", pattern))
 		}
 	}
-	_, err := ParseSchedule(c.Snapshots)
-	add("snapshots", err)
 	return orNil(p)
 }
 
@@ -110,26 +114,16 @@ var (
 	octalMode        = regexp.MustCompile(`^[0-3]?[0-7]{3}$`)
 
 	// zfs(8); a snapshot of a volume has up to 192 bytes more, of 255 at most
-	zfsRoot    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
-	maxZFSRoot = 63
+	root    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
+	maxRoot = 63
 )
 
 func (c Class) checkRoot() error {
-	switch c.Backend {
-	case "zfs":
-		if !zfsRoot.MatchString(c.Root) {
-			return fmt.Errorf("%q is not the name of a dataset: use for example \"tank/nomad\"", c.Root)
-		}
-		if len(c.Root) > maxZFSRoot {
-			return fmt.Errorf("%q is too long for the names of volumes below it: use at most %d characters", c.Root, maxZFSRoot)
-		}
-	default:
-		if err := absolute(c.Root); err != nil {
-			return err
-		}
-		if c.Root == "/" {
-			return errors.New(`"/" is the whole system: use a directory of its own, such as "/srv/nomad"`)
-		}
+	if !root.MatchString(c.Root) {
+		return fmt.Errorf("%q is not the name of a dataset: use for example \"tank/nomad\"", c.Root)
+	}
+	if len(c.Root) > maxRoot {
+		return fmt.Errorf("%q is too long for the names of volumes below it: use at most %d characters", c.Root, maxRoot)
 	}
 	return nil
 }

@@ -20,17 +20,17 @@ import (
 func Command() plugin.Command {
 	return plugin.Command{
 		Name:   "simulate",
-		Help:   "make a file system in a file, to try datasets, or remove it",
+		Help:   "make a pool in a file, to try datasets, or remove it",
 		Undoes: true,
 		Run:    func(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) },
 	}
 }
 
-const help = `Makes a file system in a sparse file, with a root for each class, and prints the
-classes for the operator's file. KIND is btrfs or zfs-fuse. All of it is in DIR,
-which must not exist, until -remove.
+const help = `Makes a pool of zfs-fuse in a sparse file, with a root for each class, and prints
+the classes for the operator's file. All of it is in DIR, which must not exist,
+until -remove.
 
-  nomad-device-dataset simulate [-size 2GiB] KIND DIR CLASS...
+  nomad-device-dataset simulate [-size 2GiB] DIR CLASS...
   nomad-device-dataset simulate -remove DIR
 
 `
@@ -38,7 +38,7 @@ which must not exist, until -remove.
 func command(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	remove := flags.Bool("remove", false, "remove what is in DIR")
-	size := flags.String("size", "2GiB", "size of the file system")
+	size := flags.String("size", "2GiB", "size of the pool")
 	given, err := plugin.Parse(flags, args, help, out)
 	if err != nil {
 		return err
@@ -50,27 +50,27 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 		return Remove(ctx, dir)
-	case *remove || len(given) < 3:
-		return errors.New("write: nomad-device-dataset simulate KIND DIR CLASS..., or simulate -remove DIR")
+	case *remove || len(given) < 2:
+		return errors.New("write: nomad-device-dataset simulate DIR CLASS..., or simulate -remove DIR")
 	}
 	bytes, err := schema.ParseSize(*size)
 	if err != nil {
 		return fmt.Errorf("-size %w", err)
 	}
-	dir, err := filepath.Abs(given[1])
+	dir, err := filepath.Abs(given[0])
 	if err != nil {
 		return err
 	}
-	pool, err := Make(ctx, given[0], dir, bytes)
+	pool, err := Make(ctx, dir, bytes)
 	if err != nil {
 		return err
 	}
-	for _, class := range given[2:] {
+	for _, class := range given[1:] {
 		root, err := pool.Sub(ctx, class)
 		if err != nil {
 			return errors.Join(err, Remove(context.WithoutCancel(ctx), dir))
 		}
-		fmt.Fprintf(out, "class %q {\n  backend = %q\n  root    = %q\n}\n", class, pool.Backend, root)
+		fmt.Fprintf(out, "class %q {\n  root = %q\n}\n", class, root)
 	}
 	return nil
 }
@@ -78,12 +78,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 // Sub makes a root in the pool, for a class of its own.
 func (p Pool) Sub(ctx context.Context, name string) (root string, err error) {
 	root = p.Root + "/" + name
-	if p.Backend == "zfs" {
-		_, err = run(ctx, p.Program, "create", "-o", "mountpoint=none", root)
-	} else {
-		err = os.Mkdir(root, 0o711)
-	}
-	if err != nil {
+	if _, err = run(ctx, p.Program, "create", "-o", "mountpoint=none", root); err != nil {
 		return "", fmt.Errorf("failed to make a root for class %s: %w", name, err)
 	}
 	return root, nil

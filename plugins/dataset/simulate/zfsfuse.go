@@ -97,7 +97,7 @@ func makeZFSFuse(ctx context.Context, dir string, size int64) (Pool, error) {
 	if err != nil {
 		return Pool{}, fmt.Errorf("failed to make a ZFS pool: %w", err)
 	}
-	return Pool{Backend: "zfs", Root: pool, Program: program}, nil
+	return Pool{Root: pool, Program: program}, nil
 }
 
 // startZFSFuse returns when the daemon answers.
@@ -226,4 +226,9 @@ func endZFSFuse(dir string) error {
 		}
 	}
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

@@ -26,7 +26,7 @@ func TestZFSFuse_LeavesNothing(t *testing.T) {
 		"its daemon killed": kill,
 	} {
 		t.Run(name, func(t *testing.T) {
-			pool := simulatetest.New(t, "zfs-fuse")
+			pool := simulatetest.New(t)
 			mount := filepath.Join(t.TempDir(), "mount")
 			out, err := exec.Command(pool.Program, "create", "-o", "mountpoint="+mount, pool.Root+"/a").CombinedOutput()
 			must.NoError(t, err, must.Sprint(string(out)))
@@ -36,7 +36,7 @@ func TestZFSFuse_LeavesNothing(t *testing.T) {
 			dir, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(daemons[0]), "cwd"))
 			must.NoError(t, err)
 
-			_, err = simulate.Make(t.Context(), "zfs-fuse", dir+"2", simulatetest.Size)
+			_, err = simulate.Make(t.Context(), dir+"2", simulatetest.Size)
 			must.ErrorContains(t, err, "zfs-fuse runs already")
 			must.False(t, testsupport.Exists(dir+"2"))
 			must.Len(t, 1, zfsFuses(t))
@@ -51,6 +51,10 @@ func TestZFSFuse_LeavesNothing(t *testing.T) {
 			must.NoError(t, err)
 			must.StrNotContains(t, string(mounts), pool.Root)
 			must.NoError(t, simulate.Remove(t.Context(), dir))
+
+			must.NoError(t, os.Mkdir(dir, 0o700)) // of a Make that was killed before it made anything
+			must.NoError(t, simulate.Remove(t.Context(), dir))
+			must.False(t, testsupport.Exists(dir))
 		})
 	}
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
@@ -130,15 +129,15 @@ type site struct {
 	binary conformance.Binary
 }
 
-func newSite(t *testing.T, kind string) *site {
-	pool := simulatetest.New(t, kind)
+func newSite(t *testing.T) *site {
+	pool := simulatetest.New(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
 	s := &site{cluster: newCluster(t), Pool: pool, file: filepath.Join(dir, "dataset.hcl")}
-	s.engine, err = engine.Open(pool.Backend, pool.Program, pool.Root)
+	s.engine, err = engine.Open(pool.Program, pool.Root)
 	must.NoError(t, err)
-	text := fmt.Sprintf("%s = %q\nclass \"fast\" {\n backend = %q\n root = %q\n"+
-		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Backend, pool.Program, pool.Backend, pool.Root)
+	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n root = %q\n"+
+		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Program, pool.Root)
 	must.NoError(t, os.WriteFile(s.file, []byte(text), 0o600))
 	s.config = fmt.Sprintf("file = %q\nsweep = \"300ms\"\ngrace = \"5s\"\nmounts_for_all = true\napi {\n address = %q\n}",
 		s.file, s.URL)
@@ -240,8 +239,8 @@ func use(t *testing.T, dir string) (kill func()) {
 	return kill
 }
 
-func testConforms(t *testing.T, kind string) {
-	s := newSite(t, kind)
+func TestSlots_Conform(t *testing.T) {
+	s := newSite(t)
 	conformance.Device{
 		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
 			return device.New(ctx, log, plugin)
@@ -252,17 +251,10 @@ func testConforms(t *testing.T, kind string) {
 	}.Test(t)
 }
 
-func TestSlots_ConformOnBtrfs(t *testing.T) { testConforms(t, "btrfs") }
-
-func TestSlots_ConformOnZFSFuse(t *testing.T) {
-	testsupport.Long(t, "zfs-fuse takes its time")
-	testConforms(t, "zfs-fuse")
-}
-
 // After a start of the host nothing is mounted, and tasks are started again with the
 // reservations that they had.
-func TestSlots_AreMountedAgainOnZFSFuse(t *testing.T) {
-	s := newSite(t, "zfs-fuse")
+func TestSlots_AreMountedAgain(t *testing.T) {
+	s := newSite(t)
 	m := conformance.StartManager(t, s.binary)
 	var r *nomad.ContainerReservation
 	until := func(what string, f func() error) {
@@ -271,7 +263,7 @@ func TestSlots_AreMountedAgainOnZFSFuse(t *testing.T) {
 			must.Sprint(what))
 	}
 	until("the reservation", func() (err error) {
-		r, err = m.Reserve("zfs/dataset/fast", "fast-00")
+		r, err = m.Reserve(group, "fast-00")
 		return err
 	})
 	file := filepath.Join(r.Mounts[0].HostPath, "a")

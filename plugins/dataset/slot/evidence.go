@@ -14,7 +14,7 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
-	"github.com/outrider-dev/outrider/plugins/dataset/schedule"
+	"github.com/outrider-dev/outrider/plugins/dataset/trash"
 )
 
 // unclaimed is how old a reservation is when its allocation must have been there, if nothing
@@ -23,7 +23,7 @@ const unclaimed = 10 * time.Minute
 
 // matter is what is known of a lease besides its dataset.
 type matter struct {
-	engine *engine.Engine
+	engine datasets
 	began  time.Time // zero: before this process
 	over   bool      // there is evidence of its end
 }
@@ -36,7 +36,7 @@ type apiState struct {
 }
 
 // begin takes note of a lease that is about to be made.
-func (i *instance) begin(name string, e *engine.Engine) {
+func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.matters[name] = &matter{engine: e, began: time.Now()}
@@ -60,7 +60,7 @@ func (i *instance) remember(now look) {
 const makeTime = 2 * time.Minute
 
 // engineOf returns that of a lease, nil if there is none of that name.
-func (i *instance) engineOf(name string) *engine.Engine {
+func (i *instance) engineOf(name string) datasets {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if m := i.matters[name]; m != nil {
@@ -76,11 +76,11 @@ func (i *instance) isOver(name string) bool {
 	return m != nil && m.over
 }
 
-// Events is part of device.EventSource. It watches who holds the slots, and keeps the schedule
+// Events is part of device.EventSource. It watches who holds the slots, and empties the trash
 // of all classes, since this is the process that lives as long as the agent.
 func (i *instance) Events(ctx context.Context, kick func()) error {
 	var keeping sync.WaitGroup
-	keeping.Go(func() { (&schedule.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
+	keeping.Go(func() { (&trash.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
 	defer keeping.Wait()
 	i.mu.Lock()
 	i.api.kick = kick

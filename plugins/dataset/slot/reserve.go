@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// mounts is where slots are mounted on the host, if their file system needs that.
+// mounts is where slots are mounted on the host.
 const mounts = "/run/outrider/dataset/slots"
 
 // Reserve is part of device.Instance. All ids are of one class.
@@ -42,7 +42,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 			return nil, err
 		}
 		quota := c.Slots.Capacity.Bytes()
-		path, err := i.fresh(ctx, e, c.Backend, id, uint32(mode), engine.Spec{
+		path, err := i.fresh(ctx, e, id, uint32(mode), engine.Spec{
 			Limits: engine.Limits{Data: quota}, Properties: c.Properties,
 			Tags: engine.Tags{engine.Kind: "slot", engine.ID: id, engine.Class: class},
 		})
@@ -62,18 +62,28 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 	return r, nil
 }
 
-// fresh makes the dataset of a slot, with a lease of its own.
-func (i *instance) fresh(ctx context.Context, e *engine.Engine, backend, id string, mode uint32, s engine.Spec) (
+// fresh makes the dataset of a slot, with a lease of its own. The former lease has been released, if it was seen: one
+// that could not be listed then is in the way.
+func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32, s engine.Spec) (
 	string, error) {
 	unlock, err := e.Lock(ctx, id)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
+	there, err := e.Look(ctx)
+	if err != nil {
+		return "", fmt.Errorf("it is not known whether a task has it: %w", err)
+	}
+	for _, d := range there.Datasets {
+		if l := (lease{d, e}); l.is() && l.slot() == id {
+			return "", fmt.Errorf("%s has it", l.holder())
+		}
+	}
 	s.Tags[engine.Lease] = strings.ToLower(rand.Text()[:12])
 	name := engine.SlotName(id, s.Tags[engine.Lease])
 	i.begin(name, e)
-	if s.Dir, err = mountPoint(backend, name); err != nil {
+	if s.Dir, err = mountPoint(name); err != nil {
 		return "", err
 	}
 	path, err := e.Create(ctx, name, s)
@@ -84,10 +94,7 @@ func (i *instance) fresh(ctx context.Context, e *engine.Engine, backend, id stri
 }
 
 // mountPoint is where a slot's dataset is mounted.
-func mountPoint(backend, name string) (string, error) {
-	if backend != "zfs" {
-		return "", nil
-	}
+func mountPoint(name string) (string, error) {
 	dir, err := owndir.Make(mounts, 0o711)
 	if err != nil {
 		return "", err
@@ -123,7 +130,7 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 		return err
 	}
 	defer unlock()
-	dir, err := mountPoint("zfs", l.Name) // another one is never unmounted
+	dir, err := mountPoint(l.Name)
 	if err != nil {
 		return err
 	}
@@ -155,8 +162,8 @@ func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
 // keep is how long a slot's dataset stays in the trash: it goes with the next look at it.
 const keep = time.Nanosecond
 
-// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; the
-// schedule destroys it.
+// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; it
+// is destroyed later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	name := engine.SlotName(l.ID, strings.Fields(l.Holder)[1])
 	e := i.engineOf(name)

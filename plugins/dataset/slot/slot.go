@@ -11,6 +11,7 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,19 @@ const early = 10 * time.Second
 // lookTime is what one look at a file system may take.
 const lookTime = 8 * time.Second
 
+// vendor is that of the devices, and has the name of the file system.
+const vendor = "zfs"
+
+// datasets are those below the root of a class: an engine.Engine.
+type datasets interface {
+	Look(ctx context.Context) (engine.Look, error)
+	Lock(ctx context.Context, key string) (unlock func(), err error)
+	Create(ctx context.Context, name string, s engine.Spec) (path string, err error)
+	Mount(ctx context.Context, name, dir string) (path string, err error)
+	Tag(ctx context.Context, name string, t engine.Tags) error
+	Discard(ctx context.Context, name string, keep time.Duration) error
+}
+
 // instance is the plugin with its configuration.
 type instance struct {
 	Config
@@ -52,11 +66,11 @@ type instance struct {
 	since time.Time // when the plugin was started
 
 	mu      sync.Mutex
-	file    *policy.File              // the last that was valid
-	roots   map[string]*engine.Engine // those with slots, also when the file has them no longer
-	said    map[string]string         // problems in the log, by what they are about
-	last    look                      // at the datasets
-	matters map[string]*matter        // by the name of a lease's dataset
+	file    *policy.File        // the last that was valid
+	roots   map[string]datasets // those with slots, also when the file has them no longer
+	said    map[string]string   // problems in the log, by what they are about
+	last    look                // at the datasets
+	matters map[string]*matter  // by the name of a lease's dataset
 	api     apiState
 }
 
@@ -71,7 +85,7 @@ var (
 func New(c Config, log hclog.Logger) (device.Instance, error) {
 	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type), trash: fingerprint.NewKicker(),
 		since: time.Now(),
-		roots: map[string]*engine.Engine{}, said: map[string]string{}, matters: map[string]*matter{}}
+		roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]*matter{}}
 	i.watcher.Seen, i.watcher.Failed, i.gone = i.seen, i.unseen, i.watcher.Gone
 	return i, nil
 }
@@ -97,11 +111,9 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 		}
 	}
 	groups := make([]device.Group, len(names))
-	var all sync.WaitGroup
 	for n, name := range names {
-		all.Go(func() { groups[n] = i.group(ctx, name, file.Classes[name], now) })
+		groups[n] = i.group(name, file.Classes[name], now)
 	}
-	all.Wait()
 	return groups, nil
 }
 
@@ -123,7 +135,7 @@ func (i *instance) load() (*policy.File, error) {
 	}
 	i.file = file
 	for name, c := range file.Classes {
-		key := c.Backend + " " + file.Program(c.Backend) + " " + c.Root
+		key := file.ZFS + " " + c.Root
 		if c.Slots == nil || i.roots[key] != nil {
 			continue
 		}
@@ -148,29 +160,28 @@ func (i *instance) begins() bool {
 }
 
 // class returns one of the last valid file, and its engine, nil if there is none.
-func (i *instance) class(name string) (policy.Class, *engine.Engine) {
+func (i *instance) class(name string) (policy.Class, datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.file == nil {
 		return policy.Class{}, nil
 	}
 	c := i.file.Classes[name]
-	return c, i.roots[c.Backend+" "+i.file.Program(c.Backend)+" "+c.Root]
+	return c, i.roots[i.file.ZFS+" "+c.Root]
 }
 
 // group is what a class offers. Free slots can't be used while their file system can't give
 // what they promise.
-func (i *instance) group(ctx context.Context, name string, c policy.Class, now look) device.Group {
+func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
-	g := device.Group{Vendor: c.Backend, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
-		"backend": structs.NewStringAttribute(c.Backend), "quota": bytesAttribute(quota),
-		"api": structs.NewStringAttribute(i.evidence()),
+	g := device.Group{Vendor: vendor, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
+		"quota": bytesAttribute(quota), "api": structs.NewStringAttribute(i.evidence()),
 	}}
 	if compression := c.Properties["compression"]; compression != "" {
 		g.Attributes["compression"] = structs.NewStringAttribute(compression)
 	}
 	_, e := i.class(name)
-	problem := i.problem(ctx, e, quota, now)
+	problem := now.problem(e, quota)
 	for n := range c.Slots.Count {
 		d := device.Device{ID: fmt.Sprintf("%s-%02d", name, n)}
 		if !now.held(d.ID) {
@@ -182,17 +193,9 @@ func (i *instance) group(ctx context.Context, name string, c policy.Class, now l
 }
 
 // problem is why no slot of this size can be made.
-func (i *instance) problem(ctx context.Context, e *engine.Engine, quota int64, now look) string {
-	if err := now.failed[e]; err != nil {
-		return err.Error()
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	if err := e.Check(ctx); err != nil {
-		return err.Error()
-	}
-	space, err := e.Space(ctx)
-	switch {
+func (l look) problem(e datasets, quota int64) string {
+	space := l.found[e].Space
+	switch err := cmp.Or(l.failed[e], l.found[e].Problem); {
 	case err != nil:
 		return err.Error()
 	case space.Free < quota:
@@ -238,13 +241,19 @@ func (i *instance) say(about, consequence string, err error) {
 type look struct {
 	at     time.Time
 	leases []lease // by slot
-	failed map[*engine.Engine]error
+	found  map[datasets]engine.Look
+	failed map[datasets]error
 }
 
 // lease is one reservation, by its dataset.
 type lease struct {
 	engine.Dataset
-	engine *engine.Engine
+	engine datasets
+}
+
+// is reports whether the dataset is that of a lease, and not in the trash.
+func (l *lease) is() bool {
+	return l.Tags[engine.Kind] == "slot" && l.Name == engine.SlotName(l.Tags[engine.ID], l.Tags[engine.Lease])
 }
 
 func (l *lease) slot() string { return l.Tags[engine.ID] }
@@ -265,20 +274,21 @@ func (i *instance) look(ctx context.Context) look {
 	i.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	now := look{at: time.Now(), failed: map[*engine.Engine]error{}}
+	now := look{at: time.Now(), found: map[datasets]engine.Look{}, failed: map[datasets]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for _, e := range roots {
 		all.Go(func() {
-			datasets, err := e.List(ctx)
+			found, err := e.Look(ctx)
 			mu.Lock()
 			defer mu.Unlock()
+			now.found[e] = found
 			if err != nil {
 				now.failed[e] = err
 			}
-			for _, d := range datasets {
-				if d.Tags[engine.Kind] == "slot" && d.Name == engine.SlotName(d.Tags[engine.ID], d.Tags[engine.Lease]) {
-					now.leases = append(now.leases, lease{d, e})
+			for _, d := range found.Datasets {
+				if l := (lease{d, e}); l.is() {
+					now.leases = append(now.leases, l)
 				}
 			}
 		})

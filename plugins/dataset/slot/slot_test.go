@@ -4,6 +4,7 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,35 +29,28 @@ import (
 // memory is a file system of datasets that are directories, for tests of what the slots do
 // with any of them.
 type memory struct {
-	engine.Backend
 	dir string
 
 	mu       sync.Mutex
 	datasets map[string]engine.Dataset
 	inUse    string // the name of a dataset that is in use
 	broken   error
+	hidden   error // why it can't be listed
 	free     int64
 }
 
-func (m *memory) Check(context.Context) error { m.mu.Lock(); defer m.mu.Unlock(); return m.broken }
-
-func (m *memory) Space(context.Context) (engine.Space, error) {
+func (m *memory) Look(context.Context) (engine.Look, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return engine.Space{Size: 1 << 40, Free: m.free}, nil
-}
-
-func (m *memory) List(context.Context) (all []engine.Dataset, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.broken != nil {
-		return nil, m.broken
+	l := engine.Look{Space: engine.Space{Size: 1 << 40, Free: m.free}}
+	if err := cmp.Or(m.broken, m.hidden); err != nil {
+		return engine.Look{}, err
 	}
 	for _, d := range m.datasets {
 		d.Tags = maps.Clone(d.Tags)
-		all = append(all, d)
+		l.Datasets = append(l.Datasets, d)
 	}
-	return all, nil
+	return l, nil
 }
 
 func (m *memory) Create(_ context.Context, name string, s engine.Spec) (string, error) {
@@ -78,16 +72,25 @@ func (m *memory) Tag(_ context.Context, name string, t engine.Tags) error {
 	return nil
 }
 
-func (m *memory) Rename(_ context.Context, from, to string) error {
+func (m *memory) Lock(context.Context, string) (func(), error) { return func() {}, nil }
+
+func (m *memory) Mount(context.Context, string, string) (string, error) {
+	return "", errors.New("it was unmounted")
+}
+
+func (m *memory) Discard(_ context.Context, name string, _ time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.inUse == from {
-		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", from, engine.ErrInUse)
+	d, there := m.datasets[name]
+	switch {
+	case !there:
+		return engine.ErrNotFound
+	case m.inUse == name:
+		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", name, engine.ErrInUse)
 	}
-	d := m.datasets[from]
-	delete(m.datasets, from)
-	d.Name = to
-	m.datasets[to] = d
+	delete(m.datasets, name)
+	d.Name = ".trash/" + filepath.Base(name)
+	m.datasets[d.Name] = d
 	return nil
 }
 
@@ -106,8 +109,7 @@ func (m *memory) folders() (names []string) {
 func (m *memory) set(change func()) { m.mu.Lock(); defer m.mu.Unlock(); change() }
 
 const fast = `class "fast" {
-  backend = "btrfs"
-  root    = "/srv/fast"
+  root = "tank/fast"
   properties { compression = "zstd" }
   slots {
     count    = 2
@@ -136,7 +138,7 @@ func newBench(t *testing.T) *bench {
 	b.instance = made.(*instance)
 	b.since = time.Time{} // the agent has had its time
 	b.api.kick = func() { b.kicked++ }
-	b.roots["btrfs /usr/bin/btrfs /srv/fast"] = &engine.Engine{Backend: b.fs, Locks: filepath.Join(dir, "locks")}
+	b.roots["/usr/sbin/zfs tank/fast"] = b.fs
 	b.write(fast)
 	return b
 }
@@ -183,11 +185,10 @@ func (b *bench) only() (device.Lease, engine.Tags) {
 func TestList_HasTheClassesWithSlots(t *testing.T) {
 	b := newBench(t)
 	b.write(fast + `class "volumes" {
-  backend = "zfs"
-  root    = "tank"
+  root = "tank/volumes"
 }
 `)
-	must.Eq(t, `btrfs/dataset/fast: fast-00 fast-01 api=none backend=btrfs compression=zstd quota=64MiB`, b.list())
+	must.Eq(t, `zfs/dataset/fast: fast-00 fast-01 api=none compression=zstd quota=64MiB`, b.list())
 }
 
 func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
@@ -216,7 +217,7 @@ func TestList_NothingIsWrongWithoutAFile(t *testing.T) {
 	must.StrNotContains(t, b.log.String(), "[WARN]")
 	b.write(fast)
 	before := b.list()
-	must.StrHasPrefix(t, "btrfs/dataset/fast: ", before)
+	must.StrHasPrefix(t, "zfs/dataset/fast: ", before)
 	must.NoError(t, os.Remove(b.File)) // which is another matter
 	must.Eq(t, before, b.list())
 	must.StrContains(t, b.log.String(), "the slots stay as they were")
@@ -248,7 +249,7 @@ func TestList_BadFileChangesNothing(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 3, strings.Count(b.log.String(), "the slots stay as they were: the operator's file"), must.Sprint(&b.log))
 	b.write(strings.Replace(fast, "fast", "slow", 1))
-	must.StrHasPrefix(t, "btrfs/dataset/slow: slow-00 slow-01 ", b.list())
+	must.StrHasPrefix(t, "zfs/dataset/slow: slow-00 slow-01 ", b.list())
 	must.StrContains(t, b.log.String(), "this is over: the operator's file")
 	must.Len(t, 1, b.leases(), must.Sprint("the lease of the class that is gone")) // same root
 }
@@ -271,6 +272,22 @@ func TestReserve_TellsTheTask(t *testing.T) {
 	must.True(t, b.Options().MountsInEnvironment)
 	_, err = b.Reserve(t.Context(), []string{"slow-00"})
 	must.ErrorContains(t, err, `slot "slow-00" is no longer in the operator's file `+b.File)
+}
+
+// A slot whose lease can't be seen now, as of a pool that takes too long, is not given to another task besides.
+func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	b.fs.set(func() { b.fs.hidden = errors.New("the pool does not answer") })
+	must.SliceEmpty(t, b.leases())
+	_, err = b.Reserve(t.Context(), []string{"fast-00"})
+	must.ErrorContains(t, err, `slot "fast-00" can't be made: it is not known whether a task has it: the pool does not`)
+	b.fs.set(func() { b.fs.hidden = nil }) // in time for the reservation, and not for the look before it
+	_, err = b.Reserve(t.Context(), []string{"fast-00"})
+	must.ErrorContains(t, err, `slot "fast-00" can't be made: reservation `)
+	must.Len(t, 1, b.leases())
 }
 
 func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {

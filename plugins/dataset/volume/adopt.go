@@ -7,22 +7,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
-	"strings"
+	"os"
+	"path"
+	"path/filepath"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// received is the dataset that waits for the volume with this key (engine.Adopt).
-func (c *call) received(ctx context.Context, e *engine.Engine, v *policy.Volume) (engine.Dataset, error) {
+// Recorded reports whether there may be a record of the volume that would be mounted at dir.
+func Recorded(dir string) bool {
+	_, err := os.Lstat(records{filepath.Join(filepath.Dir(dir), recordsDir)}.path(filepath.Base(dir), readyFile))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// adoptable is the dataset that waits for the volume with this key (engine.Adopt).
+func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume) (engine.Dataset, error) {
 	all, err := e.List(ctx)
 	if err != nil {
 		return engine.Dataset{}, err
 	}
 	for _, d := range all {
 		switch {
-		case !engine.Received(d.Name) || d.Tags[engine.Adopt] != v.Adopt:
+		case d.Tags[engine.Adopt] != v.Adopt || d.IsVolume() || engine.InTrash(d.Name):
 		case d.Tags[engine.Namespace] != c.Namespace:
 			return d, fmt.Errorf("the parameter adopt is for a volume of namespace %q", d.Tags[engine.Namespace])
 		default:
@@ -30,14 +39,13 @@ func (c *call) received(ctx context.Context, e *engine.Engine, v *policy.Volume)
 		}
 	}
 	return engine.Dataset{}, fmt.Errorf("class %q of this node has nothing for the parameter adopt: it is the key that "+
-		"\"nomad-device-dataset receive\" prints on this node", v.Class)
+		"\"nomad-device-dataset adopt\" prints on this node", v.Class)
 }
 
-// adopt makes what was received this volume. Its files keep their owners.
+// adopt makes a dataset this volume. Its files keep their owners.
 func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, name string) (string,
 	error) {
-	_, id, _ := strings.Cut(name, "/")
-	unlock, err := c.lock(ctx, id)
+	unlock, err := c.lock(ctx, path.Base(name))
 	if err != nil {
 		return "", err
 	}
@@ -58,11 +66,11 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 	return e.Mount(ctx, rec.dataset(), c.dir)
 }
 
-// giveBack is what undo does with a volume that was received: it waits for the next create.
+// giveBack is what undo does with a volume that was adopted: it waits for the next create.
 func giveBack(ctx context.Context, e *engine.Engine, name string, d engine.Dataset) error {
 	err := e.Rename(ctx, name, d.Tags[engine.From])
-	if errors.Is(err, engine.ErrExists) { // it was received once more; the key alone counts
-		err = e.Rename(ctx, name, engine.ReceivedName(d.Tags[engine.ID]))
+	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // brought once more; the key alone counts
+		err = e.Rename(ctx, name, d.Tags[engine.From]+"."+d.Tags[engine.ID])
 	}
 	return err
 }

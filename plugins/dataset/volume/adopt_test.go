@@ -4,47 +4,49 @@
 package volume
 
 import (
-	"path/filepath"
+	"os/exec"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-func TestAdopt_OnBtrfs(t *testing.T) { adoptions.run(t, "btrfs") }
-func TestAdopt_OnZFS(t *testing.T) {
-	testsupport.Long(t, "zfs-fuse takes its time")
-	adoptions.run(t, "zfs-fuse")
-}
+func TestAdopt(t *testing.T) { adoptions.run(t) }
 
 var adoptions = cases{
-	"a volume becomes what was received": adopted,
-	"no other volume does":               notAdopted,
-	"killed at a step":                   killedInAdopt,
+	"a volume becomes what was brought": adopted,
+	"no other volume does":              notAdopted,
+	"killed at a step":                  killedInAdopt,
+	"brought again meanwhile":           broughtAgain,
 }
 
-// received makes what a stream would: a dataset with a file, and a key.
-func (n *node) received(key string) (name string) {
+// brought makes what waits for a volume: a dataset of another tool, with a file and a key.
+func (n *node) brought(key string) (name string) {
 	n.t.Helper()
-	id := uuid.NewString()
-	name = engine.ReceivedName(id)
-	e := n.engine("dir")
-	path, err := e.Create(n.t.Context(), name, engine.Spec{
-		Limits: engine.Limits{Data: 32 * mib}, Dir: filepath.Join(n.volumes, "received-"+id),
-		Tags: engine.Tags{engine.Kind: "volume", engine.ID: id, engine.Volume: "theirs", engine.Namespace: "default",
-			engine.Adopt: key},
-	})
+	name = "brought-" + uuid.NewString()
+	full, err := n.pool.Sub(n.t.Context(), "dir/"+name)
 	must.NoError(n.t, err)
-	put(n.t, path, "a", "text")
-	must.NoError(n.t, engine.SetOwner(path, 1234, 99, 0o750))
+	dir := n.t.TempDir()
+	zfs := func(args ...string) {
+		n.t.Helper()
+		out, err := exec.Command(n.pool.Program, args...).CombinedOutput()
+		must.NoError(n.t, err, must.Sprintf("%q: %s", args, out))
+	}
+	zfs("set", "mountpoint="+dir, full)
+	put(n.t, dir, "a", "text")
+	must.NoError(n.t, engine.SetOwner(dir, 1234, 99, 0o750))
+	simulatetest.Unmount(n.t, dir)
+	zfs("set", "refquota=32M", full)
+	must.NoError(n.t, n.engine("dir").Adopt(n.t.Context(), name, engine.Tags{engine.Kind: "volume",
+		engine.Volume: "theirs", engine.Namespace: "default", engine.Adopt: key}))
 	return name
 }
 
 func adopted(t *testing.T, n *node) {
-	n.received("key")
+	n.brought("key")
 	r := volume("adopt", "key")
 	r.max = 64 * mib
 	got := n.create(r)
@@ -59,7 +61,7 @@ func adopted(t *testing.T, n *node) {
 }
 
 func notAdopted(t *testing.T, n *node) {
-	n.received("key")
+	n.brought("key")
 	n.refused("create", volume("adopt", "other"), `has nothing for the parameter adopt`)
 	n.refused("create", volume("adopt", "key", "clone_from", "data@one"), "exclude each other")
 	elsewhere := volume("adopt", "key")
@@ -67,11 +69,12 @@ func notAdopted(t *testing.T, n *node) {
 	n.refused("create", elsewhere, `is for a volume of namespace "default"`)
 	n.refused("create", volume("clone_from", "theirs@one"), `there is no volume "theirs"`)
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
+	n.refused("create", volume("adopt", "key"), `has nothing for the parameter adopt`) // it is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {
 	for _, step := range []string{"written", "tagged", "renamed", "filled", "owned", "ready"} {
-		name := n.received("key-" + step)
+		name := n.brought("key-" + step)
 		r := volume("adopt", "key-"+step)
 		n.killed(step, "create", r)
 		if step != "ready" {
@@ -98,4 +101,16 @@ func (n *node) names() (names []string) {
 		names = append(names, d.Name)
 	}
 	return names
+}
+
+// Another tool makes a dataset of the same name while the volume is made.
+func broughtAgain(t *testing.T, n *node) {
+	name := n.brought("key")
+	n.killed("renamed", "create", volume("adopt", "key"))
+	other, err := n.pool.Sub(t.Context(), "dir/"+name)
+	must.NoError(t, err)
+	r := volume("adopt", "key")
+	has(t, n.create(r).Path, "a", "text")
+	n.only(r)
+	must.NoError(t, exec.Command(n.pool.Program, "destroy", other).Run())
 }

@@ -58,7 +58,7 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 		return nil, fmt.Errorf("DHV_VOLUMES_DIR %q is not an absolute path", volumes)
 	}
 	c.dir = filepath.Join(volumes, c.ID)
-	c.records = records{filepath.Join(volumes, ".outrider")}
+	c.records = records{filepath.Join(volumes, recordsDir)}
 	c.file = policy.Path
 	if beside := filepath.Join(plugins, "dataset.hcl"); filepath.IsAbs(plugins) {
 		if _, err := os.Lstat(beside); !errors.Is(err, os.ErrNotExist) {

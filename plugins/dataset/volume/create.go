@@ -75,7 +75,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	case v.Clone != nil:
 		source, err = c.source(ctx, e, v)
 	case v.Adopt != "":
-		d, err = c.received(ctx, e, v)
+		d, err = c.adoptable(ctx, e, v)
 		source = d.Name
 	default:
 		err = nil
@@ -130,8 +130,7 @@ func (c *call) fill(
 // anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	want := func(d engine.Dataset) bool {
-		return d.Tags[engine.Kind] == "volume" && d.Tags[engine.Namespace] == c.Namespace &&
-			d.Name == engine.VolumeName(c.Namespace, d.Tags[engine.ID]) && // not one in the trash, or received
+		return d.IsVolume() && d.Tags[engine.Namespace] == c.Namespace &&
 			(d.Tags[engine.ID] == v.Clone.Volume || d.Tags[engine.Volume] == v.Clone.Volume)
 	}
 	all, err := e.List(ctx)
@@ -173,9 +172,9 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	name := rec.dataset()
 	switch d, err := e.Find(ctx, name, rec.identity()); {
 	case errors.Is(err, engine.ErrForeign):
-	case err == nil && engine.Received(d.Tags[engine.From]):
+	case err == nil && d.Tags[engine.Adopt] != "":
 		if err := giveBack(ctx, e, name, d); err != nil {
-			return fmt.Errorf("what was received can't be given back: %w", err)
+			return fmt.Errorf("what was adopted can't be given back: %w", err)
 		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err

@@ -85,7 +85,7 @@ func (c *call) lost(f *policy.File) *record {
 	if !there {
 		return nil
 	}
-	return &record{Request: c.Request, Class: name, Backend: class.Backend, Root: class.Root}
+	return &record{Request: c.Request, Class: name, Root: class.Root}
 }
 
 // remove waits until nobody uses the dataset, and removes it as the class says.

@@ -114,12 +114,12 @@ func (n *node) clean() {
 
 func (n *node) engine(class string) *engine.Engine {
 	n.t.Helper()
-	e, err := engine.Open(n.pool.Backend, n.pool.Program, n.pool.Root+"/"+class)
+	e, err := engine.Open(n.pool.Program, n.pool.Root+"/"+class)
 	must.NoError(n.t, err)
 	return e
 }
 
-const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from", "snapshots"]
+const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
 
 // file writes the operator's file; options are those of class dir, of which some have a default here.
@@ -129,13 +129,12 @@ func (n *node) file(options string) {
 }
 
 func (n *node) class(name, options string) string {
-	return fmt.Sprintf("class %q {\n  backend = %q\n  root = %q\n  %s\n}\n", name, n.pool.Backend, n.pool.Root+"/"+name,
-		options)
+	return fmt.Sprintf("class %q {\n  root = %q\n  %s\n}\n", name, n.pool.Root+"/"+name, options)
 }
 
 func (n *node) write(text string) {
 	n.t.Helper()
-	text = fmt.Sprintf("%s = %q\n%s", n.pool.Backend, n.pool.Program, text)
+	text = fmt.Sprintf("zfs = %q\n%s", n.pool.Program, text)
 	must.NoError(n.t, os.WriteFile(filepath.Join(n.plugins, "dataset.hcl"), []byte(text), 0o644))
 }
 
@@ -238,16 +237,11 @@ func (n *node) refused(operation string, r request, want string) (sentence strin
 // tree is everything that a call could change: files with their owners and sizes, and datasets.
 func (n *node) tree() (lines []string) {
 	n.t.Helper()
-	dirs := []string{n.volumes, n.plugins}
-	if n.pool.Backend == "zfs" {
-		out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted",
-			n.pool.Root).Output()
-		must.NoError(n.t, err)
-		lines = strings.Split(string(out), "\n")
-	} else {
-		dirs = append(dirs, n.pool.Root)
-	}
-	for _, dir := range dirs {
+	out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted",
+		n.pool.Root).Output()
+	must.NoError(n.t, err)
+	lines = strings.Split(string(out), "\n")
+	for _, dir := range []string{n.volumes, n.plugins} {
 		must.NoError(n.t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -282,10 +276,6 @@ func (n *node) only(r request) {
 	}
 	must.Eq(n.t, want, names)
 	must.Eq(n.t, records, n.records())
-	if n.pool.Backend == "btrfs" {
-		half, _ := filepath.Glob(n.pool.Root + "/dir/.new/.[^g]*") // .gone is deleted, and waits for the kernel
-		must.SliceEmpty(n.t, half)
-	}
 }
 
 func (n *node) records() (names []string) {

@@ -25,7 +25,7 @@ import (
 type record struct {
 	policy.Request
 	Class    string
-	Backend  string
+	Backend  string `json:",omitempty"` // of volumes from before there was ZFS alone
 	Program  string
 	Root     string
 	OnDelete string
@@ -38,8 +38,8 @@ type record struct {
 // newRecord is that of a volume that a class gives.
 func newRecord(r policy.Request, f *policy.File, v *policy.Volume) *record {
 	c := f.Classes[v.Class]
-	return &record{Request: r, Class: v.Class, Backend: c.Backend, Program: f.Program(c.Backend), Root: c.Root,
-		OnDelete: c.OnDelete, TrashTTL: c.TrashTTL.Duration(), Owner: v.Owner, unfinished: true}
+	return &record{Request: r, Class: v.Class, Program: f.ZFS, Root: c.Root, OnDelete: c.OnDelete,
+		TrashTTL: c.TrashTTL.Duration(), Owner: v.Owner, unfinished: true}
 }
 
 func (r *record) dataset() string { return engine.VolumeName(r.Namespace, r.ID) }
@@ -51,11 +51,14 @@ func (r *record) identity() engine.Tags {
 
 // engine is that of the volume. The program may have moved since.
 func (r *record) engine(f *policy.File) (*engine.Engine, error) {
+	if r.Backend == "btrfs" {
+		return nil, fmt.Errorf("volume %s is on btrfs, which %w", r.ID, policy.ErrBtrfs)
+	}
 	program := r.Program
 	if f != nil {
-		program = f.Program(r.Backend)
+		program = f.ZFS
 	}
-	return engine.Open(r.Backend, program, r.Root)
+	return engine.Open(program, r.Root)
 }
 
 // records are files in a directory that only root can change: <id>.new while a volume is
@@ -63,6 +66,8 @@ func (r *record) engine(f *policy.File) (*engine.Engine, error) {
 type records struct{ dir string }
 
 const (
+	recordsDir = ".outrider" // in Nomad's directory of volumes
+
 	newFile   = ".new"
 	readyFile = ".json"
 	tempFile  = ".tmp"

@@ -95,7 +95,7 @@ func (c *call) changes(rec *record) (names []string) {
 var origins = []string{"clone_from", engine.Adopt}
 
 // changeable are the parameters that a volume may get anew.
-var changeable = []string{"capacity", "uid", "gid", "mode", "snapshots"}
+var changeable = []string{"capacity", "uid", "gid", "mode"}
 
 // change makes the volume what is asked for now. If it is killed it can be called again: the
 // record is the last thing that changes.
@@ -108,7 +108,6 @@ func (c *call) change(
 	if c.Min == 0 && c.Max == 0 {
 		next.Min, next.Max = rec.Min, rec.Max
 	}
-	schedule := d.Tags[engine.Schedule]
 	if !slices.Equal(changed, []string{"capacity"}) {
 		for _, name := range changed {
 			if !slices.Contains(changeable, name) {
@@ -122,7 +121,7 @@ func (c *call) change(
 		if err != nil {
 			return d, err
 		}
-		next.Owner, schedule = v.Owner, v.Spec.Tags[engine.Schedule]
+		next.Owner = v.Owner
 	}
 	limits := d.Limits
 	if slices.Contains(changed, "capacity") {
@@ -136,11 +135,6 @@ func (c *call) change(
 			return d, err
 		}
 		at("resized")
-	}
-	if schedule != d.Tags[engine.Schedule] {
-		if err := e.Tag(ctx, d.Name, engine.Tags{engine.Schedule: schedule}); err != nil {
-			return d, err
-		}
 	}
 	if next.Owner != rec.Owner {
 		path, err := e.Mount(ctx, d.Name, c.dir)

@@ -21,23 +21,17 @@ import (
 // Size of a pool. Its file is sparse.
 const Size = 1 << 30
 
-// New makes a pool of a kind until the end of the test. It skips the test where the machine
-// can't have one.
-func New(t testing.TB, kind string) simulate.Pool {
-	t.Helper()
-	return Sized(t, kind, Size)
-}
-
-// Sized is New with so many bytes.
-func Sized(t testing.TB, kind string, size int64) simulate.Pool {
+// New makes a pool until the end of the test. It skips the test where the machine can't have
+// one.
+func New(t testing.TB) simulate.Pool {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "pool")
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, os.RemoveAll(parent)) })
 	must.NoError(t, os.Chmod(parent, 0o711)) // tasks are other users
-	dir := filepath.Join(parent, kind)
+	dir := filepath.Join(parent, "pool")
 	t.Cleanup(func() { must.NoError(t, simulate.Remove(context.Background(), dir)) })
-	pool, err := simulate.Make(t.Context(), kind, dir, size)
+	pool, err := simulate.Make(t.Context(), dir, Size)
 	if errors.Is(err, simulate.ErrMissing) {
 		t.Skip(err)
 	}

@@ -1,0 +1,74 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package trash
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+)
+
+func TestMain(m *testing.M) { simulatetest.Main(m) }
+
+// A class that can't be listed does not keep the trash of another.
+func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
+	pool, ctx := simulatetest.New(t), t.Context()
+	e, err := engine.Open(pool.Program, pool.Root)
+	must.NoError(t, err)
+	bad, err := engine.Open(pool.Program, "gone")
+	must.NoError(t, err)
+	var log bytes.Buffer
+	clock := time.Now()
+	k := &Keeper{Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), now: func() time.Time { return clock },
+		Engines: func(context.Context) (map[string]*engine.Engine, error) {
+			return map[string]*engine.Engine{"bad": bad, "fast": e}, nil
+		}}
+	k.start()
+	for name, d := range map[string]time.Duration{"a": 8 * time.Hour, "b": 0, "c": 6 * time.Hour} {
+		name = "default/" + name
+		_, err := e.Create(ctx, name, engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: filepath.Base(name)}})
+		must.NoError(t, err)
+		must.NoError(t, e.Discard(ctx, name, d))
+	}
+	_, err = e.Create(ctx, "default/d", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "d"}})
+	must.NoError(t, err)
+	for _, step := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{0, []string{".trash/a", ".trash/b", ".trash/c", "default/d"}},
+		{7 * time.Hour, []string{".trash/a", ".trash/b", "default/d"}},
+		{1000 * time.Hour, []string{".trash/b", "default/d"}},
+	} {
+		clock = clock.Add(step.after)
+		k.Look(ctx)
+		var names []string
+		all, err := e.List(ctx)
+		must.NoError(t, err)
+		for _, d := range all {
+			name, _, _ := strings.Cut(d.Name, ".20")
+			names = append(names, name)
+		}
+		must.Eq(t, step.want, names)
+	}
+	must.EqOp(t, 1, strings.Count(log.String(), "the pool gone is not there"), must.Sprint(&log))
+}
+
+func TestKeeper_EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	k := &Keeper{Logger: hclog.NewNullLogger(), Engines: func(context.Context) (map[string]*engine.Engine, error) {
+		cancel()
+		return nil, ctx.Err()
+	}}
+	k.Run(ctx)
+}
