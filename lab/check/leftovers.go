@@ -144,13 +144,16 @@ func sharedPlaces() map[string]bool {
 	})
 	// builders stay declared until the machine reboots
 	kept := []string{builders.Dir, filepath.Join(builders.Dir, "lock")}
-	if testsupport.Exists(builders.Dir) {
+	// a plugin keeps the directories in which it locks and mounts datasets; one that is killed in the middle of a change
+	// leaves the file of its lock, which the next one removes
+	datasets := filepath.Join(task.DefaultDir, "dataset")
+	locks := filepath.Join(datasets, "locks")
+	kept = append(kept, datasets, locks, filepath.Join(datasets, "slots"))
+	if testsupport.Exists(builders.Dir) || testsupport.Exists(datasets) {
 		kept = append(kept, task.DefaultDir)
 	}
-	// a plugin that is killed in the middle of a change leaves the file of its lock, which the next one removes
-	locks := filepath.Join(task.DefaultDir, "dataset", "locks") + "/"
 	_ = filepath.WalkDir(task.DefaultDir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil && !slices.Contains(kept, path) && !strings.HasPrefix(path, locks) {
+		if err == nil && !slices.Contains(kept, path) && !strings.HasPrefix(path, locks+"/") {
 			places["state "+path] = true
 		}
 		return nil

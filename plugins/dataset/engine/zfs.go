@@ -4,7 +4,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -142,8 +141,8 @@ func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (
 }
 
 // make runs a command that makes a dataset, with all its properties at once, and mounts it.
-func (e *Engine) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (path string,
-	err error) {
+func (e *Engine) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (string,
+	error) {
 	full, err := e.full(name)
 	if err != nil {
 		return "", err
@@ -157,16 +156,6 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 	options, err := s.options(dir)
 	if err != nil {
 		return "", err
-	}
-	if dir != "" { // now, since zfs-fuse mounts a clone at once
-		if err := makeMountDir(dir); err != nil {
-			return "", cmp.Or(e.taken(ctx, name), err)
-		}
-		defer func() {
-			if err != nil {
-				err = also(err, removeMountDir(dir))
-			}
-		}()
 	}
 	if _, err := e.run(ctx, command(full, options)...); err != nil {
 		if taken := e.taken(ctx, name); taken != nil {
@@ -182,8 +171,10 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 	if dir == "" {
 		return "", nil
 	}
-	if err := e.mount(ctx, full, dir); err != nil {
-		return "", also(err, e.whileBusy(context.WithoutCancel(ctx), "destroy", full))
+	// the directory is made after the dataset, which has its name: whoever releases what a killed call left finds both
+	err = e.mount(ctx, full, dir)
+	if err != nil {
+		return "", also(also(err, e.whileBusy(context.WithoutCancel(ctx), "destroy", full)), removeMountDir(dir))
 	}
 	return s.Dir, nil
 }
@@ -330,11 +321,16 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	err = removeMountDir(p.value("mountpoint"))
+	if err != nil {
+		return also(err, remount())
+	}
 	// with -r, its snapshots; there is nothing else below it
-	if err := e.whileBusy(ctx, "destroy", "-r", p.full); err != nil {
+	err = e.whileBusy(ctx, "destroy", "-r", p.full)
+	if err != nil {
 		return also(ours(err), remount())
 	}
-	return removeMountDir(p.value("mountpoint"))
+	return nil
 }
 
 // dependents returns an error if something other than its snapshots needs a dataset or
@@ -371,6 +367,10 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
+	err = removeMountDir(p.value("mountpoint"))
+	if err != nil {
+		return also(err, remount())
+	}
 	rename := func() error { return e.whileBusy(ctx, "rename", p.full, target) }
 	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {
 		if e.there(ctx, target) {
@@ -382,5 +382,5 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return also(ours(err), remount())
 	}
-	return removeMountDir(p.value("mountpoint"))
+	return nil
 }

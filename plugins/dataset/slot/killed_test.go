@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,10 +24,12 @@ import (
 const group = "zfs/dataset/fast"
 
 // executioner is the file system's program, which kills the plugin before or after it has
-// done what the numbered call asks for, and counts calls. Without a number it kills nobody.
+// done what the numbered call asks for, and counts calls. Without a number it kills nobody. It writes down where
+// datasets are to be mounted.
 const executioner = `#!/bin/sh
 cd %[1]q || exit 1
 n=$(($(cat calls 2>/dev/null) + 1)); echo $n >calls
+for word; do case $word in mountpoint=/*) echo "${word#*=}" >>places; esac; done
 read -r at when 2>/dev/null <at
 [ "$n $when" = "$at before" ] && echo >killed && kill -9 $PPID
 %[2]q "$@"; code=$?
@@ -85,6 +88,16 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	must.Positive(t, killed)
 	t.Logf("killed %d times", killed)
 	s.empty(t)
+	places, err := os.ReadFile(filepath.Join(dir, "places"))
+	must.NoError(t, err)
+	var left []string
+	for place := range strings.Lines(string(places)) {
+		place = strings.TrimSpace(place)
+		if testsupport.Exists(place) && !slices.Contains(left, place) {
+			left = append(left, place)
+		}
+	}
+	must.Eq(t, []string{s.leases(t)[0].Path}, left, must.Sprint("directories"))
 }
 
 // empty fails the test if anything is left besides one lease and the trash.

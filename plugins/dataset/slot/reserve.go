@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -183,6 +182,5 @@ func (i *instance) Release(ctx context.Context, l device.Lease) error {
 		return err
 	}
 	i.trash.Kick()
-	_ = os.Remove(filepath.Join(mounts, filepath.Base(name))) // where it was mounted, empty now
 	return nil
 }

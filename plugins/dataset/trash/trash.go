@@ -9,8 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -112,13 +110,7 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset)
 		return err
 	}
 	defer unlock()
-	if err := e.Destroy(ctx, d.Name); err != nil {
-		return err
-	}
-	if d.Tags[engine.Kind] == "slot" && filepath.IsAbs(d.Place) {
-		_ = os.Remove(d.Place) // the empty directory that a plugin leaves which is killed during a release
-	}
-	return nil
+	return e.Destroy(ctx, d.Name)
 }
 
 func lock(ctx context.Context, e *engine.Engine, key string) (func(), error) {
