@@ -34,6 +34,10 @@ func (e *Engine) usable(ctx context.Context, root properties) error {
 	if root.value("readonly") == "on" || e.readOnlyPool(ctx) {
 		return fmt.Errorf("%s is read-only: %w", e.root, ErrUnavailable)
 	}
+	if root.value("keystatus") == "unavailable" {
+		return fmt.Errorf("the key of %s is not loaded (load it with: zfs load-key %s): %w", e.root,
+			root.value("encryptionroot"), ErrUnavailable)
+	}
 	return nil
 }
 
