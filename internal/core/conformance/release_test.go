@@ -54,7 +54,7 @@ func (h hoard) named(file, dir string) bool {
 	return slices.Contains(strings.Fields(string(names)), dir)
 }
 
-func (h hoard) Leases(context.Context) (all []device.Lease, err error) {
+func (h hoard) Leases(context.Context, ...string) (all []device.Lease, err error) {
 	dirs, err := filepath.Glob(filepath.Join(h.Root, "dir-*"))
 	for _, dir := range dirs {
 		ended := h.named("ended", dir)

@@ -47,7 +47,7 @@ func (s scratch) Reserve(_ context.Context, ids []string) (*nomad.ContainerReser
 }
 
 // Leases renews the time of each directory in use; the lease of one with an old time has ended.
-func (s scratch) Leases(context.Context) (all []device.Lease, err error) {
+func (s scratch) Leases(context.Context, ...string) (all []device.Lease, err error) {
 	dirs, err := filepath.Glob(filepath.Join(s.Root, "slot-*.*"))
 	for _, dir := range dirs {
 		if inUse(dir) {

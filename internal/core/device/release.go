@@ -25,8 +25,9 @@ import (
 // hold up the others. Leases may be called at any time.
 type Releaser interface {
 	// Leases returns the leases that stand, from a record that outlives this process,
-	// such as a property of the device itself.
-	Leases(ctx context.Context) ([]Lease, error)
+	// such as a property of the device itself: those of the devices with these ids, or
+	// all if there are none. Those of other devices are ignored.
+	Leases(ctx context.Context, ids ...string) ([]Lease, error)
 
 	// Release ends a lease that Leases has just returned. While the device is in use it
 	// changes nothing and returns an error that wraps ErrInUse. A Reserve that needs the
@@ -94,7 +95,7 @@ func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*de
 
 // releaseAll ends all leases of these devices.
 func releaseAll(ctx context.Context, r Releaser, ids []string) error {
-	leases, err := r.Leases(ctx)
+	leases, err := r.Leases(ctx, ids...)
 	if err != nil {
 		return fmt.Errorf("failed to list the leases of devices: %w", err)
 	}
@@ -152,7 +153,7 @@ func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *sl
 	limited, cancel := context.WithTimeout(ctx, grantTime)
 	defer cancel()
 	err := guard(func() error {
-		now, err := r.Leases(limited)
+		now, err := r.Leases(limited, l.ID)
 		if err != nil || !slices.Contains(now, l) {
 			return err
 		}

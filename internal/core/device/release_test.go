@@ -82,7 +82,7 @@ func (p *pool) Reserve(_ context.Context, ids []string) (*device.ContainerReserv
 	return r, p.fail
 }
 
-func (p *pool) Leases(context.Context) (all []Lease, err error) {
+func (p *pool) Leases(context.Context, ...string) (all []Lease, err error) {
 	p.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(p.sets)) {
 		if s := p.sets[id]; s.holder != "" {

@@ -52,7 +52,8 @@ func (i *instance) remember(now look) {
 		}
 	}
 	maps.DeleteFunc(i.matters, func(name string, m *matter) bool {
-		return !there[name] && now.failed[m.engine] == nil && now.at.Sub(m.began) > makeTime
+		_, looked := now.found[m.engine]
+		return looked && !there[name] && now.failed[m.engine] == nil && now.at.Sub(m.began) > makeTime
 	})
 }
 

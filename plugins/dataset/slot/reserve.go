@@ -31,7 +31,7 @@ const mounts = "/run/outrider/dataset/slots"
 func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{Envs: map[string]string{}}
 	for n, id := range ids {
-		class := id[:max(0, strings.LastIndex(id, "-"))]
+		class := classOf(id)
 		c, e := i.class(class)
 		if e == nil || c.Slots == nil {
 			return nil, fmt.Errorf("slot %q is no longer in the operator's file %s", id, i.File)
@@ -139,8 +139,9 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 	return err
 }
 
-// Leases is part of device.Releaser.
-func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
+// Leases is part of device.Releaser. For some slots it looks at the roots of these alone, so that a pool that does not
+// answer holds up no other class.
+func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, error) {
 	i.mu.Lock()
 	loaded := i.file != nil
 	i.mu.Unlock()
@@ -149,12 +150,21 @@ func (i *instance) Leases(ctx context.Context) ([]device.Lease, error) {
 			return nil, err
 		}
 	}
-	now := i.look(ctx)
+	var now look
+	if len(ids) > 0 {
+		now = i.lookAt(ctx, i.rootsOf(ids))
+	} else {
+		now = i.look(ctx)
+	}
 	var all []device.Lease
 	for _, l := range now.leases {
 		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Ended: i.isOver(l.Name)})
 	}
-	i.say("leases", "the slots of a class stay as they are", errors.Join(slices.Collect(maps.Values(now.failed))...))
+	failed := errors.Join(slices.Collect(maps.Values(now.failed))...)
+	if len(ids) > 0 {
+		return all, failed
+	}
+	i.say("leases", "the slots of a class stay as they are", failed)
 	return all, nil
 }
 

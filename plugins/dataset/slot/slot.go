@@ -170,6 +170,9 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 	return c, i.roots[i.file.ZFS+" "+c.Root]
 }
 
+// classOf is the class of a slot.
+func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] }
+
 // group is what a class offers. Free slots can't be used while their file system can't give
 // what they promise.
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
@@ -267,13 +270,22 @@ func (l *lease) holder() string {
 	return text
 }
 
-// look lists the leases. What can't be listed hides nothing else.
+// look lists all leases.
 func (i *instance) look(ctx context.Context) look {
 	i.mu.Lock()
 	roots := slices.Collect(maps.Values(i.roots))
 	i.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
+	now := i.lookAt(ctx, roots)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.last = now
+	return now
+}
+
+// lookAt lists the leases below some roots. What can't be listed hides nothing else.
+func (i *instance) lookAt(ctx context.Context, roots []datasets) look {
 	now := look{at: time.Now(), found: map[datasets]engine.Look{}, failed: map[datasets]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -297,9 +309,28 @@ func (i *instance) look(ctx context.Context) look {
 	slices.SortFunc(now.leases, func(a, b lease) int { return strings.Compare(a.Name, b.Name) })
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.last = now
 	i.remember(now)
 	return now
+}
+
+// rootsOf are those in which slots have leases, or get their next ones: the operator's file may have changed.
+func (i *instance) rootsOf(ids []string) (roots []datasets) {
+	for _, id := range ids {
+		_, e := i.class(classOf(id))
+		if e != nil && !slices.Contains(roots, e) {
+			roots = append(roots, e)
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for name, m := range i.matters {
+		for _, id := range ids {
+			if strings.HasPrefix(name, engine.SlotName(id, "")) && !slices.Contains(roots, m.engine) {
+				roots = append(roots, m.engine)
+			}
+		}
+	}
+	return roots
 }
 
 func (l look) held(slot string) bool {

@@ -466,3 +466,20 @@ func TestStats_OfHeldAndFreeSlots(t *testing.T) {
 	must.Eq(t, 63<<20, *all["fast-00"].Stats.Attributes["Available"].IntNumeratorVal)
 	must.Eq(t, 64<<20, *all["fast-01"].Summary.IntDenominatorVal)
 }
+
+func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	b.roots["/usr/sbin/zfs slow/fast"] = &memory{broken: errors.New("it does not answer")}
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	must.Len(t, 1, b.leases())
+	found, err := b.Leases(t.Context(), "fast-00")
+	must.NoError(t, err)
+	must.Len(t, 1, found)
+	must.NoError(t, b.Release(t.Context(), found[0]))
+
+	b.fs.set(func() { b.fs.hidden = errors.New("nor does this") })
+	_, err = b.Leases(t.Context(), "fast-00")
+	must.ErrorContains(t, err, "nor does this")
+}
