@@ -119,7 +119,8 @@ func rollbackInUse(t *testing.T, n *node) {
 	sleeper := exec.Command("sleep", testsupport.Mark())
 	sleeper.Dir = v.path
 	must.NoError(t, sleeper.Start())
-	n.refuses("(sleep)", "rollback", "data", "before")
+	n.refuses("stop the job that uses it first: dataset "+n.pool.Root+"/default/"+v.id+" can't be unmounted", "rollback",
+		"data", "before")
 	v.has("a", "new")
 	must.NoError(t, sleeper.Process.Kill())
 	_ = sleeper.Wait()

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
@@ -118,13 +117,13 @@ func (s *session) rollback(ctx context.Context, v found, name string, discard bo
 	if err != nil {
 		return err
 	}
-	if err := v.unused(ctx); err != nil {
-		return err
-	}
 	err = v.engine.Rollback(ctx, v.Name, name, discard)
 	if errors.Is(err, engine.ErrLaterSnapshots) {
 		return fmt.Errorf("volume %s was not rolled back to %q, since these snapshots are later and would be lost: "+
 			"%s. Name the last one, or add -discard-later", v, name, snapshotNames(later))
+	}
+	if errors.Is(err, engine.ErrInUse) {
+		return fmt.Errorf("volume %s was not rolled back to %q: stop the job that uses it first: %w", v, name, err)
 	}
 	if err != nil {
 		return fmt.Errorf("volume %s was not rolled back to %q: %w", v, name, err)
@@ -141,27 +140,6 @@ func (s *session) rollback(ctx context.Context, v found, name string, discard bo
 		s.say("Lost are also the snapshots %s.", snapshotNames(lost))
 	}
 	return nil
-}
-
-// unused returns an error that names who uses a volume.
-func (f found) unused(ctx context.Context) error {
-	users, err := f.engine.Users(ctx, f.Name)
-	if err != nil {
-		return fmt.Errorf("volume %s: it is not known who uses it: %w", f, err)
-	}
-	if len(users) > 0 {
-		return fmt.Errorf("volume %s is in use: %s: stop the job that uses it first", f, several(users))
-	}
-	return nil
-}
-
-// several is a list for one line.
-func several(texts []string) string {
-	const most = 5
-	if rest := len(texts) - most; rest > 0 {
-		texts = append(texts[:most:most], fmt.Sprintf("and %d more", rest))
-	}
-	return plain.Line(strings.Join(texts, ", "), 0)
 }
 
 func snapshotNames(all []engine.Snapshot) string {

@@ -6,6 +6,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -200,34 +201,72 @@ var operations = []struct {
 		must.Eq(t, "b", read(t, c.mount(t, b), "file"))
 		must.ErrorIs(t, c.Rename(t.Context(), c.name(), c.name()), engine.ErrNotFound)
 	}},
-	{"Users", "names each process, and nothing else is done to it", func(t *testing.T, c column) {
-		name := c.name()
+	{"Discard", "changes nothing while the kernel says that it is in use", func(t *testing.T, c column) {
+		name, link := c.name(), filepath.Join(c.dirs, "\x1b[2Jelsewhere")
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
-		users, err := c.Users(t.Context(), name)
-		must.NoError(t, err)
-		must.SliceEmpty(t, users)
+		write(t, path, "file", "old")
+		must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
 		write(t, path, "file", "kept")
-		for how, use := range uses(t) {
-			t.Run(how, func(t *testing.T) {
-				pid, stop := use(t, path)
-				users, err := c.Users(t.Context(), name)
-				must.NoError(t, err)
-				must.StrContains(t, strings.Join(users, ";"), fmt.Sprintf("process %d ", pid))
-				for what, err := range map[string]error{
-					"Rename":  c.Rename(t.Context(), name, c.name()),
-					"Destroy": c.Destroy(t.Context(), name),
-				} {
-					must.ErrorIs(t, err, engine.ErrInUse, must.Sprint(what))
-					must.StrContains(t, err.Error(), fmt.Sprint(pid))
-					oneSentence(t, err)
-				}
-				stop()
-				must.Eq(t, "kept", read(t, path, "file"))
-			})
+		must.NoError(t, os.Mkdir(filepath.Join(path, "sub"), 0o755))
+		must.NoError(t, os.Mkdir(link, 0o755))
+		refuse := func(reason string) {
+			t.Helper()
+			for what, err := range map[string]error{
+				"Discard":  c.Discard(t.Context(), name, 0),
+				"Destroy":  c.Destroy(t.Context(), name),
+				"Rollback": c.Rollback(t.Context(), name, "s1", true),
+			} {
+				must.ErrorIs(t, err, engine.ErrInUse, must.Sprint(what))
+				must.ErrorContains(t, err, reason)
+				oneSentence(t, err)
+			}
+			must.Eq(t, "kept", read(t, path, "file"))
+			must.Eq(t, []string{"s1"}, c.snapshots(t, name))
+			d, err := c.Get(t.Context(), name)
+			must.NoError(t, err)
+			must.Eq(t, "", d.Tags[engine.Trashed])
 		}
-		users, err = c.Users(t.Context(), name)
-		must.NoError(t, err)
-		must.SliceEmpty(t, users)
+		for _, use := range []string{`cd "$1"`, `exec 3<"$1/file"`} {
+			_, stop := process(t, nil, use, path)
+			refuse(fmt.Sprintf("can't be unmounted from %q", path))
+			stop()
+		}
+		for _, part := range []string{path, filepath.Join(path, "sub")} {
+			must.NoError(t, unix.Mount(part, link, "", unix.MS_BIND, ""))
+			refuse(fmt.Sprintf("it is mounted at %q", link))
+			simulatetest.Unmount(t, link)
+		}
+	}},
+	{"Discard", "leaves the files to a task that has them mounted", func(t *testing.T, c column) {
+		name, mount := c.name(), t.TempDir()
+		path := c.create(t, name, engine.Limits{Data: 32 * mib})
+		write(t, path, "file", "kept")
+		pid, stop := process(t, &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS},
+			`mount --make-rslave / && mount --bind "$1" "$2"`, path, mount)
+		theirs := fmt.Sprintf("/proc/%d/root%s", pid, mount)
+		in := name
+		if c.kind == "zfs" {
+			must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
+			write(t, path, "file", "kept since")
+			for range 2 { // at its place, and in the trash
+				must.ErrorIs(t, c.Rollback(t.Context(), in, "s1", true), engine.ErrInUse)
+				must.ErrorIs(t, c.Destroy(t.Context(), in), engine.ErrInUse)
+				must.Eq(t, []string{"s1"}, c.snapshots(t, in))
+				must.Eq(t, "kept since", read(t, theirs, "file"))
+				if in == name {
+					must.NoError(t, c.Discard(t.Context(), name, time.Hour))
+					in = c.trash(t)
+				}
+			}
+			must.SliceEmpty(t, entries(t, c.create(t, name, engine.Limits{Data: 32 * mib})))
+			write(t, theirs, "file", "and written")
+		} else { // zfs-fuse neither renames what is mounted, nor mounts it again
+			must.ErrorIs(t, c.Discard(t.Context(), name, time.Hour), engine.ErrInUse)
+			must.Eq(t, "kept", read(t, theirs, "file"))
+			must.Eq(t, []string{name}, c.list(t))
+		}
+		stop()
+		must.NoError(t, c.Destroy(t.Context(), in))
 	}},
 	{"Destroy", "removes the dataset with its snapshots, once", func(t *testing.T, c column) {
 		name := c.name()
@@ -265,6 +304,19 @@ var operations = []struct {
 		}
 		must.Eq(t, []string{"z", "a", "m"}, c.snapshots(t, name))
 	}},
+	{"Destroy", "names the snapshots that are held", func(t *testing.T, c column) {
+		name := c.name()
+		c.create(t, name, engine.Limits{Data: 32 * mib})
+		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+		full := c.pool.Root + "/" + name + "@s"
+		run(t, c.pool.Program, "hold", "mine", full)
+		for _, err := range []error{c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name)} {
+			must.ErrorIs(t, err, engine.ErrInUse)
+			must.ErrorContains(t, err, "held are "+full+" (see: zfs holds "+full+")")
+			oneSentence(t, err)
+		}
+		run(t, c.pool.Program, "release", "mine", full)
+	}},
 	{"DestroySnapshot", "removes one alone", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
@@ -298,17 +350,6 @@ var operations = []struct {
 		must.True(t, isFull(err))
 		must.Between(t, 60*mib, written, 64*mib)
 	}},
-	{"Rollback", "is refused while a process uses it", func(t *testing.T, c column) {
-		name := c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		must.NoError(t, c.Snapshot(t.Context(), name, "one"))
-		write(t, path, "file", "new")
-		f, err := os.Open(filepath.Join(path, "file"))
-		must.NoError(t, err)
-		must.ErrorIs(t, c.Rollback(t.Context(), name, "one", true), engine.ErrInUse)
-		must.NoError(t, f.Close())
-		must.Eq(t, "new", read(t, c.mount(t, name), "file"))
-	}},
 	{"Clone", "has a snapshot's content, and limits of its own", func(t *testing.T, c column) {
 		name, to := c.name(), c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
@@ -338,7 +379,7 @@ var operations = []struct {
 
 		err = errors.Join(c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name))
 		must.ErrorIs(t, err, engine.ErrHasClones)
-		must.StrContains(t, err.Error(), filepath.Base(to))
+		must.StrContains(t, err.Error(), "s is the origin of "+c.pool.Root+"/"+to)
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
 		must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
 	}},
@@ -540,34 +581,20 @@ func oneSentence(t testing.TB, err error) {
 	must.StrNotContains(t, err.Error(), "\n")
 }
 
-// uses are ways for a process to use a dataset.
-func uses(t *testing.T) map[string]func(t *testing.T, path string) (pid int, stop func()) {
+// process runs lines of shell, and then sleeps.
+func process(t *testing.T, attributes *unix.SysProcAttr, lines string, args ...string) (pid int, stop func()) {
 	t.Helper()
-	start := func(shell string, unshare bool) func(t *testing.T, path string) (int, func()) {
-		return func(t *testing.T, path string) (int, func()) {
-			t.Helper()
-			cmd := exec.Command("/bin/sh", "-c", shell+"; echo ready; exec sleep 1000", "sh", path, t.TempDir())
-			if unshare {
-				cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-			}
-			out, err := cmd.StdoutPipe()
-			must.NoError(t, err)
-			must.NoError(t, cmd.Start())
-			stop := sync.OnceFunc(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-			})
-			t.Cleanup(stop)
-			line := make([]byte, 6)
-			_, err = out.Read(line)
-			must.NoError(t, err)
-			must.Eq(t, "ready\n", string(line))
-			return cmd.Process.Pid, stop
-		}
-	}
-	return map[string]func(t *testing.T, path string) (int, func()){
-		"a directory of its own": start(`cd "$1"`, false),
-		"an open file":           start(`exec 3<"$1/file"`, false),
-		"a mount in a namespace": start(`mount --make-rprivate / && mount --bind "$1" "$2"`, true),
-	}
+	cmd := exec.Command("/bin/sh", append([]string{"-ec", lines + "\necho ready\nexec sleep 1000", "sh"}, args...)...)
+	cmd.SysProcAttr = attributes
+	out, err := cmd.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, cmd.Start())
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(stop)
+	_, err = io.ReadFull(out, make([]byte, len("ready\n")))
+	must.NoError(t, err)
+	return cmd.Process.Pid, stop
 }

@@ -309,7 +309,7 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 }
 
 // Destroy removes a dataset with its snapshots; that of a dataset that is not there is no error. ErrInUse if
-// a process uses it, ErrHasClones if clones depend on it.
+// it is mounted or a snapshot is held, ErrHasClones if clones depend on it.
 func (e *Engine) Destroy(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -325,16 +325,37 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = removeMountDir(p.value("mountpoint"))
+	err = mountedElsewhere(p)
+	if err == nil {
+		err = removeMountDir(p.value("mountpoint"))
+	}
+	if err == nil { // with -r, its snapshots; there is nothing else below it
+		err = e.held(ctx, p.full, e.whileBusy(ctx, "destroy", "-r", p.full))
+	}
 	if err != nil {
 		return also(err, remount())
 	}
-	// with -r, its snapshots; there is nothing else below it
-	err = e.whileBusy(ctx, "destroy", "-r", p.full)
-	if err != nil {
-		return also(ours(err), remount())
-	}
 	return nil
+}
+
+// held adds the snapshots that are held to the error of a command that can't destroy them: zfs says only that one is
+// busy.
+func (e *Engine) held(ctx context.Context, full string, err error) error {
+	if !errors.Is(err, ErrInUse) {
+		return err
+	}
+	list, listErr := e.run(ctx, "list", "-H", "-r", "-d", "1", "-t", "snapshot", "-o", "name,userrefs", full)
+	var names []string
+	for line := range strings.Lines(list) {
+		name, holds, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if n, _ := strconv.Atoi(holds); n > 0 {
+			names = append(names, name)
+		}
+	}
+	if listErr != nil || len(names) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: held are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
 // dependents returns an error if something other than its snapshots needs a dataset or
@@ -357,7 +378,8 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 }
 
 // Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. ErrInUse, and
-// nothing changes, if a process uses it.
+// nothing changes, if the kernel says so. OpenZFS renames a dataset that is mounted in another mount namespace alone:
+// its processes keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {

@@ -124,7 +124,7 @@ func unavailable(err error) error {
 func (e *Engine) whileBusy(ctx context.Context, args ...string) error {
 	limit := time.Second
 	if !e.open {
-		limit = 15 * time.Second
+		limit = 3 * time.Second
 	}
 	for until := time.Now().Add(limit); ; {
 		_, err := e.run(ctx, args...)

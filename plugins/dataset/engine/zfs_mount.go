@@ -18,8 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
-
-	"github.com/outrider-dev/outrider/plugins/dataset/inuse"
 )
 
 // Mount makes sure that a dataset is mounted at dir, and returns it when it has verified that it is this
@@ -46,7 +44,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(mountsOf(mounted, p.full)) > 0 { // elsewhere; only then are its users looked for, which takes its time
+	if len(mountsOf(mounted, p.full)) > 0 { // elsewhere
 		if _, err := e.unmount(ctx, p); err != nil {
 			return "", err
 		}
@@ -91,62 +89,47 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// Users returns the processes that use a dataset, each in words ("process 123 (sleep) has it mounted"). A
-// process that can't be looked into is an error.
-func (e *Engine) Users(ctx context.Context, name string) ([]string, error) {
-	p, err := e.get(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	mounted, err := ownMounts()
-	if err != nil {
-		return nil, err
-	}
-	return users(ctx, p.full, mountsOf(mounted, p.full))
-}
-
-// users of a dataset with these mounts. Its mount at its own directory is none, and neither are
-// those there in other mount namespaces: most of them go with the host's.
-func users(ctx context.Context, full string, at []*mountinfo.Info) ([]string, error) {
-	dir := ""
-	if len(at) > 0 {
-		dir = at[0].Mountpoint
-	}
-	return inuse.OfMount(ctx, full, dir)
-}
-
-// unmount unmounts a dataset that no process uses, and returns how to mount it again.
+// unmount unmounts a dataset from its directory, and returns how to mount it again. ErrInUse, and nothing changes, if the
+// kernel says so or if it is mounted elsewhere, too. A mount in another mount namespace, such as a task's, stays: see
+// mountedElsewhere.
 func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
 	mounted, err := ownMounts()
 	if err != nil {
 		return nil, err
 	}
 	at := mountsOf(mounted, p.full)
-	users, err := users(ctx, p.full, at)
-	if err != nil {
-		return nil, err
-	}
-	if len(users) > 0 {
-		return nil, inUse(p.full, users)
+	for _, m := range mounted {
+		if isOf(m, p.full) && (len(at) == 0 || m.Mountpoint != at[0].Mountpoint) {
+			return nil, fmt.Errorf("dataset %s: %w: it is mounted at %q", p.full, ErrInUse, m.Mountpoint)
+		}
 	}
 	if len(at) == 0 {
 		return func() error { return nil }, nil
 	}
-	remount = func() error { return e.mount(context.WithoutCancel(ctx), p.full, at[0].Mountpoint) }
-	for _, m := range slices.Backward(at) {
-		if err := e.unmountAt(ctx, m.Mountpoint); err != nil {
-			users, _ := inuse.OfMount(ctx, p.full, m.Mountpoint)
-			return nil, fmt.Errorf("failed to unmount %s (%w): %w", m.Mountpoint, err, inUse(p.full, users))
+	dir := at[0].Mountpoint
+	remount = func() error { return e.mount(context.WithoutCancel(ctx), p.full, dir) }
+	for range at {
+		err := e.unmountAt(ctx, dir)
+		if errors.Is(err, unix.EBUSY) {
+			err = fmt.Errorf("%w: %w", ErrInUse, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("dataset %s can't be unmounted from %q: %w", p.full, dir, err)
 		}
 	}
-	// a copy of the mount in a mount namespace that does not hear of the host's keeps the dataset
-	if users, err = inuse.OfMount(ctx, p.full, ""); err == nil && len(users) > 0 {
-		err = inUse(p.full, users)
-	}
-	if err != nil {
-		return nil, also(err, remount())
-	}
 	return remount, nil
+}
+
+// mountedElsewhere returns ErrInUse if a dataset that was unmounted here is mounted in another mount namespace. A
+// rollback would change the files under its processes, and "destroy -r" removes the snapshots before the kernel says
+// that the dataset is busy. OpenZFS has statistics of a dataset for as long as it is mounted anywhere.
+func mountedElsewhere(p properties) error {
+	pool, _, _ := strings.Cut(p.full, "/")
+	_, err := os.Lstat(fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid")))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("dataset %s: %w: it is mounted in another mount namespace", p.full, errors.Join(ErrInUse, err))
 }
 
 // unmountAt is umount, for no longer than a limit.
@@ -171,13 +154,6 @@ func (e *Engine) unmountAt(ctx context.Context, dir string) error {
 	}
 }
 
-func inUse(full string, users []string) error {
-	if len(users) == 0 {
-		users = []string{"by a process that was not found"}
-	}
-	return fmt.Errorf("dataset %s: %w: %s", full, ErrInUse, strings.Join(users, ", "))
-}
-
 // ownMounts are the mounts that this process sees.
 func ownMounts() ([]*mountinfo.Info, error) {
 	mounted, err := mountinfo.GetMounts(nil)
@@ -187,10 +163,13 @@ func ownMounts() ([]*mountinfo.Info, error) {
 	return mounted, nil
 }
 
-// isDataset reports whether a mount is the whole of a dataset.
-func isDataset(m *mountinfo.Info, full string) bool {
-	return m.Source == full && m.Root == "/" && (m.FSType == "zfs" || m.FSType == "fuse.zfs")
+// isOf reports whether a mount is of a dataset, or of a directory in it.
+func isOf(m *mountinfo.Info, full string) bool {
+	return m.Source == full && (m.FSType == "zfs" || m.FSType == "fuse.zfs")
 }
+
+// isDataset reports whether a mount is the whole of a dataset.
+func isDataset(m *mountinfo.Info, full string) bool { return m.Root == "/" && isOf(m, full) }
 
 func mountsOf(mounted []*mountinfo.Info, full string) []*mountinfo.Info {
 	return slices.DeleteFunc(slices.Clone(mounted), func(m *mountinfo.Info) bool { return !isDataset(m, full) })

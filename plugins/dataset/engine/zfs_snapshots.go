@@ -85,20 +85,20 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	return nil
 }
 
-// DestroySnapshot removes one. ErrNotFound, ErrHasClones.
+// DestroySnapshot removes one. ErrNotFound, ErrHasClones, ErrInUse if it is held.
 func (e *Engine) DestroySnapshot(ctx context.Context, name, snapshot string) error {
 	full, err := e.snapshot(ctx, name, snapshot)
 	if err != nil {
 		return err
 	}
 	if _, err := e.run(ctx, "destroy", full); err != nil {
-		return cmp.Or(e.dependents(ctx, full), ours(err))
+		return cmp.Or(e.dependents(ctx, full), e.held(ctx, full, ours(err)))
 	}
 	return nil
 }
 
 // Rollback brings a dataset back to a snapshot. Later snapshots are lost: ErrLaterSnapshots, unless discard is
-// set. ErrInUse: zfs does it to files that are open, too, so it is unmounted first.
+// set. ErrInUse if it is mounted: zfs does it to files that are open, too.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -119,8 +119,12 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bo
 	if err != nil {
 		return err
 	}
-	if err = e.whileBusy(ctx, "rollback", "-r", full); err != nil {
-		err = cmp.Or(e.dependents(ctx, p.full), err)
+	err = mountedElsewhere(p)
+	if err == nil {
+		err = e.whileBusy(ctx, "rollback", "-r", full)
+	}
+	if err != nil {
+		err = cmp.Or(e.dependents(ctx, p.full), e.held(ctx, p.full, err))
 	}
 	return also(err, remount())
 }

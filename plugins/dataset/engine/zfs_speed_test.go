@@ -39,8 +39,7 @@ func BenchmarkZFS_Create(b *testing.B) {
 	})
 }
 
-// What the engine needs to put a dataset into the trash, with the looks at all processes,
-// against "zfs unmount" and "zfs rename".
+// What the engine needs to put a dataset into the trash, against "zfs unmount" and "zfs rename".
 func BenchmarkZFS_Discard(b *testing.B) {
 	compare(b, func(b *testing.B, c column) (bare, own func() time.Duration) {
 		used := func() (name string) { // zfs-fuse has just mounted it, and is ready when it has a file

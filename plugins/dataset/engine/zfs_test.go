@@ -31,7 +31,6 @@ func TestZFS_Properties(t *testing.T) {
 			run   func(t *testing.T, c zfsColumn)
 		}{
 			{"a mount point belongs to its dataset alone", mountPoints},
-			{"a private copy of the mount is a user", usersEverywhere},
 			{"tags are a dataset's own", tagsAreItsOwn},
 			{"no property of the engine's can be set", reserved},
 			{"another's dataset is left alone", another},
@@ -160,35 +159,6 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	_, err = c.Mount(t.Context(), name, path+"-link")
 	must.ErrorContains(t, err, "is no directory")
 	must.Eq(t, path, c.mount(t, name))
-}
-
-// A mount in a namespace that does not hear of the host's mounts is kept by the host's unmount.
-func usersEverywhere(t *testing.T, c zfsColumn) {
-	name := c.name()
-	path := c.create(t, name, engine.Limits{Data: 32 * mib})
-	write(t, path, "file", "kept")
-	for _, propagation := range []string{"private", "slave"} {
-		cmd := exec.Command("unshare", "--mount", "--propagation", propagation,
-			"/bin/sh", "-c", "echo ready; exec sleep 1000")
-		out, err := cmd.StdoutPipe()
-		must.NoError(t, err)
-		must.NoError(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		_, err = out.Read(make([]byte, 6))
-		must.NoError(t, err)
-		err = c.Rename(t.Context(), name, name+"b")
-		if propagation == "private" {
-			must.ErrorIs(t, err, engine.ErrInUse)
-			must.ErrorContains(t, err, "sleep")
-			must.Eq(t, "kept", read(t, path, "file")) // it is mounted again
-		} else {
-			must.NoError(t, err)
-			must.NoError(t, c.Rename(t.Context(), name+"b", name))
-			c.mount(t, name)
-		}
-		must.NoError(t, cmd.Process.Kill())
-		must.Error(t, cmd.Wait())
-	}
 }
 
 func unavailable(t *testing.T, c zfsColumn) {

@@ -6,8 +6,8 @@
 //
 // The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without one is
 // free. There is evidence that a reservation is over when Nomad's API has shown its holder
-// and then its end, or when Nomad reserves the slot again. In both cases it stands for as
-// long as a process uses the dataset.
+// and then its end, or when Nomad reserves the slot again. The dataset then goes to the trash,
+// which destroys it when the kernel does not say any more that it is busy.
 package slot
 
 import (

@@ -86,7 +86,7 @@ func (m *memory) Discard(_ context.Context, name string, _ time.Duration) error 
 	case !there:
 		return engine.ErrNotFound
 	case m.inUse == name:
-		return fmt.Errorf("dataset %s can't be taken away, %w: process 7 (sleep) has it mounted", name, engine.ErrInUse)
+		return fmt.Errorf("dataset %s can't be unmounted, %w", name, engine.ErrInUse)
 	}
 	delete(m.datasets, name)
 	d.Name = ".trash/" + filepath.Base(name)
@@ -299,7 +299,7 @@ func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
 	b.fs.set(func() { b.fs.inUse = b.last.leases[0].Name })
 	err = b.Release(t.Context(), lease)
 	must.ErrorIs(t, err, device.ErrInUse)
-	must.ErrorContains(t, err, "process 7 (sleep) has it mounted")
+	must.ErrorContains(t, err, "can't be unmounted")
 	must.Len(t, 1, b.leases())
 
 	// a look that has failed meanwhile does not make it released

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
@@ -88,31 +87,16 @@ func (c *call) lost(f *policy.File) *record {
 	return &record{Request: c.Request, Class: name, Root: class.Root}
 }
 
-// remove waits until nobody uses the dataset, and removes it as the class says.
+// remove removes the dataset as the class says, and waits for as long as it is in use.
 func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error {
-	name := rec.dataset()
+	at("unused")
 	for started := time.Now(); ; {
-		users, err := e.Users(ctx, name)
-		if err != nil {
+		err := c.discard(ctx, e, rec)
+		if !errors.Is(err, engine.ErrInUse) {
 			return err
 		}
-		if len(users) == 0 {
-			at("unused")
-			switch rec.OnDelete {
-			case "destroy":
-				err = e.Destroy(ctx, name)
-			case "retain":
-				err = e.Discard(ctx, name, 0)
-			default:
-				err = e.Discard(ctx, name, rec.TrashTTL)
-			}
-			if !errors.Is(err, engine.ErrInUse) {
-				return err
-			}
-			users = []string{err.Error()}
-		}
 		if time.Since(started) > patience {
-			return fmt.Errorf("the volume is still in use after %s: %s", patience, strings.Join(users, ", "))
+			return fmt.Errorf("the volume is still in use after %s: %w", patience, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -120,4 +104,14 @@ func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error 
 		case <-time.After(period):
 		}
 	}
+}
+
+func (c *call) discard(ctx context.Context, e *engine.Engine, rec *record) error {
+	switch rec.OnDelete {
+	case "destroy":
+		return e.Destroy(ctx, rec.dataset())
+	case "retain":
+		return e.Discard(ctx, rec.dataset(), 0)
+	}
+	return e.Discard(ctx, rec.dataset(), rec.TrashTTL)
 }

@@ -397,7 +397,7 @@ func used(t *testing.T, n *node) {
 		end := holder(t, path)
 		hurried := r
 		hurried.env = []string{impatient + "=1"}
-		must.StrContains(t, n.refused("delete", hurried, "is still in use after 300ms"), "(sleep)")
+		must.StrContains(t, n.refused("delete", hurried, "is still in use after 300ms"), "it is in use: device or resource busy")
 		has(t, path, "a", "text")
 		must.Eq(t, "", n.get(r).Tags[engine.Trashed])
 		n.create(r)
