@@ -46,6 +46,9 @@ type Lease struct {
 	// of errors and log lines.
 	Holder string
 
+	// Key is the instance's name for the reservation, if it needs one: Release gets it back.
+	Key string
+
 	// Ended means that there is evidence that the holder has gone for good.
 	Ended bool
 }

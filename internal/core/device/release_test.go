@@ -86,7 +86,7 @@ func (p *pool) Leases(context.Context, ...string) (all []Lease, err error) {
 	p.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(p.sets)) {
 		if s := p.sets[id]; s.holder != "" {
-			all = append(all, Lease{ID: id, Holder: s.holder, Ended: s.ended})
+			all = append(all, Lease{ID: id, Holder: s.holder, Key: "key of " + s.holder, Ended: s.ended})
 		}
 	}
 	look, err := p.look, p.damaged
@@ -112,6 +112,8 @@ func (p *pool) Release(ctx context.Context, l Lease) error {
 		panic("no such set")
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case l.Key != "key of "+s.holder:
+		return fmt.Errorf("the key of %s is %q", l.Holder, l.Key)
 	case s.busy:
 		return fmt.Errorf("process 17 uses dataset %s: %w", l.ID, ErrInUse)
 	}

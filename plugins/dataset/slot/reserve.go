@@ -158,7 +158,7 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	}
 	var all []device.Lease
 	for _, l := range now.leases {
-		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Ended: i.isOver(l.Name)})
+		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.isOver(l.Name)})
 	}
 	failed := errors.Join(slices.Collect(maps.Values(now.failed))...)
 	if len(ids) > 0 {
@@ -174,8 +174,7 @@ const keep = time.Nanosecond
 // Release is part of device.Releaser. It renames the dataset, which takes milliseconds; it
 // is destroyed later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
-	name := engine.SlotName(l.ID, strings.Fields(l.Holder)[1])
-	e := i.engineOf(name)
+	e := i.engineOf(l.Key)
 	if e == nil {
 		return nil // a look has found that it has gone
 	}
@@ -184,7 +183,7 @@ func (i *instance) Release(ctx context.Context, l device.Lease) error {
 		return err
 	}
 	defer unlock()
-	err = e.Discard(ctx, name, keep)
+	err = e.Discard(ctx, l.Key, keep)
 	switch {
 	case errors.Is(err, engine.ErrInUse):
 		return fmt.Errorf("%w: %w", device.ErrInUse, err)

@@ -261,7 +261,7 @@ func (l *lease) is() bool {
 
 func (l *lease) slot() string { return l.Tags[engine.ID] }
 
-// holder says who it is, in words that have the lease second.
+// holder is the lease for errors and log lines.
 func (l *lease) holder() string {
 	text := "reservation " + l.Tags[engine.Lease]
 	if allocation, task, known := strings.Cut(l.Tags[engine.Holder], "/"); known {

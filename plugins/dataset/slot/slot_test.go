@@ -296,6 +296,7 @@ func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	lease, _ := b.only()
+	lease.Holder = "somebody" // for people
 	b.fs.set(func() { b.fs.inUse = b.last.leases[0].Name })
 	err = b.Release(t.Context(), lease)
 	must.ErrorIs(t, err, device.ErrInUse)
