@@ -4,21 +4,18 @@
 package lab
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
@@ -101,67 +98,49 @@ var datasetClasses = map[string]string{
 }
 
 // classes returns the operator's file. It makes the file system when it is first needed.
-func (l *Lab) classes(ctx context.Context, plugin string) (string, error) {
+func (l *Lab) classes(ctx context.Context) (string, error) {
 	if !l.dataset.inFile() {
 		return datasetNoClasses, nil
 	}
-	roots, err := os.ReadFile(l.poolFile())
-	if errors.Is(err, os.ErrNotExist) {
-		roots, err = l.makePool(ctx, plugin)
+	pool, made := zfsfuse.Open(l.poolDir())
+	if !made {
+		var err error
+		if pool, err = l.makePool(ctx); err != nil {
+			return "", err
+		}
 	}
-	if err != nil {
-		return "", err
+	text := fmt.Sprintf("zfs = %q\n", pool.Program)
+	for _, name := range slices.Sorted(maps.Keys(datasetClasses)) {
+		text += fmt.Sprintf("\nclass %q {\n  root = %q\n%s}\n", name, pool.Root+"/"+name, datasetClasses[name])
 	}
-	return classBlock.ReplaceAllStringFunc(string(roots), func(block string) string {
-		return block + datasetClasses[classBlock.FindStringSubmatch(block)[1]]
-	}), nil
+	return text, nil
 }
-
-// classBlock is a class with its root, without its end.
-var classBlock = regexp.MustCompile(`class "(\w+)" \{\n  root = ".+"\n`)
-
-// poolFile has the classes as "nomad-device-dataset simulate" has printed them.
-func (l *Lab) poolFile() string { return filepath.Join(l.dir, "pool.hcl") }
 
 // poolDir has the pool's file.
 func (l *Lab) poolDir() string { return filepath.Join(l.dir, "pool") }
 
-// makePool makes the file system in the lab's directory. Its processes carry the agent's mark, so that they end with
-// the agent. What it has mounted elsewhere is for the agent's clean-up.
-func (l *Lab) makePool(ctx context.Context, plugin string) (roots []byte, err error) {
+// makePool makes the file system in the lab's directory. Its daemon carries the agent's mark, so that it ends with the
+// agent, which removes the rest.
+func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
+	dir := l.poolDir()
 	end := l.step(ctx, "Making a pool of %s in a file", l.dataset)
-	defer func() { end(err, "%s", l.poolDir()) }()
+	defer func() { end(err, "%s", dir) }()
 	if !agent.Privileged() {
-		return nil, errors.New("datasets are made and mounted by root: start the lab as root, " +
+		return pool, errors.New("datasets are made and mounted by root: start the lab as root, " +
 			"where /sys/fs/cgroup can be written")
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
-		return nil, err
+		return pool, err
 	}
-	dir := l.poolDir()
-	simulate := func(ctx context.Context, args ...string) ([]byte, error) {
-		var errOut bytes.Buffer
-		cmd := exec.CommandContext(ctx, plugin, append([]string{"simulate"}, args...)...)
-		cmd.Stderr, cmd.Env = &errOut, append(os.Environ(), agent.Mark(l.dir))
-		out, err := cmd.Output()
-		if err != nil {
-			return nil, fmt.Errorf("%s (%w)", strings.TrimSpace(errOut.String()), err)
-		}
-		return out, nil
-	}
-	if _, err := simulate(ctx, "-remove", dir); err != nil { // one that was interrupted
-		return nil, err
-	}
-	roots, err = simulate(ctx, append([]string{dir}, slices.Sorted(maps.Keys(datasetClasses))...)...)
+	err = zfsfuse.Remove(dir) // one that was interrupted
 	if err == nil {
-		err = os.WriteFile(l.poolFile(), roots, 0o644)
+		pool, err = zfsfuse.Make(ctx, dir, zfsfuse.Options{Size: 2 << 30, Stays: true, Env: []string{agent.Mark(l.dir)},
+			Datasets: slices.Sorted(maps.Keys(datasetClasses))})
 	}
 	if err != nil {
-		_, rerr := simulate(context.WithoutCancel(ctx), "-remove", dir)
 		_ = os.Remove(l.dir) // unless there is something else in it
-		return nil, errors.Join(err, rerr)
 	}
-	return roots, nil
+	return pool, err
 }
 
 // createVolume is the command that makes a volume.

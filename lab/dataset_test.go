@@ -6,10 +6,10 @@ package lab
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -48,18 +49,18 @@ func TestDataset_IsAsAskedForOrAsBefore(t *testing.T) {
 
 func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
 	l, _ := quiet(t)
-	text, err := l.classes(t.Context(), "/nowhere")
+	text, err := l.classes(t.Context())
 	must.NoError(t, err)
 	test.StrHasPrefix(t, "# no classes", text, test.Sprint("without being asked it has some"))
 	l.dataset = datasetZFSFuse
-	const simulated = "class \"fast\" {\n  root = \"x/fast\"\n}\n" +
-		"class \"strict\" {\n  root = \"x/strict\"\n}\n"
-	must.NoError(t, os.MkdirAll(l.dir, 0o755))
-	must.NoError(t, os.WriteFile(l.poolFile(), []byte(simulated), 0o600))
-	text, err = l.classes(t.Context(), "/nowhere")
+	must.NoError(t, os.MkdirAll(l.poolDir(), 0o755))
+	pool, _ := zfsfuse.Open(l.poolDir())
+	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // as if it was made
+	text, err = l.classes(t.Context())
 	must.NoError(t, err)
+	test.StrHasPrefix(t, fmt.Sprintf("zfs = %q\n", pool.Program), text)
 	for _, class := range []string{"fast", "strict"} {
-		test.StrContains(t, text, "x/"+class+"\"\n"+datasetClasses[class]+"}")
+		test.StrContains(t, text, pool.Root+"/"+class+"\"\n"+datasetClasses[class]+"}")
 	}
 }
 
@@ -153,14 +154,13 @@ func (d *datasetLab) kill() {
 // leavesNothing kills the agent, and checks that lab:down still removes all.
 func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
-	roots, err := os.ReadFile(d.poolFile())
-	must.NoError(d.t, err)
-	root := regexp.MustCompile(`root = "(.+)/fast"`).FindStringSubmatch(string(roots))[1]
+	pool, made := zfsfuse.Open(d.poolDir())
+	must.True(d.t, made)
 	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // where slots are mounted, for all of the machine
 	must.NoError(d.t, err)
 	points = slices.DeleteFunc(points, func(dir string) bool {
 		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()
-		return !strings.HasPrefix(string(source), root)
+		return !strings.HasPrefix(string(source), pool.Root)
 	})
 	d.kill()
 	d.does("they are gone, with their files", func() error { return d.Down(d.t.Context()) })
@@ -172,7 +172,7 @@ func (d *datasetLab) leavesNothing() {
 	test.SliceEmpty(d.t, left, test.Sprint("left"))
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	must.NoError(d.t, err)
-	for _, name := range []string{d.dir, root} {
+	for _, name := range []string{d.dir, pool.Root} {
 		test.StrNotContains(d.t, string(mounts), name, test.Sprint("a mount is left"))
 	}
 }

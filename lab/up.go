@@ -123,11 +123,11 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	for _, path := range paths {
 		p := l.plugin(path)
 		if p.Name() == datasetPlugin {
-			if p.HostVolumeFile, err = l.classes(ctx, path); err != nil {
+			if p.HostVolumeFile, err = l.classes(ctx); err != nil {
 				return o, err
 			}
-			if l.dataset.inFile() { // by the agent's own copy of the program
-				o.Cleanup = []string{filepath.Join(l.dir, "plugins", datasetPlugin), "simulate", "-remove", l.poolDir()}
+			if l.dataset.inFile() {
+				o.Pool = l.poolDir()
 			}
 		}
 		o.Plugins = append(o.Plugins, p)

@@ -69,9 +69,9 @@ type Options struct {
 	// Labels are stored in the same way, for other information of the caller.
 	Labels map[string]string
 
-	// Cleanup is a command that Close runs, if it is not empty, when all processes of the
-	// agent have ended and their files are still there. For an agent on the host.
-	Cleanup []string
+	// Pool is the directory of a pool of zfsfuse, if it is not empty. Close removes it when all processes of the
+	// agent have ended. For an agent on the host.
+	Pool string
 
 	// Env is added to the agent's environment, which its plugins inherit.
 	Env map[string]string

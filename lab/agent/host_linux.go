@@ -29,6 +29,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -354,10 +355,8 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	owned := append(taskCgroups(allocs), stateCgroups(a.StateDir())...) // before a supervisor's end removes its store
 	leaves, err := killAll(ctx, a.info.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)), removeParents(ctx, a.info.Parents))
-	if len(a.info.Cleanup) > 0 {
-		if out, cerr := a.Exec(ctx, a.info.Cleanup...); cerr != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %s", cerr, strings.TrimSpace(out)))
-		}
+	if a.info.Pool != "" {
+		err = errors.Join(err, zfsfuse.Remove(a.info.Pool))
 	}
 	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))
 }

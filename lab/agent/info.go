@@ -39,7 +39,7 @@ type Info struct {
 	Labels map[string]string `json:"labels,omitempty"` // see Options
 	Env    map[string]string `json:"env,omitempty"`
 
-	Cleanup []string `json:"cleanup,omitempty"` // see Options
+	Pool string `json:"pool,omitempty"` // see Options
 
 	// Sums are the SHA-256 sums of the plugins' binaries, by name.
 	Sums map[string]string `json:"plugin_sums"`
@@ -96,7 +96,7 @@ func newRecord(o Options) (*record, error) {
 	}
 	r := &record{info: Info{
 		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
-		Cleanup: o.Cleanup, Server: o.Server,
+		Pool: o.Pool, Server: o.Server,
 		Sums: map[string]string{}, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
@@ -163,7 +163,7 @@ func (r *record) replaced(binary string) error {
 
 // reconfigured records new options.
 func (r *record) reconfigured(o Options) error {
-	return r.update(func(i *Info) { i.Hash, i.Labels, i.Cleanup = o.Hash, o.Labels, o.Cleanup })
+	return r.update(func(i *Info) { i.Hash, i.Labels, i.Pool = o.Hash, o.Labels, o.Pool })
 }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }

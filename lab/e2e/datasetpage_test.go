@@ -40,7 +40,7 @@ func TestDatasetPage_CommandsWork(t *testing.T) {
 			t.Logf("the agent's log (%v):\n%s", err, out)
 		}
 	})
-	r.sh("systemctl start nomad; ./nomad-driver-exec-lite install")
+	r.sh("systemctl enable --now zfs-fuse; systemctl start nomad; ./nomad-driver-exec-lite install")
 	runFencesBy(t, page, func(commands string) (string, error) { return r.Run(t.Context(), commands) })
 	r.sh("for job in *.nomad.hcl; do nomad job validate $job; done")
 }

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -50,7 +52,8 @@ const class = `
 var zfsFuse struct {
 	sync.Mutex
 	users, made int
-	dir, root   string
+	dir         string
+	zfsfuse.Pool
 }
 
 // pool returns classes on a pool in a file until the end of the test.
@@ -66,9 +69,9 @@ func pool(t *testing.T, classes ...string) string {
 	z.users++
 	t.Cleanup(func() { endZFSFuse(t) })
 	z.made++
-	root := fmt.Sprintf("%s/%d", z.root, z.made)
+	root := fmt.Sprintf("%s/%d", z.Root, z.made)
 	zfs(t, "create", "-o", "mountpoint=none", root)
-	var text string
+	text := fmt.Sprintf("zfs = %q\n", z.Program)
 	for _, name := range classes {
 		zfs(t, "create", "-o", "mountpoint=none", root+"/"+name)
 		text += fmt.Sprintf("class %q {\n  root = %q\n%s}\n", name, root+"/"+name, class)
@@ -83,13 +86,11 @@ func startZFSFuse(t *testing.T) {
 	var err error
 	z.dir, err = os.MkdirTemp(scratch, "z")
 	must.NoError(t, err)
-	out, err := exec.Command(dataset, "simulate", "-size", "4GiB", z.dir+"/pool", "base").CombinedOutput()
-	if err != nil && strings.Contains(string(out), "it is missing") {
-		t.Skip(strings.TrimSpace(string(out)))
+	z.Pool, err = zfsfuse.Make(t.Context(), z.dir+"/pool", zfsfuse.Options{Size: 4 << 30})
+	if errors.Is(err, zfsfuse.ErrMissing) {
+		t.Skip(err)
 	}
-	must.NoError(t, err, must.Sprintf("%s", out))
-	_, root, _ := strings.Cut(string(out), `root = "`)
-	z.root, _, _ = strings.Cut(root, `"`)
+	must.NoError(t, err)
 }
 
 // endZFSFuse removes the pool when no test has it any more.
@@ -100,15 +101,13 @@ func endZFSFuse(t *testing.T) {
 	if z.users--; z.users > 0 {
 		return
 	}
-	out, err := exec.Command(dataset, "simulate", "-remove", z.dir+"/pool").CombinedOutput()
-	test.NoError(t, err, test.Sprintf("%s", out))
-	test.NoError(t, os.RemoveAll(z.dir))
+	test.NoError(t, errors.Join(zfsfuse.Remove(z.dir+"/pool"), os.RemoveAll(z.dir)))
 }
 
-// zfs runs zfs, alone as the plugin does, and returns its output.
+// zfs runs the pool's zfs, and returns its output.
 func zfs(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.Command("flock", append([]string{"/run/zfs", "zfs"}, args...)...).CombinedOutput()
+	out, err := exec.Command(zfsFuse.Program, args...).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("zfs %q: %s", args, out))
 	return string(out)
 }

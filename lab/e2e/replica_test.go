@@ -65,13 +65,9 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 
 	dir := mkdir(t)
 	for name, text := range map[string]string{
-		"sudo": `exec "$@"`,
-		"ssh":  "shift\nexec \"$@\"",
-		"zfs": fmt.Sprintf(`case $1 in # one at a time: see docs/dataset.md
-send) flock /run/zfs /usr/sbin/zfs "$@" >%[1]s/sent && cat %[1]s/sent ;;
-receive) cat >%[1]s/received && exec flock /run/zfs /usr/sbin/zfs "$@" <%[1]s/received ;;
-*) exec flock /run/zfs /usr/sbin/zfs "$@" ;;
-esac`, dir),
+		"sudo":  `exec "$@"`,
+		"ssh":   "shift\nexec \"$@\"",
+		"zfs":   "exec " + zfsFuse.Program + ` "$@"`,
 		"nomad": "exec " + nomadBinary + ` "$@"`,
 		"nomad-device-dataset": fmt.Sprintf(`exec %s/%sdataset "$@" -file %s/dataset.hcl`, other.PluginDir(),
 			agent.DevicePrefix, other.HostVolumePluginDir()),

@@ -23,10 +23,10 @@ type relations struct {
 }
 
 // recommended are packages that a plugin can do without, but hardly does, by plugin and format. An interpreter that was
-// not installed from a package serves python just as well, and either program of ZFS is enough for dataset.
+// not installed from a package serves python just as well.
 var recommended = map[string]map[string][]string{
 	"dataset": {
-		"deb": {"zfsutils-linux | zfs-fuse"},
+		"deb": {"zfsutils-linux"},
 	},
 	"python": {
 		"deb": {"python3 (>= 3.8)", "python3-venv | python3-pip | uv"},

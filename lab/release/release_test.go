@@ -335,7 +335,7 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 		}
 		switch r.Plugin.Name {
 		case "dataset":
-			test.Eq(t, "zfsutils-linux | zfs-fuse", debWants)
+			test.Eq(t, "zfsutils-linux", debWants)
 			test.Eq(t, "", wants)
 		case "python":
 			test.StrContains(t, debWants, "python3 (>= 3.8)")

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -39,6 +40,7 @@ var layout = []struct {
 	{"etc/nomad.d/quick.hcl", 0o640, quickConfig},
 	{"usr/bin/systemctl", 0o755, systemctl},
 	{"usr/bin/journalctl", 0o755, journalctl},
+	{"usr/sbin/zfs", 0o755, zfsfuse.Script},
 	{"usr/bin/sudo", 0o755, "#!/bin/sh\nexec \"$@\"\n"},
 	{"usr/bin/nomad", 0o755, ""}, // init.sh mounts the program here
 	{"etc/resolv.conf", 0o644, ""},
@@ -72,6 +74,10 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	out, err := exec.CommandContext(ctx, "tar", "-xf", base, "-C", r.Dir, "--numeric-owner").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("tar: %w\n%s", err, out)
+	}
+	zfs := filepath.Join(r.Dir, "usr/sbin/zfs")
+	if err := os.Rename(zfs, zfs+zfsfuse.Suffix); err != nil {
+		return err
 	}
 	for _, f := range layout {
 		path := filepath.Join(r.Dir, f.path)

@@ -10,7 +10,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/command"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
 	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
@@ -24,7 +23,7 @@ var dataset = device.Plugin[slot.Config]{
 
 	HostVolumePlugin: "dataset",
 
-	Commands: append(command.All(), simulate.Command()),
+	Commands: command.All(),
 }
 
 func main() { device.Main(dataset) }

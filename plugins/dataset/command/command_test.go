@@ -18,9 +18,9 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestCommands(t *testing.T) { commands.run(t) }
@@ -297,7 +297,7 @@ func unfit(t *testing.T, n *node) {
 	n.refuses("is not below the root of a class", "adopt", n.pool.Root)
 	n.refuses("it does not exist", "adopt", n.pool.Root+"/none")
 	n.refuses("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
-	simulatetest.Unmount(t, v.path) // as after a boot
+	zfsfusetest.Unmount(t, v.path) // as after a boot
 	n.refuses("it is volume default/data ("+v.id+") of this node, which has a record", "adopt",
 		n.pool.Root+"/default/"+v.id)
 	must.NoError(t, v.call("create"))
@@ -320,7 +320,7 @@ func unfit(t *testing.T, n *node) {
 func recordLost(t *testing.T, n *node) {
 	v := n.create("data")
 	v.put("a", "text")
-	simulatetest.Unmount(t, v.path)
+	zfsfusetest.Unmount(t, v.path)
 	must.NoError(t, os.RemoveAll(n.dir+"/volumes"))
 	must.NoError(t, os.Mkdir(n.dir+"/volumes", 0o755))
 	dataset := n.pool.Root + "/default/" + v.id

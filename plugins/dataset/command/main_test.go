@@ -23,9 +23,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 const mib = 1 << 20
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	code := simulatetest.Run(m)
+	code := zfsfusetest.Run(m)
 	if built.exe != "" {
 		_ = os.RemoveAll(filepath.Dir(built.exe))
 	}
@@ -87,7 +88,7 @@ func binary(t testing.TB) string {
 type node struct {
 	t    testing.TB
 	id   string
-	pool simulate.Pool
+	pool zfsfuse.Pool
 	dir  string // with the operator's file, and Nomad's directory of volumes
 	env  []string
 }
@@ -98,7 +99,7 @@ type cases map[string]func(*testing.T, *node)
 // run runs the cases, each with a node of its own.
 func (all cases) run(t *testing.T) {
 	t.Helper()
-	pool := simulatetest.New(t)
+	pool := zfsfusetest.New(t)
 	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
 			run(t, newNode(t, pool))
@@ -110,7 +111,7 @@ const options = `allow = ["clone_from", "uid"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "2GiB"  snapshot_reserve = 400`
 
 // newNode has a class "fast" with a root of its own on a pool.
-func newNode(t testing.TB, pool simulate.Pool) *node {
+func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
 	must.NoError(t, err)

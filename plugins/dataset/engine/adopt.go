@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -60,8 +61,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 }
 
 // adopted are the properties that a dataset of this package has, which another tool may have set otherwise.
-var adopted = [][2]string{{"canmount", "noauto"}, {"mountpoint", "none"}, {"devices", "off"}, {"setuid", "off"},
-	{"readonly", "off"}, {"sharenfs", "off"}, {"sharesmb", "off"}}
+var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off", "sharenfs=off",
+	"sharesmb=off"}
 
 // Adopt makes a dataset that is Adoptable one of this package, with these tags and no others. It stays where it is. A
 // call that was killed can be repeated: the tags come last.
@@ -74,12 +75,7 @@ func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	for _, set := range append(adopted, [2]string{tagProperty, text}) { // zfs-fuse sets one a command
-		if _, err := e.run(ctx, "set", set[0]+"="+set[1], full); err != nil {
-			return ours(err)
-		}
-	}
-	return nil
+	return e.do(ctx, slices.Concat([]string{"set"}, adopted, []string{tagProperty + "=" + text, full})...)
 }
 
 // Restore takes a volume out of the trash, to where it was, and leaves it unmounted. With the tag ID it is the same as

@@ -21,17 +21,17 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // column is a file system with a pool.
 type column struct {
 	*engine.Engine
 	kind string // zfs or zfs-fuse
-	pool simulate.Pool
+	pool zfsfuse.Pool
 	dirs string // where datasets are mounted
 }
 
@@ -54,16 +54,16 @@ func columns() map[string]func(t testing.TB) column {
 		kind, rest, _ := strings.Cut(text, "=")
 		program, root, _ := strings.Cut(rest, "=")
 		all[kind] = func(t testing.TB) column {
-			return newColumn(t, kind, simulate.Pool{Program: program, Root: root})
+			return newColumn(t, kind, zfsfuse.Pool{Program: program, Root: root})
 		}
 	}
 	if len(all) == 0 {
-		all["zfs-fuse"] = func(t testing.TB) column { return newColumn(t, "zfs-fuse", simulatetest.New(t)) }
+		all["zfs-fuse"] = func(t testing.TB) column { return newColumn(t, "zfs-fuse", zfsfusetest.New(t)) }
 	}
 	return all
 }
 
-func newColumn(t testing.TB, kind string, pool simulate.Pool) column {
+func newColumn(t testing.TB, kind string, pool zfsfuse.Pool) column {
 	t.Helper()
 	e, err := engine.Open(pool.Program, pool.Root)
 	must.NoError(t, err)

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package engine makes, limits, snapshots and removes datasets of ZFS, by the zfs program of OpenZFS
-// or zfs-fuse. On top of what zfs does there are a lock for each dataset and the trash.
+// Package engine makes, limits, snapshots and removes datasets of ZFS, by the zfs program of OpenZFS.
+// On top of what zfs does there are a lock for each dataset and the trash.
 //
 // Below the root of a class there are:
 //
@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,7 +41,6 @@ type Engine struct {
 
 	program program
 	root    string // dataset
-	open    bool   // OpenZFS, not zfs-fuse
 }
 
 // Open returns the datasets below a dataset such as "tank/nomad". The program is zfs, by its absolute path.
@@ -53,8 +51,7 @@ func Open(path, root string) (*Engine, error) {
 			return nil, fmt.Errorf("%q can't be the name of a ZFS dataset: write it like tank/nomad", root)
 		}
 	}
-	_, err := os.Stat("/sys/module/zfs")
-	return &Engine{Locks: LockDir, program: program(path), root: root, open: err == nil}, nil
+	return &Engine{Locks: LockDir, program: program(path), root: root}, nil
 }
 
 // component is a part of a name. It can't begin with a dot: such folders are this package's.

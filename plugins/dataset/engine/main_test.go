@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 )
 
 func TestMain(m *testing.M) {
@@ -17,5 +17,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv(lockVar) != "" {
 		os.Exit(holdLock())
 	}
-	simulatetest.Main(m)
+	zfsfusetest.Main(m)
 }

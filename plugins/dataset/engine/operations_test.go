@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 const mib = 1 << 20
@@ -234,7 +234,7 @@ var operations = []struct {
 		for _, part := range []string{path, filepath.Join(path, "sub")} {
 			must.NoError(t, unix.Mount(part, link, "", unix.MS_BIND, ""))
 			refuse(fmt.Sprintf("it is mounted at %q", link))
-			simulatetest.Unmount(t, link)
+			zfsfusetest.Unmount(t, link)
 		}
 	}},
 	{"Discard", "leaves the files to a task that has them mounted", func(t *testing.T, c column) {
@@ -418,7 +418,7 @@ var operations = []struct {
 		run(t, c.pool.Program, "create", "-o", "mountpoint="+mount, full)
 		write(t, mount, "file", "theirs")
 		refused(name, "is mounted at "+mount+": unmount it first")
-		simulatetest.Unmount(t, mount)
+		zfsfusetest.Unmount(t, mount)
 		refused(name, "has no refquota, which is a volume's capacity")
 		run(t, c.pool.Program, "set", "refquota=32M", full)
 		run(t, c.pool.Program, "create", "-o", "mountpoint=none", full+"/below")

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,15 +162,15 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 	if err != nil {
 		return "", err
 	}
-	if _, err := e.run(ctx, command(full, options)...); err != nil {
+	if err := e.do(ctx, command(full, options)...); err != nil {
 		if taken := e.taken(ctx, name); taken != nil {
 			return "", taken
 		}
 		if parentErr := e.makeParent(ctx, full); parentErr != nil {
-			return "", also(ours(err), parentErr)
+			return "", also(err, parentErr)
 		}
-		if _, err := e.run(ctx, command(full, options)...); err != nil {
-			return "", ours(err)
+		if err := e.do(ctx, command(full, options)...); err != nil {
+			return "", err
 		}
 	}
 	if dir == "" {
@@ -178,7 +179,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 	// the directory is made after the dataset, which has its name: whoever releases what a killed call left finds both
 	err = e.mount(ctx, full, dir)
 	if err != nil {
-		return "", also(also(err, e.whileBusy(context.WithoutCancel(ctx), "destroy", full)), removeMountDir(dir))
+		return "", also(err, cmp.Or(e.do(context.WithoutCancel(ctx), "destroy", full), removeMountDir(dir)))
 	}
 	return s.Dir, nil
 }
@@ -205,10 +206,10 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	if found, err := e.properties(ctx, 0, parent); err == nil {
 		return checkFolder(found[0])
 	}
-	_, err := e.run(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
+	err := e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
 	if err != nil && !e.there(ctx, parent) { // another process may have been faster
-		return ours(err)
+		return err
 	}
 	return nil
 }
@@ -281,10 +282,7 @@ func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.run(ctx, "set", tagProperty+"="+text, p.full); err != nil {
-		return ours(err)
-	}
-	return nil
+	return e.do(ctx, "set", tagProperty+"="+text, p.full)
 }
 
 // Resize changes the limits. Below what is used: ErrTooSmall, and nothing changes.
@@ -298,12 +296,12 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 		return fmt.Errorf("dataset %s holds %d bytes, and %d with snapshots: %w", p.full, d.Usage.Data, p.bytes("used"),
 			ErrTooSmall)
 	}
-	set := l.limits()
-	for _, property := range []string{"refquota", "quota"} { // zfs-fuse sets one property a command
-		if _, err := e.run(ctx, "set", property+"="+set[property], p.full); err != nil {
-			_, undoErr := e.run(ctx, "set", "refquota="+d.Limits.limits()["refquota"], p.full)
-			return also(ours(err), undoErr)
-		}
+	set := func(ctx context.Context, l Limits) error {
+		want := l.limits()
+		return e.do(ctx, "set", "refquota="+want["refquota"], "quota="+want["quota"], p.full)
+	}
+	if err := set(ctx, l); err != nil {
+		return also(err, set(context.WithoutCancel(ctx), d.Limits)) // one of them may be set
 	}
 	return nil
 }
@@ -330,7 +328,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		err = removeMountDir(p.value("mountpoint"))
 	}
 	if err == nil { // with -r, its snapshots; there is nothing else below it
-		err = e.held(ctx, p.full, e.whileBusy(ctx, "destroy", "-r", p.full))
+		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
 	if err != nil {
 		return also(err, remount())
@@ -397,7 +395,7 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return also(err, remount())
 	}
-	rename := func() error { return e.whileBusy(ctx, "rename", p.full, target) }
+	rename := func() error { return e.do(ctx, "rename", p.full, target) }
 	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {
 		if e.there(ctx, target) {
 			err = fmt.Errorf("dataset %s: %w", target, ErrExists)
@@ -406,7 +404,7 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 		}
 	}
 	if err != nil {
-		return also(ours(err), remount())
+		return also(err, remount())
 	}
 	return nil
 }

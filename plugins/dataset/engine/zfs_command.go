@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 )
 
 // run runs zfs and returns what it printed.
@@ -24,59 +22,17 @@ func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
 	if err := e.suspended(); err != nil {
 		return "", err
 	}
-	unlock, err := e.alone(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	return e.program.run(ctx, args...)
 }
 
-// socketDir is where zfs-fuse listens.
-const socketDir = "/run/zfs"
-
-// alone waits until no other process runs zfs by this package, if it is that of zfs-fuse. Of two that
-// connect at the same time, zfs-fuse 0.7.0 may give the second to both of the threads that it starts,
-// and the first never gets an answer (start_ioctl_thread in cmd_listener.c). Of two mounts at the same
-// time, it may mix up what its threads are told (zfsfuse_newfs in fuse_listener.c).
-func (e *Engine) alone(ctx context.Context) (unlock func(), err error) {
-	if e.open {
-		return func() {}, nil
-	}
-	dir, err := os.Open(socketDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return func() {}, nil // zfs-fuse does not run, and zfs will say so
-	}
-	if err != nil {
-		return nil, err
-	}
-	locked := make(chan error, 1)
-	go func() {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-		for err == unix.EINTR {
-			err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-		}
-		locked <- err
-	}()
-	release := func() { _ = dir.Close() } // and not the result, which is nil after an error
-	select {
-	case err := <-locked:
-		if err != nil {
-			release()
-			return nil, fmt.Errorf("failed to lock %s: %w", socketDir, err)
-		}
-		return release, nil
-	case <-ctx.Done():
-		go func() {
-			<-locked
-			release()
-		}()
-		return nil, fmt.Errorf("zfs-fuse is busy with other commands: %w", ctx.Err())
-	}
+// do runs zfs for a change, and returns the error of this package that fits, if one does.
+func (e *Engine) do(ctx context.Context, args ...string) error {
+	_, err := e.run(ctx, args...)
+	return ours(err)
 }
 
 // messages are the words of zfs that are looked for, where nothing else tells the reason.
-// Those of zfs-fuse 0.7.0 and OpenZFS 2.1 to 2.3 contain them.
+// Those of OpenZFS 2.1 to 2.3 contain them.
 var messages = []struct {
 	part string
 	err  error
@@ -118,29 +74,6 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, ErrUnavailable)
 }
 
-// whileBusy runs zfs again as long as it says that a dataset is busy, but not for long:
-// zfs-fuse says so after an unmount until all that it does then is done, and of a rollback
-// that it is an I/O error.
-func (e *Engine) whileBusy(ctx context.Context, args ...string) error {
-	limit := time.Second
-	if !e.open {
-		limit = 3 * time.Second
-	}
-	for until := time.Now().Add(limit); ; {
-		_, err := e.run(ctx, args...)
-		err = ours(err)
-		again := errors.Is(err, ErrInUse) || args[0] == "rollback" && err != nil && strings.Contains(err.Error(), "I/O error")
-		if !again || time.Now().After(until) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
 // suspended returns an error if OpenZFS has stopped the pool after I/O errors. A command would
 // hang in the kernel then, where no signal reaches it.
 func (e *Engine) suspended() error {
@@ -152,11 +85,8 @@ func (e *Engine) suspended() error {
 	return nil
 }
 
-// readOnlyPool reports whether the pool was imported read-only. zfs-fuse can't do that.
+// readOnlyPool reports whether the pool was imported read-only.
 func (e *Engine) readOnlyPool(ctx context.Context) bool {
-	if !e.open {
-		return false
-	}
 	pool, _, _ := strings.Cut(e.root, "/")
 	zpool := program(filepath.Join(filepath.Dir(string(e.program)), "zpool"))
 	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)

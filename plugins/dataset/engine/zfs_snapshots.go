@@ -76,11 +76,11 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.run(ctx, "snapshot", full); err != nil {
+	if err := e.do(ctx, "snapshot", full); err != nil {
 		if e.there(ctx, full) {
 			return fmt.Errorf("snapshot %s: %w", full, ErrExists)
 		}
-		return ours(err)
+		return err
 	}
 	return nil
 }
@@ -91,8 +91,8 @@ func (e *Engine) DestroySnapshot(ctx context.Context, name, snapshot string) err
 	if err != nil {
 		return err
 	}
-	if _, err := e.run(ctx, "destroy", full); err != nil {
-		return cmp.Or(e.dependents(ctx, full), e.held(ctx, full, ours(err)))
+	if err := e.do(ctx, "destroy", full); err != nil {
+		return cmp.Or(e.dependents(ctx, full), e.held(ctx, full, err))
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bo
 	}
 	err = mountedElsewhere(p)
 	if err == nil {
-		err = e.whileBusy(ctx, "rollback", "-r", full)
+		err = e.do(ctx, "rollback", "-r", full)
 	}
 	if err != nil {
 		err = cmp.Or(e.dependents(ctx, p.full), e.held(ctx, p.full, err))

@@ -18,9 +18,9 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // The pools are those of TestEngine_Operations.
@@ -31,6 +31,7 @@ func TestZFS_Properties(t *testing.T) {
 			run   func(t *testing.T, c zfsColumn)
 		}{
 			{"a mount point belongs to its dataset alone", mountPoints},
+			{"a user's mount in the name of a dataset is not its own", usersMount},
 			{"tags are a dataset's own", tagsAreItsOwn},
 			{"no property of the engine's can be set", reserved},
 			{"another's dataset is left alone", another},
@@ -54,7 +55,7 @@ func (c zfsColumn) full(name string) string { return c.pool.Root + "/" + name }
 
 func (c zfsColumn) zpool(t *testing.T, args ...string) string {
 	t.Helper()
-	return run(t, filepath.Join(filepath.Dir(c.pool.Program), "zpool"), args...)
+	return run(t, "/usr/sbin/zpool", args...)
 }
 
 // pool is the name of the pool.
@@ -68,7 +69,7 @@ func (c zfsColumn) export(t *testing.T) (again func(options ...string)) {
 	t.Helper()
 	device := regexp.MustCompile(`/\S+`).FindString(strings.SplitN(c.zpool(t, "status", c.poolName()), "config:", 2)[1])
 	testsupport.Within(t, time.Minute, func() error { // zfs-fuse is busy for a moment
-		return exec.Command(filepath.Join(filepath.Dir(c.pool.Program), "zpool"), "export", c.poolName()).Run()
+		return exec.Command("/usr/sbin/zpool", "export", c.poolName()).Run()
 	})
 	return func(options ...string) {
 		c.zpool(t, append(append([]string{"import", "-o", "cachefile=none", "-d", filepath.Dir(device)}, options...),
@@ -94,7 +95,7 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	c.cleanUp(t, trash)
 	must.False(t, testsupport.Exists(path)) // the empty directory neither
 
-	simulatetest.Unmount(t, c.dir(kept))
+	zfsfusetest.Unmount(t, c.dir(kept))
 	c.export(t)()
 	c.zfs(t, "mount", "-a")
 	must.False(t, c.isMounted(t, trash))
@@ -129,7 +130,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})
 	must.NoError(t, os.Chmod(path, 0o777))
-	simulatetest.Unmount(t, path)
+	zfsfusetest.Unmount(t, path)
 	info, err := os.Stat(path)
 	must.NoError(t, err)
 	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write below what is not mounted
@@ -161,6 +162,22 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	must.Eq(t, path, c.mount(t, name))
 }
 
+func usersMount(t *testing.T, c zfsColumn) {
+	name, at := c.name(), t.TempDir()
+	zfsfusetest.Unmount(t, c.create(t, name, engine.Limits{Data: 32 * mib}))
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer fuse.Close()
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=1000,group_id=1000", fuse.Fd()) // as fusermount does
+	must.NoError(t, syscall.Mount(c.full(name), at, "fuse.zfs", syscall.MS_NOSUID|syscall.MS_NODEV, options))
+	defer func() { must.NoError(t, syscall.Unmount(at, syscall.MNT_DETACH)) }()
+	d, err := c.Get(t.Context(), name)
+	must.NoError(t, err)
+	must.Eq(t, "", d.Path)
+}
+
 func unavailable(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})
@@ -177,7 +194,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 	c.zfs(t, "inherit", "readonly", c.pool.Root)
 	must.NoError(t, c.Check(t.Context()))
 
-	simulatetest.Unmount(t, path)
+	zfsfusetest.Unmount(t, path)
 	again := c.export(t)
 	_, listErr := c.List(t.Context())
 	_, getErr := c.Get(t.Context(), name)

@@ -26,10 +26,10 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // cluster is what the plugin sees of Nomad: the allocations that a test has placed.
@@ -122,7 +122,7 @@ func (c *cluster) move() {
 // site is a file system with a plugin for it.
 type site struct {
 	*cluster
-	simulate.Pool
+	zfsfuse.Pool
 	engine *engine.Engine
 	file   string // the operator's
 	config string
@@ -130,7 +130,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	pool := simulatetest.New(t)
+	pool := zfsfusetest.New(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
 	s := &site{cluster: newCluster(t), Pool: pool, file: filepath.Join(dir, "dataset.hcl")}

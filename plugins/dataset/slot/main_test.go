@@ -8,8 +8,7 @@ import (
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
-
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 )
 
 // roleVar makes the test binary the plugin's.
@@ -22,5 +21,5 @@ func TestMain(m *testing.M) {
 		device.Main(plugin)
 		return
 	}
-	simulatetest.Main(m)
+	zfsfusetest.Main(m)
 }

@@ -14,15 +14,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
-func TestMain(m *testing.M) { simulatetest.Main(m) }
+func TestMain(m *testing.M) { zfsfusetest.Main(m) }
 
 // A class that can't be listed does not keep the trash of another.
 func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
-	pool, ctx := simulatetest.New(t), t.Context()
+	pool, ctx := zfsfusetest.New(t), t.Context()
 	e, err := engine.Open(pool.Program, pool.Root)
 	must.NoError(t, err)
 	bad, err := engine.Open(pool.Program, "gone")

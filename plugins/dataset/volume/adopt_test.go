@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestAdopt(t *testing.T) { adoptions.run(t) }
@@ -27,8 +28,7 @@ var adoptions = cases{
 func (n *node) brought(key string) (name string) {
 	n.t.Helper()
 	name = "brought-" + uuid.NewString()
-	full, err := n.pool.Sub(n.t.Context(), "dir/"+name)
-	must.NoError(n.t, err)
+	full := zfsfusetest.Sub(n.t, n.pool, "dir/"+name)
 	dir := n.t.TempDir()
 	zfs := func(args ...string) {
 		n.t.Helper()
@@ -38,7 +38,7 @@ func (n *node) brought(key string) (name string) {
 	zfs("set", "mountpoint="+dir, full)
 	put(n.t, dir, "a", "text")
 	must.NoError(n.t, engine.SetOwner(dir, 1234, 99, 0o750))
-	simulatetest.Unmount(n.t, dir)
+	zfsfusetest.Unmount(n.t, dir)
 	zfs("set", "refquota=32M", full)
 	must.NoError(n.t, n.engine("dir").Adopt(n.t.Context(), name, engine.Tags{engine.Kind: "volume",
 		engine.Volume: "theirs", engine.Namespace: "default", engine.Adopt: key}))
@@ -107,8 +107,7 @@ func (n *node) names() (names []string) {
 func broughtAgain(t *testing.T, n *node) {
 	name := n.brought("key")
 	n.killed("renamed", "create", volume("adopt", "key"))
-	other, err := n.pool.Sub(t.Context(), "dir/"+name)
-	must.NoError(t, err)
+	other := zfsfusetest.Sub(t, n.pool, "dir/"+name)
 	r := volume("adopt", "key")
 	has(t, n.create(r).Path, "a", "text")
 	n.only(r)

@@ -21,8 +21,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 func TestFaults(t *testing.T) {
@@ -245,7 +245,7 @@ func notOwn(t *testing.T, n *node) {
 }
 
 func TestPool(t *testing.T) {
-	pool := simulatetest.New(t)
+	pool := zfsfusetest.New(t)
 	for name, fault := range unusable {
 		t.Run(name, func(t *testing.T) { away(t, newNode(t, pool), name != "read-only", fault) })
 	}
@@ -338,7 +338,7 @@ func fullPool(t *testing.T, n *node) {
 // Nomad calls create for all volumes of a node at once when an agent starts, and waits 50 s.
 func TestRestore_OfManyVolumes(t *testing.T) {
 	testsupport.Long(t, "a crowd of volumes")
-	n := newNode(t, simulatetest.New(t))
+	n := newNode(t, zfsfusetest.New(t))
 	// together calls the plugin for each at once
 	together := func(all []request) {
 		var wg sync.WaitGroup
@@ -366,7 +366,7 @@ func TestRestore_OfManyVolumes(t *testing.T) {
 		for _, r := range all {
 			dirs = append(dirs, filepath.Join(n.volumes, r.id))
 		}
-		simulatetest.Unmount(t, dirs...) // as after a boot
+		zfsfusetest.Unmount(t, dirs...) // as after a boot
 		start := time.Now()
 		together(all)
 		took := time.Since(start)

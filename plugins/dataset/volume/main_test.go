@@ -20,9 +20,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 // The test's own binary is the plugin too, one that dies at a step or is impatient.
@@ -44,13 +45,13 @@ func TestMain(m *testing.M) {
 	if Role() {
 		return
 	}
-	simulatetest.Main(m)
+	zfsfusetest.Main(m)
 }
 
 // node is what Nomad has on one: a directory of plugins, with the operator's file, and one of volumes.
 type node struct {
 	t                testing.TB
-	pool             simulate.Pool
+	pool             zfsfuse.Pool
 	exe              string
 	volumes, plugins string
 	abandoned        bool // its pool is about to be removed, with all that is on it
@@ -64,7 +65,7 @@ func testBinary(t testing.TB) string {
 }
 
 // newNode has the classes dir and other on this pool, each with a root of its own.
-func newNode(t testing.TB, pool simulate.Pool) *node {
+func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dhv")
 	must.NoError(t, err)
@@ -75,8 +76,7 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 	must.NoError(t, os.Mkdir(n.volumes, 0o755))
 	must.NoError(t, os.Mkdir(n.plugins, 0o755))
 	for _, name := range []string{uuid.NewString()[:8], "dir", "other"} {
-		root, err := n.pool.Sub(t.Context(), name)
-		must.NoError(t, err)
+		root := zfsfusetest.Sub(t, n.pool, name)
 		if name != "dir" && name != "other" {
 			n.pool.Root = root
 		}
@@ -90,7 +90,7 @@ func newNode(t testing.TB, pool simulate.Pool) *node {
 func (n *node) clean() {
 	if n.abandoned {
 		mounts, _ := filepath.Glob(filepath.Join(n.volumes, "*-*"))
-		simulatetest.Unmount(n.t, mounts...)
+		zfsfusetest.Unmount(n.t, mounts...)
 		return
 	}
 	for _, class := range []string{"dir", "other"} {

@@ -19,9 +19,9 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/simulate/simulatetest"
 )
 
 const mib = 1 << 20
@@ -30,7 +30,7 @@ const mib = 1 << 20
 type cases map[string]func(*testing.T, *node)
 
 func (c cases) run(t *testing.T) {
-	pool := simulatetest.New(t)
+	pool := zfsfusetest.New(t)
 	for name, run := range c {
 		t.Run(name, func(t *testing.T) { run(t, newNode(t, pool)) })
 	}
@@ -64,7 +64,7 @@ func lives(t *testing.T, n *node) {
 	must.Eq(t, engine.Tags{"kind": "volume", "id": r.id, "volume": "data", "namespace": "default", "class": "dir",
 		"node": "1b1f5f0c-7a3e-4a51-b4d0-5b6c6ef4d0aa"}, n.get(r).Tags)
 
-	simulatetest.Unmount(t, got.Path) // as after a boot
+	zfsfusetest.Unmount(t, got.Path) // as after a boot
 	must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
 	n.create(r)
 	has(t, got.Path, "a", "text")
@@ -284,17 +284,15 @@ func restored(t *testing.T, n *node) {
 func identified(t *testing.T, n *node) {
 	// somebody's own dataset of that name
 	r := volume()
-	_, err := n.pool.Sub(t.Context(), "dir/default")
-	must.NoError(t, err)
-	foreign, err := n.pool.Sub(t.Context(), "dir/default/"+r.id)
-	must.NoError(t, err)
+	zfsfusetest.Sub(t, n.pool, "dir/default")
+	foreign := zfsfusetest.Sub(t, n.pool, "dir/default/"+r.id)
 	n.refused("create", r, "was not made by this plugin")
 	n.delete(volume())
 	must.SliceEmpty(t, n.records())
 
 	// another volume's, at this one's name
 	s := volume()
-	_, err = n.engine("dir").Create(t.Context(), engine.VolumeName(s.namespace, s.id), engine.Spec{
+	_, err := n.engine("dir").Create(t.Context(), engine.VolumeName(s.namespace, s.id), engine.Spec{
 		Limits: engine.Limits{Data: 16 * mib}, Dir: filepath.Join(n.volumes, s.id),
 		Tags: engine.Tags{engine.Kind: "volume", engine.ID: uuid.NewString(), engine.Namespace: s.namespace}})
 	must.NoError(t, err)
@@ -513,7 +511,7 @@ func TestBinary_IsAHostVolumePlugin(t *testing.T) {
 	t.Logf("fingerprint: %v", best)
 	must.Less(t, 500*time.Millisecond, best)
 
-	n := newNode(t, simulatetest.New(t))
+	n := newNode(t, zfsfusetest.New(t))
 	n.exe = exe
 	r := volume()
 	put(t, n.create(r).Path, "a", "text")

@@ -1,0 +1,228 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package zfsfuse makes pools of ZFS in sparse files, for tests and demonstrations on machines without OpenZFS. They
+// are zfs-fuse's, of which only one can run in a mount namespace.
+package zfsfuse
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Script stands in for the program zfs of OpenZFS. That of zfs-fuse is beside it, with Suffix after its name.
+//
+//go:embed zfs.sh
+var Script string
+
+// Suffix is that of zfs-fuse's own program.
+const Suffix = ".fuse"
+
+const (
+	programs = "/usr/sbin/" // where Debian's package has them
+
+	// where zfs-fuse takes commands
+	socket = "/run/zfs/zfs_socket"
+	lock   = "/run/lock/zfs/zfs_lock"
+)
+
+// Pool is a pool in a file.
+type Pool struct {
+	Root    string // its dataset
+	Program string // zfs, by its absolute path
+}
+
+// Options of a new pool.
+type Options struct {
+	Size     int64    // in bytes
+	Datasets []string // below the root
+	Stays    bool     // when this process ends
+	Env      []string // is added to the daemon's environment
+}
+
+// ErrMissing is wrapped by the error of Make on a machine that lacks something; its text says what.
+var ErrMissing = errors.New("it is missing")
+
+// Open returns the pool that Make has made in a directory, and whether it has.
+func Open(dir string) (pool Pool, made bool) {
+	pool = Pool{Root: fmt.Sprintf("outrider-%08x", crc32.ChecksumIEEE([]byte(dir))), Program: filepath.Join(dir, "zfs")}
+	_, err := os.Lstat(pool.Program)
+	return pool, err == nil
+}
+
+// Make makes a pool, with all that belongs to it in dir. That is absolute and must not exist. If Make fails, it leaves
+// nothing.
+func Make(ctx context.Context, dir string, o Options) (Pool, error) {
+	if err := check(); err != nil {
+		return Pool{}, err
+	}
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return Pool{}, err
+	}
+	pool, _ := Open(dir)
+	if err := pool.fill(ctx, dir, o); err != nil {
+		return Pool{}, errors.Join(fmt.Errorf("failed to make a pool of zfs-fuse: %w", err), Remove(dir))
+	}
+	return pool, nil
+}
+
+func (p Pool) fill(ctx context.Context, dir string, o Options) error {
+	image := filepath.Join(dir, "image")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, o.Size), start(dir, o)); err != nil {
+		return err
+	}
+	// without a cache file, which another zfs-fuse would read
+	err := run(ctx, "zpool", "create", "-f", "-o", "cachefile=none", "-O", "mountpoint=none", p.Root, image)
+	if err != nil {
+		return err
+	}
+	for _, name := range o.Datasets {
+		if err := run(ctx, "zfs", "create", "-o", "mountpoint=none", p.Root+"/"+name); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.Symlink(programs+"zfs", p.Program+Suffix), os.WriteFile(p.Program, []byte(Script), 0o755))
+}
+
+// start starts a daemon in a directory, and returns when it answers.
+func start(dir string, o Options) error {
+	if daemon() != 0 {
+		return errors.New("zfs-fuse runs already, and only one can: stop it, or remove its pool")
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	err = errors.Join(os.MkdirAll(filepath.Dir(socket), 0o755), os.MkdirAll(filepath.Dir(lock), 0o755))
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(programs+"zfs-fuse", "--no-daemon", "--no-kstat-mount")
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), o.Env...), log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if !o.Stays {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the signal comes when the thread ends
+		ended <- cmd.Run()
+	}()
+	for daemon() == 0 {
+		select {
+		case err := <-ended:
+			text, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("zfs-fuse ended: %s (%w)", strings.TrimSpace(string(text)), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// daemon returns the id of the zfs-fuse that takes commands, or 0.
+func daemon() (pid int) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	file, err := conn.(*net.UnixConn).File()
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	peer, err := unix.GetsockoptUcred(int(file.Fd()), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0
+	}
+	return int(peer.Pid)
+}
+
+// Remove removes the pool in dir, what of it is mounted anywhere, and dir. It can be called again, and removes what a
+// killed Make has left.
+func Remove(dir string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = end(real)
+	}
+	if err != nil {
+		return err
+	}
+	pool, _ := Open(dir)
+	mounted, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != "fuse.zfs" || m.Source != pool.Root && !strings.HasPrefix(m.Source, pool.Root+"/"), false
+	})
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(mounted) {
+		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
+		}
+		_ = os.Remove(m.Mountpoint) // an empty directory that was made for it
+	}
+	if daemon() == 0 { // not another's
+		_, _ = os.Remove(socket), os.Remove(lock)
+	}
+	return os.RemoveAll(dir)
+}
+
+// end ends the daemon of a directory.
+func end(dir string) error {
+	for range 3000 {
+		pid := daemon()
+		cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+		switch {
+		case pid == 0 || err == nil && cwd != dir:
+			return nil
+		case err == nil:
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		time.Sleep(20 * time.Millisecond) // its threads take their time
+	}
+	return errors.New("zfs-fuse does not end")
+}
+
+// check returns what the machine lacks.
+func check() error {
+	if unix.Geteuid() != 0 {
+		return fmt.Errorf("only root can make a pool: %w", ErrMissing)
+	}
+	if _, err := os.Lstat("/dev/fuse"); err != nil {
+		return fmt.Errorf("zfs-fuse needs FUSE, and there is no /dev/fuse: %w", ErrMissing)
+	}
+	for _, program := range []string{"zfs-fuse", "zfs", "zpool"} {
+		if _, err := exec.LookPath(programs + program); err != nil {
+			return fmt.Errorf("a pool in a file needs the program %s of the package zfs-fuse: %w", program, ErrMissing)
+		}
+	}
+	return nil
+}
+
+// run runs a program that prints why it fails.
+func run(ctx context.Context, program string, args ...string) error {
+	out, err := exec.CommandContext(ctx, programs+program, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %s (%w)", program, strings.TrimSpace(string(out)), err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package zfsfusetest makes pools for tests.
+package zfsfusetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+)
+
+// step says how far a process of Main's has come, also to the programs that tests start.
+const step = "OUTRIDER_ZFSFUSE_TEST"
+
+// Main is the TestMain of packages with pools, of which there can be only one in a mount namespace: it runs the tests in
+// their own. Without root there are no pools.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run is Main without its end, for a TestMain that has something to remove.
+func Run(m *testing.M) int {
+	if os.Geteuid() != 0 || os.Getenv(step) == "inside" {
+		return m.Run()
+	}
+	if os.Getenv(step) == "enter" {
+		os.Setenv(step, "inside")
+		if err := enter(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), step+"=enter")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if code := cmd.ProcessState.ExitCode(); code >= 0 {
+		return code
+	}
+	return 2 // by a signal
+}
+
+// enter gives this process's mount namespace places for a zfs-fuse of its own. Its mounts are seen in namespaces that
+// are made from this one, as on a host.
+func enter() error {
+	for _, mount := range []struct {
+		kind, dir string
+		flags     uintptr
+	}{
+		{"", "/", unix.MS_REC | unix.MS_PRIVATE},
+		{"", "/", unix.MS_REC | unix.MS_SHARED},
+		{"tmpfs", "/run/zfs", 0},
+		{"tmpfs", "/run/lock", 0},
+	} {
+		if err := os.MkdirAll(mount.dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(mount.kind, mount.dir, mount.kind, mount.flags, ""); err != nil {
+			return &os.PathError{Op: "mount", Path: mount.dir, Err: err}
+		}
+	}
+	return nil
+}
+
+// New makes a pool until the end of the test. It skips the test where the machine can't have one. The pool is in memory,
+// where no other process's writes to the disk delay it.
+func New(t testing.TB) zfsfuse.Pool {
+	t.Helper()
+	testsupport.NeedRoot(t)
+	parent, err := os.MkdirTemp("/run/zfs", "")
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(parent, 0o711)) // tasks are other users
+	dir := filepath.Join(parent, "pool")
+	t.Cleanup(func() { must.NoError(t, errors.Join(zfsfuse.Remove(dir), os.RemoveAll(parent))) })
+	pool, err := zfsfuse.Make(t.Context(), dir, zfsfuse.Options{Size: 1 << 30})
+	if errors.Is(err, zfsfuse.ErrMissing) {
+		t.Skip(err)
+	}
+	must.NoError(t, err)
+	return pool
+}
+
+// Sub makes a dataset below the pool's root.
+func Sub(t testing.TB, pool zfsfuse.Pool, name string) (root string) {
+	t.Helper()
+	root = pool.Root + "/" + name
+	out, err := exec.Command(pool.Program, "create", "-o", "mountpoint=none", root).CombinedOutput()
+	must.NoError(t, err, must.Sprint(string(out)))
+	return root
+}
+
+// Unmount unmounts datasets, as a person does. See zfs.sh for what is done before.
+func Unmount(t testing.TB, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		must.NoError(t, unix.Statfs(dir, &unix.Statfs_t{}))
+	}
+	time.Sleep(50 * time.Millisecond)
+	for _, dir := range dirs {
+		must.NoError(t, unix.Unmount(dir, 0))
+	}
+}
