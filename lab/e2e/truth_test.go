@@ -36,6 +36,7 @@ type truth struct {
 	server *truthServer
 	column truthColumn
 	own    *api.Client // of the agent itself
+	slots  int         // that cells have got
 	token  string      // the plugin's file
 	hangs  atomic.Bool
 }
@@ -197,7 +198,8 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 	t.Run(name, func(t *testing.T) {
 		var cells []*truthCell
 		for _, row := range truthRows[name] {
-			c := &truthCell{truth: n, row: row, held: make(chan struct{})}
+			c := &truthCell{truth: n, row: row, held: make(chan struct{}), slot: fmt.Sprintf("%s-%02d", n.column.name, n.slots)}
+			n.slots++
 			if cells = append(cells, c); row.name != "free" {
 				c.submit(t)
 			}
@@ -225,6 +227,7 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 type truthCell struct {
 	*truth
 	row   truthRow
+	slot  string // its id
 	job   *api.Job
 	first *alloc
 	lease string // its dataset
@@ -233,7 +236,8 @@ type truthCell struct {
 	second *truthCell // the next job for the slot
 }
 
-func (c *truthCell) class() string {
+// name is that of the cell.
+func (c *truthCell) name() string {
 	return c.column.name + "-" + strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
 			return r
@@ -245,12 +249,12 @@ func (c *truthCell) class() string {
 // slotMounts is where the plugin mounts slots.
 const slotMounts = "/run/outrider/dataset/slots"
 
-func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.class()+".go") }
+func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.name()+".go") }
 
 // leases are the slot's datasets; there is never more than one.
 func (c *truthCell) leases(t *testing.T) (names []string) {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(slotMounts, c.class()+"-00.*"))
+	dirs, err := filepath.Glob(filepath.Join(slotMounts, c.slot+".*"))
 	must.NoError(t, err)
 	for _, dir := range dirs {
 		if mounted(dir) {
@@ -266,6 +270,12 @@ func mounted(dir string) bool {
 	return syscall.Stat(dir, &st) == nil && syscall.Stat(filepath.Dir(dir), &parent) == nil && st.Dev != parent.Dev
 }
 
+// withSlot asks for the cell's slot, and no other.
+func (c *truthCell) withSlot(d *api.RequestedDevice) {
+	d.Constraints = append(d.Constraints,
+		&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: c.slot})
+}
+
 // submit asks for the slot. The task says whether it is empty.
 func (c *truthCell) submit(t *testing.T) {
 	t.Helper()
@@ -275,7 +285,7 @@ func (c *truthCell) submit(t *testing.T) {
 	}
 	script := "[ -d /scratch ] && [ -z \"$(ls -A /scratch)\" ] && echo fresh; echo $NOMAD_ALLOC_ID >/scratch/trace; " +
 		"GO=" + c.trigger() + "; " + body
-	c.job = job(t, sh(script), withDevice("zfs/dataset/"+c.class()), func(j *api.Job, task *api.Task) {
+	c.job = job(t, sh(script), withDevice("zfs/dataset/"+c.column.name, c.withSlot), func(j *api.Job, task *api.Task) {
 		j.Type = new("service")
 		task.KillTimeout = new(3 * time.Second)
 		if c.row.edit != nil && c.first == nil {
@@ -381,7 +391,7 @@ func (c *truthCell) measured(t *testing.T) {
 			return err
 		}
 		for _, g := range usage.ResourceUsage.DeviceStats {
-			if s := g.InstanceStats[c.class()+"-00"]; s != nil && s.Stats.Attributes["Available"] != nil {
+			if s := g.InstanceStats[c.slot]; s != nil && s.Stats.Attributes["Available"] != nil {
 				return nil
 			}
 		}
@@ -475,19 +485,16 @@ func (c *truthCell) taken(t *testing.T) {
 func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	t.Helper()
 	n := &truth{column: column, server: server}
-	var names []string
-	for _, rows := range truthRows {
-		for _, row := range rows {
-			c := truthCell{truth: n, row: row}
-			names = append(names, c.class())
-		}
+	rows := 0
+	for _, phase := range truthRows {
+		rows += len(phase)
 	}
-	classes := strings.ReplaceAll(pool(t, names...), class, `
+	classes := strings.ReplaceAll(pool(t, column.name), class, fmt.Sprintf(`
   slots {
-    count    = 1
+    count    = %d
     capacity = "16MiB"
   }
-`)
+`, rows))
 	n.token = filepath.Join(mkdir(t), "token")
 	must.NoError(t, os.WriteFile(n.token, nil, 0o600))
 
