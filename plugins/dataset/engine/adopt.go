@@ -61,8 +61,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 }
 
 // adopted are the properties that a dataset of this package has, which another tool may have set otherwise.
-var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off", "sharenfs=off",
-	"sharesmb=off"}
+var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off",
+	"sharenfs=off", "sharesmb=off"}
 
 // Adopt makes a dataset that is Adoptable one of this package, with these tags and no others. It stays where it is. A
 // call that was killed can be repeated: the tags come last.

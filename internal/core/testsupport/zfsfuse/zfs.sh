@@ -36,13 +36,15 @@ set) # one property a command
   set -- set "$@"
   ;;
 destroy | mount | rename | rollback)
-  # After an unmount a dataset is busy for a while, which a rollback calls an I/O error. One that is mounted is in use.
+  # After an unmount a dataset is busy for a while, which a rollback calls an I/O error. One that is mounted, or has a
+  # snapshot that is held, stays busy.
   dataset=${last%@*}
   [ "$1" != rename ] || dataset=$2
   for _ in $(seq 500); do
     said=$("$zfs" "$@" 2>&1) && exit
     case $said in *busy* | *"I/O error"*) ;; *) break ;; esac
     ! grep -qsF " - fuse.zfs $dataset " /proc/[0-9]*/mountinfo || break
+    ! "$zfs" get -H -r -o value userrefs "$dataset" 2>/dev/null | grep -q '[1-9]' || break
     sleep 0.02
   done
   printf '%s\n' "$said" >&2

@@ -74,7 +74,8 @@ func TestScript_StandsInForOpenZFS(t *testing.T) {
 	mount := filepath.Join(t.TempDir(), "mount")
 	zfs(t, pool, "create", "-o", "mountpoint="+mount, pool.Root+"/a")
 	zfs(t, pool, "set", "outrider:test=with a space", "quota=64M", "atime=off", pool.Root+"/a")
-	must.Eq(t, "with a space\n64M\noff\n", zfs(t, pool, "get", "-H", "-o", "value", "outrider:test,quota,atime", pool.Root+"/a"))
+	have := zfs(t, pool, "get", "-H", "-o", "value", "outrider:test,quota,atime", pool.Root+"/a")
+	must.Eq(t, "with a space\n64M\noff\n", have)
 
 	must.NoError(t, os.WriteFile(filepath.Join(mount, "file"), []byte("x"), 0o600))
 	zfs(t, pool, "snapshot", pool.Root+"/a@s")
@@ -86,6 +87,12 @@ func TestScript_StandsInForOpenZFS(t *testing.T) {
 	zfs(t, pool, "rename", pool.Root+"/a", pool.Root+"/b")
 	out, err = exec.Command("sh", "-ec", `"$0" send "$1/b@s" | "$0" receive "$1/c"`, pool.Program, pool.Root).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
+
+	zfs(t, pool, "hold", "mine", pool.Root+"/b@s") // it is said at once
+	out, err = exec.Command(pool.Program, "destroy", "-r", pool.Root+"/b").CombinedOutput()
+	must.Error(t, err)
+	must.StrContains(t, string(out), "busy")
+	zfs(t, pool, "release", "mine", pool.Root+"/b@s")
 	zfs(t, pool, "destroy", "-r", pool.Root+"/b")
 	must.Eq(t, pool.Root+"\n"+pool.Root+"/c\n", zfs(t, pool, "list", "-H", "-r", "-o", "name", pool.Root))
 }

@@ -24,8 +24,8 @@ import (
 // step says how far a process of Main's has come, also to the programs that tests start.
 const step = "OUTRIDER_ZFSFUSE_TEST"
 
-// Main is the TestMain of packages with pools, of which there can be only one in a mount namespace: it runs the tests in
-// their own. Without root there are no pools.
+// Main is the TestMain of packages with pools, of which there can be only one in a mount namespace: it runs the tests
+// in their own. Without root there are no pools.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
 // Run is Main without its end, for a TestMain that has something to remove.
@@ -79,8 +79,8 @@ func enter() error {
 	return nil
 }
 
-// New makes a pool until the end of the test. It skips the test where the machine can't have one. The pool is in memory,
-// where no other process's writes to the disk delay it.
+// New makes a pool until the end of the test. It skips the test where the machine can't have one. The pool is in
+// memory, where no other process's writes to the disk delay it.
 func New(t testing.TB) zfsfuse.Pool {
 	t.Helper()
 	testsupport.NeedRoot(t)
