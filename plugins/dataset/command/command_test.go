@@ -4,6 +4,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -30,6 +31,8 @@ var commands = cases{
 	"a rollback brings the old bytes":          rolledBack,
 	"a rollback is refused while used":         rollbackInUse,
 	"a rollback says what is lost":             rollbackLoses,
+	"an id wins over a name":                   named,
+	"a name means nothing to a hidden class":   hidden,
 	"a clone is made by Nomad":                 cloned,
 	"the trash is shown, restored and emptied": trashed,
 	"what another tool has brought is adopted": adoptedByHand,
@@ -136,6 +139,51 @@ func rollbackLoses(t *testing.T, n *node) {
 	n.refuses("would be lost: two", "rollback", "data", "one")
 	must.StrContains(t, n.does("rollback", "data", "one", "-discard-later").stderr, "Lost are also the snapshots two.")
 	must.False(t, testsupport.Exists(v.path+"/a"))
+}
+
+// called gives a volume a name that only a former version of the plugin allows.
+func (v *nomadVolume) called(name string) {
+	v.n.t.Helper()
+	err := v.n.engine().Tag(context.Background(), "default/"+v.id, engine.Tags{engine.Volume: name})
+	must.NoError(v.n.t, err)
+}
+
+func named(t *testing.T, n *node) {
+	v, liar := n.create("data"), n.create("other")
+	for _, name := range []string{v.id, "default/data"} {
+		liar.called(name)
+		n.does("snapshot", name, "s")
+		must.Eq(t, map[string][]string{"default/" + v.id: {"s"}, "default/" + liar.id: {}}, n.all())
+		n.does("snapshot", name, "s", "-remove")
+	}
+	liar.called("data")
+	n.refuses(`"data" could be default/data (`, "snapshot", "data")
+	liar.called(v.id)
+	must.NoError(t, v.call("delete"))
+	must.NoError(t, liar.call("delete"))
+	must.StrContains(t, n.does("trash", "restore", v.id, "-in-place").stderr, "Volume default/data ("+v.id+") is back.")
+}
+
+func hidden(t *testing.T, n *node) {
+	v := n.create("data")
+	gone := n.create("gone")
+	must.NoError(t, gone.call("delete"))
+	n.write(options + "\n}\nclass \"lost\" {\n  root = \"" + n.pool.Root + "-lost\"")
+	defer n.write(options)
+	const why = "is: class lost can't be listed: the dataset "
+	n.refuses(`it is not known which volume "data" `+why, "snapshot", "data")
+	n.refuses(`it is not known which volume "default/data" `+why, "rollback", "default/data", "s")
+	n.refuses(`it is not known which volume "gone" `+why, "trash", "restore", "gone")
+	n.refuses(`it is not known which volume "gone" `+why, "trash", "empty", "gone")
+	n.refuses(`it is not known which volume "`+n.id+`" `+why, "snapshot", n.id)
+	n.does("snapshot", v.id, "s")
+	got := n.run("trash", "list")
+	must.One(t, got.code)
+	must.StrContains(t, got.stdout, "volume default/gone")
+	must.StrContains(t, got.stderr, "class lost can't be listed")
+	must.StrContains(t, n.does("trash", "list", "-class", "fast").stdout, "volume default/gone")
+	n.does("trash", "empty", gone.id)
+	must.Eq(t, map[string][]string{"default/" + v.id: {"s"}}, n.all())
 }
 
 func cloned(t *testing.T, n *node) {

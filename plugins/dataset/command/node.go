@@ -54,25 +54,20 @@ func (f found) String() string {
 	return fmt.Sprintf("%s/%s (%s)", f.Tags[engine.Namespace], f.Tags[engine.Volume], f.id())
 }
 
-// is reports whether a person means this volume: by its id, name, or namespace and name.
-func (f found) is(argument string) bool {
-	name := f.Tags[engine.Volume]
-	return argument == f.id() || argument == name || argument == f.Tags[engine.Namespace]+"/"+name
-}
-
-// datasets returns what accept accepts of all classes. Those that can't be read are an error
-// only if nothing was accepted elsewhere.
-func (s *session) datasets(ctx context.Context, accept func(found) bool) ([]found, error) {
+// datasets returns what accept accepts, of one class or, without a name, of all. Hidden is why some classes can't be
+// listed.
+func (s *session) datasets(ctx context.Context, only string, accept func(found) bool) (all []found, hidden, err error) {
 	classes, err := s.classes()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []found
-	var failed error
 	for _, c := range classes {
+		if only != "" && only != c.label {
+			continue
+		}
 		list, err := c.engine.List(ctx)
 		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("class %s: %w", c.label, err))
+			hidden = errors.Join(hidden, fmt.Errorf("class %s can't be listed: %w", c.label, err))
 		}
 		for _, d := range list {
 			if f := (found{c, d}); accept(f) {
@@ -80,27 +75,47 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) ([]foun
 			}
 		}
 	}
-	if len(all) > 0 {
-		failed = nil
-	}
-	return all, failed
+	return all, hidden, nil
 }
 
-// one returns the only dataset that a person means. what says what is looked for.
-func (s *session) one(ctx context.Context, what, argument string, accept func(found) bool) (found, error) {
-	f, err := s.oneOrNone(ctx, argument, accept)
-	if err == nil && f.Name == "" {
-		err = fmt.Errorf("there is no %s %q: \"list\" shows what there is", what, argument)
+// meant returns the volumes that a person means: the one with this id, or else those with the name, with the namespace
+// before it or without. A name means nothing while a class is hidden, which may have a volume of that name, too.
+func meant(all []found, argument string, hidden error) ([]found, error) {
+	var of [3][]found
+	for _, f := range all {
+		name := f.Tags[engine.Volume]
+		switch argument {
+		case f.id():
+			of[0] = append(of[0], f)
+		case f.Tags[engine.Namespace] + "/" + name:
+			of[1] = append(of[1], f)
+		case name:
+			of[2] = append(of[2], f)
+		}
 	}
-	return f, err
-}
-
-// oneOrNone is one, with an empty one where there is none.
-func (s *session) oneOrNone(ctx context.Context, argument string, accept func(found) bool) (found, error) {
-	all, err := s.datasets(ctx, func(f found) bool { return f.is(argument) && accept(f) })
 	switch {
-	case err != nil || len(all) == 0:
+	case len(of[0]) > 0:
+		return of[0], nil
+	case hidden != nil:
+		return nil, fmt.Errorf("it is not known which volume %q is: %w", argument, hidden)
+	case len(of[1]) > 0:
+		return of[1], nil
+	}
+	return of[2], nil
+}
+
+// volume returns one that is in use by Nomad, or could be.
+func (s *session) volume(ctx context.Context, argument string) (found, error) {
+	all, hidden, err := s.datasets(ctx, "", found.IsVolume)
+	if err != nil {
 		return found{}, err
+	}
+	all, err = meant(all, argument, hidden)
+	switch {
+	case err != nil:
+		return found{}, err
+	case len(all) == 0:
+		return found{}, fmt.Errorf("there is no volume %q: \"list\" shows what there is", argument)
 	case len(all) == 1:
 		return all[0], nil
 	}
@@ -109,11 +124,6 @@ func (s *session) oneOrNone(ctx context.Context, argument string, accept func(fo
 		names = append(names, f.String())
 	}
 	return found{}, fmt.Errorf("%q could be %s: use its id", argument, strings.Join(names, " or "))
-}
-
-// volume returns one that is in use by Nomad, or could be.
-func (s *session) volume(ctx context.Context, argument string) (found, error) {
-	return s.one(ctx, "volume", argument, found.IsVolume)
 }
 
 // locked waits for the lock of a volume, and looks at it again.

@@ -30,21 +30,31 @@ NAME is what "list" shows, or a volume if only one is meant.`,
 		only := f.String("class", "", "of this class only")
 		inPlace := f.Bool("in-place", false, "restore under the volume's own id, since Nomad still has the volume")
 		return func(ctx context.Context, s *session, args []string) error {
-			in, err := s.datasets(ctx, func(f found) bool { return engine.InTrash(f.Name) && (*only == "" || *only == f.label) })
+			in, hidden, err := s.datasets(ctx, *only, func(f found) bool { return engine.InTrash(f.Name) })
 			if err != nil {
 				return err
 			}
 			switch names := args[1:]; {
 			case args[0] == "list" && len(names) == 0:
-				return s.listTrash(in)
+				return errors.Join(s.listTrash(in), hidden)
 			case args[0] == "restore" && len(names) == 1:
-				d, err := inTrash(in, names[0])
+				d, err := inTrash(in, names[0], hidden)
 				if err != nil {
 					return err
 				}
 				return s.restore(ctx, d, *inPlace)
+			case args[0] == "empty" && len(names) == 0:
+				return errors.Join(s.empty(ctx, in), hidden)
 			case args[0] == "empty":
-				return s.empty(ctx, in, names)
+				var chosen []found
+				for _, name := range names {
+					d, err := inTrash(in, name, hidden)
+					if err != nil {
+						return err
+					}
+					chosen = append(chosen, d)
+				}
+				return s.empty(ctx, chosen)
 			}
 			return errors.New("usage: trash list | restore NAME | empty [NAME …]")
 		}
@@ -76,25 +86,28 @@ func (s *session) listTrash(in []found) error {
 // trashName is the name by which a person calls something in the trash.
 func trashName(d found) string { return engine.TrashLock(d.Name) }
 
-// inTrash is what a person means.
-func inTrash(in []found, argument string) (found, error) {
-	var meant []found
+// inTrash is what a person means: by its name in the trash, or as a volume.
+func inTrash(in []found, argument string, hidden error) (found, error) {
+	var volumes []found
 	for _, d := range in {
 		if trashName(d) == argument {
 			return d, nil
 		}
-		if d.Tags[engine.Kind] == "volume" && d.is(argument) {
-			meant = append(meant, d)
+		if d.Tags[engine.Kind] == "volume" {
+			volumes = append(volumes, d)
 		}
 	}
-	switch len(meant) {
-	case 0:
+	volumes, err := meant(volumes, argument, hidden)
+	switch {
+	case err != nil:
+		return found{}, err
+	case len(volumes) == 0:
 		return found{}, fmt.Errorf("the trash has no %q: see \"trash list\"", argument)
-	case 1:
-		return meant[0], nil
+	case len(volumes) == 1:
+		return volumes[0], nil
 	}
 	var names []string
-	for _, d := range meant {
+	for _, d := range volumes {
 		names = append(names, trashName(d))
 	}
 	return found{}, fmt.Errorf("%q was deleted more than once: name one of %s", argument, strings.Join(names, ", "))
@@ -136,19 +149,7 @@ func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 	return s.specify(ctx, d, map[string]string{engine.Adopt: key})
 }
 
-// empty destroys what is named, and all of it if nothing is.
-func (s *session) empty(ctx context.Context, in []found, names []string) error {
-	chosen := in
-	if len(names) > 0 {
-		chosen = nil
-		for _, name := range names {
-			d, err := inTrash(in, name)
-			if err != nil {
-				return err
-			}
-			chosen = append(chosen, d)
-		}
-	}
+func (s *session) empty(ctx context.Context, chosen []found) error {
 	var all error
 	for _, d := range chosen {
 		if err := d.destroyTrashed(ctx); err != nil {

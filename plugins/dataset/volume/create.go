@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
@@ -42,6 +43,9 @@ func (c *call) lock(ctx context.Context, id string) (unlock func(), err error) {
 
 // make makes a new volume as the operator's file says.
 func (c *call) make(ctx context.Context) (*Volume, error) {
+	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // which commands would take for another
+		return nil, fmt.Errorf("%q can't be the name of a volume: use one without / that is not like an id", c.Name)
+	}
 	f, err := policy.Load(c.file)
 	if err != nil {
 		return nil, err
@@ -129,18 +133,20 @@ func (c *call) fill(
 // source is the dataset of the volume that is cloned: one that this namespace's jobs can read
 // anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
-	want := func(d engine.Dataset) bool {
-		return d.IsVolume() && d.Tags[engine.Namespace] == c.Namespace &&
-			(d.Tags[engine.ID] == v.Clone.Volume || d.Tags[engine.Volume] == v.Clone.Volume)
-	}
 	all, err := e.List(ctx)
 	if err != nil {
 		return "", err
 	}
 	var found []string
-	for _, d := range all {
-		if want(d) {
-			found = append(found, d.Name)
+	for _, tag := range []string{engine.Volume, engine.ID} { // an id wins over a name
+		var of []string
+		for _, d := range all {
+			if d.IsVolume() && d.Tags[engine.Namespace] == c.Namespace && d.Tags[tag] == v.Clone.Volume {
+				of = append(of, d.Name)
+			}
+		}
+		if len(of) > 0 {
+			found = of
 		}
 	}
 	switch len(found) {

@@ -364,6 +364,10 @@ func cloned(t *testing.T, n *node) {
 	n.refused("create", volume("clone_from", "source@tuesday"), `volume "source" has no snapshot "tuesday" to clone`)
 	n.refused("create", volume("clone_from", "sauce@monday"), `there is no volume "sauce" of namespace "default" in class "dir" on this node`)
 	n.refused("create", volume("clone_from", "clone@monday"), `there are 2 volumes "clone" to clone: use the id of one`)
+	liar := volume() // as a former version could make it
+	n.create(liar)
+	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id), engine.Tags{engine.Volume: source.id}))
+	has(t, n.create(volume("clone_from", source.id+"@monday")).Path, "a", "old")
 	others := volume("clone_from", "source@monday")
 	others.namespace = "ops"
 	n.refused("create", others, `there is no volume "source" of namespace "ops"`)
@@ -436,6 +440,8 @@ func mistakes(t *testing.T, n *node) {
 		"path as namespace": {with(func(r *request) { r.namespace = ".trash" }), `DHV_NAMESPACE ".trash" is not a namespace`},
 		"no namespace":      {with(func(r *request) { r.namespace = "" }), `DHV_NAMESPACE "" is not a namespace`},
 		"name":              {with(func(r *request) { r.name = "a\tb" }), `"a\tb" can't be the name of a volume`},
+		"name with a /":     {with(func(r *request) { r.name = "ops/data" }), `"ops/data" can't be the name of a volume: use one without /`},
+		"name like an id":   {with(func(r *request) { r.name = strings.ToUpper(r.id) }), `can't be the name of a volume: use one without /`},
 		"parameters":        {with(func(r *request) { r.env = []string{`DHV_PARAMETERS={"class":1}`} }), `DHV_PARAMETERS is not a JSON object of strings`},
 		"relative":          {with(func(r *request) { r.env = []string{`DHV_VOLUMES_DIR=volumes`} }), `DHV_VOLUMES_DIR "volumes" is not an absolute path`},
 		"operation":         {with(func(r *request) { r.env = []string{`DHV_OPERATION=resize`} }), `operation "resize" is not known: use fingerprint, create or delete`},
