@@ -56,7 +56,7 @@ func (s *session) check(ctx context.Context) error {
 		look, err := c.engine.Look(ctx)
 		if err = cmp.Or(err, look.Problem); err != nil {
 			bad++
-			fmt.Fprintf(s.out, "can't be used: %v\n", err)
+			fmt.Fprintf(s.out, "can't be used: %s\n", plain.Line(err.Error(), 0))
 			continue
 		}
 		space := look.Space
@@ -97,7 +97,7 @@ func (c class) notes(look engine.Look, now time.Time) (notes []string) {
 				note("%s should have left the trash at %s: does the device plugin run?", trashName(f), d.Tags[engine.Expires])
 			}
 		case "waiting":
-			note("dataset %s waits to become volume %s/%s", d.Name, d.Tags[engine.Namespace], d.Tags[engine.Volume])
+			note("dataset %s waits to become volume %s", d.Name, f.title())
 		case "volume":
 			if !volume.Recorded(d.Place) {
 				note("volume %s has no record on this node, and no job can have it until it is adopted: adopt %s/%s", f, c.Root,

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
@@ -53,7 +54,9 @@ type session struct {
 }
 
 // say writes a remark. Output is for what other programs read.
-func (s *session) say(format string, args ...any) { fmt.Fprintf(s.err, format+"\n", args...) }
+func (s *session) say(format string, args ...any) {
+	fmt.Fprintln(s.err, plain.Line(fmt.Sprintf(format, args...), 0))
+}
 
 func (c command) run(ctx context.Context, argv []string) error {
 	return c.with(ctx, &session{in: os.Stdin, out: os.Stdout, err: os.Stderr}, argv)
@@ -79,8 +82,10 @@ func (c command) with(ctx context.Context, s *session, argv []string) error {
 	return nil
 }
 
-// sentence is an error on one line.
+// sentence is an error on one line, of what can be printed.
 type sentence struct{ error }
 
-func (s *sentence) Error() string { return strings.ReplaceAll(s.error.Error(), "\n", ": ") }
+func (s *sentence) Error() string {
+	return plain.Line(strings.ReplaceAll(s.error.Error(), "\n", ": "), 0)
+}
 func (s *sentence) Unwrap() error { return s.error }

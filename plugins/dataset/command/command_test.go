@@ -33,6 +33,7 @@ var commands = cases{
 	"a rollback says what is lost":             rollbackLoses,
 	"an id wins over a name":                   named,
 	"a name means nothing to a hidden class":   hidden,
+	"names reach a terminal printable":         escaped,
 	"a clone is made by Nomad":                 cloned,
 	"the trash is shown, restored and emptied": trashed,
 	"what another tool has brought is adopted": adoptedByHand,
@@ -184,6 +185,24 @@ func hidden(t *testing.T, n *node) {
 	must.StrContains(t, n.does("trash", "list", "-class", "fast").stdout, "volume default/gone")
 	n.does("trash", "empty", gone.id)
 	must.Eq(t, map[string][]string{"default/" + v.id: {"s"}}, n.all())
+}
+
+func escaped(t *testing.T, n *node) {
+	const quoted = `"default/\x1b[2Jdata"`
+	v := n.create("data")
+	v.called("\x1b[2Jdata")
+	shows := func(want, text string) {
+		t.Helper()
+		must.StrContains(t, text, want)
+		must.StrNotContains(t, text, "\x1b")
+	}
+	shows(quoted, n.does("list").stdout)
+	shows(`\u001b[2Jdata`, n.does("list", "-json").stdout)
+	shows("volume "+quoted+" ("+v.id+") has no snapshots", n.run("snapshot", v.id, "s", "-remove").stderr)
+	must.NoError(t, v.call("delete"))
+	shows("volume "+quoted, n.does("trash", "list").stdout)
+	shows("Volume "+quoted+" is out of the trash", n.does("trash", "restore", v.id).stderr)
+	shows("waits to become volume "+quoted, n.does("check").stdout)
 }
 
 func cloned(t *testing.T, n *node) {

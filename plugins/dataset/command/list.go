@@ -139,7 +139,7 @@ func state(d engine.Dataset) string {
 func (l listed) write(w io.Writer) {
 	fmt.Fprintf(w, "class %s: %s", l.Class, l.Root)
 	if l.Problem != "" {
-		fmt.Fprintf(w, "\n  can't be used: %s\n", l.Problem)
+		fmt.Fprintf(w, "\n  can't be used: %s\n", plain.Line(l.Problem, 0))
 		return
 	}
 	fmt.Fprintf(w, ", %s of %s free\n", size(l.Free), size(l.Size))
@@ -147,7 +147,7 @@ func (l listed) write(w io.Writer) {
 	rows, slots := 0, 0
 	row := func(cells ...string) {
 		for i, c := range cells {
-			cells[i] = cmp.Or(plain.Line(c, 0), "-")
+			cells[i] = cmp.Or(printable(c), "-")
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}

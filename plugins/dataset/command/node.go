@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,8 +51,20 @@ type found struct {
 func (f found) id() string { return f.Tags[engine.ID] }
 
 // String is the volume in words.
-func (f found) String() string {
-	return fmt.Sprintf("%s/%s (%s)", f.Tags[engine.Namespace], f.Tags[engine.Volume], f.id())
+func (f found) String() string { return fmt.Sprintf("%s (%s)", f.title(), printable(f.id())) }
+
+// title is its namespace and name, as a person names it.
+func (f found) title() string {
+	return printable(f.Tags[engine.Namespace] + "/" + f.Tags[engine.Volume])
+}
+
+// printable is a text that others have chosen, fit for a terminal: quoted if quotes would change anything in it, such as
+// what can't be printed.
+func printable(text string) string {
+	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
+		return quoted
+	}
+	return text
 }
 
 // datasets returns what accept accepts, of one class or, without a name, of all. Hidden is why some classes can't be

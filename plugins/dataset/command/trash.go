@@ -14,7 +14,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -73,12 +72,12 @@ func (s *session) listTrash(in []found) error {
 		if expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires]); err == nil {
 			until = when(expires)
 		}
-		was := "slot " + d.id()
+		was := "slot " + printable(d.id())
 		if d.Tags[engine.Kind] == "volume" {
-			was = "volume " + d.Tags[engine.Namespace] + "/" + d.Tags[engine.Volume]
+			was = "volume " + d.title()
 		}
 		used := size(d.Usage.Data + d.Usage.Snapshots)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), plain.Line(was, 0), d.label, used, until)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), was, d.label, used, until)
 	}
 	return t.Flush()
 }
@@ -140,12 +139,11 @@ func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 	if _, err := d.engine.Restore(ctx, d.Dataset, tags); err != nil {
 		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
 	}
-	what := d.Tags[engine.Namespace] + "/" + d.Tags[engine.Volume]
 	if inPlace {
-		s.say("Volume %s (%s) is back. Restart the Nomad agent of this node if it does not list the volume.", what, id)
+		s.say("Volume %s (%s) is back. Restart the Nomad agent of this node if it does not list the volume.", d.title(), id)
 		return nil
 	}
-	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", what)
+	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", d.title())
 	return s.specify(ctx, d, map[string]string{engine.Adopt: key})
 }
 

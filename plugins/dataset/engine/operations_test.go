@@ -263,7 +263,7 @@ var operations = []struct {
 		} else { // zfs-fuse neither renames what is mounted, nor mounts it again
 			must.ErrorIs(t, c.Discard(t.Context(), name, time.Hour), engine.ErrInUse)
 			must.Eq(t, "kept", read(t, theirs, "file"))
-			must.Eq(t, []string{name}, c.list(t))
+			must.SliceContains(t, c.list(t), name)
 		}
 		stop()
 		must.NoError(t, c.Destroy(t.Context(), in))

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
@@ -83,4 +85,6 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 	return c, nil
 }
 
-func (c *call) logf(format string, args ...any) { fmt.Fprintf(c.log, format+"\n", args...) }
+func (c *call) logf(format string, args ...any) {
+	fmt.Fprintln(c.log, plain.Line(fmt.Sprintf(format, args...), 0))
+}

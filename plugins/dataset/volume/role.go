@@ -19,6 +19,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
 
@@ -59,7 +60,7 @@ func answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 		o.err = errors.New("the file system does not answer: see whether its pool is in order")
 	}
 	if o.err != nil {
-		o.result, exit = map[string]string{"error": o.err.Error()}, 1
+		o.result, exit = map[string]string{"error": plain.Line(o.err.Error(), 0)}, 1
 	}
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)

@@ -177,6 +177,7 @@ func changed(t *testing.T, n *node) {
 	n.refused("create", r.with("compression", "off"), `the parameter compression of a volume can't be changed from "" to "off": make a new volume`)
 	n.refused("create", r.with("class", "other"), `the parameter class of a volume can't be changed from "dir" to "other": make a new volume`)
 	n.refused("create", r.with("clone_from", "x@y"), `the parameter clone_from of a volume can't be changed`)
+	n.refused("create", r.with("\x1b[2J", "x"), "the parameter [2J of a volume can't be changed")
 	n.file(`allow = ["gid"]`)
 	has(t, got.Path, "a", "text")
 }
