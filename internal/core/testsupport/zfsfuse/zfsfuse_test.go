@@ -82,8 +82,12 @@ func TestScript_StandsInForOpenZFS(t *testing.T) {
 	out, err := exec.Command(pool.Program, "destroy", pool.Root+"/a").CombinedOutput()
 	must.Error(t, err)
 	must.StrContains(t, string(out), "has children")
-	zfs(t, pool, "unmount", pool.Root+"/a")
+
+	zfs(t, pool, "get", "all", pool.Root+"/a") // what the plugin does before it unmounts a dataset
+	must.NoError(t, unix.Unmount(mount, 0))
 	zfs(t, pool, "rollback", "-r", pool.Root+"/a@s")
+	zfs(t, pool, "mount", pool.Root+"/a")
+	zfs(t, pool, "unmount", pool.Root+"/a")
 	zfs(t, pool, "rename", pool.Root+"/a", pool.Root+"/b")
 	out, err = exec.Command("sh", "-ec", `"$0" send "$1/b@s" | "$0" receive "$1/c"`, pool.Program, pool.Root).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
