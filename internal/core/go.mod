@@ -9,6 +9,7 @@ require (
 	github.com/hashicorp/go-version v1.8.0
 	github.com/hashicorp/hcl/v2 v2.20.2-nomad-1
 	github.com/hashicorp/nomad v1.11.3
+	github.com/moby/sys/mountinfo v0.7.2
 	github.com/ryanuber/go-glob v1.0.0
 	github.com/zclconf/go-cty v1.18.0
 	golang.org/x/crypto v0.54.0
@@ -110,7 +111,6 @@ require (
 	github.com/mitchellh/reflectwalk v1.0.2 // indirect
 	github.com/moby/sys/atomicwriter v0.1.0 // indirect
 	github.com/moby/sys/mount v0.3.4 // indirect
-	github.com/moby/sys/mountinfo v0.7.2
 	github.com/moby/sys/sequential v0.7.0 // indirect
 	github.com/oklog/run v1.1.0 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"path"
@@ -20,7 +19,7 @@ import (
 
 var adoptCommand = command{
 	name: "adopt", help: "print the specification of a new volume that has the files of a dataset",
-	usage: "DATASET [-name NAME] [-namespace NAMESPACE] [-json]", least: 1, most: 1,
+	usage: "DATASET [-name NAME] [-namespace NAMESPACE]", least: 1, most: 1,
 	about: `DATASET is one below the root of a class, as zfs calls it, which any tool has brought (zfs
 receive, syncoid, zrepl), or a volume whose record was lost with the agent's data_dir:
 
@@ -30,31 +29,14 @@ It stays where it is until Nomad makes the volume. Its refquota is the capacity.
 	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
 		name := f.String("name", "", "of the volume; by default the one that it had, or the dataset's")
 		namespace := f.String("namespace", "", "of the volume; by default the one that it had, or \"default\"")
-		asJSON := f.Bool("json", false, "print JSON instead: the volume, and the key for its parameter \"adopt\"")
 		return func(ctx context.Context, s *session, args []string) error {
 			v, err := s.adopt(ctx, args[0], *name, *namespace)
 			if err != nil {
 				return err
 			}
-			key := v.Tags[engine.Adopt]
-			if *asJSON {
-				return json.NewEncoder(s.out).Encode(adopted{
-					v.label, args[0], v.Tags[engine.Namespace], v.Tags[engine.Volume], v.Limits.Data, key,
-				})
-			}
-			return s.specify(ctx, v, map[string]string{engine.Adopt: key})
+			return s.specify(ctx, v)
 		}
 	},
-}
-
-// adopted is the answer to adopt, as JSON.
-type adopted struct {
-	Class     string `json:"class"`
-	Dataset   string `json:"dataset"`
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Capacity  int64  `json:"capacity"`
-	Key       string `json:"adopt"` // the parameter with which a volume becomes this
 }
 
 // adopt has a dataset wait for a volume. It may be called again, and then the key is the same.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -33,49 +34,102 @@ person. Nothing is changed.`,
 	},
 }
 
-// check returns an error if a class can't be used.
+// checked is what is wrong, as JSON.
+type checked struct {
+	File     string         `json:"file"`
+	Mistakes []string       `json:"mistakes"` // of the file; with one there are no classes
+	Classes  []checkedClass `json:"classes"`
+}
+
+type checkedClass struct {
+	Class   string   `json:"class"`
+	Root    string   `json:"root"`
+	Problem string   `json:"problem,omitempty"` // why it can't be used
+	Size    int64    `json:"size"`              // of the file system
+	Free    int64    `json:"free"`
+	Notes   []string `json:"notes"`
+
+	class class
+}
+
+// check returns an error if the file has a mistake or a class can't be used.
 func (s *session) check(ctx context.Context) error {
-	classes, err := s.classes()
-	if err != nil {
-		var problems schema.Problems
-		if errors.As(err, &problems) && len(problems) > 1 {
-			for _, p := range problems {
-				fmt.Fprintln(s.out, p)
-			}
-			return fmt.Errorf("%s has %d mistakes", s.file, len(problems))
+	all := checked{File: s.file, Mistakes: []string{}, Classes: []checkedClass{}}
+	classes, failure := s.classes()
+	var problems schema.Problems
+	switch {
+	case errors.As(failure, &problems) && len(problems) > 1:
+		for _, p := range problems {
+			all.Mistakes = append(all.Mistakes, p.Error())
 		}
-		return err
-	}
-	fmt.Fprintf(s.out, "%s is valid.\n", s.file)
-	if len(classes) == 0 {
-		fmt.Fprintln(s.out, "It has no class, so there is nothing that a job could ask for.")
+		failure = fmt.Errorf("%s has %d mistakes", s.file, len(problems))
+	case failure != nil:
+		all.Mistakes = append(all.Mistakes, failure.Error())
 	}
 	bad := 0
 	for _, c := range classes {
-		fmt.Fprintf(s.out, "class %s (%s): ", c.label, c.Root)
-		look, err := c.engine.Look(ctx)
-		if err = cmp.Or(err, look.Problem); err != nil {
+		found := c.check(ctx)
+		all.Classes = append(all.Classes, found)
+		if found.Problem != "" {
 			bad++
-			fmt.Fprintf(s.out, "can't be used: %s\n", plain.Line(err.Error(), 0))
-			continue
-		}
-		space := look.Space
-		fmt.Fprintf(s.out, "can be used, %s of %s free\n", size(space.Free), size(space.Size))
-		fmt.Fprintf(s.out, "  volumes of %s to %s, %s\n", c.MinCapacity, c.MaxCapacity, c.fate())
-		if c.Slots != nil {
-			fmt.Fprintf(s.out, "  slots: %d of %s, device \"zfs/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.label)
-			if all := int64(c.Slots.Count) * c.Slots.Capacity.Bytes(); all > space.Size {
-				fmt.Fprintf(s.out, "  note: all slots together are %s, which is more than the file system has\n", size(all))
-			}
-		}
-		for _, note := range c.notes(look, time.Now()) {
-			fmt.Fprintf(s.out, "  note: %s\n", note)
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("classes that can't be used: %d of %d", bad, len(classes))
+		failure = fmt.Errorf("classes that can't be used: %d of %d", bad, len(classes))
 	}
-	return nil
+	return errors.Join(failure, s.answer(all, all.write))
+}
+
+// check looks at the class and its datasets.
+func (c class) check(ctx context.Context) checkedClass {
+	found := checkedClass{Class: c.label, Root: c.Root, Notes: []string{}, class: c}
+	look, err := c.engine.Look(ctx)
+	err = cmp.Or(err, look.Problem)
+	if err != nil {
+		found.Problem = err.Error()
+		return found
+	}
+	found.Size, found.Free = look.Space.Size, look.Space.Free
+	if c.Slots != nil {
+		all := int64(c.Slots.Count) * c.Slots.Capacity.Bytes()
+		if all > found.Size {
+			found.Notes = append(found.Notes, "all slots together are "+size(all)+", which is more than the file system has")
+		}
+	}
+	found.Notes = append(found.Notes, c.notes(look, time.Now())...)
+	return found
+}
+
+// write is the answer for a person.
+func (all checked) write(w io.Writer) {
+	if len(all.Mistakes) > 1 {
+		for _, mistake := range all.Mistakes {
+			fmt.Fprintln(w, mistake)
+		}
+	}
+	if len(all.Mistakes) > 0 {
+		return // a single one is the error
+	}
+	fmt.Fprintf(w, "%s is valid.\n", all.File)
+	if len(all.Classes) == 0 {
+		fmt.Fprintln(w, "It has no class, so there is nothing that a job could ask for.")
+	}
+	for _, found := range all.Classes {
+		c := found.class
+		fmt.Fprintf(w, "class %s (%s): ", c.label, c.Root)
+		if found.Problem != "" {
+			fmt.Fprintf(w, "can't be used: %s\n", plain.Line(found.Problem, 0))
+			continue
+		}
+		fmt.Fprintf(w, "can be used, %s of %s free\n", size(found.Free), size(found.Size))
+		fmt.Fprintf(w, "  volumes of %s to %s, %s\n", c.MinCapacity, c.MaxCapacity, c.fate())
+		if c.Slots != nil {
+			fmt.Fprintf(w, "  slots: %d of %s, device \"zfs/dataset/%s\"\n", c.Slots.Count, c.Slots.Capacity, c.label)
+		}
+		for _, note := range found.Notes {
+			fmt.Fprintf(w, "  note: %s\n", note)
+		}
+	}
 }
 
 // late is how long the device plugin may take to do what is due.

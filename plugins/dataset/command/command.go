@@ -7,6 +7,7 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 func All() []plugin.Command {
 	var all []plugin.Command
 	for _, c := range []command{
-		listCommand, checkCommand, snapshotCommand, rollbackCommand, cloneCommand, adoptCommand, trashCommand,
+		listCommand, checkCommand, snapshotCommand, rollbackCommand, adoptCommand, trashCommand,
 	} {
 		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run, Undoes: true})
 	}
@@ -48,9 +49,20 @@ var at = func(string) {}
 
 // session is where a command reads and writes.
 type session struct {
-	in       io.Reader
 	out, err io.Writer
 	file     string // the operator's
+	json     bool   // the answer is for another program
+}
+
+// answer writes the answer as JSON if that was asked for, or else what text writes.
+func (s *session) answer(value any, text func(io.Writer)) error {
+	if !s.json {
+		text(s.out)
+		return nil
+	}
+	encoder := json.NewEncoder(s.out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
 }
 
 // say writes a remark. Output is for what other programs read.
@@ -59,13 +71,14 @@ func (s *session) say(format string, args ...any) {
 }
 
 func (c command) run(ctx context.Context, argv []string) error {
-	return c.with(ctx, &session{in: os.Stdin, out: os.Stdout, err: os.Stderr}, argv)
+	return c.with(ctx, &session{out: os.Stdout, err: os.Stderr}, argv)
 }
 
 // with runs the command with these arguments.
 func (c command) with(ctx context.Context, s *session, argv []string) error {
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.StringVar(&s.file, "file", policy.Path, "the operator's file")
+	flags.BoolVar(&s.json, "json", false, "print the answer as JSON, sizes in bytes")
 	run := c.options(flags)
 	args, err := plugin.Usage{
 		Binary: "nomad-device-dataset", Command: c.name, Arguments: c.usage, About: c.about, Least: c.least, Most: c.most,

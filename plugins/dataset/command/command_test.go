@@ -34,8 +34,8 @@ var commands = cases{
 	"an id wins over a name":                   named,
 	"a name means nothing to a hidden class":   hidden,
 	"names reach a terminal printable":         escaped,
-	"a clone is made by Nomad":                 cloned,
 	"the trash is shown, restored and emptied": trashed,
+	"each answer can be JSON":                  answered,
 	"what another tool has brought is adopted": adoptedByHand,
 	"what can't be adopted is refused":         unfit,
 	"a volume whose record is lost is adopted": recordLost,
@@ -53,7 +53,7 @@ func shown(t *testing.T, n *node) {
 	n.does("snapshot", "data", "before")
 
 	var all []listed
-	must.NoError(t, json.Unmarshal([]byte(n.does("list", "-json").stdout), &all))
+	n.answers(&all, "list")
 	must.SliceLen(t, 1, all)
 	must.Eq(t, []string{"fast", n.pool.Root, ""}, []string{all[0].Class, all[0].Root, all[0].Problem})
 	must.Greater(t, mib, all[0].Free)
@@ -205,23 +205,42 @@ func escaped(t *testing.T, n *node) {
 	shows("waits to become volume "+quoted, n.does("check").stdout)
 }
 
-func cloned(t *testing.T, n *node) {
+func answered(t *testing.T, n *node) {
 	v := n.create("data")
-	v.put("a", "old")
-	n.does("snapshot", "data", "before")
-	v.put("a", "new")
-	n.refuses("usage: clone", "clone", "data", "copy")
-	n.refuses("has no snapshot", "clone", "data@after", "copy")
-	n.refuses("can't be the name of a volume", "clone", "data@before", "a b")
-	specification := n.does("clone", "data@before", "copy").stdout
-	must.StrContains(t, specification, `node_id   = "`+n.id+`"`)
-	must.StrContains(t, specification, `capacity_min = "67108864"`)
-	c := n.specified(specification)
-	c.has("a", "old")
-	c.put("a", "other")
-	v.has("a", "new")
-	n.write(strings.Replace(options, `"clone_from", `, "", 1))
-	n.refuses("does not allow the parameter clone_from", "clone", "data@before", "copy")
+	var made snapshots
+	n.answers(&made, "snapshot", "data", "s1")
+	must.Eq(t, snapshots{Volume: v.id, Snapshot: "s1"}, made)
+	n.does("snapshot", "data", "s2")
+	n.answers(&made, "rollback", "data", "s1", "-discard-later")
+	must.Eq(t, snapshots{Volume: v.id, Snapshot: "s1", Removed: []string{"s2"}}, made)
+	made = snapshots{}
+	n.answers(&made, "snapshot", "data", "s*", "-remove")
+	must.Eq(t, snapshots{Volume: v.id, Removed: []string{"s1"}}, made)
+
+	var state checked
+	n.answers(&state, "check")
+	must.SliceEmpty(t, state.Mistakes)
+	must.SliceLen(t, 1, state.Classes)
+	must.Eq(t, "fast", state.Classes[0].Class)
+	must.Positive(t, state.Classes[0].Free)
+
+	must.NoError(t, v.call("delete"))
+	var in []discarded
+	n.answers(&in, "trash", "list")
+	must.SliceLen(t, 1, in)
+	must.Eq(t, []string{"fast", "volume", v.id, "data", "default"},
+		[]string{in[0].Class, in[0].Kind, in[0].ID, in[0].Volume, in[0].Namespace})
+	var waits specification
+	n.answers(&waits, "trash", "restore", "data")
+	must.Eq(t, specification{"fast", "default", "data", waits.Node, 64 * mib, waits.Key}, waits)
+	must.NotEq(t, "", waits.Key)
+	var gone map[string][]string
+	n.answers(&gone, "trash", "empty")
+	must.Eq(t, map[string][]string{"destroyed": {}}, gone)
+
+	n.write("nonsense = 1\nrubbish = 2")
+	must.NoError(t, json.Unmarshal([]byte(n.run("check", "-json").stdout), &state))
+	must.SliceLen(t, 2, state.Mistakes)
 	n.write(options)
 }
 
@@ -337,16 +356,16 @@ func adoptedByHand(t *testing.T, n *node) {
 	sum := v.sum()
 	dataset := n.brought(v, "copy")
 	v.put("a", "later")
-	specification := n.does("adopt", dataset).stdout
-	must.StrContains(t, specification, `capacity_max = "33554432"`)
+	text := n.does("adopt", dataset).stdout
+	must.StrContains(t, text, `capacity_max = "33554432"`)
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	must.Eq(t, specification, n.does("adopt", dataset).stdout) // once more
-	var got adopted
-	must.NoError(t, json.Unmarshal([]byte(n.does("adopt", dataset, "-json").stdout), &got))
-	must.Eq(t, adopted{"fast", dataset, "default", "copy", 32 * mib, got.Key}, got)
-	must.StrContains(t, specification, got.Key)
+	must.Eq(t, text, n.does("adopt", dataset).stdout) // once more
+	var got specification
+	n.answers(&got, "adopt", dataset)
+	must.Eq(t, specification{"fast", "default", "copy", got.Node, 32 * mib, got.Key}, got)
+	must.StrContains(t, text, got.Key)
 
-	copied := n.specified(specification)
+	copied := n.specified(text)
 	must.EqOp(t, "copy", copied.name)
 	must.EqOp(t, sum, copied.sum())
 	must.Eq(t, []string{"sent"}, n.all()["default/"+copied.id])

@@ -6,7 +6,6 @@ package command
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -20,31 +19,26 @@ import (
 
 var listCommand = command{
 	name: "list", help: "show volumes, slots and what the trash has, by class",
-	usage: "[-json] [-file FILE]",
+	usage: "[-file FILE]",
 	about: "Shows every class of the operator's file with its datasets.",
-	options: func(f *flag.FlagSet) func(context.Context, *session, []string) error {
-		asJSON := f.Bool("json", false, "all of it as JSON, sizes in bytes")
+	options: func(*flag.FlagSet) func(context.Context, *session, []string) error {
 		return func(ctx context.Context, s *session, _ []string) error {
 			classes, err := s.classes()
 			if err != nil {
 				return err
 			}
-			var all []listed
+			all := []listed{}
 			for _, c := range classes {
 				all = append(all, c.list(ctx))
 			}
-			if *asJSON {
-				encoder := json.NewEncoder(s.out)
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(all)
-			}
-			for i, l := range all {
-				if i > 0 {
-					fmt.Fprintln(s.out)
+			return s.answer(all, func(w io.Writer) {
+				for i, l := range all {
+					if i > 0 {
+						fmt.Fprintln(w)
+					}
+					l.write(w)
 				}
-				l.write(s.out)
-			}
-			return nil
+			})
 		}
 	},
 }

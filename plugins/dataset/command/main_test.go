@@ -186,6 +186,12 @@ func (n *node) does(args ...string) output {
 	return got
 }
 
+// answers reads what a command prints as JSON.
+func (n *node) answers(value any, args ...string) {
+	n.t.Helper()
+	must.NoError(n.t, json.Unmarshal([]byte(n.does(append(args, "-json")...).stdout), value))
+}
+
 // refuses expects one sentence, and that nothing changes.
 func (n *node) refuses(want string, args ...string) {
 	n.t.Helper()

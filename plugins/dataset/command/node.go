@@ -161,14 +161,6 @@ func (c class) lock(ctx context.Context, key string) (unlock func(), err error) 
 	return c.engine.Lock(ctx, key)
 }
 
-// splitAt splits VOLUME@SNAPSHOT.
-func splitAt(argument string) (volume, snapshot string) {
-	if i := strings.LastIndex(argument, "@"); i > 0 {
-		return argument[:i], argument[i+1:]
-	}
-	return argument, ""
-}
-
 // snapshotOf returns one snapshot of a volume, and those that are later.
 func (f found) snapshotOf(ctx context.Context, name string) (s engine.Snapshot, later []engine.Snapshot, err error) {
 	all, err := f.engine.Snapshots(ctx, f.Name)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -38,7 +39,8 @@ begin so.`,
 				if len(args) < 2 {
 					return errors.New("usage: snapshot VOLUME NAME -remove")
 				}
-				return v.removeSnapshot(ctx, args[1])
+				removed, err := v.removeSnapshots(ctx, args[1])
+				return errors.Join(err, s.answer(snapshots{Volume: v.id(), Removed: removed}, func(io.Writer) {}))
 			}
 			name := time.Now().UTC().Format(stampForm)
 			if len(args) == 2 {
@@ -47,10 +49,16 @@ begin so.`,
 			if err := v.snapshot(ctx, name); err != nil {
 				return err
 			}
-			fmt.Fprintln(s.out, name)
-			return nil
+			return s.answer(snapshots{Volume: v.id(), Snapshot: name}, func(w io.Writer) { fmt.Fprintln(w, name) })
 		}
 	},
+}
+
+// snapshots is what was made or removed, as JSON.
+type snapshots struct {
+	Volume   string   `json:"volume"` // its id
+	Snapshot string   `json:"snapshot,omitempty"`
+	Removed  []string `json:"removed,omitempty"`
 }
 
 // stampForm is the form of the time in the name of a snapshot, in UTC.
@@ -67,27 +75,29 @@ func (f found) snapshot(ctx context.Context, name string) error {
 	return nil
 }
 
-func (f found) removeSnapshot(ctx context.Context, name string) error {
+// removeSnapshots returns the names of those that it has removed, also with an error.
+func (f found) removeSnapshots(ctx context.Context, name string) (removed []string, err error) {
 	var remove []engine.Snapshot
 	if prefix, several := strings.CutSuffix(name, "*"); several {
 		all, err := f.engine.Snapshots(ctx, f.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		remove = slices.DeleteFunc(all, func(s engine.Snapshot) bool { return !strings.HasPrefix(s.Name, prefix) })
 	} else {
 		s, _, err := f.snapshotOf(ctx, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		remove = append(remove, s)
 	}
 	for _, s := range remove {
 		if err := f.engine.DestroySnapshot(ctx, f.Name, s.Name); err != nil {
-			return fmt.Errorf("snapshot %q of volume %s was not removed: %w", s.Name, f, err)
+			return removed, fmt.Errorf("snapshot %q of volume %s was not removed: %w", s.Name, f, err)
 		}
+		removed = append(removed, s.Name)
 	}
-	return nil
+	return removed, nil
 }
 
 var rollbackCommand = command{
@@ -120,7 +130,7 @@ func (s *session) rollback(ctx context.Context, v found, name string, discard bo
 	err = v.engine.Rollback(ctx, v.Name, name, discard)
 	if errors.Is(err, engine.ErrLaterSnapshots) {
 		return fmt.Errorf("volume %s was not rolled back to %q, since these snapshots are later and would be lost: "+
-			"%s. Name the last one, or add -discard-later", v, name, snapshotNames(later))
+			"%s. Name the last one, or add -discard-later", v, name, strings.Join(snapshotNames(later), ", "))
 	}
 	if errors.Is(err, engine.ErrInUse) {
 		return fmt.Errorf("volume %s was not rolled back to %q: stop the job that uses it first: %w", v, name, err)
@@ -131,23 +141,23 @@ func (s *session) rollback(ctx context.Context, v found, name string, discard bo
 	if _, err := v.engine.Mount(ctx, v.Name, v.Path); err != nil {
 		return err
 	}
-	s.say("Volume %s is as it was at %s. What was written since is lost.", v, when(to.Created))
 	left, err := v.engine.Snapshots(ctx, v.Name)
 	if err != nil {
 		return err
 	}
-	if lost := missing(later, left); len(lost) > 0 {
-		s.say("Lost are also the snapshots %s.", snapshotNames(lost))
+	lost := snapshotNames(missing(later, left))
+	s.say("Volume %s is as it was at %s. What was written since is lost.", v, when(to.Created))
+	if len(lost) > 0 {
+		s.say("Lost are also the snapshots %s.", strings.Join(lost, ", "))
 	}
-	return nil
+	return s.answer(snapshots{Volume: v.id(), Snapshot: name, Removed: lost}, func(io.Writer) {})
 }
 
-func snapshotNames(all []engine.Snapshot) string {
-	var names []string
+func snapshotNames(all []engine.Snapshot) (names []string) {
 	for _, s := range all {
 		names = append(names, s.Name)
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // missing is what of some snapshots is not among others.

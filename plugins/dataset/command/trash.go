@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -60,26 +61,51 @@ NAME is what "list" shows, or a volume if only one is meant.`,
 	},
 }
 
+// discarded is something in the trash, as JSON.
+type discarded struct {
+	Name      string `json:"name"`
+	Class     string `json:"class"`
+	Kind      string `json:"kind"` // volume or slot
+	ID        string `json:"id"`
+	Volume    string `json:"volume,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Used      int64  `json:"used"`
+	Expires   string `json:"expires,omitempty"` // none: when it is emptied
+}
+
 func (s *session) listTrash(in []found) error {
+	all := []discarded{}
+	for _, d := range in {
+		all = append(all, discarded{
+			trashName(d), d.label, d.Tags[engine.Kind], d.id(), d.Tags[engine.Volume], d.Tags[engine.Namespace],
+			d.Usage.Data + d.Usage.Snapshots, d.Tags[engine.Expires],
+		})
+	}
 	if len(in) == 0 {
 		s.say("The trash is empty.")
-		return nil
 	}
-	t := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	return s.answer(all, func(w io.Writer) { writeTrash(w, all) })
+}
+
+func writeTrash(w io.Writer, all []discarded) {
+	if len(all) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "NAME\tWAS\tCLASS\tUSED\tUNTIL")
-	for _, d := range in {
+	for _, d := range all {
 		until := "it is emptied"
-		if expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires]); err == nil {
+		expires, err := time.Parse(time.RFC3339, d.Expires)
+		if err == nil {
 			until = when(expires)
 		}
-		was := "slot " + printable(d.id())
-		if d.Tags[engine.Kind] == "volume" {
-			was = "volume " + d.title()
+		was := "slot " + printable(d.ID)
+		if d.Kind == "volume" {
+			was = "volume " + printable(d.Namespace+"/"+d.Volume)
 		}
-		used := size(d.Usage.Data + d.Usage.Snapshots)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", trashName(d), was, d.label, used, until)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", d.Name, was, d.Class, size(d.Used), until)
 	}
-	return t.Flush()
+	_ = t.Flush() // as with other answers, what reads it may have gone
 }
 
 // trashName is the name by which a person calls something in the trash.
@@ -141,22 +167,26 @@ func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 	}
 	if inPlace {
 		s.say("Volume %s (%s) is back. Restart the Nomad agent of this node if it does not list the volume.", d.title(), id)
-		return nil
+		return s.answer(map[string]string{"volume": id}, func(io.Writer) {})
 	}
 	s.say("Volume %s is out of the trash. The specification is for \"nomad volume create -\".", d.title())
-	return s.specify(ctx, d, map[string]string{engine.Adopt: key})
+	d.Tags = d.Tags.With(tags)
+	return s.specify(ctx, d)
 }
 
 func (s *session) empty(ctx context.Context, chosen []found) error {
-	var all error
+	var failed error
+	destroyed := []string{}
 	for _, d := range chosen {
-		if err := d.destroyTrashed(ctx); err != nil {
-			all = errors.Join(all, fmt.Errorf("%s stays: %w", trashName(d), err))
+		err := d.destroyTrashed(ctx)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s stays: %w", trashName(d), err))
 			continue
 		}
 		s.say("%s is destroyed.", trashName(d))
+		destroyed = append(destroyed, trashName(d))
 	}
-	return all
+	return errors.Join(failed, s.answer(map[string][]string{"destroyed": destroyed}, func(io.Writer) {}))
 }
 
 // formerMove is a tag of versions that moved volumes.

@@ -26,8 +26,8 @@ type Limits struct {
 // Tags are what the dataset is, for whom. They are kept where no task can change them.
 type Tags map[string]string
 
-// with returns these tags with more of them. One that is empty is removed.
-func (t Tags) with(more Tags) Tags {
+// With returns these tags with more of them. One that is empty is removed.
+func (t Tags) With(more Tags) Tags {
 	all := Tags{}
 	maps.Copy(all, t)
 	maps.Copy(all, more)

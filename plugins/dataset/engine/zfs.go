@@ -268,7 +268,7 @@ func (l Limits) limits() map[string]string {
 
 // encode returns tags as a property's value.
 func (t Tags) encode() (string, error) {
-	text, err := json.Marshal(t.with(nil))
+	text, err := json.Marshal(t.With(nil))
 	return string(text), err
 }
 
@@ -278,7 +278,7 @@ func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	text, err := p.tags().with(t).encode()
+	text, err := p.tags().With(t).encode()
 	if err != nil {
 		return err
 	}
