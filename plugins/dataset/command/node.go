@@ -58,8 +58,8 @@ func (f found) title() string {
 	return printable(f.Tags[engine.Namespace] + "/" + f.Tags[engine.Volume])
 }
 
-// printable is a text that others have chosen, fit for a terminal: quoted if quotes would change anything in it, such as
-// what can't be printed.
+// printable is a text that others have chosen, fit for a terminal: quoted if quotes would change anything in it, such
+// as what can't be printed.
 func printable(text string) string {
 	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
 		return quoted

@@ -89,9 +89,9 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// unmount unmounts a dataset from its directory, and returns how to mount it again. ErrInUse, and nothing changes, if the
-// kernel says so or if it is mounted elsewhere, too. A mount in another mount namespace, such as a task's, stays: see
-// mountedElsewhere.
+// unmount unmounts a dataset from its directory, and returns how to mount it again. ErrInUse, and nothing changes, if
+// the kernel says so or if it is mounted elsewhere, too. A mount in another mount namespace, such as a task's, stays:
+// see mountedElsewhere.
 func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -125,11 +125,15 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 // that the dataset is busy. OpenZFS has statistics of a dataset for as long as it is mounted anywhere.
 func mountedElsewhere(p properties) error {
 	pool, _, _ := strings.Cut(p.full, "/")
-	_, err := os.Lstat(fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid")))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	statistics := fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid"))
+	for range 50 { // the kernel unmounts in the background what a process had that has ended
+		_, err := os.Lstat(statistics)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	return fmt.Errorf("dataset %s: %w: it is mounted in another mount namespace", p.full, errors.Join(ErrInUse, err))
+	return fmt.Errorf("dataset %s: %w: it is mounted in another mount namespace", p.full, ErrInUse)
 }
 
 // unmountAt is umount, for no longer than a limit.

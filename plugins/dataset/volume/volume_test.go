@@ -367,7 +367,8 @@ func cloned(t *testing.T, n *node) {
 	n.refused("create", volume("clone_from", "clone@monday"), `there are 2 volumes "clone" to clone: use the id of one`)
 	liar := volume() // as a former version could make it
 	n.create(liar)
-	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id), engine.Tags{engine.Volume: source.id}))
+	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id),
+		engine.Tags{engine.Volume: source.id}))
 	has(t, n.create(volume("clone_from", source.id+"@monday")).Path, "a", "old")
 	others := volume("clone_from", "source@monday")
 	others.namespace = "ops"
@@ -400,7 +401,8 @@ func used(t *testing.T, n *node) {
 		end := holder(t, path)
 		hurried := r
 		hurried.env = []string{impatient + "=1"}
-		must.StrContains(t, n.refused("delete", hurried, "is still in use after 300ms"), "it is in use: device or resource busy")
+		said := n.refused("delete", hurried, "is still in use after 300ms")
+		must.StrContains(t, said, "it is in use: device or resource busy")
 		has(t, path, "a", "text")
 		must.Eq(t, "", n.get(r).Tags[engine.Trashed])
 		n.create(r)
