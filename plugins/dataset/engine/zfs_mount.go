@@ -159,8 +159,8 @@ func ownMounts() ([]*mountinfo.Info, error) {
 	return mounted, nil
 }
 
-// isOf reports whether a mount is of a dataset, or of a directory in it. One of FUSE, by which tests do without a kernel
-// module, has to be root's: any user can mount one, and give it this type and a dataset's name.
+// isOf reports whether a mount is of a dataset, or of a directory in it. One of FUSE, by which tests do without a
+// kernel module, has to be root's: any user can mount one, and give it this type and a dataset's name.
 func isOf(m *mountinfo.Info, full string) bool {
 	return m.Source == full && (m.FSType == "zfs" ||
 		m.FSType == "fuse.zfs" && slices.Contains(strings.Split(m.VFSOptions, ","), "user_id=0"))
