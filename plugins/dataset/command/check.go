@@ -144,11 +144,14 @@ func (c class) notes(look engine.Look, now time.Time) (notes []string) {
 	}
 	for _, d := range look.Datasets {
 		f := found{c, d}
-		expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires])
 		switch state(d) {
 		case "trash":
-			if d.Tags[engine.Expires] != "" && (err != nil || now.After(expires.Add(late))) {
-				note("%s should have left the trash at %s: does the device plugin run?", trashName(f), d.Tags[engine.Expires])
+			left, _, err := d.Left()
+			trashed, timeErr := time.Parse(time.RFC3339, d.Tags[engine.Trashed])
+			kept, keptErr := time.ParseDuration(d.Tags[engine.Kept])
+			if err != nil || timeErr == nil && keptErr == nil && now.After(trashed.Add(kept+late)) {
+				note("%s is in the trash since %s, which keeps it for another %s: only the time counts in which the device plugin runs",
+					trashName(f), d.Tags[engine.Trashed], left)
 			}
 		case "waiting":
 			note("dataset %s waits to become volume %s", d.Name, f.title())

@@ -252,7 +252,7 @@ func trashed(t *testing.T, n *node) {
 	n.does("snapshot", "data", "before")
 	must.NoError(t, v.call("delete"))
 	n.refuses("there is no volume", "snapshot", "data")
-	must.RegexMatch(t, regexp.MustCompile(`^NAME +WAS +CLASS +USED +UNTIL\n.* volume default/data `), n.does("trash", "list").stdout)
+	must.RegexMatch(t, regexp.MustCompile(`^NAME +WAS +CLASS +USED +STAYS\n.* volume default/data `), n.does("trash", "list").stdout)
 	n.refuses(`the trash has no "other"`, "trash", "restore", "other")
 	n.refuses(`the trash has no "other"`, "trash", "empty", "other")
 	n.refuses("usage: trash", "trash", "burn")
@@ -303,7 +303,7 @@ func noted(t *testing.T, n *node) {
 	must.NoError(t, gone.call("delete"))
 	for name := range n.all() {
 		if engine.InTrash(name) {
-			must.NoError(t, n.engine().Tag(t.Context(), name, engine.Tags{engine.Expires: "2026-01-01T00:00:00Z"}))
+			must.NoError(t, n.engine().Tag(t.Context(), name, engine.Tags{engine.Trashed: "2026-01-01T00:00:00Z"}))
 		}
 	}
 	must.NoError(t, os.Remove(n.dir+"/volumes/.outrider/"+lost.id+".json"))
@@ -311,7 +311,7 @@ func noted(t *testing.T, n *node) {
 		text := n.does("check").stdout
 		for _, want := range []string{
 			"note: dataset copy waits to become volume default/copy\n",
-			"should have left the trash at 2026-01-01T00:00:00Z: does the device plugin run?\n",
+			" is in the trash since 2026-01-01T00:00:00Z, which keeps it for another ",
 			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can have it until it is " +
 				"adopted: adopt " + n.pool.Root + "/default/" + lost.id + "\n",
 			"note: snapshots of volume default/data (" + v.id + ") have 3",

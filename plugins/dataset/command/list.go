@@ -65,7 +65,7 @@ type listedDataset struct {
 	Path      string `json:"path,omitempty"`
 
 	Created       time.Time `json:"created"`
-	Expires       string    `json:"expires,omitempty"`
+	Left          string    `json:"left,omitempty"` // of its time in the trash, as "71h0m0s"; none: until it is emptied
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
@@ -100,7 +100,7 @@ func (c class) fill(ctx context.Context, l *listed) error {
 		item := listedDataset{
 			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
 			Dataset: d.Name,
-			Path:    d.Path, Created: d.Created, Expires: d.Tags[engine.Expires], Capacity: d.Limits.Data, Used: d.Usage.Data,
+			Path:    d.Path, Created: d.Created, Left: left(d), Capacity: d.Limits.Data, Used: d.Usage.Data,
 			SnapshotsUsed: d.Usage.Snapshots, Snapshots: []listedSnapshot{},
 		}
 		if d.Tags[engine.Kind] == "slot" {
@@ -129,6 +129,26 @@ func state(d engine.Dataset) string {
 	return d.Tags[engine.Kind]
 }
 
+// left is how long the trash keeps a dataset; empty is until it is emptied.
+func left(d engine.Dataset) string {
+	left, ends, err := d.Left()
+	switch {
+	case !engine.InTrash(d.Name) || err == nil && !ends:
+		return ""
+	case err != nil:
+		return err.Error()
+	}
+	return left.String()
+}
+
+// lasts is left for a person.
+func lasts(left string) string {
+	if left == "" {
+		return "until it is emptied"
+	}
+	return "for another " + plain.Line(left, 0)
+}
+
 // write is the class for a person.
 func (l listed) write(w io.Writer) {
 	fmt.Fprintf(w, "class %s: %s", l.Class, l.Root)
@@ -153,7 +173,7 @@ func (l listed) write(w io.Writer) {
 			name, remark = d.ID, "held by "+d.Holder
 			slots++
 		case "trash":
-			remark = "until " + cmp.Or(d.Expires, "it is emptied")
+			remark = lasts(d.Left)
 			if d.Name == "" {
 				name = d.ID
 			}

@@ -13,7 +13,6 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
@@ -21,7 +20,7 @@ import (
 var trashCommand = command{
 	name: "trash", help: "show, restore or empty what was deleted: trash list|restore|empty",
 	usage: "list | restore NAME [-in-place] | empty [NAME …]", least: 1, most: 1000,
-	about: `"list" shows what was deleted and is still there, and until when.
+	about: `"list" shows what was deleted and is still there, and for how long.
 "restore" takes a volume out of the trash, and prints the specification with which Nomad
 has it again: trash restore NAME | nomad volume create -
 "empty" destroys what is named, or all of it. It can't be undone.
@@ -70,7 +69,7 @@ type discarded struct {
 	Volume    string `json:"volume,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Used      int64  `json:"used"`
-	Expires   string `json:"expires,omitempty"` // none: when it is emptied
+	Left      string `json:"left,omitempty"` // of its time, as "71h0m0s"; none: until it is emptied
 }
 
 func (s *session) listTrash(in []found) error {
@@ -78,7 +77,7 @@ func (s *session) listTrash(in []found) error {
 	for _, d := range in {
 		all = append(all, discarded{
 			trashName(d), d.label, d.Tags[engine.Kind], d.id(), d.Tags[engine.Volume], d.Tags[engine.Namespace],
-			d.Usage.Data + d.Usage.Snapshots, d.Tags[engine.Expires],
+			d.Usage.Data + d.Usage.Snapshots, left(d.Dataset),
 		})
 	}
 	if len(in) == 0 {
@@ -92,18 +91,13 @@ func writeTrash(w io.Writer, all []discarded) {
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tWAS\tCLASS\tUSED\tUNTIL")
+	fmt.Fprintln(t, "NAME\tWAS\tCLASS\tUSED\tSTAYS")
 	for _, d := range all {
-		until := "it is emptied"
-		expires, err := time.Parse(time.RFC3339, d.Expires)
-		if err == nil {
-			until = when(expires)
-		}
 		was := "slot " + printable(d.ID)
 		if d.Kind == "volume" {
 			was = "volume " + printable(d.Namespace+"/"+d.Volume)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", d.Name, was, d.Class, size(d.Used), until)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", d.Name, was, d.Class, size(d.Used), lasts(d.Left))
 	}
 	_ = t.Flush() // as with other answers, what reads it may have gone
 }

@@ -90,7 +90,7 @@ func (e *Engine) Restore(ctx context.Context, d Dataset, t Tags) (name string, e
 		return "", err
 	}
 	tags, before := Tags{}, Tags{}
-	for _, tag := range []string{ID, Adopt, Trashed, Expires, From} {
+	for _, tag := range []string{ID, Adopt, Trashed, Kept, Passed, From} {
 		tags[tag], before[tag] = t[tag], d.Tags[tag]
 	}
 	if err := e.Tag(ctx, d.Name, tags); err != nil {

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"time"
@@ -46,7 +47,8 @@ const (
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" when it is known
 	Trashed   = "trashed"   // when it was put into the trash, RFC 3339
-	Expires   = "expires"   // when the trash gives it up, RFC 3339; none is never
+	Kept      = "kept"      // how long the trash keeps it, as time.Duration prints it; none is until it is emptied
+	Passed    = "passed"    // how much of that has passed
 	From      = "from"      // the name that it had before
 
 	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this
@@ -69,6 +71,22 @@ type Dataset struct {
 // IsVolume reports whether it is one that Nomad has, or could have: not in the trash, and not waiting.
 func (d Dataset) IsVolume() bool {
 	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
+}
+
+// Left is how long the trash still keeps it, in whole seconds, and whether that has an end.
+func (d Dataset) Left() (left time.Duration, ends bool, err error) {
+	if d.Tags[Kept] == "" {
+		return 0, false, nil
+	}
+	kept, err := time.ParseDuration(d.Tags[Kept])
+	if err != nil {
+		return 0, false, err
+	}
+	passed, err := time.ParseDuration(cmp.Or(d.Tags[Passed], "0s"))
+	if err != nil {
+		return 0, false, err
+	}
+	return max(0, kept-passed).Truncate(time.Second), true, nil
 }
 
 // Usage in bytes.

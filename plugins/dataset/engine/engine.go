@@ -102,14 +102,14 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
 // Discard puts a dataset into the trash, for so long; 0 is until a person empties it. The
-// caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound.
+// caller holds its lock. That is the time in which Keeper (package trash) has seen it there. Of two calls for one dataset the second finds nothing: ErrNotFound.
 // If it is in use, nothing changes: ErrInUse. A call that was killed may leave the tags Trashed,
-// From and Expires at a dataset that is where it was; Keep removes them.
+// From and Kept at a dataset that is where it was; Keep removes them.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
 	now := time.Now().UTC()
-	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Expires: ""}
+	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Kept: "", Passed: ""}
 	if keep > 0 {
-		tags[Expires] = now.Add(keep).Format(time.RFC3339)
+		tags[Kept] = keep.String()
 	}
 	if err := e.Tag(ctx, name, tags); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 
 // Keep makes a dataset one that is not to be discarded.
 func (e *Engine) Keep(ctx context.Context, name string) error {
-	return e.Tag(ctx, name, Tags{Trashed: "", From: "", Expires: ""})
+	return e.Tag(ctx, name, Tags{Trashed: "", From: "", Kept: "", Passed: ""})
 }
 
 // TrashLock is the key of the lock for a dataset in the trash: its own, so that destroying it

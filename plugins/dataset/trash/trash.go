@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	period  = time.Minute     // between looks
-	gather  = 2 * time.Second // between a wish for a look and the look
-	limit   = time.Minute     // for what is done to one dataset
-	patient = 5 * time.Second // for the lock of a dataset; the next look tries again
+	period  = time.Minute      // between looks
+	save    = 10 * time.Minute // between notes of how much time has passed
+	gather  = 2 * time.Second  // between a wish for a look and the look
+	limit   = time.Minute      // for what is done to one dataset
+	patient = 5 * time.Second  // for the lock of a dataset; the next look tries again
 )
 
 // Keeper empties the trash of one node.
@@ -33,8 +34,9 @@ type Keeper struct {
 	// trash for no time. May be nil.
 	Soon <-chan struct{}
 
-	now  func() time.Time  // for tests
-	said map[string]string // what has been logged and still holds, by dataset
+	now   func() time.Time     // for tests
+	began map[string]time.Time // since when the time is counted that is in no tag, by dataset
+	said  map[string]string    // what has been logged and still holds, by dataset
 }
 
 // Run works until the context ends.
@@ -57,7 +59,7 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 func (k *Keeper) start() {
-	k.said = map[string]string{}
+	k.said, k.began = map[string]string{}, map[string]time.Time{}
 	if k.now == nil {
 		k.now = time.Now
 	}
@@ -76,7 +78,8 @@ func (k *Keeper) Look(ctx context.Context) {
 				return
 			}
 			if engine.InTrash(d.Name) {
-				k.say(class+"/"+d.Name, d.Name+" stays in the trash of class "+class, k.expire(ctx, e, d))
+				key := class + "/" + d.Name
+				k.say(key, d.Name+" stays in the trash of class "+class, k.expire(ctx, e, d, key))
 			}
 		}
 	}
@@ -94,14 +97,23 @@ func (k *Keeper) say(key, what string, err error) {
 	}
 }
 
-// expire destroys what the trash need not keep any more.
-func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset) error {
-	expires, err := time.Parse(time.RFC3339, d.Tags[engine.Expires])
-	if d.Tags[engine.Expires] == "" || err == nil && k.now().Before(expires) {
-		return nil
-	}
+// expire destroys what the trash need not keep any more. Only the time counts in which a Keeper runs, by a clock that
+// does not leap (CLOCK_MONOTONIC): a node whose time is set to next year keeps what it has.
+func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset, key string) error {
+	left, ends, err := d.Left()
 	if err != nil {
 		return fmt.Errorf("it is not clear how long: %w", err)
+	}
+	if !ends {
+		return nil
+	}
+	now := k.now()
+	if k.began[key].IsZero() {
+		k.began[key] = now
+	}
+	passed := now.Sub(k.began[key])
+	if passed < left && passed < save {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -110,7 +122,20 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset)
 		return err
 	}
 	defer unlock()
-	return e.Destroy(ctx, d.Name)
+	if passed >= left {
+		delete(k.began, key)
+		return e.Destroy(ctx, d.Name)
+	}
+	kept, err := time.ParseDuration(d.Tags[engine.Kept])
+	if err != nil {
+		return err
+	}
+	err = e.Tag(ctx, d.Name, engine.Tags{engine.Passed: (kept - left + passed).String()})
+	if err != nil {
+		return err
+	}
+	k.began[key] = now
+	return nil
 }
 
 func lock(ctx context.Context, e *engine.Engine, key string) (func(), error) {

@@ -65,6 +65,50 @@ func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
 	must.EqOp(t, 1, strings.Count(log.String(), "the pool gone is not there"), must.Sprint(&log))
 }
 
+// The time counts that keepers have seen: not what a clock says that has leapt, nor what passes while none runs.
+func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
+	pool, ctx := zfsfusetest.New(t), t.Context()
+	e, err := engine.Open(pool.Program, pool.Root)
+	must.NoError(t, err)
+	_, err = e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})
+	must.NoError(t, err)
+	must.NoError(t, e.Discard(ctx, "default/a", time.Hour))
+	clock := time.Now()
+	keeper := func() *Keeper {
+		k := &Keeper{Logger: hclog.NewNullLogger(), now: func() time.Time { return clock },
+			Engines: func(context.Context) (map[string]*engine.Engine, error) {
+				return map[string]*engine.Engine{"fast": e}, nil
+			}}
+		k.start()
+		k.Look(ctx)
+		return k
+	}
+	pass := func(k *Keeper, after time.Duration, left ...time.Duration) {
+		t.Helper()
+		clock = clock.Add(after)
+		k.Look(ctx)
+		all, err := e.List(ctx)
+		must.NoError(t, err)
+		var have []time.Duration
+		for _, d := range all {
+			l, ends, err := d.Left()
+			must.NoError(t, err)
+			must.True(t, ends)
+			have = append(have, l)
+		}
+		must.Eq(t, left, have)
+	}
+	clock = clock.AddDate(10, 0, 0)
+	first := keeper()
+	pass(first, 0, time.Hour)
+	pass(first, 5*time.Minute, time.Hour) // not worth a note
+	pass(first, 25*time.Minute, 30*time.Minute)
+	clock = clock.AddDate(-20, 0, 0)
+	second := keeper()
+	pass(second, 29*time.Minute, time.Minute)
+	pass(second, time.Minute)
+}
+
 func TestKeeper_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	k := &Keeper{Logger: hclog.NewNullLogger(), Engines: func(context.Context) (map[string]*engine.Engine, error) {
