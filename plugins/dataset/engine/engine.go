@@ -51,7 +51,13 @@ func Open(path, root string) (*Engine, error) {
 			return nil, fmt.Errorf("%q can't be the name of a ZFS dataset: write it like tank/nomad", root)
 		}
 	}
-	return &Engine{Locks: LockDir, program: program(path), root: root}, nil
+	return &Engine{Locks: LockDir, program: program{path, hungIn(poolOf(root))}, root: root}, nil
+}
+
+// poolOf is the pool of a dataset.
+func poolOf(full string) string {
+	pool, _, _ := strings.Cut(full, "/")
+	return pool
 }
 
 // component is a part of a name. It can't begin with a dot: such folders are this package's.

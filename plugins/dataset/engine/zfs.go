@@ -47,7 +47,7 @@ func (e *Engine) noRoot(ctx context.Context, err error) error {
 	if errors.Is(err, ErrUnavailable) { // zfs itself
 		return err
 	}
-	pool, _, _ := strings.Cut(e.root, "/")
+	pool := poolOf(e.root)
 	if pool != e.root && e.there(ctx, pool) {
 		return fmt.Errorf("the dataset %s is not there (create it with: zfs create -o mountpoint=none %s): %w",
 			e.root, e.root, unavailable(err))

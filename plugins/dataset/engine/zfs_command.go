@@ -77,7 +77,7 @@ func unavailable(err error) error {
 // suspended returns an error if OpenZFS has stopped the pool after I/O errors. A command would
 // hang in the kernel then, where no signal reaches it.
 func (e *Engine) suspended() error {
-	pool, _, _ := strings.Cut(e.root, "/")
+	pool := poolOf(e.root)
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
 	if err == nil && strings.TrimSpace(string(state)) == "SUSPENDED" {
 		return fmt.Errorf("the pool %s is suspended after errors (see: zpool status %s): %w", pool, pool, ErrUnavailable)
@@ -87,8 +87,8 @@ func (e *Engine) suspended() error {
 
 // readOnlyPool reports whether the pool was imported read-only.
 func (e *Engine) readOnlyPool(ctx context.Context) bool {
-	pool, _, _ := strings.Cut(e.root, "/")
-	zpool := program(filepath.Join(filepath.Dir(string(e.program)), "zpool"))
+	pool := poolOf(e.root)
+	zpool := program{filepath.Join(filepath.Dir(e.program.path), "zpool"), e.program.hung}
 	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
 	return err == nil && strings.TrimSpace(text) == "on"
 }

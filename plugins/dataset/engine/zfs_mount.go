@@ -124,7 +124,7 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 // rollback would change the files under its processes, and "destroy -r" removes the snapshots before the kernel says
 // that the dataset is busy. OpenZFS has statistics of a dataset for as long as it is mounted anywhere.
 func mountedElsewhere(p properties) error {
-	pool, _, _ := strings.Cut(p.full, "/")
+	pool := poolOf(p.full)
 	statistics := fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid"))
 	for range 50 { // the kernel unmounts in the background what a process had that has ended
 		_, err := os.Lstat(statistics)
