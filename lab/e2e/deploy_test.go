@@ -7,15 +7,11 @@ import (
 	"archive/zip"
 	"crypto/sha256"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -50,19 +46,6 @@ func zipped(t *testing.T, dir string) string {
 	return path
 }
 
-// section are the blocks of the page below a heading.
-func section(t *testing.T, heading string) (found []fence) {
-	t.Helper()
-	text, err := os.ReadFile("../../" + deployPage)
-	must.NoError(t, err)
-	_, after, there := strings.Cut(string(text), "\n## "+heading+"\n")
-	must.True(t, there)
-	after, _, _ = strings.Cut(after, "\n## ")
-	found, wrong := fences(deployPage, after)
-	must.SliceEmpty(t, wrong)
-	return found
-}
-
 // ssh stands in for OpenSSH's program: it runs a command, its last argument, in a root.
 const ssh = `#!/bin/sh
 for command; do :; done
@@ -71,7 +54,7 @@ exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 // TestDeploy_AnsibleInstallsAndRemoves has a node as Nomad's package makes it, without Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
-	testsupport.Long(t, "Ansible takes its time, and so does a job that restarts its agent")
+	testsupport.Long(t, "Ansible takes its time")
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
@@ -94,7 +77,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	before := on(files)
 
 	archive := zipped(t, dir)
-	blocks := section(t, "Ansible")
+	blocks := readFences(t, deployPage)
 	for name, text := range map[string]string{
 		"outrider.yml": strings.ReplaceAll(blocks[0].text, "/srv/outrider/", dir+"/"),
 		"hosts": "[nomad_clients]\nnode ansible_connection=ssh ansible_user=root ansible_ssh_transfer_method=piped " +
@@ -119,6 +102,12 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	test.Eq(t, before, on(files))
 	test.StrNotContains(t, on("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
 
+	// an agent that does not come back ends the play
+	out, err = shell(t, dir, env, play+` -e '{"outrider_plugin_restart": "systemctl stop nomad"}'`)
+	test.Error(t, err)
+	test.StrContains(t, out, "Wait until the agent is healthy")
+	on("systemctl start nomad")
+
 	f, err := os.OpenFile(archive, os.O_WRONLY, 0)
 	must.NoError(t, err)
 	_, err = f.WriteAt([]byte{'x'}, 1000)
@@ -127,39 +116,4 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	out, err = shell(t, dir, env, play)
 	test.Error(t, err, test.Sprint("a flipped byte"))
 	test.StrContains(t, out, "is not as "+dir+"/SHA256SUMS says")
-}
-
-// TestDeploy_JobInstallsOnEachClient: the job restarts the agent that runs it.
-func TestDeploy_JobInstallsOnEachClient(t *testing.T) {
-	testsupport.Long(t, "Ansible takes its time, and so does a job that restarts its agent")
-	needRootAgent(t)
-	t.Parallel()
-	n := newPlainNode(t)
-	zipped(t, n.work)
-	server := httptest.NewServer(http.FileServer(http.Dir(n.work)))
-	defer server.Close()
-	file, err := filepath.Abs("../../deploy/nomad/rollout.nomad.hcl")
-	must.NoError(t, err)
-	asked, done := filepath.Join(n.work, "asked"), filepath.Join(n.work, "done")
-	restart := fmt.Sprintf("touch %s; until test -e %s; do sleep 0.1; done", asked, done)
-	pid, err := n.PID(t.Context())
-	must.NoError(t, err)
-	places := strings.NewReplacer("https://files.example.com", server.URL, "rollout.nomad.hcl",
-		fmt.Sprintf("-var arch=%s -var flags='-pid %d' -var restart='%s' %s", runtime.GOARCH, pid, restart, file))
-	runFences(t, section(t, "A Nomad job"), n.work, n.env(), places)
-
-	testsupport.Within(t, time.Minute, func() error {
-		_, err := os.Stat(asked)
-		return err
-	})
-	n.again(t)
-	must.NoError(t, os.WriteFile(done, nil, 0o644))
-	testsupport.Within(t, time.Minute, func() error {
-		list, _, err := n.Client().Jobs().Allocations("outrider-rollout", true, nil)
-		if err != nil || len(list) != 1 || list[0].ClientStatus != "complete" {
-			return fmt.Errorf("the job's allocations are %+v: %w", list, err)
-		}
-		return nil
-	})
-	n.version(t, printedVersion(t, execLite))
 }
