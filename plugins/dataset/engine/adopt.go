@@ -80,7 +80,8 @@ func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 
 // Restore takes a volume out of the trash, to where it was, and leaves it unmounted. With the tag ID it is the same as
 // before, and with Adopt one that waits for a new volume. The caller holds its lock and TrashLock. A call that
-// was killed has changed nothing but the tags of what is in the trash, or is done.
+// was killed has changed nothing but the tags of what is in the trash, where it stays then until it is restored or
+// emptied, or is done.
 func (e *Engine) Restore(ctx context.Context, d Dataset, t Tags) (name string, err error) {
 	id, _, _ := strings.Cut(TrashLock(d.Name), ".")
 	name = VolumeName(d.Tags[Namespace], id)

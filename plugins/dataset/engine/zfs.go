@@ -324,9 +324,6 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		return err
 	}
 	err = mountedElsewhere(p)
-	if err == nil {
-		err = removeMountDir(p.value("mountpoint"))
-	}
 	if err == nil { // with -r, its snapshots; there is nothing else below it
 		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
@@ -390,10 +387,6 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	remount, err := e.unmount(ctx, p)
 	if err != nil {
 		return err
-	}
-	err = removeMountDir(p.value("mountpoint"))
-	if err != nil {
-		return also(err, remount())
 	}
 	rename := func() error { return e.do(ctx, "rename", p.full, target) }
 	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {

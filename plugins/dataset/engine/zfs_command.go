@@ -37,6 +37,7 @@ var messages = []struct {
 	part string
 	err  error
 }{
+	{"more recent snapshots", ErrLaterSnapshots}, // "or bookmarks", as OpenZFS says
 	{"busy", ErrInUse},
 	{"out of space", ErrNoSpace},
 	{"size is less than current used", ErrTooSmall},
@@ -99,6 +100,10 @@ type properties struct {
 	values map[string]struct{ value, source string }
 }
 
+// asked are the properties that this package uses. Those of others may have new lines in them.
+const asked = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
+	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
+
 // properties of a dataset, and of what is below it to that depth. Snapshots are among them
 // where there are any above the last level.
 func (e *Engine) properties(ctx context.Context, depth int, full string) ([]properties, error) {
@@ -106,15 +111,16 @@ func (e *Engine) properties(ctx context.Context, depth int, full string) ([]prop
 	if depth > 0 {
 		args = append(args, "-r", "-d", strconv.Itoa(depth))
 	}
-	text, err := e.run(ctx, append(args, "all", full)...)
+	text, err := e.run(ctx, append(args, asked, full)...)
 	if err != nil {
 		return nil, err
 	}
 	var found []properties
 	for line := range strings.Lines(text) {
 		field := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(field) != 4 {
-			continue
+		if len(field) != 4 { // a value with a new line in it could go on with what is another dataset's
+			return nil, fmt.Errorf("the property %s of %s, or of what is below it, is not this plugin's (%q): see zfs get -r %s",
+				tagProperty, full, line, tagProperty)
 		}
 		if len(found) == 0 || found[len(found)-1].full != field[0] {
 			found = append(found, properties{field[0], map[string]struct{ value, source string }{}})

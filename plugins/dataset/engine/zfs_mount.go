@@ -89,7 +89,8 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// unmount unmounts a dataset from its directory, and returns how to mount it again. ErrInUse, and nothing changes, if
+// unmount unmounts a dataset from its directory, which it removes: a task that starts now must not get a directory of
+// the host's in its place. It returns how to mount it again. ErrInUse, and nothing changes, if
 // the kernel says so or if it is mounted elsewhere, too. A mount in another mount namespace, such as a task's, stays:
 // see mountedElsewhere.
 func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
@@ -104,7 +105,7 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 		}
 	}
 	if len(at) == 0 {
-		return func() error { return nil }, nil
+		return func() error { return nil }, removeMountDir(p.value("mountpoint"))
 	}
 	dir := at[0].Mountpoint
 	remount = func() error { return e.mount(context.WithoutCancel(ctx), p.full, dir) }
@@ -116,6 +117,10 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 		if err != nil {
 			return nil, fmt.Errorf("dataset %s can't be unmounted from %q: %w", p.full, dir, err)
 		}
+	}
+	err = removeMountDir(dir)
+	if err != nil {
+		return nil, also(err, remount())
 	}
 	return remount, nil
 }

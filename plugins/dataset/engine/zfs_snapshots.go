@@ -6,6 +6,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -34,9 +35,9 @@ func (e *Engine) snapshotOf(ctx context.Context, p properties, snapshot string) 
 
 // snapshotName keeps to characters that mean nothing to "zfs destroy", which has lists and ranges.
 func snapshotName(full, snapshot string) (string, error) {
-	if !component.MatchString(snapshot) || len(snapshot) > 50 {
-		return "", fmt.Errorf("%q can't be the name of a snapshot: use up to 50 letters, digits, dashes, dots, colons "+
-			"and underscores", snapshot)
+	if !component.MatchString(snapshot) {
+		return "", fmt.Errorf("%q can't be the name of a snapshot: use letters, digits, dashes, dots, colons and "+
+			"underscores", snapshot)
 	}
 	return full + "@" + snapshot, nil
 }
@@ -97,8 +98,8 @@ func (e *Engine) DestroySnapshot(ctx context.Context, name, snapshot string) err
 	return nil
 }
 
-// Rollback brings a dataset back to a snapshot. Later snapshots are lost: ErrLaterSnapshots, unless discard is
-// set. ErrInUse if it is mounted: zfs does it to files that are open, too.
+// Rollback brings a dataset back to a snapshot. Later snapshots and bookmarks are lost: ErrLaterSnapshots, unless discard
+// is set. ErrInUse if it is mounted: zfs does it to files that are open, too.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -112,8 +113,8 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bo
 	if err != nil {
 		return err
 	}
-	if last := list[len(list)-1].Name; last != snapshot && !discard {
-		return fmt.Errorf("snapshot %s is not the last one, which is %s: %w", full, last, ErrLaterSnapshots)
+	if n := len(list); !discard && n > 0 && list[n-1].Name != snapshot { // zfs says so again, of those since this look
+		return fmt.Errorf("snapshot %s is not the last one, which is %s: %w", full, list[n-1].Name, ErrLaterSnapshots)
 	}
 	remount, err := e.unmount(ctx, p)
 	if err != nil {
@@ -121,10 +122,18 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bo
 	}
 	err = mountedElsewhere(p)
 	if err == nil {
-		err = e.do(ctx, "rollback", "-r", full)
+		command := []string{"rollback"}
+		if discard {
+			command = append(command, "-r")
+		}
+		err = e.do(ctx, append(command, full)...)
 	}
-	if err != nil {
-		err = cmp.Or(e.dependents(ctx, p.full), e.held(ctx, p.full, err))
+	if err != nil && !errors.Is(err, ErrInUse) && !errors.Is(err, ErrLaterSnapshots) {
+		err = cmp.Or(e.dependents(ctx, p.full), err)
 	}
-	return also(err, remount())
+	mountErr := remount()
+	if err == nil && mountErr != nil {
+		return fmt.Errorf("dataset %s was rolled back, and can't be mounted again: %w", p.full, mountErr)
+	}
+	return also(e.held(ctx, p.full, err), mountErr)
 }

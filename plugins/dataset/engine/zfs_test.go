@@ -33,6 +33,8 @@ func TestZFS_Properties(t *testing.T) {
 			{"a mount point belongs to its dataset alone", mountPoints},
 			{"a user's mount in the name of a dataset is not its own", usersMount},
 			{"tags are a dataset's own", tagsAreItsOwn},
+			{"a property can't stand for another dataset", forged},
+			{"a rollback leaves no directory in the place of the files", bare},
 			{"no property of the engine's can be set", reserved},
 			{"another's dataset is left alone", another},
 			{"what is in a full pool can be deleted", full},
@@ -154,7 +156,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	info, err = os.Stat(path)
 	must.NoError(t, err)
 	must.Eq(t, 0o777, info.Mode().Perm())
-	must.NoError(t, os.Remove(other))
+	must.DirNotExists(t, other)
 
 	must.NoError(t, os.Symlink(path, path+"-link"))
 	_, err = c.Mount(t.Context(), name, path+"-link")
@@ -277,6 +279,44 @@ func reserved(t *testing.T, c zfsColumn) {
 		"setuid": "off", "devices": "off"} {
 		must.Eq(t, want, c.zfs(t, "get", "-H", "-o", "value", property, c.full(name)))
 	}
+}
+
+// What has come with a stream is not believed to be more than one property.
+func forged(t *testing.T, c zfsColumn) {
+	name := c.name()
+	c.create(t, name, engine.Limits{Data: 32 * mib})
+	theirs := foreign(t, c.column)
+	line := func(property string) string {
+		return "x\n" + c.full(".trash/gone") + "\t" + property + "\t{}\tlocal\n"
+	}
+	c.zfs(t, "set", "other:note="+line("outrider:dataset"), c.full(theirs))
+	must.Eq(t, []string{name}, c.list(t))
+	c.zfs(t, "set", "outrider:dataset="+line("type"), c.full(theirs))
+	_, err := c.List(t.Context())
+	must.ErrorContains(t, err, "is not this plugin's")
+	oneSentence(t, err)
+	c.zfs(t, "inherit", "outrider:dataset", c.full(theirs))
+}
+
+// A task that is started meanwhile must not find an empty directory of the host's.
+func bare(t *testing.T, c zfsColumn) {
+	name := c.name()
+	path := c.create(t, name, engine.Limits{Data: 32 * mib})
+	must.NoError(t, c.Snapshot(t.Context(), name, "s"))
+	dir := t.TempDir()
+	program, seen := filepath.Join(dir, "zfs"), filepath.Join(dir, "seen")
+	script := fmt.Sprintf("#!/bin/sh\ncase $1 in rollback | destroy) [ -e %q ]; echo $1 $? >>%q ;; esac\nexec %q \"$@\"\n",
+		path, seen, c.pool.Program)
+	must.NoError(t, os.WriteFile(program, []byte(script), 0o755))
+	e, err := engine.Open(program, c.pool.Root)
+	must.NoError(t, err)
+	must.NoError(t, e.Rollback(t.Context(), name, "s", false))
+	c.mount(t, name)
+	must.NoError(t, e.Destroy(t.Context(), name))
+	must.DirNotExists(t, path)
+	text, err := os.ReadFile(seen)
+	must.NoError(t, err)
+	must.Eq(t, "rollback 1\ndestroy 1\n", string(text))
 }
 
 func another(t *testing.T, c zfsColumn) {

@@ -20,6 +20,12 @@ fi
 
 case ${1-} in
 get | unmount)
+  if [ "$1" = get ]; then
+    for word; do
+      shift
+      set -- "$@" "${word%%,keystatus*}" # without what OpenZFS has besides
+    done
+  fi
   # Next the dataset may be unmounted. The daemon stays busy for good if it is not told before of files that were
   # closed, which the kernel does in the background: an answer to another question comes after that.
   for dir in $(findmnt -rno TARGET "$last"); do

@@ -83,7 +83,7 @@ func Make(ctx context.Context, dir string, o Options) (Pool, error) {
 
 func (p Pool) fill(ctx context.Context, dir string, o Options) error {
 	image := filepath.Join(dir, "image")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, o.Size), start(dir, o)); err != nil {
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, o.Size), start(ctx, dir, o)); err != nil {
 		return err
 	}
 	// without a cache file, which another zfs-fuse would read
@@ -100,7 +100,7 @@ func (p Pool) fill(ctx context.Context, dir string, o Options) error {
 }
 
 // start starts a daemon in a directory, and returns when it answers.
-func start(dir string, o Options) error {
+func start(ctx context.Context, dir string, o Options) error {
 	if daemon() != 0 {
 		return errors.New("zfs-fuse runs already, and only one can: stop it, or remove its pool")
 	}
@@ -119,16 +119,23 @@ func start(dir string, o Options) error {
 	if !o.Stays {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	ended := make(chan error, 1)
+	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the signal comes when the thread ends
-		ended <- cmd.Run()
+		started <- cmd.Start()
+		ended <- cmd.Wait() // an error, too, where it was not started
 	}()
+	err = <-started
+	if err != nil {
+		return err
+	}
 	for daemon() == 0 {
 		select {
 		case err := <-ended:
 			text, _ := os.ReadFile(log.Name())
 			return fmt.Errorf("zfs-fuse ended: %s (%w)", strings.TrimSpace(string(text)), err)
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("zfs-fuse does not take commands: %w", ctx.Err()), cmd.Process.Kill())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
