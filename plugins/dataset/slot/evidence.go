@@ -48,8 +48,9 @@ func (i *instance) remember(now look) {
 	for _, l := range now.leases {
 		there[l.Name] = true
 		if i.matters[l.Name] == nil {
-			i.matters[l.Name] = &matter{engine: l.engine}
+			i.matters[l.Name] = &matter{}
 		}
+		i.matters[l.Name].engine = l.engine
 	}
 	maps.DeleteFunc(i.matters, func(name string, m *matter) bool {
 		_, looked := now.found[m.engine]
@@ -174,6 +175,8 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 	a := v.Allocations[live]
 	tags := engine.Tags{engine.Holder: live + "/" + a.Devices[l.slot()], engine.Namespace: a.Namespace,
 		engine.Node: v.Node}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
 	unlock, err := l.engine.Lock(ctx, l.slot())
 	if err == nil {
 		if err = l.engine.Tag(ctx, l.Name, tags); err == nil {

@@ -114,9 +114,12 @@ func upper(s string) string {
 // remount mounts the datasets of leases that are not mounted, as after the host has started:
 // their tasks are started again with the reservation that they had.
 func (i *instance) remount(ctx context.Context, now look) {
+	hangs := map[datasets]bool{}
 	for _, l := range now.leases {
-		if l.Path == "" {
-			i.say("mount of "+l.Name, "slot "+l.slot()+" can't be mounted again", i.mount(ctx, l))
+		if l.Path == "" && !hangs[l.engine] {
+			err := i.mount(ctx, l)
+			hangs[l.engine] = errors.Is(err, engine.ErrUnavailable)
+			i.say("mount of "+l.Name, "slot "+l.slot()+" can't be mounted again", err)
 		}
 	}
 }
@@ -160,11 +163,16 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	for _, l := range now.leases {
 		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.isOver(l.Name)})
 	}
-	failed := errors.Join(slices.Collect(maps.Values(now.failed))...)
-	if len(ids) > 0 {
-		return all, failed
+	for _, id := range ids {
+		_, e := i.class(classOf(id))
+		if err := now.failed[e]; err != nil { // that of a former root keeps nobody from the class's own
+			return nil, err
+		}
 	}
-	i.say("leases", "the slots of a class stay as they are", failed)
+	if len(ids) == 0 {
+		failed := slices.SortedFunc(maps.Values(now.failed), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+		i.say("leases", "the slots of a class stay as they are", errors.Join(failed...))
+	}
 	return all, nil
 }
 

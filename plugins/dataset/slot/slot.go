@@ -133,17 +133,23 @@ func (i *instance) load() (*policy.File, error) {
 		}
 		return i.file, nil
 	}
+	if i.file != nil && i.file.ZFS != file.ZFS { // the program has moved
+		for root := range i.roots {
+			i.roots[root], err = engine.Open(file.ZFS, root)
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
 	i.file = file
-	for name, c := range file.Classes {
-		key := file.ZFS + " " + c.Root
-		if c.Slots == nil || i.roots[key] != nil {
+	for _, c := range file.Classes {
+		if c.Slots == nil || i.roots[c.Root] != nil {
 			continue
 		}
-		e, err := file.Engine(name)
+		i.roots[c.Root], err = engine.Open(file.ZFS, c.Root)
 		if err != nil {
 			return nil, err
 		}
-		i.roots[key] = e
 	}
 	return file, nil
 }
@@ -167,7 +173,7 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 		return policy.Class{}, nil
 	}
 	c := i.file.Classes[name]
-	return c, i.roots[i.file.ZFS+" "+c.Root]
+	return c, i.roots[c.Root]
 }
 
 // classOf is the class of a slot.

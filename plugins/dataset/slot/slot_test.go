@@ -138,7 +138,7 @@ func newBench(t *testing.T) *bench {
 	b.instance = made.(*instance)
 	b.since = time.Time{} // the agent has had its time
 	b.api.kick = func() { b.kicked++ }
-	b.roots["/usr/sbin/zfs tank/fast"] = b.fs
+	b.roots["tank/fast"] = b.fs
 	b.write(fast)
 	return b
 }
@@ -471,7 +471,7 @@ func TestStats_OfHeldAndFreeSlots(t *testing.T) {
 func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
 	b := newBench(t)
 	b.list()
-	b.roots["/usr/sbin/zfs slow/fast"] = &memory{broken: errors.New("it does not answer")}
+	b.roots["slow/fast"] = &memory{broken: errors.New("it does not answer")}
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	must.Len(t, 1, b.leases())
@@ -483,4 +483,20 @@ func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
 	b.fs.set(func() { b.fs.hidden = errors.New("nor does this") })
 	_, err = b.Leases(t.Context(), "fast-00")
 	must.ErrorContains(t, err, "nor does this")
+}
+
+// The operator's file names another program, and the former one is gone.
+func TestLeases_AreOfTheEngineThatListsThem(t *testing.T) {
+	b := newBench(t)
+	b.list()
+	_, err := b.Reserve(t.Context(), []string{"fast-00"})
+	must.NoError(t, err)
+	b.roots["tank/fast"] = &memory{dir: b.fs.dir, datasets: b.fs.datasets}
+	b.fs.set(func() { b.fs.broken = errors.New("it is gone") })
+	must.Len(t, 1, b.leases())
+	found, err := b.Leases(t.Context(), "fast-00")
+	must.NoError(t, err)
+	must.Len(t, 1, found)
+	must.NoError(t, b.Release(t.Context(), found[0]))
+	must.SliceEmpty(t, b.leases())
 }
