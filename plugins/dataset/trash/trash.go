@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,7 +23,7 @@ const (
 	save    = 10 * time.Minute // between notes of how much time has passed
 	gather  = 2 * time.Second  // between a wish for a look and the look
 	limit   = time.Minute      // for what is done to one dataset
-	patient = 5 * time.Second  // for the lock of a dataset; the next look tries again
+	patient = 10 * time.Second // for the lock of a dataset, and for a list; the next look tries again
 )
 
 // Keeper empties the trash of one node.
@@ -71,16 +73,41 @@ func (k *Keeper) Look(ctx context.Context) {
 	k.say("", "the trash can't be emptied", err)
 	for class, e := range engines {
 		e.SweepLocks()
-		all, err := e.List(ctx)
+		all, err := list(ctx, e)
 		k.say(class, "the datasets of class "+class+" can't be listed", err)
-		for _, d := range all {
-			if ctx.Err() != nil {
-				return
-			}
-			if engine.InTrash(d.Name) {
-				key := class + "/" + d.Name
-				k.say(key, d.Name+" stays in the trash of class "+class, k.expire(ctx, e, d, key))
-			}
+		if err == nil {
+			k.empty(ctx, class, e, all)
+		}
+	}
+}
+
+func list(ctx context.Context, e *engine.Engine) ([]engine.Dataset, error) {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	return e.List(ctx)
+}
+
+// empty does what is due in one class. A pool that does not answer is left until the next look.
+func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all []engine.Dataset) {
+	there := map[string]bool{}
+	for _, d := range all {
+		there[class+"/"+d.Name] = engine.InTrash(d.Name)
+	}
+	gone := func(key string) bool { return strings.HasPrefix(key, class+"/") && !there[key] }
+	maps.DeleteFunc(k.began, func(key string, _ time.Time) bool { return gone(key) })
+	maps.DeleteFunc(k.said, func(key, _ string) bool { return gone(key) })
+	for _, d := range all {
+		if ctx.Err() != nil || !engine.InTrash(d.Name) {
+			continue
+		}
+		key := class + "/" + d.Name
+		err := k.expire(ctx, e, d, key)
+		if errors.Is(err, engine.ErrNotFound) {
+			err = nil // it was restored or emptied meanwhile
+		}
+		k.say(key, d.Name+" stays in the trash of class "+class, err)
+		if errors.Is(err, engine.ErrUnavailable) {
+			return
 		}
 	}
 }
@@ -123,7 +150,6 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset,
 	}
 	defer unlock()
 	if passed >= left {
-		delete(k.began, key)
 		return e.Destroy(ctx, d.Name)
 	}
 	kept, err := time.ParseDuration(d.Tags[engine.Kept])

@@ -6,6 +6,7 @@ package trash
 import (
 	"bytes"
 	"context"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -107,6 +108,44 @@ func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
 	second := keeper()
 	pass(second, 29*time.Minute, time.Minute)
 	pass(second, time.Minute)
+}
+
+// What is due stays due while it can't be destroyed.
+func TestKeeper_TriesAgain(t *testing.T) {
+	pool, ctx := zfsfusetest.New(t), t.Context()
+	e, err := engine.Open(pool.Program, pool.Root)
+	must.NoError(t, err)
+	_, err = e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})
+	must.NoError(t, err)
+	must.NoError(t, e.Snapshot(ctx, "default/a", "s"))
+	must.NoError(t, e.Discard(ctx, "default/a", time.Hour))
+	all, err := e.List(ctx)
+	must.NoError(t, err)
+	must.SliceLen(t, 1, all)
+	snapshot := pool.Root + "/" + all[0].Name + "@s"
+	hold := func(command string) {
+		out, err := exec.CommandContext(ctx, pool.Program, command, "mine", snapshot).CombinedOutput()
+		must.NoError(t, err, must.Sprint(string(out)))
+	}
+	var log bytes.Buffer
+	clock := time.Now()
+	k := &Keeper{Logger: hclog.New(&hclog.LoggerOptions{Output: &log}), now: func() time.Time { return clock },
+		Engines: func(context.Context) (map[string]*engine.Engine, error) {
+			return map[string]*engine.Engine{"fast": e}, nil
+		}}
+	k.start()
+	k.Look(ctx)
+	hold("hold")
+	clock = clock.Add(time.Hour)
+	k.Look(ctx)
+	k.Look(ctx)
+	must.EqOp(t, 1, strings.Count(log.String(), "stays in the trash"), must.Sprint(&log))
+	must.StrNotContains(t, log.String(), "this is over")
+	hold("release")
+	k.Look(ctx)
+	all, err = e.List(ctx)
+	must.NoError(t, err)
+	must.SliceEmpty(t, all)
 }
 
 func TestKeeper_EndsWithItsContext(t *testing.T) {
