@@ -66,7 +66,7 @@ func (s *session) adopt(ctx context.Context, dataset, name, namespace string) (f
 		return f, fmt.Errorf("%s can't be adopted: %w", dataset, err)
 	}
 	f.Tags = engine.Tags{engine.Kind: "volume", engine.Volume: name, engine.Namespace: namespace, engine.Class: f.label,
-		engine.Adopt: cmp.Or(f.Tags[engine.Adopt], rand.Text())}
+		engine.Adopt: newKey(f.Dataset)}
 	at("checked")
 	if err := f.engine.Adopt(ctx, below, f.Tags); err != nil {
 		return f, fmt.Errorf("%s was not adopted: %w", dataset, err)
@@ -75,6 +75,14 @@ func (s *session) adopt(ctx context.Context, dataset, name, namespace string) (f
 	s.say("Dataset %s waits for volume %s/%s. The specification is for \"nomad volume create -\".", dataset, namespace,
 		name)
 	return f, nil
+}
+
+// newKey is the key of a dataset that waits, or a new one: Nomad has shown that of a volume to others.
+func newKey(d engine.Dataset) string {
+	if d.Tags[engine.Adopt] != "" && d.Tags[engine.ID] == "" {
+		return d.Tags[engine.Adopt]
+	}
+	return rand.Text()
 }
 
 // classOf is the class below whose root a dataset is.

@@ -149,9 +149,15 @@ func (c class) notes(look engine.Look, now time.Time) (notes []string) {
 			left, _, err := d.Left()
 			trashed, timeErr := time.Parse(time.RFC3339, d.Tags[engine.Trashed])
 			kept, keptErr := time.ParseDuration(d.Tags[engine.Kept])
-			if err != nil || timeErr == nil && keptErr == nil && now.After(trashed.Add(kept+late)) {
-				note("%s is in the trash since %s, which keeps it for another %s: only the time counts in which the device plugin runs",
-					trashName(f), d.Tags[engine.Trashed], left)
+			switch {
+			case err != nil:
+				note("%s stays in the trash, since it is not clear how long: %v", trashName(f), err)
+			case timeErr != nil || keptErr != nil || now.Before(trashed.Add(kept+late)):
+			case left == 0:
+				note("%s is due and was not destroyed: the agent's log has the reason", trashName(f))
+			default:
+				note("%s is in the trash since %s, which keeps it for another %s: only the time counts in which the "+
+					"device plugin runs", trashName(f), d.Tags[engine.Trashed], left)
 			}
 		case "waiting":
 			note("dataset %s waits to become volume %s", d.Name, f.title())

@@ -6,6 +6,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -107,6 +108,9 @@ func (c class) fill(ctx context.Context, l *listed) error {
 			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
 		} else {
 			snapshots, err := c.engine.Snapshots(ctx, d.Name)
+			if errors.Is(err, engine.ErrNotFound) {
+				continue // it was destroyed meanwhile
+			}
 			if err != nil {
 				return err
 			}

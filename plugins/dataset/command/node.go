@@ -74,11 +74,14 @@ func (s *session) datasets(ctx context.Context, only string, accept func(found) 
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, c := range classes {
-		if only != "" && only != c.label {
-			continue
+	if only != "" {
+		classes = slices.DeleteFunc(classes, func(c class) bool { return c.label != only })
+		if len(classes) == 0 {
+			return nil, nil, fmt.Errorf("there is no class %q", only)
 		}
-		list, err := c.engine.List(ctx)
+	}
+	for _, c := range classes {
+		list, err := c.datasets(ctx)
 		if err != nil {
 			hidden = errors.Join(hidden, fmt.Errorf("class %s can't be listed: %w", c.label, err))
 		}
@@ -89,6 +92,12 @@ func (s *session) datasets(ctx context.Context, only string, accept func(found) 
 		}
 	}
 	return all, hidden, nil
+}
+
+func (c class) datasets(ctx context.Context) ([]engine.Dataset, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a pool that does not answer holds up its own class
+	defer cancel()
+	return c.engine.List(ctx)
 }
 
 // meant returns the volumes that a person means: the one with this id, or else those with the name, with the namespace

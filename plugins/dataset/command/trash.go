@@ -4,9 +4,7 @@
 package command
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -151,8 +149,7 @@ func (s *session) restore(ctx context.Context, d found, inPlace bool) error {
 	if d.Dataset, err = d.engine.Get(ctx, d.Name); err != nil { // another may have taken it meanwhile
 		return fmt.Errorf("%s was not restored: %w", trashName(d), err)
 	}
-	key := cmp.Or(d.Tags[engine.Adopt], rand.Text())
-	tags := engine.Tags{engine.Adopt: key}
+	tags := engine.Tags{engine.Adopt: newKey(d.Dataset)}
 	if inPlace {
 		tags = engine.Tags{engine.ID: id}
 	}

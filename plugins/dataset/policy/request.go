@@ -42,7 +42,7 @@ type Volume struct {
 	Spec  engine.Spec // without a directory
 	Owner Owner
 	Clone *Origin // nil: the volume is empty
-	Adopt string  // the key of what was received, which the volume becomes; usually empty
+	Adopt string  // the key of a dataset that waits, which the volume becomes; usually empty
 }
 
 // Owner is who may do what in the directory of a volume.
@@ -162,7 +162,7 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
 		switch {
-		case name == "class", name == engine.Adopt: // only who may read what was received has a key
+		case name == "class", name == engine.Adopt: // only who may have that dataset has a key
 			continue
 		case !slices.Contains(c.Allow, name):
 			use := "leave it out"

@@ -23,7 +23,7 @@ import (
 type call struct {
 	policy.Request
 	file    string // the operator's
-	dir     string // where the volume is mounted on file systems with mount points
+	dir     string // where the volume is mounted
 	records records
 	log     io.Writer
 }

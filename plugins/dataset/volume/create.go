@@ -55,7 +55,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		return nil, err
 	}
 	v.Spec.Dir = c.dir
-	c.sweep(ctx)
+	c.sweep(ctx, f.Classes[v.Class].Root)
 	rec := newRecord(c.Request, f, v)
 	e, err := rec.engine(f)
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
-	default: // also where nothing is found: it removes what is half made
+	default:
 		if err := e.Destroy(ctx, name); err != nil {
 			return fmt.Errorf("what a former create has left can't be removed: %w", err)
 		}
@@ -193,9 +193,9 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	return c.records.remove(rec.ID)
 }
 
-// sweep removes what other creates have left that were killed. Nomad gives a volume a new id
+// sweep removes what other creates below a root have left that were killed. Nomad gives a volume a new id
 // when its create is tried again, so that no call comes for the former one.
-func (c *call) sweep(ctx context.Context) {
+func (c *call) sweep(ctx context.Context, root string) {
 	for _, id := range c.records.unfinished() {
 		now, cancel := context.WithCancel(ctx)
 		cancel()
@@ -204,7 +204,7 @@ func (c *call) sweep(ctx context.Context) {
 			continue // it is being made
 		}
 		rec, err := c.records.read(id)
-		if err == nil && rec != nil && rec.unfinished {
+		if err == nil && rec != nil && rec.unfinished && rec.Root == root {
 			err = c.undo(ctx, rec)
 		}
 		unlock()

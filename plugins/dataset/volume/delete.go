@@ -64,10 +64,6 @@ func (c *call) delete(ctx context.Context) error {
 		}
 	case !errors.Is(err, engine.ErrNotFound):
 		return reason(ctx, e, err)
-	case rec.OnDelete == "destroy": // it may be half destroyed
-		if err := e.Destroy(ctx, rec.dataset()); err != nil {
-			return err
-		}
 	}
 	at("removed")
 	c.removeDir(c.ID)
