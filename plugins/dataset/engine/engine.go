@@ -107,10 +107,10 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 // SlotName is the name of the dataset of one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
-// Discard puts a dataset into the trash. Keep is for how long package trash must have seen it there; 0 is until a person
-// empties it. The caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound. If it is in
-// use, nothing changes: ErrInUse. A call that was killed may leave the tags Trashed, From and Kept at a dataset that is
-// where it was; Keep removes them.
+// Discard puts a dataset into the trash. Keep is for how long package trash must have seen it there; 0 is until a
+// person empties it. The caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound. If
+// it is in use, nothing changes: ErrInUse. A call that was killed may leave the tags Trashed, From and Kept at a
+// dataset that is where it was; Keep removes them.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
 	now := time.Now().UTC()
 	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Kept: "", Passed: ""}

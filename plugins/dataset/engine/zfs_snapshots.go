@@ -98,8 +98,8 @@ func (e *Engine) DestroySnapshot(ctx context.Context, name, snapshot string) err
 	return nil
 }
 
-// Rollback brings a dataset back to a snapshot. Later snapshots and bookmarks are lost: ErrLaterSnapshots, unless discard
-// is set. ErrInUse if it is mounted: zfs does it to files that are open, too.
+// Rollback brings a dataset back to a snapshot. Later snapshots and bookmarks are lost: ErrLaterSnapshots, unless
+// discard is set. ErrInUse if it is mounted: zfs does it to files that are open, too.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string, discard bool) error {
 	p, err := e.get(ctx, name)
 	if err != nil {

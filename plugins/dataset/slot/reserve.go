@@ -170,7 +170,8 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 		}
 	}
 	if len(ids) == 0 {
-		failed := slices.SortedFunc(maps.Values(now.failed), func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+		byText := func(a, b error) int { return strings.Compare(a.Error(), b.Error()) }
+		failed := slices.SortedFunc(maps.Values(now.failed), byText)
 		i.say("leases", "the slots of a class stay as they are", errors.Join(failed...))
 	}
 	return all, nil
