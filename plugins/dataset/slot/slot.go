@@ -135,21 +135,23 @@ func (i *instance) load() (*policy.File, error) {
 	}
 	if i.file != nil && i.file.ZFS != file.ZFS { // the program has moved
 		for root := range i.roots {
-			i.roots[root], err = engine.Open(file.ZFS, root)
+			e, err := engine.Open(file.ZFS, root)
 			if err != nil {
 				return nil, err
 			}
+			i.roots[root] = e
 		}
 	}
 	i.file = file
-	for _, c := range file.Classes {
+	for name, c := range file.Classes {
 		if c.Slots == nil || i.roots[c.Root] != nil {
 			continue
 		}
-		i.roots[c.Root], err = engine.Open(file.ZFS, c.Root)
+		e, err := file.Engine(name)
 		if err != nil {
 			return nil, err
 		}
+		i.roots[c.Root] = e
 	}
 	return file, nil
 }
