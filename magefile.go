@@ -57,9 +57,14 @@ func (Lab) Status(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Status(ctx) })
 }
 
-// Runs a job file and shows its output; starts the lab if none runs.
-func (Lab) Run(ctx context.Context, job string) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Run(ctx, job) })
+// Runs a job file and shows its output; -watch: again at each save.
+func (Lab) Run(ctx context.Context, job string, watch *bool) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error {
+		if watch != nil && *watch {
+			return l.Watch(ctx, job)
+		}
+		return l.Run(ctx, job)
+	})
 }
 
 // Follows the agent's log, or what a job's tasks write (-job=NAME).

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,6 +130,60 @@ func slowScheduler(t *testing.T, a agent.Agent) {
 	})
 }
 
+// lines are what a command has written so far.
+type lines struct {
+	sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.Lock()
+	defer l.Unlock()
+	return l.Buffer.Write(b)
+}
+
+func (l *lines) text() string {
+	l.Lock()
+	defer l.Unlock()
+	return l.String()
+}
+
+// watched saves a job file while it is watched: right, with a mistake, and right again.
+func watched(t *testing.T, ctx context.Context, l *Lab) {
+	t.Helper()
+	ctx, stop := context.WithCancel(ctx)
+	out, other := &lines{}, *l
+	other.out, other.errOut, other.steps = out, out, term.New(out)
+	path := jobFile(t, "batch", "watched", "exec-lite", "echo first; exec sleep 1000")
+	ended := make(chan error, 1)
+	go func() { ended <- other.Watch(ctx, path) }()
+	tells := func(want string) {
+		t.Helper()
+		testsupport.Within(t, time.Minute, func() error {
+			if !strings.Contains(out.text(), want) {
+				return fmt.Errorf("no %q in %s", want, out.text())
+			}
+			return nil
+		})
+	}
+	save := func(text string) {
+		t.Helper()
+		must.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		must.NoError(t, os.Rename(path+".new", path))
+	}
+	text, err := os.ReadFile(path)
+	must.NoError(t, err)
+	tells("first")
+	save("nonsense")
+	tells("Error: ")
+	tells("Waiting until " + path + " is saved")
+	save(strings.Replace(string(text), "echo first; exec sleep 1000", "echo second", 1))
+	tells("second")
+	tells("is complete")
+	stop()
+	must.ErrorContains(t, <-ended, "what was submitted goes on")
+}
+
 // TestLab_FromUpToDown walks the way that a developer goes.
 func TestLab_FromUpToDown(t *testing.T) {
 	l, out := live(t)
@@ -144,6 +199,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 	step(t, "up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
 	step(t, "up again", "is up already", func() error { return l.Up(ctx, With{}) })
+	watched(t, ctx, l)
 	step(t, "status", "raw_exec", func() error { return l.Status(ctx) })
 
 	a, err := l.open(ctx)

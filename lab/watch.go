@@ -1,0 +1,58 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+)
+
+// Watch is Run, and again each time that the file is saved, until ctx ends. A run that fails ends nothing.
+func (l *Lab) Watch(ctx context.Context, path string) error {
+	_, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("failed to read job file: %w", err)
+	}
+	for {
+		submitted := saved(path)
+		running, stop := context.WithCancel(ctx)
+		changed := make(chan error, 1)
+		go func() {
+			changed <- poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
+				now := saved(path)
+				return !now.IsZero() && now != submitted, nil // an editor may take the file away for a moment
+			})
+			stop()
+		}()
+		err := l.Run(running, path)
+		switch {
+		case ctx.Err() != nil:
+			stop()
+			return err
+		case err != nil && running.Err() == nil:
+			l.say("Error: %v", err)
+		}
+		if running.Err() == nil {
+			l.say("\nWaiting until %s is saved. Ctrl-C ends this, and not the job.", path)
+		}
+		err = <-changed
+		if err != nil {
+			return Interrupted("what was submitted goes on: see " + mage + " lab:status")
+		}
+		l.say("")
+	}
+}
+
+// saved is when a file was, zero if it is not there.
+func saved(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
