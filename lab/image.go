@@ -31,8 +31,8 @@ func (l *Lab) BuildImage(ctx context.Context) error {
 		return err
 	}
 	end := l.step(ctx, "Building the image")
-	origin, err := image.Build(ctx, l.steps.Progress)
-	end(err, "%s, from %s", image.Name, origin)
+	err := image.Build(ctx, l.steps.Progress)
+	end(err, "%s, from %s", image.Name, image.File)
 	if err != nil {
 		return err
 	}
