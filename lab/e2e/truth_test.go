@@ -346,20 +346,29 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	})
 }
 
-// guard fails the test if the dataset goes while the task lives.
+// guard fails the test if the task loses its files while it lives. Its dataset may be in the trash by then, and not be
+// mounted on the host any more: the mount in the task's own namespace keeps it.
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {
+		pause := 5 * time.Millisecond
 		if !mounted(filepath.Join(slotMounts, c.lease)) {
-			if runs(id) {
-				t.Errorf("%s: the dataset of %s was taken while its task runs", c.row.name, id)
+			process := processOf(id)
+			if process == "" {
+				return
 			}
-			return
+			trace, err := os.ReadFile(filepath.Join(process, "root/scratch/trace"))
+			lost := err != nil || strings.TrimSpace(string(trace)) != id
+			if lost && processOf(id) == process { // it has not ended meanwhile
+				t.Errorf("%s: the files of %s were taken while its task runs: %q, %v", c.row.name, id, trace, err)
+				return
+			}
+			pause = 100 * time.Millisecond
 		}
 		select {
 		case <-c.held:
 			return
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -367,14 +376,17 @@ func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 func (c *truthCell) runs() bool { return runs(c.first.id) }
 
 // runs reports whether a process of an allocation lives.
-func runs(id string) bool {
+func runs(id string) bool { return processOf(id) != "" }
+
+// processOf is the directory in /proc of a process of an allocation, or empty.
+func processOf(id string) string {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, environ := range environs {
 		if b, _ := os.ReadFile(environ); bytes.Contains(b, []byte("NOMAD_ALLOC_ID="+id+"\x00")) {
-			return true
+			return filepath.Dir(environ)
 		}
 	}
-	return false
+	return ""
 }
 
 func (c *truthCell) stands(t *testing.T, why string) {
