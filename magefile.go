@@ -235,19 +235,31 @@ var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite, "test": Test.Main}
 // Demo shows one plugin in under a minute.
 type Demo mg.Namespace
 
-// demo:exec-lite shows its processes while tasks start and the plugin is killed.
-func (Demo) ExecLite(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/exec-lite") }
+// demo:exec-lite shows process trees, kill -9, exit codes (-stage, -both).
+func (Demo) ExecLite(ctx context.Context, stage, both *bool) error {
+	return demo(ctx, "exec-lite", stage, fmt.Sprint("-both=", both != nil && *both))
+}
 
 // Shows Python programs: a page, an environment built, then cached; an exception.
-func (Demo) Python(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/python") }
+func (Demo) Python(ctx context.Context, stage *bool) error { return demo(ctx, "python", stage) }
 
 // Shows a USB stick plugged, used and unplugged (-id=10c4:ea60: a real one).
-func (Demo) USB(ctx context.Context, id *string) error {
-	return lab.RunProgram(ctx, "./lab/demo/usb", "-id="+value(id))
+func (Demo) USB(ctx context.Context, stage *bool, id *string) error {
+	return demo(ctx, "usb", stage, "-id="+value(id))
 }
 
 // Shows a volume with a quota filled, kept, rolled back and restored.
-func (Demo) Dataset(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/dataset") }
+func (Demo) Dataset(ctx context.Context, stage *bool) error { return demo(ctx, "dataset", stage) }
 
 // Shows a task on an SSH host that outlives the drain and the loss of its node.
-func (Demo) Remote(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/remote") }
+func (Demo) Remote(ctx context.Context, stage *bool) error { return demo(ctx, "remote", stage) }
+
+// Builds and fetches all that the demos need, so that they run offline.
+func (Demo) Prepare(ctx context.Context) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })
+}
+
+// demo plays a demo. With stage it waits for a key after each act.
+func demo(ctx context.Context, name string, stage *bool, args ...string) error {
+	return lab.RunProgram(ctx, "./lab/demo/"+name, append(args, fmt.Sprint("-stage=", stage != nil && *stage))...)
+}

@@ -6,11 +6,14 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
 // StartDemo starts an agent in a directory, in addition to any lab that is up, and waits until it is healthy. It has
@@ -58,4 +61,24 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 func EndDemo(ctx context.Context, a agent.Agent) error {
 	l := &Lab{dir: a.Info().Dir}
 	return errors.Join(l.stopOnHost(ctx), l.removeNodes(ctx), a.Close(ctx))
+}
+
+// PrepareDemos builds the plugins and the demos, and fetches Nomad: the next demo needs no network.
+func (l *Lab) PrepareDemos(ctx context.Context) error {
+	if _, err := l.prepare(ctx); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "outrider-demos-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	end := l.step(ctx, "Compiling the demos")
+	err = gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}, Progress: l.steps.Progress}.Run(ctx)
+	end(err, "")
+	if err != nil {
+		return fmt.Errorf("failed to compile the demos: %w", err)
+	}
+	l.say("Ready: each demo runs without a network.")
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -31,17 +32,28 @@ import (
 var jobs string
 
 func main() {
+	both := flag.Bool("both", false, "also kill plugin and supervisor at the same time")
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
-		Play:    func(ctx context.Context, a agent.Agent) error { return (&demo{agent: a}).acts(ctx) },
+		Play:    func(ctx context.Context, a agent.Agent) error { return (&demo{agent: a, both: *both}).acts(ctx) },
 	}.Main()
 }
 
 type demo struct {
 	agent agent.Agent
+	both  bool       // also kill both at the same time
+	job   *stage.Job // with exec-lite
 }
 
 func (d *demo) acts(ctx context.Context) error {
+	acts := []func(context.Context) error{d.helpersPerTask, d.noHelpers, d.pluginKilled, d.supervisorKilled}
+	if d.both {
+		acts = append(acts, d.bothKilled)
+	}
+	return stage.InOrder(ctx, acts...)
+}
+
+func (d *demo) helpersPerTask(ctx context.Context) error {
 	stage.Say("Three tasks with raw_exec, Nomad's own driver")
 	raw, err := d.submit(ctx, "raw_exec", 3)
 	if err != nil {
@@ -51,42 +63,80 @@ func (d *demo) acts(ctx context.Context) error {
 		return err
 	}
 	stage.Note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
-	if err := raw.Stop(true); err != nil {
-		return err
-	}
+	return raw.Stop(true)
+}
 
+func (d *demo) noHelpers(ctx context.Context) (err error) {
 	stage.Say("The same three tasks with exec-lite")
-	lite, err := d.submit(ctx, "exec-lite", 3)
-	if err != nil {
+	if err := d.gone(ctx, "nomad executor"); err != nil {
 		return err
 	}
-	if err := d.gone(ctx, "nomad executor"); err != nil {
+	if d.job, err = d.submit(ctx, "exec-lite", 3); err != nil {
 		return err
 	}
 	if err := d.show(ctx); err != nil {
 		return err
 	}
 	stage.Note("One plugin, one supervisor with its collector, and the tasks. A hundred tasks have the same three.")
+	return nil
+}
+
+func (d *demo) pluginKilled(ctx context.Context) error {
+	stage.Say("kill -9 of the plugin; before the next one starts, the first task exits with code 7")
+	return d.kill(ctx, true, false, true)
+}
+
+func (d *demo) supervisorKilled(ctx context.Context) error {
+	stage.Say("kill -9 of the supervisor, the parent of all tasks")
+	return d.kill(ctx, false, true, false)
+}
+
+func (d *demo) bothKilled(ctx context.Context) error {
+	stage.Say("kill -9 of both, and the first task exits with code 7 while neither runs")
+	return d.kill(ctx, true, true, true)
+}
+
+// kill kills the plugin, the supervisor or both. With exit, the first task exits before there are new ones. The other
+// tasks have to continue.
+func (d *demo) kill(ctx context.Context, killPlugin, killSupervisor, exit bool) error {
 	tasks, err := d.taskPIDs(ctx)
 	if err != nil {
 		return err
 	}
-
-	stage.Say("kill -9 of the plugin and of the supervisor, at once")
 	plugin, supervisor, err := d.helpers(ctx)
 	if err != nil {
 		return err
 	}
-	stage.Note("killing plugin %d and supervisor %d; meanwhile the first task has to exit with code 7",
-		plugin, supervisor)
-	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -9 %d %d", plugin, supervisor)); err != nil {
+	command := "kill -9"
+	if killPlugin {
+		command += fmt.Sprint(" ", plugin)
+	}
+	if killSupervisor {
+		command += fmt.Sprint(" ", supervisor)
+	}
+	if exit {
+		command += fmt.Sprint("; kill -TERM ", tasks[0])
+		tasks = tasks[1:]
+	}
+	known, err := d.exits()
+	if err != nil {
 		return err
 	}
-	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -TERM %d", tasks[0])); err != nil {
+	stage.Note("$ %s", command)
+	if _, err := d.agent.Exec(ctx, "sh", "-c", command); err != nil {
 		return err
 	}
-	if err := d.recovered(ctx, plugin, supervisor); err != nil {
+	err = stage.Until(ctx, "a new process", func() (bool, error) {
+		p, s, err := d.helpers(ctx)
+		return p != 0 && s != 0 && (p != plugin) == killPlugin && (s != supervisor) == killSupervisor, err
+	})
+	if err != nil {
 		return err
+	}
+	if exit {
+		if err := d.exitCode(ctx, known, 7, killSupervisor); err != nil {
+			return err
+		}
 	}
 	if err := d.show(ctx); err != nil {
 		return err
@@ -95,16 +145,17 @@ func (d *demo) acts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, pid := range tasks[1:] {
+	for _, pid := range tasks {
 		if !slices.Contains(now, pid) {
 			return fmt.Errorf("task %d did not live on", pid)
 		}
 	}
-	stage.Note("Tasks %d and %d continued. A new plugin has a new supervisor, which has adopted them.",
-		tasks[1], tasks[2])
-
-	stage.Say("What Nomad reports for the task that ended while neither ran")
-	return d.exitCode(ctx, lite.ID, 7)
+	note := "The new plugin found its supervisor again"
+	if killSupervisor {
+		note = "The new supervisor has adopted the tasks"
+	}
+	stage.Note("%s. Tasks that continued, with the same pids: %v", note, tasks)
+	return nil
 }
 
 // submit runs the job with a driver and waits until all tasks run.
@@ -157,7 +208,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	forest.Print(os.Stdout, ours, term.Columns(os.Stdout))
+	forest.Print(os.Stdout, ours, term.Terminal(os.Stdout))
 	return nil
 }
 
@@ -191,13 +242,6 @@ func (d *demo) helpers(ctx context.Context) (plugin, supervisor int, err error) 
 	return plugin, supervisor, err
 }
 
-func (d *demo) recovered(ctx context.Context, plugin, supervisor int) error {
-	return stage.Until(ctx, "a new plugin and supervisor", func() (bool, error) {
-		p, s, err := d.helpers(ctx)
-		return p != 0 && p != plugin && s != 0 && s != supervisor, err
-	})
-}
-
 func (d *demo) gone(ctx context.Context, what string) error {
 	return stage.Until(ctx, what+" to end", func() (bool, error) {
 		ours, err := d.ours(ctx)
@@ -205,30 +249,44 @@ func (d *demo) gone(ctx context.Context, what string) error {
 	})
 }
 
-// exitCode shows the event of the terminated task and fails if its code is not the wanted
-// one. The code may be lost: with the supervisor and the plugin killed, the exit is known only
-// if the new supervisor starts before init reaps the task.
-func (d *demo) exitCode(ctx context.Context, job string, want int) error {
-	return stage.Until(ctx, "the exit code", func() (bool, error) {
-		allocs, _, err := d.agent.Client().Jobs().Allocations(job, false, nil)
-		if err != nil {
-			return false, err
+// exits are the events of the tasks that have ended, by allocation.
+func (d *demo) exits() (map[string]*api.TaskEvent, error) {
+	allocs, _, err := d.agent.Client().Jobs().Allocations(d.job.ID, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	ended := map[string]*api.TaskEvent{}
+	for _, a := range allocs {
+		if a.TaskStates["task"] == nil {
+			continue
 		}
-		for _, a := range allocs {
-			events := a.TaskStates["task"].Events
-			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == api.TaskTerminated })
-			if i < 0 {
+		for _, e := range a.TaskStates["task"].Events {
+			if e.Type == api.TaskTerminated {
+				ended[a.ID] = e
+			}
+		}
+	}
+	return ended, nil
+}
+
+// exitCode shows the event of the task that has ended beside the known ones, and fails if its code is not the wanted
+// one. The code may be lost if nobody waited for the task: no plugin and no supervisor ran, and init reaped it.
+func (d *demo) exitCode(ctx context.Context, known map[string]*api.TaskEvent, want int, mayBeLost bool) error {
+	return stage.Until(ctx, "the exit code", func() (bool, error) {
+		now, err := d.exits()
+		for id, e := range now {
+			if known[id] != nil {
 				continue
 			}
-			e := events[i]
-			stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
-			if strings.Contains(e.DisplayMessage, "task is lost") {
+			stage.Note("allocation %s: %s: %s", id[:8], e.Type, nomad.Plain(e.DisplayMessage))
+			switch {
+			case mayBeLost && strings.Contains(e.DisplayMessage, "task is lost"):
 				stage.Note("The machine's init reaped it before the new supervisor started. No code is invented.")
-			} else if e.ExitCode != want {
+			case e.ExitCode != want:
 				return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
 			}
 			return true, nil
 		}
-		return false, nil
+		return false, err
 	})
 }

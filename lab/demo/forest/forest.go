@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,22 @@ func Below(all []Process, root int) (found []Process) {
 	return found
 }
 
+// color is the SGR code of a process's role: agent, helper, supervisor with its collector, plugin, or task.
+func (p Process) color() string {
+	words := strings.Fields(p.Args)
+	switch program := filepath.Base(words[0]); {
+	case strings.HasPrefix(program, "nomad-"):
+		return "32"
+	case program == "outrider-supervisor":
+		return "36"
+	case strings.Contains(program, "nomad") && len(words) > 1 && words[1] != "agent":
+		return "31"
+	case strings.Contains(program, "nomad"):
+		return "34"
+	}
+	return "33"
+}
+
 // Print draws the processes with their parents above them; width cuts the lines.
 func Print(w io.Writer, processes []Process, width int) {
 	here := map[int]bool{}
@@ -91,7 +108,7 @@ func Print(w io.Writer, processes []Process, width int) {
 	var draw func(p Process, indent, branch string)
 	draw = func(p Process, indent, branch string) {
 		line := fmt.Sprintf("%7d %7d %8d  %s%s", p.PID, p.PPID, p.RSS, indent+branch, p.Args)
-		fmt.Fprintln(w, term.Cut(line, width))
+		fmt.Fprintln(w, term.Paint(w, p.color(), term.Cut(line, width)))
 		switch branch {
 		case ` \_ `:
 			indent += "    "
@@ -108,5 +125,9 @@ func Print(w io.Writer, processes []Process, width int) {
 	}
 	for _, p := range children[0] {
 		draw(p, "", "")
+	}
+	if legend := term.Paint(w, "34", "agent"); legend != "agent" {
+		fmt.Fprintln(w, "  ", legend, term.Paint(w, "31", "helper"), term.Paint(w, "32", "plugin"),
+			term.Paint(w, "36", "supervisor"), term.Paint(w, "33", "task"))
 	}
 }

@@ -8,12 +8,16 @@ package stage
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	xterm "golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -34,6 +38,11 @@ type Demo struct {
 
 // Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
 func (d Demo) Main() {
+	flag.Parse()
+	if *keyed && !xterm.IsTerminal(int(os.Stdin.Fd())) {
+		fmt.Fprintln(os.Stderr, "demo: -stage needs a terminal for its keys")
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends the process
 	err := d.run(ctx)
@@ -75,17 +84,78 @@ func (d Demo) run(ctx context.Context) (err error) {
 		}
 		Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
 	}()
-	return d.Play(ctx, a)
+	Note("Nomad's web UI: %s/ui", a.Address())
+	if err := d.Play(ctx, a); !errors.Is(err, errQuit) {
+		return err
+	}
+	return nil
 }
 
-// InOrder plays the acts of a demo until one fails.
+// keyed is whether a person on a stage decides when the next act begins.
+var keyed = flag.Bool("stage", false, "wait for a key after each act")
+
+// errQuit ends a demo as its last act does.
+var errQuit = errors.New("quit")
+
+// InOrder plays the acts of a demo until one fails. On a stage it waits for a key after each: also a failed one can be
+// played again, or be passed over.
 func InOrder(ctx context.Context, acts ...func(context.Context) error) error {
-	for _, act := range acts {
-		if err := act(ctx); err != nil {
+	for i := 0; i < len(acts); i++ {
+		err := acts[i](ctx)
+		if !*keyed || ctx.Err() != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			Note("failed: %v", err)
+		}
+		again, err := key(ctx, os.Stdin)
+		if err != nil {
 			return err
+		}
+		if again {
+			i--
 		}
 	}
 	return nil
+}
+
+// key waits for one of the keys that a presenter has, and reports whether the act is to be played again. The error is
+// errQuit, or that of a terminal that has gone.
+func key(ctx context.Context, terminal *os.File) (again bool, err error) {
+	const keys = "[space: next, a: again, q: quit and clean up] "
+	fmt.Print("\n" + term.Paint(os.Stdout, "2", keys))
+	defer fmt.Print("\r\033[K")
+	before, err := xterm.MakeRaw(int(terminal.Fd()))
+	if err != nil {
+		return false, fmt.Errorf("failed to read keys: %w", err)
+	}
+	defer func() { err = errors.Join(err, xterm.Restore(int(terminal.Fd()), before)) }()
+	pressed := make(chan byte)
+	go func() {
+		defer close(pressed)
+		var b [1]byte
+		for {
+			if n, err := terminal.Read(b[:]); n == 0 || err != nil {
+				return
+			}
+			if strings.IndexByte(" \rnNaAqQ\x03", b[0]) >= 0 { // without a signal, ^C is a key
+				pressed <- b[0]
+				return
+			}
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case k, ok := <-pressed:
+		if !ok || k == 'q' || k == 'Q' || k == 3 {
+			return false, errQuit
+		}
+		return k == 'a' || k == 'A', nil
+	}
 }
 
 // Say prints the title of an act.

@@ -5,6 +5,8 @@ package stage
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	xterm "golang.org/x/term"
 )
 
 func TestNote_FitsTheTerminal(t *testing.T) {
@@ -34,4 +37,44 @@ func TestNote_FitsTheTerminal(t *testing.T) {
 		}
 	}
 	t.Fatal(lines.Err())
+}
+
+func TestInOrder_WaitsForKeysOnAStage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		keys   string
+		played []int
+		err    error
+	}{
+		"next, after keys without a meaning": {"x\t \rn", []int{1, 2, 3}, nil},
+		"again, also of an act that failed":  {" aa  ", []int{1, 2, 2, 2, 3}, nil},
+		"quit":                               {" q", []int{1, 2}, errQuit},
+		"^C":                                 {"\x03", []int{1}, errQuit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keyboard, terminal, err := pty.Open()
+			must.NoError(t, err)
+			defer keyboard.Close()
+			defer terminal.Close()
+			_, err = xterm.MakeRaw(int(terminal.Fd())) // else the keys are lines before the first act ends
+			must.NoError(t, err)
+			stdin := os.Stdin
+			os.Stdin, *keyed = terminal, true
+			defer func() { os.Stdin, *keyed = stdin, false }()
+			_, err = keyboard.WriteString(tc.keys)
+			must.NoError(t, err)
+			var played []int
+			var acts []func(context.Context) error
+			for n := 1; n <= 3; n++ {
+				acts = append(acts, func(context.Context) error {
+					played = append(played, n)
+					if n == 2 {
+						return errors.New("failed")
+					}
+					return nil
+				})
+			}
+			test.ErrorIs(t, InOrder(t.Context(), acts...), tc.err)
+			test.Eq(t, tc.played, played)
+		})
+	}
 }

@@ -16,13 +16,25 @@ import (
 const Width = 100
 
 // Columns returns the maximum of the lines that are written to w: Width, or less on a narrower terminal.
-func Columns(w io.Writer) int {
+func Columns(w io.Writer) int { return min(Terminal(w), Width) }
+
+// Terminal is Columns for what may be as wide as the terminal: a drawing, and no text.
+func Terminal(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
-			return min(columns, Width)
+			return columns
 		}
 	}
 	return Width
+}
+
+// Paint colours text for a terminal by an SGR code, unless NO_COLOR is set (no-color.org).
+func Paint(w io.Writer, code, text string) string {
+	f, ok := w.(*os.File)
+	if code == "" || !ok || os.Getenv("NO_COLOR") != "" || !term.IsTerminal(int(f.Fd())) {
+		return text
+	}
+	return "\033[" + code + "m" + text + "\033[0m"
 }
 
 // Wrap breaks lines of s that are wider than width between words. The rest of a line has the line's indentation and
