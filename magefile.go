@@ -254,6 +254,18 @@ func (Demo) Dataset(ctx context.Context, stage *bool) error { return demo(ctx, "
 // Shows a task on an SSH host that outlives the drain and the loss of its node.
 func (Demo) Remote(ctx context.Context, stage *bool) error { return demo(ctx, "remote", stage) }
 
+// Shows raw_exec beside exec-lite, live (-seconds=30 -tasks=20 without keys).
+func (Demo) Compare(ctx context.Context, seconds, tasks *int) error {
+	var args []string
+	if seconds != nil {
+		args = append(args, fmt.Sprint("-seconds=", *seconds))
+	}
+	if tasks != nil {
+		args = append(args, fmt.Sprint("-tasks=", *tasks))
+	}
+	return lab.RunProgram(ctx, "./lab/demo/compare", args...)
+}
+
 // Builds and fetches all that the demos need, so that they run offline.
 func (Demo) Prepare(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })

@@ -74,7 +74,8 @@ func (l *Lab) PrepareDemos(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	end := l.step(ctx, "Compiling the demos")
-	err = gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}, Progress: l.steps.Progress}.Run(ctx)
+	demos := gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}, Progress: l.steps.Progress}
+	err = demos.Run(ctx)
 	end(err, "")
 	if err != nil {
 		return fmt.Errorf("failed to compile the demos: %w", err)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -78,7 +79,7 @@ func Below(all []Process, root int) (found []Process) {
 func (p Process) color() string {
 	words := strings.Fields(p.Args)
 	switch program := filepath.Base(words[0]); {
-	case strings.HasPrefix(program, "nomad-"):
+	case strings.HasPrefix(program, agent.DriverPrefix), strings.HasPrefix(program, agent.DevicePrefix):
 		return "32"
 	case program == "outrider-supervisor":
 		return "36"

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
@@ -42,5 +43,15 @@ func TestPrint_DrawsChildrenBelowTheirParents(t *testing.T) {
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestColor_IsOfTheRole(t *testing.T) {
+	for args, want := range map[string]string{
+		"/cache/nomad-1.11.3-amd64 agent -config x": "34", "/cache/nomad-1.11.3-amd64 executor {}": "31",
+		"/usr/bin/nomad logmon": "31", "/plugins/nomad-driver-exec-lite": "32", "/plugins/nomad-device-usb": "32",
+		"outrider-supervisor supervise /state": "36", "sleep 1": "33",
+	} {
+		test.Eq(t, want, Process{Args: args}.color(), test.Sprint(args))
 	}
 }

@@ -1,0 +1,311 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command compare runs the same tasks with raw_exec and with exec-lite, and shows each second what their helper
+// processes use. Keys add tasks and kill processes; without a terminal it prints the last table. It runs a Nomad agent
+// of its own and removes everything at the end: go tool mage demo:compare.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/procfs"
+	xterm "golang.org/x/term"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/demo/forest"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+const more = 10 // tasks that a key adds
+
+func main() {
+	seconds := flag.Int("seconds", 0, "end after this time; 0: at the key q, or after 10 s without a terminal")
+	tasks := flag.Int("tasks", more, "tasks of each driver at the beginning")
+	stage.Demo{
+		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
+		OnHost:  true, // where the processes are measured
+		Play: func(ctx context.Context, a agent.Agent) error {
+			c := &compare{agent: a, sides: []*side{{driver: "raw_exec"}, {driver: "exec-lite"}}}
+			return c.play(ctx, *tasks, time.Duration(*seconds)*time.Second)
+		},
+	}.Main()
+}
+
+type compare struct {
+	agent   agent.Agent
+	sides   []*side
+	count   int // tasks of each driver
+	message string
+}
+
+// side is a driver, with what was measured last.
+type side struct {
+	driver  string
+	asked   time.Time // for the last tasks
+	took    time.Duration
+	states  []string // of the tasks
+	helpers []forest.Process
+	pss     uint64 // bytes, of all helpers
+	used    map[int]float64
+	at      time.Time // of used
+	cpu     float64   // percent of one core, since the measurement before
+}
+
+func (c *compare) play(ctx context.Context, tasks int, length time.Duration) error {
+	keys := make(chan byte)
+	tty := xterm.IsTerminal(int(os.Stdin.Fd())) && xterm.IsTerminal(int(os.Stdout.Fd()))
+	if tty {
+		before, err := xterm.MakeRaw(int(os.Stdin.Fd()))
+		if err != nil {
+			return fmt.Errorf("failed to read keys: %w", err)
+		}
+		defer func() { _ = xterm.Restore(int(os.Stdin.Fd()), before) }()
+		go func() {
+			var b [1]byte
+			for {
+				if n, err := os.Stdin.Read(b[:]); n == 0 || err != nil {
+					return
+				}
+				keys <- b[0]
+			}
+		}()
+	} else if length == 0 {
+		length = 10 * time.Second
+	}
+	if err := c.add(tasks); err != nil {
+		return err
+	}
+	var end <-chan time.Time // never
+	if length > 0 {
+		end = time.After(length)
+	}
+	for second := time.NewTicker(time.Second); ; {
+		if err := c.measure(ctx); err != nil {
+			return err
+		}
+		frame := c.frame(term.Terminal(os.Stdout))
+		if tty {
+			fmt.Print("\033[H\033[2J" + strings.ReplaceAll(frame, "\n", "\r\n"))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end:
+			if !tty {
+				fmt.Print("\n" + frame)
+			}
+			return nil
+		case k := <-keys:
+			if k == 'q' || k == 3 { // without a signal, ^C is a key
+				return nil
+			}
+			if err := c.key(k); err != nil {
+				return err
+			}
+		case <-second.C:
+		}
+	}
+}
+
+// key does what a key is for.
+func (c *compare) key(k byte) error {
+	raw, lite := c.sides[0], c.sides[1]
+	switch k {
+	case 'a':
+		return c.add(more)
+	case 'e':
+		return c.kill(raw, " executor ")
+	case 's':
+		return c.kill(lite, "outrider-supervisor supervise ")
+	case 'p':
+		return c.kill(lite, "nomad-driver-exec-lite")
+	}
+	return nil
+}
+
+// kill kills the first helper whose arguments have this text.
+func (c *compare) kill(s *side, text string) error {
+	for _, p := range s.helpers {
+		if !strings.Contains(p.Args, text) {
+			continue
+		}
+		c.message = fmt.Sprintf("kill -9 %d (%s of %s)", p.PID, strings.TrimSpace(text), s.driver)
+		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH { //nolint:errorlint // an Errno
+			return fmt.Errorf("failed to kill %s: %w", text, err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// add asks for more tasks of each driver.
+func (c *compare) add(n int) error {
+	c.count += n
+	for _, s := range c.sides {
+		task := api.NewTask("task", s.driver).
+			SetConfig("command", "/bin/sleep").SetConfig("args", []string{"86400"}).
+			Require(&api.Resources{CPU: new(1), MemoryMB: new(10)}).
+			SetLogConfig(&api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)})
+		task.KillTimeout = new(time.Second)
+		group := api.NewTaskGroup("g", c.count).AddTask(task)
+		group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+		group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+		group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+		s.asked, s.took = time.Now(), 0
+		job := api.NewServiceJob(s.driver, s.driver, "global", 50).AddTaskGroup(group)
+		if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
+			return fmt.Errorf("failed to submit job %s: %w", s.driver, err)
+		}
+	}
+	return nil
+}
+
+// helps reports whether a process works for the tasks of a driver. No task of exec-lite has a logmon.
+func helps(driver, args string) bool {
+	if driver == "raw_exec" {
+		return strings.Contains(args, " executor ") || strings.HasSuffix(args, " logmon")
+	}
+	return strings.HasPrefix(args, "outrider-supervisor ") || strings.HasSuffix(args, "nomad-driver-exec-lite")
+}
+
+// measure reads the tasks' states from Nomad, and memory and processor time from /proc.
+func (c *compare) measure(ctx context.Context) error {
+	all, err := forest.Read(ctx, c.agent.Exec)
+	if err != nil {
+		return err
+	}
+	for _, s := range c.sides {
+		if err := c.tasks(s); err != nil {
+			return err
+		}
+		s.helpers = slices.DeleteFunc(slices.Clone(all), func(p forest.Process) bool {
+			return !helps(s.driver, p.Args) || !c.ours(p, all)
+		})
+		used, now := map[int]float64{}, time.Now()
+		var cpu float64
+		s.pss = 0
+		for _, p := range s.helpers {
+			proc, err := procfs.NewProc(p.PID)
+			if err != nil {
+				continue // it has ended
+			}
+			memory, err := proc.ProcSMapsRollup()
+			stat, statErr := proc.Stat()
+			if err != nil || statErr != nil {
+				continue
+			}
+			s.pss += memory.Pss
+			used[p.PID] = stat.CPUTime()
+			if before, ok := s.used[p.PID]; ok {
+				cpu += used[p.PID] - before
+			}
+		}
+		if !s.at.IsZero() {
+			s.cpu = 100 * cpu / now.Sub(s.at).Seconds()
+		}
+		s.used, s.at = used, now
+	}
+	return nil
+}
+
+// ours reports whether a process is of the demo's agent: below it, or with its state directory.
+func (c *compare) ours(p forest.Process, all []forest.Process) bool {
+	if strings.Contains(p.Args, c.agent.Info().Dir) || strings.Contains(p.Args, c.agent.StateDir()) {
+		return true
+	}
+	return slices.ContainsFunc(all, func(parent forest.Process) bool {
+		return parent.PID == p.PPID && strings.Contains(parent.Args, c.agent.Info().Dir)
+	})
+}
+
+// tasks reads the states of a driver's tasks, in the order of their names.
+func (c *compare) tasks(s *side) error {
+	list, _, err := c.agent.Client().Jobs().Allocations(s.driver, false, nil)
+	if err != nil {
+		return fmt.Errorf("failed to list the tasks of %s: %w", s.driver, err)
+	}
+	slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
+	s.states = nil
+	last := int64(0)
+	for _, a := range list {
+		s.states = append(s.states, a.ClientStatus)
+		if t := a.TaskStates["task"]; t != nil && a.ClientStatus == api.AllocClientStatusRunning {
+			last = max(last, t.StartedAt.UnixNano())
+		}
+	}
+	if len(list) == c.count && !slices.Contains(s.states, api.AllocClientStatusPending) && s.took == 0 {
+		s.took = max(time.Unix(0, last).Sub(s.asked), time.Millisecond)
+	}
+	return nil
+}
+
+// frame draws the last measurement, the drivers side by side.
+func (c *compare) frame(width int) string {
+	column := max((min(width, 160)-4)/2, 30)
+	var b strings.Builder
+	row := func(cell func(s *side) string) {
+		for _, s := range c.sides {
+			text := cell(s)
+			b.WriteString("  " + text + strings.Repeat(" ", max(column-len([]rune(text)), 0)))
+		}
+		b.WriteString("\n")
+	}
+	row(func(s *side) string { return s.driver })
+	row(func(s *side) string {
+		return fmt.Sprintf("helper memory  %9.1f MB (PSS)", float64(s.pss)/1e6)
+	})
+	row(func(s *side) string { return fmt.Sprintf("helpers        %9d processes", len(s.helpers)) })
+	row(func(s *side) string { return fmt.Sprintf("helper CPU     %9.1f %% of a core", s.cpu) })
+	row(func(s *side) string {
+		if s.took == 0 {
+			return "last start             …"
+		}
+		return fmt.Sprintf("last start     %9.1f s, for all", s.took.Seconds())
+	})
+	running := func(s *side) (n int) {
+		for _, state := range s.states {
+			if state == api.AllocClientStatusRunning {
+				n++
+			}
+		}
+		return n
+	}
+	row(func(s *side) string {
+		return fmt.Sprintf("tasks          %9d run of %d", running(s), c.count)
+	})
+	for from := 0; from < c.count; from += column {
+		row(func(s *side) string {
+			dots := ""
+			for _, state := range s.states[min(from, len(s.states)):min(from+column, len(s.states))] {
+				switch state {
+				case api.AllocClientStatusRunning:
+					dots += "●"
+				case api.AllocClientStatusPending:
+					dots += "○"
+				default:
+					dots += "✗"
+				}
+			}
+			return dots
+		})
+	}
+	if c.message != "" {
+		b.WriteString("\n  " + c.message + "\n")
+	}
+	keys := "  a: ten more tasks, e: kill an executor, s: kill the supervisor, p: kill the plugin, q: quit"
+	b.WriteString("\n" + term.Wrap(keys, width, "  ") + "\n")
+	paint := func(text, code string) []string { return []string{text, term.Paint(os.Stdout, code, text)} }
+	return strings.NewReplacer(slices.Concat(paint("●", "32"), paint("✗", "31"), paint("raw_exec  ", "1;31"),
+		paint("exec-lite  ", "1;32"))...).Replace(b.String())
+}
