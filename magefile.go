@@ -97,7 +97,7 @@ func (Lab) Down(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
 
-// Removes also what lab:down keeps for the next lab: the image and the cache.
+// Removes also the image, and the cache that all labs of this user share.
 func (Lab) Purge(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Purge(ctx) })
 }

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -184,7 +183,6 @@ func TestLab_WithDatasets(t *testing.T) {
 	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
 	d.out.Reset()
 	test.ErrorContains(t, d.Run(t.Context(), d.example("scratch.nomad.hcl")), "missing devices")
-	test.StrContains(t, d.out.String(), "lab:up -dataset=zfs-fuse")
 	d.does("svc runs", func() error {
 		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
@@ -195,7 +193,6 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
 	d.out.Reset()
 	test.ErrorContains(t, d.Run(t.Context(), d.example("volume.nomad.hcl")), "missing compatible host volumes")
-	test.StrContains(t, d.out.String(), "nomad volume create FILE")
 
 	d.nomad("volume", "create", d.example("notes.volume.hcl"))
 	d.runs("     1\t", "volume.nomad.hcl")
@@ -221,13 +218,4 @@ func TestLab_WithDatasets(t *testing.T) {
 	must.NoError(t, os.WriteFile(spoil, []byte(with), 0o600))
 	d.does("svc runs", func() error { return d.Run(t.Context(), spoil) })
 	d.leavesNothing()
-}
-
-func TestUnplaced_NamesDatasetsOnlyIfTheJobWantsOne(t *testing.T) {
-	for device, want := range map[string]bool{"dataset": true, "zfs/dataset/fast": true, "zigbee": false} {
-		task := api.NewTask("t", "exec-lite").
-			Require(&api.Resources{Devices: []*api.RequestedDevice{{Name: device}}})
-		job := api.NewServiceJob("j", "j", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
-		test.Eq(t, want, wants(job, map[string]*api.AllocationMetric{"g": {}}, datasetType), test.Sprint(device))
-	}
 }

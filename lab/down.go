@@ -84,7 +84,7 @@ func (l *Lab) kept(ctx context.Context) (found []kept) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		remove := func(context.Context) error { return removeCache(dir) }
-		found = append(found, kept{"the cache " + dir + ", with Nomad and what the VM boots", remove})
+		found = append(found, kept{"the cache " + dir + " (Nomad, the VM's kernel), which all labs of this user share", remove})
 	}
 	return found
 }

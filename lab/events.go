@@ -4,10 +4,8 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -37,11 +35,12 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		default:
 			continue
 		}
-		line := mark + name + " | "
+		text := message(e)
 		if e.Type != api.TaskDriverMessage {
-			line += e.Type + ": "
+			text = e.Type + ": " + text
+			r.why = "task " + name + ": " + text
 		}
-		r.out.Print("", term.Wrap(line+message(e), term.Columns(r.lab.out), "    "))
+		r.out.Print("", term.Wrap(mark+name+" | "+text, term.Columns(r.lab.out), "    "))
 	}
 	r.shown[key] = len(s.Events)
 }
@@ -63,51 +62,13 @@ func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
 
 func message(e *api.TaskEvent) string { return nomad.Plain(e.DisplayMessage) }
 
-// failure prints the events of the tasks that failed, and returns the error.
+// failure is the error of a job of which a task failed: the last event that explains it.
 func (r *jobRun) failure(allocs []*api.Allocation) error {
-	why := "failed"
+	why := r.why
 	for _, a := range allocs {
-		for name, s := range a.TaskStates {
-			if !s.Failed {
-				continue
-			}
-			rows := [][]string{{"TIME", "EVENT", "MESSAGE"}}
-			for _, e := range s.Events {
-				rows = append(rows, []string{time.Unix(0, e.Time).Format(time.TimeOnly), e.Type, message(e)})
-			}
-			if text := reason(s.Events); text != "" {
-				why = fmt.Sprintf("failed: task %s: %s", name, text)
-			}
-			r.lab.say("\nTask %s of allocation %.8s:", name, a.ID)
-			if err := term.Table(r.lab.out, rows...); err != nil {
-				return err
-			}
-		}
-		if why == "failed" && a.ClientDescription != "" {
+		if why == "" && a.ClientDescription != "" {
 			why = fmt.Sprintf("%s: %s", a.ClientStatus, nomad.Plain(a.ClientDescription))
 		}
 	}
-	return errors.New("job " + *r.job.ID + " " + why)
-}
-
-// reason is why a task failed: how its last run ended and, on a line of its own, the driver's message about it.
-func reason(events []*api.TaskEvent) (why string) {
-	said, started := "", false
-	for _, e := range events {
-		switch {
-		case e.Type == api.TaskStarted, e.Type == api.TaskRestarting:
-			said, started = "", e.Type == api.TaskStarted
-		case e.Type == api.TaskDriverMessage && started:
-			said = message(e)
-		case e.Type == api.TaskTerminated && e.ExitCode == 0 && e.Signal == 0:
-		case e.Type == api.TaskTerminated, slices.Contains(trouble, e.Type):
-			why = message(e)
-		case e.FailsTask && why == "":
-			why = e.Type + ": " + message(e)
-		}
-	}
-	if why != "" && said != "" {
-		return why + "\n" + said
-	}
-	return why + said
+	return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
 }

@@ -174,49 +174,6 @@ func TestReload_SumsUpOneTaskAndSeveral(t *testing.T) {
 	}
 }
 
-func TestHash_ChangesWithNomadAndPlugins(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "nomad")
-	os.WriteFile(bin, []byte("1"), 0o755)
-	l, simulated := &Lab{usb: usbNone}, &Lab{usb: usbSim}
-	none := map[string]string{usbLabel: "none"}
-	base := agent.Options{Runtime: agent.Host, Binary: bin, Labels: none,
-		Plugins: []agent.Plugin{l.plugin("/b/nomad-driver-a"), l.plugin("/b/" + usbPlugin)}}
-	first, err := hash(base)
-	must.NoError(t, err)
-	again, _ := hash(base)
-	test.Eq(t, first, again, test.Sprint("the same is not the same"))
-	sim := base
-	sim.Plugins = []agent.Plugin{base.Plugins[0], simulated.plugin("/b/" + usbPlugin)}
-	h, err := hash(sim)
-	must.NoError(t, err, must.Sprint("a stick takes a new agent, or nothing"))
-	must.Eq(t, first, h, must.Sprint("a stick takes a new agent, or nothing"))
-	test.NotEq(t, configs(base), configs(sim), test.Sprint("a stick takes a new agent, or nothing"))
-	info := agent.Info{Runtime: agent.Host, Binary: bin, Labels: none, Plugins: []string{"nomad-driver-a", usbPlugin}}
-	for _, tc := range []struct {
-		name string
-		f    func(*agent.Options)
-		want string
-	}{
-		{"runtime", func(o *agent.Options) { o.Runtime = agent.Container }, "its runtime is host and not container"},
-		{"plugins", func(o *agent.Options) { o.Plugins = append(o.Plugins, l.plugin("/b/nomad-device-b")) },
-			"with other plugins (nomad-driver-a, nomad-device-usb and not nomad-driver-a, nomad-device-usb, nomad-device-b)"},
-		{"nomad", func(o *agent.Options) { o.Binary = bin + "2"; os.WriteFile(o.Binary, nil, 0o755) },
-			"it runs " + bin + " and not " + bin + "2"},
-		{"nomad's content", func(o *agent.Options) { os.WriteFile(bin, []byte("12"), 0o755) },
-			"with another nomad binary or configuration"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			o := base
-			o.Plugins = append([]agent.Plugin(nil), base.Plugins...)
-			tc.f(&o)
-			h, err := hash(o)
-			must.NoError(t, err, must.Sprint("the hash does not change"))
-			test.NotEq(t, first, h, test.Sprint("the hash does not change"))
-			test.Eq(t, tc.want, difference(info, o))
-		})
-	}
-}
-
 func TestUSB_IsAsAskedForOrAsBefore(t *testing.T) {
 	for in, want := range map[string]usb{"": usbAsBefore, "none": usbNone, "sim": usbSim} {
 		got, err := parseUSB(in)
@@ -250,78 +207,8 @@ func TestReasons_OfAnUnplacedJob(t *testing.T) {
 			DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
 		"h": {},
 	})
-	test.Eq(t, "group g: devices: no devices match request (1 node), memory exhausted (1 node), "+
-		"missing drivers (1 node); group h: no node is ready", got)
-}
-
-func TestUnplaced_AdvisesOnDriversAndDevices(t *testing.T) {
-	i := agent.Info{Plugins: []string{"nomad-driver-exec-lite", "nomad-driver-python"}}
-	for _, tc := range []struct {
-		driver nomad.Driver
-		want   string
-	}{
-		{nomad.Driver{Name: "python", Healthy: true, Detected: true}, ""},
-		{nomad.Driver{Name: "python", Version: "1", Description: "no Python"}, "driver python is undetected: no Python"},
-		{nomad.Driver{Name: "python", Detected: true, Description: "no cgroup"}, "driver python is unhealthy: no cgroup"},
-		{nomad.Driver{Name: "python"}, "driver python is missing: the agent did not load its plugin"},
-		{nomad.Driver{Name: "docker"}, "driver docker is not in this lab, which has exec-lite, python and raw_exec"},
-	} {
-		test.Eq(t, tc.want, absence(tc.driver, i))
-	}
-	sim := agent.Info{Labels: map[string]string{usbLabel: "sim"}}
-	for _, tc := range []struct {
-		info    agent.Info
-		plugged bool
-		want    string
-	}{{i, false, "lab:up -usb=sim"}, {sim, false, "lab:up"}, {sim, true, ""}} {
-		_, got := deviceAdvice(tc.info, tc.plugged)
-		test.Eq(t, tc.want, got)
-	}
-}
-
-func TestUnplaced_NamesTheStickOnlyIfTheJobWantsOne(t *testing.T) {
-	for device, want := range map[string]bool{
-		"zigbee": true, "10c4/zigbee": true, "10c4/zigbee/ea60": true,
-		"gpu": false, "zigbee/gpu": false, "nvidia/gpu/zigbee": false,
-	} {
-		task := api.NewTask("t", "exec-lite").
-			Require(&api.Resources{Devices: []*api.RequestedDevice{{Name: device}}})
-		job := api.NewServiceJob("j", "j", "global", 50).AddTaskGroup(api.NewTaskGroup("g", 1).AddTask(task))
-		test.Eq(t, want, wants(job, map[string]*api.AllocationMetric{"g": {}}, simType), test.Sprint(device))
-		test.False(t, wants(job, nil, simType), test.Sprintf("%s: of a group that was placed", device))
-	}
-}
-
-func TestReason_OfAFailedTask(t *testing.T) {
-	event := func(kind, text string) *api.TaskEvent { return &api.TaskEvent{Type: kind, DisplayMessage: text} }
-	exit := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 1", ExitCode: 1}
-	for _, tc := range []struct {
-		name   string
-		events []*api.TaskEvent
-		want   string
-	}{
-		{"an exit", []*api.TaskEvent{event(api.TaskStarted, ""), exit, event(api.TaskNotRestarting, "Policy")},
-			"Exit Code: 1"},
-		{"an exit that its driver explains", []*api.TaskEvent{
-			event(api.TaskDriverMessage, "built in 3 s"), event(api.TaskStarted, ""), exit,
-			event(api.TaskDriverMessage, "Python: KeyError: 'a' (app.py:3)"), event(api.TaskNotRestarting, "Policy"),
-		}, "Exit Code: 1\nPython: KeyError: 'a' (app.py:3)"},
-		{"a start that failed", []*api.TaskEvent{
-			event(api.TaskDriverMessage, "building"),
-			event(api.TaskDriverFailure, "rpc error: code = Unknown desc = no such file"),
-		}, "no such file"},
-		{"another after a run", []*api.TaskEvent{
-			event(api.TaskStarted, ""), exit, event(api.TaskDriverMessage, "of the first"), event(api.TaskRestarting, ""),
-			event(api.TaskDriverFailure, "no memory"),
-		}, "no memory"},
-		{"an artifact", []*api.TaskEvent{event(api.TaskArtifactDownloadFailed, "404"), event(api.TaskNotRestarting, "")},
-			"404"},
-		{"a hook", []*api.TaskEvent{event(hookFailed, "devices: gone")}, "devices: gone"},
-		{"a template", []*api.TaskEvent{{Type: api.TaskKilling, DisplayMessage: "Template failed: x", FailsTask: true}},
-			"Killing: Template failed: x"},
-	} {
-		test.Eq(t, tc.want, reason(tc.events), test.Sprint(tc.name))
-	}
+	test.Eq(t, "group g: devices: no devices match request, memory exhausted, missing drivers; "+
+		"group h: no node is ready", got)
 }
 
 func TestShell_HasTheAgentsAddress(t *testing.T) {

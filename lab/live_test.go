@@ -254,7 +254,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 		test.Sprint("stop of a job that is not there"))
 
 	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")),
-		"missing drivers (1 node); driver no_such_driver is not in this lab",
+		"missing drivers",
 		test.Sprint("a job without a place"))
 
 	interrupted, interrupt := context.WithCancel(ctx)
@@ -343,10 +343,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	must.StrContains(t, out.String(), "starting it",
 		must.Sprintf("it does not report that it starts the lab:\n%s", out))
 	test.StrContains(t, out.String(), "/ui", test.Sprintf("it does not report that it starts the lab:\n%s", out))
-	if err := l.Run(ctx, serial); err == nil || !strings.Contains(err.Error(), "missing devices") ||
-		!strings.Contains(out.String(), "lab:up -usb=sim") {
-		t.Errorf("a job for a stick in a lab without: %v\n%s", err, out)
-	}
+	test.ErrorContains(t, l.Run(ctx, serial), "missing devices", test.Sprint("a job for a stick in a lab without"))
 	does("svc runs", func() error {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))

@@ -39,7 +39,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
+	r := &jobRun{lab: l, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
 	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 	if r.job, _, err = a.Client().Jobs().Info(id, q); err != nil {
 		return fmt.Errorf("failed to read job %s: %w", id, err)
@@ -51,16 +51,15 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("no task of job %s runs", id)
 	}
-	streams := newStreams(r)
-	defer streams.stop()
 	for {
-		allocs, err := r.show(ctx, streams, ids)
+		allocs, err := r.show(ctx, ids)
 		if err != nil {
 			return err
 		}
+		r.output(ctx)
 		runs := func(a *api.Allocation) bool { return !a.ClientTerminalStatus() }
 		if !slices.ContainsFunc(allocs, runs) {
-			streams.drain(ctx)
+			r.drain(ctx)
 			l.say("\nJob %s has ended.", id)
 			return nil
 		}

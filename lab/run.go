@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -39,7 +41,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, info: a.Info(), client: a.Client(), job: job, out: term.NewLines(l.out), shown: map[string]int{}}
+	r := &jobRun{lab: l, client: a.Client(), job: job, out: term.NewLines(l.out), shown: map[string]int{}}
 	if err = r.run(ctx); err != nil && cancelled(ctx) {
 		return goesOn(*job.ID)
 	}
@@ -48,12 +50,13 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 
 // jobRun is one submission of a job.
 type jobRun struct {
-	lab    *Lab
-	info   agent.Info
-	client *api.Client
-	job    *api.Job
-	out    *term.Lines
-	shown  map[string]int // number of events that were printed, by allocation and task
+	lab     *Lab
+	client  *api.Client
+	job     *api.Job
+	out     *term.Lines
+	streams []*stream
+	shown   map[string]int // number of events that were printed, by allocation and task
+	why     string         // the last event that explains a failure
 }
 
 func (r *jobRun) run(ctx context.Context) error {
@@ -109,7 +112,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 		return nil, err
 	}
 	if len(e.FailedTGAllocs) > 0 {
-		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, r.unplaced(ctx, e.FailedTGAllocs))
+		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, reasons(e.FailedTGAllocs))
 	}
 	if e.Status != api.EvalStatusComplete {
 		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
@@ -131,16 +134,16 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 // watch shows the tasks' output until the allocations have ended or, for a job without an end, until they have run for
 // a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string) error {
-	streams := newStreams(r)
-	defer streams.stop()
 	ends := *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch
 	var since time.Time
+	printed := false
 	told := time.Now()
 	for patience := 3 * time.Second; ; {
-		allocs, err := r.show(ctx, streams, ids)
+		allocs, err := r.show(ctx, ids)
 		if err != nil {
 			return err
 		}
+		printed = r.output(ctx) || printed
 		running, done, failed := 0, 0, 0
 		for _, a := range allocs {
 			switch {
@@ -154,14 +157,14 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 		}
 		switch {
 		case failed > 0:
-			streams.drain(ctx)
+			r.drain(ctx)
 			r.end(ctx)
-			if now, err := r.allocs(ctx, ids); err == nil { // a driver may explain an exit just after it
+			if now, err := r.show(ctx, ids); err == nil { // a driver may explain an exit just after it
 				allocs = now
 			}
 			return r.failure(allocs)
 		case ends && done == len(allocs):
-			streams.drain(ctx)
+			r.drain(ctx)
 			r.lab.say("\nJob %s is complete.", *r.job.ID)
 			return nil
 		case !ends && running == len(allocs):
@@ -169,8 +172,8 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 				since = time.Now()
 			}
 			// long enough for an early death; and for the first lines, which can be late
-			if took := time.Since(since); took > time.Second && (took > r.lab.firstOutput || streams.came()) {
-				streams.calm(ctx)
+			if took := time.Since(since); took > time.Second && (took > r.lab.firstOutput || printed) {
+				r.drain(ctx)
 				r.lab.say("\nJob %s runs.", *r.job.ID)
 				r.hints()
 				return nil
@@ -187,14 +190,14 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	}
 }
 
-// show prints the new events and the output of allocations, and returns them.
-func (r *jobRun) show(ctx context.Context, streams *streams, ids []string) ([]*api.Allocation, error) {
+// show prints the new events of allocations, and returns them.
+func (r *jobRun) show(ctx context.Context, ids []string) ([]*api.Allocation, error) {
 	allocs, err := r.allocs(ctx, ids)
 	for _, a := range allocs {
 		for name, s := range a.TaskStates {
 			r.events(a, name, s)
 			if !s.StartedAt.IsZero() {
-				streams.follow(ctx, a, name, len(allocs) > 1 || len(a.TaskStates) > 1)
+				r.follow(a, name, len(allocs) > 1 || len(a.TaskStates) > 1)
 			}
 		}
 	}
@@ -237,4 +240,25 @@ func steady(a *api.Allocation) bool {
 		}
 	}
 	return len(a.TaskStates) > 0
+}
+
+// reasons describes why task groups were not placed, in Nomad's words.
+func reasons(failed map[string]*api.AllocationMetric) string {
+	var out []string
+	for group, m := range failed {
+		why := slices.Collect(maps.Keys(m.ConstraintFiltered))
+		for d := range m.DimensionExhausted {
+			if !strings.Contains(d, ":") { // else a sentence: devices, cores
+				d += " exhausted"
+			}
+			why = append(why, d)
+		}
+		if len(why) == 0 {
+			why = []string{"no node is ready"}
+		}
+		slices.Sort(why)
+		out = append(out, fmt.Sprintf("group %s: %s", group, joined(why)))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
 }

@@ -5,10 +5,7 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"io"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,18 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// streams copies the output of a job's tasks as it is written.
-type streams struct {
-	run    *jobRun
-	quit   chan struct{} // closed by halt: ends the API's follow requests
-	wg     sync.WaitGroup
-	halt   func() // ends all copies and waits for them
-	copies []*stream
-	tasks  map[string]bool           // those with copies, by allocation and name
-	last   atomic.Pointer[time.Time] // when something came; nil: never
-}
-
-// stream is one of a task's two.
+// stream is one of a task's two outputs.
 type stream struct {
 	alloc      *api.Allocation
 	task, name string
@@ -35,92 +21,55 @@ type stream struct {
 	copied     int64 // bytes
 }
 
-func newStreams(r *jobRun) *streams {
-	s := &streams{run: r, quit: make(chan struct{}), tasks: map[string]bool{}}
-	s.halt = sync.OnceFunc(func() {
-		close(s.quit)
-		s.wg.Wait()
-	})
-	return s
+// read copies what the stream's task has written since the last time, and reports whether that was anything. Nomad may
+// not have the file yet.
+func (r *jobRun) read(ctx context.Context, s *stream) bool {
+	quit := make(chan struct{})
+	defer close(quit)
+	frames, errs := r.client.AllocFS().Logs(s.alloc, false, s.task, s.name, api.OriginStart, s.copied, quit, r.query(ctx))
+	n, _ := io.Copy(s.out, api.NewFrameReader(frames, errs, quit))
+	s.copied += n
+	return n > 0
 }
 
-// follow starts to copy a task's stdout and stderr, once. The task must have started: before that, Nomad has no log of
-// it.
-func (s *streams) follow(ctx context.Context, a *api.Allocation, task string, prefix bool) {
-	key := a.ID + "/" + task
-	if s.tasks[key] {
-		return
+// output copies the new output of every task that has started, and reports whether there was any.
+func (r *jobRun) output(ctx context.Context) (some bool) {
+	for _, s := range r.streams {
+		some = r.read(ctx, s) || some
 	}
-	s.tasks[key] = true
+	return some
+}
+
+// follow adds the streams of a task, once.
+func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
+	for _, s := range r.streams {
+		if s.alloc.ID == a.ID && s.task == task {
+			return
+		}
+	}
 	label := ""
 	if prefix {
 		label = task
 	}
 	for _, name := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-		c := &stream{alloc: a, task: task, name: name, out: s.run.out.Writer(label)}
-		s.copies = append(s.copies, c)
-		s.wg.Go(func() { s.copy(ctx, c, true, s.quit) })
+		r.streams = append(r.streams, &stream{alloc: a, task: task, name: name, out: r.out.Writer(label)})
 	}
 }
 
-// copy copies the part of a stream that was not copied yet. With follow it ends when quit is closed, otherwise after
-// the last byte.
-func (s *streams) copy(ctx context.Context, c *stream, follow bool, quit chan struct{}) {
-	fs := s.run.client.AllocFS()
-	frames, errs := fs.Logs(c.alloc, follow, c.task, c.name, api.OriginStart, c.copied, quit, s.run.query(ctx))
-	in := api.NewFrameReader(frames, errs, quit)
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := in.Read(buf)
-		if n > 0 {
-			s.last.Store(new(time.Now()))
-			c.out.Write(buf[:n])
-			c.copied += int64(n)
-		}
-		if err != nil {
-			if !errors.Is(err, io.EOF) && follow && ctx.Err() == nil {
-				s.run.out.Print("! "+c.task, "failed to read "+c.name+": "+err.Error())
-			}
-			return
-		}
-	}
-}
-
-// came reports whether there was any output.
-func (s *streams) came() bool { return s.last.Load() != nil }
-
-// calm waits until there was no output for a moment.
-func (s *streams) calm(ctx context.Context) {
+// drain copies output until there was none for a moment: Nomad's own collector writes the last bytes after the end of
+// a task is reported. Then it prints last lines without an end.
+func (r *jobRun) drain(ctx context.Context) {
 	const quiet, most = 400 * time.Millisecond, 5 * time.Second
 	start := time.Now()
-	for poll.Sleep(ctx, 50*time.Millisecond) == nil {
-		last := start
-		if came := s.last.Load(); came != nil && came.After(start) {
-			last = *came
+	for last := start; time.Since(last) < quiet && time.Since(start) < most; {
+		if r.output(ctx) {
+			last = time.Now()
 		}
-		if time.Since(last) > quiet || time.Since(start) > most {
-			return
+		if poll.Sleep(ctx, 50*time.Millisecond) != nil {
+			break
 		}
 	}
-}
-
-// drain returns when everything that the tasks have written so far has been copied. Nomad does not end a stream that
-// follows a task, even if the task has ended; but it ends a stream that does not follow with the last byte.
-func (s *streams) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	s.calm(ctx) // Nomad's own collector writes the last bytes after the end is reported
-	s.halt()
-	for _, c := range s.copies {
-		s.copy(ctx, c, false, make(chan struct{}))
-	}
-	s.stop()
-}
-
-// stop ends all copies, and prints last lines without an end.
-func (s *streams) stop() {
-	s.halt()
-	for _, c := range s.copies {
-		c.out.Close()
+	for _, s := range r.streams {
+		s.out.Close()
 	}
 }

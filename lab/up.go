@@ -142,8 +142,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 		usbLabel: string(l.usb), datasetLabel: string(l.dataset), remoteLabel: string(l.remote),
 		portLabel: strconv.Itoa(l.host.Port), configLabel: configs(o),
 	}
-	o.Hash, err = hash(o)
-	return o, err
+	return o, nil
 }
 
 // choose decides between a container, for which it finds the image, and the host. A lab that is up keeps its runtime.
@@ -206,9 +205,6 @@ func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.A
 	end(err, "")
 	l.say("No container can run the agent: %v\nTrying as a host process.", err)
 	o.Runtime = agent.Host
-	if o.Hash, err = hash(o); err != nil {
-		return nil, err
-	}
 	return l.launch(ctx, o, note)
 }
 
@@ -259,8 +255,13 @@ func explained(d nomad.Driver) bool { return d.Description != "" }
 // plugin configurations. If more differs, it returns an error.
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent.Agent, error) {
 	info := a.Info()
-	if info.Hash != o.Hash {
-		return nil, fmt.Errorf("the lab is up, but %s; to change that:\n\n  %s lab:down lab:up", difference(info, o), mage)
+	var names []string
+	for _, p := range o.Plugins {
+		names = append(names, p.Name())
+	}
+	if info.Runtime != o.Runtime || info.Image != o.Image || info.Binary != o.Binary || !slices.Equal(info.Plugins, names) {
+		return nil, fmt.Errorf("the lab is up, with another runtime, image, nomad or set of plugins; to change that:\n\n"+
+			"  %s lab:down lab:up", mage)
 	}
 	changed, err := l.changed(info, o)
 	if err != nil {
@@ -308,43 +309,6 @@ func (l *Lab) changed(info agent.Info, o agent.Options) ([]string, error) {
 		}
 	}
 	return paths, nil
-}
-
-// difference describes how the running agent differs from the wanted one.
-func difference(i agent.Info, o agent.Options) string {
-	var have, want []string
-	for _, p := range i.Plugins {
-		have = append(have, filepath.Base(p))
-	}
-	for _, p := range o.Plugins {
-		want = append(want, p.Name())
-	}
-	switch {
-	case i.Runtime != o.Runtime:
-		return fmt.Sprintf("its runtime is %s and not %s", i.Runtime, o.Runtime)
-	case i.Image != o.Image:
-		return fmt.Sprintf("its image is %s and not %s", i.Image, o.Image)
-	case i.Binary != o.Binary:
-		return fmt.Sprintf("it runs %s and not %s", i.Binary, o.Binary)
-	case joined(have) != joined(want):
-		return fmt.Sprintf("with other plugins (%s and not %s)", joined(have), joined(want))
-	default:
-		return "with another nomad binary or configuration"
-	}
-}
-
-// hash is a hash of everything that only a new agent can change.
-func hash(o agent.Options) (string, error) {
-	st, err := os.Stat(o.Binary)
-	if err != nil {
-		return "", fmt.Errorf("failed to look at nomad: %w", err)
-	}
-	h := sha256.New()
-	fmt.Fprintln(h, o.Runtime, o.Image, o.Binary, st.Size(), st.ModTime().UnixNano())
-	for _, p := range o.Plugins {
-		fmt.Fprintln(h, p.Name(), p.HostVolume)
-	}
-	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
 }
 
 // configLabel is the agent's label for the result of configs.
@@ -396,8 +360,8 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 		l.hint("%s", createVolume(datasetExamples+"notes.volume.hcl"))
 		l.hint("lab:run %s", datasetExamples+"volume.nomad.hcl")
 	}
-	for _, line := range limits(a.Info()) {
-		l.say("%s", line)
+	if a.Info().Runtime == agent.Host && a.Info().NotRoot {
+		l.say("\nThe agent is not root: no task as another user, no limits by cgroup, and no isolation by Nomad's exec.")
 	}
 	return nil
 }
@@ -420,23 +384,4 @@ func (l *Lab) next(i agent.Info) string {
 		return "lab:status"
 	}
 	return "lab:run " + example
-}
-
-// limits lists what this lab cannot do.
-func limits(i agent.Info) []string {
-	if i.Runtime != agent.Host || !i.NotRoot {
-		return nil
-	}
-	why := "The agent runs as you and not as root."
-	if os.Geteuid() == 0 {
-		why = "The agent runs as nobody: /sys/fs/cgroup is read-only, and Nomad does not start as root there."
-	}
-	return []string{
-		"",
-		why + " It cannot:",
-		"  - run a task as another user",
-		"  - limit or measure tasks by cgroup, unless one is delegated to it",
-		"  - mount a tmpfs for a task's secrets (they are in a directory of mode 0700)",
-		"  - isolate Nomad's own exec driver; raw_exec, exec-lite and python run",
-	}
 }

@@ -10,17 +10,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/lab/internal/cache"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -129,60 +125,4 @@ func killCgroup(dir string) {
 			unix.Kill(pid, unix.SIGKILL) // it is in the cgroup of a task of ours
 		}
 	}
-}
-
-// removeParents removes the cgroups that Nomad created for itself, if they are empty and no other agent runs: an agent
-// may be about to use an empty one. Those of tasks may be a driver's that runs without an agent.
-func removeParents(ctx context.Context, dirs []string) error {
-	return locked(ctx, unix.LOCK_EX, func() error {
-		if agentsRun() {
-			return nil
-		}
-		for _, dir := range dirs {
-			for _, name := range []string{"share", "reserve", "share.slice", "reserve.slice", "."} {
-				os.Remove(filepath.Join(dir, name))
-			}
-		}
-		return nil
-	})
-}
-
-// startBesideRemovals starts an agent's process while no other process is in removeParents.
-func startBesideRemovals(ctx context.Context, cmd *exec.Cmd) error {
-	return locked(ctx, unix.LOCK_SH, cmd.Start)
-}
-
-// locked calls f with a lock on the machine's cgroups, which every agent's starter takes.
-func locked(ctx context.Context, how int, f func() error) error {
-	root, err := os.Open(cgroupRoot)
-	if err != nil {
-		return f() // there are none
-	}
-	defer root.Close()
-	if err := cache.Flock(ctx, root, how, nil); err != nil {
-		return err
-	}
-	return f()
-}
-
-// agentsRun reports whether any Nomad agent runs on this machine, or a process that an agent of this package has
-// started: that agent may be restarting.
-func agentsRun() bool {
-	list, _ := procfs.AllProcs()
-	return slices.ContainsFunc(list, func(p procfs.Proc) bool {
-		args, err := p.CmdLine()
-		if err != nil {
-			return false
-		}
-		env, _ := p.Environ()
-		return ofAgent(args, env)
-	})
-}
-
-// ofAgent recognizes an agent, or what it has started, by command line and environment.
-func ofAgent(args, env []string) bool {
-	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, markVar+"=") }) {
-		return true
-	}
-	return len(args) > 1 && strings.HasPrefix(filepath.Base(args[0]), "nomad") && args[1] == "agent"
 }

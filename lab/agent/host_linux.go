@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -66,10 +65,6 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 		return nil, err
 	}
 	a := newHost(r)
-	a.info.Parents = slices.DeleteFunc(nomadCgroups(), func(dir string) bool {
-		_, err := os.Stat(dir)
-		return !errors.Is(err, fs.ErrNotExist)
-	})
 	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
 	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir(), a.HostVolumePluginDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -187,7 +182,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 		}
 		defer binary.Close()
 	}
-	if err := startBesideRemovals(ctx, cmd); err != nil {
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
 	p, err := task.Identify(cmd.Process.Pid)
@@ -354,7 +349,7 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	defer cancel()
 	owned := append(taskCgroups(allocs), stateCgroups(a.StateDir())...) // before a supervisor's end removes its store
 	leaves, err := killAll(ctx, a.info.Dir)
-	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)), removeParents(ctx, a.info.Parents))
+	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)))
 	if a.info.Pool != "" {
 		err = errors.Join(err, zfsfuse.Remove(a.info.Pool))
 	}

@@ -52,10 +52,6 @@ type Info struct {
 
 	// NotRoot is set if the agent is not root, though its starter may be: see cgroupsReadOnly.
 	NotRoot bool `json:"not_root"`
-
-	// Parents are the cgroups that the agent created in addition to those of its tasks.
-	// Cgroups that existed before are not among them, and are not removed with it.
-	Parents []string `json:"cgroup_parents,omitempty"`
 }
 
 // Drivers are the task drivers among the agent's plugins.

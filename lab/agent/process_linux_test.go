@@ -211,44 +211,6 @@ func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	}
 }
 
-func TestOfAgent_RecognizesItsProcesses(t *testing.T) {
-	for _, tc := range []struct {
-		cmdline, environ string
-		want             bool
-	}{
-		{"/usr/bin/nomad\x00agent\x00-dev\x00", "", true},
-		{"/root/.cache/outrider/nomad-1.11.3-amd64\x00agent\x00-config\x00x\x00", "", true},
-		{"/bin/sleep\x00600\x00", "A=1\x00" + markVar + "=/lab\x00", true}, // its agent is down for a moment
-		{"nomad\x00job\x00run\x00x\x00", "A=1\x00", false},
-		{"/usr/sbin/sshd\x00agent\x00", "X" + markVar + "=1\x00", false},
-		{"", "", false},
-	} {
-		test.Eq(t, tc.want, ofAgent(strings.Split(tc.cmdline, "\x00"), strings.Split(tc.environ, "\x00")),
-			test.Sprintf("%q, %q", tc.cmdline, tc.environ))
-	}
-}
-
-func TestStart_WaitsWhileCgroupsAreRemoved(t *testing.T) {
-	if _, err := os.Stat(cgroupRoot); err != nil {
-		t.Skip(err)
-	}
-	started := make(chan error, 1)
-	err := locked(t.Context(), unix.LOCK_EX, func() error {
-		go func() {
-			started <- startBesideRemovals(t.Context(), exec.Command("/no/such/program"))
-		}()
-		select {
-		case err := <-started:
-			t.Errorf("it started meanwhile: %v", err)
-			started <- err
-		case <-time.After(100 * time.Millisecond):
-		}
-		return nil
-	})
-	must.NoError(t, err)
-	test.ErrorIs(t, <-started, os.ErrNotExist)
-}
-
 func TestStateCgroups_AreThoseOfSupervisorsAndOfAHost(t *testing.T) {
 	state := t.TempDir()
 	host := filepath.Join(state, "host")
