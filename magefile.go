@@ -52,9 +52,14 @@ func (Lab) Image(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.BuildImage(ctx) })
 }
 
-// Shows the agent, the plugins with version and health, and the jobs.
-func (Lab) Status(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Status(ctx) })
+// Shows the agent, the plugins with version and health, and the jobs (-json).
+func (Lab) Status(ctx context.Context, json *bool) error {
+	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error {
+		if json != nil && *json {
+			return l.StatusJSON(ctx)
+		}
+		return l.Status(ctx)
+	})
 }
 
 // Runs a job file and shows its output; -watch: again at each save.

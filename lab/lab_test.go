@@ -96,6 +96,9 @@ func TestLab_WithoutALab(t *testing.T) {
 	err = l.Status(t.Context())
 	must.NoError(t, err, must.Sprintf("status: %v, %s", err, out))
 	test.StrContains(t, out.String(), "mage lab:up", test.Sprintf("status: %v, %s", err, out))
+	out.Reset()
+	must.NoError(t, l.StatusJSON(t.Context()))
+	test.Eq(t, "{\n  \"up\": false\n}\n", out.String())
 	for name, f := range map[string]func(context.Context) error{
 		"shell":  l.Shell,
 		"logs":   func(ctx context.Context) error { return l.Logs(ctx, "") },

@@ -6,6 +6,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -201,6 +203,12 @@ func TestLab_FromUpToDown(t *testing.T) {
 	step(t, "up again", "is up already", func() error { return l.Up(ctx, With{}) })
 	watched(t, ctx, l)
 	step(t, "status", "raw_exec", func() error { return l.Status(ctx) })
+	step(t, "status for programs", "exec-lite", func() error { return l.StatusJSON(ctx) })
+	var got state
+	must.NoError(t, json.Unmarshal(out.Bytes(), &got))
+	must.True(t, got.Up)
+	must.SliceLen(t, 1, got.Nodes)
+	must.SliceContainsFunc(t, got.Jobs, "watched", func(j *api.JobListStub, id string) bool { return j.ID == id })
 
 	a, err := l.open(ctx)
 	must.NoError(t, err)
