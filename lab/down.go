@@ -84,7 +84,8 @@ func (l *Lab) kept(ctx context.Context) (found []kept) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		remove := func(context.Context) error { return removeCache(dir) }
-		found = append(found, kept{"the cache " + dir + " (Nomad, the VM's kernel), which all labs of this user share", remove})
+		name := "the cache " + dir + " (Nomad, the VM's kernel), which all labs of this user share"
+		found = append(found, kept{name, remove})
 	}
 	return found
 }

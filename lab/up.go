@@ -259,7 +259,8 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) (agent
 	for _, p := range o.Plugins {
 		names = append(names, p.Name())
 	}
-	if info.Runtime != o.Runtime || info.Image != o.Image || info.Binary != o.Binary || !slices.Equal(info.Plugins, names) {
+	same := info.Runtime == o.Runtime && info.Image == o.Image && info.Binary == o.Binary
+	if !same || !slices.Equal(info.Plugins, names) {
 		return nil, fmt.Errorf("the lab is up, with another runtime, image, nomad or set of plugins; to change that:\n\n"+
 			"  %s lab:down lab:up", mage)
 	}
