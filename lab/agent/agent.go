@@ -62,11 +62,7 @@ type Options struct {
 	// Name is the node's name; empty means "outrider".
 	Name string
 
-	// Hash is stored with the agent and returned by Info, for a caller that
-	// checks later whether it would start the same agent again.
-	Hash string
-
-	// Labels are stored in the same way, for other information of the caller.
+	// Labels are stored with the agent and returned by Info, for information of the caller.
 	Labels map[string]string
 
 	// Pool is the directory of a pool of zfsfuse, if it is not empty. Close removes it when all processes of the

@@ -30,8 +30,7 @@ type Info struct {
 	HTTP      int      `json:"http_port"`
 	RPC       int      `json:"rpc_port"`
 	Serf      int      `json:"serf_port"`
-	Plugins   []string `json:"plugins"` // names
-	Hash      string   `json:"hash,omitempty"`
+	Plugins   []string `json:"plugins"`          // names
 	Server    string   `json:"server,omitempty"` // see Options
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
@@ -91,7 +90,7 @@ func newRecord(o Options) (*record, error) {
 		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
 	}
 	r := &record{info: Info{
-		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Hash: o.Hash, Labels: o.Labels, Env: o.Env,
+		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Labels: o.Labels, Env: o.Env,
 		Pool: o.Pool, Server: o.Server,
 		Sums: map[string]string{}, HostVolumes: map[string]string{},
 	}}
@@ -159,7 +158,7 @@ func (r *record) replaced(binary string) error {
 
 // reconfigured records new options.
 func (r *record) reconfigured(o Options) error {
-	return r.update(func(i *Info) { i.Hash, i.Labels, i.Pool = o.Hash, o.Labels, o.Pool })
+	return r.update(func(i *Info) { i.Labels, i.Pool = o.Labels, o.Pool })
 }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
