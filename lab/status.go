@@ -59,7 +59,7 @@ func (l *Lab) Status(ctx context.Context) error {
 	if err := l.volumes(ctx, a); err != nil {
 		return err
 	}
-	return l.jobs(ctx, a)
+	return l.jobTable(ctx, a)
 }
 
 func where(i agent.Info) string {
@@ -71,10 +71,8 @@ func where(i agent.Info) string {
 
 // table prints the plugins with version and health, and the devices.
 func (l *Lab) table(ctx context.Context, a agent.Agent) error {
-	wanted := append(a.Info().Drivers(), "raw_exec")
-	got, err := nomad.Health(ctx, a.Client(), wanted...)
-	var unhealthy *nomad.NotHealthyError
-	if err != nil && !errors.As(err, &unhealthy) {
+	got, err := drivers(ctx, a)
+	if err != nil {
 		return err
 	}
 	plugins, err := devicePlugins(ctx, a)
@@ -100,16 +98,46 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	if len(plugins) == 0 {
 		return nil
 	}
-	devices, err := nomad.Devices(ctx, a.Client())
-	if err != nil && !errors.As(err, &unhealthy) {
+	published, err := devices(ctx, a)
+	if err != nil {
 		return err
 	}
 	l.say("")
-	if len(devices) == 0 {
+	if len(published) == 0 {
 		l.say("No devices.")
 		return nil
 	}
-	return term.Table(l.out, deviceRows(devices)...)
+	return term.Table(l.out, deviceRows(published)...)
+}
+
+// drivers returns the lab's task drivers, and raw_exec, with their health.
+func drivers(ctx context.Context, a agent.Agent) ([]nomad.Driver, error) {
+	found, err := nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
+	return found, asked(err)
+}
+
+// devices returns what device plugins publish.
+func devices(ctx context.Context, a agent.Agent) ([]nomad.Device, error) {
+	found, err := nomad.Devices(ctx, a.Client())
+	return found, asked(err)
+}
+
+// asked is the error of a question. That something is not healthy is an answer.
+func asked(err error) error {
+	var unhealthy *nomad.NotHealthyError
+	if errors.As(err, &unhealthy) {
+		return nil
+	}
+	return err
+}
+
+// jobs returns the jobs of all namespaces.
+func jobs(ctx context.Context, a agent.Agent) ([]*api.JobListStub, error) {
+	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list jobs: %w", err)
+	}
+	return list, nil
 }
 
 func rows(drivers []nomad.Driver) [][]string {
@@ -137,11 +165,11 @@ func health(d nomad.Driver) string {
 	}
 }
 
-// jobs prints the jobs, if there are any.
-func (l *Lab) jobs(ctx context.Context, a agent.Agent) error {
-	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+// jobTable prints the jobs, if there are any.
+func (l *Lab) jobTable(ctx context.Context, a agent.Agent) error {
+	list, err := jobs(ctx, a)
 	if err != nil {
-		return fmt.Errorf("failed to list jobs: %w", err)
+		return err
 	}
 	if len(list) == 0 {
 		l.say("\nNo jobs. Run one with:\n")

@@ -47,22 +47,17 @@ func (l *Lab) StatusJSON(ctx context.Context) error {
 
 func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	s := state{Up: true, Address: a.Address(), Runtime: a.Info().Runtime, Dir: a.Info().Dir}
-	var unhealthy *nomad.NotHealthyError
 	var err error
-	s.Drivers, err = nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
-	if err != nil && !errors.As(err, &unhealthy) {
+	if s.Drivers, err = drivers(ctx, a); err != nil {
 		return s, err
 	}
-	s.Devices, err = nomad.Devices(ctx, a.Client())
-	if err != nil && !errors.As(err, &unhealthy) {
+	if s.Devices, err = devices(ctx, a); err != nil {
 		return s, err
 	}
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	if s.Nodes, _, err = a.Client().Nodes().List(q); err != nil {
 		return s, fmt.Errorf("failed to list nodes: %w", err)
 	}
-	if s.Jobs, _, err = a.Client().Jobs().List(q); err != nil {
-		return s, fmt.Errorf("failed to list jobs: %w", err)
-	}
-	return s, nil
+	s.Jobs, err = jobs(ctx, a)
+	return s, err
 }
