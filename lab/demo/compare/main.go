@@ -173,10 +173,11 @@ func (c *compare) add(n int) error {
 
 // helps reports whether a process works for the tasks of a driver. No task of exec-lite has a logmon.
 func helps(driver, args string) bool {
+	role := forest.Process{Args: args}.Role()
 	if driver == "raw_exec" {
-		return strings.Contains(args, " executor ") || strings.HasSuffix(args, " logmon")
+		return role == forest.Helper
 	}
-	return strings.HasPrefix(args, "outrider-supervisor ") || strings.HasSuffix(args, "nomad-driver-exec-lite")
+	return role == forest.Supervisor || role == forest.Plugin
 }
 
 // measure reads the tasks' states from Nomad, and memory and processor time from /proc.

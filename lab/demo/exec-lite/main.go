@@ -83,22 +83,27 @@ func (d *demo) noHelpers(ctx context.Context) (err error) {
 
 func (d *demo) pluginKilled(ctx context.Context) error {
 	stage.Say("kill -9 of the plugin; before the next one starts, the first task exits with code 7")
-	return d.kill(ctx, true, false, true)
+	return d.kill(ctx, fault{plugin: true, exit: true})
 }
 
 func (d *demo) supervisorKilled(ctx context.Context) error {
 	stage.Say("kill -9 of the supervisor, the parent of all tasks")
-	return d.kill(ctx, false, true, false)
+	return d.kill(ctx, fault{supervisor: true})
 }
 
 func (d *demo) bothKilled(ctx context.Context) error {
 	stage.Say("kill -9 of both, and the first task exits with code 7 while neither runs")
-	return d.kill(ctx, true, true, true)
+	return d.kill(ctx, fault{plugin: true, supervisor: true, exit: true})
 }
 
-// kill kills the plugin, the supervisor or both. With exit, the first task exits before there are new ones. The other
-// tasks have to continue.
-func (d *demo) kill(ctx context.Context, killPlugin, killSupervisor, exit bool) error {
+// fault is what is killed.
+type fault struct {
+	plugin, supervisor bool
+	exit               bool // the first task exits before there are new ones
+}
+
+// kill has the fault happen. The other tasks have to continue.
+func (d *demo) kill(ctx context.Context, f fault) error {
 	tasks, err := d.taskPIDs(ctx)
 	if err != nil {
 		return err
@@ -108,13 +113,13 @@ func (d *demo) kill(ctx context.Context, killPlugin, killSupervisor, exit bool) 
 		return err
 	}
 	command := "kill -9"
-	if killPlugin {
+	if f.plugin {
 		command += fmt.Sprint(" ", plugin)
 	}
-	if killSupervisor {
+	if f.supervisor {
 		command += fmt.Sprint(" ", supervisor)
 	}
-	if exit {
+	if f.exit {
 		command += fmt.Sprint("; kill -TERM ", tasks[0])
 		tasks = tasks[1:]
 	}
@@ -128,13 +133,13 @@ func (d *demo) kill(ctx context.Context, killPlugin, killSupervisor, exit bool) 
 	}
 	err = stage.Until(ctx, "a new process", func() (bool, error) {
 		p, s, err := d.helpers(ctx)
-		return p != 0 && s != 0 && (p != plugin) == killPlugin && (s != supervisor) == killSupervisor, err
+		return p != 0 && s != 0 && (p != plugin) == f.plugin && (s != supervisor) == f.supervisor, err
 	})
 	if err != nil {
 		return err
 	}
-	if exit {
-		if err := d.exitCode(ctx, known, 7, killSupervisor); err != nil {
+	if f.exit {
+		if err := d.exitCode(ctx, known, 7, f.supervisor); err != nil {
 			return err
 		}
 	}
@@ -151,7 +156,7 @@ func (d *demo) kill(ctx context.Context, killPlugin, killSupervisor, exit bool) 
 		}
 	}
 	note := "The new plugin found its supervisor again"
-	if killSupervisor {
+	if f.supervisor {
 		note = "The new supervisor has adopted the tasks"
 	}
 	stage.Note("%s. Tasks that continued, with the same pids: %v", note, tasks)

@@ -75,21 +75,41 @@ func Below(all []Process, root int) (found []Process) {
 	return found
 }
 
-// color is the SGR code of a process's role: agent, helper, supervisor with its collector, plugin, or task.
-func (p Process) color() string {
+// Role is what a process is for.
+type Role string
+
+// The roles.
+const (
+	Agent      Role = "agent"
+	Helper     Role = "helper" // Nomad's own, for one task
+	Plugin     Role = "plugin"
+	Supervisor Role = "supervisor" // and its collector
+	Task       Role = "task"
+)
+
+// roles are in the order of the legend.
+var roles = []Role{Agent, Helper, Plugin, Supervisor, Task}
+
+// colors are SGR codes.
+var colors = map[Role]string{Agent: "34", Helper: "31", Plugin: "32", Supervisor: "36", Task: "33"}
+
+// Role is found by the command line.
+func (p Process) Role() Role {
 	words := strings.Fields(p.Args)
 	switch program := filepath.Base(words[0]); {
 	case strings.HasPrefix(program, agent.DriverPrefix), strings.HasPrefix(program, agent.DevicePrefix):
-		return "32"
+		return Plugin
 	case program == "outrider-supervisor":
-		return "36"
+		return Supervisor
 	case strings.Contains(program, "nomad") && len(words) > 1 && words[1] != "agent":
-		return "31"
+		return Helper
 	case strings.Contains(program, "nomad"):
-		return "34"
+		return Agent
 	}
-	return "33"
+	return Task
 }
+
+func (p Process) color() string { return colors[p.Role()] }
 
 // Print draws the processes with their parents above them; width cuts the lines.
 func Print(w io.Writer, processes []Process, width int) {
@@ -127,8 +147,12 @@ func Print(w io.Writer, processes []Process, width int) {
 	for _, p := range children[0] {
 		draw(p, "", "")
 	}
-	if legend := term.Paint(w, "34", "agent"); legend != "agent" {
-		fmt.Fprintln(w, "  ", legend, term.Paint(w, "31", "helper"), term.Paint(w, "32", "plugin"),
-			term.Paint(w, "36", "supervisor"), term.Paint(w, "33", "task"))
+	plain, legend := "", ""
+	for _, r := range roles {
+		plain += " " + string(r)
+		legend += " " + term.Paint(w, colors[r], string(r))
+	}
+	if legend != plain { // there are colours
+		fmt.Fprintln(w, "  "+legend)
 	}
 }
