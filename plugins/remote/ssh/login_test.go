@@ -182,7 +182,13 @@ func TestLogin_ByAgent(t *testing.T) {
 	must.NoError(t, agent.Start())
 	defer agent.Wait()
 	defer agent.Process.Kill()
-	testsupport.Eventually(t, "the agent listens", func() bool { return testsupport.Exists(socket) })
+	testsupport.Eventually(t, "the agent listens", func() bool { // a moment after its socket is there
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	})
 	add := func(args ...string) {
 		cmd := exec.Command("ssh-add", append([]string{"-q"}, args...)...)
 		cmd.Env = append(os.Environ(), "SSH_AUTH_SOCK="+socket)
