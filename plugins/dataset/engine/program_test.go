@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -26,9 +25,9 @@ func TestRun_PoolThatHangsHoldsUpNoOther(t *testing.T) {
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))
 	// what the killed program has started keeps its output open
 	script := fmt.Sprintf(`#!/bin/sh
-case "$*" in *slow/*) while [ -e %[1]q ]; do sleep 0.1; done & wait ;; esac
+case "$*" in *slow/*) (: >%[2]q.$$; while [ -e %[1]q ]; do sleep 0.1; done) & wait ;; esac
 echo answer
-`, hangs)
+`, hangs, filepath.Join(dir, "started"))
 	must.NoError(t, os.WriteFile(path, []byte(script), 0o755))
 	slow, err := Open(path, "slow/root")
 	must.NoError(t, err)
@@ -36,15 +35,20 @@ echo answer
 		test.NoError(t, os.Remove(hangs))
 		testsupport.Eventually(t, "the programs end", func() bool { return slow.program.hung.Load() == 0 })
 	})
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
 	var all sync.WaitGroup
 	for range maxHung {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
 			_, err := slow.run(ctx, "list", slow.root)
 			test.ErrorIs(t, err, ErrUnavailable)
 		})
 	}
+	testsupport.Eventually(t, "all programs have started another one", func() bool {
+		started, err := filepath.Glob(filepath.Join(dir, "started.*"))
+		return err == nil && len(started) == maxHung
+	})
+	kill()
 	all.Wait()
 	_, err = slow.run(t.Context(), "list", slow.root)
 	must.ErrorIs(t, err, ErrUnavailable)
