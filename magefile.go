@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,8 +25,7 @@ import (
 
 // init refuses what mage would refuse only after it has run the targets before it.
 func init() {
-	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN",
-		"generate", "changed", "vulncheck")
+	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
 	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, Docs{}, New{}, Nix{}, Release{}); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(2)
@@ -129,23 +127,6 @@ func Build(ctx context.Context) error { return lab.Build(ctx) }
 // Runs golangci-lint over every module, actionlint, and shellcheck.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
 
-// Writes what lists the modules (.github/dependabot.yml), and tidies each go.mod.
-func Generate(ctx context.Context) error { return check.Generate(ctx, ".") }
-
-// Prints the modules that changes concern (-since=REVISION), as JSON.
-func Changed(ctx context.Context, since *string) error {
-	modules, err := check.Changed(ctx, ".", value(since))
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(modules)
-}
-
-// Looks for known vulnerabilities in what is called (-db=URL: in another list).
-func Vulncheck(ctx context.Context, db *string) error {
-	return check.Vulnerabilities(ctx, ".", value(db))
-}
-
 // Test is the tests of every module.
 type Test mg.Namespace
 
@@ -155,10 +136,10 @@ func (Test) Main(ctx context.Context) error {
 	return check.Test(ctx, ".")
 }
 
-// Runs every test, and short benchmarks (-since=REVISION: of what changed).
-func (Test) All(ctx context.Context, since *string) error {
+// Runs every test, and short benchmarks.
+func (Test) All(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
-	tests := check.TestAll(ctx, ".", value(since))
+	tests := check.TestAll(ctx, ".")
 	return errors.Join(tests, lab.RunProgram(ctx, "./lab/bench", "-quick"))
 }
 

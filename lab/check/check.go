@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package check runs what has to hold before a change goes in: the linters and the tests of
-// every module, with the end-to-end tests.
+// Package check runs the linters and the tests of every module, by the tools that .ci/tools pins. Its tests hold what
+// no tool knows: versions of modules, headers, pages, workflows.
 package check
 
 import (
@@ -10,39 +10,19 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Modules lists the directories of the workspace's modules. `./...` in the root does not
-// match packages of other modules.
+// Modules lists the directories of the workspace's modules, that of the root first, which has no packages but the
+// magefile.
 func Modules(ctx context.Context, root string) ([]string, error) {
 	out, err := output(ctx, nil, root, "go", "list", "-m", "-f", "{{.Dir}}")
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the modules: %w\n%s", err, out)
-	}
-	return strings.Fields(out), nil
+	return strings.Fields(out), err
 }
 
-// packages lists the import paths of the packages of modules, which are named by their folders in the repository.
-func packages(ctx context.Context, root string, modules ...string) ([]string, error) {
-	args := []string{"list"}
-	for _, dir := range modules {
-		args = append(args, "./"+filepath.Join(dir, "..."))
-	}
-	out, err := output(ctx, nil, root, "go", args...)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the packages: %w\n%s", err, out)
-	}
-	lines := strings.Split(strings.TrimSpace(out), "\n") // among them may be what the go command downloads
-	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "go: ") }), nil
-}
-
-// goEnv is the environment in which everything compiles, as the plugins are built: without
-// cgo if libusb is missing.
+// goEnv is the environment in which everything compiles, as the plugins are built: without cgo if libusb is missing.
 func goEnv(ctx context.Context, root string) []string {
 	if (build.Builder{Root: root}).Libusb(ctx) != nil {
 		return append(os.Environ(), "CGO_ENABLED=0")
@@ -50,11 +30,14 @@ func goEnv(ctx context.Context, root string) []string {
 	return os.Environ()
 }
 
-// output runs a command in a directory and returns what it writes to both streams, also with
-// an error. A nil environment is this process's.
+// output runs a command in a directory and returns what it writes to both streams, which an error has, too. A nil
+// environment is this process's.
 func output(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env
 	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args[:min(len(cmd.Args), 3)], " "), err, out)
+	}
 	return string(out), err
 }

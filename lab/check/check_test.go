@@ -4,15 +4,21 @@
 package check
 
 import (
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
+
+// tracked lists the files that git tracks, of those that match a pattern if there is one.
+func tracked(ctx context.Context, root string, patterns ...string) ([]string, error) {
+	out, err := output(ctx, nil, root, "git", append([]string{"ls-files", "-z", "--"}, patterns...)...)
+	return strings.FieldsFunc(out, func(r rune) bool { return r == 0 }), err
+}
 
 // workspace writes a go.work with the modules m and lab, and the files.
 func workspace(t *testing.T, files map[string]string) string {
@@ -38,8 +44,6 @@ func workspace(t *testing.T, files map[string]string) string {
 // One finding in any module, tests included, fails the whole; and once the program is built,
 // no network is needed.
 func TestLint_FindsInEveryModule(t *testing.T) {
-	program, err := gotool.Path(t.Context(), "../..", "golangci-lint")
-	must.NoError(t, err)
 	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"
 	const narrows = "func F(n int64) uint8 { return uint8(n) }\n"
 	const narrowsInTest = "package p\n\nimport \"testing\"\n\n" +
@@ -61,7 +65,7 @@ func TestLint_FindsInEveryModule(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{".golangci.yml": config, "m/p.go": "package p\n"}
 			maps.Copy(files, c.files)
-			err := lint(t.Context(), workspace(t, files), program)
+			err := lintGo(t.Context(), pinnedWorkspace(t, "golangci-lint", files))
 			if c.want == "" {
 				must.NoError(t, err)
 			} else {
@@ -69,4 +73,32 @@ func TestLint_FindsInEveryModule(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pinnedWorkspace is a workspace that pins a tool as this repository does.
+func pinnedWorkspace(t *testing.T, tool string, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{"go.mod": "module x\n\ngo 1.26\n"}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		name = ".ci/tools/" + tool + "/" + name
+		text, err := os.ReadFile("../../" + name)
+		must.NoError(t, err)
+		all[name] = string(text)
+	}
+	maps.Copy(all, files)
+	return workspace(t, all)
+}
+
+// captured is what a function writes to both standard streams.
+func captured(t *testing.T, do func()) string {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "")
+	must.NoError(t, err)
+	stdout, stderr := os.Stdout, os.Stderr
+	os.Stdout, os.Stderr = f, f
+	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
+	do()
+	text, err := os.ReadFile(f.Name())
+	must.NoError(t, err)
+	return string(text)
 }

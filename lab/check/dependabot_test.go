@@ -16,15 +16,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-func TestDependabot_IsUpToDate(t *testing.T) {
-	want, err := dependabot(t.Context(), "../..")
-	must.NoError(t, err)
-	have, err := os.ReadFile(filepath.Join("../..", dependabotFile))
-	must.NoError(t, err)
-	must.Eq(t, string(want), string(have), must.Sprint("run: go tool mage generate"))
-}
+const dependabotFile = ".github/dependabot.yml"
 
-// Every go.mod, Dockerfile and package.json that git tracks is listed, whatever the file is generated from.
+// Every go.mod, Dockerfile and package.json that git tracks is listed: dependabot reads no folder that is not named.
 func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../..", dependabotFile))
 	must.NoError(t, err)
@@ -53,24 +47,29 @@ func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 		}
 		if dir := path.Join("/", path.Dir(file)); !slices.Contains(listed[ecosystem], dir) &&
 			!strings.Contains(dir, "/testdata") {
-			t.Errorf("%s does not have %s for %s: run go tool mage generate", dependabotFile, dir, ecosystem)
+			t.Errorf("%s does not have %s for %s: add it", dependabotFile, dir, ecosystem)
 		}
 	}
 	test.SliceContains(t, listed["github-actions"], "/")
 }
 
-func TestDependabot_FollowsTheWorkspace(t *testing.T) {
-	const tool = "module x/tool\n\ngo 1.26\n\ntool example.com/a/b/cmd/c\n\n" +
-		"require (\n\texample.com/a v1.0.0 // indirect\n\texample.com/a/b v1.0.0 // indirect\n)\n"
-	root := workspace(t, map[string]string{".ci/tools/c/go.mod": tool, "image/Dockerfile": "FROM scratch\n"})
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}} {
-		out, err := output(t.Context(), nil, root, "git", args...)
-		must.NoError(t, err, must.Sprint(out))
-	}
-	text, err := dependabot(t.Context(), root)
+// Each module with packages is built and tested alone.
+func TestCI_TestsEveryModule(t *testing.T) {
+	text, err := os.ReadFile("../../.github/workflows/ci.yml")
 	must.NoError(t, err)
-	for _, want := range []string{"\n      - /lab\n      - /m\n", "\n      - /.ci/tools/c\n", "\n      - /image\n",
-		"dependency-name: example.com/a/b,"} {
-		test.StrContains(t, string(text), want)
+	var ci struct {
+		Jobs map[string]struct {
+			Strategy struct{ Matrix struct{ Module []string } }
+		}
 	}
+	must.NoError(t, yaml.Unmarshal(text, &ci))
+	root, err := filepath.Abs("../..")
+	must.NoError(t, err)
+	modules, err := Modules(t.Context(), root)
+	must.NoError(t, err)
+	var want []string
+	for _, dir := range modules[1:] { // the first is the root, which has no packages
+		want = append(want, strings.TrimPrefix(dir, root+"/"))
+	}
+	test.Eq(t, want, ci.Jobs["module"].Strategy.Matrix.Module)
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
 const goodWorkflow = `on: push
@@ -23,12 +21,10 @@ jobs:
 `
 
 func TestLint_FindsInWorkflowsAndScripts(t *testing.T) {
-	shellcheck, err := exec.LookPath("shellcheck")
+	_, err := exec.LookPath("shellcheck")
 	if err != nil {
 		t.Skip("shellcheck is not installed")
 	}
-	actionlint, err := gotool.Path(t.Context(), "../..", "actionlint")
-	must.NoError(t, err)
 	const workflow = ".github/workflows/ci.yml"
 	for name, c := range map[string]struct {
 		files   map[string]string
@@ -49,14 +45,14 @@ func TestLint_FindsInWorkflowsAndScripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{workflow: goodWorkflow, "good.sh": "#!/bin/sh\nexit 0\n"}
 			maps.Copy(files, c.files)
-			root := workspace(t, files)
+			root := pinnedWorkspace(t, "actionlint", files)
 			for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}} {
 				out, err := output(t.Context(), nil, root, "git", args...)
 				must.NoError(t, err, must.Sprint(out))
 			}
 			for program, err := range map[string]error{
-				"actionlint": lintWorkflows(t.Context(), root, actionlint, shellcheck),
-				"shellcheck": lintScripts(t.Context(), root, shellcheck),
+				"actionlint": lintWorkflows(t.Context(), root),
+				"shellcheck": lintScripts(t.Context(), root),
 			} {
 				if program == c.program && c.want != "" {
 					must.ErrorContains(t, err, c.want)

@@ -28,7 +28,7 @@ func files(t *testing.T, patterns ...string) (paths []string) {
 }
 
 // bareMage is a command that works only where mage is installed.
-var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|generate|changed|vulncheck|` +
+var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|` +
 	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
 
 func TestPages_SayGoToolMage(t *testing.T) {

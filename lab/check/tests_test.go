@@ -4,9 +4,6 @@
 package check
 
 import (
-	"bytes"
-	"maps"
-	"os"
 	"strings"
 	"testing"
 
@@ -27,7 +24,6 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 			"boots a VM\")\n\t}\n}\n"
 		hangs    = passes + "func TestHangs(t *testing.T) { time.Sleep(time.Hour) }\n"
 		testMain = passes + "func TestMain(m *testing.M) { m.Run(); println(\"a leak\"); os.Exit(1) }\n"
-		table    = passes + "func TestMain(m *testing.M) { m.Run(); os.Stdout.WriteString(\"a table\\n\") }\n"
 		flaky    = passes + `func TestSometimes(t *testing.T) {
 	for _, row := range []string{"a", "b"} {
 		t.Run(row, func(t *testing.T) {
@@ -56,16 +52,15 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 		hides []string
 	}{
 		{name: "everything passes", file: passes, shows: []string{"m/p", "DONE 2 tests in"}, hides: []string{"==="}},
-		{name: "a test fails", file: fails, fails: "failed: x/m/p TestFails",
-			shows: []string{"=== Failed", "=== FAIL: x/m/p TestFails", "two is not three", "DONE 3 runs"}},
+		{name: "a test fails", file: fails, fails: "exit status 1",
+			shows: []string{"=== FAIL: m/p TestFails", "two is not three", "DONE 3 runs"}},
 		{name: "a test fails once", file: flaky, ci: "true", shows: []string{
-			"=== Flaky", "=== FLAKY: x/m/p TestSometimes/b", "this fails once", "DONE 2 runs",
-		}, hides: []string{"=== FAIL"}},
+			"=== FAIL: m/p TestSometimes/b", "this fails once", "DONE 2 runs",
+		}},
 		{name: "more than five fail", file: crowd, fails: "exit status",
 			shows: []string{"exceeds maximum", "TestCrowd/row#05", "DONE 8 tests"}},
 		{name: "a skip", file: skipped, shows: []string{"1 skipped: no mood"}},
-		{name: "a skip in CI", file: skipped, ci: "true", fails: "skipped tests that CI has to run: 1",
-			shows: []string{"TestSkips: no mood"}},
+		{name: "a skip in CI", file: skipped, ci: "true", fails: "skipped, though CI has to run it: x/m/p TestSkips: no mood"},
 		{name: "the tier's skip in CI", file: long, ci: "true", flags: []string{"-short"},
 			shows: []string{"1 left to test:all"}},
 		{name: "the tier runs", file: long, ci: "true", hides: []string{"left to"}},
@@ -75,15 +70,14 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 			shows: []string{"TestHangs", "test timed out after 2s"}},
 		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed beside its tests",
 			shows: []string{"a leak"}},
-		{name: "a table after the tests", file: table, shows: []string{"\na table\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv("CI", tc.ci)
-			root := testedWorkspace(t, map[string]string{"m/p/p_test.go": tc.file, "m/q/q_test.go": passes})
-			var b bytes.Buffer
-			r := run{root: root, name: "test", packages: []string{"x/m/p", "x/m/q"}, output: &b, nested: true}
-			verdict := r.test(t.Context(), tc.flags...)
-			output := b.String()
+			root := pinnedWorkspace(t, "gotestsum", map[string]string{"m/p/p_test.go": tc.file, "m/q/q_test.go": passes})
+			var verdict error
+			output := captured(t, func() {
+				verdict = gotestsum(t.Context(), root, "test", t.TempDir(), []string{"x/m/p", "x/m/q"}, tc.flags...)
+			})
 			if tc.fails == "" {
 				test.NoError(t, verdict, test.Sprint(output))
 			} else {
@@ -95,7 +89,6 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 			for _, unwanted := range tc.hides {
 				test.StrNotContains(t, output, unwanted)
 			}
-			test.FileExists(t, root+"/"+resultsDir+"/test.xml")
 		})
 	}
 }
@@ -105,30 +98,21 @@ func TestJudge_RefusesARunWithoutTests(t *testing.T) {
 	test.ErrorContains(t, err, "no test ran")
 }
 
-func TestModule_BuildsAndTestsOneModule(t *testing.T) {
-	const passes = "package p\n\nimport \"testing\"\n\nfunc TestPasses(t *testing.T) {}\n"
-	const fails = "package p\n\nimport \"testing\"\n\nfunc TestFails(t *testing.T) { t.Error() }\n"
-	root := testedWorkspace(t, map[string]string{
-		"m/p/p_test.go":     passes,
-		"m/q.go":            "package m\n\nimport _ \"x/lab\"\n", // which m's go.mod does not require
-		"lab/p/p_test.go":   passes,
-		"lab/e2e/e_test.go": fails,
+func TestUnitTests_AreOfAModuleThatBuildsAlone(t *testing.T) {
+	root := workspace(t, map[string]string{
+		"m/q.go":         "package m\n\nimport _ \"x/lab\"\n", // which m's go.mod does not require
+		"lab/e2e/e.go":   "package e2e\n",
+		"lab/e2e/f/f.go": "package f\n",
 	})
-	test.NoError(t, TestModule(t.Context(), root, "lab", false), test.Sprint("end-to-end tests are no unit tests"))
-	test.ErrorContains(t, TestModule(t.Context(), root, "m", false), "failed to build m by its own go.mod")
-	test.ErrorContains(t, TestModule(t.Context(), root, "plugins/none", false), "plugins/none")
-}
-
-// testedWorkspace is a workspace that pins gotestsum as this repository does.
-func testedWorkspace(t *testing.T, files map[string]string) string {
-	t.Helper()
-	all := map[string]string{"go.mod": "module x\n\ngo 1.26\n"}
-	for _, name := range []string{"go.mod", "go.sum"} {
-		name = ".ci/tools/gotestsum/" + name
-		text, err := os.ReadFile("../../" + name)
-		must.NoError(t, err)
-		all[name] = string(text)
-	}
-	maps.Copy(all, files)
-	return workspace(t, all)
+	units, err := unitTests(t.Context(), root, "lab", false)
+	must.NoError(t, err)
+	test.Eq(t, []string{"x/lab"}, units)
+	_, err = unitTests(t.Context(), root, "m", false)
+	test.ErrorContains(t, err, "package x/lab is not in std")
+	_, err = unitTests(t.Context(), root, "plugins/none", false)
+	test.Error(t, err)
+	units, err = unitTests(t.Context(), "../..", "internal/core", true)
+	must.NoError(t, err)
+	test.SliceContains(t, units, "github.com/outrider-dev/outrider/internal/core/launch")
+	test.SliceNotContains(t, units, "github.com/outrider-dev/outrider/internal/core/supervisor")
 }
