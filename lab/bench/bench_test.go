@@ -4,171 +4,99 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestProbe_ReportsItsStart(t *testing.T) {
-	dir := t.TempDir()
-	s, err := newStarter(dir)
+func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
+	s, err := newStarter(filepath.Join(t.TempDir(), "dir"))
 	must.NoError(t, err)
-	defer s.times.Close()
-	probe := filepath.Join(dir, "probe")
-	must.NoError(t, writeProbe(probe))
+	defer s.began.Close()
 	for range 3 {
-		before := monotonic()
-		first, _, err := s.fork(exec.Command(probe, s.fifo))
+		before := time.Now()
+		took, err := s.fork(exec.Command("/bin/sh", "-c", "echo >"+s.fifo))
 		must.NoError(t, err)
-		if first <= 0 || first > monotonic()-before {
-			t.Fatalf("the first instruction was %v after the start, in a run of %v", first, monotonic()-before)
+		if took <= 0 || took > time.Since(before) {
+			t.Errorf("the first line was %v after the start, in a run of %v", took, time.Since(before))
 		}
 	}
+	_, err = s.fork(exec.Command("/bin/sh", "-c", "echo >"+s.fifo+"; exit 1"))
+	test.Error(t, err, test.Sprint("a program that fails is measured"))
 }
 
-func TestScript_ReportsItsStart(t *testing.T) {
-	dir := t.TempDir()
-	s, err := newStarter(dir)
-	must.NoError(t, err)
-	defer s.times.Close()
-	if _, err := os.Stat(interpreted); err != nil {
-		t.Skip("there is no ", interpreted)
-	}
-	file := filepath.Join(dir, "script.py")
-	must.NoError(t, os.WriteFile(file, []byte(script), 0o644))
-	before := monotonic()
-	first, _, err := s.fork(exec.Command(interpreted, file, s.fifo, "json"))
-	must.NoError(t, err)
-	if first <= 0 || first > monotonic()-before {
-		t.Errorf("the first line was %v after the start, in a run of %v", first, monotonic()-before)
-	}
-	_, _, err = s.fork(exec.Command(interpreted, file, s.fifo, "no_such_package"))
-	test.Error(t, err, test.Sprint("a script without its package is taken for one that ran"))
-}
-
-// A wheel is also a place to import from (zipimport).
-func TestWheel_HasItsModules(t *testing.T) {
-	if _, err := os.Stat(interpreted); err != nil {
-		t.Skip("there is no ", interpreted)
-	}
-	dir := t.TempDir()
-	must.NoError(t, packageOf("package", 5).Write(dir))
-	const check = `import sys, zipfile
-sys.path.insert(0, sys.argv[1])
-from package import module3
-assert module3.function_3_7([1, 2, 1000]) == [(1, 6)], module3.function_3_7([1, 2, 1000])
-modules = [n for n in zipfile.ZipFile(sys.argv[1]).namelist() if n.endswith(".py")]
-assert len(modules) == 5, modules
-`
-	wheel := filepath.Join(dir, "package-1.0-py3-none-any.whl")
-	out, err := exec.Command(interpreted, "-I", "-c", check, wheel).CombinedOutput()
-	test.NoError(t, err, test.Sprintf("%v: %s", err, out))
-}
-
-func TestTree_SeparatesTasksFromHelpers(t *testing.T) {
-	const marker = "1234567.5"
-	shell := exec.Command("/bin/sh", "-c", "sleep "+marker+"; true")
-	helper := exec.Command("/bin/sleep", "1000")
-	for _, c := range []*exec.Cmd{shell, helper} {
+func TestProcesses_LeavesTasksOut(t *testing.T) {
+	const marker = "1234567"
+	helper, task := exec.Command("/bin/sleep", "1000"), exec.Command("/bin/sleep", marker)
+	for _, c := range []*exec.Cmd{helper, task} {
 		must.NoError(t, c.Start())
 		defer c.Wait()
 		defer c.Process.Kill()
 	}
-	want := map[int]role{os.Getpid(): isAgent, shell.Process.Pid: isTask, helper.Process.Pid: isOther}
-	var child int // of the task: it belongs to it
-	for end := time.Now().Add(time.Minute); child == 0; time.Sleep(10 * time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprint("the task's own process does not appear"))
-		ps, err := tree(os.Getpid(), t.TempDir(), marker)
-		must.NoError(t, err)
-		for _, p := range ps {
-			if st, err := task.ReadStat(p.pid); err == nil && st.Parent == shell.Process.Pid {
-				child = p.pid
-				test.Eq(t, isTask, p.role, test.Sprint("a process of a task is taken for"))
-			}
-			if r, ok := want[p.pid]; ok && p.role != r {
-				t.Errorf("process %d is taken for %s, want %s", p.pid, p.role, r)
-			}
-		}
-	}
-	_ = unix.Kill(child, unix.SIGKILL)
+	testsupport.Eventually(t, "the task's program runs", func() bool {
+		return strings.Contains(string(commandLine(task.Process.Pid)), marker)
+	})
+	list, err := processes(os.Getpid(), t.TempDir(), marker)
+	must.NoError(t, err)
+	test.True(t, slices.Contains(list, helper.Process.Pid))
+	test.False(t, slices.Contains(list, task.Process.Pid))
+	list, err = processes(os.Getpid(), t.TempDir(), "")
+	must.NoError(t, err)
+	test.True(t, slices.Contains(list, task.Process.Pid))
 }
 
-func TestRole_FollowsCommandLine(t *testing.T) {
+func TestUsed_PassesOverWhatHasEnded(t *testing.T) {
+	ended := exec.Command("/bin/true")
+	must.NoError(t, ended.Run())
+	u, err := used([]int{ended.Process.Pid})
+	must.NoError(t, err)
+	test.Eq(t, use{}, u)
+	u, err = used([]int{ended.Process.Pid, os.Getpid()})
+	must.NoError(t, err)
+	test.Positive(t, u.memory)
+}
+
+func TestRatio_IsAFactorAndAWord(t *testing.T) {
 	for _, c := range []struct {
-		args []string
-		want role
+		value, peer float64
+		unit, want  string
 	}{
-		{[]string{"/opt/plugins/nomad-driver-exec-lite"}, isPlugin},
-		{[]string{"outrider-supervisor", "supervise", "/x"}, isSupervisor},
-		{[]string{"outrider-supervisor", "collect", "/x"}, isCollector},
-		{[]string{"/usr/bin/nomad", "executor", "{}"}, isExecutor},
-		{[]string{"/usr/bin/nomad", "logmon"}, isLogmon},
-		{[]string{"/bin/sleep", "MARK"}, isTask},
-		{[]string{"/bin/sleep", "1"}, isOther},
+		{10, 6000, "kB", "600× less"},
+		{10, 61, "ms", "6.1× faster"},
+		{61, 10, "ms", "6.1× slower"},
+		{25, 10, "kB", "2.5× more"},
+		{-3, 5, "kB", ""}, // within the noise
+		{3, 0, "kB", ""},
 	} {
-		test.Eq(t, c.want, roleOf(2, 1, c.args, "MARK"), test.Sprintf("%q is taken for", c.args))
+		test.Eq(t, c.want, ratio(c.value, c.peer, c.unit), test.Sprintf("%g to %g", c.value, c.peer))
 	}
 }
 
-func TestVerdict_ComparesWithBar(t *testing.T) {
-	for _, c := range []struct {
-		l, r, bar      float64
-		ratio, verdict string
-	}{
-		{10, 6000, 300, "1/600", "PASS (1/300)"},
-		{10, 3000, 300, "1/300", "PASS (1/300)"},
-		{10, 2999, 300, "1/300", "FAIL (1/300)"},
-		{2, 5, 2.5, "1/2.5", "PASS (1/2.5)"},
-		{-3, 5, 300, "~0", "PASS (1/300)"}, // within the noise
-		{3, 5, 0, "1/1.7", ""},
-	} {
-		test.Eq(t, c.ratio, ratio(c.l, c.r), test.Sprintf("ratio(%g, %g", c.l, c.r))
-		test.Eq(t, c.verdict, verdict(c.l, c.r, c.bar), test.Sprintf("verdict(%g, %g, %g", c.l, c.r, c.bar))
-	}
-}
-
-func TestResults_ShowEachQuantityInARow(t *testing.T) {
+func TestResults_AreMedians(t *testing.T) {
 	var r results
-	start := quantity{"start", millis, 6, nil}
-	for i := range 3 {
-		r.add(lite, float64(i+1)*1e6, start, quantity{"– first", millis, 0, first})
-		r.add(raw, float64(i+1)*1e7, start, quantity{"– first", millis, 0, first})
+	for _, n := range []float64{3, 1, 200} {
+		r.add([2]string{"exec-lite", "raw_exec"}, "memory", "kB", 0, n)
+		r.add([2]string{"exec-lite", "raw_exec"}, "memory", "kB", 1, 10*n)
 	}
-	r.add(lite, 1e6, quantity{"recovery", millis, 0, nil})
-	must.Len(t, 3, r.rows)
-	test.Eq(t, []string{"start", "2.00 ms", "20.00 ms", "1/10", "PASS (1/6)"}, r.rows[0].cells())
-	test.Eq(t, []string{"– first", "1.00 ms", "10.00 ms", "1/10", ""}, r.rows[1].cells())
-	test.Eq(t, []string{"recovery", "1.00 ms", "no plugin", "", ""}, r.rows[2].cells())
-}
-
-func TestPercentile_IsNearestRank(t *testing.T) {
-	var list series
-	for i := range 200 {
-		list = append(list, time.Duration(200-i))
-	}
-	got := percentile(list, 99)
-	test.Eq(t, 198, got, test.Sprintf("the 99th percentile of 1 to 200 is %d, want 198", got))
-	got = median(list)
-	test.Eq(t, 100, got, test.Sprintf("the median of 1 to 200 is %d, want 100", got))
-	got = percentile(list[:1], 99)
-	test.Eq(t, 200, got, test.Sprintf("the 99th percentile of one value is %d, want that value", got))
-}
-
-func TestMemory_OfEndedProcessIsNoFailure(t *testing.T) {
-	cmd := exec.Command("/bin/true")
-	must.NoError(t, cmd.Run())
-	_, err := memoryOf(cmd.Process.Pid)
-	test.True(t, ended(err), test.Sprintf("its memory: %v", err))
-	_, err = task.ReadStat(cmd.Process.Pid)
-	test.True(t, ended(err), test.Sprintf("its time: %v", err))
-	_, err = memoryOf(os.Getpid())
-	test.False(t, ended(err), test.Sprintf("this process's: %v", err))
+	file := filepath.Join(t.TempDir(), "results.json")
+	var table strings.Builder
+	must.NoError(t, r.print(&table))
+	test.StrContains(t, table.String(), "10× less")
+	must.NoError(t, r.write(file))
+	b, err := os.ReadFile(file)
+	must.NoError(t, err)
+	var got struct{ Rows []map[string]any }
+	must.NoError(t, json.Unmarshal(b, &got))
+	test.Eq(t, []map[string]any{{"plugin": "exec-lite", "measured": "memory", "value": 3.0, "peer": "raw_exec",
+		"peer_value": 30.0, "unit": "kB", "ratio": "10× less"}}, got.Rows)
 }

@@ -4,11 +4,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/client/lib/numalib"
@@ -23,39 +21,33 @@ import (
 // driver is a driver as Nomad's client uses it.
 type driver struct {
 	drivers.DriverPlugin
-	spec   *hclspec.Spec // of a task's config block
-	logmon bool          // it expects FIFOs for the task's output
-	builds atomic.Int32  // environments that python has built, by its events
-	close  func()        // ends the plugin
+	spec  *hclspec.Spec // of a task's config block
+	close func()        // ends the plugin
 }
 
-// openRaw opens Nomad's own driver, in this process as in the agent's. For each task
-// it starts this program again as the executor (the init function of Nomad's package
-// drivers/shared/executor).
-func openRaw(ctx context.Context) (*driver, error) {
-	d, err := open(ctx, rawexec.PluginID.Name, &loader.PluginLoaderConfig{
+// openRaw opens Nomad's own driver, in this process as in the agent's. For each task it starts this program again as
+// the executor (the init function of Nomad's package drivers/shared/executor).
+func openRaw() (*driver, error) {
+	return open(rawexec.PluginID.Name, &loader.PluginLoaderConfig{
 		InternalPlugins: map[loader.PluginID]*loader.InternalPluginConfig{
 			rawexec.PluginID: {Config: map[string]any{"enabled": true}, Factory: rawexec.PluginConfig.Factory},
 		},
 	})
-	if err == nil {
-		d.logmon = true
-	}
-	return d, err
 }
 
 // openPlugin starts a plugin binary.
-func openPlugin(ctx context.Context, binary string, config map[string]any) (*driver, error) {
+func openPlugin(binary string, config map[string]any) (*driver, error) {
 	dir, file := filepath.Split(binary)
-	return open(ctx, strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
+	return open(strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
 		PluginDir: dir,
 		Configs:   []*nomadconfig.PluginConfig{{Name: file, Config: config}},
 	})
 }
 
 // open starts and configures a driver by Nomad's plugin loader. The caller closes it.
-func open(ctx context.Context, name string, config *loader.PluginLoaderConfig) (_ *driver, err error) {
-	config.Logger, config.SupportedVersions = hclog.NewNullLogger(), loader.AgentSupportedApiVersions
+func open(name string, config *loader.PluginLoaderConfig) (*driver, error) {
+	config.Logger = hclog.NewNullLogger()
+	config.SupportedVersions = loader.AgentSupportedApiVersions
 	plugins, err := loader.NewPluginLoader(config)
 	if err != nil {
 		return nil, err
@@ -68,27 +60,11 @@ func open(ctx context.Context, name string, config *loader.PluginLoaderConfig) (
 	if err != nil {
 		return nil, fmt.Errorf("failed to start driver %s: %w", name, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: func() {
-		cancel()
-		instance.Kill()
-	}}
-	defer func() {
-		if err != nil {
-			d.close()
-		}
-	}()
-	events, err := d.TaskEvents(ctx)
+	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: instance.Kill}
+	d.spec, err = d.TaskConfigSchema()
 	if err != nil {
+		d.close()
 		return nil, err
 	}
-	go func() { // ends with ctx
-		for e := range events {
-			if strings.HasPrefix(e.Message, "Environment: not in the cache") {
-				d.builds.Add(1)
-			}
-		}
-	}()
-	d.spec, err = d.TaskConfigSchema()
-	return d, err
+	return d, nil
 }

@@ -5,119 +5,258 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// memoryRows are the rows of each kind of memory. Each shows the memory of one more task: the
-// difference of two jobs, divided by the difference of their tasks. In the first round the
-// plugin has never started so many tasks, and its heap still grows to the size that it retains.
-var memoryRows = [len(usage{})][]quantity{
-	pss: {
-		{"helper memory a task (PSS), median of rounds", kB, 300, nil},
-		{"– in the first round, the plugin being new", kB, 0, first},
-	},
-	anon:     {{"– of it heaps and stacks", kB, 0, nil}},
-	private:  {{"– private dirty", kB, 0, nil}},
-	tables:   {{"– page tables, not in PSS", kB, 0, nil}},
-	threads:  {{"– threads", number, 0, nil}},
-	agentPSS: {{"– growth of the agent (PSS)", kB, 0, nil}},
+// noStatistics keeps Nomad from asking drivers for statistics, as by default. A lab's agents ask each second.
+const noStatistics = `telemetry {
+  collection_interval = "1h"
+}`
+
+// settle is how long the agent needs to calm down after a start: Nomad batches its updates to the server, and the Go
+// runtimes return memory.
+const settle = 3 * time.Second
+
+// contest is a plugin and its peer: two ways to run the same tasks.
+type contest struct {
+	*bench
+	pair   [2]string
+	binary string                                   // of the plugin
+	config map[string]any                           // of the plugin, for starts without an agent
+	inHCL  string                                   // the same, for the agent
+	state  string                                   // directory of the plugin's supervisor
+	tasks  int                                      // of the large job
+	driver [2]string                                // Nomad's names
+	of     [2]func(command []string) map[string]any // a task's config block
+
+	agent  agent.Agent
+	marker string // in the arguments of tasks that are not counted; empty counts all
+	n      int
 }
 
-// measureJobs measures jobs of sleeping tasks: the time until all run, and the memory of the
-// processes that are not tasks.
-func (c *cluster) measureJobs(ctx context.Context) error {
+func (b *bench) measureLite(ctx context.Context) error {
+	state := filepath.Join(b.dir, "lite")
+	return (&contest{
+		bench: b, pair: [2]string{"exec-lite", "raw_exec"}, binary: b.binaries["exec-lite"], tasks: b.tasks,
+		state: state, config: map[string]any{"state_dir": state}, inHCL: `state_dir = "${state_dir}"`,
+		marker: sleeper()[1], driver: [2]string{"exec-lite", "raw_exec"},
+		of: [2]func(command []string) map[string]any{asIs, asIs},
+	}).measure(ctx)
+}
+
+func asIs(command []string) map[string]any {
+	return map[string]any{"command": command[0], "args": command[1:]}
+}
+
+// sleeper is a task that only sleeps. The number of seconds is its mark.
+func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.Getpid())} }
+
+func (c *contest) measure(ctx context.Context) (err error) {
+	err = c.step(func() error { return c.measureStarts(ctx) }, "%d starts by %s and by %s", c.starts, c.pair[0], c.pair[1])
+	if err != nil {
+		return err
+	}
+	err = c.step(func() (err error) {
+		c.agent, err = agent.Run(ctx, agent.Options{
+			Runtime: agent.Host, Dir: filepath.Join(c.dir, "agent-"+c.pair[0]), Name: "outrider-bench",
+			Progress: c.steps.Progress, Config: noStatistics,
+			Plugins: []agent.Plugin{{Binary: c.binary, Config: c.inHCL}},
+		})
+		return err
+	}, "Starting an agent")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, c.agent.Close(ctx))
+	}()
 	for round := range c.rounds {
-		err := c.turns(func(driver string) error { return c.round(ctx, driver) },
-			"round %d of %d, jobs of 1 and %d tasks", round+1, c.rounds, c.tasks)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *cluster) round(ctx context.Context, driver string) error {
-	_, one, _, err := c.sleepers(ctx, driver, 1)
-	if err != nil {
-		return err
-	}
-	took, all, counts, err := c.sleepers(ctx, driver, c.tasks)
-	if err != nil {
-		return err
-	}
-	for kind, rows := range memoryRows {
-		c.add(driver, float64(all[kind]-one[kind])/float64(c.tasks-1), rows...)
-	}
-	name := fmt.Sprintf("job of %d tasks, until all run, median", c.tasks)
-	c.add(driver, float64(took), quantity{name, millis, 2.5, nil})
-	c.note("A round of %s: all %d tasks ran after %s; PSS of helpers %d kB with 1 task, %d kB with all; processes: %s.",
-		driver, c.tasks, ms(took), one[pss], all[pss], countsText(counts, driver))
-	return nil
-}
-
-// sleepers measures one job.
-func (c *cluster) sleepers(ctx context.Context, driver string, count int) (took time.Duration, u usage,
-	counts map[role]int, err error) {
-	job := c.job(driver, count, c.sleeper())
-	if took, err = c.start(ctx, job); err != nil {
-		return 0, u, nil, err
-	}
-	if u, counts, err = c.read(ctx, driver); err != nil {
-		return 0, u, nil, err
-	}
-	return took, u, counts, c.stop(ctx, job)
-}
-
-// read takes the median of several readings, since the heaps of Go programs grow and
-// shrink, and counts the processes.
-func (c *cluster) read(ctx context.Context, driver string) (usage, map[role]int, error) {
-	var all [len(usage{})][]int // the readings of each kind of memory
-	var counts map[role]int
-	for range c.readings {
-		var sum usage
-		counts = map[role]int{}
-		err := c.helpers(ctx, driver, func(p process) error {
-			m, err := memoryOf(p.pid)
+		for side, name := range c.pair {
+			err := c.step(func() error {
+				return errors.Join(c.measureJobs(ctx, side), c.measureOutput(ctx, side))
+			}, "%s, round %d of %d: jobs of 1 and %d tasks, and output", name, round+1, c.rounds, c.tasks)
 			if err != nil {
 				return err
 			}
-			counts[p.role]++
-			if p.role == isAgent {
-				m = usage{agentPSS: m[pss]}
-			}
-			for kind, n := range m {
-				sum[kind] += n
-			}
-			return nil
-		})
-		if err != nil {
-			return usage{}, nil, err
-		}
-		for kind, n := range sum {
-			all[kind] = append(all[kind], n)
-		}
-		if err := poll.Sleep(ctx, 300*time.Millisecond); err != nil {
-			return usage{}, nil, err
 		}
 	}
-	var u usage
-	for kind, readings := range all {
-		u[kind] = median(readings)
-	}
-	return u, counts, nil
+	return nil
 }
 
-// countsText lists the processes beside the agent and the tasks.
-func countsText(n map[role]int, driver string) string {
-	var s []string
-	for _, r := range []role{isPlugin, isSupervisor, isCollector, isExecutor, isLogmon, isOther} {
-		if r.helps(driver) && (n[r] > 0 || r != isOther) {
-			s = append(s, fmt.Sprintf("%s %d", r, n[r]))
+// measureStarts times starts at the drivers, without Nomad's client.
+func (c *contest) measureStarts(ctx context.Context) (err error) {
+	s, err := newStarter(filepath.Join(c.dir, "start-"+c.pair[0]))
+	if err != nil {
+		return err
+	}
+	defer s.began.Close()
+	ours, err := openPlugin(c.binary, c.config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ours.close()
+		err = errors.Join(err, supervisorGone(ctx, c.state))
+	}()
+	raw, err := openRaw()
+	if err != nil {
+		return err
+	}
+	defer raw.close()
+	var ways [2]way
+	for side, d := range []*driver{ours, raw} {
+		ways[side] = s.by(ctx, d, c.of[side]([]string{"/bin/sh", "-c", "echo >" + s.fifo}))
+	}
+	return c.takeTurns(ctx, c.pair, "start, StartTask to first line", ways)
+}
+
+// measureJobs measures jobs of sleeping tasks: the time until all run, and what their helpers use.
+func (c *contest) measureJobs(ctx context.Context, side int) error {
+	var memory []float64
+	for _, count := range []int{1, c.tasks} {
+		job := c.job(side, count, sleeper())
+		took, err := c.start(ctx, job)
+		if err != nil {
+			return err
+		}
+		first, err := c.helpers(ctx, side)
+		if err != nil {
+			return err
+		}
+		memory = append(memory, first.memory)
+		if count > 1 {
+			c.add(c.pair, fmt.Sprintf("job of %d tasks, until all run", count), "ms", side, milliseconds(took))
+			if err := poll.Sleep(ctx, c.window); err != nil {
+				return err
+			}
+			last, err := c.helpers(ctx, side)
+			if err != nil {
+				return err
+			}
+			perTick := 100 / float64(task.ClockTick) / c.window.Seconds()
+			c.add(c.pair, fmt.Sprintf("processor, %d tasks at rest", count), "% of a core", side,
+				(last.ticks-first.ticks)*perTick)
+		}
+		if err := c.stop(ctx, job); err != nil {
+			return err
 		}
 	}
-	return strings.Join(s, ", ")
+	c.add(c.pair, "memory a task (PSS)", "kB", side, (memory[1]-memory[0])/float64(c.tasks-1))
+	return nil
+}
+
+// measureOutput measures how long a task with much output runs.
+func (c *contest) measureOutput(ctx context.Context, side int) error {
+	job := c.job(side, 1, []string{"/usr/bin/seq", "1", strconv.Itoa(c.lines)})
+	job.Type = new(api.JobTypeBatch)
+	if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
+		return err
+	}
+	var state *api.TaskState
+	err := wait(ctx, 50*time.Millisecond, func() (bool, error) {
+		allocs, _, err := c.agent.Client().Jobs().Allocations(*job.ID, false, nil)
+		if err != nil || len(allocs) == 0 {
+			return false, err
+		}
+		state = allocs[0].TaskStates["task"]
+		return state != nil && state.State == "dead", nil
+	})
+	if err != nil {
+		return err
+	}
+	if state.Failed {
+		return fmt.Errorf("the task of %s failed", c.pair[side])
+	}
+	measured := fmt.Sprintf("a task that prints %d million lines", c.lines/1_000_000)
+	c.add(c.pair, measured, "ms", side, milliseconds(state.FinishedAt.Sub(state.StartedAt)))
+	return c.stop(ctx, job)
+}
+
+// helpers is what works for the tasks of a side uses. The plugin also runs during jobs of its peer, and is not charged
+// to them.
+func (c *contest) helpers(ctx context.Context, side int) (use, error) {
+	pid, err := c.agent.PID(ctx)
+	if err != nil {
+		return use{}, err
+	}
+	list, err := processes(pid, c.agent.Info().Dir, c.marker)
+	if err != nil {
+		return use{}, err
+	}
+	if side == 1 {
+		list = slices.DeleteFunc(list, isPlugin)
+	}
+	return used(list)
+}
+
+// job describes count tasks, each in its own allocation.
+func (c *contest) job(side, count int, command []string) *api.Job {
+	c.n++
+	id := fmt.Sprintf("bench-%d", c.n)
+	t := api.NewTask("task", c.driver[side]).
+		Require(&api.Resources{CPU: new(1), MemoryMB: new(16)}).
+		SetLogConfig(&api.LogConfig{MaxFiles: new(2), MaxFileSizeMB: new(10)})
+	for name, value := range c.of[side](command) {
+		t.SetConfig(name, value)
+	}
+	t.KillTimeout = new(time.Second)
+	group := api.NewTaskGroup("group", count).AddTask(t)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(21)}
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
+}
+
+// start submits a job and returns how long it took until the server showed all its tasks as running. It returns when
+// the agent has calmed down.
+func (c *contest) start(ctx context.Context, job *api.Job) (time.Duration, error) {
+	want := *job.TaskGroups[0].Count
+	begin := time.Now()
+	if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
+		return 0, fmt.Errorf("failed to submit job %s: %w", *job.ID, err)
+	}
+	err := wait(ctx, 10*time.Millisecond, func() (bool, error) {
+		s, _, err := c.agent.Client().Jobs().Summary(*job.ID, nil)
+		if err != nil {
+			return false, err
+		}
+		g := s.Summary["group"]
+		if g.Failed+g.Lost > 0 {
+			return false, fmt.Errorf("%d tasks failed", g.Failed+g.Lost)
+		}
+		return g.Running == want, nil
+	})
+	took := time.Since(begin)
+	if err != nil {
+		return 0, fmt.Errorf("the %d tasks of job %s do not run: %w", want, *job.ID, err)
+	}
+	return took, poll.Sleep(ctx, settle)
+}
+
+// stop purges a job and waits until the client has removed the directories of its allocations.
+func (c *contest) stop(ctx context.Context, job *api.Job) error {
+	if _, _, err := c.agent.Client().Jobs().Deregister(*job.ID, true, nil); err != nil {
+		return fmt.Errorf("failed to stop job %s: %w", *job.ID, err)
+	}
+	err := wait(ctx, 50*time.Millisecond, func() (bool, error) {
+		entries, err := os.ReadDir(filepath.Join(c.agent.DataDir(), "alloc"))
+		return len(entries) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("the tasks of job %s do not end: %w", *job.ID, err)
+	}
+	return nil
 }

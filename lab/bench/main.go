@@ -1,20 +1,14 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command bench compares exec-lite with Nomad's own raw_exec, and python with a bare
-// interpreter and with environments made by hand, in one run and on one agent, and
-// prints the ratios:
+// Command bench compares exec-lite with Nomad's raw_exec, remote with an ssh by hand, and python with a bare
+// interpreter and with uv by hand. It prints one table, and writes it as JSON for the README's chart:
 //
-//	go run ./lab/bench [-quick] [-only memory,start,job,cpu,crowd,python,remote] [-against DIR]
+//	go run ./lab/bench [-quick] [-json docs/benchmarks.json]
 //
-// With -against it compares only the starts of exec-lite and python with those of another build's binaries in DIR.
-//
-// The sides of each comparison take turns, since a machine's speed drifts within minutes.
-// Only the ratios are meaningful, and only within one run. It needs root, since the drivers'
-// work on cgroups is included.
-//
-// The exit code reports whether the measurement succeeded. A missed bar is printed and is
-// not a failure: a busy machine is not a defect of the code.
+// The two sides of each comparison take turns, since a machine's speed changes within minutes: only the ratios mean
+// something, and only within one run. It needs root, because the drivers' work on cgroups is included. No ratio makes
+// it fail: a busy machine is not a defect of the code.
 package main
 
 import (
@@ -22,85 +16,62 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
-
-// The two drivers, in the order in which they take turns.
-const (
-	lite = "exec-lite"
-	raw  = "raw_exec"
-)
-
-var both = []string{lite, raw}
 
 // options are the amounts to measure.
 type options struct {
-	tasks    int // of a job
-	rounds   int // of one job with 1 task and one with all
-	readings int // of memory, for one median
-	starts   int // of each driver, without Nomad's client
-	cpu      time.Duration
-	crowd    int // tasks of the largest job
-	recovery int // tasks that run while their plugin is killed
-	only     []string
-	against  string // directory of another build's plugins, empty for none
-
-	pythonStarts int // of a script, in each way
-	pythonRounds int // of builds, with each installer
+	tasks  int           // of the large job of exec-lite
+	remote int           // of the large job of remote
+	rounds int           // of jobs, outputs and builds
+	starts int           // of a task, without Nomad's client
+	window time.Duration // in which processor time is measured
+	lines  int           // of a task's output
 }
 
 var (
-	full = options{tasks: 50, rounds: 3, readings: 5, starts: 250, cpu: 10 * time.Second, crowd: 300, recovery: 500,
-		pythonStarts: 100, pythonRounds: 5}
-	quick = options{tasks: 50, rounds: 1, readings: 3, starts: 60, cpu: 5 * time.Second, crowd: 100, recovery: 100,
-		pythonStarts: 20, pythonRounds: 1}
+	full = options{tasks: 300, remote: 30, rounds: 3, starts: 100, window: 10 * time.Second, lines: 10_000_000}
+	fast = options{tasks: 50, remote: 10, rounds: 1, starts: 20, window: 3 * time.Second, lines: 1_000_000}
 )
 
 func main() {
-	isQuick := flag.Bool("quick", false, "fewer rounds: for a look, and for CI")
-	only := flag.String("only", "",
-		"only these parts, with commas between: memory (with job), start, cpu, crowd, python, remote")
-	against := flag.String("against", "", "compare starts with those of the plugins in this `directory`, and nothing else")
+	quick := flag.Bool("quick", false, "smaller jobs and fewer rounds")
+	file := flag.String("json", "", "write the results to this `file`")
 	flag.Parse()
 	o := full
-	if *isQuick {
-		o = quick
-	}
-	if *only != "" {
-		o.only = strings.Split(*only, ",")
-	}
-	if o.against = *against; *against != "" {
-		o.only = []string{"against"}
+	if *quick {
+		o = fast
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, time.Hour) // a busy machine takes several times as long
-	defer cancel()
 	b := &bench{options: o, steps: term.New(os.Stderr)}
-	if err := b.run(ctx, os.Stdout); err != nil {
+	err := b.run(ctx)
+	if err == nil {
+		err = b.print(os.Stdout)
+	}
+	if err == nil && *file != "" {
+		err = b.write(*file)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench: failed to measure:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is one run of the benchmark.
+// bench is one run.
 type bench struct {
 	options
 	results
-	steps        *term.Printer
-	dir          string
-	liteBinary   string
-	pythonBinary string
+	steps    *term.Printer
+	dir      string
+	binaries map[string]string // of plugins, by name
 }
 
 // step shows f as a step of the run.
@@ -111,22 +82,11 @@ func (b *bench) step(f func() error, format string, args ...any) error {
 	return err
 }
 
-// turns calls f for each driver, as a step.
-func (b *bench) turns(f func(driver string) error, format string, args ...any) error {
-	for _, driver := range both {
-		if err := b.step(func() error { return f(driver) }, "%s: "+format, append([]any{driver}, args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
+func (b *bench) run(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("root is required: limits need writable cgroups")
 	}
-	start := time.Now()
-	if err := b.prepare(ctx); err != nil {
+	if err := b.step(func() error { return b.build(ctx) }, "Building the plugins"); err != nil {
 		return err
 	}
 	b.dir, err = os.MkdirTemp("", "orbench-") // short: unix sockets are below it
@@ -134,70 +94,33 @@ func (b *bench) run(ctx context.Context, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-
+	if err := os.Chmod(b.dir, 0o755); err != nil { // tasks are other users
+		return err
+	}
 	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
+	return errors.Join(b.measureLite(ctx), b.measureRemote(ctx), b.measurePython(ctx))
+}
 
-	c, err := b.startAgent(ctx, "agent", "")
+func (b *bench) build(ctx context.Context) error {
+	root, err := build.Root(".")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.close(ctx)) }()
-
-	for _, part := range []struct {
-		names   []string
-		measure func(context.Context) error
-	}{
-		{[]string{"memory", "job"}, c.measureJobs},
-		{[]string{"start"}, b.measureStarts},
-		{[]string{"cpu"}, c.measureCPU},
-		{[]string{"crowd"}, b.measureCrowd},
-		{[]string{"python"}, b.measurePython},
-		{[]string{"remote"}, b.measureRemote},
-	} {
-		wanted := func(name string) bool { return len(b.only) == 0 || slices.Contains(b.only, name) }
-		if slices.ContainsFunc(part.names, wanted) {
-			if err := part.measure(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	if b.against != "" {
-		if err := b.measureAgainst(ctx); err != nil {
-			return err
-		}
-	}
-	if err := b.print(w); err != nil {
+	names := []string{"exec-lite", "remote", "python"}
+	paths, err := build.Builder{Root: root}.All(ctx, names...)
+	if err != nil {
 		return err
 	}
-	isQuick := ""
-	if b.starts == quick.starts {
-		isQuick = " (this was: go run ./lab/bench -quick)"
+	b.binaries = map[string]string{}
+	for i, name := range names {
+		b.binaries[name] = paths[i]
 	}
-	if b.against != "" {
-		isQuick += " (this was: -against " + b.against + ")"
-	}
-	fmt.Fprintf(w, "\n%s. Again: go tool mage bench%s\n", term.Short(time.Since(start)), isQuick)
 	return nil
 }
 
-// prepare finds Nomad and builds the plugins.
-func (b *bench) prepare(ctx context.Context) error {
-	end := b.steps.Step("Finding Nomad")
-	prog, err := nomad.Binary(ctx, b.steps.Progress)
-	end(err, "%s (%s)", prog.Version, prog.Origin)
-	if err != nil {
-		return err
-	}
-	return b.step(func() error {
-		root, err := build.Root(".")
-		if err != nil {
-			return err
-		}
-		paths, err := build.Builder{Root: root}.All(ctx, lite, "python")
-		if err != nil {
-			return err
-		}
-		b.liteBinary, b.pythonBinary = paths[0], paths[1]
-		return nil
-	}, "Building %s and python", lite)
+// wait polls until done, for at most ten minutes: only a fault takes that long, on a busy machine, too.
+func wait(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	return poll.Until(ctx, interval, done)
 }

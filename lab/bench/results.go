@@ -5,8 +5,11 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,74 +23,93 @@ import (
 
 // results are the measurements of one run.
 type results struct {
-	rows   []*row   // of the table of both drivers
-	notes  []string // printed below the table
-	python *python  // nil: not selected
+	Machine string   `json:"machine"`
+	Date    string   `json:"date"`
+	Rows    []*row   `json:"rows"`
+	Notes   []string `json:"notes,omitempty"` // what could not be measured
 }
 
-// quantity is one line of the table.
-type quantity struct {
-	name string
-	show func(float64) string
-	bar  float64                 // exec-lite needs at most 1/bar of what raw_exec needs; 0: no bar
-	of   func([]float64) float64 // which value to show; nil: the median
-}
-
-// row is a quantity with its values by driver, in the order of measurement.
+// row is a quantity, measured for a plugin and for its peer.
 type row struct {
-	quantity
-	values map[string][]float64
+	Plugin   string  `json:"plugin"`
+	Measured string  `json:"measured"`
+	Value    float64 `json:"value"` // medians
+	Peer     string  `json:"peer"`
+	PeerHas  float64 `json:"peer_value"`
+	Unit     string  `json:"unit"`
+	Ratio    string  `json:"ratio"` // "6.1× faster", of the plugin
+
+	values [2][]float64 // of the plugin and of the peer
 }
 
-// add adds a value to the rows of these quantities.
-func (r *results) add(driver string, value float64, quantities ...quantity) {
-	for _, q := range quantities {
-		i := slices.IndexFunc(r.rows, func(row *row) bool { return row.name == q.name })
-		if i < 0 {
-			i = len(r.rows)
-			r.rows = append(r.rows, &row{q, map[string][]float64{}})
-		}
-		r.rows[i].values[driver] = append(r.rows[i].values[driver], value)
+// add adds one measurement of the plugin (side 0) or of its peer (side 1).
+func (r *results) add(pair [2]string, measured, unit string, side int, value float64) {
+	i := slices.IndexFunc(r.Rows, func(row *row) bool { return row.Plugin == pair[0] && row.Measured == measured })
+	if i < 0 {
+		i = len(r.Rows)
+		r.Rows = append(r.Rows, &row{Plugin: pair[0], Peer: pair[1], Measured: measured, Unit: unit})
 	}
+	r.Rows[i].values[side] = append(r.Rows[i].values[side], value)
 }
 
-func (r *results) note(format string, args ...any) {
-	r.notes = append(r.notes, fmt.Sprintf(format, args...))
-}
-
-func (r *row) cells() []string {
-	of := r.of
-	if of == nil {
-		of = median
+// finish fills in what follows from the measurements.
+func (r *results) finish() {
+	r.Machine, r.Date = machine(), time.Now().Format(time.DateOnly)
+	for _, row := range r.Rows {
+		row.Value, row.PeerHas = rounded(median(row.values[0])), rounded(median(row.values[1]))
+		row.Ratio = ratio(row.Value, row.PeerHas, row.Unit)
 	}
-	l := of(r.values[lite])
-	if len(r.values[raw]) == 0 { // it has no plugin to recover
-		return []string{r.name, r.show(l), "no plugin", "", ""}
-	}
-	other := of(r.values[raw])
-	return []string{r.name, r.show(l), r.show(other), ratio(l, other), verdict(l, other, r.bar)}
 }
 
 func (r *results) print(w io.Writer) error {
-	fmt.Fprintf(w, "\n%s.\n", machine())
-	if len(r.rows) > 0 {
-		table := [][]string{{"measured", lite, raw, "ratio", "bar"}}
-		for _, row := range r.rows {
-			table = append(table, row.cells())
-		}
-		fmt.Fprintf(w, "\n%s against %s, taking turns.\n\n", lite, raw)
-		if err := term.Table(w, table...); err != nil {
-			return err
-		}
+	r.finish()
+	table := [][]string{{"plugin", "measured", "", "peer", "", "ratio"}}
+	for _, row := range r.Rows {
+		table = append(table, []string{row.Plugin, row.Measured, show(row.Value, row.Unit), row.Peer,
+			show(row.PeerHas, row.Unit), row.Ratio})
 	}
-	for _, note := range r.notes {
-		fmt.Fprintf(w, "\n%s", term.Wrap(note, term.Width, "  "))
+	fmt.Fprintf(w, "\n%s\n\n", r.Machine)
+	if err := term.Table(w, table...); err != nil {
+		return err
 	}
-	fmt.Fprintln(w)
-	if r.python != nil {
-		return r.python.print(w)
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, "\n"+note)
 	}
 	return nil
+}
+
+func (r *results) write(file string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(b, '\n'), 0o644)
+}
+
+// ratio compares a value with its peer's. A value of zero or less is within the noise.
+func ratio(value, peer float64, unit string) string {
+	better, worse := "less", "more"
+	if unit == "ms" {
+		better, worse = "faster", "slower"
+	}
+	if value <= 0 || peer <= 0 {
+		return ""
+	}
+	times, word := peer/value, better
+	if times < 1 {
+		times, word = value/peer, worse
+	}
+	if times >= 10 {
+		return fmt.Sprintf("%.0f× %s", times, word)
+	}
+	return fmt.Sprintf("%.1f× %s", times, word)
+}
+
+func show(value float64, unit string) string {
+	if value >= 100 || value <= -100 {
+		return fmt.Sprintf("%.0f %s", value, unit)
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
 // machine describes the machine as far as it matters for the numbers.
@@ -99,75 +121,15 @@ func machine() string {
 		strings.Join(release[:min(2, len(release))], "."), []string{"off", "v1", "v2"}[cgroupslib.GetMode()])
 }
 
-// verdict compares with a bar; 0 is none.
-func verdict(l, r, bar float64) string {
-	if bar == 0 {
-		return ""
+func rounded(f float64) float64 { return math.Round(100*f) / 100 }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// median of an even number of values is the lower of the two in the middle, and of none zero.
+func median[T cmp.Ordered](list []T) T {
+	if len(list) == 0 {
+		var none T
+		return none
 	}
-	return fmt.Sprintf("%s (1/%g)", word(l*bar <= r), bar)
-}
-
-func word(met bool) string {
-	if met {
-		return "PASS"
-	}
-	return "FAIL"
-}
-
-// ratio is l : r as 1/n. A measurement of zero or less is within the noise.
-func ratio(l, r float64) string {
-	switch {
-	case r <= 0:
-		return ""
-	case l <= 0:
-		return "~0"
-	case r/l < 10:
-		return fmt.Sprintf("1/%.1f", r/l)
-	}
-	return fmt.Sprintf("1/%.0f", r/l)
-}
-
-func number(f float64) string {
-	if f > -100 && f < 100 {
-		return fmt.Sprintf("%.1f", f)
-	}
-	return fmt.Sprintf("%.0f", f)
-}
-
-func kB(f float64) string { return number(f) + " kB" }
-
-func ms(d time.Duration) string {
-	if d >= 100*time.Millisecond {
-		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
-	}
-	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
-}
-
-// millis shows nanoseconds.
-func millis(f float64) string { return ms(time.Duration(f)) }
-
-func percent(f float64) string { return fmt.Sprintf("%.1f %% of a core", 100*f) }
-
-// series is the same duration, measured again and again.
-type series []time.Duration
-
-func (s series) String() string {
-	var list []string
-	for _, d := range s {
-		list = append(list, ms(d))
-	}
-	return strings.Join(list, ", ")
-}
-
-func first(list []float64) float64 { return list[0] }
-
-// median of an even number of values is the lower of the two in the middle.
-func median[T cmp.Ordered](list []T) T { return percentile(list, 50) }
-
-func percentile99(list []float64) float64 { return percentile(list, 99) }
-
-// percentile by the nearest rank.
-func percentile[T cmp.Ordered](list []T, p int) T {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[(len(sorted)*p+99)/100-1]
+	return slices.Sorted(slices.Values(list))[(len(list)-1)/2]
 }

@@ -4,10 +4,11 @@
 package check
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,44 +17,82 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var update = flag.Bool("update", false, "write the README's chart from docs/benchmarks.md")
+var update = flag.Bool("update", false, "write the README's chart and the table of docs/benchmarks.md from the JSON")
 
-const chartFile = "../../docs/images/exec-lite-vs-raw_exec.svg"
+const (
+	resultsFile = "../../docs/benchmarks.json"
+	tableFile   = "../../docs/benchmarks.md"
+	chartFile   = "../../docs/images/exec-lite-vs-raw_exec.svg"
+)
 
-// bar is a row of docs/benchmarks.md in the README's chart.
-type bar struct {
-	row, label, word string
-
-	lite, raw string // as in the table
-	ratio     string // "616× less"
+// result is a row that lab/bench has written.
+type result struct {
+	Plugin, Measured, Peer, Unit, Ratio string
+	Value                               float64
+	PeerValue                           float64 `json:"peer_value"`
 }
 
-var bars = []bar{
-	{row: "helper memory a task (PSS)", label: "Helper memory per task", word: "less"},
-	{row: "start latency, StartTask to first instruction", label: "Start latency (median)", word: "faster"},
-	{row: "job of 300 tasks, until all run", label: "300-task job until all run", word: "faster"},
-	{row: "processor time of helpers, 300 tasks at rest", label: "Helper CPU, 300 idle tasks", word: "less"},
+// bars are the rows of exec-lite in the README's chart, by the beginning of their names.
+var bars = []struct{ row, label string }{
+	{"memory a task", "Helper memory per task"},
+	{"start", "Start latency (median)"},
+	{"job of 300 tasks", "300-task job until all run"},
+	{"processor, 300 tasks", "Helper CPU, 300 idle tasks"},
 }
 
-// TestReadme_HasTheFiguresOfTheBenchmarks: the first page and its chart say "616× less" where docs/benchmarks.md has
-// 1/616. `go test ./lab/check -run Readme -update` draws the chart anew.
+// TestReadme_HasTheFiguresOfTheBenchmarks: `go test ./lab/check -run Readme -update` writes the chart and the table
+// after a new `mage bench`.
 func TestReadme_HasTheFiguresOfTheBenchmarks(t *testing.T) {
-	benchmarks := readFile(t, "../../docs/benchmarks.md")
+	var results struct {
+		Machine, Date string
+		Rows          []result
+	}
+	must.NoError(t, json.Unmarshal([]byte(readFile(t, resultsFile)), &results))
+	chosen := make([]result, len(bars))
 	for i, b := range bars {
-		line := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(b.row) + `.*$`).FindString(benchmarks)
-		cells := strings.Split(line, "|")
-		must.Greater(t, 4, len(cells), must.Sprintf("docs/benchmarks.md has no row %q", b.row))
-		bars[i].lite, bars[i].raw = strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])
-		bars[i].ratio = strings.TrimPrefix(strings.TrimSpace(cells[4]), "1/") + "× " + b.word
+		at := slices.IndexFunc(results.Rows, func(r result) bool {
+			return r.Plugin == "exec-lite" && strings.HasPrefix(r.Measured, b.row)
+		})
+		must.NotEq(t, -1, at, must.Sprintf("%s has no row %q", resultsFile, b.row))
+		chosen[i] = results.Rows[at]
 	}
+	chart := drawChart(chosen)
+
+	const begin, end = "<!-- benchmarks -->\n", "<!-- /benchmarks -->"
+	page := readFile(t, tableFile)
+	before, rest, found := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	must.True(t, found && closed)
+	table := fmt.Sprintf("%s, Nomad 1.11.3, on %s.\n\n", results.Machine, results.Date) +
+		"| plugin | measured | | compared with | | |\n|---|---|---|---|---|---|\n"
+	for _, r := range results.Rows {
+		table += fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", r.Plugin, r.Measured, amount(r.Value, r.Unit), r.Peer,
+			amount(r.PeerValue, r.Unit), r.Ratio)
+	}
+	want := before + begin + table + end + after
 	if *update {
-		must.NoError(t, os.WriteFile(chartFile, []byte(drawChart(t)), 0o644))
+		must.NoError(t, os.WriteFile(chartFile, []byte(chart), 0o644))
+		must.NoError(t, os.WriteFile(tableFile, []byte(want), 0o644))
+		page = want
 	}
-	test.Eq(t, drawChart(t), readFile(t, chartFile))
+	test.Eq(t, want, page)
+	test.Eq(t, chart, readFile(t, chartFile))
 	readme := readFile(t, "../../README.md")
-	for _, b := range bars[:3] {
-		test.StrContains(t, readme, b.ratio, test.Sprint(b.label))
+	for i, r := range chosen[:3] {
+		test.StrContains(t, readme, r.Ratio, test.Sprint(bars[i].label))
 	}
+}
+
+// amount is a value with its unit: 27,752 kB.
+func amount(value float64, unit string) string {
+	text := strconv.FormatFloat(value, 'f', 1, 64)
+	if value >= 100 {
+		text = strconv.FormatFloat(value, 'f', 0, 64)
+	}
+	if len(text) > 3 && !strings.Contains(text, ".") {
+		text = text[:len(text)-3] + "," + text[len(text)-3:]
+	}
+	return text + " " + unit
 }
 
 func readFile(t *testing.T, path string) string {
@@ -64,8 +103,7 @@ func readFile(t *testing.T, path string) string {
 }
 
 // drawChart is an SVG that follows the reader's dark or light mode.
-func drawChart(t *testing.T) string {
-	t.Helper()
+func drawChart(rows []result) string {
 	const left, longest = 230, 430.0
 	var b strings.Builder
 	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 330" role="img" aria-labelledby="t">
@@ -81,27 +119,18 @@ func drawChart(t *testing.T) string {
 <rect class="raw" x="230" y="22" width="12" height="12"/><text x="248" y="33">raw_exec</text>
 <rect class="lite" x="330" y="22" width="12" height="12"/><text x="348" y="33">exec-lite</text>
 `)
-	for i, bar := range bars {
+	for i, r := range rows {
 		y := 64 + 60*i
-		width := max(2, longest*amount(t, bar.lite)/amount(t, bar.raw))
+		width := max(2, longest*r.Value/r.PeerValue)
 		fmt.Fprintf(&b, `<text x="216" y="%d" text-anchor="end">%s</text>
 <rect class="raw" x="%d" y="%d" width="%.0f" height="18" rx="2"/><text class="s" x="%.0f" y="%d">%s</text>
 <rect class="lite" x="%d" y="%d" width="%.1f" height="18" rx="2"/><text class="s" x="%.1f" y="%d">%s</text>
 <text class="b" x="844" y="%d" text-anchor="end">%s</text>
-`, y+22, bar.label, left, y, longest, left+longest+8, y+14, bar.raw, left, y+21, width, left+width+8, y+35, bar.lite,
-			y+35, bar.ratio)
+`, y+22, bars[i].label, left, y, longest, left+longest+8, y+14, amount(r.PeerValue, r.Unit), left, y+21, width,
+			left+width+8, y+35, amount(r.Value, r.Unit), y+35, r.Ratio)
 	}
 	b.WriteString(`<text class="s" x="16" y="316">Nomad 1.11.3, 2 cores, one run; method: docs/benchmarks.md</text>
 </svg>
 `)
 	return b.String()
-}
-
-// amount is the number of a cell such as "27,752 kB".
-func amount(t *testing.T, cell string) float64 {
-	t.Helper()
-	number, _, _ := strings.Cut(strings.ReplaceAll(cell, ",", ""), " ")
-	n, err := strconv.ParseFloat(number, 64)
-	must.NoError(t, err)
-	return n
 }
