@@ -90,11 +90,6 @@ func (Lab) Reload(ctx context.Context, plugin *string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
-// Boots a VM with a kernel of its own and Nomad in it, and opens a shell there.
-func (Lab) VM(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.VM(ctx) })
-}
-
 // Stops jobs and agent, and removes all of the lab but what the next one wants.
 func (Lab) Down(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
@@ -149,10 +144,10 @@ func (Test) Module(ctx context.Context, module string, race *bool) error {
 	return check.TestModule(ctx, ".", module, race != nil && *race)
 }
 
-// Compares exec-lite with raw_exec, and python with the same by hand, by ratios.
+// Compares exec-lite, remote and python with the same by hand; writes the ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
-	return lab.RunProgram(ctx, "./lab/bench")
+	return lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
 }
 
 // Runs the driver contract on a plugin's binary (-task='{"command": "SCRIPT"}').

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,7 +125,7 @@ func TestTail_KeepsTheLast(t *testing.T) {
 func TestVM_IsGivenUpIfItHangs(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	v := New(t, Options{Memory: 512, CPUs: 1, silence: 4 * time.Second})
-	must.NoError(t, v.machine.qmp.do("stop", nil))
+	must.NoError(t, v.machine.cmd.Process.Signal(syscall.SIGSTOP))
 	begin := time.Now()
 	_, err := v.Output(t.Context(), "sleep", "600")
 	if err == nil || !strings.Contains(err.Error(), "has gone away") && !strings.Contains(err.Error(), "does not answer") {

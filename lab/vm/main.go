@@ -24,7 +24,7 @@ func Inside() bool { return os.Getenv(insideEnv) != "" }
 // with it, and runs the test binary in it with the same flags.
 //
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
-func Main(m *testing.M, o Options, prepare ...func(context.Context, *VM) error) int {
+func Main(m *testing.M, o Options, prepare ...func(*VM)) int {
 	flag.Parse()
 	if Inside() || testing.Short() { // all tests are testsupport.Long's, which skips them
 		return m.Run()
@@ -39,7 +39,7 @@ func Main(m *testing.M, o Options, prepare ...func(context.Context, *VM) error) 
 	return code
 }
 
-func runSelf(ctx context.Context, o Options, prepare []func(context.Context, *VM) error) (int, error) {
+func runSelf(ctx context.Context, o Options, prepare []func(*VM)) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -49,9 +49,7 @@ func runSelf(ctx context.Context, o Options, prepare []func(context.Context, *VM
 		return 0, err
 	}
 	for _, f := range prepare {
-		if err := f(ctx, v); err != nil {
-			return 0, errors.Join(err, v.Close())
-		}
+		f(v)
 	}
 	err = v.Run(ctx, Cmd{Args: append([]string{self}, os.Args[1:]...), Stdout: os.Stdout, Stderr: os.Stderr})
 	var exit *ExitError

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 func findQEMU() (string, error) {
@@ -33,7 +35,7 @@ func findQEMU() (string, error) {
 type machine struct {
 	port    net.Conn // the guest's serial port
 	serial  net.Conn // the USB serial adapter, if it is plugged
-	qmp     *qmp
+	cmd     *exec.Cmd
 	console *tail // of the first serial line
 	said    *tail // the output of QEMU itself
 
@@ -73,8 +75,8 @@ func startMachine(
 		files, ours = append(files, theirs), append(ours, mine)
 		return mine, 2 + len(files), nil
 	}
-	var qmpConn, consoleConn net.Conn
-	fds := map[*net.Conn]int{&m.port: 0, &m.serial: 0, &qmpConn: 0, &consoleConn: 0}
+	var consoleConn net.Conn
+	fds := map[*net.Conn]int{&m.port: 0, &m.serial: 0, &consoleConn: 0}
 	for conn := range fds {
 		if *conn, fds[conn], err = socket(); err != nil {
 			return nil, err
@@ -93,20 +95,23 @@ func startMachine(
 		"-smp", fmt.Sprint(o.CPUs), "-m", fmt.Sprint(o.Memory),
 		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs + " " + a.args,
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", fds[&consoleConn]), "-serial", "chardev:console",
-		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fds[&qmpConn]), "-mon", "chardev=qmp,mode=control",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", fds[&m.port]),
-		"-device", "virtserialport,chardev=port,name=" + portName,
+		"-device", "virtserialport,chardev=port,name=" + wire.Port,
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
 		"-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
-		"-device", "qemu-xhci,id=" + usbBus, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", serialID, fds[&m.serial]),
+		"-device", "qemu-xhci,id=usb", "-chardev", fmt.Sprintf("socket,id=serial,fd=%d", fds[&m.serial]),
+	}
+	if o.Adapter != "" {
+		args = append(args, "-device", "usb-serial,bus=usb.0,port=1,chardev=serial,always-plugged=on,serial="+o.Adapter)
 	}
 	if o.Disk != "" {
 		args = append(args,
 			"-drive", "if=none,id=disk,format=raw,file="+strings.ReplaceAll(o.Disk, ",", ",,"),
 			"-device", "virtio-blk-pci,drive=disk")
 	}
-	cmd := exec.Command(qemu, args...)
+	m.cmd = exec.Command(qemu, args...)
+	cmd := m.cmd
 	cmd.ExtraFiles = files
 	cmd.Stdout, cmd.Stderr = m.said, m.said
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -121,7 +126,6 @@ func startMachine(
 		io.Copy(m.console, consoleConn)
 		consoleConn.Close()
 	}()
-	m.qmp = newQMP(qmpConn)
 	return m, nil
 }
 
@@ -176,7 +180,6 @@ func (m *machine) end(patience time.Duration) error {
 func (m *machine) close() {
 	m.port.Close()
 	m.serial.Close()
-	m.qmp.close()
 }
 
 // explain adds the machine's state to an error: why it has ended, if it has, and the end of its console.

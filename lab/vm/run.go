@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -21,12 +22,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
-const (
-	portName = wire.Port
-	usbBus   = "usb"
-	serialID = "serial" // of the character device behind the USB serial adapter
-)
-
 // Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
 type Cmd struct {
 	Args []string // a program, looked for in the PATH of Env if it has no slash, and its arguments
@@ -35,8 +30,6 @@ type Cmd struct {
 
 	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; the last read may be lost.
 	Stdout, Stderr io.Writer // nil discards
-
-	terminal bool // whether the command runs on this process's terminal instead
 }
 
 // ExitError is the end of a command that did not exit with 0.
@@ -82,9 +75,6 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	defer stop()
 	var one sync.Mutex // the two may be the same
 	s.Stdout, s.Stderr = &locked{&one, c.Stdout}, &locked{&one, c.Stderr}
-	if c.terminal {
-		defer giveTerminal(s)()
-	}
 	if c.Stdin != nil {
 		in, err := s.StdinPipe()
 		if err != nil {
@@ -128,6 +118,15 @@ func (l *locked) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
+}
+
+// Dial connects to a TCP address as the VM sees it, such as localhost:4646.
+func (v *VM) Dial(ctx context.Context, address string) (net.Conn, error) {
+	c, err := v.client.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("failed to connect to %s in the VM: %w", address, err)
+	}
+	return c, nil
 }
 
 // Output runs a command and returns its output, both streams in one.

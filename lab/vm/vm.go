@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -46,6 +47,10 @@ type Options struct {
 	// They are built at the first time, which takes minutes.
 	ZFS bool
 
+	// Adapter is the serial number of a USB serial adapter that is plugged in: QEMU's usb-serial, an FTDI FT232
+	// (0403:6001). Empty: there is none.
+	Adapter string
+
 	// Env is added to the environment of commands that have none of their own.
 	Env []string
 
@@ -66,8 +71,7 @@ type VM struct {
 	accel   string
 	machine *machine
 	client  *ssh.Client
-	streams context.CancelFunc // ends what Forward has started
-	ctx     context.Context
+	quit    context.CancelFunc // ends watch
 }
 
 // Start boots a VM and returns when commands can be run in it. The VM ends when
@@ -103,7 +107,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	for _, a := range accelerators() {
 		var v *VM
 		if v, err = boot(ctx, qemu, k, initrd, a, o); err == nil {
-			if err = v.loadZFS(ctx, zfs); err != nil {
+			if err = errors.Join(v.loadZFS(ctx, zfs), v.loadUSB(ctx, o.Adapter)); err != nil {
 				return nil, errors.Join(err, v.Kill())
 			}
 			return v, nil
@@ -116,6 +120,20 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	}
 	return nil, err
 }
+
+// loadUSB loads the driver of the port that the adapter is in, which no other device needs.
+func (v *VM) loadUSB(ctx context.Context, adapter string) error {
+	if adapter == "" {
+		return nil
+	}
+	if out, err := v.Output(ctx, "/sbin/modprobe", "xhci-pci"); err != nil {
+		return fmt.Errorf("failed to plug the serial adapter: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Adapter is connected to the tty of the serial adapter: programs in the VM read what is written here, and the reverse.
+func (v *VM) Adapter() net.Conn { return v.machine.serial }
 
 func (o *Options) fill(ctx context.Context) error {
 	if o.Memory == 0 {
@@ -190,8 +208,8 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	m.port.SetDeadline(time.Time{})
 	v.client = ssh.NewClient(conn, channels, requests)
 	v.kernel = strings.TrimPrefix(string(v.client.ServerVersion()), wire.Version)
-	v.ctx, v.streams = context.WithCancel(ctx)
-	go v.watch(cmp.Or(o.silence, patience))
+	ctx, v.quit = context.WithCancel(ctx)
+	go v.watch(ctx, cmp.Or(o.silence, patience))
 	return v, nil
 }
 
@@ -199,12 +217,12 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 const patience = 90 * time.Second
 
 // watch closes the connection if the VM does not answer. It ends with the connection.
-func (v *VM) watch(patience time.Duration) {
+func (v *VM) watch(ctx context.Context, patience time.Duration) {
 	for {
 		limit := time.AfterFunc(patience, func() { v.client.Close() })
 		_, _, err := v.client.SendRequest("keepalive", true, nil)
 		limit.Stop()
-		if err != nil || poll.Sleep(v.ctx, patience/8) != nil {
+		if err != nil || poll.Sleep(ctx, patience/8) != nil {
 			return
 		}
 	}
@@ -221,7 +239,7 @@ func (v *VM) Console() string { return v.machine.console.String() }
 
 // Close ends the VM and frees its resources. Its disk is complete then. A second Close is not an error.
 func (v *VM) Close() error {
-	v.streams()
+	v.quit()
 	v.client.Close() // the guest writes what is in its memory, and switches itself off
 	err := v.machine.end(offTime)
 	v.machine.close()
@@ -234,7 +252,7 @@ const offTime = time.Minute
 
 // Kill ends the VM as a power cut does.
 func (v *VM) Kill() error {
-	v.streams()
+	v.quit()
 	v.machine.kill()
 	v.client.Close()
 	return nil

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if !vm.Inside() {
-		os.Exit(vm.Main(m, vm.Options{Memory: 3072}, plugEcho))
+		os.Exit(vm.Main(m, vm.Options{Memory: 3072, Adapter: ftdiSerial}, echo))
 	}
 	code := 1
 	if err := gadget.Load(ports); err != nil {
@@ -96,14 +96,9 @@ func prepare() error {
 	return nil
 }
 
-// plugEcho plugs an adapter whose other end is connected to itself.
-func plugEcho(ctx context.Context, v *vm.VM) error {
-	s, err := v.PlugSerial(ctx, 1, ftdiSerial)
-	if err != nil {
-		return err
-	}
-	go io.Copy(s, s) // ends with the VM
-	return nil
+// echo connects the other end of the adapter to itself.
+func echo(v *vm.VM) {
+	go io.Copy(v.Adapter(), v.Adapter()) // ends with the VM
 }
 
 // config is the usb plugin's. Each test has a type of device of its own.

@@ -12,10 +12,7 @@ import (
 
 // TestCore_PassesOnCgroupV2 runs the tests of the core's packages that have to do with
 // cgroups, mounts and devices where there is no cgroup v1 and root is root. Left out
-// are those for v1, and others for the time that they take on an emulated processor:
-//
-//	go test -c -o /tmp/x.test ./internal/core/supervisor
-//	cd internal/core/supervisor && go run ../../../lab/vm/exec /tmp/x.test -test.v
+// are those for v1, and others for the time that they take on an emulated processor.
 func TestCore_PassesOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()

@@ -5,12 +5,13 @@ package vm_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"maps"
-	"net/url"
+	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,19 +78,10 @@ func (h *host) run(stdin []byte, args ...string) string {
 // client talks to the agent whose address vmctl has printed.
 func (h *host) client(address string) *api.Client {
 	h.t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	here, err := h.vm.Forward(port)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	c, err := api.NewClient(&api.Config{Address: "http://" + here, Region: "global"})
+	machine := h.vm
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) { return machine.Dial(ctx, address) }
+	c, err := api.NewClient(&api.Config{Address: address, Region: "global",
+		HttpClient: &http.Client{Transport: &http.Transport{DialContext: dial}}})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 func (h *host) plug(order ...int) {
 	h.t.Helper()
 	for _, i := range order {
-		h.run(nil, h.ctl, "usb", "plug", fmt.Sprint("twin", i), "-port", fmt.Sprint(i), "-serial", "", "-id", "1d6b:0108")
+		h.run(nil, h.ctl, "plug", fmt.Sprint("twin", i), fmt.Sprint(i), "1d6b:0108")
 		h.run(nil, "sh", "-c", fmt.Sprintf("until ls -d /sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*; do sleep 0.05; "+
 			"done", i))
 	}

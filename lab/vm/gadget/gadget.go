@@ -201,23 +201,3 @@ func (g *Gadget) Close() error {
 	}
 	return nil
 }
-
-// Open returns the device of that name, which another process may have made.
-func Open(name string) (*Gadget, error) {
-	g := &Gadget{name: name, dir: filepath.Join(configfs, name)}
-	if _, err := os.Stat(g.dir); err != nil {
-		return nil, fmt.Errorf("there is no USB device %s: %w", name, err)
-	}
-	ports, err := filepath.Glob(filepath.Join(g.dir, "functions", "acm.*", "port_num"))
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range ports {
-		b, err := os.ReadFile(p)
-		if err != nil {
-			return nil, err
-		}
-		g.far = append(g.far, fmt.Sprintf(ACM().far, strings.TrimSpace(string(b))))
-	}
-	return g, nil
-}

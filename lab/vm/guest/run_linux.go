@@ -17,7 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
@@ -40,15 +39,7 @@ func session(c ssh.NewChannel) {
 	defer close(s.gone)
 	for r := range requests { // until the channel is closed
 		var ok bool
-		switch r.Type {
-		case "pty-req":
-			s.terminal, ok = openTerminal()
-		case "window-change":
-			var size wire.Size
-			if ok = ssh.Unmarshal(r.Payload, &size) == nil && s.terminal != nil; ok {
-				s.terminal.resize(size)
-			}
-		case "exec":
+		if r.Type == "exec" {
 			var request struct{ Command string }
 			var run wire.Run
 			if ok = ssh.Unmarshal(r.Payload, &request) == nil && json.Unmarshal([]byte(request.Command), &run) == nil; ok {
@@ -64,8 +55,7 @@ func session(c ssh.NewChannel) {
 // command is a session's command.
 type command struct {
 	ssh.Channel
-	terminal *terminal     // what it runs on instead of pipes; may be nil
-	gone     chan struct{} // closed when the host has closed the channel
+	gone chan struct{} // closed when the host has closed the channel
 }
 
 // run runs the command and reports to the host how it ended.
@@ -112,28 +102,19 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 
 	var in io.WriteCloser
 	var outputs []*output
-	if c.terminal != nil {
-		defer c.terminal.close()
-		tty := c.terminal.tty
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
-		cmd.SysProcAttr.Setctty = true
-		in = c.terminal
-		outputs = append(outputs, newOutput(c.terminal.master, c))
-	} else {
-		for to, w := range map[*io.Writer]io.Writer{&cmd.Stdout: c, &cmd.Stderr: c.Stderr()} {
-			ours, theirs, err := os.Pipe()
-			if err != nil {
-				return none, err
-			}
-			defer ours.Close()
-			defer theirs.Close()
-			*to = theirs
-			outputs = append(outputs, newOutput(ours, w))
+	for to, w := range map[*io.Writer]io.Writer{&cmd.Stdout: c, &cmd.Stderr: c.Stderr()} {
+		ours, theirs, err := os.Pipe()
+		if err != nil {
+			return none, err
 		}
-		if r.Stdin {
-			if in, err = cmd.StdinPipe(); err != nil {
-				return none, err
-			}
+		defer ours.Close()
+		defer theirs.Close()
+		*to = theirs
+		outputs = append(outputs, newOutput(ours, w))
+	}
+	if r.Stdin {
+		if in, err = cmd.StdinPipe(); err != nil {
+			return none, err
 		}
 	}
 	if err := cmd.Start(); err != nil {
@@ -180,7 +161,7 @@ type output struct {
 
 func newOutput(from *os.File, to io.Writer) *output { return &output{from, to, make(chan struct{})} }
 
-// pass copies until no process has the other end open; a terminal then returns EIO.
+// pass copies until no process has the other end open.
 func (o *output) pass() {
 	defer close(o.done)
 	io.Copy(o.to, o.from)
@@ -210,38 +191,6 @@ func (o *output) empty() bool {
 		conn.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	}
 	return err != nil || left == 0
-}
-
-// terminal is a pseudo-terminal; Write is the keyboard.
-type terminal struct{ master, tty *os.File }
-
-func openTerminal() (*terminal, bool) {
-	master, tty, err := pty.Open()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "guest: failed to open a terminal:", err)
-		return nil, false
-	}
-	return &terminal{master, tty}, true
-}
-
-// Write implements io.Writer.
-func (t *terminal) Write(p []byte) (int, error) { return t.master.Write(p) }
-
-// Close implements io.Closer. That the host sends no more does not end a terminal.
-func (t *terminal) Close() error { return nil }
-
-func (t *terminal) close() {
-	t.master.Close()
-	t.tty.Close()
-}
-
-// resize is not pty.Setsize, whose Fd() makes the file blocking: a close would not end its reader.
-func (t *terminal) resize(s wire.Size) {
-	if conn, err := t.master.SyscallConn(); err == nil {
-		conn.Control(func(fd uintptr) {
-			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(s.Rows), Col: uint16(s.Columns)})
-		})
-	}
 }
 
 // lookPath finds a program as execvp(3) does with the environment's PATH.

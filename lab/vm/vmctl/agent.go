@@ -16,11 +16,7 @@ import (
 
 // runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
 // start print its address once it is up, and leave it running.
-func runAgent(verb string, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("usage: vmctl agent %s DIR", verb)
-	}
-	dir := args[0]
+func runAgent(verb, dir string) error {
 	// an emulated machine that is busy, too, takes minutes to answer the agent in time
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()

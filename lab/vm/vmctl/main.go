@@ -4,7 +4,7 @@
 // Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent and USB sticks there:
 //
 //	vmctl agent run|start|stop|close DIR
-//	vmctl usb plug|unplug [NAME] [-port N] [-serial S] [-id 1d6b:0104]
+//	vmctl plug NAME PORT ID
 package main
 
 import (
@@ -21,14 +21,13 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) < 2 {
-		return errors.New("usage: vmctl agent run|start|stop|close DIR, or vmctl usb plug|unplug [NAME] [FLAG...]")
+	switch {
+	case len(args) == 3 && args[0] == "agent":
+		return runAgent(args[1], args[2])
+	case len(args) == 4 && args[0] == "plug":
+		return plug(args[1], args[2], args[3])
+	case len(args) == 2 && args[0] == "listen":
+		return listen(args[1])
 	}
-	switch args[0] {
-	case "agent":
-		return runAgent(args[1], args[2:])
-	case "usb":
-		return runUSB(args[1], args[2:])
-	}
-	return fmt.Errorf("unknown command %q: want agent or usb", args[0])
+	return errors.New("usage: vmctl agent run|start|stop|close DIR, or vmctl plug NAME PORT ID")
 }

@@ -5,11 +5,10 @@ package main
 
 import (
 	"bufio"
-	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -20,65 +19,30 @@ import (
 )
 
 // ports is how many sticks can be plugged at once.
-const ports = 8
+const ports = 2
 
-// runUSB plugs or unplugs a serial stick. While it is plugged, a process in the background plays the stick: it answers
-// each line with "stick: " and the line, and writes what it got to the file that plug names.
-func runUSB(verb string, args []string) error {
-	name := "stick"
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		name, args = args[0], args[1:]
-	}
-	flags := flag.NewFlagSet("usb "+verb, flag.ContinueOnError)
-	port := flags.Int("port", 0, "which `port` to plug it into, 0 to 7")
-	serial := flags.String("serial", "0001", "its serial `number`; empty for none")
-	id := flags.String("id", "1d6b:0104",
-		"its vendor and product `id`, in hex; a known one gets the driver that the kernel has for it")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil // it was shown
-	} else if err != nil {
+// plug plugs a serial stick without a serial number. A process in the background plays the stick and writes each line
+// that it gets to the file /run/usb-NAME.
+func plug(name, port, id string) (err error) {
+	number, err := strconv.Atoi(port)
+	if err != nil {
 		return err
 	}
-	switch verb {
-	case "plug":
-		return plug(name, *port, *serial, *id)
-	case "unplug":
-		g, err := gadget.Open(name)
-		if err != nil {
-			return err
-		}
-		return g.Close()
-	case "answer":
-		g, err := gadget.Open(name)
-		if err != nil {
-			return err
-		}
-		return answer(g)
-	}
-	return fmt.Errorf("usb %s: want plug or unplug", verb)
-}
-
-func plug(name string, port int, serial, id string) (err error) {
 	var vendor, product uint16
-	if n, err := fmt.Sscanf(id, "%04x:%04x", &vendor, &product); n != 2 {
+	if _, err := fmt.Sscanf(id, "%04x:%04x", &vendor, &product); err != nil {
 		return fmt.Errorf("the id %q: want one like 1d6b:0104: %w", id, err)
 	}
 	if err := gadget.Load(ports); err != nil {
 		return err
 	}
 	g, err := gadget.New(name, gadget.Device{
-		Vendor: vendor, Product: product, Serial: serial, Manufacturer: "Outrider", Name: "Serial stick",
+		Vendor: vendor, Product: product, Manufacturer: "Outrider", Name: "Serial stick",
 		Functions: []gadget.Function{gadget.ACM()},
 	})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			g.Close()
-		}
-	}()
-	if err := g.Plug(port); err != nil {
+	if err := g.Plug(number); err != nil {
 		return err
 	}
 	out, err := os.Create("/run/usb-" + name)
@@ -86,19 +50,15 @@ func plug(name string, port int, serial, id string) (err error) {
 		return err
 	}
 	defer out.Close()
-	cmd := exec.Command("/proc/self/exe", "usb", "answer", name)
+	cmd := exec.Command("/proc/self/exe", "listen", g.Far()[0])
 	cmd.Stdout = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	fmt.Printf("%s is plugged into port %d as %s; what it gets is in %s\n", name, port, id, out.Name())
-	return nil
+	return cmd.Start()
 }
 
-// answer plays the stick until it is unplugged, when the kernel hangs up.
-func answer(g *gadget.Gadget) error {
-	f, err := os.OpenFile(g.Far()[0], os.O_RDWR|unix.O_NOCTTY, 0)
+// listen prints the lines that come out of a stick's other end, until the stick is unplugged and the kernel hangs up.
+func listen(far string) error {
+	f, err := os.OpenFile(far, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}
@@ -108,11 +68,7 @@ func answer(g *gadget.Gadget) error {
 	}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
-		fmt.Println(line)
-		if _, err := fmt.Fprintf(f, "stick: %s\n", line); err != nil {
-			return err
-		}
+		fmt.Println(strings.TrimSpace(lines.Text()))
 	}
-	return nil // hung up
+	return nil
 }

@@ -33,9 +33,6 @@ type Run struct {
 // NotStarted is the signal of a command that did not start; the message is the reason. Any other signal is a number.
 const NotStarted = "START"
 
-// Size is the payload of a window-change request.
-type Size struct{ Columns, Rows, Width, Height uint32 }
-
 // ExitStatus is the payload of an exit-status request.
 type ExitStatus struct{ Status uint32 }
 
