@@ -27,8 +27,6 @@ func TestReportExit_ShowsTheException(t *testing.T) {
 		"in a package": {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n",
 			"Python: ValueError: closed (shop/util.py:2)"},
 		"long message": {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
-		"usage": {"import argparse\nargparse.ArgumentParser(prog='app').parse_args(['-z'])\n",
-			"app: error: unrecognized arguments: -z"},
 	} {
 		const util = "def f():\n    raise ValueError('closed')\nf()\n"
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})

@@ -10,41 +10,14 @@ import (
 )
 
 var (
-	usage     = regexp.MustCompile(`^ ?[Uu]sage: `)
-	misused   = regexp.MustCompile(`^[^\s:][^:]*: error: .`) // argparse
-	clickLine = regexp.MustCompile(`^Error: .`)
-	warning   = regexp.MustCompile(`^\S.*:\d+: [\w.]*Warning: `)
+	warning = regexp.MustCompile(`^\S.*:\d+: [\w.]*Warning: `)
 	// lines with a level that are not taken for log records
 	bareLevel = regexp.MustCompile(`^(?:ERROR|CRITICAL|FATAL): .`)
-	// the last line of click and typer when Nomad stops the task
-	aborted = regexp.MustCompile(`^Aborted[!.]$`)
 )
 
-// misuse is the complaint of argparse or click about a program's arguments. It is the end of the output, after a usage
-// line.
-func misuse(lines []string) (string, bool) {
-	at := len(lines) - 1
-	for at > 0 && strings.HasPrefix(lines[at], " ") { // of a list by click
-		at--
-	}
-	text := lines[at]
-	if !misused.MatchString(text) && !clickLine.MatchString(text) {
-		return "", false
-	}
-	for i := at - 1; i >= 0; i-- {
-		if usage.MatchString(lines[i]) {
-			if strings.HasSuffix(text, ":") {
-				text = strings.Join(strings.Fields(text+" "+strings.Join(lines[at+1:], " ")), " ")
-			}
-			return text, true
-		}
-	}
-	return "", false
-}
-
-// parting is the last line of a program that ended with code 1, as by sys.exit("text") and click's errors. It need not
-// be the reason, so that it is shown as the last line. Log records, warnings, progress, and lines that may belong to a
-// traceback, such as that of a thread, are not shown.
+// parting is the last line of a program that ended with code 1, as by sys.exit("text"). It need not be the reason, so
+// that it is shown as the last line. Log records, warnings, progress, and lines that may belong to a traceback, such as
+// that of a thread, are not shown.
 func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	last := lines[len(lines)-1]
 	whole, ended := bytes.CutSuffix(tail, []byte("\n"))
@@ -52,7 +25,7 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 	switch {
 	case code != 1, !ended, bytes.ContainsRune(bytes.TrimRight(whole[begin:], "\r"), '\r'):
 		return "", false
-	case last[0] == ' ', !word.MatchString(last), aborted.MatchString(last), warning.MatchString(last),
+	case last[0] == ' ', !word.MatchString(last), warning.MatchString(last),
 		record.MatchString(last) && !bareLevel.MatchString(last):
 		return "", false
 	}
@@ -62,12 +35,9 @@ func parting(tail []byte, lines []string, code int, cut bool) (string, bool) {
 			break // an earlier traceback did not end the program
 		}
 		bare := strings.TrimSpace(line)
-		if header.MatchString(bare) || boxTop.MatchString(bare) || frame.MatchString(line) || thread.MatchString(line) {
+		if header.MatchString(bare) || frame.MatchString(line) || thread.MatchString(line) {
 			return "", false
 		}
-	}
-	if clickLine.MatchString(last) {
-		return last, true
 	}
 	const most = 200 // of a line whose beginning is cut off, the end is shown
 	if r := []rune(last); begin == 0 && cut && len(r) > most {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place,
-// a fatal error of the interpreter, or the complaint of a command line parser.
+// a fatal error of the interpreter, or the text of sys.exit.
 package traceback
 
 import (
@@ -73,7 +73,7 @@ var (
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	cut := len(tail) >= MaxTail
 	tail = tail[max(0, len(tail)-MaxTail):]
-	lines := unboxed(plainLines(tail))
+	lines := plainLines(tail)
 	if f, ok := fatal(lines, dirs); ok {
 		return f, true
 	}
@@ -89,9 +89,6 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	}
 	if m := started.FindStringSubmatch(last); m != nil {
 		return Failure{Text: bounded(m[1])}, true
-	}
-	if text, ok := misuse(lines); ok {
-		return Failure{Text: bounded(text)}, true
 	}
 	if text, ok := parting(tail, lines, code, cut); ok {
 		return Failure{Text: bounded(text), Parting: true}, true
