@@ -60,7 +60,7 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 		{name: "more than five fail", file: crowd, fails: "exit status",
 			shows: []string{"exceeds maximum", "TestCrowd/row#05", "DONE 8 tests"}},
 		{name: "a skip", file: skipped, shows: []string{"1 skipped: no mood"}},
-		{name: "a skip in CI", file: skipped, ci: "true", fails: "skipped, though CI has to run it: x/m/p TestSkips: no mood"},
+		{name: "a skip in CI", file: skipped, ci: "true", fails: "CI has to run it: x/m/p TestSkips: no mood"},
 		{name: "the tier's skip in CI", file: long, ci: "true", flags: []string{"-short"},
 			shows: []string{"1 left to test:all"}},
 		{name: "the tier runs", file: long, ci: "true", hides: []string{"left to"}},
