@@ -72,7 +72,8 @@ func (b *bench) measurePython(ctx context.Context) (err error) {
 	config := map[string]any{"script": p.script, "python": interpreter, "requirements": p.requirements,
 		"args": append([]string{p.fifo}, p.names...)}
 	task := p.by(ctx, d, config)
-	if err := p.step(func() error { return p.measureBuilds(ctx, task) }, "%d builds of an environment", b.rounds); err != nil {
+	err = p.step(func() error { return p.measureBuilds(ctx, task) }, "%d builds of an environment", b.rounds)
+	if err != nil {
 		return err
 	}
 	return p.step(func() error {
