@@ -71,7 +71,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 		must.NoError(t, err)
 		return out
 	}
-	on("systemctl start nomad")
+	on("systemctl start nomad; mkdir -p /opt/nomad/data/plugins") // the directory stays
 	const files = "mkdir -p /root/.ansible/tmp; find /opt/nomad/data /etc/nomad.d /tmp /root/.ansible -path " +
 		"'*/plugins*' -o -not -path '/opt/*'"
 	before := on(files)

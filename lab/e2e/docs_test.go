@@ -277,14 +277,7 @@ func (n *plainNode) env() []string {
 
 // places are where the pages say that things are, and where this agent has them.
 func (n *plainNode) places() *strings.Replacer {
-	places := []string{"/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc}
-	for _, plugin := range []string{execLite, python, usbPlugin} {
-		for _, command := range []string{" install", " uninstall"} { // of one of this machine's agents
-			command = filepath.Base(plugin) + command
-			places = append(places, "./"+command, "./"+command+" -pid $(systemctl show --property=MainPID --value nomad)")
-		}
-	}
-	return strings.NewReplacer(places...)
+	return strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc)
 }
 
 // load restarts the agent with a configuration of a page in place of all others.

@@ -31,7 +31,7 @@ var ways = map[string]way{
 		install:   unzip,
 		upgrade:   unzip,
 		downgrade: unzip,
-		remove:    "/opt/nomad/data/plugins/nomad-driver-exec-lite uninstall",
+		remove:    "rm -r /opt/nomad/data/plugins /etc/nomad.d/nomad-driver-exec-lite.hcl",
 	},
 	"deb": {
 		artefact:  "nomad-driver-exec-lite_*.deb",
@@ -49,7 +49,9 @@ var ways = map[string]way{
 	},
 }
 
-const unzip = "unzip -qo nomad-driver-exec-lite_*.zip\n./nomad-driver-exec-lite install"
+const unzip = `unzip -qo nomad-driver-exec-lite_*.zip
+install -D -m 755 nomad-driver-exec-lite /opt/nomad/data/plugins/nomad-driver-exec-lite
+./nomad-driver-exec-lite config >/etc/nomad.d/nomad-driver-exec-lite.hcl`
 
 // longJob goes on until a file is there, and prints a line now and then.
 const longJob = `

@@ -19,9 +19,6 @@ var dataset = device.Plugin[slot.Config]{
 	Summary: "gives ZFS datasets to tasks, as volumes that last and as scratch",
 	New:     slot.New,
 	Roles:   []func() bool{volume.Role},
-	Remains: remains,
-
-	HostVolumePlugin: "dataset",
 
 	Commands: command.All(),
 }

@@ -25,7 +25,6 @@ var usb = device.Plugin[Config]{
 	Name:     "usb",
 	Summary:  "gives USB devices to tasks, by name",
 	New:      newInstance,
-	Remains:  remains,
 	Commands: []plugin.Command{listCommand, checkCommand, statsCommand, simulate.Command()},
 }
 
@@ -35,14 +34,6 @@ func newInstance(c Config, logger hclog.Logger) (device.Instance, error) {
 		return nil, err
 	}
 	return newInventory(p, logger), nil
-}
-
-// remains is about the device nodes, since a task that runs has them open.
-func remains(c Config) (what []string, inUse error) {
-	if !isDir(c.ShadowDir) {
-		return nil, nil
-	}
-	return []string{c.ShadowDir + " stays, with the device nodes of tasks: remove it when no task has a device"}, nil
 }
 
 // Options is part of device.Tuned.

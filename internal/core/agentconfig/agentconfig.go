@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl"
@@ -87,21 +86,4 @@ func list(dir string) (paths []string, err error) {
 		}
 	}
 	return paths, err
-}
-
-// Text is the value of an attribute, empty if there is none.
-func (f File) Text(name string) string {
-	text, _ := f.Body[name].(string)
-	return text
-}
-
-// Client is the value of an attribute of the client blocks, of which the last one counts.
-func (f File) Client(name string) string {
-	blocks, _ := f.Body["client"].([]map[string]any)
-	for _, b := range slices.Backward(blocks) {
-		if text, _ := b[name].(string); text != "" {
-			return text
-		}
-	}
-	return ""
 }

@@ -38,13 +38,6 @@ type Plugin[C any] struct {
 	// instance's.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
-	// Remains returns what stays on the machine without the plugin, a sentence for each, and
-	// why it should not be uninstalled now, if there is a reason. Optional.
-	Remains func(config C) (what []string, inUse error)
-
-	// HostVolumePlugin is that of plugin.Plugin.
-	HostVolumePlugin string
-
 	// Commands are the binary's subcommands for operators, such as "nomad-device-usb list".
 	Commands []plugin.Command
 
@@ -55,20 +48,9 @@ type Plugin[C any] struct {
 // Main is the whole main function of a device plugin.
 func Main[C any](p Plugin[C]) {
 	config := schema.Of[C]()
-	remains := func(block any, _ string) ([]string, error) {
-		if p.Remains == nil {
-			return nil, nil
-		}
-		c, err := config.DecodeAgent(block)
-		if err != nil {
-			c = config.Default()
-		}
-		return p.Remains(c)
-	}
 	plugin.Serve(plugin.Plugin{
-		Name: p.Name, Summary: p.Summary, Config: config, Commands: p.Commands, Roles: p.Roles, Remains: remains,
-		HostVolumePlugin: p.HostVolumePlugin,
-		Device:           func(ctx context.Context, logger hclog.Logger) device.DevicePlugin { return New(ctx, logger, p) },
+		Name: p.Name, Summary: p.Summary, Config: config, Commands: p.Commands, Roles: p.Roles,
+		Device: func(ctx context.Context, logger hclog.Logger) device.DevicePlugin { return New(ctx, logger, p) },
 	})
 }
 

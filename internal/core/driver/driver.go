@@ -65,8 +65,7 @@ func Main[C, T any](p Plugin[C, T]) {
 	supervise := func() bool { supervisor.Main(); return false }
 	plugin.Serve(plugin.Plugin{
 		Name: p.Name, Summary: p.Summary, Config: e.config, TaskConfig: e.task, Commands: p.Commands,
-		Remains: remains(p),
-		Roles:   append([]func() bool{supervise}, p.Roles...),
+		Roles: append([]func() bool{supervise}, p.Roles...),
 		Driver: func(ctx context.Context, logger hclog.Logger) drivers.DriverPlugin {
 			return newDriver(ctx, logger, e)
 		},

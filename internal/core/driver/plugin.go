@@ -37,10 +37,6 @@ type Plugin[C, T any] struct {
 	// The logger is the driver's.
 	New func(config C, logger hclog.Logger) (Instance[T], error)
 
-	// Remains returns what stays on the machine without the plugin, such as a cache: a
-	// sentence for each. Optional.
-	Remains func(config C) []string
-
 	// Commands are for a person: nomad-driver-python constraint.
 	Commands []plugin.Command
 

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/internal/core/install"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
@@ -43,8 +42,6 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	case "config":
 		fmt.Fprint(stdout, p.AgentConfig(binary))
 		return 0
-	case "install", "uninstall":
-		return p.installer().Run(argv[1], argv[2:], stdout, stderr)
 	}
 	for _, c := range p.Commands {
 		if c.Name != argv[1] {
@@ -110,17 +107,6 @@ func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) ([]strin
 	return args, nil
 }
 
-// installer is for the file name that the documentation has, whatever this file is named.
-func (p Plugin) installer() install.Plugin {
-	binary := "nomad-driver-" + p.Name
-	if p.Device != nil {
-		binary = "nomad-device-" + p.Name
-	}
-	return install.Plugin{
-		Binary: binary, Block: p.AgentConfig(binary), HostVolumePlugin: p.HostVolumePlugin, Remains: p.Remains,
-	}
-}
-
 // pluginDir is the directory that help names. It is never the one of this file, which may be a user's downloads: the
 // agent runs as root what it finds there.
 const pluginDir = "/opt/nomad/plugins"
@@ -128,8 +114,7 @@ const pluginDir = "/opt/nomad/plugins"
 func (p Plugin) help(binary string, w io.Writer) {
 	fmt.Fprintf(w, `%s %s: %s
 
-This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. "install"
-copies it to where the agent of this machine loads plugins from. By hand: copy it to
+This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. Copy it to
 a directory that holds plugins only and that only root can change, add this to the
 agent's configuration, and restart the agent:
 
@@ -146,8 +131,6 @@ plugin_dir = %q
 	fmt.Fprintf(w, "\nCommands:\n")
 	for _, c := range append(p.Commands[:len(p.Commands):len(p.Commands)],
 		Command{Name: "config", Help: "print the block for the agent's configuration, with every option in a comment"},
-		Command{Name: "install", Help: "install this file for the agent of this machine (-h: options)"},
-		Command{Name: "uninstall", Help: "take it away again"},
 		Command{Name: "options", Help: "print every option, as Markdown"},
 		Command{Name: "version", Help: "print the version and the commit"},
 		Command{Name: "help", Help: "print this"},

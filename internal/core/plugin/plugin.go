@@ -44,20 +44,11 @@ type Plugin struct {
 	// and is done.
 	Roles []func() bool
 
-	// HostVolumePlugin is the id under which the binary is a dynamic host volume plugin, too,
-	// empty if it is none: "install" links it into the agent's host_volume_plugin_dir. Nomad's
-	// calls, which have DHV_OPERATION in their environment, are answered by one of Roles.
-	HostVolumePlugin string
-
-	// Remains is that of install.Plugin; nil if nothing does.
-	Remains func(config any, node string) (what []string, inUse error)
-
 	// Commands are for a person: nomad-device-usb list.
 	Commands []Command
 }
 
-// Command is a subcommand of the binary, in addition to install, uninstall, version, options
-// and help.
+// Command is a subcommand of the binary, in addition to config, version, options and help.
 type Command struct {
 	Name string
 	Help string // half a line

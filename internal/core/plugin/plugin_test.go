@@ -388,11 +388,7 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		"without arguments it says what it is": {"driver", nil, 0, []string{
 			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"/opt/nomad/plugins\"\n",
 			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  " +
-				"}\n}", `driver = "stub"`, "list       list what there is",
-			"install    install this file"}},
-		"install": {"device", []string{"install", "-plugin-dir=/nowhere/p", "-config-dir=/nowhere/c"}, 1, []string{
-			"nomad-device-stub install: the agent's configuration can't be used: stat /nowhere/c"}},
-		"uninstall": {"driver", []string{"uninstall", "now"}, 2, []string{"nomad-driver-stub uninstall: [\"now\"]"}},
+				"}\n}", `driver = "stub"`, "list       list what there is"}},
 		"a device plugin says how to get a device": {"device", []string{"help"}, 0,
 			[]string{"resources {\n  device \"TYPE\" {}\n}"}},
 		"version":   {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + " (untagged build)\n"}},

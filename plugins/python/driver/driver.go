@@ -34,20 +34,7 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 			return newInstance(c, logger)
 		},
 		Commands: []plugin.Command{constraintCommand()},
-		Remains:  remains,
 	}
-}
-
-// remains is about the cache, which may have taken long to fill.
-func remains(c Config) []string {
-	dir, err := cacheDir(c.CacheDir)
-	if err == nil {
-		_, err = os.Stat(dir)
-	}
-	if err != nil {
-		return nil
-	}
-	return []string{dir + " stays, with the environments of programs: remove it, unless the plugin is to come back"}
 }
 
 // instance is the driver with its configuration. It has no effect outside of this process before its first use.
