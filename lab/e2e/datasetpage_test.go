@@ -40,8 +40,8 @@ func TestDatasetPage_CommandsWork(t *testing.T) {
 			t.Logf("the agent's log (%v):\n%s", err, out)
 		}
 	})
-	r.sh("systemctl enable --now zfs-fuse; systemctl start nomad; install -D -m 755 nomad-driver-exec-lite "+
-		"/opt/nomad/data/plugins/nomad-driver-exec-lite; ./nomad-driver-exec-lite config "+
+	r.sh("systemctl enable --now zfs-fuse; systemctl start nomad; install -D -m 755 nomad-driver-exec-lite " +
+		"/opt/nomad/data/plugins/nomad-driver-exec-lite; ./nomad-driver-exec-lite config " +
 		">/etc/nomad.d/nomad-driver-exec-lite.hcl")
 	runFencesBy(t, page, func(commands string) (string, error) { return r.Run(t.Context(), commands) })
 	r.sh("for job in *.nomad.hcl; do nomad job validate $job; done")
