@@ -7,31 +7,23 @@ let
   isPlugin = name: builtins.pathExists (dir + "/${name}/go.mod");
   names = builtins.filter isPlugin (builtins.attrNames (builtins.readDir dir));
 
-  # What a plugin's main.go has of a pattern: null, or the groups in it.
-  find =
-    pattern: name:
-    let
-      parts = builtins.split pattern (builtins.readFile (dir + "/${name}/main.go"));
-    in
-    if builtins.length parts > 1 then builtins.elemAt parts 1 else null;
-
   # A device plugin is one that imports the core of device plugins.
-  isDevice = name: find "\"[^\"\n]*/internal/core/device\"" name != null;
-
-  # The id of the host volume plugin that a binary is, too; null if it is none.
-  hostVolume =
+  isDevice =
     name:
     let
-      found = find "\tHostVolumePlugin: *\"([^\"\n]+)\"" name;
+      main = builtins.readFile (dir + "/${name}/main.go");
     in
-    if found == null then null else builtins.head found;
+    builtins.length (builtins.split "\"[^\"\n]*/internal/core/device\"" main) > 1;
+
+  # The ids of the host volume plugins that binaries are, too.
+  hostVolumes.dataset = "dataset";
 in
 builtins.listToAttrs (
   map (name: {
     inherit name;
     value = {
       binary = "nomad-${if isDevice name then "device" else "driver"}-${name}";
-      hostVolume = hostVolume name;
+      hostVolume = hostVolumes.${name} or null;
       libusb = builtins.pathExists (dir + "/${name}/libusb"); # can be linked with it
     };
   }) names
