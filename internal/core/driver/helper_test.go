@@ -360,6 +360,15 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 	return cfg
 }
 
+// background is a part of a script that starts a sleeper which the task's end is to end: with a cgroup that one has a
+// session of its own.
+func (a *agent) background(mark string) string {
+	if a.share == "" {
+		return "sleep " + mark + " & "
+	}
+	return "setsid -f sleep " + mark + "; "
+}
+
 // shell is a task that runs a script of sh; more is more of its config block.
 func (a *agent) shell(script, more string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()

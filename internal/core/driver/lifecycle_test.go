@@ -132,7 +132,7 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 			"SIGTERM", `kill_mode = "group"`, never, 0, 6},
 	} {
 		m := testsupport.Mark()
-		cfg := a.shell("setsid -f sleep "+m+"; "+c.script, c.options)
+		cfg := a.shell(a.background(m)+c.script, c.options)
 		a.run(cfg)
 		testsupport.Eventually(t, name+" is ready", func() bool { return strings.Contains(a.output(cfg), "r") })
 		testsupport.WaitSleepers(t, m, 1)
@@ -146,7 +146,7 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 		test.False(t, took > soon, test.Sprintf("%s: took %v", name, took))
 		r := a.wait(cfg.ID)
 		test.Eq(t, c.code, r.ExitCode, test.Sprintf("%s: got %+v", name, r))
-		test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprintf("%s: left behind", name))
+		testsupport.WaitSleepers(t, m, 0)
 		test.NoError(t, a.StopTask(cfg.ID, time.Second, ""), test.Sprintf("%s: again", name))
 		a.destroy(cfg.ID)
 	}
@@ -211,12 +211,12 @@ func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	a := start(t, nil)
 	m := testsupport.Mark()
-	cfg := a.shell("setsid -f sleep "+m+"; exec sleep "+m, "")
+	cfg := a.shell(a.background(m)+"exec sleep "+m, "")
 	a.run(cfg)
 	testsupport.WaitSleepers(t, m, 2)
 	a.restart()
 	a.destroy(cfg.ID)
-	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
+	testsupport.WaitSleepers(t, m, 0)
 	a.destroy(cfg.ID)
 }
 

@@ -46,10 +46,6 @@ type Spec struct {
 	// started with.
 	NoFile uint64
 
-	// Subreaper makes the process adopt the orphans below it (prctl(2),
-	// PR_SET_CHILD_SUBREAPER, which survives exec). For tasks that no cgroup holds.
-	Subreaper bool
-
 	// Session makes the process the leader of a new session and process group.
 	Session bool
 

@@ -225,24 +225,6 @@ func TestProgram_HasBlockingStdioOrDevNull(t *testing.T) {
 	test.SliceEqOp(t, []string{"/dev/null", "/dev/null"}, lines[2:], test.Sprint("stdin and stderr are"))
 }
 
-func TestProgram_KeepsOrphansAsSubreaper(t *testing.T) {
-	script := `
-orphan=$(sh -c 'sleep 30 >/dev/null 2>&1 & echo $!')
-read -r stat < /proc/$orphan/stat
-set -- ${stat##*)}
-echo "parent: $2"
-kill $orphan`
-	for _, subreaper := range []bool{true, false} {
-		spec := shell(script)
-		spec.Subreaper = subreaper
-		e := mustRun(t, spec)
-		below := field(t, e.out, "parent") == strconv.Itoa(e.pid)
-		if below != subreaper {
-			t.Errorf("subreaper %v: orphan's parent is %s, the program is %d", subreaper, field(t, e.out, "parent"), e.pid)
-		}
-	}
-}
-
 func TestProgram_GetsAControllingTerminal(t *testing.T) {
 	nothingLeft(t)
 	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

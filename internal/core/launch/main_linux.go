@@ -115,11 +115,6 @@ func (l *launcher) setup() *Error {
 	if l.spec.Command.Path == "" {
 		return refuse(unix.EINVAL, "command is empty")
 	}
-	if l.spec.Subreaper {
-		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1); e != 0 {
-			return failed("become a subreaper", e)
-		}
-	}
 	if l.spec.TTY {
 		if _, e := call(unix.SYS_IOCTL, 0, unix.TIOCSCTTY); e != 0 {
 			return failed("make stdin the controlling terminal", e)

@@ -65,7 +65,7 @@ func (s *server) adoptAll(found []*process) {
 func foundTask(st *task.State) *process {
 	p := newTask(st)
 	p.found = st
-	p.identity, p.group, p.oomKills, p.mark = st.Identity, st.Group, st.OOMKills, st.Mark
+	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
 	return p
 }
 
@@ -160,9 +160,6 @@ func (s *server) takeOver(p *process) bool {
 		return true
 	}
 	p.child = isChild(p.identity)
-	if p.group.Mode == cgroup.None {
-		becomeSubreaper()
-	}
 	p.pidfd = fd
 	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // of an earlier version, which was this very process
 		st.Mounts = &s.mounts
@@ -216,8 +213,7 @@ func runs(id task.Identity) bool {
 }
 
 // processEnded is called when a pidfd reports that the process is dead. It finds out how it
-// ended, which may take a while: if it is not our child, a debugger has it, or its orphans
-// are to be killed.
+// ended, which may take a while if it is not our child, or a debugger has it.
 func (s *server) processEnded(p *process) {
 	var e *task.Exit
 	if p.child {
@@ -231,13 +227,7 @@ func (s *server) processEnded(p *process) {
 		e = s.observeExit(p.identity, p.pidfd)
 	}
 	if p.group.Mode == cgroup.None {
-		err := s.killOrphans()
-		if !p.child {
-			err = killMarked(p.mark)
-		}
-		if err != nil {
-			s.event(s.idOf(p), "%v", err)
-		}
+		_ = s.signalGroups(p, unix.SIGKILL) // what is left of it
 	}
 	s.finish(p, e)
 }

@@ -265,32 +265,3 @@ func TestExit_IsReportedBeforeWaitersReturn(t *testing.T) {
 	n := <-notified
 	test.Eq(t, len(s.clients), n, test.Sprintf("%d of %d clients had the exit", n, len(s.clients)))
 }
-
-// A killed process may wait for a processor before it ends.
-func TestOrphans_AreWaitedFor(t *testing.T) {
-	h := newHost(t, withoutCgroup)
-	frozen := fmt.Sprintf("/sys/fs/cgroup/freezer/outrider-test-sup-%d", os.Getpid())
-	if err := os.Mkdir(frozen, 0o755); err != nil {
-		t.Skipf("no cgroup v1 freezer: %v", err)
-	}
-	freeze := func(state string) { must.NoError(t, os.WriteFile(frozen+"/freezer.state", []byte(state), 0)) }
-	t.Cleanup(func() {
-		freeze("THAWED")
-		testsupport.Eventually(t, "the freezer is empty", func() bool { return os.Remove(frozen) == nil })
-	})
-	c := h.client()
-	m, file := testsupport.Mark(), filepath.Join(h.dir, "go")
-	st := h.launch(c, h.shell("setsid -f sleep "+m+"; "+waits(file, "exit 4")))
-	testsupport.WaitSleepers(t, m, 1)
-	must.NoError(t, os.WriteFile(frozen+"/cgroup.procs", []byte(strconv.Itoa(testsupport.Sleepers(m)[0])), 0))
-	freeze("FROZEN")
-	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	time.Sleep(3 * time.Second)
-	freeze("THAWED")
-	h.ends(c, st.ID, task.Exit{Code: 4})
-	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("left behind"))
-	h.destroy(c, st.ID)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	test.SliceEmpty(t, h.events, test.Sprint("events"))
-}

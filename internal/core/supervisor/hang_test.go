@@ -208,7 +208,7 @@ func TestSession_EndsWithItsTaskAndItsClient(t *testing.T) {
 		out.Close()
 
 		m := testsupport.Mark()
-		_, out = h.session(c, st.ID, "setsid -f sleep "+m+"; exec sleep "+m)
+		_, out = h.session(c, st.ID, h.background(m)+"exec sleep "+m)
 		testsupport.WaitSleepers(t, m, 2)
 		must.NoError(t, c.Kill(ctx(t), st.ID))
 		testsupport.WaitSleepers(t, m, 0)

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -115,7 +116,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 			for _, st := range h.states {
 				if now, err := h.store.Load(st.ID); err == nil {
 					_ = now.Group.Kill()
-					_ = killTree(now.Identity, time.Second)
+					_ = unix.Kill(-now.Identity.PID, unix.SIGKILL)
 				}
 				_ = clients[0].Destroy(ctx(t), st.ID)
 			}
@@ -431,6 +432,28 @@ func (h *host) keep() bool {
 }
 
 // nothingLeft checks that the supervisor ends by itself and leaves nothing behind.
+// background is a part of a script that starts a sleeper which the task's end is to end: with a cgroup that one has a
+// session of its own.
+func (h *host) background(mark string) string {
+	if h.share == "" {
+		return "sleep " + mark + " & "
+	}
+	return "setsid -f sleep " + mark + "; "
+}
+
+// gone checks that no sleeper is left. Without a cgroup nothing waits until killed processes have ended.
+func (h *host) gone(mark, when string) {
+	h.t.Helper()
+	if h.share == "" {
+		testsupport.Eventually(h.t, when+": none is left", func() bool { return len(testsupport.Sleepers(mark)) == 0 })
+	}
+	left := testsupport.Sleepers(mark)
+	test.SliceEmpty(h.t, left, test.Sprintf("%s: %d are left behind", when, len(left)))
+	for _, pid := range left {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
 func (h *host) nothingLeft() {
 	t := h.t
 	t.Helper()
@@ -585,22 +608,6 @@ func ctx(t testing.TB) context.Context {
 	c, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return c
-}
-
-// children are this process's own, zombies included.
-func children() (pids []int) {
-	threads, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		panic(err)
-	}
-	for _, e := range threads {
-		b, _ := os.ReadFile("/proc/self/task/" + e.Name() + "/children")
-		for _, f := range strings.Fields(string(b)) {
-			pid, _ := strconv.Atoi(f)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // reapOrphans reaps what came to this process dead.

@@ -120,6 +120,8 @@ func supervise(with string) int {
 		return 1
 	}
 	s.collector.Find() // of the program before an upgrade: no orphan
+	becomeSubreaper()
+	go s.reapOrphans()
 	go wire.Accept(s.listener, s.serve)
 	go s.adoptAll(found)
 	report("ready")
@@ -142,8 +144,7 @@ func newServer(o options) (*server, error) {
 		store: task.Store{Dir: o.Dir}, build: o.Build, leaf: o.Leaf, idle: o.Idle, surroundings: o.Surroundings,
 		starters: make(semaphore, 4), enders: make(semaphore, 4),
 		processes: map[string]*process{}, clients: map[*wire.Peer]bool{}, launchers: map[int]bool{},
-		unkillable: map[task.Identity]bool{},
-		busySince:  time.Now(),
+		busySince: time.Now(),
 	}
 	var err error
 	if s.surroundings == nil {

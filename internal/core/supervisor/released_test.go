@@ -266,7 +266,6 @@ func constant(m wire.Message[reply]) wire.Message[reply] {
 		b.Stat.Exit = exit(b.Stat.Exit)
 		b.Stat.State.Identity = task.Identity{}
 		b.Stat.State.Output.FIFOs = [2]task.Inode{}
-		b.Stat.State.Mark = 0
 		b.Stat.State.Mounts = nil
 	}
 	if b.Error != nil {

@@ -38,9 +38,6 @@ type server struct {
 	starters semaphore    // through which launches go until they wait for their launcher
 	enders   semaphore    // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked and recorded
-	orphans  sync.Mutex   // held while orphans are looked for, killed and reaped
-
-	unkillable map[task.Identity]bool // under orphans: killed in vain
 
 	proving sync.Mutex // held while the sources of exits are tested
 	proof   proof
@@ -68,7 +65,6 @@ type process struct {
 	mounts   *os.File // the mount namespace that was made for it: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
-	mark     uint64 // task.State.Mark; an exec session has its task's
 	output   collection
 
 	exit *task.Exit    // nil while it runs

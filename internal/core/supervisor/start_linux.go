@@ -132,14 +132,11 @@ func (s *server) plan(p *process, st *task.State) error {
 	} else if err != nil {
 		return fmt.Errorf("failed to set up the cgroup: %w", err)
 	}
-	if st.Group.Mode == cgroup.None {
-		st.Mark = newMark(st.ID)
-	}
 	st.OOMKills, _ = st.Group.OOMKills()
 	if !st.Command.OwnMounts() { // or the launcher makes another
 		st.Mounts = &s.mounts
 	}
-	p.group, p.oomKills, p.mark = st.Group, st.OOMKills, st.Mark
+	p.group, p.oomKills = st.Group, st.OOMKills
 	return nil
 }
 
@@ -176,11 +173,6 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	spec.Command = *cmd
 	spec.TasksFiles = p.group.TasksFiles()
 	spec.NoFile = s.surroundings.Limits[unix.RLIMIT_NOFILE][0]
-	if p.group.Mode == cgroup.None {
-		spec.Subreaper = true
-		spec.Command.Rlimits = marked(cmd.Rlimits, p.mark)
-		becomeSubreaper()
-	}
 	dir, err := p.group.OpenDir()
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
@@ -226,7 +218,7 @@ func (s *server) forgetLauncher(pid int) {
 
 // abandon removes what is left of a task that did not start.
 func (s *server) abandon(p *process) {
-	_ = s.killTree(p)
+	_ = s.killAll(p)
 	s.closeOutput(p)
 	_ = p.group.Remove()
 	_ = s.store.Remove(p.id)
@@ -261,7 +253,7 @@ func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(files))
 	}
 	p := newProcess(req.Exec.Session)
-	p.owner, p.task, p.group, p.mark, p.starting = c, t, t.group, t.mark, true
+	p.owner, p.task, p.group, p.starting = c, t, t.group, true
 	defer close(p.begun)
 	if err := s.admit(p); err != nil {
 		return err
@@ -286,7 +278,13 @@ func (s *server) admit(p *process) error {
 	if s.processes[p.id] != nil {
 		return fmt.Errorf("the session's name %q is taken", p.id)
 	}
-	if len(s.sessionsOf(p.task)) >= maxSessions {
+	running := 0
+	for _, other := range s.processes {
+		if other.task == p.task && other.exit == nil {
+			running++
+		}
+	}
+	if running >= maxSessions {
 		return fmt.Errorf("the task has %d exec sessions, which is the most that it may have at once", maxSessions)
 	}
 	s.processes[p.id] = p
@@ -324,5 +322,3 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 	}
 	return s.follow(p, proc)
 }
-
-func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

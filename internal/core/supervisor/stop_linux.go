@@ -19,8 +19,7 @@ import (
 const killTimeout = 10 * time.Second
 
 // signal sends a signal to the process, to its process group, or to the whole
-// task. The main process is not reaped while mu is held, so that neither its pid nor its
-// group can be another's. KillAll does not hold mu: there each process has a pidfd.
+// task. KillAll does not hold mu while it reads a cgroup: there each process has a pidfd.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
@@ -32,14 +31,14 @@ func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	case p.pidfd < 0:
 		err = ErrEnded
 	case mode == task.KillGroup:
-		err = unix.Kill(-p.identity.PID, num)
+		err = p.signalGroup(num)
 	case mode != task.KillAll:
 		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
 	}
 	s.mu.Unlock()
 	if err == nil && mode == task.KillAll { // which takes long for many processes
 		if p.group.Mode == cgroup.None {
-			err = signalTree(p.identity, num)
+			err = s.signalGroups(p, num)
 		} else {
 			err = p.group.Signal(num)
 		}
@@ -62,7 +61,7 @@ func (s *server) kill(id string) error {
 		p.killSession()
 		return nil
 	}
-	if err := s.killTree(p); err != nil {
+	if err := s.killAll(p); err != nil {
 		return err
 	}
 	if p.gone {
@@ -76,36 +75,15 @@ func (s *server) kill(id string) error {
 	}
 }
 
-func (s *server) killTree(p *process) error {
+// killAll kills every process of a task. With a cgroup, it returns when none is left.
+func (s *server) killAll(p *process) error {
 	if p.group.Mode != cgroup.None {
 		return s.killGroup(p.group)
 	}
-	// sessions are no descendants of the main process
-	s.mu.Lock()
-	all := append(s.sessionsOf(p), p.identity)
-	s.mu.Unlock()
-	for _, id := range all {
-		if id.PID == 0 {
-			continue
-		}
-		if err := killTree(id, killTimeout); err != nil {
-			return err
-		}
-	}
-	if !p.child {
-		return killMarked(p.mark) // its orphans are not children of this process either
+	if err := s.signalGroups(p, unix.SIGKILL); err != unix.ESRCH {
+		return err
 	}
 	return nil
-}
-
-// sessionsOf are the exec sessions of a task that have not ended. The caller holds mu.
-func (s *server) sessionsOf(t *process) (ids []task.Identity) {
-	for _, p := range s.processes {
-		if p.task == t && p.exit == nil {
-			ids = append(ids, p.identity)
-		}
-	}
-	return ids
 }
 
 // killGroup kills a cgroup and waits until it is empty, which nearly always is at once. The
@@ -129,11 +107,7 @@ func (s *server) killGroup(g cgroup.Group) error {
 
 // killSession ends an exec session: its process group, which it leads. The caller holds the
 // server's mu.
-func (p *process) killSession() {
-	if p.pidfd >= 0 {
-		_ = unix.Kill(-p.identity.PID, unix.SIGKILL)
-	}
-}
+func (p *process) killSession() { _ = p.signalGroup(unix.SIGKILL) }
 
 // destroyTask kills what is left of a task and removes everything of it. It is
 // idempotent, and needs nothing but what is on disk.
@@ -160,7 +134,7 @@ func (s *server) destroyTask(id string) error {
 	if s.idOf(p) != id {
 		return nil // it was taken up meanwhile: nothing is left under this id
 	}
-	if err := s.killTree(p); err != nil {
+	if err := s.killAll(p); err != nil {
 		return err
 	}
 	s.closeOutput(p)

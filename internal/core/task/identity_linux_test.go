@@ -16,6 +16,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestIdentity_IsOfOneProcess(t *testing.T) {
@@ -114,25 +116,31 @@ func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("it ended with %v", err))
 }
 
-func TestTree_HasAllDescendants(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "sh -c 'sleep 60 & echo; wait' & wait")
+func TestProcesses_WithoutACgroupAreThoseOfTheSession(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "setsid sleep 60 & other=$!; sh -c 'sleep 60 & echo; wait' & wait; kill $other")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
 	must.NoError(t, err)
 	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
 	id, err := Identify(cmd.Process.Pid)
 	must.NoError(t, err)
-	if _, err := out.Read(make([]byte, 1)); err != nil { // the innermost runs
-		t.Fatal(err)
+	_, err = out.Read(make([]byte, 1)) // the innermost runs
+	must.NoError(t, err)
+	var found []Stat
+	testsupport.Eventually(t, "the other one has left the session", func() bool {
+		found = (&State{Identity: id}).Processes()
+		return len(found) == 3
+	})
+	for _, st := range found {
+		test.Eq(t, id.PID, st.Session)
 	}
-	tree := Tree(id)
-	must.SliceLen(t, 3, tree)
-	must.Eq(t, id.PID, tree[0].PID)
-	must.Eq(t, id.PID, tree[1].Parent)
-	test.Eq(t, tree[1].PID, tree[2].Parent)
-	for _, st := range tree {
-		_ = syscall.Kill(st.PID, syscall.SIGKILL)
+	later := id
+	later.Start++
+	test.Nil(t, (&State{Identity: later}).Processes(), test.Sprint("those of a process that is not there"))
+	for _, st := range found {
+		if st.PID != id.PID {
+			_ = syscall.Kill(st.PID, syscall.SIGKILL)
+		}
 	}
-	id.Start++
-	test.Nil(t, Tree(id), test.Sprint("a tree of a process that is not there"))
 }

@@ -43,10 +43,6 @@ type State struct {
 	// Identity is the main process; its PID is 0 until it was forked.
 	Identity Identity `json:"identity"`
 
-	// Mark is the limit of file locks (RLIMIT_LOCKS) by which the processes of a task
-	// without a cgroup are known; 0 where they bear none.
-	Mark uint64 `json:"mark,omitempty"`
-
 	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one
 	// cgroup for all runs of a task in an allocation.
 	OOMKills uint64 `json:"oom_kills,omitempty"`

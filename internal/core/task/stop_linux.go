@@ -42,11 +42,11 @@ func (st *State) SignalledLeft(mode KillMode) bool {
 	return false
 }
 
-// Processes are those of the task's cgroup, or without one the main process and what is
-// below it.
+// Processes are those of the task's cgroup, or without one those of the session that the main
+// process leads.
 func (st *State) Processes() []Stat {
 	if st.Group.Mode != cgroup.V1 && st.Group.Mode != cgroup.V2 {
-		return Tree(st.Identity)
+		return st.session()
 	}
 	pids, err := st.Group.Procs()
 	if err != nil {
@@ -59,4 +59,19 @@ func (st *State) Processes() []Stat {
 		}
 	}
 	return stats
+}
+
+// session returns none if the main process is gone: its session may be another's by now.
+func (st *State) session() (found []Stat) {
+	table, err := Processes()
+	leader := table[st.Identity.PID]
+	if err != nil || leader.Start != st.Identity.Start || st.Identity.BootID != BootID() {
+		return nil
+	}
+	for _, p := range table {
+		if p.Session == leader.PID {
+			found = append(found, p)
+		}
+	}
+	return found
 }

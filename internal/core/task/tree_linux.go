@@ -46,16 +46,3 @@ func Descendants(table map[int]Stat, pids ...int) []Stat {
 	}
 	return found
 }
-
-// Tree is a process and all below it, none where the process is gone.
-func Tree(root Identity) []Stat {
-	table, err := Processes()
-	if err != nil || root.BootID != BootID() {
-		return nil
-	}
-	st, here := table[root.PID]
-	if !here || st.Start != root.Start {
-		return nil
-	}
-	return append([]Stat{st}, Descendants(table, root.PID)...)
-}

@@ -1,0 +1,45 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// Without cgroups, a task is the process group that its main process leads, and those of its exec sessions, as with
+// raw_exec. A process that leaves its group is not found again.
+
+// wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9: the process group that the process
+// leads, or led before it was reaped.
+const wholeGroup = 1 << 2
+
+// signalGroup sends a signal to the process group that a process leads, and to no other one that has got its number
+// since. The caller holds the server's mu, so that the process is not reaped by this one.
+func (p *process) signalGroup(sig unix.Signal) error {
+	if p.pidfd < 0 {
+		return unix.ESRCH
+	}
+	err := unix.PidfdSendSignal(p.pidfd, sig, nil, wholeGroup)
+	if err != unix.EINVAL {
+		return err
+	}
+	if !p.child && task.Dead(p.pidfd, 0) { // and its parent may have reaped it
+		return unix.ESRCH
+	}
+	return unix.Kill(-p.identity.PID, sig)
+}
+
+// signalGroups sends a signal to every process group of a task, and returns what became of that of the main process.
+func (s *server) signalGroups(t *process, sig unix.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.task == t {
+			_ = p.signalGroup(sig)
+		}
+	}
+	return t.signalGroup(sig)
+}
