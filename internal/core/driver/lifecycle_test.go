@@ -127,7 +127,7 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 			300 * time.Millisecond, 137},
 		"no time at all":  {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 0, 0, 137},
 		"unknown signal":  {"trap 'exit 3' INT; echo r; " + loop, "SIGWHAT", "", never, 0, 3},
-		"stopped process": {"echo r; kill -STOP $$", "SIGTERM", "", 200 * time.Millisecond, 0, 137},
+		"stopped process": {"trap 'exit 5' TERM; echo r; kill -STOP $$; " + loop, "SIGTERM", "", never, 0, 5},
 		"whole group": {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; echo r; " + loop + ") & wait",
 			"SIGTERM", `kill_mode = "group"`, never, 0, 6},
 	} {

@@ -37,6 +37,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
 		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
 	}
+	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // one that is stopped has the signal only when it goes on
 	deadline := time.Now().Add(timeout)
 	var late, left bool
 	select {

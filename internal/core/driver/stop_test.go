@@ -103,9 +103,13 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 	test.Eq(t, 1, l.count(), test.Sprintf("besides the exits there were events: %q", l.messages))
 }
 
-func TestParseSignal_TakesOnlyNames(t *testing.T) {
-	for name, want := range map[string]int{"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "RTMIN": 0,
-		"SIGSIG": 0, "": 0, "9": 0, "SIG": 0} {
+func TestParseSignal_TakesNamesAndNumbers(t *testing.T) {
+	for name, want := range map[string]int{
+		"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "SIGIOT": 6, "SIGCLD": 17, "SIGPOLL": 29,
+		"9": 9, "34": 34, "64": 64, "RTMIN": 34, "SIGRTMIN+3": 37, "SIGRTMAX": 64, "rtmax-1": 63,
+		"SIGSIG": 0, "": 0, "SIG": 0, "0": 0, "65": 0, "-1": 0, "9+1": 0, "SIGRTMIN-1": 0, "SIGRTMAX+1": 0,
+		"RTMIN+": 0, "RTMIN+x": 0, "HUP+1": 0, "RTMINRTMAX": 0,
+	} {
 		sig, err := task.ParseSignal(name)
 		must.Eq(t, want, int(sig), must.Sprintf("%q: got %d, %v", name, sig, err))
 		test.Eq(t, (want != 0), (err == nil), test.Sprintf("%q: got %d, %v", name, sig, err))

@@ -6,6 +6,7 @@ package task
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,16 +14,49 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// ParseSignal takes the names of signal(7), with or without SIG.
+// realTime are the first and the last real-time signal that programs use, signal(7): the C libraries keep the first two
+// for themselves.
+const firstRealTime, lastRealTime = 34, 64
+
+// otherNames are those of signal(7) that package unix does not have.
+var otherNames = map[string]unix.Signal{"IOT": unix.SIGIOT, "CLD": unix.SIGCLD, "POLL": unix.SIGPOLL}
+
+// ParseSignal takes the names of signal(7), with or without SIG, such as SIGHUP or SIGRTMIN+3, and numbers.
 func ParseSignal(name string) (unix.Signal, error) {
-	full := strings.ToUpper(strings.TrimSpace(name))
-	if !strings.HasPrefix(full, "SIG") {
-		full = "SIG" + full
+	short := strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(name)), "SIG")
+	sig := otherNames[short]
+	if sig == 0 {
+		sig = unix.SignalNum("SIG" + short)
 	}
-	if sig := unix.SignalNum(full); sig != 0 {
-		return sig, nil
+	if sig == 0 {
+		number := strings.Replace(short, "RTMAX", strconv.Itoa(lastRealTime), 1)
+		number = strings.Replace(number, "RTMIN", strconv.Itoa(firstRealTime), 1)
+		sig = signalSum(number)
 	}
-	return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGHUP\"", name)
+	if sig == 0 {
+		return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGHUP\" or \"SIGRTMIN+3\", or a number", name)
+	}
+	return sig, nil
+}
+
+// signalSum is a signal as "10", "34+3" or "64-1"; 0 if there is no such.
+func signalSum(text string) unix.Signal {
+	sign := 1
+	first, second, two := strings.Cut(text, "+")
+	if !two {
+		first, second, two = strings.Cut(text, "-")
+		sign = -1
+	}
+	if !two {
+		second = "0"
+	}
+	number, err := strconv.ParseUint(first, 10, 8)
+	offset, err2 := strconv.ParseUint(second, 10, 8)
+	sig := int(number) + sign*int(offset)
+	if err != nil || err2 != nil || sig < 1 || sig > lastRealTime || two && (number < firstRealTime || sig < firstRealTime) {
+		return 0
+	}
+	return unix.Signal(sig)
 }
 
 // SignalledLeft returns whether a process is left, besides the main one, of those that a stop
