@@ -177,31 +177,14 @@ func (New) Device(ctx context.Context, name string) error {
 // Release makes and checks what is published of a plugin.
 type Release mg.Namespace
 
-// Makes zip, deb, rpm, SBOM, checksums in dist/ (-plugin=NAME -version=X: a tag).
-func (Release) Build(ctx context.Context, plugin, version, arch *string, libusb *bool) error {
-	return release.BuildCommand(ctx, released(plugin, arch, libusb), value(version))
+// Makes zip, deb, rpm, SBOM and checksums in dist/, of all or one (-plugin=NAME).
+func (Release) Build(ctx context.Context, plugin *string) error {
+	return release.BuildCommand(ctx, release.Options{Root: ".", Plugin: value(plugin)})
 }
 
-// Builds twice and compares, or what a zip was built from (-file=ZIP).
-func (Release) Verify(ctx context.Context, plugin, file *string, libusb *bool) error {
-	return release.VerifyCommand(ctx, released(plugin, nil, libusb), value(file))
-}
-
-// Prints what the changelog says of a version (-version=X), or of none yet.
-func (Release) Notes(plugin, version *string) error {
-	notes, err := release.Notes(released(plugin, nil, nil), value(version))
-	if err == nil {
-		fmt.Print(notes)
-	}
-	return err
-}
-
-func released(plugin, arch *string, libusb *bool) release.Options {
-	o := release.Options{Root: ".", Plugin: value(plugin), Libusb: libusb}
-	if arch != nil {
-		o.Archs = []string{*arch}
-	}
-	return o
+// Builds the last commit again in a clone, and compares each byte with dist/.
+func (Release) Verify(ctx context.Context, plugin *string) error {
+	return release.VerifyCommand(ctx, release.Options{Root: ".", Plugin: value(plugin)})
 }
 
 // Nix is about the flake.

@@ -3,11 +3,9 @@ module github.com/outrider-dev/outrider/lab
 go 1.26
 
 require (
-	github.com/CycloneDX/cyclonedx-go v0.9.3
 	github.com/ProtonMail/go-crypto v1.4.1
 	github.com/containerd/errdefs v1.0.0
 	github.com/creack/pty v1.1.24
-	github.com/google/licensecheck v0.3.1
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/go-version v1.8.0
 	github.com/hashicorp/hc-install v0.9.1

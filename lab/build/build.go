@@ -35,10 +35,6 @@ type Builder struct {
 	// processor of the architecture, without symbols, whatever the user's environment says.
 	Release bool
 
-	// Sysroot is a directory with Debian's libusb for Arch, its headers included. With it, a
-	// plugin that can have libusb is linked with that one, by Debian's C compiler for Arch.
-	Sysroot string
-
 	// Progress is called with the state of a long build. May be nil.
 	Progress func(format string, args ...any)
 }
@@ -81,13 +77,9 @@ func (b Builder) SupervisorPath() string { return filepath.Join(b.Root, supervis
 
 // Plugin builds one plugin and returns its path. Supervisor comes before.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
-	cgo := p.Libusb && (b.Sysroot != "" || b.Libusb(ctx) == nil)
+	cgo := p.Libusb && b.Libusb(ctx) == nil
 	args := []string{b.vcs(ctx), "-tags", "embed_supervisor"}
-	switch {
-	case cgo && b.Sysroot != "":
-		// the go command's build id would depend on where the sysroot is
-		args = append(args, "-ldflags", "-s -w -buildid= -extldflags=-Wl,-rpath-link,"+b.libraries())
-	case b.Release:
+	if b.Release {
 		args = append(args, "-ldflags", "-s -w")
 	}
 	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo, append(args, ".")...)
@@ -144,10 +136,6 @@ func (b Builder) Env(cgo bool) []string {
 	if !cgo {
 		env = append(env, "CGO_ENABLED=0")
 	}
-	if cgo && b.Sysroot != "" {
-		env = append(env, "CGO_ENABLED=1", "CC="+Triplet(b.arch())+"-gcc", "CGO_CFLAGS=-O2",
-			"PKG_CONFIG_SYSROOT_DIR="+b.Sysroot, "PKG_CONFIG_LIBDIR="+filepath.Join(b.libraries(), "pkgconfig"))
-	}
 	if b.Release {
 		env = append(env, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=",
 			"GOFIPS140=off")
@@ -175,14 +163,6 @@ func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, a
 	}
 	return out, nil
 }
-
-// Triplet is Debian's name of an architecture in the names of compilers and folders.
-func Triplet(arch string) string {
-	return map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-linux-gnu"
-}
-
-// libraries is the folder of the sysroot's libraries.
-func (b Builder) libraries() string { return filepath.Join(b.Sysroot, "usr", "lib", Triplet(b.arch())) }
 
 func (b Builder) arch() string {
 	if b.Arch != "" {

@@ -259,27 +259,13 @@ func (r *root) python(rel *releases) {
 	})
 }
 
-// usb installs the kind without libusb, and the other one in its place, which has a dependency.
+// usb needs no library of the node.
 func (r *root) usb(rel *releases) {
-	t := r.t
-	t.Helper()
-	r.put("usb", rel.file(t, older, "usb", "nomad-device-usb_*.deb"))
-	r.sh("dpkg -i usb/nomad-device-usb_*.deb\nsystemctl restart nomad")
+	r.t.Helper()
+	r.put("usb", rel.file(r.t, older, "usb", "*.deb"))
+	r.sh("dpkg -i usb/*.deb\nsystemctl restart nomad")
 	r.runsUSB()
-	if rel.libusb {
-		r.put("usb", rel.file(t, older, "usb", "nomad-device-usb-libusb_*.deb"))
-		test.StrContains(t, r.fails("dpkg -i usb/nomad-device-usb-libusb_*.deb"), "libusb-1.0-0")
-		r.sh("apt-get -qq --fix-broken install\ndpkg -P nomad-device-usb\nsystemctl restart nomad")
-		r.runsUSB()
-		test.StrContains(t, r.sh("ldd /usr/bin/nomad-device-usb"), "libusb-1.0.so.0")
-		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0")
-		r.sh("apt-get -qq install ./usb/nomad-device-usb-libusb_*.deb")
-		r.runsUSB()
-		r.sh("apt-get -qq purge nomad-device-usb-libusb libusb-1.0-0")
-	} else {
-		r.sh("dpkg -P nomad-device-usb")
-	}
-	r.sh("systemctl restart nomad")
+	r.sh("dpkg -P nomad-device-usb\nsystemctl restart nomad")
 	r.fails("pgrep -f /opt/nomad/data/plugins/nomad-device-usb")
 }
 

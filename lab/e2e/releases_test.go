@@ -29,8 +29,7 @@ const (
 
 // releases are both versions of all plugins, as they are published: of a clone that has their tags.
 type releases struct {
-	dir    string // <version>/<plugin>/ has the artefacts
-	libusb bool   // there is the kind of usb that is linked with libusb
+	dir string // <version>/<plugin>/ has the artefacts
 }
 
 // bin has the plugins' binaries of a version.
@@ -101,18 +100,20 @@ func (r *releases) make(clone, version string, git func(args ...string) error) e
 	}
 	for _, p := range plugins {
 		results, err := release.Build(context.Background(), release.Options{Root: clone, Plugin: p,
-			Archs: []string{runtime.GOARCH}, Out: filepath.Join(r.dir, version)})
+			Archs: []string{runtime.GOARCH}})
 		if err != nil {
+			return err
+		}
+		dir := filepath.Join(r.dir, version, p)
+		if err := os.Rename(results[0].Dir, dir); err != nil {
 			return err
 		}
 		if results[0].Version != version {
 			return fmt.Errorf("the tagged commit was built as %s, not %s", results[0].Version, version)
 		}
 		for _, name := range results[0].Files {
-			if strings.Contains(name, "libusb") {
-				r.libusb = true
-			} else if strings.HasSuffix(name, ".zip") {
-				zip := filepath.Join(results[0].Dir, name)
+			if strings.HasSuffix(name, ".zip") {
+				zip := filepath.Join(dir, name)
 				if out, err := exec.Command("unzip", "-q", zip, "nomad-d*", "-d", bin).CombinedOutput(); err != nil {
 					return fmt.Errorf("unzip: %w\n%s", err, out)
 				}

@@ -4,98 +4,103 @@
 package release
 
 import (
-	_ "embed"
+	"context"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// lgpl is the licence of libusb, which is linked dynamically.
-//
-//go:embed LGPL-2.1.txt
-var lgpl string
-
-// notice lists whose code the binary has, with every licence's text once.
-func (a *artefact) notice() ([]byte, error) {
-	var b, texts strings.Builder
+// notice lists the modules of others that the plugin and the supervisor in it are compiled of, for any architecture,
+// with every file about licences from a package's folder up to its module's. Each text is in it once.
+func (c *settings) notice(ctx context.Context, root string) (string, error) {
+	modules := map[string]map[string]string{}
+	for _, arch := range Archs {
+		env := build.Builder{Arch: arch, Static: true, Release: true}.Env(false)
+		for _, program := range []string{c.Plugin.Dir, filepath.Join(root, "internal/core/cmd/outrider-supervisor")} {
+			if err := licences(ctx, program, env, modules); err != nil {
+				return "", err
+			}
+		}
+	}
+	var list, texts strings.Builder
 	number := map[string]int{}
-	refer := func(all []string) string {
-		var refs []string
-		for _, text := range all {
+	for _, m := range slices.Sorted(maps.Keys(modules)) {
+		if len(modules[m]) == 0 {
+			return "", fmt.Errorf("%s has no licence", m)
+		}
+		fmt.Fprintf(&list, "\n%s\n", m)
+		for _, file := range slices.Sorted(maps.Keys(modules[m])) {
+			text := modules[m][file]
 			if number[text] == 0 {
 				number[text] = len(number) + 1
-				fmt.Fprintf(&texts, "\n%s\n[%d]\n\n%s\n", strings.Repeat("=", 80), number[text], strings.Trim(text, "\n"))
+				fmt.Fprintf(&texts, "\n%s\n[%d]\n\n%s\n", strings.Repeat("=", 80), number[text], text)
 			}
-			refs = append(refs, fmt.Sprintf("[%d]", number[text]))
+			fmt.Fprintf(&list, "    %s [%d]\n", file, number[text])
 		}
-		return strings.Join(refs, " ")
 	}
-	fmt.Fprintf(&b, `%s %s for linux/%s, of Outrider
+	return fmt.Sprintf(`%s %s, of Outrider
 Copyright the Outrider authors
 
 It is licensed under the Mozilla Public License 2.0: see LICENSE. Its source is commit
-%s of %s
+%s of https://github.com/outrider-dev/outrider
 
-The binary also has code of the Go modules below, each under its own licence, whose text
-follows under the number. "go mod download MODULE@VERSION" gets the source of one.
+The binary also has code of the Go modules below. Below each are its files about licences, whose
+texts follow under the numbers; one in a folder is about what is in the folder.
+"go mod download MODULE@VERSION" gets the source of one.
+`, c.Binary, c.Version, c.Commit) + list.String() + texts.String(), nil
+}
 
-`, a.plugin.Binary, a.version(), a.arch, a.setting("vcs.revision"), Project)
-	for _, m := range a.modules {
-		fmt.Fprintf(&b, "%s %s\n    %s %s\n", m.Path, m.Version, m.licenses, refer(m.licenses.texts))
-		if len(m.licenses.ids) > 1 {
-			b.WriteString(m.mixture())
-		}
-	}
-	std, err := goLicense(a.goroot)
+// licences adds the modules of others that the program in a folder is compiled of, each with the texts of its files
+// about licences, by their paths in it.
+func licences(ctx context.Context, dir string, env []string, modules map[string]map[string]string) error {
+	const format = "{{if .Standard}}the standard library of Go\t{{.Root}}\t{{.Root}}" +
+		"{{else}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}\t{{.Dir}}{{end}}"
+	packages, err := output(ctx, dir, env, "go", "list", "-deps", "-tags=embed_supervisor", "-f", format, ".")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	fmt.Fprintf(&b, "the standard library of %s\n    %s %s\n", a.info.GoVersion, std, refer(std.texts))
-	if a.libusb {
-		fmt.Fprintf(&b, `
-It uses the library libusb (https://libusb.info), which is not in it: the system loads libusb-1.0.so.0,
-which anybody may replace.
-    LGPL-2.1-or-later %s
-`, refer([]string{lgpl}))
-	}
-	return []byte(b.String() + texts.String()), nil
-}
-
-// mixture tells which packages of a module are under which licence.
-func (m *linked) mixture() string {
-	by := map[string][]string{}
-	for pkg, l := range m.packages {
-		name := strings.TrimPrefix(strings.TrimPrefix(pkg, m.Path), "/")
-		if name == "" {
-			name = "."
+	for line := range strings.SplitSeq(packages, "\n") {
+		name, folders, _ := strings.Cut(line, "\t")
+		top, folder, _ := strings.Cut(folders, "\t")
+		if strings.HasPrefix(name, "github.com/outrider-dev/outrider/") {
+			continue
 		}
-		by[l.String()] = append(by[l.String()], name)
+		if modules[name] == nil {
+			modules[name] = map[string]string{}
+		}
+		for ; strings.HasPrefix(folder, top); folder = filepath.Dir(folder) {
+			if err := licenceFiles(top, folder, modules[name]); err != nil {
+				return err
+			}
+		}
 	}
-	if len(by) == 1 {
-		return ""
-	}
-	text := ""
-	for _, id := range slices.Sorted(maps.Keys(by)) {
-		line := fmt.Sprintf("    %s: %s", id, strings.Join(slices.Sorted(slices.Values(by[id])), ", "))
-		text += term.Wrap(line, 100, "      ") + "\n"
-	}
-	return text
+	return nil
 }
 
-// goLicense is that of the standard library and the runtime.
-func goLicense(goroot string) (license, error) {
-	var texts []string
-	for _, name := range []string{"LICENSE", "PATENTS"} {
-		text, err := os.ReadFile(filepath.Join(goroot, name))
+var licenceFile = regexp.MustCompile(`(?i)^(licen[sc]e|copying|copyright|notice|patents|unlicense)`)
+
+// licenceFiles adds those of a folder, by their paths below top.
+func licenceFiles(top, folder string, found map[string]string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() || !licenceFile.MatchString(e.Name()) || filepath.Ext(e.Name()) == ".go" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(folder, e.Name()))
 		if err != nil {
-			return license{}, fmt.Errorf("failed to read Go's licence: %w", err)
+			return err
 		}
-		texts = append(texts, string(text))
+		name := strings.TrimPrefix(filepath.Join(folder, e.Name()), top+"/")
+		found[name] = strings.Trim(string(text), "\n")
 	}
-	return license{identify([]byte(texts[0])), texts}, nil
+	return nil
 }

@@ -1,74 +1,53 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package release makes what is published of a plugin: for each architecture a zip, a deb, an rpm and a list of what
-// the binary is made of (SBOM), and the checksums of them all. The same commit gives the same bytes anywhere.
+// Package release makes what is published of a plugin, by goreleaser: for each architecture a zip, a deb, an rpm and a
+// list of what the binary is made of (SBOM), and the checksums of them all. The same commit gives the same bytes.
 package release
 
 import (
+	"bytes"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
+	"strings"
+	"text/template"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
 // Archs are the architectures that are published, by Go's names.
 var Archs = []string{"amd64", "arm64"}
-
-// Project is where the repository is, and will be.
-const Project = "https://github.com/outrider-dev/outrider"
 
 // Options are what to build.
 type Options struct {
 	Root   string   // of the checkout
 	Plugin string   // by name; empty is every plugin
 	Archs  []string // empty is all of Archs
-	Out    string   // the folder that gets a folder for each plugin; empty is Root/dist
-
-	// Libusb is whether the kind of a plugin that is linked with libusb is made too. Nil is where this machine can.
-	Libusb *bool
-
-	// Toolchain is the version of Go to build a clone with, such as go1.26.8. Empty is the one of this machine.
-	Toolchain string
-
-	// Progress is called with the state of a long step, and Say with what a reader of the output should know. May be nil.
-	Progress, Say func(format string, args ...any)
 }
 
 // Result is one plugin's release.
 type Result struct {
 	Plugin  build.Plugin
-	Version string   // without a leading v; Build alone sets it
-	Dir     string   // has the files
-	Files   []string // their names, SHA256SUMS at last
+	Version string   // without a leading v
+	Dir     string   // dist/NAME, which has the files
+	Files   []string // their names
 }
 
-// resolve checks the options and fills in what is not set. It returns the plugins that are meant.
+// resolve fills in what is not set. It returns the plugins that are meant.
 func (o *Options) resolve() ([]build.Plugin, error) {
-	if o.Progress == nil {
-		o.Progress = func(string, ...any) {}
-	}
-	if o.Say == nil {
-		o.Say = func(string, ...any) {}
-	}
-	if len(o.Archs) == 0 {
-		o.Archs = Archs
-	}
-	for _, arch := range o.Archs {
-		if !slices.Contains(Archs, arch) {
-			return nil, fmt.Errorf("nothing is published for %q; there are: %v", arch, Archs)
-		}
-	}
 	var err error
 	if o.Root, err = build.Root(o.Root); err != nil {
 		return nil, err
 	}
-	if o.Out == "" {
-		o.Out = filepath.Join(o.Root, "dist")
+	if len(o.Archs) == 0 {
+		o.Archs = Archs
 	}
 	plugins, err := build.Plugins(o.Root)
 	if err == nil && o.Plugin != "" {
@@ -86,15 +65,7 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	}
 	var results []Result
 	for _, p := range plugins {
-		r := Result{Plugin: p, Dir: filepath.Join(o.Out, p.Name)}
-		err := o.replace(r.Dir, func(scratch string) (built string, err error) {
-			built = filepath.Join(scratch, "release")
-			if err := os.Mkdir(built, 0o755); err != nil {
-				return "", err
-			}
-			r.Version, r.Files, err = one(ctx, o, p, scratch, built)
-			return built, err
-		})
+		r, err := one(ctx, o, p)
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the release of %s: %w", p.Name, err)
 		}
@@ -103,65 +74,117 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// replace puts the directory that make builds in a scratch directory into the place of an earlier one.
-func (o *Options) replace(place string, make func(scratch string) (built string, err error)) (err error) {
-	if err := os.MkdirAll(o.Out, 0o755); err != nil {
-		return err
+// one makes a plugin's release in a scratch directory, and puts it into the place of an earlier one.
+func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
+	dist := filepath.Join(o.Root, "dist")
+	if err := os.MkdirAll(dist, 0o755); err != nil {
+		return r, err
 	}
-	scratch, err := os.MkdirTemp(o.Out, ".new-")
+	scratch, err := os.MkdirTemp(dist, ".new-")
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	built, err := make(scratch)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(place); err != nil {
-		return err
-	}
-	return os.Rename(built, place)
-}
 
-// one makes the files of a plugin's release in a directory.
-func one(ctx context.Context, o Options, p build.Plugin, scratch, dir string) (string, []string, error) {
-	binaries, err := compileAll(ctx, o, p, scratch)
+	c, err := staged(ctx, o, p, scratch)
 	if err != nil {
-		return "", nil, err
+		return r, err
 	}
-	native := binaries[len(binaries)-1]
-	version := native.version()
-	switch {
-	case native.dirty():
-		o.Say("%s %s: not a release, since changes that are not committed are in it", p.Name, version)
-	case !native.tagged():
-		o.Say("%s %s: not a release, since the commit has no tag %s", p.Name, version, tagOf(p, "<version>"))
+	if err := c.goreleaser(ctx, o.Root); err != nil {
+		return r, err
 	}
-	config, err := native.output(ctx, "config")
-	if err != nil {
-		return "", nil, err
+	r = Result{Plugin: p, Version: c.Version, Dir: filepath.Join(dist, p.Name)}
+	if err := os.RemoveAll(r.Dir); err != nil {
+		return r, err
 	}
-	help, err := native.output(ctx, "help")
-	if err != nil {
-		return "", nil, err
+	if err := os.Mkdir(r.Dir, 0o755); err != nil {
+		return r, err
 	}
-	for _, b := range binaries {
-		if !slices.Contains(o.Archs, b.arch) {
-			continue
+	for _, pattern := range []string{"*.zip", "*.deb", "*.rpm", "*.cdx.json", "SHA256SUMS"} {
+		found, err := filepath.Glob(filepath.Join(scratch, "goreleaser", pattern))
+		if err != nil {
+			return r, err
 		}
-		a := &artefact{Options: o, binary: b, config: config, scratch: scratch, summary: summary(help)}
-		if err := a.collect(ctx); err != nil {
-			return "", nil, err
-		}
-		for _, write := range []func(context.Context, string) error{a.zip, a.packages, a.sbom} {
-			if err := write(ctx, dir); err != nil {
-				return "", nil, err
+		for _, path := range found {
+			r.Files = append(r.Files, filepath.Base(path))
+			if err := os.Rename(path, filepath.Join(r.Dir, filepath.Base(path))); err != nil {
+				return r, err
 			}
 		}
 	}
-	if err := writeSums(dir); err != nil {
-		return "", nil, err
+	return r, nil
+}
+
+// settings are what goreleaser.yaml.tmpl needs.
+type settings struct {
+	build.Plugin
+	Version     string // without a leading v
+	Commit, Ref string // Ref is the tag, if the commit has one and nothing is changed
+	Archs       []string
+	Scratch     string              // below dist: block.hcl, goreleaser's output, and stage, which has what the zip has
+	Files, Dirs []string            // in stage
+	Needs       map[string][]string // packages that the plugin runs programs of, by format
+	Wants       map[string][]string // packages that it can do without, but hardly does
+	SBOM        string              // the program cyclonedx-gomod
+}
+
+var (
+	needs = map[string]map[string][]string{
+		"remote": {"deb": {"openssh-client"}, "rpm": {"openssh-clients"}},
 	}
-	files, err := listed(dir)
-	return version, files, err
+	// an interpreter that was not installed from a package serves python just as well
+	wants = map[string]map[string][]string{
+		"dataset": {"deb": {"zfsutils-linux"}},
+		"python":  {"deb": {"python3 (>= 3.8)"}, "rpm": {"python3 >= 3.8"}},
+	}
+)
+
+//go:embed goreleaser.yaml.tmpl
+var configuration string
+
+// yaml is goreleaser's configuration of the plugin.
+func (c *settings) yaml() ([]byte, error) {
+	functions := template.FuncMap{"json": func(value any) (string, error) {
+		text, err := json.Marshal(value)
+		return string(text), err
+	}}
+	t := template.Must(template.New("goreleaser.yaml").Delims("[[", "]]").Funcs(functions).Parse(configuration))
+	var text bytes.Buffer
+	err := t.Execute(&text, c)
+	return text.Bytes(), err
+}
+
+// goreleaser runs it: one architecture after the other, since there is one place for the supervisor to embed. It checks
+// no tag: those of this repository have a plugin's folder before the version.
+func (c *settings) goreleaser(ctx context.Context, root string) error {
+	tool, err := gotool.Path(ctx, root, "goreleaser")
+	if err != nil {
+		return err
+	}
+	if c.SBOM, err = gotool.Path(ctx, root, "cyclonedx-gomod"); err != nil {
+		return err
+	}
+	text, err := c.yaml()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, tool, "release", "-f", "-", "--parallelism=1", "--skip=validate,publish,announce")
+	cmd.Dir, cmd.Stdin = root, bytes.NewReader(text)
+	cmd.Env = append(os.Environ(), "GORELEASER_CURRENT_TAG=v"+c.Version)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("goreleaser: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// output is what a command prints, which has more variables than this process.
+func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return "", fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, exit.Stderr)
+	}
+	return strings.TrimSpace(string(out)), err
 }

@@ -1,10 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command qemuexec is what a kernel with binfmt_misc(flags OP) starts in place of an arm64 program: QEMU's user mode
-// with the program's path. A program without one, such as the supervisor that a plugin has in memory, gets it first, in
-// the folder of this command: QEMU opens it again when it executes itself.
-package main
+package release
 
 import (
 	"encoding/binary"
@@ -18,17 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const qemu = "/usr/bin/qemu-aarch64-static"
+const (
+	qemu = "/usr/bin/qemu-aarch64-static"
 
-func main() {
-	if err := run(os.Args); err != nil {
-		fmt.Fprintln(os.Stderr, "qemuexec:", err)
-		os.Exit(127)
-	}
-}
+	// interpreter is the name of this test's program where it is started in place of an arm64 one.
+	interpreter = "qemuexec"
+)
 
-// run takes what the kernel passes: this command, the program's path, and the program's arguments from the 0th.
-func run(args []string) error {
+// qemuexec is what a kernel with binfmt_misc (flags OP) starts in place of an arm64 program: QEMU's user mode with the
+// program's path. A program without one, such as the supervisor that a plugin has in memory, gets it first, in the
+// folder of the interpreter: QEMU opens it again when it executes itself. The arguments are the interpreter, the
+// program's path, and the program's arguments from the 0th.
+func qemuexec(args []string) error {
 	if len(args) < 3 {
 		return errors.New("it is not started by binfmt_misc with the flag P")
 	}

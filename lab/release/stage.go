@@ -1,0 +1,130 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package release
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/outrider-dev/outrider/lab/build"
+)
+
+// block is the configuration file of a package. It is the same in each version: dpkg asks a person what to do about a
+// file that both the node's operator and the new version have changed, and fails where there is nobody.
+const block = `# Nomad loads the plugin because of this block. "%[1]s config" prints one with every option.
+plugin %[1]q {
+  config {
+  }
+}
+`
+
+// stamp is what a plugin tells of its version and commit.
+var stamp = regexp.MustCompile(`^\S+ (\S+)( \(untagged build.*\))?\nof commit ([0-9a-f]+) `)
+
+// staged builds the plugin for this machine, asks it what it is, and writes the files that it is published with.
+func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*settings, error) {
+	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs), Needs: needs[p.Name],
+		Wants: wants[p.Name]}
+	if c.Archs[0] == runtime.GOARCH { // at last, since the supervisor of the last one stays in the checkout
+		slices.Reverse(c.Archs)
+	}
+	builder := build.Builder{Root: o.Root, Static: true, Release: true, Bin: filepath.Join(scratch, "bin")}
+	programs, err := builder.All(ctx, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	version, err := output(ctx, scratch, nil, programs[0], "version")
+	if err != nil {
+		return nil, err
+	}
+	found := stamp.FindStringSubmatch(version)
+	if found == nil {
+		return nil, fmt.Errorf("the binary tells no commit, but %q: is this a clone, and git on PATH?", version)
+	}
+	c.Version, c.Commit, c.Ref = found[1], found[3], found[3]
+	if found[2] == "" {
+		c.Ref = "plugins/" + p.Name + "/v" + c.Version
+	}
+	files, err := c.documents(ctx, o.Root, programs[0])
+	if err == nil {
+		err = os.WriteFile(filepath.Join(scratch, "block.hcl"), fmt.Appendf(nil, block, p.Binary), 0o600)
+	}
+	if err == nil {
+		err = c.write(filepath.Join(scratch, "stage"), files)
+	}
+	return c, err
+}
+
+// documents are the texts of the files beside the binary.
+func (c *settings) documents(ctx context.Context, root, program string) (map[string]string, error) {
+	notice, err := c.notice(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	config, err := output(ctx, root, nil, program, "config")
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"NOTICE": notice, "example/" + c.Binary + ".hcl": config + "\n"}
+	listed, err := output(ctx, c.Plugin.Dir, nil, "git", "ls-files", "--", "example", ":!*_test.go")
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]string{"LICENSE": "LICENSE", "README.md": "docs/" + c.Name + ".md"}
+	for _, name := range strings.Fields(listed) {
+		from[name] = "plugins/" + c.Name + "/" + name
+	}
+	for name, source := range from {
+		text, err := os.ReadFile(filepath.Join(root, source))
+		if err != nil {
+			return nil, err
+		}
+		files[name] = string(text)
+	}
+	files["README.md"] = c.readme(files["README.md"])
+	return files, nil
+}
+
+var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
+
+// readme is the plugin's page, with links that lead into the zip or to the project's site at this version.
+func (c *settings) readme(page string) string {
+	return link.ReplaceAllStringFunc(page, func(found string) string {
+		parts := link.FindStringSubmatch(found)
+		target := path.Join("docs", parts[1])
+		if name, here := strings.CutPrefix(target, "plugins/"+c.Name+"/example"); here {
+			return "](example" + name + parts[2] + ")"
+		}
+		return "](https://github.com/outrider-dev/outrider/blob/" + c.Ref + "/" + target + parts[2] + ")"
+	})
+}
+
+// write writes the files into a folder, and lists them and their folders.
+func (c *settings) write(stage string, files map[string]string) error {
+	for name, text := range files {
+		file := filepath.Join(stage, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+		c.Files = append(c.Files, name)
+		for name != "." {
+			name = path.Dir(name)
+			c.Dirs = append(c.Dirs, name)
+		}
+	}
+	slices.Sort(c.Files)
+	slices.Sort(c.Dirs)
+	c.Dirs = slices.Compact(c.Dirs)
+	return nil
+}
