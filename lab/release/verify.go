@@ -15,7 +15,7 @@ import (
 )
 
 // Verify builds the last commit once more, in a clone of another path by the targets that the clone has, and returns an
-// error if any file differs from what is in dist.
+// error that names each file that differs from dist.
 func Verify(ctx context.Context, o Options) (err error) {
 	plugins, err := o.resolve()
 	if err != nil {
@@ -38,14 +38,15 @@ func Verify(ctx context.Context, o Options) (err error) {
 	if _, err := output(ctx, clone, env, "go", "tool", "mage", "release:build", "-plugin="+o.Plugin); err != nil {
 		return fmt.Errorf("failed to build the last commit in a clone: %w", err)
 	}
+	var errs []error
 	for _, p := range plugins {
 		dist := filepath.Join("dist", p.Name)
 		cmd := exec.CommandContext(ctx, "diff", "-rq", filepath.Join(o.Root, dist), filepath.Join(clone, dist))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("the last commit gives another release of %s: %w\n%s", p.Name, err, out)
+			errs = append(errs, fmt.Errorf("the last commit gives another release of %s: %w\n%s", p.Name, err, out))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // BuildCommand is Build for a person: it prints the files that it made.
