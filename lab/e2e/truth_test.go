@@ -156,7 +156,6 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					n.drain(t, false)
 				})
 				n.phase(t, "agent killed", func(t *testing.T, cells []*truthCell) {
-					cells[0].measured(t)
 					kill(t, n.node)
 					touch(t, cells[1].trigger())
 					testsupport.Eventually(t, "the end of the task", func() bool { return !cells[1].runs() })
@@ -392,23 +391,6 @@ func processOf(id string) string {
 func (c *truthCell) stands(t *testing.T, why string) {
 	t.Helper()
 	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was taken, and %s", why))
-}
-
-// measured waits until `nomad alloc status -stats` would show the slot.
-func (c *truthCell) measured(t *testing.T) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		usage, err := c.Client().Allocations().Stats(c.first.stub(t), nil)
-		if err != nil {
-			return err
-		}
-		for _, g := range usage.ResourceUsage.DeviceStats {
-			if s := g.InstanceStats[c.slot]; s != nil && s.Stats.Attributes["Available"] != nil {
-				return nil
-			}
-		}
-		return fmt.Errorf("there are no statistics of the slot in %v", usage.ResourceUsage.DeviceStats)
-	})
 }
 
 func (c *truthCell) deregister(t *testing.T, purge bool) {

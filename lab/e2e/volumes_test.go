@@ -137,16 +137,16 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	// the plugin's file is replaced while there are volumes, and the operator makes a mistake
 	write("second")
 	must.NoError(t, n.ReplacePlugin(t.Context(), dataset))
-	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { backend = "btrfs" root = "/srv" }`), 0o644))
+	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { root = "/srv" }`), 0o644))
 	again(false)
 	n.knows(t, "data")
 	must.Eq(t, "second", read())
-	refused(fast("other"), `class "slow": backend "btrfs" is no longer supported: copy what is on it to a dataset of ZFS`)
+	refused(fast("other"), `class "slow": root "/srv" is not the name of a dataset`)
 
 	// its capacity changes, when the file is right again
 	larger := fast("data")
 	larger.ID, larger.NodeID, larger.RequestedCapacityMaxBytes = vol.ID, vol.NodeID, 128*mib
-	refused(larger, `backend "btrfs" is no longer supported`)
+	refused(larger, `root "/srv" is not the name of a dataset`)
 	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
 	vol, err = n.createVolume(larger)
 	must.NoError(t, err)

@@ -132,8 +132,8 @@ func (d *demo) restored(ctx context.Context) error {
 	for _, command := range []string{
 		"nomad volume delete -type host data-id",
 		"nomad-device-dataset trash list",
-		"nomad-device-dataset trash restore data >again.volume.hcl",
-		"nomad volume create again.volume.hcl",
+		"nomad-device-dataset trash restore data >again.json",
+		"nomad volume create again.json",
 	} {
 		if _, err := d.run(ctx, command); err != nil {
 			return err

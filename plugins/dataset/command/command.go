@@ -27,7 +27,7 @@ func All() []plugin.Command {
 	for _, c := range []command{
 		listCommand, checkCommand, snapshotCommand, rollbackCommand, adoptCommand, trashCommand,
 	} {
-		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.run, Undoes: true})
+		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.main, Undoes: true})
 	}
 	return all
 }
@@ -38,10 +38,9 @@ type command struct {
 	usage      string // what follows the name
 	about      string // sentences, for -h
 
-	// options declares flags, and returns what to run with the arguments besides them.
-	options func(f *flag.FlagSet) func(ctx context.Context, s *session, args []string) error
-	least   int // how many arguments there must be
-	most    int
+	run   func(ctx context.Context, s *session, args []string) error
+	least int // how many arguments there must be
+	most  int
 }
 
 // at is called at steps between which a process may be killed, for tests.
@@ -61,6 +60,7 @@ func (s *session) answer(value any, text func(io.Writer)) error {
 		return nil
 	}
 	encoder := json.NewEncoder(s.out)
+	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
@@ -70,16 +70,11 @@ func (s *session) say(format string, args ...any) {
 	fmt.Fprintln(s.err, plain.Line(fmt.Sprintf(format, args...), 0))
 }
 
-func (c command) run(ctx context.Context, argv []string) error {
-	return c.with(ctx, &session{out: os.Stdout, err: os.Stderr}, argv)
-}
-
-// with runs the command with these arguments.
-func (c command) with(ctx context.Context, s *session, argv []string) error {
+func (c command) main(ctx context.Context, argv []string) error {
+	s := &session{out: os.Stdout, err: os.Stderr}
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.StringVar(&s.file, "file", policy.Path, "the operator's file")
 	flags.BoolVar(&s.json, "json", false, "print the answer as JSON, sizes in bytes")
-	run := c.options(flags)
 	args, err := plugin.Usage{
 		Binary: "nomad-device-dataset", Command: c.name, Arguments: c.usage, About: c.about, Least: c.least, Most: c.most,
 	}.Parse(flags, argv, s.out)
@@ -89,16 +84,8 @@ func (c command) with(ctx context.Context, s *session, argv []string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may do this, since datasets are root's: use sudo")
 	}
-	if err := run(ctx, s, args); err != nil {
-		return &sentence{err}
+	if err := c.run(ctx, s, args); err != nil {
+		return errors.New(plain.Line(strings.ReplaceAll(err.Error(), "\n", ": "), 0))
 	}
 	return nil
 }
-
-// sentence is an error on one line, of what can be printed.
-type sentence struct{ error }
-
-func (s *sentence) Error() string {
-	return plain.Line(strings.ReplaceAll(s.error.Error(), "\n", ": "), 0)
-}
-func (s *sentence) Unwrap() error { return s.error }

@@ -6,41 +6,38 @@ package command
 import (
 	"cmp"
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
 
 var listCommand = command{
 	name: "list", help: "show volumes, slots and what the trash has, by class",
 	usage: "[-file FILE]",
 	about: "Shows every class of the operator's file with its datasets.",
-	options: func(*flag.FlagSet) func(context.Context, *session, []string) error {
-		return func(ctx context.Context, s *session, _ []string) error {
-			classes, err := s.classes()
-			if err != nil {
-				return err
-			}
-			all := []listed{}
-			for _, c := range classes {
-				all = append(all, c.list(ctx))
-			}
-			return s.answer(all, func(w io.Writer) {
-				for i, l := range all {
-					if i > 0 {
-						fmt.Fprintln(w)
-					}
-					l.write(w)
-				}
-			})
+	run: func(ctx context.Context, s *session, _ []string) error {
+		return s.list(ctx, func(engine.Dataset) bool { return true })
+	},
+}
+
+var checkCommand = command{
+	name: "check", help: "check the operator's file, and whether each class can be used",
+	usage: "[FILE]", most: 1,
+	about: `Checks the operator's file, each class's pool, and what the datasets there need of a
+person. Nothing is changed.`,
+	run: func(ctx context.Context, s *session, args []string) error {
+		if len(args) == 1 {
+			s.file = args[0]
 		}
+		return s.check(ctx)
 	},
 }
 
@@ -51,9 +48,10 @@ type listed struct {
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
 	Size    int64  `json:"size"`              // of the file system
 	Free    int64  `json:"free"`
-	Slots   int    `json:"slots"` // how many the class has, in use or not
+	Slots   int    `json:"slots,omitempty"` // how many the class has, in use or not
 
-	Datasets []listedDataset `json:"datasets"`
+	Notes    []string        `json:"notes,omitempty"` // of check: what a person should look after
+	Datasets []listedDataset `json:"datasets,omitempty"`
 }
 
 type listedDataset struct {
@@ -70,135 +68,161 @@ type listedDataset struct {
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
-
-	Snapshots []listedSnapshot `json:"snapshots"`
 }
 
-type listedSnapshot struct {
-	Name    string    `json:"name"`
-	Created time.Time `json:"created"`
-	Used    int64     `json:"used"`
-}
-
-func (c class) list(ctx context.Context) listed {
-	l := listed{Class: c.label, Root: c.Root, Datasets: []listedDataset{}}
-	if c.Slots != nil {
-		l.Slots = c.Slots.Count
+// list answers with what accept accepts.
+func (s *session) list(ctx context.Context, accept func(engine.Dataset) bool) error {
+	classes, err := s.look(ctx)
+	if err != nil {
+		return err
 	}
-	if err := c.fill(ctx, &l); err != nil {
-		l.Problem = err.Error()
+	all := []listed{}
+	for _, c := range classes {
+		l := c.listed(cmp.Or(c.failed, c.look.Problem))
+		if c.Slots != nil {
+			l.Slots = c.Slots.Count
+		}
+		for _, d := range c.look.Datasets {
+			if accept(d) {
+				l.Datasets = append(l.Datasets, listedOf(d))
+			}
+		}
+		all = append(all, l)
+	}
+	return s.answer(all, func(w io.Writer) {
+		for _, l := range all {
+			l.write(w)
+		}
+	})
+}
+
+// check returns an error if the file has a mistake or a class can't be used.
+func (s *session) check(ctx context.Context) error {
+	classes, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	all, bad := []listed{}, 0
+	for _, c := range classes {
+		problem := cmp.Or(c.failed, c.engine.Check(ctx))
+		l := c.listed(problem)
+		if problem == nil {
+			l.Notes = c.notes()
+		} else {
+			bad++
+		}
+		all = append(all, l)
+	}
+	err = s.answer(all, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is valid.\n", s.file)
+		for _, l := range all {
+			l.write(w)
+		}
+	})
+	if bad > 0 {
+		return fmt.Errorf("classes that can't be used: %d of %d", bad, len(all))
+	}
+	return err
+}
+
+// listed is the class without its datasets.
+func (c class) listed(problem error) listed {
+	l := listed{Class: c.label, Root: c.Root, Size: c.look.Space.Size, Free: c.look.Space.Free}
+	if problem != nil {
+		l.Problem = problem.Error()
 	}
 	return l
 }
 
-func (c class) fill(ctx context.Context, l *listed) error {
-	look, err := c.engine.Look(ctx)
-	if err = cmp.Or(err, look.Problem); err != nil {
-		return err
+func listedOf(d engine.Dataset) listedDataset {
+	l := listedDataset{
+		State: d.Tags[engine.Kind], ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume],
+		Namespace: d.Tags[engine.Namespace], Dataset: d.Name, Path: d.Path, Created: d.Created,
+		Capacity: d.Limits.Data, Used: d.Usage.Data, SnapshotsUsed: d.Usage.Snapshots,
 	}
-	l.Size, l.Free = look.Space.Size, look.Space.Free
-	for _, d := range look.Datasets {
-		item := listedDataset{
-			State: state(d), ID: d.Tags[engine.ID], Name: d.Tags[engine.Volume], Namespace: d.Tags[engine.Namespace],
-			Dataset: d.Name,
-			Path:    d.Path, Created: d.Created, Left: left(d), Capacity: d.Limits.Data, Used: d.Usage.Data,
-			SnapshotsUsed: d.Usage.Snapshots, Snapshots: []listedSnapshot{},
-		}
-		if d.Tags[engine.Kind] == "slot" {
-			item.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
-		} else {
-			snapshots, err := c.engine.Snapshots(ctx, d.Name)
-			if errors.Is(err, engine.ErrNotFound) {
-				continue // it was destroyed meanwhile
-			}
-			if err != nil {
-				return err
-			}
-			for _, s := range snapshots {
-				item.Snapshots = append(item.Snapshots, listedSnapshot(s))
-			}
-		}
-		l.Datasets = append(l.Datasets, item)
-	}
-	return nil
-}
-
-func state(d engine.Dataset) string {
 	switch {
+	case d.Waits():
+		l.State = "waiting"
 	case engine.InTrash(d.Name):
-		return "trash"
-	case d.Tags[engine.Kind] == "volume" && !d.IsVolume():
-		return "waiting"
+		l.State = "trash"
+		left, _, ends, err := d.Left()
+		switch {
+		case err != nil:
+			l.Left = err.Error()
+		case ends:
+			l.Left = left.String()
+		}
+	case l.State == "slot":
+		l.Holder = cmp.Or(d.Tags[engine.Holder], "lease "+d.Tags[engine.Lease])
 	}
-	return d.Tags[engine.Kind]
+	return l
 }
 
-// left is how long the trash keeps a dataset; empty is until it is emptied.
-func left(d engine.Dataset) string {
-	left, ends, err := d.Left()
-	switch {
-	case !engine.InTrash(d.Name) || err == nil && !ends:
-		return ""
-	case err != nil:
-		return err.Error()
+// notes are what a person should look after.
+func (c class) notes() (notes []string) {
+	const least, most = 5, 95 // percent
+	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
+	if c.look.Space.Free < c.look.Space.Size/100*least {
+		note("the file system is nearly full: empty the trash, remove snapshots, or add a disk")
 	}
-	return left.String()
-}
-
-// lasts is left for a person.
-func lasts(left string) string {
-	if left == "" {
-		return "until it is emptied"
+	for _, d := range c.look.Datasets {
+		f := found{c, d}
+		if d.IsVolume() && !volume.Recorded(d.Place) {
+			note("volume %s has no record on this node, and no job can have it until it is adopted: adopt %s/%s", f, c.Root,
+				d.Name)
+		}
+		if d.IsVolume() && d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
+			note("snapshots of volume %s have %s of the %s that they may have: with all of it used, nothing can be written",
+				f, size(d.Usage.Snapshots), size(d.Limits.Snapshots))
+		}
 	}
-	return "for another " + plain.Line(left, 0)
+	return notes
 }
 
 // write is the class for a person.
 func (l listed) write(w io.Writer) {
-	fmt.Fprintf(w, "class %s: %s", l.Class, l.Root)
+	fmt.Fprintf(w, "class %s (%s): ", l.Class, l.Root)
 	if l.Problem != "" {
-		fmt.Fprintf(w, "\n  can't be used: %s\n", plain.Line(l.Problem, 0))
+		fmt.Fprintf(w, "can't be used: %s\n", plain.Line(l.Problem, 0))
 		return
 	}
-	fmt.Fprintf(w, ", %s of %s free\n", size(l.Free), size(l.Size))
+	fmt.Fprintf(w, "can be used, %s of %s free\n", size(l.Free), size(l.Size))
+	for _, note := range l.Notes {
+		fmt.Fprintf(w, "  note: %s\n", note)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	rows, slots := 0, 0
-	row := func(cells ...string) {
+	if len(l.Datasets) > 0 {
+		fmt.Fprintln(t, "  STATE\tNAME\tID\tUSED\tSIZE\tSNAPSHOTS\tMESSAGE")
+	}
+	slots := 0
+	for _, d := range l.Datasets {
+		name, id, remark := d.Namespace+"/"+d.Name, d.ID, ""
+		if d.Name == "" {
+			name = d.ID
+		}
+		switch d.State {
+		case "slot":
+			remark = "held by " + d.Holder
+			slots++
+		case "trash":
+			remark = "until it is emptied"
+			if d.Left != "" {
+				remark = "for another " + d.Left
+			}
+			id = path.Base(d.Dataset)
+		case "waiting":
+			remark = "waits to become a volume"
+			id = path.Base(d.Dataset)
+		}
+		cells := []string{d.State, name, id, size(d.Used), size(d.Capacity), size(d.SnapshotsUsed), remark}
 		for i, c := range cells {
 			cells[i] = cmp.Or(printable(c), "-")
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}
-	for _, d := range l.Datasets {
-		name := d.Namespace + "/" + d.Name
-		remark := ""
-		switch d.State {
-		case "slot":
-			name, remark = d.ID, "held by "+d.Holder
-			slots++
-		case "trash":
-			remark = lasts(d.Left)
-			if d.Name == "" {
-				name = d.ID
-			}
-		case "waiting":
-			remark = "waits to become a volume"
-		}
-		if rows++; rows == 1 {
-			row("STATE", "NAME", "ID", "USED", "SIZE", "SNAPSHOTS", "MESSAGE")
-		}
-		snapshots := ""
-		if len(d.Snapshots) > 0 {
-			snapshots = fmt.Sprintf("%d, %s", len(d.Snapshots), size(d.SnapshotsUsed))
-		}
-		row(d.State, name, d.ID, size(d.Used), size(d.Capacity), snapshots, remark)
-	}
-	t.Flush()
-	switch {
-	case l.Slots > 0:
+	_ = t.Flush() // what reads it may have gone
+	if l.Slots > 0 {
 		fmt.Fprintf(w, "  slots in use: %d of %d\n", slots, l.Slots)
-	case rows == 0:
-		fmt.Fprintln(w, "  no datasets")
 	}
 }
 

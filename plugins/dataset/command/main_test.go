@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -137,8 +136,7 @@ func (n *node) file() string { return filepath.Join(n.dir, "dataset.hcl") }
 
 func (n *node) engine() *engine.Engine {
 	n.t.Helper()
-	e, err := engine.Open(n.pool.Program, n.pool.Root)
-	must.NoError(n.t, err)
+	e := engine.Open(n.pool.Program, n.pool.Root)
 	return e
 }
 
@@ -210,11 +208,13 @@ func (n *node) all() map[string][]string {
 	must.NoError(n.t, err)
 	all := map[string][]string{}
 	for _, d := range list {
-		snapshots, err := n.engine().Snapshots(n.t.Context(), d.Name)
-		must.NoError(n.t, err)
 		all[d.Name] = []string{}
-		for _, s := range snapshots {
-			all[d.Name] = append(all[d.Name], s.Name)
+		text, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-d", "1", "-t", "snapshot", "-o", "name",
+			n.pool.Root+"/"+d.Name).Output()
+		must.NoError(n.t, err)
+		for line := range strings.Lines(string(text)) {
+			_, snapshot, _ := strings.Cut(strings.TrimSpace(line), "@")
+			all[d.Name] = append(all[d.Name], snapshot)
 		}
 	}
 	return all
@@ -320,20 +320,37 @@ func sumOf(dir string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
-var parameter = regexp.MustCompile(`(?m)^  (\w+) = "(.*)"$`)
-
-// specified makes a volume of a specification as Nomad would.
-func (n *node) specified(specification string) *nomadVolume {
-	n.t.Helper()
-	name := regexp.MustCompile(`(?m)^name +=  *"(.*)"$`).FindStringSubmatch(specification)
-	must.SliceLen(n.t, 2, name, must.Sprint(specification))
-	return n.create(name[1], parametersOf(specification)...)
+// specification is what "nomad volume create" reads.
+type specification struct {
+	Name       string            `json:"name"`
+	Namespace  string            `json:"namespace"`
+	Type       string            `json:"type"`
+	Plugin     string            `json:"plugin_id"`
+	Node       string            `json:"node_id"`
+	Min        string            `json:"capacity_min"`
+	Max        string            `json:"capacity_max"`
+	Capability map[string]string `json:"capability"`
+	Parameters map[string]string `json:"parameters"`
 }
 
-func parametersOf(specification string) (all []string) {
-	_, block, _ := strings.Cut(specification, "parameters {")
-	for _, p := range parameter.FindAllStringSubmatch(block, -1) {
-		all = append(all, p[1], p[2])
-	}
-	return all
+func read(t testing.TB, text string) (s specification) {
+	t.Helper()
+	must.NoError(t, json.Unmarshal([]byte(text), &s), must.Sprint(text))
+	return s
+}
+
+// specified is the specification of a volume of the class "fast", with the node and the key of one that was printed.
+func specified(name string, capacity int64, printed specification) specification {
+	bytes := fmt.Sprint(capacity)
+	return specification{Name: name, Namespace: "default", Type: "host", Plugin: "dataset", Node: printed.Node, Min: bytes,
+		Max: bytes, Capability: map[string]string{"access_mode": "single-node-writer", "attachment_mode": "file-system"},
+		Parameters: map[string]string{"class": "fast", "adopt": printed.Parameters["adopt"]}}
+}
+
+// specified makes a volume of a specification as Nomad would.
+func (n *node) specified(text string) *nomadVolume {
+	n.t.Helper()
+	s := read(n.t, text)
+	must.NotEq(n.t, "", s.Parameters["adopt"])
+	return n.create(s.Name, "adopt", s.Parameters["adopt"])
 }

@@ -5,7 +5,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,13 +26,9 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	if strings.HasPrefix(name, ".") {
 		return Dataset{}, fmt.Errorf("dataset %s is in a folder that is the plugin's own", full)
 	}
-	if !e.there(ctx, full) {
-		_, err := e.get(ctx, name) // for the reason
-		return Dataset{}, err
-	}
 	found, err := e.properties(ctx, 1, full)
 	if err != nil {
-		return Dataset{}, unavailable(err)
+		return Dataset{}, e.missing(ctx, full, err)
 	}
 	for _, below := range found[1:] {
 		if strings.HasPrefix(below.full, full+"/") {
@@ -46,13 +41,9 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	}
 	p := found[0]
 	switch at := mountsOf(mounted, full); {
-	case p.value("type") != "filesystem":
-		return Dataset{}, fmt.Errorf("%s is a %s, not a file system", full, p.value("type"))
 	case len(at) > 0:
 		return Dataset{}, fmt.Errorf("dataset %s is mounted at %s: unmount it first (zfs unmount %s)", full,
 			at[0].Mountpoint, full)
-	case strings.Trim(p.value("receive_resume_token"), "-") != "":
-		return Dataset{}, fmt.Errorf("dataset %s was received in part: send the rest first", full)
 	case p.bytes("refquota") == 0:
 		return Dataset{}, fmt.Errorf("dataset %s has no refquota, which is a volume's capacity: set one (zfs set "+
 			"refquota=1G %s)", full, full)
@@ -71,34 +62,5 @@ func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	text, err := t.encode()
-	if err != nil {
-		return err
-	}
-	return e.do(ctx, slices.Concat([]string{"set"}, adopted, []string{tagProperty + "=" + text, full})...)
-}
-
-// Restore takes a volume out of the trash, to where it was, and leaves it unmounted. With the tag ID it is the same as
-// before, and with Adopt one that waits for a new volume. The caller holds its lock and TrashLock. A call that
-// was killed has changed nothing but the tags of what is in the trash, where it stays then until it is restored or
-// emptied, or is done.
-func (e *Engine) Restore(ctx context.Context, d Dataset, t Tags) (name string, err error) {
-	id, _, _ := strings.Cut(TrashLock(d.Name), ".")
-	name = VolumeName(d.Tags[Namespace], id)
-	if _, err := e.Get(ctx, name); err == nil {
-		return "", fmt.Errorf("dataset %s: %w", name, ErrExists)
-	} else if !errors.Is(err, ErrNotFound) {
-		return "", err
-	}
-	tags, before := Tags{}, Tags{}
-	for _, tag := range []string{ID, Adopt, Trashed, Kept, Passed, From} {
-		tags[tag], before[tag] = t[tag], d.Tags[tag]
-	}
-	if err := e.Tag(ctx, d.Name, tags); err != nil {
-		return "", err
-	}
-	if err := e.Rename(ctx, d.Name, name); err != nil {
-		return "", also(err, e.Tag(context.WithoutCancel(ctx), d.Name, before))
-	}
-	return name, nil
+	return e.do(ctx, slices.Concat([]string{"set"}, adopted, []string{t.encode(), full})...)
 }

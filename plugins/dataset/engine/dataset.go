@@ -13,9 +13,8 @@ import (
 // Spec is what a new dataset is.
 type Spec struct {
 	Limits
-	Properties map[string]string // of the file system: recordsize, compression
-	Tags       Tags
-	Dir        string // where it is mounted, as in Engine.Mount
+	Tags Tags
+	Dir  string // where it is mounted, as in Engine.Mount
 }
 
 // Limits of a dataset, in bytes.
@@ -42,8 +41,7 @@ const (
 	ID        = "id"        // Nomad's volume id, or the slot's
 	Volume    = "volume"    // the volume's name
 	Namespace = "namespace" // of the volume, or of the slot's holder
-	Class     = "class"     // its name
-	Node      = "node"      // Nomad's node id
+	Node      = "node"      // of a slot's holder: Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" when it is known
 	Trashed   = "trashed"   // when it was put into the trash, RFC 3339
@@ -73,20 +71,24 @@ func (d Dataset) IsVolume() bool {
 	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
 }
 
-// Left is how long the trash still keeps it, in whole seconds, and whether that has an end.
-func (d Dataset) Left() (left time.Duration, ends bool, err error) {
+// Waits reports whether it becomes the next volume that has its key (Adopt).
+func (d Dataset) Waits() bool { return d.Tags[Adopt] != "" && !d.IsVolume() }
+
+// Left is how long the trash still keeps it, in whole seconds, what of its time has passed by its tags, and whether
+// that time has an end.
+func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 	if d.Tags[Kept] == "" {
-		return 0, false, nil
+		return 0, 0, false, nil
 	}
 	kept, err := time.ParseDuration(d.Tags[Kept])
 	if err != nil {
-		return 0, false, err
+		return 0, 0, false, err
 	}
-	passed, err := time.ParseDuration(cmp.Or(d.Tags[Passed], "0s"))
+	passed, err = time.ParseDuration(cmp.Or(d.Tags[Passed], "0s"))
 	if err != nil {
-		return 0, false, err
+		return 0, 0, false, err
 	}
-	return max(0, kept-passed).Truncate(time.Second), true, nil
+	return max(0, kept-passed).Truncate(time.Second), passed, true, nil
 }
 
 // Usage in bytes.
@@ -104,13 +106,6 @@ type Look struct {
 
 // Space of a file system in bytes.
 type Space struct{ Size, Free int64 }
-
-// Snapshot of a dataset.
-type Snapshot struct {
-	Name    string // without the dataset's
-	Created time.Time
-	Used    int64 // bytes that would be free without it
-}
 
 // What errors of this package wrap. Each is one sentence for a person.
 var (

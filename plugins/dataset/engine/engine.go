@@ -45,13 +45,8 @@ type Engine struct {
 
 // Open returns the datasets below a dataset such as "tank/nomad". The program is zfs, by its absolute path.
 // It looks at nothing, which is for Check.
-func Open(path, root string) (*Engine, error) {
-	for part := range strings.SplitSeq(root, "/") {
-		if !component.MatchString(part) {
-			return nil, fmt.Errorf("%q can't be the name of a ZFS dataset: write it like tank/nomad", root)
-		}
-	}
-	return &Engine{Locks: LockDir, program: program{path, hungIn(poolOf(root))}, root: root}, nil
+func Open(path, root string) *Engine {
+	return &Engine{Locks: LockDir, program: program{path, hungIn(poolOf(root))}, root: root}
 }
 
 // poolOf is the pool of a dataset.
@@ -113,7 +108,8 @@ func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + 
 // dataset that is where it was; Keep removes them.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
 	now := time.Now().UTC()
-	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Kept: "", Passed: ""}
+	// it does not wait for a volume: Nomad has shown the key of one that was adopted
+	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()
 	}

@@ -54,10 +54,8 @@ func step() int {
 }
 
 func (c call) do(ctx context.Context) error {
-	e, err := engine.Open(c.Program, c.Root)
-	if err != nil {
-		return err
-	}
+	var err error
+	e := engine.Open(c.Program, c.Root)
 	e.Locks = filepath.Join(filepath.Dir(c.Dir), "locks")
 	spec := engine.Spec{Limits: engine.Limits{Data: 32 * mib}, Tags: engine.Tags{engine.Kind: "volume"}, Dir: c.Dir}
 	switch c.Operation {
@@ -70,23 +68,11 @@ func (c call) do(ctx context.Context) error {
 	case "snapshot":
 		err = e.Snapshot(ctx, c.Name, "s2")
 	case "rollback":
-		err = e.Rollback(ctx, c.Name, "s1", true)
+		err = e.Rollback(ctx, c.Name, "s1")
 	case "clone":
 		_, err = e.Clone(ctx, c.Name, "s1", c.To, spec)
 	case "adopt":
 		err = e.Adopt(ctx, c.Name, spec.Tags)
-	case "restore":
-		all, err := e.List(ctx)
-		if err != nil {
-			return err
-		}
-		for _, d := range all {
-			if engine.InTrash(d.Name) {
-				_, err := e.Restore(ctx, d, engine.Tags{engine.Adopt: "key"})
-				return err
-			}
-		}
-		return engine.ErrNotFound
 	}
 	return err
 }
@@ -124,10 +110,6 @@ var kills = []killed{
 	}},
 	{"adopt", nil, func(t *testing.T, done bool, name, _, _ string) {
 		must.True(t, name == "two" || !done && name == "theirs", must.Sprint(name))
-	}},
-	{"restore", engine.ErrNotFound, func(t *testing.T, done bool, name, _, trash string) {
-		must.True(t, name+trash == "two", must.Sprint(name, trash))
-		must.True(t, !done || name == "two")
 	}},
 }
 
@@ -272,9 +254,6 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 	case "adopt": // as another tool has made it
 		zfsfusetest.Unmount(t, path)
 		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
-	case "restore":
-		must.NoError(t, c.Tag(t.Context(), todo.Name, engine.Tags{engine.Namespace: filepath.Dir(todo.Name)}))
-		must.NoError(t, c.Discard(t.Context(), todo.Name, 0))
 	}
 }
 

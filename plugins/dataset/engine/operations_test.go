@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,9 +37,8 @@ var operations = []struct {
 		for _, bad := range []struct{ program, root string }{
 			{"/no/such/program", c.pool.Root}, {c.pool.Program, c.pool.Root + "/none"},
 		} {
-			e, err := engine.Open(bad.program, bad.root)
-			must.NoError(t, err)
-			err = e.Check(t.Context())
+			e := engine.Open(bad.program, bad.root)
+			err := e.Check(t.Context())
 			must.ErrorIs(t, err, engine.ErrUnavailable)
 			oneSentence(t, err)
 		}
@@ -85,17 +83,6 @@ var operations = []struct {
 			must.Error(t, err, must.Sprintf("%q", name))
 		}
 		must.Eq(t, before, c.list(t))
-	}},
-	{"Create", "refuses an unknown property", func(t *testing.T, c column) {
-		name := c.name()
-		for _, properties := range []map[string]string{{"colour": "red"}, {"compression": "often"}} {
-			_, err := c.Create(t.Context(), name, engine.Spec{Properties: properties, Dir: c.dir(name),
-				Tags: engine.Tags{engine.Kind: "volume"}})
-			must.Error(t, err)
-			oneSentence(t, err)
-			_, err = c.Get(t.Context(), name)
-			must.ErrorIs(t, err, engine.ErrNotFound)
-		}
 	}},
 	{"Get", "tells what is not there, and what is another's", func(t *testing.T, c column) {
 		_, err := c.Get(t.Context(), c.name())
@@ -189,7 +176,7 @@ var operations = []struct {
 		must.Eq(t, "", after.Path)
 		must.NoError(t, c.Rename(t.Context(), to, name))
 		must.Eq(t, "two", read(t, c.mount(t, name), "file"))
-		must.NoError(t, c.Rollback(t.Context(), name, "s1", false))
+		must.NoError(t, c.Rollback(t.Context(), name, "s1"))
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
 	}},
 	{"Rename", "refuses a name that is taken, and what is not there", func(t *testing.T, c column) {
@@ -214,7 +201,7 @@ var operations = []struct {
 			for what, err := range map[string]error{
 				"Discard":  c.Discard(t.Context(), name, 0),
 				"Destroy":  c.Destroy(t.Context(), name),
-				"Rollback": c.Rollback(t.Context(), name, "s1", true),
+				"Rollback": c.Rollback(t.Context(), name, "s1"),
 			} {
 				must.ErrorIs(t, err, engine.ErrInUse, must.Sprint(what))
 				must.ErrorContains(t, err, reason)
@@ -249,7 +236,7 @@ var operations = []struct {
 			must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
 			write(t, path, "file", "kept since")
 			for range 2 { // at its place, and in the trash
-				must.ErrorIs(t, c.Rollback(t.Context(), in, "s1", true), engine.ErrInUse)
+				must.ErrorIs(t, c.Rollback(t.Context(), in, "s1"), engine.ErrInUse)
 				must.ErrorIs(t, c.Destroy(t.Context(), in), engine.ErrInUse)
 				must.Eq(t, []string{"s1"}, c.snapshots(t, in))
 				must.Eq(t, "kept since", read(t, theirs, "file"))
@@ -310,28 +297,13 @@ var operations = []struct {
 		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
 		full := c.pool.Root + "/" + name + "@s"
 		run(t, c.pool.Program, "hold", "mine", full)
-		for _, err := range []error{c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name)} {
-			must.ErrorIs(t, err, engine.ErrInUse)
-			must.ErrorContains(t, err, "held are "+full+" (see: zfs holds "+full+")")
-			oneSentence(t, err)
-		}
+		err := c.Destroy(t.Context(), name)
+		must.ErrorIs(t, err, engine.ErrInUse)
+		must.ErrorContains(t, err, "held are "+full+" (see: zfs holds "+full+")")
+		oneSentence(t, err)
 		run(t, c.pool.Program, "release", "mine", full)
 	}},
-	{"DestroySnapshot", "removes one alone", func(t *testing.T, c column) {
-		name := c.name()
-		path := c.create(t, name, engine.Limits{Data: 64 * mib})
-		for _, s := range []string{"one", "two", "three"} {
-			write(t, path, "file", s)
-			must.NoError(t, c.Snapshot(t.Context(), name, s))
-		}
-		must.NoError(t, c.DestroySnapshot(t.Context(), name, "two"))
-		must.Eq(t, []string{"one", "three"}, c.snapshots(t, name))
-		must.ErrorIs(t, c.DestroySnapshot(t.Context(), name, "two"), engine.ErrNotFound)
-		must.Eq(t, "three", read(t, path, "file"))
-		must.NoError(t, c.Rollback(t.Context(), name, "one", true))
-		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
-	}},
-	{"Rollback", "brings the old bytes, and no later snapshot is lost unasked", func(t *testing.T, c column) {
+	{"Rollback", "brings the old bytes, and no later snapshot is lost", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
 		for _, s := range []string{"one", "two"} {
@@ -339,12 +311,14 @@ var operations = []struct {
 			must.NoError(t, c.Snapshot(t.Context(), name, s))
 		}
 		write(t, path, "file", "three")
-		must.ErrorIs(t, c.Rollback(t.Context(), name, "one", false), engine.ErrLaterSnapshots)
+		must.ErrorIs(t, c.Rollback(t.Context(), name, "one"), engine.ErrLaterSnapshots)
 		must.Eq(t, "three", read(t, c.mount(t, name), "file"))
-		must.NoError(t, c.Rollback(t.Context(), name, "one", true))
+		must.Eq(t, []string{"one", "two"}, c.snapshots(t, name))
+		run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name+"@two")
+		must.NoError(t, c.Rollback(t.Context(), name, "one"))
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
 		must.Eq(t, []string{"one"}, c.snapshots(t, name))
-		must.ErrorIs(t, c.Rollback(t.Context(), name, "none", true), engine.ErrNotFound)
+		must.ErrorIs(t, c.Rollback(t.Context(), name, "none"), engine.ErrNotFound)
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
 		written, err := fill(t, c.mount(t, name), 128*mib) // the limit is still there
 		must.True(t, isFull(err))
@@ -377,9 +351,9 @@ var operations = []struct {
 		_, err = c.Clone(t.Context(), name, "none", c.name(), spec)
 		must.ErrorIs(t, err, engine.ErrNotFound)
 
-		err = errors.Join(c.DestroySnapshot(t.Context(), name, "s"), c.Destroy(t.Context(), name))
+		err = c.Destroy(t.Context(), name)
 		must.ErrorIs(t, err, engine.ErrHasClones)
-		must.StrContains(t, err.Error(), "s is the origin of "+c.pool.Root+"/"+to)
+		must.StrContains(t, err.Error(), " is the origin of "+c.pool.Root+"/"+to)
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
 		must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
 	}},
@@ -451,32 +425,6 @@ var operations = []struct {
 		write(t, c.dir(name), "file", "ours")
 		refused(name, "is mounted at "+c.dir(name))
 	}},
-	{"Restore", "takes it out of the trash, as it was or to wait", func(t *testing.T, c column) {
-		name := c.name()
-		write(t, c.create(t, name, engine.Limits{Data: 32 * mib}), "file", "kept")
-		must.NoError(t, c.Tag(t.Context(), name, engine.Tags{engine.Namespace: "default", engine.ID: filepath.Base(name)}))
-		before, err := c.Get(t.Context(), name)
-		must.NoError(t, err)
-		for _, tags := range []engine.Tags{{engine.Adopt: "key"}, {engine.ID: before.Tags[engine.ID]}} {
-			must.NoError(t, c.Discard(t.Context(), name, time.Hour))
-			trashed, err := c.Get(t.Context(), c.trash(t))
-			must.NoError(t, err)
-			_, err = c.Create(t.Context(), name, engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
-			must.NoError(t, err)
-			_, err = c.Restore(t.Context(), trashed, tags)
-			must.ErrorIs(t, err, engine.ErrExists)
-			must.NoError(t, c.Destroy(t.Context(), name))
-			to, err := c.Restore(t.Context(), trashed, tags)
-			must.NoError(t, err)
-			must.Eq(t, name, to)
-			after, err := c.Get(t.Context(), name)
-			must.NoError(t, err)
-			maps.Copy(tags, engine.Tags{engine.Kind: "volume", engine.Namespace: "default"})
-			must.Eq(t, tags, after.Tags)
-			must.Eq(t, tags[engine.ID] != "", after.IsVolume())
-			must.Eq(t, "kept", read(t, c.mount(t, name), "file"))
-		}
-	}},
 	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
 		const limit = 64 * mib
 		name := c.name()
@@ -508,7 +456,7 @@ var operations = []struct {
 		written, err := fill(t, path, 14*mib) // over what the snapshot holds
 		must.ErrorIs(t, err, unix.EDQUOT)
 		must.Less(t, 12*mib, written)
-		must.NoError(t, c.DestroySnapshot(t.Context(), name, "s"))
+		run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name+"@s")
 		testsupport.Eventually(t, "the space to be given back", func() bool {
 			unix.Sync()
 			_, err := fill(t, path, 14*mib)

@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,14 +25,21 @@ func (e *Engine) Check(ctx context.Context) error {
 	if err != nil {
 		return e.noRoot(ctx, err)
 	}
-	return e.usable(ctx, root[0])
+	pool := poolOf(e.root)
+	zpool := program{filepath.Join(filepath.Dir(e.program.path), "zpool"), e.program.hung}
+	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
+	if err == nil && strings.TrimSpace(text) == "on" {
+		return fmt.Errorf("the pool %s was imported read-only: %w", pool, ErrUnavailable)
+	}
+	return e.usable(root[0])
 }
 
-func (e *Engine) usable(ctx context.Context, root properties) error {
+// usable is why datasets can't be made or used below a root that is there.
+func (e *Engine) usable(root properties) error {
 	if kind := root.value("type"); kind != "filesystem" {
 		return fmt.Errorf("%s is a %s, not a file system: %w", e.root, kind, ErrUnavailable)
 	}
-	if root.value("readonly") == "on" || e.readOnlyPool(ctx) {
+	if root.value("readonly") == "on" {
 		return fmt.Errorf("%s is read-only: %w", e.root, ErrUnavailable)
 	}
 	if root.value("keystatus") == "unavailable" {
@@ -67,10 +74,10 @@ func (e *Engine) Look(ctx context.Context) (Look, error) {
 	}
 	root := found[0]
 	free := root.bytes("available")
-	l := Look{Space: Space{Size: root.bytes("used") + free, Free: free}, Problem: e.usable(ctx, root)}
+	l := Look{Space: Space{Size: root.bytes("used") + free, Free: free}, Problem: e.usable(root)}
 	for _, p := range found {
 		name, below := strings.CutPrefix(p.full, e.root+"/")
-		if _, err := e.full(name); err == nil && below && p.ours() { // former versions had other folders
+		if _, err := e.full(name); err == nil && below && p.ours() {
 			l.Datasets = append(l.Datasets, p.dataset(name, mounted))
 		}
 	}
@@ -105,19 +112,23 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 	}
 	found, err := e.properties(ctx, 0, full)
 	if err != nil {
-		missing := strings.Contains(err.Error(), "does not exist") // a command that fails otherwise says nothing
-		switch {
-		case !missing:
-			return properties{}, unavailable(err)
-		case e.there(ctx, e.root):
-			return properties{}, fmt.Errorf("dataset %s: %w", full, ErrNotFound)
-		}
-		return properties{}, e.noRoot(ctx, err)
+		return properties{}, e.missing(ctx, full, err)
 	}
 	if !found[0].ours() {
 		return properties{}, fmt.Errorf("dataset %s: %w", full, ErrForeign)
 	}
 	return found[0], nil
+}
+
+// missing is the error of a command that did not find a dataset.
+func (e *Engine) missing(ctx context.Context, full string, err error) error {
+	switch {
+	case !strings.Contains(err.Error(), "does not exist"): // a command that fails otherwise says nothing
+		return unavailable(err)
+	case e.there(ctx, e.root):
+		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
+	}
+	return e.noRoot(ctx, err)
 }
 
 // there reports whether zfs has a dataset or snapshot of that name.
@@ -136,7 +147,11 @@ func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error
 
 // Clone makes a dataset with the content of a snapshot.
 func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (string, error) {
-	from, err := e.snapshot(ctx, name, snapshot)
+	p, err := e.get(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	from, err := e.snapshot(ctx, p, snapshot)
 	if err != nil {
 		return "", err
 	}
@@ -158,10 +173,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 			return "", err
 		}
 	}
-	options, err := s.options(dir)
-	if err != nil {
-		return "", err
-	}
+	options := s.options(dir)
 	if err := e.do(ctx, command(full, options)...); err != nil {
 		if taken := e.taken(ctx, name); taken != nil {
 			return "", taken
@@ -224,52 +236,32 @@ func checkFolder(p properties) error {
 		"it is to be one", p.full)
 }
 
-// Reserved are the properties of ZFS that are the engine's, or would lead out of the root. No Spec
-// may have them.
-var Reserved = []string{"canmount", "mountpoint", "quota", "refquota", "sharenfs", "sharesmb", "zoned", "jailed"}
-
 // options for the creation of a dataset.
-func (s Spec) options(dir string) ([]string, error) {
+func (s Spec) options(dir string) (options []string) {
 	// whoever has made what is above it: a task must not leave what gives others its rights
-	set := map[string]string{"canmount": "noauto", "mountpoint": "none", "devices": "off", "setuid": "off"}
-	if dir != "" {
-		set["mountpoint"] = dir
+	properties := []string{"devices=off", "setuid=off", "canmount=noauto", "mountpoint=" + cmp.Or(dir, "none")}
+	for _, property := range slices.Concat(properties, s.limits(), []string{s.Tags.encode()}) {
+		options = append(options, "-o", property)
 	}
-	maps.Copy(set, s.limits())
-	for property, value := range s.Properties {
-		if slices.Contains(Reserved, property) || strings.ContainsAny(property, ":=@ ") {
-			return nil, fmt.Errorf("the property %q of a dataset is not for you to set", property)
-		}
-		set[property] = value
-	}
-	tags, err := s.Tags.encode()
-	if err != nil {
-		return nil, err
-	}
-	set[tagProperty] = tags
-	var options []string
-	for _, property := range slices.Sorted(maps.Keys(set)) {
-		options = append(options, "-o", property+"="+set[property])
-	}
-	return options, nil
+	return options
 }
 
 // limits as properties. A dataset has room for the snapshots beside its data.
-func (l Limits) limits() map[string]string {
-	set := map[string]string{"refquota": "none", "quota": "none"}
+func (l Limits) limits() []string {
+	refquota, quota := "none", "none"
 	if l.Data > 0 {
-		set["refquota"] = strconv.FormatInt(l.Data, 10)
+		refquota = strconv.FormatInt(l.Data, 10)
 	}
 	if l.Data > 0 && l.Snapshots > 0 {
-		set["quota"] = strconv.FormatInt(l.Data+l.Snapshots, 10)
+		quota = strconv.FormatInt(l.Data+l.Snapshots, 10)
 	}
-	return set
+	return []string{"refquota=" + refquota, "quota=" + quota}
 }
 
-// encode returns tags as a property's value.
-func (t Tags) encode() (string, error) {
-	text, err := json.Marshal(t.With(nil))
-	return string(text), err
+// encode returns tags as a property with its value.
+func (t Tags) encode() string {
+	text, _ := json.Marshal(t.With(nil)) // no map of strings fails
+	return tagProperty + "=" + string(text)
 }
 
 // Tag sets these tags and keeps the others; an empty value removes a tag. It works on a dataset that is full.
@@ -278,11 +270,7 @@ func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	if err != nil {
 		return err
 	}
-	text, err := p.tags().With(t).encode()
-	if err != nil {
-		return err
-	}
-	return e.do(ctx, "set", tagProperty+"="+text, p.full)
+	return e.do(ctx, "set", p.tags().With(t).encode(), p.full)
 }
 
 // Resize changes the limits. Below what is used: ErrTooSmall, and nothing changes.
@@ -291,17 +279,11 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 	if err != nil {
 		return err
 	}
-	d := p.dataset(name, nil)
-	if l.Data > 0 && (l.Data < d.Usage.Data || l.Snapshots > 0 && l.Data+l.Snapshots < p.bytes("used")) {
-		return fmt.Errorf("dataset %s holds %d bytes, and %d with snapshots: %w", p.full, d.Usage.Data, p.bytes("used"),
-			ErrTooSmall)
-	}
 	set := func(ctx context.Context, l Limits) error {
-		want := l.limits()
-		return e.do(ctx, "set", "refquota="+want["refquota"], "quota="+want["quota"], p.full)
+		return e.do(ctx, slices.Concat([]string{"set"}, l.limits(), []string{p.full})...)
 	}
 	if err := set(ctx, l); err != nil {
-		return also(err, set(context.WithoutCancel(ctx), d.Limits)) // one of them may be set
+		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of them may be set
 	}
 	return nil
 }

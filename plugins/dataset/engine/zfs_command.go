@@ -86,14 +86,6 @@ func (e *Engine) suspended() error {
 	return nil
 }
 
-// readOnlyPool reports whether the pool was imported read-only.
-func (e *Engine) readOnlyPool(ctx context.Context) bool {
-	pool := poolOf(e.root)
-	zpool := program{filepath.Join(filepath.Dir(e.program.path), "zpool"), e.program.hung}
-	text, err := zpool.run(ctx, "get", "-H", "-o", "value", "readonly", pool)
-	return err == nil && strings.TrimSpace(text) == "on"
-}
-
 // properties of one dataset or snapshot.
 type properties struct {
 	full   string
@@ -102,7 +94,7 @@ type properties struct {
 
 // asked are the properties that this package uses. Those of others may have new lines in them.
 const asked = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
-	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
+	tagProperty + ",keystatus,encryptionroot,objsetid"
 
 // properties of a dataset, and of what is below it to that depth. Snapshots are among them
 // where there are any above the last level.

@@ -21,17 +21,11 @@ import (
 )
 
 // Mount makes sure that a dataset is mounted at dir, and returns it when it has verified that it is this
-// dataset's mount. Without a directory the dataset's own is used. It may be called again.
+// dataset's mount. It may be called again.
 func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
 		return "", err
-	}
-	if dir == "" {
-		dir = p.value("mountpoint")
-	}
-	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("dataset %s has no directory to be mounted at: name one", p.full)
 	}
 	at, err := mountDir(dir)
 	if err != nil {
@@ -241,4 +235,20 @@ func removeMountDir(dir string) error {
 	default:
 		return fmt.Errorf("failed to remove %s: %w", dir, err)
 	}
+}
+
+// SetOwner says who may use the directory of a dataset. It does not follow a link at path.
+func SetOwner(path string, uid, gid int, mode uint32) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.Fchown(fd, uid, gid)
+	}
+	if err == nil {
+		err = unix.Fchmod(fd, mode)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to set the owner of %s: %w", path, err)
+	}
+	return nil
 }

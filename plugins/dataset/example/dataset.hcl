@@ -24,8 +24,4 @@ class "archive" {
   default_capacity = "10GiB"
   max_capacity     = "500GiB"
   on_delete        = "retain"
-
-  properties {
-    compression = "lz4"
-  }
 }

@@ -4,7 +4,6 @@
 package holder
 
 import (
-	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test/must"
 
@@ -36,8 +34,6 @@ type agent struct {
 	mu      sync.Mutex
 	answers map[string]string // by path: a status and a body
 	tokens  []string
-	asked   chan string // the query of each request for allocations
-	blocks  chan struct{}
 }
 
 func newAgent(t *testing.T, answers map[string]string) (*agent, API) {
@@ -46,7 +42,7 @@ func newAgent(t *testing.T, answers map[string]string) (*agent, API) {
 		"/v1/acl/token/self":                `200 {"AccessorID":"x","Type":"client"}`,
 		"/v1/node/" + node + "/allocations": `200 []`,
 		"/v1/allocation/" + job:             `404 alloc not found`,
-	}, asked: make(chan string, 100), blocks: make(chan struct{})}
+	}}
 	for path, answer := range answers {
 		a.answers[path] = answer
 	}
@@ -61,21 +57,11 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := a.answers[r.URL.Path]
 	a.tokens = append(a.tokens, r.Header.Get("X-Nomad-Token"))
 	a.mu.Unlock()
-	if strings.HasSuffix(r.URL.Path, "/allocations") {
-		a.asked <- r.URL.RawQuery
-		if r.URL.Query().Get("index") != "" {
-			select {
-			case <-r.Context().Done():
-			case <-a.blocks:
-			}
-		}
-	}
 	status, body, _ := strings.Cut(answer, " ")
 	if status == "hang" {
 		<-r.Context().Done()
 		return
 	}
-	w.Header().Set("X-Nomad-Index", "7")
 	code := 500
 	fmt.Sscan(status, &code)
 	w.WriteHeader(code)
@@ -122,27 +108,12 @@ func TestView_TwoThatLiveAreNone(t *testing.T) {
 	must.Eq(t, "", live)
 }
 
-// watch returns what a watcher reports first.
-func watch(t *testing.T, a API) (v *View, err error, w *Watcher) {
+func (a API) view(t *testing.T) (*View, error) {
 	t.Helper()
-	w = New(a, "dataset")
-	views, failures := make(chan *View, 100), make(chan error, 100)
-	w.Seen = func(_ context.Context, v *View) { views <- v }
-	w.Failed = func(err error) { failures <- err }
-	ctx, cancel := context.WithCancel(t.Context())
-	over := make(chan struct{})
-	go func() { defer close(over); _ = w.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-over })
-	select {
-	case v = <-views:
-	case err = <-failures:
-	case <-time.After(10 * time.Second):
-		t.Fatal("the watcher says nothing")
-	}
-	return v, err, w
+	return a.View(t.Context(), "dataset")
 }
 
-func TestWatcher_NothingIsAViewThatIsNotWhole(t *testing.T) {
+func TestView_NothingIsAViewThatIsNotWhole(t *testing.T) {
 	t.Parallel()
 	list := "/v1/node/" + node + "/allocations"
 	whole := holds(job, "running", "run", "dataset", "fast-00")
@@ -162,7 +133,7 @@ func TestWatcher_NothingIsAViewThatIsNotWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, api := newAgent(t, map[string]string{c.path: c.answer})
-			v, err, _ := watch(t, api)
+			v, err := api.view(t)
 			must.Nil(t, v)
 			must.ErrorContains(t, err, c.want)
 			must.ErrorContains(t, err, api.Address)
@@ -170,49 +141,35 @@ func TestWatcher_NothingIsAViewThatIsNotWhole(t *testing.T) {
 	}
 }
 
-func TestWatcher_IsCompleteIfNothingIsHidden(t *testing.T) {
+func TestView_IsCompleteIfNothingIsHidden(t *testing.T) {
 	for answer, want := range map[string]bool{
 		`200 {"AccessorID":"acls-disabled","Type":"client"}`: true, `200 {"AccessorID":"x","Type":"management"}`: true,
 		`200 {"AccessorID":"anonymous","Type":"client"}`: false, `200 {}`: false,
 	} {
 		_, api := newAgent(t, map[string]string{"/v1/acl/token/self": answer})
-		v, err, _ := watch(t, api)
+		v, err := api.view(t)
 		must.NoError(t, err)
 		must.Eq(t, want, v.Complete, must.Sprint(answer))
 		must.MapEmpty(t, v.Allocations)
 	}
 }
 
-func TestWatcher_BlocksUntilItIsKicked(t *testing.T) {
-	a, api := newAgent(t, nil)
-	_, err, w := watch(t, api)
-	must.NoError(t, err)
-	must.Eq(t, "", <-a.asked)
-	must.Eq(t, "index=7&wait=1m0s", <-a.asked)
-	a.blocks <- struct{}{} // a change
-	must.Eq(t, "index=7&wait=1m0s", <-a.asked)
-	w.Look()
-	must.Eq(t, "", <-a.asked)
-}
-
-func TestWatcher_ReadsTheTokenForEachRequest(t *testing.T) {
+func TestView_ReadsTheTokenForEachRequest(t *testing.T) {
 	a, api := newAgent(t, nil)
 	api.TokenFile = filepath.Join(t.TempDir(), "token")
 	must.NoError(t, os.WriteFile(api.TokenFile, []byte("one\n"), 0o600))
-	_, err, w := watch(t, api)
+	_, err := api.view(t)
 	must.NoError(t, err)
-	<-a.asked
-	<-a.asked
 	must.NoError(t, os.WriteFile(api.TokenFile, []byte("two\n"), 0o600))
-	w.Look()
-	<-a.asked
+	_, err = api.view(t)
+	must.NoError(t, err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	must.Eq(t, "one", a.tokens[0])
 	must.Eq(t, "two", a.tokens[len(a.tokens)-1])
 }
 
-func TestWatcher_TrustsOnlyTheAuthority(t *testing.T) {
+func TestView_TrustsOnlyTheAuthority(t *testing.T) {
 	a, _ := newAgent(t, nil)
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
@@ -222,11 +179,11 @@ func TestWatcher_TrustsOnlyTheAuthority(t *testing.T) {
 	}}
 	pemOf := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	must.NoError(t, os.WriteFile(api.CAFile, pemOf, 0o600))
-	v, err, _ := watch(t, api)
+	v, err := api.view(t)
 	must.NoError(t, err)
 	must.Eq(t, node, v.Node)
 	api.CAFile = ""
-	_, err, _ = watch(t, api)
+	_, err = api.view(t)
 	must.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
@@ -242,10 +199,7 @@ func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
 		t.Run(answer, func(t *testing.T) {
 			t.Parallel()
 			_, api := newAgent(t, map[string]string{"/v1/allocation/" + job: answer})
-			c, err := api.connect()
-			must.NoError(t, err)
-			defer c.CloseIdleConnections()
-			gone, err := c.gone(t.Context(), job, "prod")
+			gone, err := api.Gone(t.Context(), job, "prod")
 			must.Eq(t, want, gone)
 			switch answer[:3] {
 			case "404", "200":

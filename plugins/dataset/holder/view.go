@@ -1,24 +1,36 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
+// Package holder asks Nomad's HTTP API which allocations of this node hold which devices.
+// What the API does not show is no evidence of anything: without the right to read jobs a
+// token gets an empty list instead of an error.
 package holder
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/agentapi"
 	"github.com/outrider-dev/outrider/internal/core/plain"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// View is what one answer of the API has shown.
+// API is how the agent is asked.
+type API struct {
+	Enabled bool `codec:"enabled" default:"true" doc:"Whether it is asked. Otherwise a slot is given back when it is reserved again."`
+	agentapi.Config
+}
+
+// View is what the API shows at one time.
 type View struct {
 	Node  string    // its id
-	Began time.Time // when the request was sent: what had happened by then is in the view
+	Began time.Time // before the requests were sent: what had happened by then is in the view
 
 	// Complete means that nothing was hidden from the token. Otherwise any allocation may
 	// be missing.
@@ -33,6 +45,72 @@ type Allocation struct {
 	Devices   map[string]string // the ids of its devices, and for each the task's name
 	Wanted    bool              // nobody has stopped it
 	Ended     bool              // its client says so, or its node is lost
+}
+
+// View asks for the allocations of this node that have devices of one type.
+func (a API) View(ctx context.Context, kind string) (*View, error) {
+	c, err := agentapi.New(a.Config)
+	if err != nil {
+		return nil, err
+	}
+	defer c.CloseIdleConnections()
+	v := &View{Began: time.Now(), Allocations: map[string]Allocation{}}
+	var self struct {
+		Stats struct {
+			Client struct {
+				Node string `json:"node_id"`
+			} `json:"client"`
+		} `json:"stats"`
+	}
+	if err := get(ctx, c, "/v1/agent/self", nil, into(&self)); err != nil {
+		return nil, err
+	}
+	v.Node = self.Stats.Client.Node
+	if !policy.IsID(v.Node) {
+		return nil, fmt.Errorf("the agent at %s is no client: api.address is that of the agent that runs the plugin",
+			a.Address)
+	}
+	read := func(d *json.Decoder) error { return v.read(d, kind) }
+	if err := get(ctx, c, "/v1/node/"+v.Node+"/allocations", nil, read); err != nil {
+		return nil, err
+	}
+	var token struct{ AccessorID, Type string }
+	if err := get(ctx, c, "/v1/acl/token/self", nil, into(&token)); err != nil {
+		return nil, err
+	}
+	v.Complete = token.AccessorID == "acls-disabled" || token.Type == "management"
+	return v, nil
+}
+
+// Gone reports whether Nomad knows that there is no allocation any longer that was seen before. For one that a token
+// may not read, the answer is another one.
+func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
+	if !policy.IsID(id) {
+		return false, nil
+	}
+	c, err := agentapi.New(a.Config)
+	if err != nil {
+		return false, err
+	}
+	defer c.CloseIdleConnections()
+	err = get(ctx, c, "/v1/allocation/"+id, url.Values{"namespace": {namespace}}, func(*json.Decoder) error { return nil })
+	var r *agentapi.Refused
+	if errors.As(err, &r) && r.Status == http.StatusNotFound {
+		return agentapi.IsMissing(err, "alloc"), nil
+	}
+	return false, err
+}
+
+// get asks for a path, for no longer than a limit.
+func get(ctx context.Context, c *agentapi.Client, path string, query url.Values, read func(*json.Decoder) error) error {
+	ctx, cancel := agentapi.Soon(ctx, agentapi.Limit)
+	defer cancel()
+	_, err := c.Get(ctx, path, query, read)
+	return err
+}
+
+func into(value any) func(*json.Decoder) error {
+	return func(d *json.Decoder) error { return d.Decode(value) }
 }
 
 // Holders are the ids of allocations that Nomad has given a device, now or before. Live is
@@ -67,28 +145,6 @@ type allocation struct {
 			}
 		}
 	}
-}
-
-// view asks for the allocations of a node: at once, or when there is a change since index.
-func (c *client) view(ctx context.Context, node, kind, index string) (v *View, next string, err error) {
-	query := url.Values{}
-	limited, cancel := agentapi.Soon(ctx, agentapi.Limit)
-	if index != "" {
-		query.Set("index", index)
-		query.Set("wait", blocked.String())
-		cancel()
-		// Nomad adds up to a sixteenth
-		limited, cancel = context.WithTimeoutCause(ctx, blocked+blocked/16+agentapi.Limit, agentapi.ErrLate)
-	}
-	defer cancel()
-	v = &View{Node: node, Began: time.Now(), Allocations: map[string]Allocation{}}
-	next, err = c.Get(limited, "/v1/node/"+node+"/allocations", query, func(d *json.Decoder) error {
-		return v.read(d, kind)
-	})
-	if err == nil {
-		v.Complete, err = c.seesAll(ctx)
-	}
-	return v, next, err
 }
 
 // read reads one allocation at a time, since each comes with its whole job.

@@ -19,9 +19,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// ErrBtrfs is why an old file, or the record of an old volume, can't be used.
-var ErrBtrfs = errors.New("is no longer supported: copy what is on it to a dataset of ZFS, and name that as the root")
-
 // maxFile is far more than a file of classes has.
 const maxFile = 1 << 20
 
@@ -46,9 +43,6 @@ func parse(text string) (*File, error) {
 	var body map[string]any
 	if err := hcl.Decode(&body, text); err != nil {
 		return nil, err
-	}
-	if _, has := body["btrfs"]; has {
-		return nil, fmt.Errorf("btrfs %w", ErrBtrfs)
 	}
 	f, err := options.DecodeAgent(body)
 	if err != nil {
@@ -92,7 +86,4 @@ func read(path string) (string, error) {
 }
 
 // Engine returns that of a class. It has to exist.
-func (f *File) Engine(class string) (*engine.Engine, error) {
-	c := f.Classes[class]
-	return engine.Open(f.ZFS, c.Root)
-}
+func (f *File) Engine(class string) *engine.Engine { return engine.Open(f.ZFS, f.Classes[class].Root) }

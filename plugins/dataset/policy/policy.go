@@ -18,18 +18,16 @@ type File struct {
 
 // Class is what an operator offers under a name.
 type Class struct {
-	Backend string `codec:"backend" default:"zfs" doc:"The file system. There is only zfs, so it can be left out."`
-	Root    string `codec:"root" required:"true" doc:"The dataset, such as \"tank/nomad\", below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
+	Root string `codec:"root" required:"true" doc:"The dataset, such as \"tank/nomad\", below which the datasets of this class are made. It must exist. Nothing outside of it is touched."`
 
 	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
 	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"The least that a volume may ask for."`
 	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" max:"1000TiB" doc:"The most that a volume may ask for."`
 	SnapshotReserve int         `codec:"snapshot_reserve" default:"20" min:"0" max:"10000" doc:"What snapshots of a dataset may hold besides its capacity, in percent of it. With 0 there is no limit."`
 
-	Mode       string            `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, unless the volume has a parameter mode. It belongs to root unless there are uid and gid."`
-	Properties map[string]string `codec:"properties" doc:"Properties of the file system for each dataset: recordsize, compression and so on."`
-	Allow      []string          `codec:"allow" doc:"Parameters that a volume may have besides class: recordsize, compression, uid, gid, mode, clone_from."`
-	Namespaces []string          `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
+	Mode       string   `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, unless the volume has a parameter mode. It belongs to root unless there are uid and gid."`
+	Allow      []string `codec:"allow" doc:"Parameters that a volume may have besides class: uid, gid, mode, clone_from."`
+	Namespaces []string `codec:"namespaces" doc:"Nomad namespaces whose volumes may use the class; * stands for any characters. By default all."`
 
 	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What becomes of a volume that is deleted: it is destroyed, put into the trash, or put there and never destroyed by the plugin."`
 	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" min:"1s" doc:"How long the trash keeps a volume."`
@@ -40,7 +38,6 @@ type Class struct {
 // Slots are datasets that tasks get empty, and give back.
 type Slots struct {
 	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"How many there are."`
-	Capacity schema.Size `codec:"capacity" required:"true" doc:"What may be written to one."`
+	Capacity schema.Size `codec:"capacity" required:"true" min:"1MiB" doc:"What may be written to one."`
 	Mount    string      `codec:"mount" default:"/scratch" doc:"Where a task finds it, absolute."`
-	Mode     string      `codec:"mode" default:"1777" doc:"Permissions of its directory, octal."`
 }

@@ -18,7 +18,7 @@ import (
 
 // fast is a class with more options.
 func fast(options string) string {
-	return `class "fast" { backend = "zfs" root = "tank/nomad" ` + options + " }"
+	return `class "fast" { root = "tank/nomad" ` + options + " }"
 }
 
 func dir(options string) string {
@@ -28,34 +28,29 @@ func dir(options string) string {
 func TestFile_MistakeIsOneSentence(t *testing.T) {
 	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
 	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
-	const btrfs = ` is no longer supported: copy what is on it to a dataset of ZFS, and name that as the root`
 	const slots = `slots { count = 2 capacity = "1GiB" `
 	for name, c := range map[string]struct{ file, want string }{
 		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
 		"no option": {`pool = "tank"`, `Invalid label: No argument or block type is named "pool".`},
-		"no label":  {`class { backend = "zfs" }`, `class has no label: write class "NAME" { … }`},
+		"no label":  {`class { root = "tank" }`, `class has no label: write class "NAME" { … }`},
 		"twice":     {fast("") + "\n" + fast(""), `class "fast" is there twice: give each a name of its own`},
-		"name": {`class "1e" { backend = "zfs" root = "tank" }`,
+		"name": {`class "1e" { root = "tank" }`,
 			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
-		"backend": {`class "x" { backend = "xfs" root = "/x" }`,
-			`class "x": backend "xfs" is not known: use "zfs", or leave it out`},
-		"btrfs class": {`class "x" { backend = "btrfs" root = "/srv/nomad" }`, `class "x": backend "btrfs"` + btrfs},
-		"btrfs":       {`btrfs = "/usr/bin/btrfs"` + "\n" + fast(""), `btrfs` + btrfs},
-		"no root": {`class "x" { backend = "zfs" }`,
+		"no root": {`class "x" { }`,
 			`class "x": Missing required argument: The argument "root" is required, but no definition was found.`},
 		"misspelt": {fast(`max_capcity = "1GiB"`),
 			`class "fast": Invalid label: No argument or block type is named "max_capcity". Did you mean "max_capacity"?`},
-		"zfs root": {`class "x" { backend = "zfs" root = "/tank" }`,
+		"zfs root": {`class "x" { root = "/tank" }`,
 			`class "x": root "/tank" is not the name of a dataset: use for example "tank/nomad"`},
-		"zfs snapshot": {`class "x" { backend = "zfs" root = "tank@a" }`,
+		"zfs snapshot": {`class "x" { root = "tank@a" }`,
 			`class "x": root "tank@a" is not the name of a dataset: use for example "tank/nomad"`},
-		"zfs option": {`class "x" { backend = "zfs" root = "-r" }`,
+		"zfs option": {`class "x" { root = "-r" }`,
 			`class "x": root "-r" is not the name of a dataset: use for example "tank/nomad"`},
-		"zfs parent": {`class "x" { backend = "zfs" root = "tank/.." }`,
+		"zfs parent": {`class "x" { root = "tank/.." }`,
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
-		"zfs long": {`class "x" { backend = "zfs" root = "t` + strings.Repeat("k", 63) + `" }`,
+		"zfs long": {`class "x" { root = "t` + strings.Repeat("k", 63) + `" }`,
 			`class "x": root "t` + strings.Repeat("k", 63) + `" is too long for the names of volumes below it: use at most 63 characters`},
-		"same root": {fast("") + ` class "slow" { backend = "zfs" root = "tank/nomad" }`,
+		"same root": {fast("") + ` class "slow" { root = "tank/nomad" }`,
 			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", and one is inside of the ` +
 				`other: give each a root of its own`},
 		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
@@ -72,24 +67,8 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"reserve": {fast(`snapshot_reserve = -1`), `class "fast": snapshot_reserve -1 is too small: use 0 to 10000`},
 		"mode":    {fast(`mode = "rwx"`), `class "fast": mode "rwx"` + mode},
 		"setuid":  {fast(`mode = "4755"`), `class "fast": mode "4755"` + mode},
-		"property": {fast(`properties { mountpoint = "/" }`),
-			`class "fast": properties "mountpoint" is for the plugin alone to set: leave it out`},
-		"property that shares": {fast(`properties { sharenfs = "on" }`),
-			`class "fast": properties "sharenfs" is for the plugin alone to set: leave it out`},
-		"property's name": {fast(`properties { "a=b" = "/" }`),
-			`class "fast": properties "a=b" is not the name of a property: use those of zfs, such as atime`},
-		"tag": {fast(`properties { "outrider:id" = "x" }`),
-			`class "fast": properties "outrider:id" is not the name of a property: use those of zfs, such as atime`},
-		"property's value": {fast(`properties { atime = "" }`),
-			`class "fast": properties "atime" has the value "", which is empty or can't be printed`},
-		"recordsize": {fast(`properties { recordsize = "3K" }`),
-			`class "fast": properties recordsize "3K" is not a power of two from 512 to 16M: use for example "16K"`},
-		"compression": {fast(`properties { compression = "best" }`),
-			`class "fast": properties compression "best" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to ` +
-				`gzip-9, zstd or zstd-1 to zstd-19`},
 		"allow": {fast(`allow = ["size"]`),
-			`class "fast": allow "size" is not a parameter of volumes: use recordsize, compression, uid, gid, ` +
-				`mode or clone_from`},
+			`class "fast": allow "size" is not a parameter of volumes: use uid, gid, mode or clone_from`},
 		"allow twice": {fast(`allow = ["uid", "uid"]`), `class "fast": allow has "uid" twice: write it once`},
 		"namespaces": {fast(`namespaces = ["[a"]`),
 			`class "fast": namespaces "[a" is not a pattern of namespaces: use letters, digits and -, and * for any characters`},
@@ -99,14 +78,13 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"slots' count": {fast(`slots { count = 0 capacity = "1GiB" }`),
 			`class "fast": slots.count 0 is too small: use 1 to 1000`},
 		"slots' capacity": {fast(`slots { count = 1 capacity = "1k" }`),
-			`class "fast": slots: capacity "1k" is too small: use "1MiB" or more`},
+			`class "fast": slots.capacity "1k" is too small: use "1MiB" or more`},
 		"slots' mount": {fast(slots + `mount = "scratch" }`), `class "fast": slots: mount "scratch"` + notAbsolute},
 		"slots at /": {fast(slots + `mount = "/" }`),
 			`class "fast": slots: mount "/" would hide the task's own root directory: use for example "/scratch"`},
-		"slots' mode": {fast(slots + `mode = "a" }`), `class "fast": slots: mode "a"` + mode},
 		"two mistakes": {fast(`mode = "a" allow = ["b"]`),
-			`class "fast": mode "a"` + mode + `; class "fast": allow "b" is not a parameter of volumes: use recordsize, ` +
-				`compression, uid, gid, mode or clone_from`},
+			`class "fast": mode "a"` + mode + `; class "fast": allow "b" is not a parameter of volumes: use uid, ` +
+				`gid, mode or clone_from`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(c.file)
@@ -116,14 +94,13 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 }
 
 func TestFile_HasDefaults(t *testing.T) {
-	f, err := parse(fast(`properties { atime = "off" } allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) +
+	f, err := parse(fast(`allow = ["uid"] slots { count = 2 capacity = "1GiB" }`) +
 		dir(""))
 	must.NoError(t, err)
 	must.Eq(t, "/usr/sbin/zfs", f.ZFS)
 	c := f.Classes["fast"]
 	test.Eq(t, "trash", c.OnDelete)
-	test.Eq(t, map[string]string{"atime": "off"}, c.Properties)
-	test.Eq(t, &Slots{Count: 2, Capacity: "1GiB", Mount: "/scratch", Mode: "1777"}, c.Slots)
+	test.Eq(t, &Slots{Count: 2, Capacity: "1GiB", Mount: "/scratch"}, c.Slots)
 	test.Nil(t, f.Classes["dir"].Slots)
 }
 
@@ -172,12 +149,11 @@ func TestLoad_TakesRootsFileOnly(t *testing.T) {
 
 const classes = `
 class "fast" {
-  backend = "zfs"  root = "tank/fast"
-  allow = ["recordsize", "compression", "uid", "gid", "mode", "clone_from"]
+   root = "tank/fast"
+  allow = ["uid", "gid", "mode", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "1GiB"  snapshot_reserve = 20
-  properties { compression = "lzjb" atime = "off" }
 }
-class "team" { root = "tank/team"  namespaces = ["team-*", "ops"]  allow = ["compression"] }
+class "team" { root = "tank/team"  namespaces = ["team-*", "ops"]  allow = ["gid"] }
 class "bare" { root = "tank/bare"  mode = "1770" }
 `
 
@@ -203,10 +179,9 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 		"namespace": {Request{Namespace: "dev", Parameters: p("class", "team")},
 			`class "team" does not allow namespace "dev": use "bare" or "fast"`},
 		"parameter": {Request{Parameters: p("quota", "1")},
-			`class "fast" does not allow the parameter "quota": use recordsize, compression, uid, gid, mode ` +
-				`or clone_from`},
+			`class "fast" does not allow the parameter "quota": use uid, gid, mode or clone_from`},
 		"parameter, one": {Request{Namespace: "ops", Parameters: p("class", "team", "uid", "1")},
-			`class "team" does not allow the parameter "uid": use compression`},
+			`class "team" does not allow the parameter "uid": use gid`},
 		"parameter, none": {Request{Parameters: p("class", "bare", "uid", "1")},
 			`class "bare" does not allow the parameter "uid": leave it out`},
 		"uid":           {Request{Parameters: p("uid", "app")}, `the parameter uid "app"` + id},
@@ -214,11 +189,6 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 		"gid":           {Request{Parameters: p("gid", "-1")}, `the parameter gid "-1"` + id},
 		"mode": {Request{Parameters: p("mode", "u+w")},
 			`the parameter mode "u+w" is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`},
-		"recordsize": {Request{Parameters: p("recordsize", "10k")},
-			`the parameter recordsize "10k" is not a power of two from 512 to 16M: use for example "16K"`},
-		"compression": {Request{Parameters: p("compression", "x")},
-			`the parameter compression "x" is not known: use on, off, lz4, lzjb, zle, gzip, gzip-1 to gzip-9, zstd or ` +
-				`zstd-1 to zstd-19`},
 		"clone of no snapshot": {Request{Parameters: p("clone_from", "data")}, `the parameter clone_from "data"` + origin},
 		"clone, an option": {Request{Parameters: p("clone_from", "data@-r")},
 			`the parameter clone_from "data@-r"` + origin},
@@ -239,7 +209,7 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 			must.Nil(t, v)
 		})
 	}
-	f, err = parse(`class "ops" { backend = "zfs" root = "tank" namespaces = ["ops"] }`)
+	f, err = parse(`class "ops" { root = "tank" namespaces = ["ops"] }`)
 	must.NoError(t, err)
 	_, err = f.Volume(Request{Namespace: "dev"})
 	must.EqError(t, err, "the parameter class is missing: no class of this node allows that namespace, ask its operator")
@@ -248,16 +218,14 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 func TestVolume_GetsWhatItsClassAllows(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
-	v, err := f.Volume(Request{ID: "i", Name: "n", Namespace: "default", Node: "o", Parameters: map[string]string{
-		"class": "fast", "recordsize": "16K", "compression": "off", "uid": "1000", "gid": "100", "mode": "750",
+	v, err := f.Volume(Request{ID: "i", Name: "n", Namespace: "default", Parameters: map[string]string{
+		"class": "fast", "uid": "1000", "gid": "100", "mode": "750",
 		"clone_from": "a@b@c",
 	}})
 	must.NoError(t, err)
 	must.Eq(t, &Volume{Class: "fast", Owner: Owner{1000, 100, 0o750}, Clone: &Origin{"a@b", "c"}, Spec: engine.Spec{
-		Limits:     engine.Limits{Data: 64 << 20, Snapshots: (64 << 20) / 100 * 20},
-		Properties: map[string]string{"recordsize": "16K", "compression": "off", "atime": "off"},
-		Tags: engine.Tags{"kind": "volume", "id": "i", "volume": "n", "namespace": "default",
-			"class": "fast", "node": "o"},
+		Limits: engine.Limits{Data: 64 << 20, Snapshots: (64 << 20) / 100 * 20},
+		Tags:   engine.Tags{"kind": "volume", "id": "i", "volume": "n", "namespace": "default"},
 	}}, v)
 
 	v, err = f.Volume(Request{Namespace: "team-a", Parameters: map[string]string{"class": "bare"}})

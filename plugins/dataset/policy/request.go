@@ -18,11 +18,14 @@ import (
 
 // Request is a volume that somebody asks for. The caller has checked the names.
 type Request struct {
-	ID, Name, Namespace, Node string
+	ID, Name, Namespace string
 
 	Min, Max   int64 // the capacity in bytes; 0 is not asked for
 	Parameters map[string]string
 }
+
+// parameters are what a volume may have besides class where its class allows it.
+var parameters = []string{"uid", "gid", "mode", "clone_from"}
 
 // What is named by others ends up in names of datasets and files.
 var (
@@ -73,18 +76,9 @@ func (f *File) Volume(r Request) (*Volume, error) {
 	if v.Spec.Limits, err = f.Limits(name, r.Min, r.Max); err != nil {
 		return nil, err
 	}
-	v.Spec.Properties = map[string]string{}
-	maps.Copy(v.Spec.Properties, c.Properties)
-	for _, property := range []string{"recordsize", "compression"} {
-		if value, set := r.Parameters[property]; set {
-			v.Spec.Properties[property] = value
-		}
-	}
 	v.Spec.Tags = engine.Tags{
 		engine.Kind: "volume", engine.ID: r.ID, engine.Volume: r.Name, engine.Namespace: r.Namespace,
-		engine.Class: name, engine.Node: r.Node,
 	}
-	maps.DeleteFunc(v.Spec.Tags, func(_, value string) bool { return value == "" })
 	return v, nil
 }
 
@@ -180,10 +174,6 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 			mode, err = value, checkMode(value)
 		case "clone_from":
 			clone, err = parseOrigin(value)
-		default:
-			if err := checkProperty(name, value); err != nil {
-				return o, nil, fmt.Errorf("the parameter %w", err)
-			}
 		}
 		if err != nil {
 			return o, nil, fmt.Errorf("the parameter %s %w", name, err)

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
@@ -54,27 +55,15 @@ func (c Class) Validate() error {
 			p = append(p, fmt.Errorf("%s %w", option, err))
 		}
 	}
-	switch c.Backend {
-	case "zfs":
-		add("root", c.checkRoot())
-	case "btrfs":
-		add(`backend "btrfs"`, ErrBtrfs)
-	default:
-		add("backend", fmt.Errorf("%q is not known: use \"zfs\", or leave it out", c.Backend))
-	}
+	add("root", c.checkRoot())
 	add("mode", checkMode(c.Mode))
 	low, def, high := c.MinCapacity, c.DefaultCapacity, c.MaxCapacity
 	if low.Bytes() > def.Bytes() || def.Bytes() > high.Bytes() {
 		add("default_capacity", fmt.Errorf("%q is not between min_capacity %q and max_capacity %q: change one of them",
 			def, low, high))
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Properties)) {
-		add("properties", checkProperty(name, c.Properties[name]))
-	}
 	for i, name := range c.Allow {
 		switch {
-		case name == "snapshots":
-			add("allow", errors.New("snapshots on a timer are sanoid's now, see the documentation: remove \"snapshots\""))
 		case !slices.Contains(parameters, name):
 			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, choice(parameters)))
 		case slices.Index(c.Allow, name) < i:
@@ -98,16 +87,8 @@ func (s Slots) Validate() error {
 	} else if s.Mount == "/" {
 		p = append(p, errors.New(`mount "/" would hide the task's own root directory: use for example "/scratch"`))
 	}
-	if s.Capacity.Bytes() < minSlot {
-		p = append(p, fmt.Errorf("capacity %q is too small: use \"1MiB\" or more", s.Capacity))
-	}
-	if err := checkMode(s.Mode); err != nil {
-		p = append(p, fmt.Errorf("mode %w", err))
-	}
 	return orNil(p)
 }
-
-const minSlot = 1 << 20
 
 var (
 	namespacePattern = regexp.MustCompile(`^[A-Za-z0-9*-]{1,128}$`)
@@ -134,7 +115,7 @@ func absolute(name string) error {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:
 		return fmt.Errorf("%q is not an absolute path in its shortest form: write it from /, without .. or a / at the end",
 			name)
-	case strings.ContainsFunc(name, unprintable):
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%q has a character that can't be printed", name)
 	}
 	return nil

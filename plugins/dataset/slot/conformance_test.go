@@ -134,8 +134,7 @@ func newSite(t *testing.T) *site {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
 	s := &site{cluster: newCluster(t), Pool: pool, file: filepath.Join(dir, "dataset.hcl")}
-	s.engine, err = engine.Open(pool.Program, pool.Root)
-	must.NoError(t, err)
+	s.engine = engine.Open(pool.Program, pool.Root)
 	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n root = %q\n"+
 		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Program, pool.Root)
 	must.NoError(t, os.WriteFile(s.file, []byte(text), 0o600))
@@ -245,9 +244,8 @@ func TestSlots_Conform(t *testing.T) {
 		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
 			return device.New(ctx, log, plugin)
 		},
-		Config:   s.config,
-		Measures: true,
-		Release:  s.release(),
+		Config:  s.config,
+		Release: s.release(),
 	}.Test(t)
 }
 

@@ -39,7 +39,14 @@ type apiState struct {
 func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.matters[name] = &matter{engine: e, began: time.Now()}
+	i.matters[name] = matter{engine: e, began: time.Now()}
+}
+
+// matter is what is known of a lease, nothing if there is none of that name.
+func (i *instance) matter(name string) matter {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.matters[name]
 }
 
 // remember takes a look into account. The caller holds i.mu.
@@ -47,12 +54,11 @@ func (i *instance) remember(now look) {
 	there := map[string]bool{}
 	for _, l := range now.leases {
 		there[l.Name] = true
-		if i.matters[l.Name] == nil {
-			i.matters[l.Name] = &matter{}
-		}
-		i.matters[l.Name].engine = l.engine
+		m := i.matters[l.Name]
+		m.engine = l.engine
+		i.matters[l.Name] = m
 	}
-	maps.DeleteFunc(i.matters, func(name string, m *matter) bool {
+	maps.DeleteFunc(i.matters, func(name string, m matter) bool {
 		_, looked := now.found[m.engine]
 		return looked && !there[name] && now.failed[m.engine] == nil && now.at.Sub(m.began) > makeTime
 	})
@@ -61,38 +67,33 @@ func (i *instance) remember(now look) {
 // makeTime is more than a reservation takes from begin until its dataset is listed.
 const makeTime = 2 * time.Minute
 
-// engineOf returns that of a lease, nil if there is none of that name.
-func (i *instance) engineOf(name string) datasets {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if m := i.matters[name]; m != nil {
-		return m.engine
-	}
-	return nil
-}
-
-func (i *instance) isOver(name string) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	m := i.matters[name]
-	return m != nil && m.over
-}
-
 // Events is part of device.EventSource. It watches who holds the slots, and empties the trash
 // of all classes, since this is the process that lives as long as the agent.
 func (i *instance) Events(ctx context.Context, kick func()) error {
 	var keeping sync.WaitGroup
-	keeping.Go(func() { (&trash.Keeper{Engines: i.engines, Logger: i.log, Soon: i.trash}).Run(ctx) })
+	keeping.Go(func() { (&trash.Keeper{Engines: i.engines, Say: i.say, Soon: i.trash}).Run(ctx) })
 	defer keeping.Wait()
 	i.mu.Lock()
 	i.api.kick = kick
 	i.mu.Unlock()
 	kick()
-	if !i.API.Enabled {
-		<-ctx.Done()
-		return ctx.Err()
+	for i.API.Enabled && ctx.Err() == nil {
+		v, err := i.API.View(ctx, Type)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			i.unseen(err)
+		default:
+			i.seen(ctx, v)
+		}
+		select {
+		case <-ctx.Done():
+		case <-i.views:
+		case <-time.After(i.Sweep.Duration()):
+		}
 	}
-	return i.watcher.Run(ctx)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // engines are those of all classes, also without slots.
@@ -103,9 +104,7 @@ func (i *instance) engines(context.Context) (map[string]*engine.Engine, error) {
 	}
 	all := map[string]*engine.Engine{}
 	for name := range file.Classes {
-		if all[name], err = file.Engine(name); err != nil {
-			return nil, err
-		}
+		all[name] = file.Engine(name)
 	}
 	return all, nil
 }
@@ -120,7 +119,7 @@ func (i *instance) evidence() string {
 	return "none"
 }
 
-// unseen is the watcher's Failed. Nothing is known, so nothing changes but the attribute.
+// unseen takes note that the API can't be used. Nothing is known, so nothing changes but the attribute.
 func (i *instance) unseen(err error) { i.judge(false, err, false) }
 
 // judge records what the API is good for, and kicks if that or anything else has changed.
@@ -136,7 +135,7 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	}
 }
 
-// seen is the watcher's Seen: it records holders, and the end of leases. A view counts for a
+// seen takes a view into account: it records holders, and the end of leases. A view counts for a
 // lease only if it began later, since then the scheduler had taken any former holder of the
 // slot for ended. So what holds the slot in it holds this lease.
 func (i *instance) seen(ctx context.Context, v *holder.View) {
@@ -165,7 +164,7 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 // record writes the holder into the lease's tags if the view shows it. It reports whether
 // the view has any allocation that may be the holder.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
-	if v.Began.Before(i.beganAt(l.Name)) {
+	if v.Began.Before(i.matter(l.Name).began) {
 		return true // too old to say
 	}
 	all, live := v.Holders(l.slot())
@@ -202,11 +201,11 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 		if a, there := v.Allocations[id]; there {
 			return a.Ended, nil
 		}
-		if i.isOver(l.Name) {
+		if i.matter(l.Name).over {
 			return true, nil
 		}
 		return i.gone(ctx, id, l.Tags[engine.Namespace])
-	case !v.Complete || v.Began.Before(i.beganAt(l.Name)):
+	case !v.Complete || v.Began.Before(i.matter(l.Name).began):
 		return false, nil
 	}
 	// it ended before any view had shown it, and nothing is hidden
@@ -219,24 +218,16 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 	return len(all) > 0 || time.Since(l.Created) > unclaimed, nil
 }
 
-func (i *instance) beganAt(name string) time.Time {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if m := i.matters[name]; m != nil {
-		return m.began
-	}
-	return time.Time{}
-}
-
 // end records whether a lease is over, and reports whether that is new.
 func (i *instance) end(name string, over bool) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	m := i.matters[name]
-	if m == nil {
+	m, there := i.matters[name]
+	if !there {
 		return false // it has gone meanwhile
 	}
-	was := m.over
+	news := over && !m.over
 	m.over = over
-	return over && !was
+	i.matters[name] = m
+	return news
 }

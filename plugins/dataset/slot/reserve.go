@@ -36,14 +36,10 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 		if e == nil || c.Slots == nil {
 			return nil, fmt.Errorf("slot %q is no longer in the operator's file %s", id, i.File)
 		}
-		mode, err := strconv.ParseUint(c.Slots.Mode, 8, 32)
-		if err != nil {
-			return nil, err
-		}
 		quota := c.Slots.Capacity.Bytes()
-		path, err := i.fresh(ctx, e, id, uint32(mode), engine.Spec{
-			Limits: engine.Limits{Data: quota}, Properties: c.Properties,
-			Tags: engine.Tags{engine.Kind: "slot", engine.ID: id, engine.Class: class},
+		path, err := i.fresh(ctx, e, id, engine.Spec{
+			Limits: engine.Limits{Data: quota},
+			Tags:   engine.Tags{engine.Kind: "slot", engine.ID: id},
 		})
 		if err != nil {
 			return nil, fmt.Errorf("slot %q can't be made: %w", id, err)
@@ -57,14 +53,13 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 		r.Envs[variable+"_QUOTA"] = strconv.FormatInt(quota, 10)
 		r.Mounts = append(r.Mounts, &nomad.Mount{HostPath: path, TaskPath: target})
 	}
-	i.watcher.Look()
+	i.views.Kick() // this allocation is there by now
 	return r, nil
 }
 
 // fresh makes the dataset of a slot, with a lease of its own. The former lease has been released, if it was seen: one
 // that could not be listed then is in the way.
-func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32, s engine.Spec) (
-	string, error) {
+func (i *instance) fresh(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
 	unlock, err := e.Lock(ctx, id)
 	if err != nil {
 		return "", err
@@ -89,7 +84,7 @@ func (i *instance) fresh(ctx context.Context, e datasets, id string, mode uint32
 	if err != nil {
 		return "", err
 	}
-	return path, unix.Chmod(path, mode)
+	return path, unix.Chmod(path, 0o1777)
 }
 
 // mountPoint is where a slot's dataset is mounted.
@@ -153,15 +148,10 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 			return nil, err
 		}
 	}
-	var now look
-	if len(ids) > 0 {
-		now = i.lookAt(ctx, i.rootsOf(ids))
-	} else {
-		now = i.look(ctx)
-	}
+	now := i.look(ctx, i.rootsOf(ids)...)
 	var all []device.Lease
 	for _, l := range now.leases {
-		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.isOver(l.Name)})
+		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.matter(l.Name).over})
 	}
 	for _, id := range ids {
 		_, e := i.class(classOf(id))
@@ -183,7 +173,7 @@ const keep = time.Nanosecond
 // Release is part of device.Releaser. It renames the dataset, which takes milliseconds; it
 // is destroyed later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
-	e := i.engineOf(l.Key)
+	e := i.matter(l.Key).engine
 	if e == nil {
 		return nil // a look has found that it has gone
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
+	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
@@ -55,13 +56,24 @@ type datasets interface {
 	Discard(ctx context.Context, name string, keep time.Duration) error
 }
 
+// Config is the agent's block: plugin "nomad-device-dataset" { config { ... } }.
+type Config struct {
+	File  string          `codec:"file" default:"/etc/outrider/dataset.hcl" doc:"The operator's file with the classes, absolute. Only root may be able to change it."`
+	Sweep schema.Duration `codec:"sweep" default:"30s" min:"200ms" doc:"Time between looks for scratch whose task has gone."`
+	Grace schema.Duration `codec:"grace" default:"10s" max:"30s" doc:"How long a reservation waits for a slot whose former task still uses it."`
+
+	MountsForAll bool `codec:"mounts_for_all" default:"false" doc:"Also mount slots in tasks of drivers that are not Outrider's, such as docker. Nomad then forgets the volumes of a task that has both, and the slot when the agent and then the task are restarted: see What is not promised."`
+
+	API holder.API `codec:"api" doc:"How the plugin asks Nomad who holds a slot."`
+}
+
 // instance is the plugin with its configuration.
 type instance struct {
 	Config
-	log     hclog.Logger
-	watcher *holder.Watcher
-	trash   fingerprint.Kicker                                                    // asks for a look at it
-	gone    func(ctx context.Context, allocation, namespace string) (bool, error) // the watcher's
+	log   hclog.Logger
+	trash fingerprint.Kicker                                                    // asks for a look at it
+	views fingerprint.Kicker                                                    // asks for a view of the API
+	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // the API's
 
 	since time.Time // when the plugin was started
 
@@ -69,24 +81,21 @@ type instance struct {
 	file    *policy.File        // the last that was valid
 	roots   map[string]datasets // those with slots, also when the file has them no longer
 	said    map[string]string   // problems in the log, by what they are about
-	last    look                // at the datasets
-	matters map[string]*matter  // by the name of a lease's dataset
+	matters map[string]matter   // by the name of a lease's dataset
 	api     apiState
 }
 
 var (
-	_ device.EventSource   = (*instance)(nil)
-	_ device.Releaser      = (*instance)(nil)
-	_ device.StatsReporter = (*instance)(nil)
-	_ device.Tuned         = (*instance)(nil)
+	_ device.EventSource = (*instance)(nil)
+	_ device.Releaser    = (*instance)(nil)
+	_ device.Tuned       = (*instance)(nil)
 )
 
 // New is that of device.Plugin.
 func New(c Config, log hclog.Logger) (device.Instance, error) {
-	i := &instance{Config: c, log: log, watcher: holder.New(c.API, Type), trash: fingerprint.NewKicker(),
-		since: time.Now(),
-		roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]*matter{}}
-	i.watcher.Seen, i.watcher.Failed, i.gone = i.seen, i.unseen, i.watcher.Gone
+	i := &instance{Config: c, log: log, trash: fingerprint.NewKicker(), views: fingerprint.NewKicker(),
+		gone: c.API.Gone, since: time.Now(),
+		roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]matter{}}
 	return i, nil
 }
 
@@ -133,25 +142,11 @@ func (i *instance) load() (*policy.File, error) {
 		}
 		return i.file, nil
 	}
-	if i.file != nil && i.file.ZFS != file.ZFS { // the program has moved
-		for root := range i.roots {
-			e, err := engine.Open(file.ZFS, root)
-			if err != nil {
-				return nil, err
-			}
-			i.roots[root] = e
-		}
-	}
 	i.file = file
 	for name, c := range file.Classes {
-		if c.Slots == nil || i.roots[c.Root] != nil {
-			continue
+		if c.Slots != nil && i.roots[c.Root] == nil {
+			i.roots[c.Root] = file.Engine(name)
 		}
-		e, err := file.Engine(name)
-		if err != nil {
-			return nil, err
-		}
-		i.roots[c.Root] = e
 	}
 	return file, nil
 }
@@ -188,9 +183,6 @@ func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	g := device.Group{Vendor: vendor, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
 		"quota": bytesAttribute(quota), "api": structs.NewStringAttribute(i.evidence()),
 	}}
-	if compression := c.Properties["compression"]; compression != "" {
-		g.Attributes["compression"] = structs.NewStringAttribute(compression)
-	}
 	_, e := i.class(name)
 	problem := now.problem(e, quota)
 	for n := range c.Slots.Count {
@@ -235,7 +227,8 @@ func (i *instance) say(about, consequence string, err error) {
 	defer i.mu.Unlock()
 	was := i.said[about]
 	if err == nil {
-		if delete(i.said, about); was != "" {
+		delete(i.said, about)
+		if was != "" {
 			i.log.Info("this is over: " + was)
 		}
 		return
@@ -278,22 +271,15 @@ func (l *lease) holder() string {
 	return text
 }
 
-// look lists all leases.
-func (i *instance) look(ctx context.Context) look {
-	i.mu.Lock()
-	roots := slices.Collect(maps.Values(i.roots))
-	i.mu.Unlock()
+// look lists the leases below some roots, or below all if none are named. What can't be listed hides nothing else.
+func (i *instance) look(ctx context.Context, roots ...datasets) look {
+	if len(roots) == 0 {
+		i.mu.Lock()
+		roots = slices.Collect(maps.Values(i.roots))
+		i.mu.Unlock()
+	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	now := i.lookAt(ctx, roots)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.last = now
-	return now
-}
-
-// lookAt lists the leases below some roots. What can't be listed hides nothing else.
-func (i *instance) lookAt(ctx context.Context, roots []datasets) look {
 	now := look{at: time.Now(), found: map[datasets]engine.Look{}, failed: map[datasets]error{}}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -332,10 +318,9 @@ func (i *instance) rootsOf(ids []string) (roots []datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for name, m := range i.matters {
-		for _, id := range ids {
-			if strings.HasPrefix(name, engine.SlotName(id, "")) && !slices.Contains(roots, m.engine) {
-				roots = append(roots, m.engine)
-			}
+		has := func(id string) bool { return strings.HasPrefix(name, engine.SlotName(id, "")) }
+		if slices.ContainsFunc(ids, has) && !slices.Contains(roots, m.engine) {
+			roots = append(roots, m.engine)
 		}
 	}
 	return roots

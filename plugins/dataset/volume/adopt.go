@@ -19,7 +19,7 @@ import (
 
 // Recorded reports whether there may be a record of the volume that would be mounted at dir.
 func Recorded(dir string) bool {
-	_, err := os.Lstat(records{filepath.Join(filepath.Dir(dir), recordsDir)}.path(filepath.Base(dir), readyFile))
+	_, err := os.Lstat(records{filepath.Join(filepath.Dir(dir), recordsDir)}.path(filepath.Base(dir), recordFile))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -31,7 +31,7 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 	}
 	for _, d := range all {
 		switch {
-		case d.Tags[engine.Adopt] != v.Adopt || d.IsVolume() || engine.InTrash(d.Name):
+		case d.Tags[engine.Adopt] != v.Adopt || !d.Waits():
 		case d.Tags[engine.Namespace] != c.Namespace:
 			return d, fmt.Errorf("the parameter adopt is for a volume of namespace %q", d.Tags[engine.Namespace])
 		default:
@@ -53,7 +53,7 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 	if err := e.Resize(ctx, name, v.Spec.Limits); err != nil {
 		return "", err
 	}
-	tags := engine.Tags{engine.From: name}
+	tags := engine.Tags{engine.From: name, engine.Trashed: "", engine.Kept: "", engine.Passed: ""}
 	maps.Copy(tags, v.Spec.Tags)
 	if err := e.Tag(ctx, name, tags); err != nil {
 		return "", err

@@ -43,7 +43,7 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 		return v
 	}
 	c := &call{log: log, Request: policy.Request{
-		ID: value("VOLUME_ID"), Name: value("VOLUME_NAME"), Namespace: value("NAMESPACE"), Node: value("NODE_ID"),
+		ID: value("VOLUME_ID"), Name: value("VOLUME_NAME"), Namespace: value("NAMESPACE"),
 	}}
 	create := value("OPERATION") == "create"
 	volumes, plugins := value("VOLUMES_DIR"), value("PLUGIN_DIR")
@@ -54,8 +54,6 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 		return nil, fmt.Errorf("DHV_NAMESPACE %q is not a namespace: use letters, digits and -, at most 128", c.Namespace)
 	case !isName(c.Name) && (create || c.Name != ""):
 		return nil, fmt.Errorf("%q can't be the name of a volume: use at most %d bytes that can be printed", c.Name, maxName)
-	case c.Node != "" && !policy.IsID(c.Node):
-		return nil, fmt.Errorf("DHV_NODE_ID %q is not the id of a node: Nomad's are UUIDs", c.Node)
 	case !filepath.IsAbs(volumes):
 		return nil, fmt.Errorf("DHV_VOLUMES_DIR %q is not an absolute path", volumes)
 	}

@@ -26,7 +26,7 @@ func (c *call) create(ctx context.Context) (*Volume, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case rec != nil && !rec.unfinished:
+	case rec != nil && !rec.Unfinished:
 		return c.restore(ctx, rec)
 	case rec != nil:
 		// a former call was killed before it could answer
@@ -57,15 +57,13 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	v.Spec.Dir = c.dir
 	c.sweep(ctx, f.Classes[v.Class].Root)
 	rec := newRecord(c.Request, f, v)
-	e, err := rec.engine(f)
-	if err != nil {
-		return nil, err
-	}
+	e := rec.engine(f)
 	if err := e.Check(ctx); err != nil {
 		return nil, fmt.Errorf("class %q can't be used now: %w", v.Class, err)
 	}
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if err == nil { // it is there whole, and only its record is lost
+		rec.Unfinished = false
 		if err := c.records.save(rec); err != nil {
 			return nil, err
 		}
@@ -87,7 +85,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.records.begin(rec); err != nil {
+	if err := c.records.save(rec); err != nil {
 		return nil, err
 	}
 	at("written")
@@ -100,7 +98,8 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	}
 	if err == nil {
 		at("owned")
-		err = c.records.finish(rec.ID)
+		rec.Unfinished = false
+		err = c.records.save(rec)
 	}
 	if err != nil {
 		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -137,44 +136,28 @@ func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (
 	if err != nil {
 		return "", err
 	}
-	var found []string
-	for _, tag := range []string{engine.Volume, engine.ID} { // an id wins over a name
-		var of []string
+	for _, tag := range []string{engine.ID, engine.Volume} { // an id wins over a name
+		var found []string
 		for _, d := range all {
 			if d.IsVolume() && d.Tags[engine.Namespace] == c.Namespace && d.Tags[tag] == v.Clone.Volume {
-				of = append(of, d.Name)
+				found = append(found, d.Name)
 			}
 		}
-		if len(of) > 0 {
-			found = of
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", fmt.Errorf("there is no volume %q of namespace %q in class %q on this node to clone: use its name or id",
-			v.Clone.Volume, c.Namespace, v.Class)
-	case 1:
-	default:
-		return "", fmt.Errorf("there are %d volumes %q to clone: use the id of one", len(found), v.Clone.Volume)
-	}
-	snapshots, err := e.Snapshots(ctx, found[0])
-	if err != nil {
-		return "", err
-	}
-	for _, s := range snapshots {
-		if s.Name == v.Clone.Snapshot {
+		switch len(found) {
+		case 0:
+		case 1:
 			return found[0], nil
+		default:
+			return "", fmt.Errorf("there are %d volumes %q to clone: use the id of one", len(found), v.Clone.Volume)
 		}
 	}
-	return "", fmt.Errorf("volume %q has no snapshot %q to clone", v.Clone.Volume, v.Clone.Snapshot)
+	return "", fmt.Errorf("there is no volume %q of namespace %q in class %q on this node to clone: use its name or id",
+		v.Clone.Volume, c.Namespace, v.Class)
 }
 
 // undo removes what an unfinished create has made, which no task has seen.
 func (c *call) undo(ctx context.Context, rec *record) error {
-	e, err := rec.engine(nil)
-	if err != nil {
-		return err
-	}
+	e := rec.engine(nil)
 	name := rec.dataset()
 	switch d, err := e.Find(ctx, name, rec.identity()); {
 	case errors.Is(err, engine.ErrForeign):
@@ -196,7 +179,7 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 // sweep removes what other creates below a root have left that were killed. Nomad gives a volume a new id
 // when its create is tried again, so that no call comes for the former one.
 func (c *call) sweep(ctx context.Context, root string) {
-	for _, id := range c.records.unfinished() {
+	for _, id := range c.records.ids() {
 		now, cancel := context.WithCancel(ctx)
 		cancel()
 		unlock, err := c.lock(now, id)
@@ -204,7 +187,11 @@ func (c *call) sweep(ctx context.Context, root string) {
 			continue // it is being made
 		}
 		rec, err := c.records.read(id)
-		if err == nil && rec != nil && rec.unfinished && rec.Root == root {
+		switch {
+		case err != nil:
+		case rec == nil:
+			err = c.records.remove(id)
+		case rec.Unfinished && rec.Root == root:
 			err = c.undo(ctx, rec)
 		}
 		unlock()

@@ -42,7 +42,7 @@ func (c *call) delete(ctx context.Context) error {
 		if rec = c.lost(f); rec == nil {
 			return nil
 		}
-	case rec.unfinished:
+	case rec.Unfinished:
 		return c.undo(ctx, rec)
 	}
 	if c.Namespace != "" && c.Namespace != rec.Namespace {
@@ -53,10 +53,7 @@ func (c *call) delete(ctx context.Context) error {
 			rec.OnDelete, rec.TrashTTL = class.OnDelete, class.TrashTTL.Duration()
 		}
 	}
-	e, err := rec.engine(f)
-	if err != nil {
-		return err
-	}
+	e := rec.engine(f)
 	switch _, err := e.Find(ctx, rec.dataset(), rec.identity()); {
 	case err == nil:
 		if err := c.remove(ctx, e, rec); err != nil {

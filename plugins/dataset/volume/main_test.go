@@ -114,12 +114,11 @@ func (n *node) clean() {
 
 func (n *node) engine(class string) *engine.Engine {
 	n.t.Helper()
-	e, err := engine.Open(n.pool.Program, n.pool.Root+"/"+class)
-	must.NoError(n.t, err)
+	e := engine.Open(n.pool.Program, n.pool.Root+"/"+class)
 	return e
 }
 
-const everything = `allow = ["uid", "gid", "mode", "compression", "clone_from"]
+const everything = `allow = ["uid", "gid", "mode", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
 
 // file writes the operator's file; options are those of class dir, of which some have a default here.
