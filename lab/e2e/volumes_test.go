@@ -126,7 +126,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	refused(wrong, `class "fats" does not exist on this node: use "fast"`)
 	wrong = fast("wrong")
 	wrong.RequestedCapacityMaxBytes = 1 << 40
-	refused(wrong, `a capacity of 1TiB is more than class "fast" allows: use at most 256MiB`)
+	refused(wrong, `a capacity of 1 TiB is more than class "fast" allows: use at most 256MiB`)
 
 	// the agent is killed, and has it when it is back
 	again(true)
@@ -153,7 +153,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.Eq(t, 128*mib, vol.CapacityBytes)
 	must.Eq(t, "second", read())
 	larger.RequestedCapacityMaxBytes = 512 * mib
-	refused(larger, `a capacity of 512MiB is more than class "fast" allows: use at most 256MiB`)
+	refused(larger, `a capacity of 512 MiB is more than class "fast" allows: use at most 256MiB`)
 
 	// it goes to the trash
 	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)

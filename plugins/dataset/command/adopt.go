@@ -36,7 +36,7 @@ namespace of its folder, as tank/fast/team-a/data for "team-a", or else for "def
 		if err != nil {
 			return err
 		}
-		name, _ := c.engine.Below(dataset)
+		name := strings.TrimPrefix(dataset, c.Root+"/")
 		unlock, err := c.lock(ctx, path.Base(name))
 		if err != nil {
 			return err
@@ -76,7 +76,7 @@ func (s *session) classOf(dataset string) (class, error) {
 	}
 	var roots []string
 	for _, c := range all {
-		if _, is := c.engine.Below(dataset); is {
+		if strings.HasPrefix(dataset, c.Root+"/") {
 			return c, nil
 		}
 		roots = append(roots, c.Root)

@@ -99,7 +99,7 @@ func rolledBack(t *testing.T, n *node) {
 	v.put("a", "new")
 	v.put("b", "more")
 	n.refuses("it exists", "snapshot", "data", "before")
-	n.refuses("is not a name of a snapshot", "snapshot", "data", "a/b")
+	n.refuses("can't be the name of a snapshot", "snapshot", "data", "a/b")
 	n.refuses(`there is no "other"`, "rollback", "other", "before")
 	n.refuses("@after: it does not exist", "rollback", "data", "after")
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "What was written since is lost.")
@@ -155,7 +155,7 @@ func named(t *testing.T, n *node) {
 		n.zfs("destroy", n.pool.Root+"/default/"+v.id+"@s")
 	}
 	liar.called("data")
-	n.refuses(`"data" could be default/data (`, "snapshot", "data")
+	n.refuses(`"data" could be default/data (`, "snapshot", "data", "s")
 	liar.called(v.id)
 	must.NoError(t, v.call("delete"))
 	must.NoError(t, liar.call("delete"))
@@ -169,11 +169,11 @@ func hidden(t *testing.T, n *node) {
 	n.write(options + "\n}\nclass \"lost\" {\n  root = \"" + n.pool.Root + "-lost\"")
 	defer n.write(options)
 	const why = "is: class lost can't be listed: the dataset "
-	n.refuses(`it is not known which volume "data" `+why, "snapshot", "data")
+	n.refuses(`it is not known which volume "data" `+why, "snapshot", "data", "s")
 	n.refuses(`it is not known which volume "default/data" `+why, "rollback", "default/data", "s")
 	n.refuses(`it is not known which volume "gone" `+why, "trash", "restore", "gone")
 	n.refuses(`it is not known which volume "gone" `+why, "trash", "empty", "gone")
-	n.refuses(`it is not known which volume "`+n.id+`" `+why, "snapshot", n.id)
+	n.refuses(`it is not known which volume "`+n.id+`" `+why, "snapshot", n.id, "s")
 	n.does("snapshot", v.id, "s")
 	got := n.does("trash", "list").stdout
 	must.StrContains(t, got, "default/gone")
@@ -183,7 +183,7 @@ func hidden(t *testing.T, n *node) {
 }
 
 func escaped(t *testing.T, n *node) {
-	const quoted = `"default/\x1b[2Jdata"`
+	const quoted = "default/ [2Jdata"
 	v := n.create("data")
 	v.called("\x1b[2Jdata")
 	shows := func(want, text string) {
@@ -240,7 +240,7 @@ func inTrash(t *testing.T, n *node) {
 	sum := v.sum()
 	n.does("snapshot", "data", "before")
 	must.NoError(t, v.call("delete"))
-	n.refuses(`there is no "data"`, "snapshot", "data")
+	n.refuses(`there is no "data"`, "snapshot", "data", "s")
 	must.RegexMatch(t, regexp.MustCompile(`(?m)^  trash +default/data +`+v.id+`\.\S+ .* for another `),
 		n.does("trash", "list").stdout)
 	n.refuses(`there is no "other"`, "trash", "restore", "other")
@@ -371,7 +371,7 @@ func unfit(t *testing.T, n *node) {
 	s := read(t, n.does("adopt", dataset).stdout)
 	err := (&nomadVolume{n: n, id: n.id, name: s.Name, namespace: s.Namespace, parameters: s.Parameters,
 		capacity: 4 << 30}).call("create")
-	must.ErrorContains(t, err, "a capacity of 4GiB is more than class \"fast\" allows: use at most 2GiB")
+	must.ErrorContains(t, err, "a capacity of 4 GiB is more than class \"fast\" allows: use at most 2GiB")
 	n.zfs("set", "refquota=32M", dataset)
 	team := n.pool.Root + "/team-a"
 	n.zfs("create", "-o", "canmount=off", team)

@@ -16,6 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
 
@@ -173,7 +174,7 @@ func (c class) notes() (notes []string) {
 		}
 		if d.IsVolume() && d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
 			note("snapshots of volume %s have %s of the %s that they may have: with all of it used, nothing can be written",
-				f, size(d.Usage.Snapshots), size(d.Limits.Snapshots))
+				f, policy.Size(d.Usage.Snapshots), policy.Size(d.Limits.Snapshots))
 		}
 	}
 	return notes
@@ -186,7 +187,7 @@ func (l listed) write(w io.Writer) {
 		fmt.Fprintf(w, "can't be used: %s\n", plain.Line(l.Problem, 0))
 		return
 	}
-	fmt.Fprintf(w, "can be used, %s of %s free\n", size(l.Free), size(l.Size))
+	fmt.Fprintf(w, "can be used, %s of %s free\n", policy.Size(l.Free), policy.Size(l.Size))
 	for _, note := range l.Notes {
 		fmt.Fprintf(w, "  note: %s\n", note)
 	}
@@ -214,9 +215,10 @@ func (l listed) write(w io.Writer) {
 			remark = "waits to become a volume"
 			id = path.Base(d.Dataset)
 		}
-		cells := []string{d.State, name, id, size(d.Used), size(d.Capacity), size(d.SnapshotsUsed), remark}
+		cells := []string{d.State, name, id, policy.Size(d.Used), policy.Size(d.Capacity), policy.Size(d.SnapshotsUsed),
+			remark}
 		for i, c := range cells {
-			cells[i] = cmp.Or(printable(c), "-")
+			cells[i] = cmp.Or(plain.Line(c, 0), "-")
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}
@@ -224,17 +226,4 @@ func (l listed) write(w io.Writer) {
 	if l.Slots > 0 {
 		fmt.Fprintf(w, "  slots in use: %d of %d\n", slots, l.Slots)
 	}
-}
-
-// size is a number of bytes for a person.
-func size(n int64) string {
-	for _, u := range []struct {
-		name  string
-		bytes int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= u.bytes {
-			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.bytes)), ".0") + " " + u.name
-		}
-	}
-	return fmt.Sprintf("%d B", n)
 }

@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
@@ -73,20 +75,11 @@ func (f found) key() string {
 }
 
 // String is the volume in words.
-func (f found) String() string { return fmt.Sprintf("%s (%s)", f.title(), printable(f.key())) }
+func (f found) String() string { return fmt.Sprintf("%s (%s)", f.title(), plain.Line(f.key(), 0)) }
 
 // title is its namespace and name, as a person names it.
 func (f found) title() string {
-	return printable(f.Tags[engine.Namespace] + "/" + f.Tags[engine.Volume])
-}
-
-// printable is a text that others have chosen, fit for a terminal: quoted if quotes would change anything in it, such
-// as what can't be printed.
-func printable(text string) string {
-	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
-		return quoted
-	}
-	return text
+	return plain.Line(f.Tags[engine.Namespace]+"/"+f.Tags[engine.Volume], 0)
 }
 
 // datasets returns what accept accepts. Hidden is why some classes can't be listed.
@@ -173,4 +166,42 @@ func (c class) lock(ctx context.Context, key string) (unlock func(), err error) 
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return c.engine.Lock(ctx, key)
+}
+
+// Remains is that of device.Plugin, about the datasets of every class. With volumes or slots among them the plugin is
+// in use: an agent that starts without it drops the volumes. So it is when that is not known.
+func Remains(file string) (what []string, inUse error) {
+	classes, err := (&session{file: file}).look(context.Background())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	used := 0
+	for _, c := range classes {
+		if c.failed != nil {
+			err = fmt.Errorf("class %q: %w", c.label, c.failed)
+			continue
+		}
+		all := len(c.look.Datasets)
+		trash := 0
+		for _, d := range c.look.Datasets {
+			if engine.InTrash(d.Name) {
+				trash++
+			}
+		}
+		used += all - trash
+		if all > 0 {
+			what = append(what, fmt.Sprintf("%s stays, with %d datasets of class %q, of which %d are in the trash", c.Root, all,
+				c.label, trash))
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("whether there are volumes or slots is not known, and an agent that starts without the plugin "+
+			"drops its volumes: %w", err)
+		return append(what, err.Error()), err
+	}
+	if used > 0 {
+		return what, fmt.Errorf("there are volumes or slots (%d), and an agent that starts without the plugin drops its "+
+			"volumes: stop the jobs and delete the volumes (nomad volume delete -type host)", used)
+	}
+	return what, nil
 }

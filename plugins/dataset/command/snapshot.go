@@ -8,32 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
-	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
 var snapshotCommand = command{
 	name: "snapshot", help: "make a snapshot of a volume",
-	usage: "VOLUME [NAME]", least: 1, most: 2,
-	about: `Makes a snapshot. Without a name it has that of the time (UTC), which is printed.
-VOLUME is an id, a name, or NAMESPACE/NAME. "zfs destroy" removes it.`,
+	usage: "VOLUME NAME", least: 2, most: 2,
+	about: `Makes a snapshot. VOLUME is an id, a name, or NAMESPACE/NAME. "zfs destroy" removes it.`,
 	run: func(ctx context.Context, s *session, args []string) error {
-		name := time.Now().UTC().Format(stampForm)
-		if len(args) == 2 {
-			name = args[1]
-		}
 		v, unlock, err := s.locked(ctx, args[0])
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		err = policy.CheckSnapshot(name)
-		if err == nil {
-			err = v.engine.Snapshot(ctx, v.Name, name)
-		}
-		if err != nil {
+		name := args[1]
+		if err := v.engine.Snapshot(ctx, v.Name, name); err != nil {
 			return fmt.Errorf("snapshot %q of volume %s was not made: %w", name, v, err)
 		}
 		return s.answer(snapshot{v.key(), name}, func(w io.Writer) { fmt.Fprintln(w, name) })
@@ -45,9 +35,6 @@ type snapshot struct {
 	Volume   string `json:"volume"` // its id
 	Snapshot string `json:"snapshot"`
 }
-
-// stampForm is the form of the time in the name of a snapshot, in UTC.
-const stampForm = "20060102T150405.000Z"
 
 var rollbackCommand = command{
 	name: "rollback", help: "bring a volume back to its last snapshot",

@@ -10,11 +10,6 @@ import (
 	"strings"
 )
 
-// Below returns the name of a dataset that zfs calls full. It is below the root of this engine, or not.
-func (e *Engine) Below(full string) (name string, is bool) {
-	return strings.CutPrefix(full, e.root+"/")
-}
-
 // Adoptable returns a dataset that Adopt can take, whoever has made it, or why there is none. Its tags are those
 // that it was given here.
 func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
@@ -44,6 +39,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	case len(at) > 0:
 		return Dataset{}, fmt.Errorf("dataset %s is mounted at %s: unmount it first (zfs unmount %s)", full,
 			at[0].Mountpoint, full)
+	case strings.Trim(p.value("receive_resume_token"), "-") != "":
+		return Dataset{}, fmt.Errorf("dataset %s was received in part: send the rest first", full)
 	case p.bytes("refquota") == 0:
 		return Dataset{}, fmt.Errorf("dataset %s has no refquota, which is a volume's capacity: set one (zfs set "+
 			"refquota=1G %s)", full, full)

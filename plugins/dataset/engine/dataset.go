@@ -44,10 +44,9 @@ const (
 	Node      = "node"      // of a slot's holder: Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" when it is known
-	Trashed   = "trashed"   // when it was put into the trash, RFC 3339
 	Kept      = "kept"      // how long the trash keeps it, as time.Duration prints it; none is until it is emptied
 	Passed    = "passed"    // how much of that has passed
-	From      = "from"      // the name that it had before
+	From      = "from"      // of what was adopted: the name that it had before
 
 	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this
 	// node has seen. A new volume becomes this dataset, instead of an empty one, if its

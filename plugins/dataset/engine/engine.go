@@ -16,7 +16,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -104,12 +103,10 @@ func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + 
 
 // Discard puts a dataset into the trash. Keep is for how long package trash must have seen it there; 0 is until a
 // person empties it. The caller holds its lock. Of two calls for one dataset the second finds nothing: ErrNotFound. If
-// it is in use, nothing changes: ErrInUse. A call that was killed may leave the tags Trashed, From and Kept at a
-// dataset that is where it was; Keep removes them.
+// it is in use, it stays where it is: ErrInUse.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
-	now := time.Now().UTC()
 	// it does not wait for a volume: Nomad has shown the key of one that was adopted
-	tags := Tags{Trashed: now.Format(time.RFC3339), From: name, Kept: "", Passed: "", Adopt: ""}
+	tags := Tags{Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()
 	}
@@ -117,16 +114,7 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 		return err
 	}
 	_, base, _ := strings.Cut(name, "/")
-	err := e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, now.Format("20060102T150405.000Z")))
-	if err != nil {
-		return errors.Join(err, e.Keep(context.WithoutCancel(ctx), name))
-	}
-	return nil
-}
-
-// Keep makes a dataset one that is not to be discarded.
-func (e *Engine) Keep(ctx context.Context, name string) error {
-	return e.Tag(ctx, name, Tags{Trashed: "", From: "", Kept: "", Passed: ""})
+	return e.Rename(ctx, name, fmt.Sprintf("%s/%s.%s", trashDir, base, time.Now().UTC().Format("20060102T150405.000Z")))
 }
 
 // TrashLock is the key of the lock for a dataset in the trash: its own, so that destroying it

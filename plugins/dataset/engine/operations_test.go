@@ -209,9 +209,6 @@ var operations = []struct {
 			}
 			must.Eq(t, "kept", read(t, path, "file"))
 			must.Eq(t, []string{"s1"}, c.snapshots(t, name))
-			d, err := c.Get(t.Context(), name)
-			must.NoError(t, err)
-			must.Eq(t, "", d.Tags[engine.Trashed])
 		}
 		for _, use := range []string{`cd "$1"`, `exec 3<"$1/file"`} {
 			_, stop := process(t, nil, use, path)

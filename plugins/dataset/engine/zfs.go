@@ -140,9 +140,7 @@ func (e *Engine) there(ctx context.Context, full string) bool {
 // Create makes an empty dataset with its limits and tags, and mounts it. It is there whole or not at all.
 // ErrExists, ErrForeign.
 func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error) {
-	return e.make(ctx, name, s, func(full string, options []string) []string {
-		return append(append([]string{"create"}, options...), full)
-	})
+	return e.make(ctx, name, s, "create")
 }
 
 // Clone makes a dataset with the content of a snapshot.
@@ -155,14 +153,11 @@ func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (
 	if err != nil {
 		return "", err
 	}
-	return e.make(ctx, to, s, func(full string, options []string) []string {
-		return append(append([]string{"clone"}, options...), from, full)
-	})
+	return e.make(ctx, to, s, "clone", from)
 }
 
 // make runs a command that makes a dataset, with all its properties at once, and mounts it.
-func (e *Engine) make(ctx context.Context, name string, s Spec, command func(string, []string) []string) (string,
-	error) {
+func (e *Engine) make(ctx context.Context, name string, s Spec, command string, of ...string) (string, error) {
 	full, err := e.full(name)
 	if err != nil {
 		return "", err
@@ -173,17 +168,12 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command func(str
 			return "", err
 		}
 	}
-	options := s.options(dir)
-	if err := e.do(ctx, command(full, options)...); err != nil {
-		if taken := e.taken(ctx, name); taken != nil {
-			return "", taken
-		}
-		if parentErr := e.makeParent(ctx, full); parentErr != nil {
-			return "", also(err, parentErr)
-		}
-		if err := e.do(ctx, command(full, options)...); err != nil {
-			return "", err
-		}
+	if err := e.makeParent(ctx, full); err != nil {
+		return "", err
+	}
+	err = e.do(ctx, slices.Concat([]string{command}, s.options(dir), of, []string{full})...)
+	if err != nil {
+		return "", cmp.Or(e.taken(ctx, name), err)
 	}
 	if dir == "" {
 		return "", nil
@@ -215,10 +205,14 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	if parent == e.root {
 		return nil
 	}
-	if found, err := e.properties(ctx, 0, parent); err == nil {
+	found, err := e.properties(ctx, 0, parent)
+	if err == nil {
 		return checkFolder(found[0])
 	}
-	err := e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
+	if err = e.missing(ctx, parent, err); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	err = e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
 	if err != nil && !e.there(ctx, parent) { // another process may have been faster
 		return err
@@ -347,7 +341,7 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 		switch {
 		case strings.HasPrefix(name, full+"/"):
 			return fmt.Errorf("dataset %s has another below it, %s: %w", full, name, ErrForeign)
-		case strings.HasPrefix(origin, full+"@") || origin == full:
+		case strings.HasPrefix(origin, full+"@"):
 			return fmt.Errorf("%s is the origin of %s: %w", full, name, ErrHasClones)
 		}
 	}
@@ -370,16 +364,81 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	rename := func() error { return e.do(ctx, "rename", p.full, target) }
-	if err = rename(); err != nil && !errors.Is(err, ErrInUse) {
-		if e.there(ctx, target) {
-			err = fmt.Errorf("dataset %s: %w", target, ErrExists)
-		} else if err = e.makeParent(ctx, target); err == nil {
-			err = rename()
-		}
+	err = e.makeParent(ctx, target)
+	if err == nil {
+		err = e.do(ctx, "rename", p.full, target)
+	}
+	if err != nil && !errors.Is(err, ErrInUse) && e.there(ctx, target) {
+		err = fmt.Errorf("dataset %s: %w", target, ErrExists)
 	}
 	if err != nil {
 		return also(err, remount())
 	}
 	return nil
+}
+
+// snapshot returns zfs's name of a snapshot that is there.
+func (e *Engine) snapshot(ctx context.Context, p properties, snapshot string) (string, error) {
+	full, err := snapshotName(p.full, snapshot)
+	if err != nil {
+		return "", err
+	}
+	if !e.there(ctx, full) {
+		return "", fmt.Errorf("snapshot %s: %w", full, ErrNotFound)
+	}
+	return full, nil
+}
+
+// snapshotName keeps to characters that mean nothing to "zfs destroy", which has lists and ranges.
+func snapshotName(full, snapshot string) (string, error) {
+	if !component.MatchString(snapshot) {
+		return "", fmt.Errorf("%q can't be the name of a snapshot: use letters, digits, dashes, dots, colons and "+
+			"underscores", snapshot)
+	}
+	return full + "@" + snapshot, nil
+}
+
+// Snapshot makes one. ErrExists if there is one of that name.
+func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
+	p, err := e.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	full, err := snapshotName(p.full, snapshot)
+	if err != nil {
+		return err
+	}
+	if err := e.do(ctx, "snapshot", full); err != nil {
+		if e.there(ctx, full) {
+			return fmt.Errorf("snapshot %s: %w", full, ErrExists)
+		}
+		return err
+	}
+	return nil
+}
+
+// Rollback brings a dataset back to its last snapshot. With later snapshots or bookmarks nothing changes:
+// ErrLaterSnapshots. ErrInUse if it is mounted: zfs does it to files that are open, too.
+func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
+	p, err := e.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	full, err := e.snapshot(ctx, p, snapshot)
+	if err != nil {
+		return err
+	}
+	remount, err := e.unmount(ctx, p)
+	if err != nil {
+		return err
+	}
+	err = mountedElsewhere(p)
+	if err == nil {
+		err = e.do(ctx, "rollback", full)
+	}
+	mountErr := remount()
+	if err == nil && mountErr != nil {
+		return fmt.Errorf("dataset %s was rolled back, and can't be mounted again: %w", p.full, mountErr)
+	}
+	return also(err, mountErr)
 }

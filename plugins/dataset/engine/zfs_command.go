@@ -94,7 +94,7 @@ type properties struct {
 
 // asked are the properties that this package uses. Those of others may have new lines in them.
 const asked = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
-	tagProperty + ",keystatus,encryptionroot,objsetid"
+	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
 
 // properties of a dataset, and of what is below it to that depth. Snapshots are among them
 // where there are any above the last level.

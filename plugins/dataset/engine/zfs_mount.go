@@ -192,36 +192,14 @@ func mountDir(dir string) (string, error) {
 	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
 }
 
-// makeMountDir makes the directory for a mount. While nothing is mounted there, no task can
-// write to it.
+// makeMountDir makes the directory for a mount anew. While nothing is mounted there, no task can write to it. What has
+// files, is mounted or is no directory is left alone.
 func makeMountDir(dir string) error {
-	err := os.Mkdir(dir, 0)
-	if err == nil || !errors.Is(err, fs.ErrExist) {
-		return err
+	err := unix.Rmdir(dir)
+	if err != nil && err != unix.ENOENT {
+		return fmt.Errorf("%s is in the place where a dataset is to be mounted, move it away: %w", dir, err)
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is no directory: move it away, a dataset is to be mounted there", dir)
-	}
-	mounted, err := ownMounts()
-	if err != nil {
-		return err
-	}
-	if top := topAt(mounted, dir); top != nil {
-		return fmt.Errorf("%s is mounted at %s already", top.Source, dir)
-	}
-	if err := os.Chmod(dir, 0); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	if err == nil && len(entries) > 0 {
-		return fmt.Errorf("%s has files that would be hidden, %s for one: move them away, a dataset is to be mounted there",
-			dir, entries[0].Name())
-	}
-	return err
+	return os.Mkdir(dir, 0)
 }
 
 // removeMountDir removes the directory of a mount that is no more, if it is empty.

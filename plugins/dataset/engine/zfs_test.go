@@ -139,14 +139,14 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	write(t, path, "hidden", "x") // root can
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, "hidden")
+	must.ErrorContains(t, err, "move it away: directory not empty")
 	oneSentence(t, err)
 	must.False(t, c.isMounted(t, name))
 	must.NoError(t, os.Remove(filepath.Join(path, "hidden")))
 
 	must.NoError(t, syscall.Mount("tmpfs", path, "tmpfs", 0, ""))
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, "tmpfs is mounted at "+path)
+	must.ErrorContains(t, err, path+" is in the place where a dataset is to be mounted, move it away: device or resource")
 	must.NoError(t, syscall.Unmount(path, 0))
 
 	other, err := c.Mount(t.Context(), name, path+"-other") // as of another agent
@@ -160,7 +160,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	must.NoError(t, os.Symlink(path, path+"-link"))
 	_, err = c.Mount(t.Context(), name, path+"-link")
-	must.ErrorContains(t, err, "is no directory")
+	must.ErrorContains(t, err, "move it away: not a directory")
 	must.Eq(t, path, c.mount(t, name))
 }
 

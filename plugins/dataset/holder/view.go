@@ -116,19 +116,18 @@ func into(value any) func(*json.Decoder) error {
 // Holders are the ids of allocations that Nomad has given a device, now or before. Live is
 // the one of them that may use it now; it is empty if there is none, or more than one.
 func (v *View) Holders(device string) (all []string, live string) {
-	several := false
+	var lives []string
 	for id, a := range v.Allocations {
 		if _, has := a.Devices[device]; !has {
 			continue
 		}
 		all = append(all, id)
 		if a.Wanted && !a.Ended {
-			several = live != ""
-			live = id
+			lives = append(lives, id)
 		}
-		if several {
-			return all, ""
-		}
+	}
+	if len(lives) == 1 {
+		live = lives[0]
 	}
 	return all, live
 }

@@ -95,7 +95,7 @@ func (f *File) class(r Request) (string, Class, error) {
 			may = append(may, strconv.Quote(other))
 		}
 	}
-	use := "use " + choice(may)
+	use := "use " + strings.Join(may, ", ")
 	if len(may) == 0 {
 		use = "no class of this node allows that namespace, ask its operator"
 	}
@@ -126,7 +126,7 @@ func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	case !known:
 		return engine.Limits{}, fmt.Errorf("class %q does not exist on this node", class)
 	case low < 0 || high < 0 || high > 0 && low > high:
-		return engine.Limits{}, fmt.Errorf("capacity_min %s is above capacity_max %s: exchange them", size(low), size(high))
+		return engine.Limits{}, fmt.Errorf("capacity_min %s is above capacity_max %s: exchange them", Size(low), Size(high))
 	case low == 0 && high == 0:
 		capacity = c.DefaultCapacity.Bytes()
 	case high == 0:
@@ -136,11 +136,11 @@ func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	}
 	switch {
 	case capacity > most:
-		return engine.Limits{}, fmt.Errorf("a capacity of %s is more than class %q allows: use at most %s", size(capacity),
-			class, size(most))
+		return engine.Limits{}, fmt.Errorf("a capacity of %s is more than class %q allows: use at most %s", Size(capacity),
+			class, c.MaxCapacity)
 	case capacity < least:
-		return engine.Limits{}, fmt.Errorf("a capacity of %s is less than class %q allows: use at least %s", size(capacity),
-			class, size(least))
+		return engine.Limits{}, fmt.Errorf("a capacity of %s is less than class %q allows: use at least %s", Size(capacity),
+			class, c.MinCapacity)
 	}
 	return c.limits(capacity), nil
 }
@@ -161,7 +161,7 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 		case !slices.Contains(c.Allow, name):
 			use := "leave it out"
 			if len(c.Allow) > 0 {
-				use = "use " + choice(c.Allow)
+				use = "use " + strings.Join(c.Allow, ", ")
 			}
 			return o, nil, fmt.Errorf("class %q does not allow the parameter %q: %s", class, name, use)
 		}
@@ -193,34 +193,23 @@ func parseID(text string) (int, error) {
 	return int(n), nil
 }
 
-var snapshotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,62}$`)
-
-// CheckSnapshot returns why a snapshot can't have this name.
-func CheckSnapshot(name string) error {
-	if !snapshotName.MatchString(name) {
-		return fmt.Errorf("%q is not a name of a snapshot: use letters, digits, _, ., : and -, at most 63, a letter or "+
-			"digit first", name)
-	}
-	return nil
-}
-
 func parseOrigin(text string) (*Origin, error) {
 	at := strings.LastIndex(text, "@")
-	if at < 1 || !snapshotName.MatchString(text[at+1:]) {
+	if at < 1 || at == len(text)-1 {
 		return nil, fmt.Errorf("%q is not a snapshot of a volume: write <id or name of the volume>@<snapshot>", text)
 	}
 	return &Origin{text[:at], text[at+1:]}, nil
 }
 
-// size is a number of bytes in the largest unit that is exact.
-func size(n int64) string {
-	for _, unit := range []struct {
+// Size is a number of bytes for a person.
+func Size(n int64) string {
+	for _, u := range []struct {
 		name  string
 		bytes int64
 	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= unit.bytes && n%unit.bytes == 0 {
-			return strconv.FormatInt(n/unit.bytes, 10) + unit.name
+		if n >= u.bytes {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.bytes)), ".0") + " " + u.name
 		}
 	}
-	return strconv.FormatInt(n, 10) + " bytes"
+	return fmt.Sprintf("%d B", n)
 }

@@ -65,7 +65,7 @@ func (c Class) Validate() error {
 	for i, name := range c.Allow {
 		switch {
 		case !slices.Contains(parameters, name):
-			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, choice(parameters)))
+			add("allow", fmt.Errorf("%q is not a parameter of volumes: use %s", name, strings.Join(parameters, ", ")))
 		case slices.Index(c.Allow, name) < i:
 			add("allow", fmt.Errorf("has %q twice: write it once", name))
 		}
@@ -94,17 +94,13 @@ var (
 	namespacePattern = regexp.MustCompile(`^[A-Za-z0-9*-]{1,128}$`)
 	octalMode        = regexp.MustCompile(`^[0-3]?[0-7]{3}$`)
 
-	// zfs(8); a snapshot of a volume has up to 192 bytes more, of 255 at most
-	root    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
-	maxRoot = 63
+	// zfs(8)
+	root = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
 )
 
 func (c Class) checkRoot() error {
 	if !root.MatchString(c.Root) {
 		return fmt.Errorf("%q is not the name of a dataset: use for example \"tank/nomad\"", c.Root)
-	}
-	if len(c.Root) > maxRoot {
-		return fmt.Errorf("%q is too long for the names of volumes below it: use at most %d characters", c.Root, maxRoot)
 	}
 	return nil
 }
@@ -133,15 +129,4 @@ func orNil(p schema.Problems) error {
 		return nil
 	}
 	return p
-}
-
-// choice is a list of names in words.
-func choice(names []string) string {
-	switch len(names) {
-	case 0:
-		return "none"
-	case 1:
-		return names[0]
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }

@@ -77,19 +77,20 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 	i.api.kick = kick
 	i.mu.Unlock()
 	kick()
-	for i.API.Enabled && ctx.Err() == nil {
+	for i.API.Enabled {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-i.views:
+		case <-time.After(i.Sweep.Duration()):
+		}
 		v, err := i.API.View(ctx, Type)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			i.unseen(err)
+			i.judge(false, err, false) // nothing is known, so nothing changes but the attribute
 		default:
 			i.seen(ctx, v)
-		}
-		select {
-		case <-ctx.Done():
-		case <-i.views:
-		case <-time.After(i.Sweep.Duration()):
 		}
 	}
 	<-ctx.Done()
@@ -97,16 +98,13 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 }
 
 // engines are those of all classes, also without slots.
-func (i *instance) engines(context.Context) (map[string]*engine.Engine, error) {
-	file, err := i.load()
-	if err != nil {
-		return nil, err
-	}
+func (i *instance) engines() map[string]*engine.Engine {
+	file := i.load()
 	all := map[string]*engine.Engine{}
 	for name := range file.Classes {
 		all[name] = file.Engine(name)
 	}
-	return all, nil
+	return all
 }
 
 // evidence is the attribute "api".
@@ -118,9 +116,6 @@ func (i *instance) evidence() string {
 	}
 	return "none"
 }
-
-// unseen takes note that the API can't be used. Nothing is known, so nothing changes but the attribute.
-func (i *instance) unseen(err error) { i.judge(false, err, false) }
 
 // judge records what the API is good for, and kicks if that or anything else has changed.
 func (i *instance) judge(seen bool, err error, changed bool) {

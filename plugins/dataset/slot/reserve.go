@@ -8,9 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,7 +42,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 		if err != nil {
 			return nil, fmt.Errorf("slot %q can't be made: %w", id, err)
 		}
-		variable, target := "DATASET_"+upper(class), c.Slots.Mount
+		variable, target := "DATASET_"+strings.ToUpper(strings.ReplaceAll(class, "-", "_")), c.Slots.Mount
 		if n > 0 {
 			variable, target = fmt.Sprintf("%s_%d", variable, n+1), fmt.Sprintf("%s-%d", target, n+1)
 		}
@@ -96,16 +94,6 @@ func mountPoint(name string) (string, error) {
 	return filepath.Join(mounts, filepath.Base(name)), dir.Close()
 }
 
-// upper is a part of a variable's name.
-func upper(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, strings.ToUpper(s))
-}
-
 // remount mounts the datasets of leases that are not mounted, as after the host has started:
 // their tasks are started again with the reservation that they had.
 func (i *instance) remount(ctx context.Context, now look) {
@@ -140,14 +128,7 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 // Leases is part of device.Releaser. For some slots it looks at the roots of these alone, so that a pool that does not
 // answer holds up no other class.
 func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, error) {
-	i.mu.Lock()
-	loaded := i.file != nil
-	i.mu.Unlock()
-	if !loaded {
-		if _, err := i.load(); err != nil {
-			return nil, err
-		}
-	}
+	i.load()
 	now := i.look(ctx, i.rootsOf(ids)...)
 	var all []device.Lease
 	for _, l := range now.leases {
@@ -158,11 +139,6 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 		if err := now.failed[e]; err != nil { // that of a former root keeps nobody from the class's own
 			return nil, err
 		}
-	}
-	if len(ids) == 0 {
-		byText := func(a, b error) int { return strings.Compare(a.Error(), b.Error()) }
-		failed := slices.SortedFunc(maps.Values(now.failed), byText)
-		i.say("leases", "the slots of a class stay as they are", errors.Join(failed...))
 	}
 	return all, nil
 }

@@ -37,14 +37,8 @@ import (
 // Type is that of the devices.
 const Type = "dataset"
 
-// early is how long an agent may take to answer after it has started the plugin.
-const early = 10 * time.Second
-
 // lookTime is what one look at a file system may take.
 const lookTime = 8 * time.Second
-
-// vendor is that of the devices, and has the name of the file system.
-const vendor = "zfs"
 
 // datasets are those below the root of a class: an engine.Engine.
 type datasets interface {
@@ -75,8 +69,6 @@ type instance struct {
 	views fingerprint.Kicker                                                    // asks for a view of the API
 	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // the API's
 
-	since time.Time // when the plugin was started
-
 	mu      sync.Mutex
 	file    *policy.File        // the last that was valid
 	roots   map[string]datasets // those with slots, also when the file has them no longer
@@ -93,10 +85,10 @@ var (
 
 // New is that of device.Plugin.
 func New(c Config, log hclog.Logger) (device.Instance, error) {
-	i := &instance{Config: c, log: log, trash: fingerprint.NewKicker(), views: fingerprint.NewKicker(),
-		gone: c.API.Gone, since: time.Now(),
-		roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]matter{}}
-	return i, nil
+	return &instance{
+		Config: c, log: log, trash: fingerprint.NewKicker(), views: fingerprint.NewKicker(), gone: c.API.Gone,
+		file: &policy.File{}, roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]matter{},
+	}, nil
 }
 
 // Options is part of device.Tuned.
@@ -107,10 +99,7 @@ func (i *instance) Options() device.Options {
 
 // List is part of device.Instance.
 func (i *instance) List(ctx context.Context) ([]device.Group, error) {
-	file, err := i.load()
-	if err != nil {
-		return nil, err
-	}
+	file := i.load()
 	now := i.look(ctx)
 	i.remount(ctx, now)
 	var names []string
@@ -128,47 +117,30 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 
 // load reads the operator's file. If it is not valid, the last one that was stays. A node
 // without a file has no classes.
-func (i *instance) load() (*policy.File, error) {
+func (i *instance) load() *policy.File {
 	file, err := policy.Load(i.File)
-	if errors.Is(err, fs.ErrNotExist) && i.begins() {
-		return &policy.File{}, nil
-	}
-	i.say("file", "the slots stay as they were", err)
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err != nil {
-		if i.file == nil {
-			return nil, err
-		}
-		return i.file, nil
+	if err == nil {
+		i.file = file
 	}
-	i.file = file
+	file = i.file
 	for name, c := range file.Classes {
 		if c.Slots != nil && i.roots[c.Root] == nil {
 			i.roots[c.Root] = file.Engine(name)
 		}
 	}
-	return file, nil
-}
-
-// begins reports whether no file was read yet, and says so once.
-func (i *instance) begins() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.file == nil && i.said["no file"] == "" {
-		i.said["no file"] = i.File
-		i.log.Info("there are no classes, and no slots, since " + i.File + " does not exist")
+	i.mu.Unlock()
+	if errors.Is(err, fs.ErrNotExist) && len(file.Classes) == 0 {
+		err = nil
 	}
-	return i.file == nil
+	i.say("file", "the slots stay as they were", err)
+	return file
 }
 
 // class returns one of the last valid file, and its engine, nil if there is none.
 func (i *instance) class(name string) (policy.Class, datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.file == nil {
-		return policy.Class{}, nil
-	}
 	c := i.file.Classes[name]
 	return c, i.roots[c.Root]
 }
@@ -180,8 +152,10 @@ func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] 
 // what they promise.
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
-	g := device.Group{Vendor: vendor, Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
-		"quota": bytesAttribute(quota), "api": structs.NewStringAttribute(i.evidence()),
+	g := device.Group{Vendor: "zfs", Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
+		// with a unit, since a job's "10 GiB" never equals a number without one
+		"quota": structs.NewIntAttribute(quota>>20, structs.UnitMiB),
+		"api":   structs.NewStringAttribute(i.evidence()),
 	}}
 	_, e := i.class(name)
 	problem := now.problem(e, quota)
@@ -207,20 +181,6 @@ func (l look) problem(e datasets, quota int64) string {
 	return ""
 }
 
-// bytesAttribute has a unit, since a job's "10 GiB" never equals a number without one. Nomad
-// has no unit for single bytes.
-func bytesAttribute(n int64) *structs.Attribute {
-	for _, unit := range []struct {
-		name  string
-		bytes int64
-	}{{structs.UnitGiB, 1 << 30}, {structs.UnitMiB, 1 << 20}} {
-		if n%unit.bytes == 0 {
-			return structs.NewIntAttribute(n/unit.bytes, unit.name)
-		}
-	}
-	return structs.NewIntAttribute(n>>10, structs.UnitKiB)
-}
-
 // say logs a problem when it is new, and its end.
 func (i *instance) say(about, consequence string, err error) {
 	i.mu.Lock()
@@ -232,9 +192,6 @@ func (i *instance) say(about, consequence string, err error) {
 			i.log.Info("this is over: " + was)
 		}
 		return
-	}
-	if about == "api" && time.Since(i.since) < early {
-		return // the agent that has just started this plugin does not listen yet
 	}
 	if i.said[about] = err.Error(); was != err.Error() {
 		i.log.Warn(consequence + ": " + err.Error())

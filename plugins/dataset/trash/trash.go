@@ -26,7 +26,7 @@ const (
 // Keeper empties the trash of one node.
 type Keeper struct {
 	// Engines returns the classes that can be used now, by name. It is called at each look.
-	Engines func(context.Context) (map[string]*engine.Engine, error)
+	Engines func() map[string]*engine.Engine
 
 	// Say logs an error when it is new, and its end when there is none. About is what it is about.
 	Say func(about, consequence string, err error)
@@ -41,7 +41,6 @@ type Keeper struct {
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
-	k.start()
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -58,18 +57,12 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-func (k *Keeper) start() {
-	k.began = map[string]time.Time{}
-	if k.now == nil {
-		k.now = time.Now
-	}
-}
-
 // Look does what is due now.
 func (k *Keeper) Look(ctx context.Context) {
-	engines, err := k.Engines(ctx)
-	k.Say("trash", "the trash can't be emptied", err)
-	for class, e := range engines {
+	if k.began == nil {
+		k.began = map[string]time.Time{}
+	}
+	for class, e := range k.Engines() {
 		e.SweepLocks()
 		limited, cancel := context.WithTimeout(ctx, patient)
 		all, err := e.List(limited)
@@ -122,7 +115,10 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset,
 	if !ends {
 		return nil
 	}
-	now := k.now()
+	now := time.Now()
+	if k.now != nil {
+		now = k.now()
+	}
 	if k.began[key].IsZero() {
 		k.began[key] = now
 	}

@@ -5,6 +5,8 @@ package trash
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
@@ -41,10 +44,9 @@ func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
 	var log complaints
 	clock := time.Now()
 	k := &Keeper{Say: log.say, now: func() time.Time { return clock },
-		Engines: func(context.Context) (map[string]*engine.Engine, error) {
-			return map[string]*engine.Engine{"bad": bad, "fast": e}, nil
+		Engines: func() map[string]*engine.Engine {
+			return map[string]*engine.Engine{"bad": bad, "fast": e}
 		}}
-	k.start()
 	for name, d := range map[string]time.Duration{"a": 8 * time.Hour, "b": 0, "c": 6 * time.Hour} {
 		name = "default/" + name
 		_, err := e.Create(ctx, name, engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: filepath.Base(name)}})
@@ -86,10 +88,9 @@ func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
 	clock := time.Now()
 	keeper := func() *Keeper {
 		k := &Keeper{Say: new(complaints).say, now: func() time.Time { return clock },
-			Engines: func(context.Context) (map[string]*engine.Engine, error) {
-				return map[string]*engine.Engine{"fast": e}, nil
+			Engines: func() map[string]*engine.Engine {
+				return map[string]*engine.Engine{"fast": e}
 			}}
-		k.start()
 		k.Look(ctx)
 		return k
 	}
@@ -138,10 +139,9 @@ func TestKeeper_TriesAgain(t *testing.T) {
 	var log complaints
 	clock := time.Now()
 	k := &Keeper{Say: log.say, now: func() time.Time { return clock },
-		Engines: func(context.Context) (map[string]*engine.Engine, error) {
-			return map[string]*engine.Engine{"fast": e}, nil
+		Engines: func() map[string]*engine.Engine {
+			return map[string]*engine.Engine{"fast": e}
 		}}
-	k.start()
 	k.Look(ctx)
 	hold("hold")
 	clock = clock.Add(time.Hour)
@@ -155,11 +155,49 @@ func TestKeeper_TriesAgain(t *testing.T) {
 	must.SliceEmpty(t, all)
 }
 
+// A person restores a volume whose time is over, after the keeper has listed it and before it destroys it.
+func TestKeeper_LeavesWhatIsRestoredMeanwhile(t *testing.T) {
+	pool, ctx := zfsfusetest.New(t), t.Context()
+	e := engine.Open(pool.Program, pool.Root)
+	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})
+	must.NoError(t, err)
+	must.NoError(t, e.Discard(ctx, "default/a", time.Hour))
+	all, err := e.List(ctx)
+	must.NoError(t, err)
+	must.SliceLen(t, 1, all)
+	name := all[0].Name
+
+	listed := filepath.Join(t.TempDir(), "listed")
+	program := filepath.Join(filepath.Dir(listed), "zfs")
+	script := fmt.Sprintf("#!/bin/sh\n%q \"$@\"; code=$?\n: >%q\nexit $code\n", pool.Program, listed)
+	must.NoError(t, os.WriteFile(program, []byte(script), 0o755))
+	clock := time.Now()
+	k := &Keeper{Say: new(complaints).say, now: func() time.Time { return clock },
+		Engines: func() map[string]*engine.Engine {
+			return map[string]*engine.Engine{"fast": engine.Open(program, pool.Root)}
+		}}
+	k.Look(ctx)
+	must.NoError(t, os.Remove(listed))
+	clock = clock.Add(time.Hour)
+
+	unlock, err := e.Lock(ctx, engine.TrashLock(name))
+	must.NoError(t, err)
+	over := make(chan struct{})
+	go func() { defer close(over); k.Look(ctx) }()
+	testsupport.Eventually(t, "the list", func() bool { return testsupport.Exists(listed) })
+	must.NoError(t, e.Tag(ctx, name, engine.Tags{engine.Adopt: "key", engine.Kept: "", engine.Passed: ""}))
+	unlock()
+	<-over
+	d, err := e.Get(ctx, name)
+	must.NoError(t, err)
+	must.True(t, d.Waits())
+}
+
 func TestKeeper_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	k := &Keeper{Say: new(complaints).say, Engines: func(context.Context) (map[string]*engine.Engine, error) {
+	k := &Keeper{Say: new(complaints).say, Engines: func() map[string]*engine.Engine {
 		cancel()
-		return nil, ctx.Err()
+		return nil
 	}}
 	k.Run(ctx)
 }

@@ -53,7 +53,7 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 	if err := e.Resize(ctx, name, v.Spec.Limits); err != nil {
 		return "", err
 	}
-	tags := engine.Tags{engine.From: name, engine.Trashed: "", engine.Kept: "", engine.Passed: ""}
+	tags := engine.Tags{engine.From: name, engine.Kept: "", engine.Passed: ""}
 	maps.Copy(tags, v.Spec.Tags)
 	if err := e.Tag(ctx, name, tags); err != nil {
 		return "", err

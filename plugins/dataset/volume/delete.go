@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
@@ -36,12 +35,8 @@ func (c *call) delete(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case rec == nil && fileErr != nil && !errors.Is(fileErr, fs.ErrNotExist):
-		return fmt.Errorf("volume %s has no record, and where its dataset would be is not known: %w", c.ID, fileErr)
-	case rec == nil:
-		if rec = c.lost(f); rec == nil {
-			return nil
-		}
+	case rec == nil: // what there may be is noted by check
+		return nil
 	case rec.Unfinished:
 		return c.undo(ctx, rec)
 	}
@@ -60,24 +55,11 @@ func (c *call) delete(ctx context.Context) error {
 			return err
 		}
 	case !errors.Is(err, engine.ErrNotFound):
-		return reason(ctx, e, err)
+		return err
 	}
 	at("removed")
 	c.removeDir(c.ID)
 	return c.records.remove(c.ID)
-}
-
-// lost is what the record of the volume would be, if its class is still there.
-func (c *call) lost(f *policy.File) *record {
-	if f == nil || c.Namespace == "" {
-		return nil
-	}
-	name := c.Parameters["class"]
-	class, there := f.Classes[name]
-	if !there {
-		return nil
-	}
-	return &record{Request: c.Request, Class: name, Root: class.Root}
 }
 
 // remove removes the dataset as the class says, and waits for as long as it is in use.

@@ -4,7 +4,6 @@
 package volume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,7 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
-		return nil, reason(ctx, e, err)
+		return nil, err
 	}
 	switch {
 	case c.grows(rec) && fileErr != nil:
@@ -47,20 +46,7 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	case fileErr != nil:
 		c.logf("volume %s is there, but a new one would be refused: %v", c.ID, fileErr)
 	}
-	if d.Tags[engine.Trashed] != "" { // a delete was killed
-		if err := e.Keep(ctx, d.Name); err != nil {
-			return nil, err
-		}
-	}
 	return c.mount(ctx, e, rec, d)
-}
-
-// reason is why a dataset is not available, in better words where Check has some.
-func reason(ctx context.Context, e *engine.Engine, err error) error {
-	if errors.Is(err, engine.ErrUnavailable) {
-		return cmp.Or(e.Check(ctx), err)
-	}
-	return err
 }
 
 func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engine.Dataset) (*Volume, error) {
@@ -86,7 +72,8 @@ func (c *call) same(rec *record) error {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		former, now := rec.Parameters[name], c.Parameters[name]
 		if former != now {
-			return fmt.Errorf("the parameter %s of a volume can't be changed from %q to %q: make a new volume", name, former, now)
+			return fmt.Errorf("the parameter %s of a volume can't be changed from %q to %q: make a new volume", name,
+				former, now)
 		}
 	}
 	return nil
