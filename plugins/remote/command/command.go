@@ -6,17 +6,18 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -24,6 +25,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
 // binary is the name of the plugin in an agent's configuration, which is that of its file.
@@ -31,96 +34,165 @@ const binary = "nomad-driver-remote"
 
 // All are the commands.
 func All() []plugin.Command {
-	var all []plugin.Command
-	for _, c := range []command{listCommand, stopCommand, checkCommand} {
-		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: func(ctx context.Context, args []string) error {
-			return c.with(ctx, &session{out: os.Stdout, err: os.Stderr}, args)
-		}})
+	return []plugin.Command{
+		{Name: "list", Help: "show the runs of tasks on all endpoints, and who has them", Run: list},
+		{Name: "stop", Help: "end a run that no allocation follows", Run: stop},
+		{Name: "check", Help: "check whether each endpoint can be used, and whether the agent's API answers", Run: check},
 	}
-	return all
-}
-
-// command is one of them. It has either an argument or the option -json.
-type command struct {
-	name, help string
-	about      string // sentences, for -h
-	argument   string
-	run        func(ctx context.Context, s *session, argument string) error
 }
 
 // session is a call of a command.
 type session struct {
-	out, err io.Writer
-	json     bool
-
+	json      bool
 	answers   func(context.Context) error
-	endpoints []*endpoint // the chosen ones, in the order of their names
+	endpoints []*endpoint // in the order of their names
 }
 
-// with runs the command with these arguments.
-func (c command) with(ctx context.Context, s *session, argv []string) error {
-	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
+// endpoint is a host as it was found.
+type endpoint struct {
+	Name    string `json:"endpoint"`
+	Problem string `json:"problem,omitempty"` // why it can't be used, a sentence
+	Missing string `json:"missing,omitempty"` // what it can be used without
+
+	Arch   string `json:"arch,omitempty"`
+	Root   bool   `json:"root"`
+	Cgroup string `json:"cgroup,omitempty"`
+	Dir    string `json:"dir,omitempty"`
+	Runs   []run  `json:"runs"`
+
+	host *host.Host
+	link *host.Link
+}
+
+// open reads the command's options, and the configuration as an agent does. A command has either an argument or the
+// option -json.
+func open(u plugin.Usage, argv []string) (s *session, argument string, err error) {
+	s = &session{}
+	flags := flag.NewFlagSet(u.Command, flag.ContinueOnError)
 	path := flags.String("config", "/etc/nomad.d", "`PATH` of the agent's configuration, a file or a directory")
-	name := flags.String("endpoint", "", "`NAME` of the only endpoint to look at")
-	usage := plugin.Usage{
-		Binary: binary, Command: c.name, Arguments: "[-config PATH] [-endpoint NAME] ", About: c.about,
-	}
-	if c.argument == "" {
+	u.Binary = binary
+	if u.Arguments == "" {
 		flags.BoolVar(&s.json, "json", false, "all of it as JSON, times in nanoseconds")
-		usage.Arguments += "[-json]"
+		u.Arguments = "[-json]"
 	} else {
-		usage.Arguments, usage.Least, usage.Most = usage.Arguments+c.argument, 1, 1
+		u.Least, u.Most = 1, 1
 	}
-	args, err := usage.Parse(flags, argv, s.out)
+	u.Arguments = "[-config PATH] " + u.Arguments
+	args, err := u.Parse(flags, argv, os.Stdout)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	if err := s.open(*path, *name); err != nil {
-		return errors.New(sentence(err))
-	}
-	for _, e := range s.endpoints {
-		defer e.host.Close()
-	}
-	return c.run(ctx, s, strings.Join(args, ""))
-}
 
-// open reads the configuration as an agent does.
-func (s *session) open(path, name string) error {
-	block, err := agentconfig.Block(path, binary, os.Args[0])
+	block, err := agentconfig.Block(*path, binary, os.Args[0])
 	if err != nil {
-		return fmt.Errorf("the agent's configuration can't be used: %w", err)
+		return nil, "", fmt.Errorf("the agent's configuration can't be used: %s", sentence(err))
 	}
 	config, err := schema.Of[driver.Config]().DecodeAgent(block)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return nil, "", fmt.Errorf("%s: %s", *path, sentence(err))
 	}
 	hosts, answers := driver.Endpoints(config)
 	s.answers = answers
-	names := slices.Sorted(maps.Keys(hosts))
-	for _, n := range names {
-		if name == "" || name == n {
-			s.endpoints = append(s.endpoints, &endpoint{Name: n, host: hosts[n]})
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		s.endpoints = append(s.endpoints, &endpoint{Name: name, host: hosts[name]})
+	}
+	if len(hosts) == 0 {
+		return nil, "", fmt.Errorf("%s: no endpoint is configured", *path)
+	}
+	return s, strings.Join(args, ""), nil
+}
+
+// look connects to the endpoints, all at the same time. It returns an error with a line for each that can't be used. A
+// connection that is not kept ends at once: it is no node's, for which a host would end what has no owner any more.
+func (s *session) look(ctx context.Context, keep bool) error {
+	var all sync.WaitGroup
+	for _, e := range s.endpoints {
+		all.Go(func() {
+			if err := e.look(ctx); err != nil {
+				e.Problem = sentence(err)
+			}
+			if !keep {
+				_ = e.host.Close()
+			}
+		})
+	}
+	all.Wait()
+	var problems []error
+	for _, e := range s.endpoints {
+		if e.Problem != "" {
+			problems = append(problems, errors.New(e.Problem))
 		}
 	}
-	switch {
-	case len(names) == 0:
-		return fmt.Errorf("%s: no endpoint is configured", path)
-	case len(s.endpoints) == 0:
-		return fmt.Errorf("endpoint %q is not known: there is \"%s\"", name, strings.Join(names, "\", \""))
+	return errors.Join(problems...)
+}
+
+func (e *endpoint) look(ctx context.Context) (err error) {
+	if e.link, err = e.host.Connect(ctx); err != nil {
+		return err
 	}
+	about := e.link.About
+	e.Root, e.Cgroup, e.Missing = about.Root, about.Cgroup, about.Missing
+	e.Arch, e.Dir = e.link.Arch, plain.Line(e.link.Dir, 0)
+	return e.list(ctx)
+}
+
+// list asks for the runs.
+func (e *endpoint) list(ctx context.Context) error {
+	reply, err := shim.List.On(ctx, e.link.Shim, &shim.ListRequest{})
+	if err != nil {
+		return fmt.Errorf("endpoint %q can't list its runs: %w", e.Name, err)
+	}
+	e.Runs = nil
+	for _, r := range reply.Runs {
+		e.Runs = append(e.Runs, run{Endpoint: e.Name, Names: driver.NamesOf(r.Key), Run: r})
+	}
+	slices.SortFunc(e.Runs, func(a, b run) int { return cmp.Compare(a.label()+a.TaskID, b.label()+b.TaskID) })
 	return nil
+}
+
+// check returns an error if an endpoint can't be used.
+func check(ctx context.Context, argv []string) error {
+	s, _, err := open(plugin.Usage{
+		Command: "check", About: "Connects to each endpoint as the plugin does. Start it as the agent's user.",
+	}, argv)
+	if err != nil {
+		return err
+	}
+	problems := s.look(ctx, false)
+	api := ""
+	if err := s.answers(ctx); err != nil {
+		api = sentence(err)
+	}
+	if s.json {
+		return cmp.Or(printJSON(map[string]any{"endpoints": s.endpoints, "api_problem": api}), problems)
+	}
+	for _, e := range s.endpoints {
+		if e.Problem != "" {
+			continue
+		}
+		fmt.Printf("endpoint %q can be used: arch %s, cgroup %s, root %t, dir %s, runs: %d\n", e.Name, e.Arch, e.Cgroup,
+			e.Root, e.Dir, len(e.Runs))
+		if e.Missing != "" {
+			fmt.Printf("  note: %s\n", e.Missing)
+		}
+	}
+	if api == "" {
+		fmt.Println("the agent's API answers")
+	} else {
+		fmt.Printf("note: a task whose job is stopped goes on: %s\n", api)
+	}
+	return problems
 }
 
 // controls are those characters for a terminal that JSON does not escape.
 var controls = regexp.MustCompile(`[\x{7f}-\x{9f}]`)
 
-// print writes a value as JSON.
-func (s *session) print(value any) error {
+func printJSON(value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "%s\n", controls.ReplaceAllFunc(text, func(c []byte) []byte {
+	_, err = fmt.Printf("%s\n", controls.ReplaceAllFunc(text, func(c []byte) []byte {
 		return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0])
 	}))
 	return err

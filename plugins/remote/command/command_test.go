@@ -63,18 +63,17 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	want := run{
 		Endpoint: "box", Names: driver.Names{Namespace: "default", Job: job, Group: "group", Index: "0", Task: "main"},
 		Run: shim.Run{
-			TaskID: node.ID, Key: all[0].Key, Hash: all[0].Hash, Epoch: 1, State: shim.Running, Followed: true, PID: pid,
+			TaskID: node.ID, Key: all[0].Key, Epoch: 1, State: shim.Running, Followed: true,
 			Owner:         shim.Owner{AllocID: node.AllocID, NodeID: node.NodeID, NodeDir: node.AllocDir},
 			OrphanTimeout: 24 * time.Hour,
 		},
 	}
 	test.Eq(t, want, all[0])
-	test.StrContains(t, before, `"hash":"`+all[0].Hash+`"`)
 	list := b.does("list")
-	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s on node %.8s  -      1      -", node.AllocID, node.NodeID))
+	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s  %.8s  1      yes\n", node.AllocID, node.NodeID))
 	refused := b.does("stop", shown)
-	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: allocation %s on node %s has it: use nomad alloc stop %[2]s\n",
-		filepath.Base(os.Args[0]), node.AllocID, node.NodeID)}, refused)
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: its allocation has it: use nomad alloc stop %s\n",
+		filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
 	test.Eq(t, before, b.records(), test.Sprint("a look changes nothing"))
 
@@ -83,7 +82,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list = b.does("list")
 	test.Eq(t, 0, list.code)
 	test.StrContains(t, list.out, shown+"  running")
-	test.StrContains(t, list.out, "  0s     1      its orphan_timeout ends it in 24h")
+	test.StrContains(t, list.out, "  1      not for 0s, until its orphan_timeout of 24h0m0s\n")
 	for _, text := range []string{list.out, b.does("list", "-json").out} {
 		test.False(t, strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }),
 			test.Sprintf("%q", text))
@@ -118,14 +117,13 @@ func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
 		test.StrContains(t, r.err, `endpoint "away" can't be used: `, test.Sprint(args))
 		test.Eq(t, 1, strings.Count(r.err, "\n"), test.Sprint(args))
 		test.StrContains(t, r.out, "box", test.Sprint(args))
-		test.Eq(t, 0, b.does(args[0], append(args[1:], "-endpoint", "box")...).code, test.Sprint(args))
 	}
-	test.StrContains(t, b.does("stop", node.ID).err, "use -endpoint NAME to look at the others")
-	test.StrContains(t, b.does("stop", "-endpoint", "box", node.ID).err, "has it: use nomad alloc stop "+node.AllocID)
+	test.StrContains(t, b.does("stop", "none").err, `endpoint "away" can't be used: `)
+	test.StrContains(t, b.does("stop", node.ID).err, "has it: use nomad alloc stop "+node.AllocID)
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
 	test.StrContains(t, b.does("stop", node.ID).err,
-		fmt.Sprintf("of which the id or -endpoint selects one: %s on \"again\", %[1]s on \"box\"", node.ID))
+		fmt.Sprintf("of which the id selects one: %s on \"again\", %[1]s on \"box\"", node.ID))
 	must.NoError(t, node.DestroyTask(node.ID, true))
 }
 
@@ -164,7 +162,7 @@ func TestCheck_TellsWhatIsMissing(t *testing.T) {
 }
 
 func TestConfig_ThatIsWrongIsOneSentence(t *testing.T) {
-	endpoint := `endpoint "box" { ssh { host = "h" user = "u" key_file = "/k" known_hosts_file = "/h" } }`
+	endpoint := `endpoint "box" { ssh { host = "h" user = "u" key_file = "/k" host_keys = ["ssh-ed25519 AAAAB"] } }`
 	block := func(config string) string { return `plugin "nomad-driver-remote" { config { ` + config + ` } }` }
 	for name, row := range map[string]struct {
 		files map[string]string
@@ -184,8 +182,7 @@ func TestConfig_ThatIsWrongIsOneSentence(t *testing.T) {
 		"no such option":  {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
 		"a wrong value":   {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box": it has no ssh block`},
 		"no endpoint":     {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
-		"another one":     {files: map[string]string{"a.hcl": block(endpoint)}, args: []string{"-endpoint", "x"}, want: `endpoint "x" is not known: there is "box"`},
-		"too many words":  {args: []string{"x"}, want: "usage: list [-config PATH] [-endpoint NAME] [-json]"},
+		"too many words":  {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
 		"no such a flag":  {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
 		"another's block": {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
 	} {
@@ -210,40 +207,36 @@ func TestRun_TellsWhatBecomesOfIt(t *testing.T) {
 	names := driver.Names{Namespace: "default", Job: "web", Group: "api", Index: "1", Task: "main"}
 	other := names
 	other.Namespace = "prod"
-	owner := shim.Owner{AllocID: "0123456789", NodeID: "abcdefghij"}
 	for name, row := range map[string]struct {
-		run                   run
-		label, owner, message string
+		run             run
+		label, followed string
 	}{
 		"followed": {
-			run:   run{Names: names, Run: shim.Run{State: shim.Running, Owner: owner, Followed: true, OrphanTimeout: time.Hour}},
-			label: "web/api[1]/main", owner: "01234567 on node abcdefgh", message: "-",
+			run:   run{Names: names, Run: shim.Run{State: shim.Running, Followed: true, OrphanTimeout: time.Hour}},
+			label: "web/api[1]/main", followed: "yes",
 		},
 		"released": {
 			run: run{Names: other, Run: shim.Run{
-				State: shim.Released, Owner: shim.Owner{AllocID: "0123456789"}, Alone: 90 * time.Second, OrphanTimeout: time.Hour,
+				State: shim.Released, Alone: 90*time.Second + time.Millisecond, OrphanTimeout: time.Hour,
 			}},
-			label: "prod/web/api[1]/main", owner: "01234567", message: "its orphan_timeout ends it in 58m",
+			label: "prod/web/api[1]/main", followed: "not for 1m30s, until its orphan_timeout of 1h0m0s",
 		},
-		"late": {
-			run:     run{Run: shim.Run{Key: "a\tb", State: shim.Running, Alone: time.Hour, OrphanTimeout: time.Minute}},
-			label:   "a b",
-			message: "its orphan_timeout ends it in 0s",
+		"a key of another version": {
+			run:   run{Run: shim.Run{Key: "a\tb", State: shim.Running, Alone: time.Hour}},
+			label: "a b", followed: "not for 1h0m0s, without an orphan_timeout",
 		},
-		"for ever": {run: run{Names: names}, label: "web/api[1]/main", message: "it has no orphan_timeout"},
 		"over": {
 			run: run{Names: names, Run: shim.Run{State: shim.Told}}, label: "web/api[1]/main",
-			message: "it has ended, and Nomad has its exit",
+			followed: "no: it has ended, and Nomad has its exit",
 		},
 		"ending": {
 			run: run{Names: names, Run: shim.Run{State: shim.Stopping, Ending: true}}, label: "web/api[1]/main",
-			message: "the host ends it",
+			followed: "no: the host ends it",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.Eq(t, row.label, row.run.label())
-			test.Eq(t, row.owner, row.run.owner(short))
-			test.Eq(t, row.message, row.run.message())
+			test.Eq(t, row.followed, row.run.followed())
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestConfig_IsRefusedInASentence(t *testing.T) {
-	good := ssh.Config{Host: "gpu1", Port: 22, KeyFile: "/k", KnownHostsFile: "/h"}
+	good := ssh.Config{Host: "gpu1", Port: 22, KeyFile: "/k", HostKeys: []string{"ssh-ed25519 AAAAB"}}
 	with := func(change func(*ssh.Config)) map[string]Endpoint {
 		s := good
 		change(&s)
@@ -30,9 +30,9 @@ func TestConfig_IsRefusedInASentence(t *testing.T) {
 		"a relative dir":     {endpoints: map[string]Endpoint{"a": {SSH: &good, Dir: "x"}}, why: `dir "x" is not absolute`},
 		"a relative program": {programs: map[string]string{"arm64": "x"}, why: `the path of arm64, "x", is not absolute`},
 		"no key to log in":   {endpoints: with(func(s *ssh.Config) { s.KeyFile = "" }), why: "key_file"},
-		"no host key":        {endpoints: with(func(s *ssh.Config) { s.KnownHostsFile = "" }), why: "host_keys"},
+		"no host key":        {endpoints: with(func(s *ssh.Config) { s.HostKeys = nil }), why: "host_keys"},
 		"a host key in words": {
-			endpoints: with(func(s *ssh.Config) { s.KnownHostsFile, s.HostKeys = "", []string{"no"} }), why: "host_keys",
+			endpoints: with(func(s *ssh.Config) { s.HostKeys = []string{"no"} }), why: "host_keys",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

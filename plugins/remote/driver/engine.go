@@ -27,7 +27,6 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
-	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // engine is the engine whose tasks run on hosts.
@@ -37,12 +36,13 @@ type engine struct {
 	ctx    context.Context       // of all tasks
 	cancel context.CancelFunc
 	nomad  nomad
-	keys   [64]sync.Mutex // see lockKey
+
+	settling sync.RWMutex // held to write while runs are settled, and to read by a claim
 
 	mu    sync.Mutex
 	node  string                 // this node's id, empty until a task has told it
 	tasks map[string]*remoteTask // by id, until they are destroyed
-	told  map[string]bool        // ids of runs whose host does not know that Nomad has their exit
+	left  map[*remoteTask]bool   // whose runs are to be settled
 }
 
 var (
@@ -55,15 +55,11 @@ var (
 func newEngine(c Config, logger hclog.Logger) *engine {
 	debug.SetGCPercent(100) // plugin.Serve has less, for plugins that idle: this one carries the output of its tasks
 	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{},
-		told: map[string]bool{}}
+		left: map[*remoteTask]bool{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.nomad.client, e.nomad.err = agentapi.New(c.API)
-	programs := map[string]*upload.Program{
-		runtime.GOARCH: upload.NewProgram("/proc/self/exe"), // as it runs, whatever has its name by now
-	}
-	for arch, path := range c.Programs {
-		programs[arch] = upload.NewProgram(path)
-	}
+	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // as it runs, whatever has its name by now
+	maps.Copy(programs, c.Programs)
 	for name, endpoint := range c.Endpoints {
 		e.hosts[name] = host.New(host.Config{
 			Name: name, SSH: *endpoint.SSH, Programs: programs,
@@ -192,7 +188,7 @@ func (t *remoteTask) start(
 		}
 	}
 	if !link.Alive() { // it may run nevertheless
-		t.engine.destroyLater(t)
+		t.engine.leave(t)
 		err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
 			t.saved.Endpoint, err), true)
 	}
@@ -249,31 +245,14 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if t.parted.Load() || t.isTaken() {
 		return nil
 	}
-	err := t.destroy(ctx)
-	if err != nil { // Nomad does not ask again
-		e.destroyLater(t)
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.told, t.saved.Run.TaskID)
-	return nil
-}
-
-// destroy removes what the host has of the task.
-func (t *remoteTask) destroy(ctx context.Context) error {
 	link, err := t.host.Connect(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.settle(ctx, link)
 	}
-	mine, err := t.reclaim(ctx, link)
-	if errors.Is(err, errNone) {
-		return nil
+	if err != nil { // Nomad does not ask again
+		e.leave(t)
 	}
-	if err != nil || !mine {
-		return err
-	}
-	return destroyBy(ctx, link, t.saved.Run.TaskID)
+	return err
 }
 
 func destroyBy(ctx context.Context, link *host.Link, id string) error {
@@ -285,12 +264,6 @@ func destroyBy(ctx context.Context, link *host.Link, id string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("the host does not answer: %w", ctx.Err())
 	}
-}
-
-// destroyLater destroys a task as soon as its host can be reached. It ends with the plugin: what is left then goes
-// with the allocation's directory, see tidy.
-func (e *engine) destroyLater(t *remoteTask) {
-	go e.later(t, func(link *host.Link) error { return link.Driver.DestroyTask(t.saved.Run.TaskID, true) })
 }
 
 // newTask is a task of this process.

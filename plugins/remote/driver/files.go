@@ -53,7 +53,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 			TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name, User: t.config.User,
 			Owner: t.owner(), At: now.Add(-clockTick),
 		}
-		err = link.Shim.Files(ctx, request, func(w io.Writer) error { return archive(w, root, paths) })
+		err = shim.Files(ctx, link.Shim, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
 	if err != nil {
 		return false, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,

@@ -16,61 +16,31 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 )
 
-// TaskStats is part of core.Forwarder. It brings what the host's driver sends, over one connection after the other,
-// until the task has ended.
+// TaskStats is part of core.Forwarder. It brings what the host's driver sends by this connection: after the end of the
+// channel Nomad asks again.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(t.ctx, cancel)
 	usages := make(chan *drivers.TaskResourceUsage)
+	link, err := t.connected()
+	var from <-chan *drivers.TaskResourceUsage
+	if err == nil {
+		from, err = link.Driver.TaskStats(ctx, t.saved.Run.TaskID, interval)
+	}
+	if err != nil { // Nomad would log it every few seconds
+		close(usages)
+		return usages, nil
+	}
 	go func() {
 		defer close(usages)
-		defer cancel()
-		defer stop()
-		for ctx.Err() == nil && !t.over() {
-			link, err := t.host.Keep(ctx)
-			if err != nil {
-				return
-			}
-			t.statsBy(ctx, link, interval, usages)
-			select { // the task has ended, or the host is asked again
-			case <-t.Ended():
+		for usage := range from {
+			usage.Timestamp = time.Now().UnixNano() // by this node's clock
+			select {
+			case usages <- usage:
 			case <-ctx.Done():
-			case <-time.After(interval):
+				return
 			}
 		}
 	}()
 	return usages, nil
-}
-
-// statsBy returns when the host sends no more.
-func (t *remoteTask) statsBy(
-	ctx context.Context, link *host.Link, interval time.Duration, usages chan<- *drivers.TaskResourceUsage,
-) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	from, err := link.Driver.TaskStats(ctx, t.saved.Run.TaskID, interval)
-	if err != nil {
-		return
-	}
-	for usage := range from {
-		usage.Timestamp = time.Now().UnixNano() // by this node's clock
-		select {
-		case usages <- usage:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (t *remoteTask) over() bool {
-	select {
-	case <-t.Ended():
-		return true
-	case <-t.ctx.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // ExecTask is part of core.Forwarder. The command may be the script of a template that has changed.

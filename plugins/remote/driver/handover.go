@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"time"
@@ -88,14 +87,15 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 
 const mostOfID = 40 // characters
 
-// claimOnce claims, and keeps later from ending what this task takes.
+// claimOnce claims. What an earlier task of this process has left of the run is settled first.
 func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.ClaimRequest) (*shim.ClaimReply, error) {
 	e := t.engine
-	defer e.lockKey(t.saved.Key)()
-	e.mu.Lock()
-	q.Told = slices.Collect(maps.Keys(e.told))
-	e.mu.Unlock()
-	reply, err := link.Shim.Claim(ctx, q)
+	if err := e.settle(ctx, link, func(left *remoteTask) bool { return left.saved.Key == t.saved.Key }); err != nil {
+		return nil, err
+	}
+	e.settling.RLock()
+	defer e.settling.RUnlock()
+	reply, err := shim.Claim.On(ctx, link.Shim, q)
 	if err == nil && reply.Verdict == shim.Have {
 		e.mu.Lock()
 		t.saved.Run = reply.Run
@@ -113,7 +113,7 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	}
 	request := t.request(t.saved.Run.TaskID)
 	request.Resume = true
-	reply, err := link.Shim.Claim(ctx, request)
+	reply, err := shim.Claim.On(ctx, link.Shim, request)
 	switch {
 	case err != nil:
 		return false, err
@@ -187,100 +187,80 @@ func (t *remoteTask) release(e *engine, m meaning) bool {
 	defer t.claiming.Unlock()
 	ctx, cancel := context.WithTimeout(e.ctx, releaseTime)
 	defer cancel()
+	t.sure = m.sure
 	link, err := t.connected()
 	if err == nil {
 		var reply *shim.ReleaseReply
-		reply, err = link.Shim.Release(ctx, t.releaseTo(shim.Released, m.sure))
+		reply, err = shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Released))
 		if err == nil && !reply.Done {
 			return false
 		}
 	}
 	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(m.reason, mostOfReason))
 	t.part()
-	if err != nil { // also if the run is not this connection's yet: later takes only what is this allocation's
-		go e.later(t, func(link *host.Link) error {
-			reply, err := link.Shim.Release(e.ctx, t.releaseTo(shim.Released, m.sure))
-			if err == nil && !reply.Done {
-				err = link.Driver.DestroyTask(t.saved.Run.TaskID, true)
-			}
-			return err
-		})
+	if err != nil { // also if the run is not this connection's yet
+		e.leave(t)
 	}
 	return true
 }
 
-func (t *remoteTask) releaseTo(s shim.State, sure bool) *shim.ReleaseRequest {
-	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s, Sure: sure}
+func (t *remoteTask) releaseTo(s shim.State) *shim.ReleaseRequest {
+	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s, Sure: t.sure}
 }
 
-// Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows.
+// Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows. If the host does not learn of it
+// now, it does when the task is destroyed.
 func (t *remoteTask) Told(ctx context.Context) {
-	if t.parted.Load() {
-		return
-	}
-	link, err := t.connected()
-	if err == nil {
-		_, err = link.Shim.Release(ctx, t.releaseTo(shim.Told, true))
-	}
-	if err != nil { // this process remembers it
-		t.engine.mu.Lock()
-		t.engine.told[t.saved.Run.TaskID] = true
-		t.engine.mu.Unlock()
+	if link, err := t.connected(); err == nil && !t.parted.Load() {
+		_, _ = shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Told))
 	}
 }
 
-// later does something with a run on its host as soon as that can be reached, unless the run belongs to another
-// allocation, or another task of this process, by then. It ends with the plugin.
-func (e *engine) later(t *remoteTask, do func(*host.Link) error) {
-	request := t.request(t.saved.Run.TaskID)
-	request.Resume, request.Own = true, true
-	once := func(link *host.Link) error {
-		defer e.lockKey(t.saved.Key)()
-		if e.followed(t) {
-			return nil
-		}
-		reply, err := link.Shim.Claim(e.ctx, request)
-		if err == nil && reply.Verdict == shim.Have {
-			err = do(link)
-		}
-		return err
-	}
-	for e.ctx.Err() == nil {
-		link, err := t.host.Keep(e.ctx)
-		if err != nil {
-			return
-		}
-		if once(link) == nil {
-			e.mu.Lock()
-			delete(e.told, t.saved.Run.TaskID)
-			e.mu.Unlock()
-			return
-		}
-		select {
-		case <-time.After(againTime):
-		case <-e.ctx.Done():
-		}
-	}
-}
-
-// lockKey keeps two calls of this process from having the same run at the same time. The number of locks bounds how
-// many tasks can wait for the end of a run that does not end.
-func (e *engine) lockKey(key string) (unlock func()) {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(key)) // it never fails
-	lock := &e.keys[h.Sum32()%uint32(len(e.keys))]
-	lock.Lock()
-	return lock.Unlock
-}
-
-// followed is whether another task of this process has the same run.
-func (e *engine) followed(t *remoteTask) bool {
+// leave has a run settled later: a parted task's is released, any other one is destroyed. What is left when the plugin
+// ends goes with the allocation's directory, see tidy.
+func (e *engine) leave(t *remoteTask) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, other := range e.tasks {
-		if other != t && other.saved.Run.TaskID == t.saved.Run.TaskID && !other.parted.Load() {
-			return true
+	e.left[t] = true
+}
+
+// settle releases or destroys what was left by these tasks, by a connection to their host.
+func (e *engine) settle(ctx context.Context, link *host.Link, of func(*remoteTask) bool) error {
+	e.mu.Lock()
+	left := slices.Collect(maps.Keys(e.left))
+	e.mu.Unlock()
+	left = slices.DeleteFunc(left, func(t *remoteTask) bool { return !of(t) || t.host.Connected() != link })
+	if len(left) == 0 {
+		return nil
+	}
+	e.settling.Lock() // no start takes such a run meanwhile
+	defer e.settling.Unlock()
+	var errs []error
+	for _, t := range left {
+		if err := t.settle(ctx, link); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		e.mu.Lock()
+		delete(e.left, t)
+		e.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// settle releases the run of a parted task, and destroys any other one, unless it belongs to another allocation by now.
+func (t *remoteTask) settle(ctx context.Context, link *host.Link) error {
+	request := t.request(t.saved.Run.TaskID)
+	request.Resume, request.Own = true, true
+	claimed, err := shim.Claim.On(ctx, link.Shim, request)
+	if err != nil || claimed.Verdict != shim.Have {
+		return err
+	}
+	if t.parted.Load() {
+		released, err := shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Released))
+		if err != nil || released.Done {
+			return err
 		}
 	}
-	return false
+	return destroyBy(ctx, link, t.saved.Run.TaskID)
 }

@@ -56,7 +56,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 			return err
 		}
 	}
-	next, err := link.Shim.Logs(ctx, request)
+	next, err := shim.Logs(ctx, link.Shim, request)
 	for err == nil {
 		var chunk *shim.LogsChunk
 		chunk, err = next()

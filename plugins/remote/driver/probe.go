@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,58 +31,53 @@ const (
 	mostOfProblem = 300 // characters
 )
 
-// view is what was seen of an endpoint.
-type view struct {
-	link *host.Link
-	err  error
-}
-
 // Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
 // can run. A job asks for one with a constraint on its attributes.
 func (e *engine) Probe(ctx context.Context) (core.Node, error) {
-	names := slices.Sorted(maps.Keys(e.hosts))
-	views := make([]view, len(names))
-	var all sync.WaitGroup
-	for i, name := range names {
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, probeTime)
-			defer cancel()
-			views[i].link, views[i].err = e.hosts[name].Connect(ctx)
-			if views[i].err == nil {
-				e.tidy(ctx, views[i].link)
-				views[i].err = views[i].link.About().Problem
-			}
-		})
-	}
-	all.Wait()
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
-	for i, name := range names {
-		prefix := "endpoint." + name + "."
-		v := views[i]
-		node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(v.err == nil)
-		if v.err != nil {
-			node.Missing = append(node.Missing, plain.Line(v.err.Error(), mostOfProblem))
-			node.Again = lookAgain
-			continue
-		}
-		node.Attributes[prefix+"arch"] = structs.NewStringAttribute(v.link.Arch)
-		if v.link.Address != "" {
-			node.Attributes[prefix+"address"] = structs.NewStringAttribute(v.link.Address)
-		}
-		about := v.link.About()
-		node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(about.Cgroup)
-		node.Attributes[prefix+"root"] = structs.NewBoolAttribute(about.Root)
-	}
-	if len(names) == 0 {
+	if len(e.hosts) == 0 {
 		node.Missing = append(node.Missing, "no endpoint is configured")
 		return node, nil
 	}
+	var all sync.WaitGroup
+	var mu sync.Mutex // of the node
+	for name, h := range e.hosts {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, probeTime)
+			defer cancel()
+			link, err := h.Connect(ctx)
+			if err == nil {
+				e.tidy(ctx, link)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			describe(&node, "endpoint."+name+".", link, err)
+		})
+	}
+	all.Wait()
+	slices.Sort(node.Missing)
 	if err := e.nomad.answers(ctx); err != nil {
 		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on: "+
 			plain.Line(err.Error(), mostOfProblem))
 		node.Again = lookAgain
 	}
 	return node, nil
+}
+
+// describe adds an endpoint to a node: its connection, or why there is none.
+func describe(node *core.Node, prefix string, link *host.Link, err error) {
+	node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(err == nil)
+	if err != nil {
+		node.Missing = append(node.Missing, plain.Line(err.Error(), mostOfProblem))
+		node.Again = lookAgain
+		return
+	}
+	node.Attributes[prefix+"arch"] = structs.NewStringAttribute(link.Arch)
+	node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(link.About.Cgroup)
+	node.Attributes[prefix+"root"] = structs.NewBoolAttribute(link.About.Root)
+	if link.Address != "" {
+		node.Attributes[prefix+"address"] = structs.NewStringAttribute(link.Address)
+	}
 }
 
 // tidy removes from a host what is over: what belongs to allocations that Nomad has removed from this node, as their
@@ -93,16 +87,27 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 	e.mu.Lock()
 	node := e.node
 	e.mu.Unlock()
-	there, err := link.Shim.List(ctx, &shim.ListRequest{NodeID: node})
+	if err := e.settle(ctx, link, func(*remoteTask) bool { return true }); err != nil {
+		e.logger.Warn("failed to end or release the runs of former tasks", "error", err)
+	}
+	e.tidyAllocs(ctx, link, node)
+	e.tidyRuns(ctx, link)
+}
+
+func (e *engine) tidyAllocs(ctx context.Context, link *host.Link, node string) {
+	if node == "" {
+		return
+	}
+	there, err := shim.List.On(ctx, link.Shim, &shim.ListRequest{NodeID: node})
 	if err != nil {
-		e.logger.Warn("failed to list what is on a host", "error", err)
+		e.logger.Warn("failed to list the allocations on a host", "error", err)
 		return
 	}
 	for id, dir := range there.Allocs {
-		if node == "" || e.knows(id) || !isGone(dir) {
+		if e.knows(id) || !isGone(dir) {
 			continue
 		}
-		_, err := link.Shim.Remove(ctx, &shim.RemoveRequest{NodeID: node, AllocID: id})
+		_, err := shim.Remove.On(ctx, link.Shim, &shim.RemoveRequest{NodeID: node, AllocID: id})
 		if status.Code(err) == codes.FailedPrecondition {
 			continue // it has a run that another allocation may take over
 		}
@@ -111,6 +116,14 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 			continue
 		}
 		e.logger.Info("removed an allocation from a host", "alloc", id)
+	}
+}
+
+func (e *engine) tidyRuns(ctx context.Context, link *host.Link) {
+	there, err := shim.List.On(ctx, link.Shim, &shim.ListRequest{})
+	if err != nil {
+		e.logger.Warn("failed to list the runs on a host", "error", err)
+		return
 	}
 	for _, run := range there.Runs {
 		if run.Followed || run.Alone < shim.AbsentTime {
@@ -121,7 +134,7 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}
-		if _, err := link.Shim.End(ctx, &shim.EndRequest{TaskID: run.TaskID, Epoch: run.Epoch}); err != nil {
+		if _, err := shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: run.TaskID, Epoch: run.Epoch}); err != nil {
 			e.logger.Warn("failed to end a run whose job was stopped", "run", run.TaskID, "error", err)
 			continue
 		}

@@ -41,6 +41,7 @@ type remoteTask struct {
 
 	running sync.Once
 	parted  atomic.Bool // the run is another allocation's, or nobody's
+	sure    bool        // where it was released: Nomad has said that another allocation is to have it
 
 	claiming sync.Mutex // held while the host is asked for the run, or to give it up
 
@@ -50,7 +51,6 @@ type remoteTask struct {
 	address string // of the host, where this process has started the task
 
 	mu      sync.Mutex
-	pid     string
 	stop    *stop  // asked for, nil if the task is to run
 	takenBy string // the allocation that has the run, empty if it is this task's
 	stale   string // why the last copy of files failed
@@ -99,14 +99,9 @@ func (t *remoteTask) Claim() error {
 
 // Describe is part of core.Describer.
 func (t *remoteTask) Describe(r *core.Run) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
 	if t.address != "" {
 		r.Network = &drivers.DriverNetwork{IP: t.address}
-	}
-	if t.pid != "" {
-		r.Attributes["pid"] = t.pid
 	}
 }
 
@@ -133,6 +128,17 @@ func (t *remoteTask) run() {
 	if f.exit != nil && t.ctx.Err() == nil {
 		t.event("The end of the output is missing: endpoint %q can't be reached", t.saved.Endpoint)
 		t.End(f.exit)
+	}
+}
+
+func (t *remoteTask) over() bool {
+	select {
+	case <-t.Ended():
+		return true
+	case <-t.ctx.Done():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -191,11 +197,6 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		cancel()
 		<-output // the next one goes on where it ends
 	}()
-	if status, err := link.Driver.InspectTask(f.saved.Run.TaskID); err == nil {
-		f.mu.Lock()
-		f.pid = plain.Line(status.DriverAttributes["pid"], 20)
-		f.mu.Unlock()
-	}
 	f.stopAgain(link)
 	results, err := link.Driver.WaitTask(ctx, f.saved.Run.TaskID)
 	if err != nil {

@@ -19,15 +19,14 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
-	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // Config is a host.
 type Config struct {
-	Name     string                     // the endpoint's
-	SSH      ssh.Config                 // how it is reached
-	Programs map[string]*upload.Program // this plugin's program, by architecture
-	Options  shim.Options               // of its shim; an empty Dir is the host's default
+	Name     string            // the endpoint's
+	SSH      ssh.Config        // how it is reached
+	Programs map[string]string // the paths of this plugin's program, by architecture
+	Options  shim.Options      // of its shim; an empty Dir is the host's default
 }
 
 // Host has at most one connection at a time. Its methods may be called concurrently.
@@ -87,24 +86,21 @@ var errClosed = errors.New("the plugin ends")
 // that one's error. The context ends the wait; the attempt goes on, for all callers.
 func (h *Host) Connect(ctx context.Context) (*Link, error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.connected() == nil && h.attempt == nil && !time.Now().Before(h.next) {
 		h.attempt = make(chan struct{})
 		go h.try()
 	}
-	if done := h.attempt; done != nil {
-		h.mu.Unlock()
-		var err error
+	done := h.attempt
+	h.mu.Unlock()
+	if done != nil {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			err = fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
-		}
-		h.mu.Lock()
-		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
 		}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if link := h.connected(); link != nil {
 		return link, nil
 	}
@@ -134,7 +130,13 @@ func (h *Host) try() {
 	begun := time.Now()
 	context.AfterFunc(link.conn.Context(), func() {
 		cancel(nil)
-		h.lost(time.Since(begun))
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if time.Since(begun) < shortLife {
+			h.failed(h.last)
+			return
+		}
+		h.failures = 0
 	})
 }
 
@@ -160,17 +162,6 @@ func (h *Host) failed(err error) {
 
 // shortLife is how long a connection lives that counts as a failed attempt.
 const shortLife = 15 * time.Second
-
-// lost is called at the end of a connection.
-func (h *Host) lost(after time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if after < shortLife {
-		h.failed(h.last)
-		return
-	}
-	h.failures = 0
-}
 
 // connected is the connection, nil if there is none. The caller holds the lock.
 func (h *Host) connected() *Link {

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -29,12 +30,12 @@ import (
 // Link is one connection to a host, and the driver there. It is never made anew: calls on one that was lost fail.
 type Link struct {
 	upload.Host
-	Driver  Driver      // by Nomad's own client
-	Shim    shim.Client // the calls that Nomad's protocol does not have
-	Address string      // the host's IP address, empty if it is not known
+	Driver  Driver           // by Nomad's own client
+	Shim    *grpc.ClientConn // for the calls that Nomad's protocol does not have
+	Address string           // the host's IP address, empty if it is not known
+	About   About
 
-	conn  *ssh.Conn
-	about atomic.Pointer[drivers.Fingerprint] // the last one of the host's driver
+	conn *ssh.Conn
 }
 
 // Driver is a driver that can run commands in tasks.
@@ -64,8 +65,8 @@ func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Li
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: shim.KeepAliveTime, Timeout: shim.KeepAliveTimeout, PermitWithoutStream: true,
 		}),
-		grpc.WithChainUnaryInterceptor(checkReply), grpc.WithChainStreamInterceptor(checkStream),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage), grpc.MaxCallRecvMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(checked{encoding.GetCodecV2("proto")}),
+			grpc.MaxCallSendMsgSize(maxMessage), grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		l.close()
 		return nil, err
@@ -76,7 +77,7 @@ func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Li
 	})
 	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(conn.Context(), nil, client)
 	if err == nil {
-		l.Driver, l.Shim = made.(Driver), shim.Client{Conn: client}
+		l.Driver, l.Shim = made.(Driver), client
 		err = l.greet(event)
 	}
 	if err != nil {
@@ -98,14 +99,16 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	if err != nil {
 		return err
 	}
-	first, ok := <-fingerprints
-	if !ok {
+	first := <-fingerprints
+	if first == nil {
 		return errors.New("it does not answer")
 	}
 	if first.Err != nil {
 		return first.Err
 	}
-	l.about.Store(first)
+	if l.About, err = aboutOf(first); err != nil {
+		return err
+	}
 	events, err := l.Driver.TaskEvents(l.conn.Context())
 	if err != nil {
 		return err
@@ -117,19 +120,11 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 			}
 		}
 	}()
-	go func() {
-		for f := range fingerprints {
-			if f.Err == nil {
-				l.about.Store(f)
-			}
-		}
-	}()
 	return nil
 }
 
-// About is what the host's driver says of itself.
-func (l *Link) About() (about About) {
-	f := l.about.Load()
+// aboutOf returns an error if the host's driver can run no tasks.
+func aboutOf(f *drivers.Fingerprint) (about About, err error) {
 	of := func(name string) *structs.Attribute {
 		return cmp.Or(f.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
 	}
@@ -137,12 +132,11 @@ func (l *Link) About() (about About) {
 	cgroup, _ := of("cgroup").GetString()
 	about.Cgroup = plain.Line(cgroup, mostOfWord)
 	message := plain.Line(f.HealthDescription, 0)
-	if f.Health == drivers.HealthStateHealthy {
-		about.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
-	} else {
-		about.Problem = errors.New(message)
+	if f.Health != drivers.HealthStateHealthy {
+		return about, errors.New(message)
 	}
-	return about
+	about.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
+	return about, nil
 }
 
 const mostOfWord = 300 // characters
@@ -151,12 +145,8 @@ const mostOfWord = 300 // characters
 type About struct {
 	Root    bool   // tasks can be of any user
 	Cgroup  string // its version
-	Problem error  // why it can't be used, nil if it can
 	Missing string // what it can be used without, sentences
 }
-
-// Done is closed when the connection has ended.
-func (l *Link) Done() <-chan struct{} { return l.conn.Context().Done() }
 
 func (l *Link) over() bool { return l.conn.Context().Err() != nil }
 

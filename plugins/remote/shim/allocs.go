@@ -24,7 +24,7 @@ type allocs struct{ dir string }
 // AllocDir is the directory of an allocation on a host whose directory is dir.
 func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
 
-// ownerFile has an allocation's Owner, as JSON.
+// ownerFile has the Owner that an allocation's directory was made for, as JSON.
 const ownerFile = "owner.json"
 
 // path is the directory of an allocation.
@@ -40,8 +40,8 @@ func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes the directories of a task that are missing, for this user, and returns that of its allocation, which
-// belongs to an owner.
+// make makes the directories of a task that are missing, for this user, and returns that of its allocation. The owner's
+// node removes it.
 func (a allocs) make(id, task string, owner Owner, uid, gid int) (string, error) {
 	dir, err := a.path(id)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a allocs) make(id, task string, owner Owner, uid, gid int) (string, error)
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	if err := a.own(id, owner); err != nil {
+	if err := save(filepath.Join(dir, ownerFile), owner); err != nil {
 		return "", err
 	}
 	// every task of the group may write there
@@ -101,23 +101,6 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 	}
 	if _, there := os.Lstat(dir); there == nil { // another start of the group was faster
 		return nil
-	}
-	return err
-}
-
-// own records with whose allocation an allocation's directory is to be removed.
-func (a allocs) own(id string, owner Owner) error {
-	dir, err := a.path(id)
-	if err != nil {
-		return err
-	}
-	var before Owner
-	if load(filepath.Join(dir, ownerFile), &before) == nil && before == owner {
-		return nil
-	}
-	err = save(filepath.Join(dir, ownerFile), owner)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // there is no directory: its start did not come so far
 	}
 	return err
 }

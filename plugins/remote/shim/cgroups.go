@@ -91,29 +91,20 @@ func (c *cgroups) remove() {
 		return
 	}
 	defer f.Close()
-	for _, parent := range c.parents() {
-		entries, _ := os.ReadDir(parent) // not there: nothing is in it
-		for _, e := range entries {
-			if e.IsDir() {
-				_ = unix.Rmdir(filepath.Join(parent, e.Name())) // EBUSY: in use
+	name := cgroupslib.NomadCgroupParent
+	for _, pattern := range []string{ // what is above tasks' cgroups, each before the one that it is in
+		name + "/share.slice", name + "/reserve.slice", name, // of cgroup v2
+		"cpuset/" + name + "/share", "cpuset/" + name + "/reserve", "*/" + name, // of v1: also those that the core makes
+	} {
+		parents, _ := filepath.Glob(filepath.Join(cgroupslib.GetDefaultRoot(), pattern)) // the pattern is good
+		for _, parent := range parents {
+			entries, _ := os.ReadDir(parent)
+			for _, e := range entries {
+				if e.IsDir() {
+					_ = unix.Rmdir(filepath.Join(parent, e.Name())) // EBUSY: in use
+				}
 			}
-		}
-		_ = unix.Rmdir(parent)
-	}
-}
-
-// parents are the directories above the tasks' cgroups, each before the one that it is in.
-func (c *cgroups) parents() (dirs []string) {
-	root, parent := cgroupslib.GetDefaultRoot(), cgroupslib.NomadCgroupParent
-	if cgroupslib.GetMode() == cgroupslib.CG2 {
-		top := filepath.Join(root, parent)
-		return []string{
-			filepath.Join(top, cgroupslib.SharePartition()), filepath.Join(top, cgroupslib.ReservePartition()), top,
+			_ = unix.Rmdir(parent)
 		}
 	}
-	cpuset := filepath.Join(root, "cpuset", parent)
-	dirs, _ = filepath.Glob(filepath.Join(root, "*", parent)) // also those that the core makes; the pattern is good
-	return append([]string{
-		filepath.Join(cpuset, cgroupslib.SharePartition()), filepath.Join(cpuset, cgroupslib.ReservePartition()),
-	}, dirs...)
 }

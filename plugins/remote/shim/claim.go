@@ -46,28 +46,11 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 			return reply, err
 		}
 		for _, o := range over {
-			if err := h.end(o, r.Owner); err != nil {
-				return nil, err
+			if err := h.end(o.Run.TaskID, true, false); err != nil {
+				return nil, fmt.Errorf("the run of allocation %s can't be ended: %w", o.Run.AllocID, err)
 			}
 		}
 	}
-}
-
-// end ends a run that claim or orphans has marked. Its directory goes with that of an allocation, or at once if that is
-// none.
-func (h *host) end(over *run, owner Owner) error {
-	if err := h.Driver.DestroyTask(over.Run.TaskID, true); err != nil {
-		return fmt.Errorf("the run of allocation %s can't be ended: %w", over.Run.AllocID, err)
-	}
-	h.cgroups.remove()
-	last, err := h.runs.forget(over)
-	if err != nil || !last {
-		return err
-	}
-	if owner.NodeID == "" {
-		return h.allocs.remove(over.Run.AllocID)
-	}
-	return h.allocs.own(over.Run.AllocID, owner)
 }
 
 // release is part of server.
@@ -102,7 +85,7 @@ func (h *host) endOver(listed EndRequest) error {
 	over, err := h.runs.orphans(listed)
 	for _, o := range over {
 		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
-		err = errors.Join(err, h.end(o, Owner{}))
+		err = errors.Join(err, h.end(o.Run.TaskID, true, true))
 	}
 	return err
 }

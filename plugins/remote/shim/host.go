@@ -41,7 +41,7 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
 		Driver: d, state: filepath.Join(o.Dir, Name), allocs: a,
-		cgroups: newCgroups(o.Dir, topology(), logger), runs: newRuns(o.Dir, a.own), logger: logger,
+		cgroups: newCgroups(o.Dir, topology(), logger), runs: newRuns(o.Dir), logger: logger,
 	}
 }
 
@@ -60,7 +60,8 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	handle, network, err := h.start(cfg)
 	if err != nil {
 		h.cgroups.remove()
-		return nil, nil, errors.Join(err, h.runs.end(cfg.ID))
+		_, _, ended := h.runs.end(cfg.ID)
+		return nil, nil, errors.Join(err, ended)
 	}
 	err = h.runs.started(cfg.ID, Handle{
 		TaskID: handle.Config.ID, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir, State: handle.DriverState,
@@ -140,19 +141,6 @@ func (h *host) storeOf(id string) *task.Store {
 	return nil
 }
 
-// pid is that of a task's main process, 0 if there is none.
-func (h *host) pid(id string) int {
-	store := h.storeOf(id)
-	if store == nil {
-		return 0
-	}
-	st, err := store.Load(id)
-	if err != nil || !st.Identity.Alive() {
-		return 0
-	}
-	return st.Identity.PID
-}
-
 // StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
 func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
 	if err := h.stopping(id); err != nil {
@@ -199,24 +187,35 @@ func (h *host) DestroyTask(id string, force bool) error {
 	if errors.Is(err, errNotOwner) {
 		return nil
 	}
-	if err == nil {
-		err = h.Driver.DestroyTask(id, force)
+	if err != nil {
+		return err
 	}
+	return h.end(id, force, false)
+}
+
+// end removes everything of a run that this connection owns. The directory of the allocation that it was started for
+// goes with the last run in it if no node removes it: it has no owner any more, or another allocation.
+func (h *host) end(id string, force, orphan bool) error {
+	err := h.Driver.DestroyTask(id, force)
 	h.cgroups.remove()
 	if err != nil {
 		return err
 	}
-	return h.runs.end(id)
+	gone, last, err := h.runs.end(id)
+	if err == nil && last && (orphan || gone.Owner.AllocID != gone.Run.AllocID) {
+		err = h.allocs.remove(gone.Run.AllocID)
+	}
+	return err
 }
 
 // list is part of server.
 func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
-	allocs, err := h.allocs.list(r.NodeID)
-	if err != nil {
-		return nil, err
+	if r.NodeID != "" {
+		allocs, err := h.allocs.list(r.NodeID)
+		return &ListReply{Allocs: allocs}, err
 	}
-	all, err := h.runs.list(h.pid)
-	return &ListReply{Allocs: allocs, Runs: all}, err
+	all, err := h.runs.list()
+	return &ListReply{Runs: all}, err
 }
 
 // remove is part of server.

@@ -6,11 +6,9 @@ package shim
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/base"
@@ -19,16 +17,13 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Besides Nomad's driver protocol there are a few calls. To their messages fields are only ever added.
-const (
-	serviceName   = "outrider.remote.Host"
-	claimMethod   = "Claim"
-	releaseMethod = "Release"
-	logsMethod    = "Logs"
-	listMethod    = "List"
-	removeMethod  = "Remove"
-	endMethod     = "End"
-	filesMethod   = "Files"
+// The calls that Nomad's driver protocol does not have.
+var (
+	Claim   = method[ClaimRequest, ClaimReply]{"Claim", server.claim}         // may take as long as the end of other runs
+	Release = method[ReleaseRequest, ReleaseReply]{"Release", server.release} // of a run that this connection has claimed
+	List    = method[ListRequest, ListReply]{"List", server.list}
+	Remove  = method[RemoveRequest, Nothing]{"Remove", server.remove} // it is no error if there is nothing
+	End     = method[EndRequest, Nothing]{"End", server.endAlone}
 )
 
 // Owner is an allocation that a run belongs to.
@@ -62,7 +57,6 @@ type ClaimRequest struct {
 
 	Gone  []string `codec:"gone"`  // allocations that Nomad says are over
 	Alive []string `codec:"alive"` // allocations that Nomad says are not, or of which it says nothing
-	Told  []string `codec:"told"`  // tasks whose exits Nomad knows
 }
 
 // The verdicts of a claim.
@@ -114,12 +108,13 @@ type LogsRequest struct {
 // LogsChunk is the next part of a stream's output. The stream of chunks ends when the task has
 // ended and all of its output was sent.
 type LogsChunk struct {
-	Stderr bool
-	Number int64 // of the file that it belongs to, never less than before
-	Data   []byte
+	Stderr bool   `codec:"stderr"`
+	Number int64  `codec:"number"` // of the file that it belongs to, never less than before
+	Data   []byte `codec:"data"`
 }
 
-// ListRequest asks for all runs, and for the allocations that a node has directories of on the host.
+// ListRequest asks for the allocations that a node has directories of on the host, or without a node for all runs. The
+// one works where the records of the other can't be read.
 type ListRequest struct {
 	NodeID string `codec:"node_id"`
 }
@@ -134,7 +129,6 @@ type ListReply struct {
 type Run struct {
 	TaskID string `codec:"task_id" json:"task_id"`
 	Key    string `codec:"key" json:"key"`
-	Hash   string `codec:"hash" json:"hash"`
 	Epoch  int64  `codec:"epoch" json:"epoch"`
 	State  State  `codec:"state" json:"state"`
 	Ending bool   `codec:"ending" json:"ending"` // it is stopping, and not by its owner
@@ -143,7 +137,6 @@ type Run struct {
 	Followed      bool          `codec:"followed" json:"followed"`             // by the owner's node
 	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long it was seen not to be followed
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
-	PID           int           `codec:"pid" json:"pid,omitempty"`             // 0: the process has ended, or is not known
 }
 
 // EndRequest has a run ended that nobody has followed for AbsentTime. It may not have been claimed since it was listed.
@@ -178,17 +171,45 @@ type FilesPart struct {
 // Nothing is the reply of a call that has no more to tell.
 type Nothing struct{}
 
-// Client has these calls of a host.
-type Client struct{ Conn *grpc.ClientConn }
+// method is a call with one request and one reply.
+type method[Request, Reply any] struct {
+	name  string
+	serve func(server, context.Context, *Request) (*Reply, error)
+}
 
-// Logs returns a function that waits for the next chunk, which is valid until it is called again. It returns
-// io.EOF at the end. The context ends it.
-func (c Client) Logs(ctx context.Context, r *LogsRequest) (next func() (*LogsChunk, error), err error) {
-	stream, err := c.Conn.NewStream(ctx, &service.Streams[0], "/"+serviceName+"/"+logsMethod, subtype)
+// On makes the call on a connection.
+func (c method[Request, Reply]) On(ctx context.Context, conn *grpc.ClientConn, request *Request) (*Reply, error) {
+	var reply Reply
+	err := conn.Invoke(ctx, serviceName+c.name, request, &reply, encoded)
+	return &reply, err
+}
+
+// describe describes the call to gRPC, as its generated code does.
+func (c method[Request, Reply]) describe() grpc.MethodDesc {
+	handle := func(s any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		var request Request
+		if err := decode(&request); err != nil {
+			return nil, err
+		}
+		return c.serve(s.(server), ctx, &request)
+	}
+	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
+}
+
+// open begins a call with a stream, by its request.
+func open(ctx context.Context, conn *grpc.ClientConn, stream *grpc.StreamDesc, request any) (grpc.ClientStream, error) {
+	s, err := conn.NewStream(ctx, stream, serviceName+stream.StreamName, encoded)
 	if err != nil {
 		return nil, err
 	}
-	if err := stream.SendMsg(r); err != nil {
+	return s, s.SendMsg(request)
+}
+
+// Logs returns a function that waits for the next chunk, which is valid until it is called again. It returns
+// io.EOF at the end. The context ends it.
+func Logs(ctx context.Context, conn *grpc.ClientConn, r *LogsRequest) (next func() (*LogsChunk, error), err error) {
+	stream, err := open(ctx, conn, &logsStream, r)
+	if err != nil {
 		return nil, err
 	}
 	if err := stream.CloseSend(); err != nil {
@@ -196,6 +217,7 @@ func (c Client) Logs(ctx context.Context, r *LogsRequest) (next func() (*LogsChu
 	}
 	var chunk LogsChunk
 	return func() (*LogsChunk, error) {
+		chunk = LogsChunk{Data: chunk.Data[:0]}
 		if err := stream.RecvMsg(&chunk); err != nil {
 			return nil, err
 		}
@@ -203,45 +225,17 @@ func (c Client) Logs(ctx context.Context, r *LogsRequest) (next func() (*LogsChu
 	}, nil
 }
 
-// Claim may take as long as the end of the runs that are over.
-func (c Client) Claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error) {
-	return invoke[ClaimReply](ctx, c, claimMethod, r)
-}
-
-// Release gives up a run that this connection has claimed.
-func (c Client) Release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error) {
-	return invoke[ReleaseReply](ctx, c, releaseMethod, r)
-}
-
-// List returns the allocations of a node on the host, and all runs.
-func (c Client) List(ctx context.Context, r *ListRequest) (*ListReply, error) {
-	return invoke[ListReply](ctx, c, listMethod, r)
-}
-
-// Remove ends the tasks of an allocation, and removes its directory. It is no error if there is none.
-func (c Client) Remove(ctx context.Context, r *RemoveRequest) (*Nothing, error) {
-	return invoke[Nothing](ctx, c, removeMethod, r)
-}
-
-// End ends a run that is alone.
-func (c Client) End(ctx context.Context, r *EndRequest) (*Nothing, error) {
-	return invoke[Nothing](ctx, c, endMethod, r)
-}
-
 // stallTime is how long a copy of files may stand still: a task of the same user can stop the program that unpacks.
 const stallTime = time.Minute
 
 // Files copies what the function writes, an archive. The context ends it.
-func (c Client) Files(ctx context.Context, r *FilesRequest, write func(io.Writer) error) error {
+func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stalled := time.AfterFunc(stallTime, cancel)
 	defer stalled.Stop()
-	stream, err := c.Conn.NewStream(ctx, &service.Streams[1], "/"+serviceName+"/"+filesMethod, subtype)
+	stream, err := open(ctx, conn, &filesStream, r)
 	if err != nil {
-		return err
-	}
-	if err := stream.SendMsg(r); err != nil {
 		return err
 	}
 	to := &sender{stream: stream, stalled: stalled}
@@ -289,12 +283,6 @@ func (r *receiver) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func invoke[Reply any](ctx context.Context, c Client, method string, request any) (*Reply, error) {
-	var reply Reply
-	err := c.Conn.Invoke(ctx, "/"+serviceName+"/"+method, request, &reply, subtype)
-	return &reply, err
-}
-
 // server is what answers these calls.
 type server interface {
 	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
@@ -306,32 +294,22 @@ type server interface {
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
-// service describes them to gRPC, as its generated code does.
-var service = grpc.ServiceDesc{
-	ServiceName: serviceName,
-	HandlerType: (*server)(nil),
-	Methods: []grpc.MethodDesc{
-		unary(claimMethod, server.claim), unary(releaseMethod, server.release),
-		unary(listMethod, server.list), unary(removeMethod, server.remove), unary(endMethod, server.endAlone),
-	},
-	Streams: []grpc.StreamDesc{
-		{StreamName: logsMethod, ServerStreams: true, Handler: serveLogs},
-		{StreamName: filesMethod, ClientStreams: true, Handler: serveFiles},
-	},
-}
+// serviceName is the service in the names of its calls.
+const serviceName = "/outrider.remote.Host/"
 
-func unary[Request, Reply any](
-	name string, call func(server, context.Context, *Request) (*Reply, error),
-) grpc.MethodDesc {
-	handle := func(s any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		var request Request
-		if err := decode(&request); err != nil {
-			return nil, err
-		}
-		return call(s.(server), ctx, &request)
+var (
+	logsStream  = grpc.StreamDesc{StreamName: "Logs", ServerStreams: true, Handler: serveLogs}
+	filesStream = grpc.StreamDesc{StreamName: "Files", ClientStreams: true, Handler: serveFiles}
+
+	service = grpc.ServiceDesc{
+		ServiceName: strings.Trim(serviceName, "/"),
+		HandlerType: (*server)(nil),
+		Methods: []grpc.MethodDesc{
+			Claim.describe(), Release.describe(), List.describe(), Remove.describe(), End.describe(),
+		},
+		Streams: []grpc.StreamDesc{logsStream, filesStream},
 	}
-	return grpc.MethodDesc{MethodName: name, Handler: handle}
-}
+)
 
 func serveLogs(s any, stream grpc.ServerStream) error {
 	var request LogsRequest
@@ -352,53 +330,22 @@ func serveFiles(s any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&Nothing{})
 }
 
-// subtype selects the codec of a call.
-var subtype = grpc.CallContentSubtype(codec{}.Name())
+// encoded selects the codec of a call.
+var encoded = grpc.ForceCodecV2(codec{})
 
 func init() { encoding.RegisterCodecV2(codec{}) }
 
-// codec writes messages in MessagePack, as Nomad writes its own, but for output, of which there may be much: a
-// LogsChunk is a byte that is 1 for stderr, the number in 8 bytes, and the data.
+// codec writes messages in MessagePack, as Nomad writes its own.
 type codec struct{}
-
-const chunkHeader = 1 + 8
-
-// buffers are for messages up to a full LogsChunk: gRPC's own pool clears 1 MB for each of that size.
-var buffers = mem.NewTieredBufferPool(256, 4<<10, 32<<10, chunkHeader+chunkSize)
 
 func (codec) Name() string { return "outrider" }
 
 func (codec) Marshal(message any) (mem.BufferSlice, error) {
-	chunk, ok := message.(*LogsChunk)
-	if !ok {
-		var text []byte
-		err := base.MsgPackEncode(&text, message)
-		return mem.BufferSlice{mem.SliceBuffer(text)}, err
-	}
-	buffer := buffers.Get(chunkHeader + len(chunk.Data))
-	(*buffer)[0] = 0
-	if chunk.Stderr {
-		(*buffer)[0] = 1
-	}
-	binary.BigEndian.PutUint64((*buffer)[1:], uint64(chunk.Number)) //nolint:gosec // read back as it was
-	copy((*buffer)[chunkHeader:], chunk.Data)
-	return mem.BufferSlice{mem.NewBuffer(buffer, buffers)}, nil
+	var text []byte
+	err := base.MsgPackEncode(&text, message)
+	return mem.BufferSlice{mem.SliceBuffer(text)}, err
 }
 
 func (codec) Unmarshal(data mem.BufferSlice, message any) error {
-	chunk, ok := message.(*LogsChunk)
-	if !ok {
-		return base.MsgPackDecode(data.Materialize(), message)
-	}
-	reader := data.Reader()
-	defer reader.Close()
-	var header [chunkHeader]byte
-	if _, err := io.ReadFull(reader, header[:]); err != nil {
-		return fmt.Errorf("a part of the output is cut: %w", err)
-	}
-	chunk.Stderr = header[0] == 1
-	chunk.Number = int64(binary.BigEndian.Uint64(header[1:])) //nolint:gosec // checked by who writes the file
-	chunk.Data = slices.Grow(chunk.Data[:0], reader.Remaining())[:reader.Remaining()]
-	_, err := io.ReadFull(reader, chunk.Data)
-	return err
+	return base.MsgPackDecode(data.Materialize(), message)
 }

@@ -28,7 +28,7 @@ func (r receives) files(_ context.Context, q *FilesRequest, archive io.Reader) e
 	return r.do(q, archive)
 }
 
-func clientOf(t *testing.T, s server) Client {
+func clientOf(t *testing.T, s server) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
 	g := grpc.NewServer()
@@ -39,7 +39,7 @@ func clientOf(t *testing.T, s server) Client {
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
 	must.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return Client{conn}
+	return conn
 }
 
 func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
@@ -60,14 +60,14 @@ func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
 			return errors.Join(copied, err)
 		}
 	}
-	must.NoError(t, c.Files(ctx, &FilesRequest{}, zeros(3<<20, nil)))
+	must.NoError(t, Files(ctx, c, &FilesRequest{}, zeros(3<<20, nil)))
 	must.Eq(t, "3145728 bytes, error false", <-all)
 
 	// an error of the node's files, also one that is no end of the call
-	must.ErrorIs(t, c.Files(ctx, &FilesRequest{Task: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
+	must.ErrorIs(t, Files(ctx, c, &FilesRequest{Task: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
 	must.StrHasSuffix(t, "error true", <-all)
 
-	must.ErrorContains(t, c.Files(ctx, &FilesRequest{Task: "refused"}, zeros(64<<20, nil)), "no space")
+	must.ErrorContains(t, Files(ctx, c, &FilesRequest{Task: "refused"}, zeros(64<<20, nil)), "no space")
 	must.NoError(t, ctx.Err())
 }
 

@@ -56,7 +56,6 @@ const AbsentTime = 15 * time.Second
 // the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all.
 type runs struct {
 	dir string
-	own func(allocID string, owner Owner) error // records whose an allocation's directory is
 
 	mu      sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
 	claims  map[string]*claim
@@ -70,8 +69,8 @@ type claim struct {
 	lock  *os.File
 }
 
-func newRuns(dir string, own func(allocID string, owner Owner) error) *runs {
-	return &runs{dir: filepath.Join(dir, "runs"), own: own, claims: map[string]*claim{}, unsaved: map[string]int64{}}
+func newRuns(dir string) *runs {
+	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}, unsaved: map[string]int64{}}
 }
 
 // nameOf is the name of a run's record. Runs of one task with different contents have different records.
@@ -239,15 +238,20 @@ func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
 			if !allowed(one) {
 				return errNotOwner
 			}
-			one.Epoch++
-			one.State, one.Ending = Stopping, true
-			if err := r.save(name, one); err != nil {
-				return err
-			}
-			return r.follow(name, one)
+			return r.condemn(name, one)
 		}
 		return nil
 	})
+}
+
+// condemn marks a run as stopping, and has this connection own it in order to end it. The lock of all is held.
+func (r *runs) condemn(name string, one *run) error {
+	one.Epoch++
+	one.State, one.Ending, one.Alone = Stopping, true, now()
+	if err := r.save(name, one); err != nil {
+		return err
+	}
+	return r.follow(name, one)
 }
 
 // started records a run that has started.
@@ -258,21 +262,22 @@ func (r *runs) started(taskID string, handle Handle) error {
 	})
 }
 
-// end removes the record of a run of which nothing is left. It is no error if the record is another one's.
-func (r *runs) end(taskID string) error {
-	err := r.change(taskID, func(name string, _ *run, _ records) error {
+// end removes the record of a run of which nothing is left, and returns it. last is whether no other run has the
+// directory of its allocation. Nothing is returned, and no error, if the record is another one's.
+func (r *runs) end(taskID string) (gone *run, last bool, err error) {
+	err = r.locked("", func(all records) error {
+		c := r.claims[taskID]
 		r.drop(taskID)
-		return r.remove(name)
+		if c == nil || all[c.name] == nil || all[c.name].Epoch != c.epoch {
+			return nil // another connection ends it, too
+		}
+		gone, last = all[c.name], true
+		for name, o := range all {
+			last = last && (name == c.name || o.Run.AllocID != gone.Run.AllocID)
+		}
+		return errors.Join(os.Remove(filepath.Join(r.dir, c.name+".json")), os.RemoveAll(r.lockOf(c.name)))
 	})
-	if errors.Is(err, errNotOwner) {
-		return nil
-	}
-	return err
-}
-
-// remove removes a record. The lock of all is held.
-func (r *runs) remove(name string) error {
-	return errors.Join(os.Remove(filepath.Join(r.dir, name+".json")), os.RemoveAll(r.lockOf(name)))
+	return gone, last, err
 }
 
 // release gives a run up for the next allocation of its task. It returns false if the run is being ended, or if there
@@ -286,9 +291,6 @@ func (r *runs) release(taskID string, sure bool) (done bool, err error) {
 		}
 		if one.State != Running {
 			return nil
-		}
-		if err := r.own(one.Run.AllocID, Owner{}); err != nil { // no node removes it
-			return err
 		}
 		one.State, one.Alone = Released, now()
 		one.Owner.NodeID, one.Owner.NodeDir = "", ""
@@ -323,12 +325,10 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 			over = append(over, one)
 		}
 		for _, o := range over {
-			o.Epoch++
-			o.State, o.Ending, o.Owner = Stopping, true, q.Owner
-			if err := r.save(nameOf(o.Key, o.Hash), o); err != nil {
+			o.Owner = q.Owner
+			if err := r.condemn(nameOf(o.Key, o.Hash), o); err != nil {
 				return err
 			}
-			_ = os.Remove(r.lockOf(nameOf(o.Key, o.Hash))) // its former owner follows it no more
 		}
 		if len(over) > 0 {
 			return nil
@@ -344,7 +344,7 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 }
 
 // take has the run belong to who claims it.
-func (r *runs) take(name string, one *run, q *ClaimRequest) (err error) {
+func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	c := r.claims[one.Run.TaskID]
 	if c != nil && c.name == name && c.epoch == one.Epoch && one.Owner == q.Owner {
 		return nil // this connection owns it already
@@ -353,14 +353,9 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) (err error) {
 	if one.State == Released {
 		one.State = Running
 	}
-	if one.State != Starting {
-		err = r.own(one.Run.AllocID, q.Owner)
-	}
 	one.Epoch++
 	one.Owner, one.OrphanTimeout, one.Alone = q.Owner, q.OrphanTimeout, 0
-	if err == nil {
-		err = r.save(name, one)
-	}
+	err := r.save(name, one)
 	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
 		one.Epoch--
 		err = nil
@@ -426,8 +421,6 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		}
 	}
 	switch {
-	case slices.Contains(q.Told, one.Run.TaskID):
-		return ending, owner
 	case one.State == Released && !mine: // it is started again by the one that has released it: Nomad meant a restart
 		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
@@ -436,14 +429,14 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	return ending, owner
 }
 
-// list returns all runs. It is only a look: no time counts from it. pid is that of a task's process.
-func (r *runs) list(pid func(taskID string) int) (found []Run, err error) {
+// list returns all runs. It is only a look: no time counts from it.
+func (r *runs) list() (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			followed, since := r.seen(name, one)
 			listed := Run{
-				TaskID: one.Run.TaskID, Key: one.Key, Hash: one.Hash, Epoch: one.Epoch, State: one.State, Ending: one.Ending,
-				Owner: one.Owner, Followed: followed, OrphanTimeout: one.OrphanTimeout, PID: pid(one.Run.TaskID),
+				TaskID: one.Run.TaskID, Key: one.Key, Epoch: one.Epoch, State: one.State, Ending: one.Ending,
+				Owner: one.Owner, Followed: followed, OrphanTimeout: one.OrphanTimeout,
 			}
 			if since > 0 {
 				listed.Alone = time.Duration(now() - since)
@@ -460,6 +453,9 @@ func (r *runs) list(pid func(taskID string) int) (found []Run, err error) {
 func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
+			if r.claims[one.Run.TaskID] != nil && one.Ending { // its end has failed
+				r.drop(one.Run.TaskID)
+			}
 			limit := one.OrphanTimeout
 			if one.Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
 				limit = AbsentTime
@@ -468,33 +464,14 @@ func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 			if alone == 0 || limit == 0 || alone < limit {
 				continue
 			}
-			marked := *one
-			marked.Epoch++
-			marked.State, marked.Ending, marked.Alone = Stopping, true, now()
-			if r.save(name, &marked) == nil { // on a full disk it is ended nevertheless
-				one = &marked
+			before := *one
+			if r.condemn(name, one) != nil { // on a full disk it is ended nevertheless
+				one = &before
+				_ = r.follow(name, one)
 			}
 			over = append(over, one)
 		}
 		return nil
 	})
 	return over, err
-}
-
-// forget removes the record of a run that has been ended after claim or orphans returned it. last is whether no other
-// run has the directory of its allocation.
-func (r *runs) forget(gone *run) (last bool, err error) {
-	err = r.locked("", func(all records) error {
-		name := nameOf(gone.Key, gone.Hash)
-		if there := all[name]; there == nil || there.Epoch != gone.Epoch {
-			return nil // another connection ends it, too
-		}
-		delete(all, name)
-		last = true
-		for _, o := range all {
-			last = last && o.Run.AllocID != gone.Run.AllocID
-		}
-		return r.remove(name)
-	})
-	return last, err
 }

@@ -25,8 +25,7 @@ type side struct {
 func sides(t *testing.T, n int) (all []side) {
 	dir := t.TempDir()
 	for i := range n {
-		nobody := func(string, Owner) error { return nil }
-		all = append(all, side{newRuns(dir, nobody), t, fmt.Sprintf("node-%d", i+1)})
+		all = append(all, side{newRuns(dir), t, fmt.Sprintf("node-%d", i+1)})
 	}
 	return all
 }
@@ -70,7 +69,7 @@ func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
 		}
 		for _, o := range over {
 			said += "ended " + o.Run.AllocID + ", "
-			_, err := s.forget(o)
+			_, _, err := s.end(o.Run.TaskID)
 			must.NoError(s.t, err)
 		}
 	}
@@ -88,6 +87,13 @@ func (s side) start(alloc string, change ...func(*ClaimRequest)) {
 	s.t.Helper()
 	must.Eq(s.t, Start+" "+alloc, s.ask(alloc, change...))
 	must.NoError(s.t, s.started(alloc+"/task", Handle{TaskID: alloc + "/task", AllocID: alloc}))
+}
+
+// ends removes the record of a run.
+func (s side) ends(task string) {
+	s.t.Helper()
+	_, _, err := s.end(task)
+	must.NoError(s.t, err)
 }
 
 // leave ends the connection.
@@ -185,7 +191,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", Stopping))
 			must.Eq(t, "held by a", b.ask("b"))
-			must.NoError(t, a.end("a/task"))
+			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
 		"one that its owner stops is waited for, whoever is over": func(t *testing.T, a, b side) {
@@ -240,7 +246,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.leave()
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
-			must.NoError(t, b.end("b/task"))
+			b.ends("b/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
 		"one of a lost owner is ended by other contents, also while its node is connected": func(t *testing.T, a, b side) {
@@ -265,7 +271,8 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"its own whose exit is told is started again": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.Eq(t, "ended a, start a", a.ask("a", func(q *ClaimRequest) { q.Told = []string{"a/task"} }))
+			must.NoError(t, a.become("a/task", Told))
+			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
 		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -289,7 +296,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.releases("b/task", true)
 			must.Eq(t, "held by b", a.ask("a", resume))
 			must.Eq(t, "have b", a.ask("c"))
-			must.NoError(t, a.end("b/task"))
+			a.ends("b/task")
 			a.start("a")
 			must.Eq(t, "have a", a.ask("a", resume, own))
 			a.releases("a/task", true)
@@ -318,7 +325,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			first := func(one *run) bool { return one.Owner.AllocID == one.Run.AllocID && one.State != Released }
 			a.start("a")
 			must.NoError(t, b.seize("a/task", first))
-			must.NoError(t, b.end("a/task"))
+			b.ends("a/task")
 			a.start("a")
 			a.releases("a/task", true)
 			must.ErrorIs(t, b.seize("a/task", first), errNotOwner)
@@ -366,15 +373,15 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
 	look := func() Run {
-		found, err := b.list(func(taskID string) int { return len(taskID) })
+		found, err := b.list()
 		must.NoError(t, err)
 		must.SliceLen(t, 1, found)
 		return found[0]
 	}
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Hour })
 	want := Run{
-		TaskID: "a/task", Key: "job", Hash: "content", Epoch: 1, State: Running, Followed: true, OrphanTimeout: time.Hour,
-		Owner: Owner{AllocID: "a", NodeID: "node-1", NodeDir: "/nomad/a"}, PID: len("a/task"),
+		TaskID: "a/task", Key: "job", Epoch: 1, State: Running, Followed: true, OrphanTimeout: time.Hour,
+		Owner: Owner{AllocID: "a", NodeID: "node-1", NodeDir: "/nomad/a"},
 	}
 	must.Eq(t, want, look())
 	a.leave()

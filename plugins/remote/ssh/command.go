@@ -5,7 +5,6 @@ package ssh
 
 import (
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -21,20 +20,15 @@ const ciphers = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305
 // command returns the command line of ssh up to the host. The host keys of the configuration are in a file, with the
 // hop as the name: 0, or 1 for the jump host.
 func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
-	known := []string{"UserKnownHostsFile=" + hostKeys, fmt.Sprintf("HostKeyAlias=%d", hop)}
-	if c.KnownHostsFile != "" {
-		if err := checkOwn("known_hosts file", c.KnownHostsFile, 0o022, "chmod go-w"); err != nil {
-			return nil, err
-		}
-		known = []string{"UserKnownHostsFile=" + c.KnownHostsFile}
-	}
 	login, err := c.login()
 	if err != nil {
 		return nil, err
 	}
 
 	words := []string{program, "-F", "none", "-T", "-l", c.User, "-p", fmt.Sprint(c.Port)}
-	for _, option := range append(append(known, login...),
+	for _, option := range append(login,
+		"UserKnownHostsFile="+hostKeys,
+		fmt.Sprintf("HostKeyAlias=%d", hop),
 		"BatchMode=yes",
 		"LogLevel=ERROR",
 		"StrictHostKeyChecking=yes",
@@ -44,7 +38,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 		"PreferredAuthentications=publickey",
 		"Ciphers="+ciphers,
 		fmt.Sprintf("ConnectTimeout=%d", connectTime/time.Second),
-		fmt.Sprintf("ServerAliveInterval=%d", c.silence/2/time.Second),
+		fmt.Sprintf("ServerAliveInterval=%d", silentTime/2/time.Second),
 		"ServerAliveCountMax=1", // it counts those without an answer before the last
 	) {
 		words = append(words, "-o", option)
@@ -70,7 +64,7 @@ func (c Config) login() ([]string, error) {
 		}
 		return []string{"IdentityAgent=" + c.AgentSocket, "IdentityFile=none"}, agent.Close()
 	}
-	if err := checkOwn("key", c.KeyFile, 0o077, "chmod 600"); err != nil {
+	if err := checkKey(c.KeyFile); err != nil {
 		return nil, err
 	}
 	content, err := os.ReadFile(c.KeyFile)
@@ -108,21 +102,21 @@ func (c Config) hostKeys() (*os.File, error) {
 	return file, nil
 }
 
-// checkOwn refuses what is no regular file of this user or root, or has the forbidden permissions. This shows mistakes
-// alone: ssh opens the file again by its name, so the directory must be the operator's.
-func checkOwn(kind, path string, forbidden fs.FileMode, remedy string) error {
+// checkKey refuses what is no regular file of this user or root, or is open to others. This shows mistakes alone: ssh
+// opens the file again by its name, so the directory must be the operator's.
+func checkKey(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("failed to look at the %s: %w", kind, err)
+		return fmt.Errorf("failed to look at the key: %w", err)
 	}
 	mode, owner := info.Mode(), info.Sys().(*syscall.Stat_t).Uid
 	switch {
 	case !mode.IsRegular():
-		return fmt.Errorf("the %s %s is not a regular file", kind, path)
+		return fmt.Errorf("the key %s is not a regular file", path)
 	case owner != 0 && int(owner) != os.Geteuid():
-		return fmt.Errorf("the %s %s belongs to user id %d: it must belong to this user or root", kind, path, owner)
-	case mode.Perm()&forbidden != 0:
-		return fmt.Errorf("the %s %s is accessible to other users (mode %04o): %s it", kind, path, mode.Perm(), remedy)
+		return fmt.Errorf("the key %s belongs to user id %d: it must belong to this user or root", path, owner)
+	case mode.Perm()&0o077 != 0:
+		return fmt.Errorf("the key %s is accessible to other users (mode %04o): chmod 600 it", path, mode.Perm())
 	}
 	return nil
 }

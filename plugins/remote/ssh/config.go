@@ -12,7 +12,6 @@ import (
 	"os/user"
 	"regexp"
 	"strconv"
-	"time"
 )
 
 // Config is a host, and how to log in.
@@ -24,30 +23,22 @@ type Config struct {
 	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
 	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
 
-	HostKeys       []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
-	KnownHostsFile string   `codec:"known_hosts_file" doc:"File with the host's public keys in the format of known_hosts (sshd(8)), absolute; instead of host_keys."`
+	HostKeys []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
 
 	Jump *Jump `codec:"jump" doc:"A host on the way, as with ssh -J."`
-
-	silence time.Duration // without a byte from the host, after which ssh closes the connection
 }
 
 // Jump is a host on the way to another. The login there is with the same key.
 type Jump struct {
-	Host           string   `codec:"host" required:"true" doc:"Name or address."`
-	Port           int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User           string   `codec:"user" doc:"The user there, by default that of the host behind it."`
-	HostKeys       []string `codec:"host_keys" doc:"The public keys of this host."`
-	KnownHostsFile string   `codec:"known_hosts_file" doc:"As that of the host behind it, which is the default."`
+	Host     string   `codec:"host" required:"true" doc:"Name or address."`
+	Port     int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
+	User     string   `codec:"user" doc:"The user there, by default that of the host behind it."`
+	HostKeys []string `codec:"host_keys" doc:"The public keys of this host."`
 }
-
-// defaultSilence is the time of two keep-alive messages.
-const defaultSilence = 20 * time.Second
 
 // complete fills in the defaults.
 func (c Config) complete() Config {
 	c.Port = cmp.Or(c.Port, 22)
-	c.silence = cmp.Or(c.silence, defaultSilence)
 	if c.User == "" {
 		if u, err := user.Current(); err == nil {
 			c.User = u.Username
@@ -64,10 +55,7 @@ func (c Config) way() *Config {
 	w := c
 	w.Host, w.Port, w.Jump = c.Jump.Host, cmp.Or(c.Jump.Port, 22), nil
 	w.User = cmp.Or(c.Jump.User, c.User)
-	w.HostKeys, w.KnownHostsFile = c.Jump.HostKeys, c.Jump.KnownHostsFile
-	if len(w.HostKeys) == 0 {
-		w.KnownHostsFile = cmp.Or(w.KnownHostsFile, c.KnownHostsFile)
-	}
+	w.HostKeys = c.Jump.HostKeys
 	return &w
 }
 
@@ -81,14 +69,14 @@ func (c Config) Check() error {
 		return errors.New("the user of this process has no name: set user")
 	case (c.KeyFile == "") == (c.AgentSocket == ""):
 		return errors.New("set key_file or agent_socket, and not both: the key to log in with")
-	case (len(c.HostKeys) == 0) == (c.KnownHostsFile == ""):
-		return errors.New("set host_keys or known_hosts_file, and not both: the keys of the host")
+	case len(c.HostKeys) == 0:
+		return errors.New("set host_keys: the keys of the host")
 	case !hostName.MatchString(c.Host):
 		return fmt.Errorf("host %q is neither a name nor an address: it has letters, digits, '.', '_', '-' and ':'", c.Host)
 	case !userName.MatchString(c.User):
 		return fmt.Errorf("user %q is not the name of a user: it has letters, digits, '.', '_', '-', '+' and '@'", c.User)
 	}
-	for _, path := range []string{c.KeyFile, c.AgentSocket, c.KnownHostsFile} {
+	for _, path := range []string{c.KeyFile, c.AgentSocket} {
 		if path != "" && !safePath.MatchString(path) {
 			return fmt.Errorf("%q is not an absolute path of letters, digits, and the characters / . _ - + @ : ,", path)
 		}

@@ -12,9 +12,7 @@ import (
 
 func TestCheck_MistakeIsOneSentence(t *testing.T) {
 	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
-	known := func(path string) func(*Config) {
-		return func(c *Config) { c.HostKeys, c.KnownHostsFile = nil, path }
-	}
+	keyFile := func(path string) func(*Config) { return func(c *Config) { c.KeyFile = path } }
 	agent := func(path string) func(*Config) {
 		return func(c *Config) { c.KeyFile, c.AgentSocket = "", path }
 	}
@@ -34,30 +32,25 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"correct address": {host("fe80::1"), ""},
 		"correct user":    {user("some.one-2@example.org"), ""},
 		"correct jump":    {func(c *Config) { c.Jump = &Jump{Host: "way", HostKeys: []string{key}} }, ""},
-		"correct jump with the same file": {func(c *Config) {
-			c.HostKeys, c.KnownHostsFile, c.Jump = nil, "/known", &Jump{Host: "way"}
-		}, ""},
 
-		"no host":       {host(""), "host is missing"},
-		"no key":        {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
-		"two keys":      {func(c *Config) { c.AgentSocket = "/agent" }, "set key_file or agent_socket, and not both"},
-		"no host key":   {func(c *Config) { c.HostKeys = nil }, "set host_keys or known_hosts_file, and not both"},
-		"two host keys": {func(c *Config) { c.KnownHostsFile = "/k" }, "set host_keys or known_hosts_file, and not both"},
+		"no host":     {host(""), "host is missing"},
+		"no key":      {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
+		"two keys":    {func(c *Config) { c.AgentSocket = "/agent" }, "set key_file or agent_socket, and not both"},
+		"no host key": {func(c *Config) { c.HostKeys = nil }, "set host_keys: the keys of the host"},
 		"bad host key": {func(c *Config) { c.HostKeys = []string{"key"} },
 			`"key" in host_keys is not a public key: write "ssh-ed25519 AAAA…"`},
 		"two lines in a host key": {func(c *Config) { c.HostKeys = []string{key + "\n* " + key} },
 			" in host_keys is not a public key"},
 		"relative key":    {func(c *Config) { c.KeyFile = "key" }, `"key" ` + noPath},
 		"relative agent":  {agent("a"), `"a" ` + noPath},
-		"relative hosts":  {known("k"), `"k" ` + noPath},
 		"none as a key":   {func(c *Config) { c.KeyFile = "none" }, noPath},
-		"space in a path": {known("/a b"), noPath},
+		"space in a path": {keyFile("/a b"), noPath},
 		"token in a path": {agent("/a%d"), noPath},
 		"variable":        {func(c *Config) { c.KeyFile = "/${HOME}" }, noPath},
-		"line":            {known("/a\nb"), noPath},
-		"quote":           {known(`/a"b`), noPath},
-		"assignment":      {known("/a=b"), noPath},
-		"home":            {known("~/known"), noPath},
+		"line":            {keyFile("/a\nb"), noPath},
+		"quote":           {keyFile(`/a"b`), noPath},
+		"assignment":      {keyFile("/a=b"), noPath},
+		"home":            {keyFile("~/known"), noPath},
 		"option as host":  {host("-oProxyCommand=x"), noHost},
 		"user in host":    {host("u@h"), noHost},
 		"token in host":   {host("h%d"), noHost},
@@ -68,7 +61,7 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"option as jump": {func(c *Config) { c.Jump = &Jump{Host: "-J", HostKeys: []string{key}} },
 			"jump: host \"-J\" " + noHost},
 		"jump without a host key": {func(c *Config) { c.Jump = &Jump{Host: "way"} },
-			"jump: set host_keys or known_hosts_file, and not both"},
+			"jump: set host_keys"},
 	} {
 		config := Config{Host: "gpu1", KeyFile: "/key", HostKeys: []string{key}}
 		c.edit(&config)
@@ -82,16 +75,15 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 }
 
 func TestWay_InheritsWhatTheJumpHostLeavesOut(t *testing.T) {
-	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", KnownHostsFile: "/known", Jump: &Jump{Host: "way"}}
+	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{"key"}, Jump: &Jump{Host: "way"}}
 	way := c.way()
 	must.Eq(t, "u@way:22", way.String())
 	must.Eq(t, "/key", way.KeyFile)
-	must.Eq(t, "/known", way.KnownHostsFile)
+	must.SliceEmpty(t, way.HostKeys)
 	must.Eq(t, Jump{Host: "way"}, *c.Jump) // unchanged
 
 	c.Jump = &Jump{Host: "way", User: "v", HostKeys: []string{"key"}}
 	way = c.way()
 	must.Eq(t, "v@way:22", way.String())
-	must.Eq(t, "", way.KnownHostsFile)
 	must.Nil(t, way.way())
 }

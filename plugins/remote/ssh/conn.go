@@ -26,6 +26,7 @@ import (
 const (
 	connectTime = 15 * time.Second // for the connection and the keys
 	startTime   = 30 * time.Second // until the script runs
+	silentTime  = 20 * time.Second // without an answer from the host, after which ssh closes the connection
 )
 
 // Conn is the standard input and output of a script on a host. It is a net.Conn.

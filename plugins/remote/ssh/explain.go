@@ -12,10 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-var (
-	fingerprint = regexp.MustCompile(`SHA256:[A-Za-z0-9+/]+`)
-	knownLine   = regexp.MustCompile(`Offending \S+ key in (\S+:\d+)`)
-)
+var fingerprint = regexp.MustCompile(`SHA256:[A-Za-z0-9+/]+`)
 
 // explain returns why there is no connection, by what ssh wrote. The ssh to the jump host writes first.
 func (c Config) explain(text string) error {
@@ -36,12 +33,8 @@ func (c Config) explain(text string) error {
 	case has("Connection refused"):
 		return fmt.Errorf("no SSH server listens at %s: %s", c.address(), lastLine(text))
 	case has("Host key verification failed"):
-		source := cmp.Or(c.KnownHostsFile, "host_keys")
-		if line := knownLine.FindStringSubmatch(text); line != nil && c.KnownHostsFile != "" {
-			source = line[1]
-		}
-		return fmt.Errorf("the host key of %s is not that of %s (it is %s): the host was reinstalled, or another one "+
-			"answers in its place", c.address(), source, cmp.Or(fingerprint.FindString(text), "unknown or revoked there"))
+		return fmt.Errorf("the host key of %s is not that of host_keys (it is %s): the host was reinstalled, or another "+
+			"one answers in its place", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
 	case has("Permission denied"), has("Too many authentication failures"):
 		return fmt.Errorf("the SSH server at %s refuses user %s with %s: there is no such user, or its authorized_keys "+
 			"lacks the key", c.address(), c.User, cmp.Or(c.KeyFile, "the keys of the ssh-agent at "+c.AgentSocket))

@@ -10,14 +10,13 @@ package upload
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
@@ -101,45 +100,27 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
-// Program is a local program. Its methods may be called concurrently.
-type Program struct {
-	path string
-
-	mu   sync.Mutex
-	info fs.FileInfo // of the file that has the checksum, nil before the first
-	sum  [sha256.Size]byte
+// open opens a local program, and makes its checksum.
+func open(path string) (file *os.File, size int64, sum string, err error) {
+	file, err = os.Open(path)
+	if err != nil {
+		return nil, 0, "", fmt.Errorf("failed to open the program for the host: %w", err)
+	}
+	hash := sha256.New()
+	size, err = io.Copy(hash, file)
+	if err != nil {
+		file.Close()
+		return nil, 0, "", fmt.Errorf("failed to read the program for the host: %w", err)
+	}
+	return file, size, hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// NewProgram returns the program in a file, which is read when a host needs it.
-func NewProgram(path string) *Program { return &Program{path: path} }
-
-// open opens the file. The checksum is made again only if the file has changed.
-func (p *Program) open() (file *os.File, size int64, sum [sha256.Size]byte, err error) {
-	file, err = os.Open(p.path)
-	if err != nil {
-		return nil, 0, sum, fmt.Errorf("failed to open the program for the host: %w", err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	info, err := file.Stat()
-	if err == nil && (p.info == nil || !os.SameFile(info, p.info) || info.Size() != p.info.Size() ||
-		!info.ModTime().Equal(p.info.ModTime())) {
-		hash := sha256.New()
-		_, err = io.Copy(hash, file)
-		p.info, p.sum = info, [sha256.Size]byte(hash.Sum(nil))
-	}
-	if err != nil {
-		p.info = nil
-		return nil, 0, sum, errors.Join(fmt.Errorf("failed to read the program for the host: %w", err), file.Close())
-	}
-	return file, info.Size(), p.sum, nil
-}
-
-// Start starts the program of the host's architecture there; the local programs are by architecture. An attempt that
-// fails leaves nothing that can be run. An empty dir in the options is /var/lib/outrider-remote for root, and
-// .local/share/outrider-remote in the home directory for other users. The end of the context ends the connection.
+// Start starts the program of the host's architecture there; programs are the paths of the local ones, by architecture.
+// An attempt that fails leaves nothing that can be run. An empty dir in the options is /var/lib/outrider-remote for
+// root, and .local/share/outrider-remote in the home directory for other users. The end of the context ends the
+// connection.
 func Start(
-	ctx context.Context, c ssh.Config, programs map[string]*Program, options shim.Options,
+	ctx context.Context, c ssh.Config, programs map[string]string, options shim.Options,
 ) (Host, *ssh.Conn, error) {
 	conn, err := c.Start(ctx, script, options.Dir)
 	if err != nil {
@@ -154,32 +135,32 @@ func Start(
 }
 
 // prepare returns when the host has the program and its arguments.
-func prepare(conn *ssh.Conn, programs map[string]*Program, options shim.Options) (host Host, err error) {
+func prepare(conn *ssh.Conn, programs map[string]string, options shim.Options) (host Host, err error) {
 	_, about, err := answer(conn)
 	if err != nil {
 		return Host{}, err
 	}
 	host.Arch, host.Dir, _ = strings.Cut(about, " ")
-	program := programs[host.Arch]
-	if program == nil {
+	path := programs[host.Arch]
+	if path == "" {
 		return Host{}, fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
 			"configuration", plain.Line(host.Arch, 100))
 	}
-	file, size, sum, err := program.open()
+	file, size, sum, err := open(path)
 	if err != nil {
 		return Host{}, err
 	}
 	defer file.Close()
 
 	options.Dir = host.Dir
-	_, _ = fmt.Fprintf(conn, "%d\n%x\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
+	_, _ = fmt.Fprintf(conn, "%d\n%s\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
 	word, _, err := answer(conn)
 	if err != nil || word == "there" {
 		return host, err
 	}
 	_, err = io.CopyN(conn, io.NewSectionReader(file, 0, size), size)
 	if errors.Is(err, io.EOF) {
-		return Host{}, fmt.Errorf("%s became shorter while it was copied to the host", program.path)
+		return Host{}, fmt.Errorf("%s became shorter while it was copied to the host", path)
 	}
 	if _, _, err = answer(conn); err != nil { // also where the script did not read all
 		return Host{}, fmt.Errorf("failed to copy the program to the host: %w", err)

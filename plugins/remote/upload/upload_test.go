@@ -6,7 +6,6 @@ package upload
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,8 +30,8 @@ func configOf(s *sshdtest.Server) ssh.Config {
 }
 
 // here is a local program for hosts of this architecture.
-func here(path string) map[string]*Program {
-	return map[string]*Program{runtime.GOARCH: NewProgram(path)}
+func here(path string) map[string]string {
+	return map[string]string{runtime.GOARCH: path}
 }
 
 // local makes a local program of the size.
@@ -56,7 +55,7 @@ func files(t *testing.T, dir string) (names []string) {
 }
 
 // start starts a program, which says so and ends, and returns its path.
-func start(ctx context.Context, c ssh.Config, dir string, programs map[string]*Program) (Host, string, error) {
+func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (Host, string, error) {
 	host, conn, err := Start(ctx, c, programs, shim.Options{Dir: dir})
 	if err != nil {
 		return Host{}, "", err
@@ -69,7 +68,7 @@ func start(ctx context.Context, c ssh.Config, dir string, programs map[string]*P
 func TestProgram_IsCopiedOnce(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell("/bin/bash"))
 	c := configOf(server)
-	programs := map[string]*Program{"amd64": NewProgram(local(t, 10<<20)), "arm64": NewProgram(local(t, 9<<20))}
+	programs := map[string]string{"amd64": local(t, 10<<20), "arm64": local(t, 9<<20)}
 	host, path, err := start(t.Context(), c, "", programs)
 	must.NoError(t, err)
 	test.Eq(t, runtime.GOARCH, host.Arch)
@@ -114,29 +113,6 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 	}
 }
 
-func TestProgram_IsReadAgainWhenItHasChanged(t *testing.T) {
-	path := local(t, 1000)
-	p := NewProgram(path)
-	sum := func() string {
-		file, _, sum, err := p.open()
-		must.NoError(t, err)
-		must.NoError(t, file.Close())
-		return fmt.Sprintf("%x", sum)
-	}
-	before := sum()
-	info, err := os.Stat(path)
-	must.NoError(t, err)
-	content, err := os.ReadFile(path)
-	must.NoError(t, err)
-	content[len(content)-1] = 'x'
-	must.NoError(t, os.WriteFile(path, content, 0o600))
-	must.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
-	must.Eq(t, before, sum(), must.Sprint("it is read at each connection"))
-	must.NoError(t, os.Chtimes(path, time.Time{}, info.ModTime().Add(time.Second)))
-	must.NotEq(t, before, sum())
-}
-
-// A host without sync, find and touch, which can do without them, one whose head loses some, and one without sha256sum.
 func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 	tools := t.TempDir()
 	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
@@ -251,7 +227,7 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 	tools := t.TempDir()
 	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin"))
-	programs := map[string]*Program{"amd64": NewProgram(local(t, 0))}
+	programs := map[string]string{"amd64": local(t, 0)}
 	for script, want := range map[string]string{
 		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
 		"[ $1 = -m ] && echo aarch64 || echo Linux": "there is no program for the host's architecture arm64: name it in ",
@@ -292,7 +268,7 @@ func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 	link.Restore() // and so the host sees the end
 	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
-	want, err := os.ReadFile(programs[runtime.GOARCH].path)
+	want, err := os.ReadFile(programs[runtime.GOARCH])
 	must.NoError(t, err)
 	got, err := os.ReadFile(path)
 	must.NoError(t, err)
