@@ -191,7 +191,7 @@ func (t *remoteTask) release(e *engine, m meaning) bool {
 	link, err := t.connected()
 	if err == nil {
 		var reply *shim.ReleaseReply
-		reply, err = shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Released))
+		reply, err = shim.Release.On(ctx, link.Shim, t.releaseRequest())
 		if err == nil && !reply.Done {
 			return false
 		}
@@ -204,15 +204,16 @@ func (t *remoteTask) release(e *engine, m meaning) bool {
 	return true
 }
 
-func (t *remoteTask) releaseTo(s shim.State) *shim.ReleaseRequest {
-	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: s, Sure: t.sure}
+func (t *remoteTask) releaseRequest() *shim.ReleaseRequest {
+	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: shim.Released, Sure: t.sure}
 }
 
 // Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows. If the host does not learn of it
 // now, it does when the task is destroyed.
 func (t *remoteTask) Told(ctx context.Context) {
 	if link, err := t.connected(); err == nil && !t.parted.Load() {
-		_, _ = shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Told))
+		request := &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: shim.Told}
+		_, _ = shim.Release.On(ctx, link.Shim, request)
 	}
 }
 
@@ -257,7 +258,7 @@ func (t *remoteTask) settle(ctx context.Context, link *host.Link) error {
 		return err
 	}
 	if t.parted.Load() {
-		released, err := shim.Release.On(ctx, link.Shim, t.releaseTo(shim.Released))
+		released, err := shim.Release.On(ctx, link.Shim, t.releaseRequest())
 		if err != nil || released.Done {
 			return err
 		}
