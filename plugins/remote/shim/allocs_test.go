@@ -110,3 +110,15 @@ func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
 	must.NoError(t, err)
 	must.Len(t, 5+2, entries) // and the shared directory, and its owner
 }
+
+func TestList_OfAllocationsNeedsNoRecordsOfRuns(t *testing.T) {
+	a := allocs{t.TempDir()}
+	must.NoError(t, os.Mkdir(filepath.Join(a.dir, "alloc-1"), 0o711))
+	must.NoError(t, save(filepath.Join(a.dir, "alloc-1", ownerFile), Owner{NodeID: "node", NodeDir: "/nomad/alloc-1"}))
+	h := &host{allocs: a, runs: newRuns("/proc")} // where nothing can be made
+	reply, err := h.list(t.Context(), &ListRequest{NodeID: "node"})
+	must.NoError(t, err)
+	must.Eq(t, map[string]string{"alloc-1": "/nomad/alloc-1"}, reply.Allocs)
+	_, err = h.list(t.Context(), &ListRequest{})
+	must.Error(t, err)
+}

@@ -28,12 +28,13 @@ type cgroups struct {
 
 // newCgroups sets the parent for this process (cgroupslib.NomadCgroupParent): each directory of tasks on
 // a host has one.
-func newCgroups(dir string, topology *numalib.Topology, logger hclog.Logger) *cgroups {
+func newCgroups(dir string, logger hclog.Logger) *cgroups {
 	parent := fmt.Sprintf("outrider-remote-%.4x", sha256.Sum256([]byte(dir)))
 	if cgroupslib.GetMode() == cgroupslib.CG2 {
 		parent += ".slice"
 	}
 	cgroupslib.NomadCgroupParent = parent
+	topology := numalib.Scan(numalib.PlatformScanners(true))
 	return &cgroups{logger: logger, topology: topology, lock: filepath.Join(dir, "cgroups.lock")}
 }
 

@@ -41,7 +41,7 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
 		Driver: d, state: filepath.Join(o.Dir, Name), allocs: a,
-		cgroups: newCgroups(o.Dir, topology(), logger), runs: newRuns(o.Dir), logger: logger,
+		cgroups: newCgroups(o.Dir, logger), runs: newRuns(o.Dir), logger: logger,
 	}
 }
 

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	chunkSize    = 256 << 10
-	chunksOfTurn = 16 // of one stream, before the other one has its turn
+	chunkSize = 256 << 10
 
 	// How long the files are left alone after a look that found nothing. It doubles each time.
 	shortestPause = 20 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 )
 
-// logs sends the output of a task from the files on this host, until the task has ended or ctx has.
+// logs sends the output of a task from the files on this host, until the task has ended or ctx has. The streams take
+// turns.
 func (h *host) logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error {
 	dir, err := h.allocs.path(r.AllocID)
 	if err != nil {
@@ -34,16 +34,18 @@ func (h *host) logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) e
 	buffer := make([]byte, chunkSize)
 	pause := shortestPause
 	for {
-		over := h.hasEnded(r.TaskID) // asked first: all output is in the files before an exit is told
-		fromStdout, err := sendSome(stdout, false, buffer, send)
-		if err != nil {
-			return err
+		over, sent := h.hasEnded(r.TaskID), false // asked first: all output is in the files before an exit is told
+		for _, reader := range []*corelogs.Reader{stdout, stderr} {
+			number, n, err := reader.Read(buffer)
+			if err == nil && n > 0 {
+				sent = true
+				err = send(&LogsChunk{Stderr: reader == stderr, Number: number, Data: buffer[:n]})
+			}
+			if err != nil {
+				return err
+			}
 		}
-		fromStderr, err := sendSome(stderr, true, buffer, send)
-		if err != nil {
-			return err
-		}
-		if fromStdout || fromStderr {
+		if sent {
 			pause = shortestPause
 			continue
 		}
@@ -57,24 +59,6 @@ func (h *host) logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) e
 		}
 		pause = min(2*pause, longestPause)
 	}
-}
-
-// sendSome sends what there is of one stream, but not all of a flood.
-func sendSome(r *corelogs.Reader, stderr bool, buffer []byte, send func(*LogsChunk) error) (sent bool, err error) {
-	for range chunksOfTurn {
-		number, n, err := r.Read(buffer)
-		if err != nil {
-			return sent, err
-		}
-		if n == 0 {
-			break
-		}
-		if err := send(&LogsChunk{Stderr: stderr, Number: number, Data: buffer[:n]}); err != nil {
-			return sent, err
-		}
-		sent = true
-	}
-	return sent, nil
 }
 
 // hasEnded is true also for a task that is not known any more.

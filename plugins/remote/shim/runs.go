@@ -268,12 +268,16 @@ func (r *runs) end(taskID string) (gone *run, last bool, err error) {
 	err = r.locked("", func(all records) error {
 		c := r.claims[taskID]
 		r.drop(taskID)
-		if c == nil || all[c.name] == nil || all[c.name].Epoch != c.epoch {
+		if c == nil {
+			return nil
+		}
+		one := all[c.name]
+		if one == nil || one.Run.TaskID != taskID || one.Epoch != c.epoch {
 			return nil // another connection ends it, too
 		}
-		gone, last = all[c.name], true
+		gone, last = one, true
 		for name, o := range all {
-			last = last && (name == c.name || o.Run.AllocID != gone.Run.AllocID)
+			last = last && (name == c.name || o.Run.AllocID != one.Run.AllocID)
 		}
 		return errors.Join(os.Remove(filepath.Join(r.dir, c.name+".json")), os.RemoveAll(r.lockOf(c.name)))
 	})

@@ -417,6 +417,23 @@ func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	must.Eq(t, 1, ends(second))
 }
 
+func TestRuns_EndTellsOfTheLastInADirectory(t *testing.T) {
+	s := sides(t, 1)[0]
+	s.start("a")
+	_, _, err := s.claim(s.request("a", func(q *ClaimRequest) { q.Key, q.TaskID = "second", "a/second" }))
+	must.NoError(t, err)
+	gone, last, err := s.end("a/task")
+	must.NoError(t, err)
+	must.Eq(t, "a", gone.Run.AllocID)
+	must.False(t, last, must.Sprint("the second task of the allocation has a run"))
+	_, last, err = s.end("a/second")
+	must.NoError(t, err)
+	must.True(t, last)
+	gone, _, err = s.end("a/second")
+	must.NoError(t, err)
+	must.Nil(t, gone)
+}
+
 func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
 	all := sides(t, 3)
 	all[0].start("first")

@@ -14,10 +14,10 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/client/lib/numalib"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"google.golang.org/grpc"
@@ -129,38 +129,26 @@ func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 		return err
 	}
 	server.RegisterService(&service, h)
-	go func() { _ = server.Serve(&one{conn: conn}) }()
+	go func() { _ = server.Serve(conn) }()
 	<-conn.closed // by gRPC, at the connection's end or where no answer comes; a read of it may hang on
 	return nil
 }
 
-func topology() *numalib.Topology { return numalib.Scan(numalib.PlatformScanners(true)) }
-
-// one is a listener with one connection.
-type one struct {
-	conn  *stdio
-	taken sync.Once
-}
-
-func (l *one) Accept() (net.Conn, error) {
-	var first net.Conn
-	l.taken.Do(func() { first = l.conn })
-	if first != nil {
-		return first, nil
-	}
-	<-l.conn.closed
-	return nil, net.ErrClosed
-}
-
-func (l *one) Close() error   { return l.conn.Close() }
-func (l *one) Addr() net.Addr { return l.conn.LocalAddr() }
-
-// stdio is this process's standard input and output as a connection.
+// stdio is this process's standard input and output as a connection, and as a listener with that alone.
 type stdio struct {
 	io.Reader
 	io.Writer
+	taken  atomic.Bool
 	once   sync.Once
 	closed chan struct{}
+}
+
+func (s *stdio) Accept() (net.Conn, error) {
+	if !s.taken.Swap(true) {
+		return s, nil
+	}
+	<-s.closed
+	return nil, net.ErrClosed
 }
 
 func (s *stdio) Close() error {
@@ -168,8 +156,9 @@ func (s *stdio) Close() error {
 	return nil
 }
 
-func (*stdio) LocalAddr() net.Addr              { return &net.UnixAddr{Name: "stdio", Net: "unix"} }
-func (*stdio) RemoteAddr() net.Addr             { return &net.UnixAddr{Name: "stdio", Net: "unix"} }
+func (*stdio) Addr() net.Addr                   { return &net.UnixAddr{Name: "stdio", Net: "unix"} }
+func (s *stdio) LocalAddr() net.Addr            { return s.Addr() }
+func (s *stdio) RemoteAddr() net.Addr           { return s.Addr() }
 func (*stdio) SetDeadline(time.Time) error      { return nil }
 func (*stdio) SetReadDeadline(time.Time) error  { return nil }
 func (*stdio) SetWriteDeadline(time.Time) error { return nil }
