@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -29,8 +28,10 @@ func pythons(drivers []nomad.Driver) string {
 			continue
 		}
 		line := "Python   " + strings.Join(full(d.Attributes["versions"]), ", ")
-		if i := d.Attributes["installer"]; i != "" {
-			line += fmt.Sprintf("; environments are built with %s %s", i, d.Attributes[i+".version"])
+		if v := d.Attributes["uv.version"]; v != "" {
+			line += "; uv " + v + " builds environments"
+		} else {
+			line += "; programs that require packages need uv where every user can run it: pip install uv"
 		}
 		return line
 	}

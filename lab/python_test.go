@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-func TestPythons_AreShownWithTheInstaller(t *testing.T) {
+func TestPythons_AreShownWithUV(t *testing.T) {
 	python := func(attributes map[string]string) []nomad.Driver {
 		return []nomad.Driver{{Name: "exec-lite"}, {Name: "python", Attributes: attributes}}
 	}
@@ -26,11 +26,11 @@ func TestPythons_AreShownWithTheInstaller(t *testing.T) {
 	}{
 		{"without the driver", []nomad.Driver{{Name: "exec-lite"}}, ""},
 		{"without interpreters", python(map[string]string{"version": "1"}), ""},
-		{"without an installer", python(map[string]string{"versions": "3.11,3.11.2"}), "Python   3.11.2"},
+		{"without uv", python(map[string]string{"versions": "3.11,3.11.2"}),
+			"Python   3.11.2; programs that require packages need uv where every user can run it: pip install uv"},
 		{
-			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "installer": "uv",
-				"uv.version": "0.8.13"}),
-			"Python   3.9.16, 3.11.2; environments are built with uv 0.8.13",
+			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "uv.version": "0.8.13"}),
+			"Python   3.9.16, 3.11.2; uv 0.8.13 builds environments",
 		},
 	} {
 		test.Eq(t, tc.want, pythons(tc.drivers), test.Sprint(tc.name))

@@ -101,10 +101,9 @@ func (l *leftovers) look() []string {
 
 var (
 	shared = regexp.MustCompile(`^/sys/fs/cgroup/.*(/nomad|outrider)|^` + task.DefaultDir + `/`)
-	// kept are the cgroups that Nomad makes for itself; the directories in which a plugin locks and mounts datasets, and
-	// the lock of one that is killed in the middle of a change, which the next one removes; and builders, which stay
-	// declared until the machine reboots.
-	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/(builders(/lock)?|dataset(/slots|/locks.*)?)$`)
+	// kept are the cgroups that Nomad makes for itself; and the directories in which a plugin locks and mounts datasets,
+	// with the lock of one that is killed in the middle of a change, which the next one removes.
+	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 
 // sharedPlaces are the cgroups without a process, and the state of plugins.

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -195,12 +194,6 @@ func (n *node) end() error {
 	}
 	if err := n.Close(ctx); err != nil {
 		errs = append(errs, err)
-	}
-	if n.builder != 0 { // which is this node's alone, and would be known as a builder until the machine is started anew
-		if err := os.Remove(filepath.Join("/run/outrider/builders", strconv.Itoa(n.builder))); err != nil &&
-			!errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
 	}
 	return errors.Join(errs...)
 }

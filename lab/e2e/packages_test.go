@@ -237,11 +237,10 @@ func (r *root) removedTooEarly(rel *releases) {
 	r.sh("dpkg -P nomad-driver-exec-lite\nsystemctl restart nomad")
 }
 
-// python runs an example. What is left of the plugin is a cache, and the ids of builders, which go at the next boot.
+// python runs an example. What is left of the plugin is a cache.
 func (r *root) python(rel *releases) {
 	r.t.Helper()
 	r.put("python", rel.file(r.t, older, "python", "*.deb"))
-	// root's agents of this machine would end each other's builders
 	r.sh(fmt.Sprintf("dpkg -i python/*.deb\nsed -i 's/^  config {/&\\n    build_user = \"%d\"/' "+
 		"/etc/nomad.d/nomad-driver-python.hcl\nsystemctl restart nomad", newBuilder()))
 	r.loaded("python", older)
@@ -251,7 +250,7 @@ func (r *root) python(rel *releases) {
 	r.forget(j.id)
 	r.sh("dpkg -P nomad-driver-python\nsystemctl restart nomad\nrm -r /var/cache/outrider")
 	testsupport.Within(r.t, time.Minute, func() error { // the supervisor ends
-		out, err := r.try("rm -rf /run/outrider/builders; rmdir /run/outrider 2>/dev/null || ! ls -R /run/outrider")
+		out, err := r.try("rmdir /run/outrider 2>/dev/null || ! ls -R /run/outrider")
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}

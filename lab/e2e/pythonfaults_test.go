@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,7 +27,7 @@ import (
 func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
-	f := newPythonFaults(t, "")
+	f := newPythonFaults(t)
 	f.start(t)
 	f.run(t, append(f.amidBuilds(), []pythonFault{
 		{"plugin killed amid starts", f.pluginAmidStarts},
@@ -38,20 +37,6 @@ func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
 		{"plugin and agent killed amid removals", f.killedAmidRemovals},
 		{"nothing is kept", f.nothingKept},
 	}...))
-}
-
-// The same of builds, where pip builds though there may be uv.
-func TestPythonFaults_LeavePipBuildsWhole(t *testing.T) {
-	testsupport.Long(t, "a table of faults on real agents")
-	if out, err := exec.Command("/usr/bin/python3", "-I", "-m", "pip", "--version").CombinedOutput(); err != nil {
-		t.Skipf("there is no pip: %s", out)
-	}
-	t.Parallel()
-	f := newPythonFaults(t, `installer = "pip"`)
-	i, _, err := f.n.Client().Nodes().Info(f.n.id(), nil)
-	must.NoError(t, err, must.Sprint("the installer"))
-	must.Eq(t, "pip", i.Attributes["driver.python.installer"], must.Sprint("the installer"))
-	f.run(t, append(f.amidBuilds(), pythonFault{"nothing is kept", f.nothingKept}))
 }
 
 type pythonFault struct {
@@ -68,8 +53,8 @@ type pythonFaults struct {
 	env     string // the environment of the task that goes on
 }
 
-func newPythonFaults(t *testing.T, config string) *pythonFaults {
-	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\nallow_sdists = true\n" + config}})
+func newPythonFaults(t *testing.T) *pythonFaults {
+	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\n"}})
 	return &pythonFaults{n: n, dir: mkdir(t)}
 }
 
@@ -84,7 +69,6 @@ func (f *pythonFaults) run(t *testing.T, faults []pythonFault) {
 func (f *pythonFaults) amidBuilds() []pythonFault {
 	return []pythonFault{
 		{"plugin killed amid a build", f.pluginAmidBuild},
-		{"plugin killed amid a build of source", f.pluginAmidSource},
 		{"agent killed amid a build", f.agentAmidBuild},
 	}
 }
@@ -158,45 +142,6 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	index.wait(t, a) // by itself: Nomad asks the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
-	testsupport.Within(t, time.Minute, f.noInstaller)
-}
-
-// pluginAmidSource kills the plugin while a package's own code runs, which does not end
-// by itself as an installer without a network does, and has left something behind.
-func (f *pythonFaults) pluginAmidSource(t *testing.T) {
-	if f.n.builder == 0 {
-		t.Skip("only root can have a PID namespace, with which all ends that is in it")
-	}
-	trigger := f.trigger("source")
-	wheels := mkdir(t)
-	err := wheel.Wheel{Name: "amid_source", Version: "9"}.WriteSource(wheels, strings.Join([]string{
-		"import os, subprocess, sys, time",
-		"if not os.path.exists(" + quote(trigger) + "):",
-		"    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True,",
-		"        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
-		"while not os.path.exists(" + quote(trigger) + "): time.sleep(0.05)",
-	}, "\n"))
-	must.NoError(t, err)
-	building := func(a *alloc) (installers map[string]proc) {
-		t.Helper()
-		testsupport.Within(t, time.Minute, func() error {
-			installers = f.installers()
-			for args := range installers {
-				if strings.Contains(args, "time.sleep(600)") {
-					return nil
-				}
-			}
-			return fmt.Errorf("the package's code does not run: %s", a.story())
-		})
-		return installers
-	}
-	a := f.n.submit(t, py(t, version("amid_source").with(needs(wheels, "amid_source"))))
-	installers := building(a)
-	f.n.plugin(t).end(t)
-	gone(t, installers)
-	building(a) // by itself: Nomad asks the next plugin
-	touch(t, trigger)
-	a.ends(t, "exit 0", "amid_source 9\n")
 	testsupport.Within(t, time.Minute, f.noInstaller)
 }
 

@@ -8,9 +8,7 @@ require (
 	github.com/hashicorp/nomad v1.11.3
 	github.com/outrider-dev/outrider/internal/core v0.0.0
 	github.com/pelletier/go-toml/v2 v2.4.3
-	github.com/ryanuber/go-glob v1.0.0
 	github.com/shoenig/test v1.13.2
-	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.47.0
 )
 
@@ -109,6 +107,7 @@ require (
 	github.com/posener/complete v1.2.3 // indirect
 	github.com/power-devops/perfstat v0.0.0-20240221224432-82ca36839d55 // indirect
 	github.com/rogpeppe/go-internal v1.14.1 // indirect
+	github.com/ryanuber/go-glob v1.0.0 // indirect
 	github.com/sean-/seed v0.0.0-20170313163322-e2103e2c3529 // indirect
 	github.com/shirou/gopsutil/v3 v3.24.5 // indirect
 	github.com/shoenig/go-landlock v1.2.2 // indirect
@@ -129,6 +128,7 @@ require (
 	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/exp v0.0.0-20250808145144-a408d31f581a // indirect
 	golang.org/x/mod v0.37.0 // indirect
+	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.14.0 // indirect

@@ -12,7 +12,6 @@ import (
 	"github.com/ryanuber/go-glob"
 
 	"github.com/outrider-dev/outrider/internal/core/account"
-	"github.com/outrider-dev/outrider/internal/core/builders"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -59,7 +58,7 @@ func contains(ranges []idRange, id uint32) bool {
 	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
 }
 
-// resolve is account.Resolve for users that are not denied, and build nothing.
+// resolve is account.Resolve for users that are not denied.
 func (d denied) resolve(field string, groups []string) (*account.Account, error) {
 	who, err := account.Resolve(field, groups)
 	if err != nil {
@@ -69,10 +68,7 @@ func (d denied) resolve(field string, groups []string) (*account.Account, error)
 	if who != nil {
 		u = &who.User
 	}
-	if err := d.check(u); err != nil {
-		return nil, err
-	}
-	return who, refuseBuilders(builders.Dir, u)
+	return who, d.check(u)
 }
 
 // check refuses a user that the operator has denied; nil is the agent's own user.
@@ -109,31 +105,6 @@ func (d denied) filter(env map[string]string) map[string]string {
 		}
 	}
 	return kept
-}
-
-// refuseBuilders refuses a task that would have the id of a builder, as its user, its
-// group or one of its other groups; nil is the agent's own user. dir is builders.Dir,
-// but in tests.
-func refuseBuilders(dir string, u *task.User) error {
-	u, err := orAgents(u)
-	if err != nil {
-		return err
-	}
-	for i, id := range append([]uint32{u.UID, u.GID}, u.Groups...) {
-		is, err := builders.Is(dir, id)
-		if err != nil {
-			return err
-		}
-		if is {
-			what := "group"
-			if i == 0 {
-				what = "user"
-			}
-			return fmt.Errorf("%s id %d builds what tasks of this node use (ids %d to %d, and build_user of the python "+
-				"driver), and runs no tasks: set the task's user to another", what, id, builders.First, builders.Last)
-		}
-	}
-	return nil
 }
 
 // orAgents is a task's user, by default the agent's own.

@@ -44,15 +44,18 @@ func (d *demo) acts(ctx context.Context) error {
 	return stage.InOrder(ctx, d.interpreters, d.page, d.cached, d.killed, d.crash)
 }
 
-// interpreters shows the node's Python versions and installer.
+// interpreters shows the node's Python versions and uv.
 func (d *demo) interpreters(ctx context.Context) error {
 	drivers, err := nomad.Health(ctx, d.agent.Client(), "python")
 	if err != nil {
 		return err
 	}
 	has := drivers[0].Attributes
-	stage.Note("The node's tasks run on Python %s unless they ask for another; %s %s builds environments.",
-		has["default"], has["installer"], has[has["installer"]+".version"])
+	if has["uv.version"] == "" {
+		return errors.New("there is no uv where every user can run it: pip install uv, or see docs/python.md")
+	}
+	stage.Note("The node's tasks run on Python %s unless they ask for another; uv %s builds environments.",
+		has["default"], has["uv.version"])
 	return nil
 }
 

@@ -38,7 +38,7 @@ func TestAttempts_TakeTheNewestInterpreterWithAllWheels(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	}))
 	defer index.Close()
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		const config = "code = \"import sys; print(sys.implementation.name, sys.prefix)\"\nrequirements = " +
 			"[\"moon-phase\", \"old-tool\"]\n"
 		first := a.task(config, nil)

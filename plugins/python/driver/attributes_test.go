@@ -24,7 +24,7 @@ import (
 // nodesInterpreters are in Find's order.
 var nodesInterpreters = []interpreter.Interpreter{
 	{Path: "/opt/python/3.12/bin/python3.12", Version: "3.12.10", Minor: "3.12", Implementation: "cpython",
-		ABI: "cpython-312-x86_64-linux-gnu", PipVersion: "25.0"},
+		ABI: "cpython-312-x86_64-linux-gnu"},
 	{Path: "/opt/python/old/bin/python3.12", Version: "3.12.9", Minor: "3.12", Implementation: "cpython",
 		ABI: "cpython-312-x86_64-linux-gnu"},
 	{Path: "/usr/bin/python3.9", Version: "3.9.2", Minor: "3.9", Implementation: "cpython",
@@ -45,7 +45,6 @@ func TestAttributes_NameEachInterpreter(t *testing.T) {
 3.12.free_threaded=false
 3.12.implementation=cpython
 3.12.path=/opt/python/3.12/bin/python3.12
-3.12.pip=25.0
 3.12.version=3.12.10
 3.14.abi=cpython-314t-x86_64-linux-gnu
 3.14.free_threaded=true

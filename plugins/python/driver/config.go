@@ -12,22 +12,19 @@ import (
 type Config struct {
 	Interpreters []string `codec:"interpreters" doc:"Paths of interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt/python, uv and pyenv."`
 
-	Installer string `codec:"installer" default:"auto" enum:"auto,uv,pip" doc:"The installer that builds environments. auto is uv where there is one, and pip otherwise."`
-	UV        string `codec:"uv" doc:"The path of uv. By default it is looked for on the agent's PATH and where its installers put it."`
+	UV string `codec:"uv" doc:"The path of uv, which builds environments. By default it is looked for on the agent's PATH and where its installers put it."`
 
 	IndexURL       string   `codec:"index_url" default:"https://pypi.org/simple" doc:"The package index for jobs that name none."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes for jobs that name none."`
 	FindLinks      []string `codec:"find_links" doc:"Directories of the node (absolute) and pages that have wheels, for every job."`
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone, without any index."`
 	JobIndexes     bool     `codec:"job_indexes" default:"true" doc:"Whether jobs may name indexes, pages and URLs of packages themselves."`
-	AllowedHosts   []string `codec:"allowed_hosts" doc:"Hosts that an index may send an installer on to, besides those that are named in the configuration and the job (and files.pythonhosted.org for pypi.org); * stands for any characters. Any other is refused."`
-	AllowSdists    bool     `codec:"allow_sdists" default:"false" doc:"Whether packages without a wheel may be built. That runs their code, as the user of the build."`
 
 	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, absolute. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache. Tasks of any user must be able to reach it."`
 	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which environments that no task uses are removed, the least recently used first."`
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
 	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is indefinitely."`
-	BuildUser    string          `codec:"build_user" doc:"The one user, a name or an id, that installers run as where the agent is root: one build after the other. By default each build has an id of its own, of 79901 to 79999. No task of any driver of this collection may run as it, or have its group."`
+	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that builds environments where the agent is root. No task of this driver may run as it, or have its group."`
 	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, and how long before that it may wait for other builds."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`

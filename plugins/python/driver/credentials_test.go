@@ -52,7 +52,7 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	url := private(t, wheels, "hunter2x")
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		for _, config := range []string{
 			`requirements = ["moon-phase"]`, "requirements = [\"moon-phase>=1\"]\nindex_url = \"" + url + "\"",
 		} {

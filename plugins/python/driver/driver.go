@@ -44,13 +44,8 @@ type instance struct {
 	finder     *interpreter.Finder
 	installers *installerFinder
 	cache      *environment.Cache
-	users      *environment.Users // the users that installers run as; nil for this process's
+	builder    *environment.Builder // the user that builds; nil for this process's
 	unsuited   unsuited
-
-	// minRefresh is the age below which a job with refresh reuses an environment. Without it, a task that fails and is
-	// started again every few seconds would fill the cache with copies in use, and the environments of others would be
-	// removed.
-	minRefresh time.Duration
 
 	mu       sync.Mutex // guards rejected
 	rejected []string   // files that are no interpreters, as they were logged
@@ -74,24 +69,22 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &instance{config: c, logger: logger, minRefresh: time.Minute}
+	d := &instance{config: c, logger: logger}
 	cache := environment.Config{
-		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(), Patience: 5 * time.Minute,
+		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(),
 		Log: func(format string, args ...any) { logger.Info(fmt.Sprintf(format, args...)) },
 	}
-	var as *syscall.Credential // the user that runs interpreters and installers to get their versions
+	var as *syscall.Credential // of interpreters and uv where they are asked for their versions
 	if os.Geteuid() == 0 {
-		if d.users, err = buildUsers(&c); err != nil {
+		if d.builder, err = builder(&c); err != nil {
 			return nil, err
 		}
-		cache.Builders = d.users.Take
-		as = &syscall.Credential{Uid: environment.Prober, Gid: environment.Prober}
+		cache.Builder = d.builder
+		as = &syscall.Credential{Uid: d.builder.UID, Gid: d.builder.GID}
 	}
 	d.cache = environment.Open(cache)
 	d.finder = &interpreter.Finder{Globs: c.Interpreters, As: as}
-	find := func(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
-		return install.Find(ctx, c.Installer, c.UV, as, found)
-	}
+	find := func(ctx context.Context) (install.Installer, error) { return install.Find(ctx, c.UV, as) }
 	d.installers = newInstallerFinder(logger, find)
 	return d, nil
 }

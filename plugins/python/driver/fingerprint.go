@@ -23,11 +23,6 @@ const tidyEvery = 10 * time.Minute
 
 // Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
-	if d.users != nil {
-		if err := d.users.Declare(); err != nil {
-			return nil, err
-		}
-	}
 	found, err := d.finder.Renew(ctx)
 	if err != nil {
 		return nil, err
@@ -49,9 +44,8 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	if len(rejected) > 0 && d.config.Interpreters != nil {
 		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
-	if i, err := d.installers.renew(ctx, found.Interpreters); err == nil {
-		all["installer"] = pstructs.NewStringAttribute(i.Name)
-		all[i.Name+".version"] = pstructs.NewStringAttribute(i.Version)
+	if i, err := d.installers.renew(ctx); err == nil {
+		all["uv.version"] = pstructs.NewStringAttribute(i.Version)
 	}
 	d.tidy(ctx)
 	if size, _, err := d.cache.Usage(); err == nil {

@@ -12,13 +12,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 // installerFinder finds the installer of the node, one search at a time for all that wait for it. It is safe for
 // concurrent use.
 type installerFinder struct {
-	find   func(context.Context, []interpreter.Interpreter) (install.Installer, error)
+	find   func(context.Context) (install.Installer, error)
 	logger hclog.Logger
 
 	searching chan struct{} // a semaphore
@@ -34,7 +33,7 @@ type search struct {
 }
 
 func newInstallerFinder(
-	logger hclog.Logger, find func(context.Context, []interpreter.Interpreter) (install.Installer, error),
+	logger hclog.Logger, find func(context.Context) (install.Installer, error),
 ) *installerFinder {
 	f := &installerFinder{find: find, logger: logger, searching: make(chan struct{}, 1)}
 	f.last.Store(&search{})
@@ -42,21 +41,20 @@ func newInstallerFinder(
 }
 
 // get returns the installer that builds environments. It waits only where none is known.
-func (f *installerFinder) get(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
-	return f.ask(ctx, found, false)
+func (f *installerFinder) get(ctx context.Context) (install.Installer, error) {
+	return f.ask(ctx, false)
 }
 
 // renew is get, and searches again from time to time, since one may be installed while the agent runs. Call it
 // periodically. An installer that does not answer then stays the known one, and is asked again by the next call.
-func (f *installerFinder) renew(ctx context.Context, found []interpreter.Interpreter) (install.Installer, error) {
-	return f.ask(ctx, found, true)
+func (f *installerFinder) renew(ctx context.Context) (install.Installer, error) {
+	return f.ask(ctx, true)
 }
 
-func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpreter, again bool) (install.Installer,
-	error) {
+func (f *installerFinder) ask(ctx context.Context, again bool) (install.Installer, error) {
 	const every = 10 * time.Minute
 	before := f.last.Load()
-	known := before.installer.Name != ""
+	known := before.installer.Path != ""
 	if known && (!again || time.Since(before.found) < every) {
 		return before.installer, nil
 	}
@@ -75,7 +73,7 @@ func (f *installerFinder) ask(ctx context.Context, found []interpreter.Interpret
 	defer func() { <-f.searching }()
 	now := f.last.Load()
 	if now == before { // otherwise another search has just ended
-		i, err := f.find(ctx, found)
+		i, err := f.find(ctx)
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it did not end
 			return i, err
 		}
@@ -90,9 +88,9 @@ func (f *installerFinder) learn(before *search, i install.Installer, err error) 
 	var notKnown *install.NotKnownError
 	switch {
 	case err == nil:
-		f.warn(i.NoUV)
+		f.warn(nil)
 		return &search{installer: i, found: time.Now()}
-	case errors.As(err, &notKnown) && before.installer.Name != "":
+	case errors.As(err, &notKnown) && before.installer.Path != "":
 		f.warn(err)
 		return &search{installer: before.installer, found: before.found}
 	}
@@ -100,14 +98,14 @@ func (f *installerFinder) learn(before *search, i install.Installer, err error) 
 	return &search{err: err}
 }
 
-// warn logs once why uv is not used, or why nothing can be built.
+// warn logs once why nothing can be built.
 func (f *installerFinder) warn(why error) {
 	words := ""
 	if why != nil {
 		words = why.Error()
 	}
 	if words != "" && words != f.warned {
-		f.logger.Warn("an installer can't be used", "reason", words)
+		f.logger.Warn("uv can't be used", "reason", words)
 	}
 	f.warned = words
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 func TestInstallerFinder_SearchesOnceForAll(t *testing.T) {
@@ -34,15 +33,15 @@ func TestInstallerFinder_SearchesOnceForAll(t *testing.T) {
 	f := testFinder(func(context.Context) (install.Installer, error) {
 		asked.Add(1)
 		testsupport.Eventually(t, "all want it", func() bool { return came.Load() == starts })
-		return install.Installer{Name: "uv"}, nil
+		return install.Installer{Path: "uv"}, nil
 	})
 	var all sync.WaitGroup
 	for range starts {
 		all.Go(func() {
 			came.Add(1)
-			i, err := f.get(t.Context(), nil)
+			i, err := f.get(t.Context())
 			must.NoError(t, err)
-			test.Eq(t, "uv", i.Name)
+			test.Eq(t, "uv", i.Path)
 		})
 	}
 	all.Wait()
@@ -63,7 +62,7 @@ func TestInstallerFinder_SharesItsError(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				if _, err := f.get(t.Context(), nil); err != late {
+				if _, err := f.get(t.Context()); err != late {
 					t.Error(err)
 				}
 			})
@@ -80,27 +79,26 @@ func TestInstallerFinder_DoesNotWaitWhereOneIsKnown(t *testing.T) {
 		release := make(chan struct{})
 		f := testFinder(func(context.Context) (install.Installer, error) {
 			<-release
-			return install.Installer{Name: "pip"}, nil
+			return install.Installer{Path: "other"}, nil
 		})
-		f.last.Store(&search{installer: install.Installer{Name: "uv"}}) // and old
-		go f.renew(t.Context(), nil)
+		f.last.Store(&search{installer: install.Installer{Path: "uv"}}) // and old
+		go f.renew(t.Context())
 		synctest.Wait()
 		for _, again := range []bool{false, true} {
-			i, err := f.ask(t.Context(), nil, again)
+			i, err := f.ask(t.Context(), again)
 			must.NoError(t, err)
-			test.Eq(t, "uv", i.Name)
+			test.Eq(t, "uv", i.Path)
 		}
 		close(release)
 		synctest.Wait()
-		i, err := f.renew(t.Context(), nil)
+		i, err := f.renew(t.Context())
 		must.NoError(t, err, must.Sprint("then it"))
-		test.Eq(t, "pip", i.Name, test.Sprint("then it"))
+		test.Eq(t, "other", i.Path, test.Sprint("then it"))
 	})
 }
 
 func TestInstallerFinder_KeepsAnInstallerThatDoesNotAnswer(t *testing.T) {
-	uv, pip := install.Installer{Name: "uv", Version: "1"}, install.Installer{Name: "pip",
-		NoUV: errors.New("may not be run")}
+	uv, other := install.Installer{Path: "uv", Version: "1"}, install.Installer{Path: "other", Version: "1"}
 	notKnown := &install.NotKnownError{Path: "/uv", Err: errors.New("late")}
 	gone := errors.New("there is none")
 	var log bytes.Buffer
@@ -123,13 +121,13 @@ func TestInstallerFinder_KeepsAnInstallerThatDoesNotAnswer(t *testing.T) {
 		{answer: notKnown, err: notKnown, asked: 1},
 		{answer: notKnown, renew: true, err: notKnown, asked: 2},
 		{now: uv, want: "uv", asked: 3},
-		{now: pip, renew: true, want: "uv", asked: 3},
+		{now: other, renew: true, want: "uv", asked: 3},
 		{answer: notKnown, old: true, renew: true, want: "uv", asked: 4},
 		{answer: notKnown, renew: true, want: "uv", asked: 5}, // it is asked again soon,
 		{answer: notKnown, want: "uv", asked: 5},              // and no start waits for that
 		{answer: context.Canceled, renew: true, err: context.Canceled, asked: 6},
 		{answer: gone, want: "uv", asked: 6},
-		{now: pip, renew: true, want: "pip", asked: 7},
+		{now: other, renew: true, want: "other", asked: 7},
 		{answer: gone, old: true, renew: true, err: gone, asked: 8},
 		{now: uv, want: "uv", asked: 9},
 	} {
@@ -137,12 +135,12 @@ func TestInstallerFinder_KeepsAnInstallerThatDoesNotAnswer(t *testing.T) {
 		if step.old {
 			f.last.Load().found = time.Now().Add(-time.Hour)
 		}
-		i, err := f.ask(t.Context(), nil, step.renew)
-		if err == nil && i.Name != step.want || err != step.err || asked != step.asked {
-			t.Errorf("step %d: got %s, %v, asked %d times", n, i.Name, err, asked)
+		i, err := f.ask(t.Context(), step.renew)
+		if err == nil && i.Path != step.want || err != step.err || asked != step.asked {
+			t.Errorf("step %d: got %s, %v, asked %d times", n, i.Path, err, asked)
 		}
 	}
-	for text, want := range map[string]int{"late": 1 + 1, "may not be run": 1, "there is none": 1} {
+	for text, want := range map[string]int{"late": 1 + 1, "there is none": 1} {
 		if n := strings.Count(log.String(), text); n != want {
 			t.Errorf("%q is %d times in the log:\n%s", text, n, log.String())
 		}
@@ -154,7 +152,7 @@ func TestInstallerFinder_SearchesAgainAfterACancellation(t *testing.T) {
 	asking := make(chan struct{})
 	f := testFinder(func(of context.Context) (install.Installer, error) {
 		if of != ctx {
-			return install.Installer{Name: "uv"}, nil
+			return install.Installer{Path: "uv"}, nil
 		}
 		close(asking)
 		<-ctx.Done()
@@ -162,24 +160,21 @@ func TestInstallerFinder_SearchesAgainAfterACancellation(t *testing.T) {
 	})
 	var all sync.WaitGroup
 	all.Go(func() {
-		_, err := f.get(ctx, nil)
+		_, err := f.get(ctx)
 		test.ErrorIs(t, err, context.Canceled)
 	})
 	<-asking
 	all.Go(func() {
-		i, err := f.get(t.Context(), nil)
+		i, err := f.get(t.Context())
 		must.NoError(t, err)
-		test.Eq(t, "uv", i.Name)
+		test.Eq(t, "uv", i.Path)
 	})
 	cancel()
 	all.Wait()
 }
 
 func testFinder(find func(context.Context) (install.Installer, error)) *installerFinder {
-	return newInstallerFinder(hclog.NewNullLogger(), func(ctx context.Context,
-		_ []interpreter.Interpreter) (install.Installer, error) {
-		return find(ctx)
-	})
+	return newInstallerFinder(hclog.NewNullLogger(), find)
 }
 
 func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
@@ -192,7 +187,7 @@ func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	written, err := os.OpenFile(uv, os.O_WRONLY, 0) // as when it is being installed
 	must.NoError(t, err)
 	defer written.Close()
-	a := start(t, func(c *Config) { c.Installer, c.UV = "auto", uv })
+	a := start(t, func(c *Config) { c.UV = uv })
 	cfg := a.withMoon(useMoon, "moon-phase")
 	if err := a.refused(cfg); !structs.IsRecoverable(err) || !strings.Contains(err.Error(), "not known yet") {
 		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)

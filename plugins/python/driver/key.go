@@ -6,6 +6,7 @@ package driver
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -14,15 +15,16 @@ import (
 )
 
 // format changes with the way in which environments are built, so that older ones are not used.
-const format = 3
+const format = 5
 
 // key is what an environment depends on. secret has all of it, with the passwords of URLs; text is what the operator
 // sees.
 type key struct{ text, secret string }
 
 // environmentKey is the key of an environment. Two environments that may differ have different keys.
-func environmentKey(python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources,
-	sdists bool) key {
+func environmentKey(
+	python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources, refresh string,
+) key {
 	var all, text strings.Builder
 	line := func(name string, values ...any) {
 		l := name + " " + fmt.Sprintln(values...)
@@ -32,8 +34,7 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
 		python.File.ModTime)
 	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
-	line("installer", i.Tool(python), format)
-	line("source-distributions", sdists)
+	line("installer", i, format)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {
 		line("require", l)
@@ -47,5 +48,20 @@ func environmentKey(python interpreter.Interpreter, i install.Installer, require
 	for _, s := range src.describe(required.Hashed) {
 		line("from", s)
 	}
+	if refresh != "" {
+		line("refreshed", refresh)
+	}
+	if len(src.netrc) > 0 {
+		fmt.Fprintln(&all, "netrc", digest(src.netrc))
+	}
 	return key{text.String(), all.String()}
+}
+
+// refreshing distinguishes the environments of a job with refresh, "" without it. It changes once a minute: a task that
+// fails and is started again every few seconds must not fill the cache.
+func refreshing(t *TaskConfig, now time.Time) string {
+	if !t.Refresh {
+		return ""
+	}
+	return now.UTC().Truncate(time.Minute).Format(time.RFC3339)
 }

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"testing"
+	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -15,24 +16,30 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-func TestEnvironmentKey_HidesSecretsOfURLs(t *testing.T) {
+func TestEnvironmentKey_HidesPasswordsOfURLs(t *testing.T) {
 	c := schema.Of[Config]().Default()
 	of := func(secret string) key {
-		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl?sig=" + secret})
+		set, err := requirement.List([]string{"moon-phase @ https://u:" + secret + "@host/moon_phase-1.2-py3-none-any.whl"})
 		must.NoError(t, err)
-		job := &TaskConfig{IndexURL: "https://host/simple?token=" + secret,
-			ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"},
-			FindLinks:      []string{"https://host/page#" + secret}}
+		job := &TaskConfig{ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
 		must.NoError(t, err)
-		return environmentKey(interpreter.Interpreter{}, install.Installer{Name: "uv"}, set, src, false)
+		return environmentKey(interpreter.Interpreter{}, install.Installer{}, set, src, "")
 	}
 	one, two := of("hunter2"), of("swordfish")
 	must.StrNotContains(t, one.text, "hunter2", must.Sprint("shown"))
 	test.Eq(t, two.text, one.text, test.Sprint("shown"))
-	must.NotEq(t, two.secret, one.secret, must.Sprintf("secret: %s\nshown", one.secret))
-	test.StrContains(t, one.text, "https://host/moon_phase-1.2-py3-none-any.whl",
-		test.Sprintf("secret: %s\nshown", one.secret))
+	must.NotEq(t, two.secret, one.secret)
+	test.StrContains(t, one.text, "@host/moon_phase-1.2-py3-none-any.whl")
+}
+
+func TestRefreshing_ChangesOnceAMinute(t *testing.T) {
+	at := time.Date(2026, 11, 29, 12, 0, 1, 0, time.UTC)
+	job := &TaskConfig{Refresh: true}
+	first := refreshing(job, at)
+	must.Eq(t, first, refreshing(job, at.Add(58*time.Second)))
+	must.NotEq(t, first, refreshing(job, at.Add(time.Minute)))
+	must.Eq(t, "", refreshing(&TaskConfig{}, at))
 }
 
 func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
@@ -41,12 +48,12 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		installer install.Installer
 		set       requirement.Set
 		src       sources
-		sdists    bool
+		refresh   string
 	}
 	of := func(change func(*parts)) key {
 		p := parts{set: requirement.Set{UVLock: &requirement.UVLock{}}}
 		change(&p)
-		return environmentKey(p.python, p.installer, &p.set, &p.src, p.sdists)
+		return environmentKey(p.python, p.installer, &p.set, &p.src, p.refresh)
 	}
 	names := map[key]string{}
 	for name, change := range map[string]func(*parts){
@@ -62,31 +69,24 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"the interpreter's ABI":      func(p *parts) { p.python.ABI = "x" },
 		"the interpreter's platform": func(p *parts) { p.python.Platform = "x" },
 		"the interpreter's libc":     func(p *parts) { p.python.Libc = "x" },
-		"the installer":              func(p *parts) { p.installer.Name = "x" },
 		"the installer's version":    func(p *parts) { p.installer.Version = "x" },
-		"another's pip": func(p *parts) {
-			p.installer = install.Installer{Name: "pip", Version: "1", Python: interpreter.Interpreter{Path: "/usr/bin/python3"}}
-		},
-		"the interpreter's own pip": func(p *parts) {
-			p.installer = install.Installer{Name: "pip", Version: "1"}
-			p.python.Pip, p.python.PipVersion = []string{"-m", "pip"}, "2"
-		},
-		"source distributions":    func(p *parts) { p.sdists = true },
-		"hashes":                  func(p *parts) { p.set.Hashed = true },
-		"that it is a lock":       func(p *parts) { p.set.Complete = true },
-		"a requirement":           func(p *parts) { p.set.Lines = []string{"x"} },
-		"a constraint":            func(p *parts) { p.set.Constraints = []string{"x"} },
-		"a requirement's secret":  func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
-		"another secret":          func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
-		"a constraint's secret":   func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
-		"another of a constraint": func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
-		"uv's lock":               func(p *parts) { p.set.UVLock.Lock = []byte("x") },
-		"uv's project":            func(p *parts) { p.set.UVLock.Project = []byte("x") },
-		"none of uv's":            func(p *parts) { p.set.UVLock = nil },
-		"the index":               func(p *parts) { p.src.indexes.URL = "https://x" },
-		"another index":           func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
-		"a page of wheels":        func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
-		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
+		"hashes":                     func(p *parts) { p.set.Hashed = true },
+		"that it is a lock":          func(p *parts) { p.set.Complete = true },
+		"a requirement":              func(p *parts) { p.set.Lines = []string{"x"} },
+		"a constraint":               func(p *parts) { p.set.Constraints = []string{"x"} },
+		"a requirement's secret":     func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
+		"another secret":             func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
+		"a constraint's secret":      func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
+		"another of a constraint":    func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
+		"uv's lock":                  func(p *parts) { p.set.UVLock.Lock = []byte("x") },
+		"uv's project":               func(p *parts) { p.set.UVLock.Project = []byte("x") },
+		"none of uv's":               func(p *parts) { p.set.UVLock = nil },
+		"the index":                  func(p *parts) { p.src.indexes.URL = "https://x" },
+		"another index":              func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
+		"a page of wheels":           func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
+		"the credentials":            func(p *parts) { p.src.netrc = []byte("x") },
+		"a refresh":                  func(p *parts) { p.refresh = "x" },
+		"that there is no index":     func(p *parts) { p.src.indexes.Offline = true },
 	} {
 		k := of(change)
 		other, ok := names[k]

@@ -23,7 +23,7 @@ func TestLock_UsesTheNodesCredentials(t *testing.T) {
 		"wheels = [{url = '" + strings.TrimSuffix(url, "simple") + "files/" + moon.File() + "', " +
 		"hashes = {sha256 = '" + hash + "'}}]\n"
 	files := map[string]string{"app.py": useMoon, "pylock.toml": lock}
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/pylock.toml\"", files)))
 	}, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
 }

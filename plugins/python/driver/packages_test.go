@@ -20,16 +20,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-// installers runs a test with each installer that is there.
-func installers(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
-	for _, name := range []string{"pip", "uv"} {
-		t.Run(name, func(t *testing.T) {
-			if name == "uv" {
-				change = append(change, with(uv(t)))
-			}
-			test(t, start(t, append(change, func(c *Config) { c.Installer = name })...))
-		})
-	}
+// withUV runs a test with an agent that has a uv.
+func withUV(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
+	t.Helper()
+	test(t, start(t, append(change, with(uv(t)))...))
 }
 
 // uv is a uv that the user of builds can run.
@@ -43,7 +37,7 @@ func uv(t *testing.T) string {
 
 // with has environments built by a uv.
 func with(uv string) func(*Config) {
-	return func(c *Config) { c.Installer, c.UV = "uv", uv }
+	return func(c *Config) { c.UV = uv }
 }
 
 // withWheels writes wheels to a task's local directory, and returns their checksums.
@@ -82,7 +76,7 @@ func uvLock(t *testing.T, uv, index, project string) string {
 }
 
 func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		first := a.withMoon(useMoon, "Moon_Phase >= 1")
 		out := a.runs(first)
 		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
@@ -101,7 +95,7 @@ func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 }
 
 func TestRequirements_ComeFromEachSource(t *testing.T) {
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		sum := "--hash=sha256:" + moon.Write(t, t.TempDir())
 		for name, c := range map[string]struct {
 			config string
@@ -145,7 +139,7 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	if _, err := os.Stat(pypy); err != nil {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		out := a.runs(a.withMoon(useMoon+"print(sys.implementation.name)\n", "moon-phase"))
 		must.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
 		test.StrHasSuffix(t, "\npypy\n", out)
@@ -178,9 +172,10 @@ print("tried")
 
 func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 	testsupport.NeedRoot(t)
+	uv := uv(t)
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
 		t.Run(user, func(t *testing.T) {
-			a := start(t)
+			a := start(t, with(uv))
 			cfg := a.withMoon(attack, "moon-phase", asUserOf(user))
 			want := "tried\n"
 			if user == "root" {
@@ -196,7 +191,7 @@ func TestEnvironment_IsFirstOnThePath(t *testing.T) {
 		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == " +
 			"sys.base_prefix)\n",
 		"tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",
 			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, " +
 				"flush=True)\nsubprocess.run(['tool'], check=True)\n"})

@@ -31,23 +31,10 @@ type order struct {
 // environmentOfAny returns an environment in which all requirements are installed, and the interpreter it is for: the
 // best of the fitting ones for which they can be installed. The caller releases it.
 func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFiles,
-	found, fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment,
+	fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment,
 	interpreter.Interpreter, error) {
 	none := interpreter.Interpreter{}
 	c := &d.config
-	installer, err := d.installers.get(ctx, found)
-	if err != nil {
-		return nil, none, err
-	}
-	if required.UVLock != nil && installer.Name != "uv" {
-		why := ""
-		if installer.NoUV != nil {
-			why = " (" + installer.NoUV.Error() + ")"
-		}
-		return nil, none, fmt.Errorf("lock %q needs uv, which this node does not have%s: ask for nodes with constraint { "+
-			"attribute = \"${attr.driver.python.uv.version}\" operator = \"is_set\" }, or export the lock as pylock.toml",
-			r.Config.Lock, why)
-	}
 	limit := c.BuildTimeout.Duration()
 	looking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -55,10 +42,15 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 	if err != nil {
 		return nil, none, err
 	}
+	installer, err := d.installers.get(ctx)
+	if err != nil {
+		return nil, none, err
+	}
 	try := attempts{unsuited: &d.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
 	begun := time.Now()
+	refresh := refreshing(&r.Config, begun)
 	for i, python := range fitting {
-		key := environmentKey(python, installer, required, src, c.AllowSdists)
+		key := environmentKey(python, installer, required, src, refresh)
 		left := limit
 		if i > 0 {
 			left -= time.Since(begun)
@@ -88,12 +80,8 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 func (d *instance) environment(ctx context.Context, r request, o order) (*environment.Environment, error) {
 	c, python, installer, required, src := &d.config, o.python, o.installer, o.required, o.from
 	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
-	spec.Downloads = !c.AllowSdists // a package's code could change downloads that the next build uses
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = c.RefreshAfter.Duration()
-	}
-	if r.Config.Refresh {
-		spec.Since = time.Now().Add(-d.minRefresh)
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
@@ -102,14 +90,14 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
 	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch, downloads string) error {
 		if !o.other {
-			r.Event("Environment: %s with %s for %s", doing, installer.Tool(python), full(python))
+			r.Event("Environment: %s with %s for %s", doing, installer, full(python))
 		}
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
-			Python: python, Requirements: required, AllowedHosts: c.AllowedHosts, AllowSdists: c.AllowSdists,
+			Python: python, Requirements: required, Netrc: src.netrc,
 			Dir: dir, Work: scratch, Downloads: downloads,
-			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Downloaded: say.download, Refresh: r.Config.Refresh,
+			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Refresh: r.Config.Refresh,
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
@@ -139,8 +127,6 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 		which += " for " + full(python)
 	}
 	switch {
-	case env.Stale != nil:
-		r.Event("Environment %s: cache hit, %s old, since it can't be refreshed: %v", which, roughly(env.Age), env.Stale)
 	case env.Hit:
 		r.Event("Environment %s: cache hit", which)
 	case built != nil:
@@ -149,7 +135,7 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 			float64(env.Size)/1e6)
 	}
 	if len(env.Warnings) > 0 {
-		r.Event("Environment %s: %s warns: %.500s", env.ID, installer.Tool(python), strings.Join(env.Warnings, "; "))
+		r.Event("Environment %s: %s warns: %.500s", env.ID, installer, strings.Join(env.Warnings, "; "))
 	}
 	return env, nil
 }

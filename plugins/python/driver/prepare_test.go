@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer never.Close()
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase\"]", nil))
 		if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") ||
 			!structs.IsRecoverable(err) {
@@ -34,7 +33,7 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 }
 
 func TestBuild_ShowsItsWarningsToEachTask(t *testing.T) {
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		for _, event := range []string{"built in", ": cache hit"} {
 			cfg := a.withMoon(useMoon, "moon-phase[gone]")
 			a.runs(cfg)
@@ -67,7 +66,7 @@ func TestFindLinks_TakesPagesOffline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			offline := name == "the node is offline"
 			config += "\nscript = \"app.py\""
-			installers(t, func(t *testing.T, a *agent) {
+			withUV(t, func(t *testing.T, a *agent) {
 				test.StrHasPrefix(t, "1.2 ", a.runs(a.task(config, files)))
 			}, func(c *Config) { c.Offline, c.IndexURL = offline, index.URL+"/simple" })
 			a := start(t, func(c *Config) { c.Offline, c.JobIndexes = offline, false })
@@ -77,51 +76,31 @@ func TestFindLinks_TakesPagesOffline(t *testing.T) {
 	}
 }
 
-func TestBuild_FallsBackToTheOldEnvironment(t *testing.T) {
+func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	handler := wheeltest.Handler(wheels)
-	var gone atomic.Bool
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if gone.Load() {
-			panic(http.ErrAbortHandler) // the connection breaks
-		}
 		w.Header().Set("Cache-Control", "no-store") // uv would take what it got within the same second
 		handler.ServeHTTP(w, r)
 	}))
 	defer index.Close()
-	config := func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" }
-	installers(t, func(t *testing.T, a *agent) {
-		gone.Store(false)
+	withUV(t, func(t *testing.T, a *agent) {
 		runs := func(version, event string) {
 			t.Helper()
 			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]", map[string]string{"app.py": useMoon})
 			test.StrHasPrefix(t, version+" ", a.runs(cfg))
 			a.says(cfg, event)
-			if said := strings.Join(a.said(cfg), "\n"); strings.Contains(said, "refreshing") && strings.Contains(said,
-				"not in the cache") {
-				t.Errorf("what is refreshed is there: %s", said)
-			}
 		}
 		runs("1.2", "built in")
 		later := moon
 		later.Version = "1.3"
 		later.Write(t, wheels)
-		defer os.Remove(filepath.Join(wheels, later.File()))
 		a.age(28 * time.Hour)
 		runs("1.2", ": cache hit")
 		a.age(2 * time.Hour)
-		gone.Store(true)
-		runs("1.2", "cache hit, 30 hours old, since it can't be refreshed: ")
-		gone.Store(false)
-		a.stopDriver() // it does not try again at once
-		same := func(c *Config) { c.Installer = "pip" }
-		if strings.HasSuffix(t.Name(), "/uv") {
-			same = with(uv(t))
-		}
-		a.startDriver(config, same)
 		runs("1.3", "Environment: refreshing it, which is 30 hours old, with ")
-	}, config)
+	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
 }
 
 // age makes the environments of the cache older.

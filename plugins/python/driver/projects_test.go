@@ -42,7 +42,7 @@ func shopWheels(t *testing.T, dir string) {
 
 func TestProject_InstallsTheChosenDependencies(t *testing.T) {
 	testsupport.Long(t, "tables of many builds")
-	installers(t, func(t *testing.T, a *agent) {
+	withUV(t, func(t *testing.T, a *agent) {
 		for chosen, want := range map[string]string{
 			"":                            "moon_phase",
 			`extras = ["Mail"]`:           "moon_phase mail_post",

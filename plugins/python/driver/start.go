@@ -25,6 +25,9 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err := r.Config.check(&d.config); err != nil {
 		return nil, err
 	}
+	if err := d.refuseBuilder(r.User()); err != nil {
+		return nil, err
+	}
 	cmd := r.Run("python3")
 	dirs := r.Task.TaskDir()
 	files := taskFiles{user: r.User(), dirs: []string{cmd.Dir, dirs.LocalDir, dirs.Dir}, secrets: dirs.SecretsDir}
@@ -36,10 +39,8 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err != nil {
 		return nil, err
 	}
-	if !d.config.AllowSdists {
-		if err := required.CheckWheels(); err != nil {
-			return nil, err
-		}
+	if err := required.CheckWheels(); err != nil {
+		return nil, err
 	}
 	found, err := d.finder.Find(ctx)
 	if err != nil {
@@ -54,7 +55,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	cmd.Env = withoutAgents(cmd.Env)
 	if !required.Empty() {
 		var env *environment.Environment
-		env, python, err = d.environmentOfAny(ctx, r, files, found.Interpreters, fitting, required)
+		env, python, err = d.environmentOfAny(ctx, r, files, fitting, required)
 		if err == nil {
 			r.Finally(env.Release)
 			err = env.Acquire(r.StateDir())

@@ -4,13 +4,11 @@
 package driver
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -19,9 +17,6 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
-
-	"github.com/outrider-dev/outrider/internal/core/schema"
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestProgress_IsRare(t *testing.T) {
@@ -34,34 +29,6 @@ func TestProgress_IsRare(t *testing.T) {
 	}
 	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
 		t.Errorf("%d events in ten minutes", said)
-	}
-}
-
-func TestProgress_ReportsDownloads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var said []string
-		p := newProgress(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
-		defer p.stop()
-		p.download("pypi.org", 0)
-		p.download("files.pythonhosted.org", 300_000)
-		p.download("files.pythonhosted.org", 41_000_000)
-		time.Sleep(quiet)
-		synctest.Wait()
-		const want = "Environment: still building, 41.3 MB from files.pythonhosted.org, nothing yet from pypi.org"
-		must.SliceLen(t, 1, said, must.Sprint("events"))
-		test.Eq(t, want, said[0], test.Sprint("events"))
-	})
-}
-
-func TestProgress_CountsAHundredHosts(t *testing.T) {
-	p := newProgress(func(string, ...any) {})
-	defer p.stop()
-	for n := range 1000 {
-		p.download(fmt.Sprint("host", n), 1)
-		p.download("host0", 1)
-	}
-	if len(p.downloaded) != 100 || p.downloaded["host0"] != 1001 {
-		t.Errorf("%d are counted, the first with %d bytes", len(p.downloaded), p.downloaded["host0"])
 	}
 }
 
@@ -83,14 +50,6 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 		test.NoError(t, err, test.Sprintf("%s: %q", path, b))
 		must.NoError(t, f.Close())
 	}
-}
-
-func TestBuildUsers_RefuseTheDefaultUser(t *testing.T) {
-	testsupport.NeedRoot(t)
-	c := schema.Of[Config]().Default()
-	c.BuildUser, c.DefaultUser = "65534", "65534:0"
-	_, err := newInstance(c, hclog.NewNullLogger())
-	test.ErrorContains(t, err, "default_user")
 }
 
 func TestChoiceError_IsRecoverableWhileInterpretersAreLate(t *testing.T) {

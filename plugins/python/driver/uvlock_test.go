@@ -55,8 +55,4 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 			t.Error(err)
 		}
 	}
-
-	a = start(t, func(c *Config) { c.Offline, c.Installer = false, "pip" })
-	err := a.refused(a.task(config, files))
-	test.StrContains(t, err.Error(), "needs uv", test.Sprint(err))
 }

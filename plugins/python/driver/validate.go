@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outrider-dev/outrider/internal/core/builders"
+	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/index"
@@ -97,41 +97,33 @@ func checkIndexes(urls []string) error {
 	return nil
 }
 
-// buildUsers are the users that build.
-func buildUsers(c *Config) (*environment.Users, error) {
-	users := &environment.Users{Dir: builders.Dir}
-	if c.BuildUser != "" {
-		only, err := lookUpUser(c.BuildUser)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("build_user %w", err)
-		case only.UID == 0 || only.GID == 0:
-			return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; " +
-				"name another user")
-		case only.UID == environment.Prober:
-			return nil, fmt.Errorf("build_user is %d, as which interpreters are asked for their versions: name another user",
-				environment.Prober)
-		}
-		users.Only = only
+// builder is the user that builds.
+func builder(c *Config) (*environment.Builder, error) {
+	b, err := lookUpUser(c.BuildUser)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("build_user %w", err)
+	case b.UID == 0 || b.GID == 0:
+		return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; name another user")
 	}
-	name, group, _ := strings.Cut(c.DefaultUser, ":")
-	who, err := lookUpUser(name)
-	if err != nil {
-		return users, nil // the start of a task reports it
+	return b, nil
+}
+
+// refuseBuilder refuses a task that has an id of the builder: it could change what is being built. u is nil where the
+// task has the agent's own user.
+func (d *instance) refuseBuilder(u *task.User) error {
+	if d.builder == nil || u == nil {
+		return nil
 	}
-	if gid, err := strconv.ParseUint(group, 10, 32); err == nil {
-		who.GID = uint32(gid)
+	if u.UID == d.builder.UID || u.GID == d.builder.GID || slices.Contains(u.Groups, d.builder.GID) {
+		return fmt.Errorf("user %d, or group %d, builds what tasks of this node use (build_user), and runs no tasks: "+
+			"set the task's user to another", d.builder.UID, d.builder.GID)
 	}
-	if builders.Reserved(who.UID) || builders.Reserved(who.GID) || users.Only != nil && (who.UID == users.Only.UID ||
-		who.GID == users.Only.GID) {
-		return nil, fmt.Errorf("default_user %s is a user that builds, or of its group, and such a user runs no tasks",
-			c.DefaultUser)
-	}
-	return users, nil
+	return nil
 }
 
 // lookUpUser is the user of that name or id. An id need not have an account.
-func lookUpUser(name string) (*environment.User, error) {
+func lookUpUser(name string) (*environment.Builder, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
 		u, err = user.LookupId(name)
@@ -144,5 +136,5 @@ func lookUpUser(name string) (*environment.User, error) {
 	if err != nil || groupErr != nil {
 		return nil, fmt.Errorf("%q does not exist on this node", name)
 	}
-	return &environment.User{UID: uint32(id), GID: uint32(group)}, nil
+	return &environment.Builder{UID: uint32(id), GID: uint32(group)}, nil
 }

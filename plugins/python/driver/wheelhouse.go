@@ -27,6 +27,7 @@ import (
 type sources struct {
 	indexes index.Sources // of the node and the job; directories of the node only
 	houses  []wheelhouse  // the job's own directories
+	netrc   []byte        // of the task, may be empty
 }
 
 // wheelhouse is a directory of a task with wheels. They are copied for the installer, which has no access to the
@@ -56,11 +57,10 @@ func newSources(
 	if err != nil {
 		return nil, err
 	}
-	logins, err := readNetrc(files)
-	if err != nil {
+	s := &sources{indexes: indexes}
+	if s.netrc, err = readNetrc(files); err != nil {
 		return nil, err
 	}
-	s := &sources{indexes: logins.Login(indexes)}
 	left := c.CacheMaxSize.Bytes() // no environment may be larger
 	if left <= 0 {
 		left = math.MaxInt64 - 1
@@ -90,23 +90,18 @@ func (t *TaskConfig) sources() index.Sources {
 }
 
 // readNetrc reads the credentials in a task's secrets directory, with the rights of its user; there may be none.
-func readNetrc(files taskFiles) (index.Netrc, error) {
+func readNetrc(files taskFiles) ([]byte, error) {
 	if files.secrets == "" {
 		return nil, nil
 	}
-	const file = ".netrc"
-	content, err := files.read(filepath.Join(files.secrets, file), index.MaxNetrc)
+	content, err := files.read(filepath.Join(files.secrets, ".netrc"), 64<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var found index.Netrc
-	if err == nil {
-		found, err = index.ParseNetrc(string(content))
-	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/%s: %w", file, err)
+		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/.netrc: %w", err)
 	}
-	return found, nil
+	return content, nil
 }
 
 // describe lists the sources for the key of an environment. The content of directories matters only if the

@@ -36,8 +36,12 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 			return nil, err
 		}
 	}
-	release, err := s.run(ctx, spec, dir, scratch)
-	defer release()
+	downloads, held, err := s.acquireDownloads(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	err = spec.Build(ctx, s.builder, dir, scratch, downloads)
+	held.close()
 	if err != nil {
 		return nil, err
 	}
@@ -65,32 +69,4 @@ func (s *store) buildersDirectory(path string) error {
 		return fmt.Errorf("failed to make a directory for the build: %w", err)
 	}
 	return nil
-}
-
-// run calls Spec.Build. No process of the builder is left when it returns without an error. Call release after the
-// environment was sealed: a file that is linked in it and in the downloads must be the builder's while either is
-// checked.
-func (s *store) run(ctx context.Context, spec *Spec, dir, scratch string) (release func(), err error) {
-	downloads := ""
-	var k *downloadDir
-	if spec.Downloads {
-		if k, err = s.acquireDownloads(); err != nil {
-			return func() {}, err
-		}
-		downloads = k.path
-	}
-	err = spec.Build(ctx, s.builder, dir, scratch, downloads)
-	var left error
-	if s.builder != nil {
-		left = s.builder.Clear()
-	}
-	release = func() {
-		if k != nil {
-			k.release(left == nil)
-		}
-	}
-	if err == nil {
-		err = left
-	}
-	return release, err // processes that are left may be a consequence of the error of the build
 }

@@ -41,7 +41,7 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 					queued = true
 					comes(0)
 				},
-				Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+				Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 					if !queued {
 						comes(1)
 						defer comes(-1)
@@ -66,7 +66,7 @@ func TestCache_LimitStartsWithTheBuild(t *testing.T) {
 			free = time.Now()
 			<-c.places
 		},
-		Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+		Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 			if end, ok := ctx.Deadline(); !ok || end.Before(free.Add(time.Hour)) {
 				t.Errorf("it has %s", time.Until(end))
 			}
@@ -83,64 +83,12 @@ func TestCache_IsRecoverablyBusy(t *testing.T) {
 	_, err := c.Get(t.Context(), s)
 	must.ErrorContains(t, err, busy)
 	test.True(t, isTemporary(err), test.Sprintf("got %v", err))
-	empty(c)
-	s.Limit = 0
-	mustGet(t, c, s).Release()
-	fill(c)
-	s.Limit = time.Millisecond
-	old := mustGet(t, c, s)
-	test.ErrorContains(t, old.Stale, busy)
-	old.Release()
 }
 
 func fill(c *Cache) {
 	for range cap(c.places) {
 		c.places <- struct{}{}
 	}
-}
-
-func empty(c *Cache) {
-	for range cap(c.places) {
-		<-c.places
-	}
-}
-
-func TestCache_FallsBackWhenABuildIsLate(t *testing.T) {
-	t.Run("of another process", func(t *testing.T) {
-		c := testCache(t)
-		waiter := Open(c.cfg) // they know each other from the disk alone
-		first := mustGet(t, c, Spec{Key: "k", Build: building(3)})
-		first.Release()
-		build := func(context.Context, *Builder, string, string, string) error {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			old, err := waiter.Get(ctx, Spec{Key: "k", Fresh: time.Nanosecond})
-			must.NoError(t, err)
-			must.ErrorIs(t, old.Stale, context.DeadlineExceeded)
-			test.Eq(t, first.Dir, old.Dir)
-			old.Release()
-			return testError{temporary: true}
-		}
-		mustGet(t, c, Spec{Key: "k", Fresh: time.Nanosecond, Build: build}).Release()
-	})
-	t.Run("of twenty that ask together", func(t *testing.T) {
-		c := testCache(t)
-		mustGet(t, c, Spec{Key: "k", Build: building(3)}).Release()
-		var all sync.WaitGroup
-		for range 20 {
-			all.Go(func() {
-				e, err := c.Get(t.Context(), Spec{Key: "k", Fresh: time.Nanosecond, Limit: 100 * time.Millisecond,
-					Downloads: true, Build: func(ctx context.Context, _ *Builder, _, _, _ string) error {
-						<-ctx.Done()
-						return ctx.Err()
-					}})
-				must.NoError(t, err, must.Sprintf("got %+v", e))
-				test.ErrorIs(t, e.Stale, context.DeadlineExceeded, test.Sprintf("got %+v", e))
-				e.Release()
-			})
-		}
-		all.Wait()
-	})
 }
 
 func TestGet_SaysThatAnotherBuildTookTooLong(t *testing.T) {

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package environment is a node's cache of virtual environments. An environment is built once, by a user of its own,
-// then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever one
-// of them is killed, no incomplete environment is used, and none is removed that a task uses.
+// Package environment is a node's cache of virtual environments. An environment is built once, by a user that runs no
+// tasks, then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever
+// one of them is killed, no incomplete environment is used, and none is removed that a task uses.
 //
 // Below Config.Dir are
 //
@@ -11,10 +11,10 @@
 //	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
 //	users/<id>/      for each task that uses it a link to a directory that exists for as long
 //	builds/          temporary files of builds
-//	downloads/<n>.<boot>/  what installers keep between builds, for one of them at a time, until the machine restarts
+//	downloads/<user>.<boot>/  what installers keep for other builds, until the machine restarts
 //	lock             a file whose bytes are locked, see lock.go
 //
-// Where Config.Builders is nil, tasks run as the owner of the environments. A task can change one then: the next Get
+// Where Config.Builder is nil, tasks run as the owner of the environments. A task can change one then: the next Get
 // notices that, nothing prevents it.
 package environment
 
@@ -34,13 +34,8 @@ type Config struct {
 	MaxSize int64         // in bytes; 0 is no limit
 	MaxAge  time.Duration // since the last use; 0 is no limit
 
-	// Builders returns a user for one build, such as Users.Take. It calls waiting, which may be nil, before it waits for
-	// one. If Builders is nil, this process's user builds.
-	Builders func(ctx context.Context, waiting func()) (*Builder, error)
-
-	// Patience is the time after a failed rebuild in which an outdated environment (Spec.Fresh) is used without another
-	// attempt. Otherwise an index that hangs would delay each start.
-	Patience time.Duration
+	// Builder is the user of all builds, nil for this process's.
+	Builder *Builder
 
 	Log func(format string, args ...any)
 }
@@ -52,7 +47,7 @@ type Cache struct {
 	places chan struct{} // a semaphore: one is taken for each build
 
 	mu     sync.Mutex
-	failed map[string]failure // the last failed build of each key, for the callers that waited and for Patience
+	failed map[string]failure // the last failed build of each key, for the callers that waited
 }
 
 type failure struct {
@@ -81,21 +76,14 @@ type Spec struct {
 	// a lock resolve to changes with time.)
 	Fresh time.Duration
 
-	// Since replaces Fresh for a caller that wants a new build: an environment that was built before Since is outdated.
-	// The zero value is ignored.
-	Since time.Time
-
 	// Build creates the environment in dir, which is empty, as the user as (nil: this process's). Scratch is for its
-	// temporary files. What is in downloads is kept for later builds; it is "" unless Downloads is set. The directories
+	// temporary files. What is in downloads is kept for other builds, which may use it at the same time. The directories
 	// belong to the builder, and so must all files that Build creates there. No process that Build started may run any
 	// more when it returns.
 	Build func(ctx context.Context, as *Builder, dir, scratch, downloads string) error
 
 	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
 	Warnings func() []string
-
-	// Downloads allows other builds to use what Build downloads.
-	Downloads bool
 
 	// Limit is how long Build may take, and how long it may have to wait for other builds before. The wait for another
 	// build of the same environment may take twice as long. 0 is no limit.
@@ -111,12 +99,11 @@ type Spec struct {
 
 // Environment may be used until Release.
 type Environment struct {
-	Dir   string        // read-only
-	ID    string        // the first eight characters of the name of Dir, for people
-	Hit   bool          // this call did not build it
-	Stale error         // why the rebuild of this outdated environment failed, nil if it is not outdated
-	Age   time.Duration // since it was built
-	Size  int64         // bytes on the disk
+	Dir  string        // read-only
+	ID   string        // the first eight characters of the name of Dir, for people
+	Hit  bool          // this call did not build it
+	Age  time.Duration // since it was built
+	Size int64         // bytes on the disk
 
 	Warnings []string // of its build
 
@@ -130,9 +117,6 @@ type Environment struct {
 // Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
 // process, one builds it and the others wait. If that fails, the callers that waited in this process get the same
 // error, unless the build was cancelled: then the next caller builds. Callers in other processes build themselves.
-//
-// If a rebuild fails temporarily (the error has Temporary() true), or takes longer than Spec.Limit or ctx allows, Get
-// returns the outdated environment, with the error in Stale.
 //
 // The errors of Spec.Build are returned as they are. A full disk, and a place that did not become free in time, are
 // temporary errors.
@@ -152,22 +136,11 @@ func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
 	if err != nil || old.serves(s) {
 		return old, err
 	}
-	if err = c.failure(key, begun.Add(-c.cfg.Patience)); old == nil || !isTemporary(err) {
-		if old != nil && s.Outdated != nil {
-			s.Outdated(old.Age)
-		}
-		var env *Environment
-		if env, err = c.replace(ctx, st, key, s, begun); err == nil {
-			old.Release()
-			return env, nil
-		}
+	if old != nil && s.Outdated != nil {
+		s.Outdated(old.Age)
 	}
-	if old == nil || !isTemporary(err) || errors.Is(ctx.Err(), context.Canceled) {
-		old.Release()
-		return nil, err
-	}
-	old.Stale = full(c.cfg.Dir, err)
-	return old, nil
+	old.Release()
+	return c.replace(ctx, st, key, s, begun)
 }
 
 // replace waits until no other caller or process builds the same, and then builds it unless another has.
@@ -207,50 +180,33 @@ func (c *Cache) replace(
 			c.recordFailure(key, err)
 		}
 	}()
-	as, err := c.takePlace(ctx, s)
-	if err != nil {
+	if err = c.takePlace(ctx, s); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if as != nil {
-			as.Release()
-		}
-		<-c.places
-	}()
+	defer func() { <-c.places }()
 	limited, cancel := s.limit(ctx, 1)
 	defer cancel()
-	return st.by(as, s.Interpreter).build(limited, key, s)
+	return st.forPython(s.Interpreter).build(limited, key, s)
 }
 
-// takePlace waits until fewer builds run than may run at once, and until there is a user for one.
-func (c *Cache) takePlace(ctx context.Context, s *Spec) (as *Builder, err error) {
-	limited, cancel := s.limit(ctx, 1)
-	defer cancel()
-	queued := func() {}
-	if s.Queued != nil {
-		queued = sync.OnceFunc(s.Queued)
-	}
+// takePlace waits until fewer builds run than may run at once.
+func (c *Cache) takePlace(ctx context.Context, s *Spec) error {
 	select {
 	case c.places <- struct{}{}:
+		return nil
 	default:
-		queued()
-		select {
-		case c.places <- struct{}{}:
-		case <-limited.Done():
-			return nil, s.tooBusy(ctx)
-		}
 	}
-	if c.cfg.Builders == nil {
-		return nil, nil
+	if s.Queued != nil {
+		s.Queued()
 	}
-	if as, err = c.cfg.Builders(limited, queued); err != nil {
-		<-c.places
-		if limited.Err() != nil {
-			err = s.tooBusy(ctx)
-		}
-		return nil, err
+	limited, cancel := s.limit(ctx, 1)
+	defer cancel()
+	select {
+	case c.places <- struct{}{}:
+		return nil
+	case <-limited.Done():
+		return s.tooBusy(ctx)
 	}
-	return as, nil
 }
 
 // tooBusy is the error of ctx, or of a build that could not begin in time.
@@ -278,11 +234,6 @@ func (e temporaryError) Unwrap() error { return e.error }
 // Temporary reports true, by which callers recognise such an error.
 func (e temporaryError) Temporary() bool { return true }
 
-func isTemporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
-}
-
 // full marks the error of a full disk.
 func full(dir string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -297,7 +248,7 @@ func (c *Cache) recordFailure(key string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, f := range c.failed {
-		if time.Since(f.at) > max(c.cfg.Patience, time.Minute) {
+		if time.Since(f.at) > time.Minute {
 			delete(c.failed, key)
 		}
 	}
@@ -320,9 +271,5 @@ func (e *Environment) serves(s *Spec) bool {
 	if e == nil {
 		return false
 	}
-	limit := s.Fresh
-	if !s.Since.IsZero() {
-		limit = max(1, time.Since(s.Since))
-	}
-	return limit <= 0 || e.Age <= limit && e.Age > -time.Minute
+	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
 }

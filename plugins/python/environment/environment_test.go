@@ -5,6 +5,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,20 +40,8 @@ func builder() *Builder {
 	return &Builder{UID: 79998, GID: 79998}
 }
 
-// takeBuilder has all builds be builder's, and leaves processes alone.
-func takeBuilder() func(context.Context, func()) (*Builder, error) {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return func(context.Context, func()) (*Builder, error) {
-		b := builder()
-		b.Clear, b.Release = func() error { return nil }, func() {}
-		return b, nil
-	}
-}
-
 func testCache(t testing.TB) *Cache {
-	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builders: takeBuilder(), Log: t.Logf})
+	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder(), Log: t.Logf})
 }
 
 // writeTree makes what a virtual environment looks like, in 10 directories.
@@ -142,7 +131,7 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 func TestCache_BuildsOnce(t *testing.T) {
 	c := testCache(t)
 	var dirs [3]string
-	s := Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
+	s := Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch,
 		downloads string) error {
 		dirs = [3]string{dir, scratch, downloads}
 		for _, d := range dirs {
@@ -158,7 +147,6 @@ func TestCache_BuildsOnce(t *testing.T) {
 	}}
 	first := mustGet(t, c, s)
 	must.False(t, first.Hit, must.Sprintf("got %+v", first))
-	must.NoError(t, first.Stale, must.Sprintf("got %+v", first))
 	must.Eq(t, dirs[0], first.Dir, must.Sprintf("got %+v", first))
 	must.Eq(t, 8, len(first.ID), must.Sprintf("got %+v", first))
 	test.False(t, first.Size < 30*6, test.Sprintf("got %+v", first))
@@ -201,7 +189,7 @@ func TestCache_BuildsOnceForManyTasks(t *testing.T) {
 		if waited.Add(1) == 19 {
 			close(release) // only now may the build go on
 		}
-	}, Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+	}, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
 		builds.Add(1)
 		<-release
 		return building(30)(ctx, as, dir, scratch, downloads)
@@ -250,34 +238,11 @@ func TestEnvironment_StaysWhileATaskUsesIt(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
+func TestCache_ReplacesAnOldEnvironment(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
 	first := mustGet(t, c, s)
 	defer first.Release()
-	unreachable := testError{temporary: true}
-	s.Build = failing(unreachable)
-	stale := mustGet(t, c, s)
-	if !stale.Hit || stale.Stale != unreachable || stale.Dir != first.Dir {
-		t.Errorf("got %+v", stale)
-	}
-	stale.Release()
-	limited := deadline{t.Context(), make(chan struct{})}
-	s.Build = func(ctx context.Context, _ *Builder, _, _, _ string) error {
-		close(limited.over)
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	late, err := c.Get(limited, s)
-	must.NoError(t, err, must.Sprintf("got %+v", late))
-	must.ErrorIs(t, late.Stale, context.DeadlineExceeded, must.Sprintf("got %+v", late))
-	must.Eq(t, first.Dir, late.Dir, must.Sprintf("got %+v", late))
-	late.Release()
-	ctx, cancel := context.WithCancel(t.Context())
-	s.Build = func(context.Context, *Builder, string, string, string) error { cancel(); return unreachable }
-	if _, err := c.Get(ctx, s); err != unreachable {
-		t.Errorf("got %v of one that nobody waits for any more", err)
-	}
 	s.Build = failing(testError{})
 	if _, err := c.Get(t.Context(), s); err != (testError{}) {
 		t.Errorf("got %v", err)
@@ -288,28 +253,11 @@ func TestCache_ReplacesOrReusesAnOldEnvironment(t *testing.T) {
 	must.False(t, second.Hit, must.Sprintf("got %+v", second))
 	must.NotEq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
 	mustTidy(t, c)
-	_, err = os.Stat(first.Dir)
+	_, err := os.Stat(first.Dir)
 	test.NoError(t, err, test.Sprint("the old one went while it was used"))
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
-}
-
-// deadline is a context whose time is over when over is closed.
-type deadline struct {
-	context.Context
-	over chan struct{}
-}
-
-func (d deadline) Done() <-chan struct{} { return d.over }
-
-func (d deadline) Err() error {
-	select {
-	case <-d.over:
-		return context.DeadlineExceeded
-	default:
-		return nil
-	}
 }
 
 func TestEnvironment_OfTheFutureIsOutdated(t *testing.T) {
@@ -334,24 +282,7 @@ type testError struct{ temporary bool }
 func (e testError) Error() string   { return fmt.Sprintf("the test's error, temporary %v", e.temporary) }
 func (e testError) Temporary() bool { return e.temporary }
 
-func TestCache_IsPatientAfterAFailure(t *testing.T) {
-	cfg := testCache(t).cfg
-	cfg.Patience = time.Hour
-	c := Open(cfg)
-	s := Spec{Key: "k", Fresh: time.Nanosecond, Build: building(3)}
-	mustGet(t, c, s).Release()
-	tries := 0
-	s.Build = func(context.Context, *Builder, string, string, string) error {
-		tries++
-		return testError{temporary: true}
-	}
-	for range 3 {
-		e := mustGet(t, c, s)
-		test.Error(t, e.Stale, test.Sprintf("got %+v", e))
-		e.Release()
-	}
-	test.Eq(t, 1, tries, test.Sprintf("it was tried %d times", tries))
-	c.cfg.Patience = 0
-	mustGet(t, c, s).Release()
-	test.Eq(t, 2, tries, test.Sprintf("it was tried %d times", tries))
+func isTemporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
 }

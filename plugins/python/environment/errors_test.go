@@ -23,7 +23,7 @@ import (
 func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir,
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir,
 		scratch, downloads string) error {
 		if err := building(30)(ctx, as, dir, scratch, downloads); err != nil {
 			return err
@@ -52,7 +52,7 @@ func TestCache_SharesTheErrorOfABuild(t *testing.T) {
 						close(everyoneWaits)
 					}
 				},
-				Downloads: true, Build: func(context.Context, *Builder, string, string, string) error {
+				Build: func(context.Context, *Builder, string, string, string) error {
 					builds.Add(1)
 					<-everyoneWaits
 					return failure
@@ -126,7 +126,7 @@ func TestCache_HashesSecrets(t *testing.T) {
 		return err
 	})
 	test.NoError(t, err)
-	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builders: takeBuilder()})
+	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder()})
 	e := mustGet(t, other, Spec{Key: "k", Secret: "hunter2", Build: building(3)})
 	defer e.Release()
 	for dir := range dirs {
@@ -156,10 +156,10 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 	} {
 		for n := 3; ; n++ {
 			must.False(t, n > 100, must.Sprint("it never succeeds"))
-			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builders: takeBuilder(), Log: t.Logf})
+			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builder: builder(), Log: t.Logf})
 			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)))
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
+			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, as *Builder, dir, scratch,
 				downloads string) error {
 				failure = building(3)(ctx, as, dir, scratch, downloads)
 				if failure == nil {

@@ -37,8 +37,6 @@ func TestMain(m *testing.M) {
 		helpBlock(argument)
 	case "churn":
 		helpChurn(argument)
-	case "ids":
-		helpWith(argument)
 	case "swap":
 		helpSwap(argument)
 	}
@@ -128,7 +126,7 @@ func fatal(err error) {
 	}
 }
 
-func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builders: takeBuilder()}) }
+func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
 
 // helpGet asks for one environment when a line comes, and reports whether it built it.
 func helpGet(dir string) {
@@ -144,7 +142,7 @@ func helpGet(dir string) {
 
 // helpBlock builds without end.
 func helpBlock(dir string) {
-	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Downloads: true, Build: func(ctx context.Context,
+	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context,
 		as *Builder, dir, scratch, downloads string) error {
 		fatal(building(30)(ctx, as, dir, scratch, downloads))
 		fmt.Println("building")

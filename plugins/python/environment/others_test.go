@@ -53,7 +53,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 			if c.make != nil {
 				must.NoError(t, c.make(c.dir))
 			}
-			e, err := Open(Config{Dir: c.dir, Builders: takeBuilder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
+			e, err := Open(Config{Dir: c.dir, Builder: builder()}).Get(t.Context(), Spec{Key: "k", Build: building(3)})
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -87,7 +87,7 @@ func asUser(uid uint32, script string) (string, error) {
 func TestCache_CannotBeChangedByOthers(t *testing.T) {
 	testsupport.NeedRoot(t) // without root there is one user only
 	c := testCache(t)
-	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Downloads: true, Build: building(3)})
+	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})
 	defer e.Release()
 	dir := c.cfg.Dir
 	for _, uid := range []uint32{65534, builder().UID} {
@@ -110,7 +110,6 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 			"mkdir " + dir + "/new",
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",
-			"ls " + dir + "/downloads/0" + thisBoot(),
 			": < " + dir + "/lock",
 			": >> " + dir + "/lock",
 		} {

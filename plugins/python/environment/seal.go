@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/outrider-dev/outrider/internal/core/builders"
 )
 
 // sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to
@@ -198,7 +196,7 @@ func (s *sealing) linkInterpreter(fd int, name, rel, target string) error {
 			rel, target, python)
 	}
 	if python == s.store.dir || strings.HasPrefix(python, s.store.dir+"/") || !info.Mode().IsRegular() ||
-		s.store.builder != nil && (owner(info) == s.from || builders.Reserved(owner(info))) {
+		s.store.builder != nil && owner(info) == s.from {
 		return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
 	}
 	if err = unix.Unlinkat(fd, name, 0); err == nil {

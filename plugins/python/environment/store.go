@@ -19,18 +19,18 @@ import (
 // store is the cache's directory.
 type store struct {
 	dir     string   // without symbolic links
-	builder *Builder // the user of a build, nil if that is this process's
+	builder *Builder // the user of builds, nil if that is this process's
 	python  string   // Spec.Interpreter of a build
 	log     func(format string, args ...any)
 }
 
 // open creates missing directories. Each operation calls it, so the cache may be removed while this process runs.
 func (c *Config) open() (*store, error) {
-	dir, err := makeDir(c.Dir, c.Builders != nil)
+	dir, err := makeDir(c.Dir, c.Builder != nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &store{dir: dir, log: c.Log}
+	s := &store{dir: dir, builder: c.Builder, log: c.Log}
 	for _, d := range []struct {
 		name string
 		mode fs.FileMode
@@ -60,10 +60,10 @@ func (c *Config) existing() (*store, error) {
 	return c.open()
 }
 
-// by returns the store for a build by a user, for an interpreter.
-func (s *store) by(as *Builder, python string) *store {
+// forPython returns the store for a build with an interpreter.
+func (s *store) forPython(path string) *store {
 	its := *s
-	its.builder, its.python = as, python
+	its.python = path
 	return &its
 }
 

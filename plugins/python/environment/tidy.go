@@ -217,20 +217,20 @@ func (t *tidying) remove(ctx context.Context) error {
 	return nil
 }
 
-// downloads removes directories that no build will use, and those that none uses now if together they exceed a quarter
-// of the cache. It counts the rest.
+// downloads removes those of other users and of earlier starts of the machine, and those that exceed a quarter of the
+// cache if no build uses them now. It counts the rest.
 func (t *tidying) downloads(maxSize int64) error {
 	names, err := t.names("downloads")
 	for _, name := range names {
-		l, lockErr := t.tryLock("downloads/"+name, exclusive)
+		name = "downloads/" + name
+		l, lockErr := t.tryLock(name, exclusive)
 		err = errors.Join(err, lockErr)
 		if l == nil {
 			continue
 		}
-		path := t.path("downloads", name)
-		now, failed := measure(path)
-		if failed != nil || !strings.HasSuffix(name, thisBoot()) || maxSize > 0 && t.total+now.Size > maxSize/4 {
-			err = errors.Join(err, t.dropDownloads(path))
+		now, failed := measure(t.path(name))
+		if failed != nil || name != t.downloadsName() || maxSize > 0 && now.Size > maxSize/4 {
+			t.removeTree(t.path(name))
 		} else {
 			t.total += now.Size
 		}

@@ -109,7 +109,7 @@ func TestTidy_BoundsDownloads(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize = 1 << 20
 	download := ""
-	e := mustGet(t, c, Spec{Key: "k", Downloads: true, Build: func(ctx context.Context, as *Builder, dir, scratch,
+	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch,
 		downloads string) error {
 		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
 			return err

@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package index is about the origin of Python packages: package indexes and pages of links, their credentials, and the
-// proxy that lets an installer reach their hosts and no others.
+// Package index is about the origin of Python packages: package indexes and pages of links.
 package index
 
 import (
@@ -92,9 +91,8 @@ func split(index string) (login *url.Userinfo, bare string) {
 	return login, strings.TrimSuffix(u.String(), "/")
 }
 
-// Options returns the lines of a requirements file that name the sources, for pip or for uv. It adds their hosts and
-// secrets to a.
-func (s Sources) Options(pip bool, a *Access) ([]string, error) {
+// Options returns the lines of a requirements file that name the sources, for uv.
+func (s Sources) Options() ([]string, error) {
 	var lines []string
 	var failed []error
 	add := func(option, source string) {
@@ -105,11 +103,7 @@ func (s Sources) Options(pip bool, a *Access) ([]string, error) {
 			failed = append(failed, fmt.Errorf("a package index: %w", err))
 			return
 		}
-		a.Add(u)
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} would be a variable
-		if u.Scheme == "http" && pip {
-			lines = append(lines, "--trusted-host "+u.Host) // pip insists on https otherwise
-		}
 	}
 	if !s.Offline {
 		add("--index-url", s.URL)
@@ -127,6 +121,14 @@ func (s Sources) Options(pip bool, a *Access) ([]string, error) {
 func IsURL(text string) bool {
 	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }
+
+var credentials = regexp.MustCompile(`://[^/\s]*@`)
+
+// HasLogin reports whether a text has a URL with user or password.
+func HasLogin(text string) bool { return credentials.MatchString(text) }
+
+// Redact removes users and passwords from the URLs of a text.
+func Redact(text string) string { return credentials.ReplaceAllString(text, "://…@") }
 
 var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 

@@ -6,8 +6,6 @@ package install
 import (
 	"context"
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 )
@@ -22,8 +20,6 @@ const (
 	Unreachable              // an index did not answer, but may later, or on another node
 	NoSpace                  // the disk is full
 	TimedOut                 // ctx ended
-	RefusedHost              // an index sent the installer to a host that is not allowed
-	Malicious                // a package changed the environment itself
 	TooLarge                 // the packages are larger than an environment may be
 )
 
@@ -59,7 +55,7 @@ func (e *Error) Temporary() bool {
 
 // refused returns an error without the installer's output.
 func (b *build) refused(cause Cause, format string, args ...any) error {
-	return &Error{Cause: cause, Tool: b.with.Tool(b.Python), Words: clean(fmt.Sprintf(format, args...))}
+	return &Error{Cause: cause, Tool: b.with.String(), Words: clean(fmt.Sprintf(format, args...))}
 }
 
 // explain returns an *Error with the cause and the last lines of an installer that failed with err.
@@ -70,56 +66,41 @@ func (b *build) explain(ctx context.Context, err error, lines []string) error {
 	for n, line := range lines {
 		lines[n] = strings.ReplaceAll(line, b.Work+"/", "") // it is removed with the build
 	}
-	e := &Error{Tool: b.with.Tool(b.Python), Lines: lines}
+	e := &Error{Tool: b.with.String(), Lines: lines}
 	if ctx.Err() != nil {
 		e.Cause, e.Words = TimedOut, "the environment was not built in time"
 		return e
 	}
-	switch errnoOf(lines) {
-	case syscall.ENOSPC, syscall.EDQUOT:
+	if isFull(lines) {
 		e.Cause, e.Words = NoSpace, "the disk is full"
 		return e
-	case syscall.EFBIG:
-		e.Cause, e.Words = TooLarge, fmt.Sprintf(
-			"a file of the packages is larger than the %d MiB that an environment may take on this node", b.MaxSize>>20)
+	}
+	if host, err := b.unreachable(ctx); err != nil {
+		e.Cause, e.Words = Unreachable, clean(fmt.Sprintf("%s did not answer as it should: %v", host, err))
 		return e
 	}
-	if refused := b.proxy.Refused(); len(refused) > 0 {
-		e.Cause, e.Words = RefusedHost, fmt.Sprintf("the index sends the installer to %.1000s, where it may not go: "+
-			"the operator of the node can allow that by allowed_hosts", strings.Join(refused, ", "))
-	} else if host, err := b.proxy.Failed(ctx, b.Sources); err != nil {
-		e.Cause, e.Words = Unreachable, b.access.Redact(clean(fmt.Sprintf("%s did not answer as it should: %v", host, err)))
-	} else {
-		if b.Requirements.Hashed {
-			e.Cause = Locked
-		}
-		e.Words = fmt.Sprintf("%s failed for %s", e.Tool, b.wanted())
+	if b.Requirements.Hashed {
+		e.Cause = Locked
 	}
+	e.Words = fmt.Sprintf("%s failed for %s", e.Tool, b.wanted())
 	return e
 }
 
-// errnos are numbers of system errors, as Python and Rust write them.
-var errnos = regexp.MustCompile(`\[Errno (\d+)\]|\(os error (\d+)\)`)
-
-// errnoOf is the first error of a full disk or of the limit of files that a tool printed, 0 without one.
-func errnoOf(lines []string) syscall.Errno {
-	for _, m := range errnos.FindAllStringSubmatch(strings.Join(lines, " "), -1) {
-		n, _ := strconv.Atoi(m[1] + m[2])
-		switch e := syscall.Errno(n); e {
-		case syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG:
-			return e
+// isFull reports whether uv printed the system's error of a full disk (as Rust writes it).
+func isFull(lines []string) bool {
+	text := strings.Join(lines, " ")
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(text, fmt.Sprintf("(os error %d)", int(errno))) {
+			return true
 		}
 	}
-	return 0
+	return false
 }
 
-// wanted describes the request without the requirements: "CPython 3.11 on linux-x86_64, from wheels alone
-// (allow_sdists)".
+// wanted describes the request without the requirements: "CPython 3.11 on linux-x86_64, from wheels alone".
 func (b *build) wanted() string {
-	text := strings.TrimSpace(fmt.Sprintf("%s %s on %s", b.Python.Name(), b.Python.Minor, b.Python.Platform))
-	if !b.AllowSdists {
-		text += ", from wheels alone (allow_sdists)"
-	}
+	text := strings.TrimSpace(fmt.Sprintf("%s %s on %s", b.Python.Name(), b.Python.Minor, b.Python.Platform)) +
+		", from wheels alone"
 	if b.Sources.Offline {
 		text += ", without an index (offline)"
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,7 +38,7 @@ func TestInstall_GivesUVOptionsThatItDocuments(t *testing.T) {
 	real := uv(t)
 	p := newPlace(t)
 	wrapper := filepath.Join(p.wheels, "uv")
-	script := fmt.Sprintf("#!/bin/sh\necho \"given: $*\"\nexec %s \"$@\"\n", real.UV)
+	script := fmt.Sprintf("#!/bin/sh\necho \"given: $*\"\nexec %s \"$@\"\n", real.Path)
 	must.NoError(t, os.WriteFile(wrapper, []byte(script), 0o755))
 	var given []string
 	hear := func(line string) {
@@ -47,7 +46,7 @@ func TestInstall_GivesUVOptionsThatItDocuments(t *testing.T) {
 			given = append(given, argv)
 		}
 	}
-	i := install.Installer{Name: "uv", Version: real.Version, UV: wrapper}
+	i := install.Installer{Path: wrapper, Version: real.Version}
 	sum := words.Write(t, p.wheels)
 	r := p.request(t)
 	r.Requirements = &requirement.Set{
@@ -70,29 +69,8 @@ func TestInstall_GivesUVOptionsThatItDocuments(t *testing.T) {
 	must.Len(t, 3, given)
 	for _, argv := range given {
 		command, _, _ := strings.Cut(argv, " -")
-		help, err := exec.Command(real.UV, append([]string{"help", "--no-pager"}, strings.Fields(command)...)...).Output()
+		help, err := exec.Command(real.Path, append([]string{"help", "--no-pager"}, strings.Fields(command)...)...).Output()
 		must.NoError(t, err)
 		areDocumented(t, argv, string(help), 5)
 	}
-}
-
-func TestInstall_GivesPipOptionsThatItDocuments(t *testing.T) {
-	p := newPlace(t)
-	fake := filepath.Join(p.wheels, "pip")
-	must.NoError(t, os.Mkdir(fake, 0o755))
-	program := []byte("import sys\nprint('given:', *sys.argv[1:])\n")
-	must.NoError(t, os.WriteFile(filepath.Join(fake, "__main__.py"), program, 0o644))
-	r := p.request(t)
-	r.Requirements = &requirement.Set{
-		Lines: []string{"greeting-words==1.0"}, Constraints: []string{"greeting-words<2"}, Hashed: true, Complete: true,
-	}
-	r.Python.PipDir = fake
-	var given string
-	r.Progress = func(line string) { given += line }
-	installs(t, pip(t), r)
-	python := system(t)
-	help, err := exec.Command(python.Path, slices.Concat([]string{"-I"}, python.Pip, []string{"help", "install"})...).
-		Output()
-	must.NoError(t, err)
-	areDocumented(t, given, string(help), 10)
 }

@@ -30,11 +30,10 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	}
 	lock := r.Requirements.UVLock
 	r.Work, r.Requirements = dir, &requirement.Set{}
-	b, err := i.begin(r, dir)
+	b, err := i.begin(r)
 	if err != nil {
 		return nil, err
 	}
-	defer b.end()
 
 	project, locked := "pyproject.toml", "uv.lock"
 	without := "--no-dev"

@@ -26,7 +26,7 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	url := wheeltest.Index(t, p.wheels).URL + "/simple"
 	author := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(author, "s.py"), []byte(script), 0o644))
-	cmd := exec.Command(i.UV, "lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url,
+	cmd := exec.Command(i.Path, "lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url,
 		"--script", "s.py")
 	cmd.Dir = author
 	out, err := cmd.CombinedOutput()

@@ -33,115 +33,97 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 		{"a requirement of a package that is not there", []string{"orphan"}, []string{"nowhere"}, install.Unknown},
 		{"a wheel for another interpreter", []string{"other-abi==1.0"},
 			[]string{"other", "for cpython " + system(t).Minor}, install.Unknown},
-		{"only sources", []string{"source"}, []string{"source", "from wheels alone (allow_sdists)"}, install.Unknown},
+		{"only sources", []string{"source"}, []string{"source", "from wheels alone"}, install.Unknown},
 		{"two versions at once", []string{"wants-one", "wants-two"}, []string{"wants-one"}, install.Unknown},
 		{"a wheel that is none", []string{"corrupt"}, []string{"corrupt"}, install.Unknown},
 		{"another file than the locked one", []string{"app==1.0 --hash=sha256:" + zeros},
 			[]string{"hash", zeros}, install.Locked},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			tools(t, func(t *testing.T, i install.Installer) {
-				p := newPlace(t)
-				for _, w := range []wheeltest.Wheel{
-					{Name: "app", Version: "1.0"},
-					{Name: "app", Version: "2.0"},
-					{Name: "wants-one", Version: "1.0", Requires: []string{"app<2"}},
-					{Name: "wants-two", Version: "1.0", Requires: []string{"app>=2"}},
-					{Name: "orphan", Version: "1.0", Requires: []string{"nowhere"}},
-					{Name: "other-abi", Version: "1.0", Tag: "cp27-cp27mu-win32"},
-				} {
-					w.Write(t, p.wheels)
-				}
-				wheeltest.Sdist{Name: "source", Version: "1.0"}.Write(t, p.wheels)
-				corrupt := filepath.Join(p.wheels, "corrupt-1.0-py3-none-any.whl")
-				must.NoError(t, os.WriteFile(corrupt, []byte("<html>not a wheel</html>"), 0o644))
-				r := p.request(t, row.lines...)
-				r.Requirements.Hashed = row.cause == install.Locked
-				e := fails(t, i, r, row.cause)
-				must.False(t, e.Temporary())
-				must.Between(t, 1, len(e.Lines), 10)
-				text := strings.ToLower(strings.ReplaceAll(e.Error(), "_", "-"))
-				for _, want := range row.says {
-					must.StrContains(t, text, strings.ReplaceAll(want, "_", "-"))
-				}
-			})
+			i := uv(t)
+			p := newPlace(t)
+			for _, w := range []wheeltest.Wheel{
+				{Name: "app", Version: "1.0"},
+				{Name: "app", Version: "2.0"},
+				{Name: "wants-one", Version: "1.0", Requires: []string{"app<2"}},
+				{Name: "wants-two", Version: "1.0", Requires: []string{"app>=2"}},
+				{Name: "orphan", Version: "1.0", Requires: []string{"nowhere"}},
+				{Name: "other-abi", Version: "1.0", Tag: "cp27-cp27mu-win32"},
+			} {
+				w.Write(t, p.wheels)
+			}
+			wheeltest.Sdist{Name: "source", Version: "1.0"}.Write(t, p.wheels)
+			corrupt := filepath.Join(p.wheels, "corrupt-1.0-py3-none-any.whl")
+			must.NoError(t, os.WriteFile(corrupt, []byte("<html>not a wheel</html>"), 0o644))
+			r := p.request(t, row.lines...)
+			r.Requirements.Hashed = row.cause == install.Locked
+			e := fails(t, i, r, row.cause)
+			must.False(t, e.Temporary())
+			must.Between(t, 1, len(e.Lines), 10)
+			text := strings.ToLower(strings.ReplaceAll(e.Error(), "_", "-"))
+			for _, want := range row.says {
+				must.StrContains(t, text, strings.ReplaceAll(want, "_", "-"))
+			}
 		})
 	}
 }
 
 func TestInstall_TellsAFullDisk(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		small(t, p.dir, 24<<20, p.as)
-		p.mkdirs(t)
-		wheeltest.Wheel{
-			Name:    "large",
-			Version: "1.0",
-			Files:   map[string]string{"large.bin": noise(40 << 20)},
-		}.Write(t, p.wheels)
-		must.True(t, fails(t, i, p.request(t, "large"), install.NoSpace).Temporary())
-	})
+	i := uv(t)
+	p := newPlace(t)
+	small(t, p.dir, 24<<20, p.as)
+	p.mkdirs(t)
+	wheeltest.Wheel{
+		Name:    "large",
+		Version: "1.0",
+		Files:   map[string]string{"large.bin": noise(40 << 20)},
+	}.Write(t, p.wheels)
+	must.True(t, fails(t, i, p.request(t, "large"), install.NoSpace).Temporary())
 }
 
 func TestInstall_EndsWithItsContext(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
-		p := newPlace(t)
-		r := p.request(t, "slow")
-		r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case <-r.Context().Done():
-			case <-ctx.Done():
-			}
-		})}
-		_, err := i.Install(ctx, r)
-		var e *install.Error
-		must.True(t, errors.As(err, &e))
-		must.EqOp(t, install.TimedOut, e.Cause)
-		must.True(t, e.Temporary())
-		p.nothingRuns(t)
-	})
-}
-
-func TestInstall_BoundsAFile(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		wheeltest.Wheel{
-			Name:    "bomb",
-			Version: "1.0",
-			Files:   map[string]string{"bomb.bin": strings.Repeat("0", 64<<20)},
-		}.Write(t, p.wheels)
-		r := p.request(t, "bomb")
-		r.MaxSize = 16 << 20
-		fails(t, i, r, install.TooLarge)
-	})
+	i := uv(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	p := newPlace(t)
+	r := p.request(t, "slow")
+	r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-ctx.Done():
+		}
+	})}
+	_, err := i.Install(ctx, r)
+	var e *install.Error
+	must.True(t, errors.As(err, &e))
+	must.EqOp(t, install.TimedOut, e.Cause)
+	must.True(t, e.Temporary())
+	p.nothingRuns(t)
 }
 
 func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		for _, name := range []string{"first", "second"} {
-			wheeltest.Wheel{
-				Name:    name,
-				Version: "1.0",
-				Files:   map[string]string{name + ".bin": noise(3 << 20)},
-			}.Write(t, p.wheels)
+	i := uv(t)
+	p := newPlace(t)
+	for _, name := range []string{"first", "second"} {
+		wheeltest.Wheel{
+			Name:    name,
+			Version: "1.0",
+			Files:   map[string]string{name + ".bin": noise(3 << 20)},
+		}.Write(t, p.wheels)
+	}
+	// The end of the second file never comes: the installer itself waits for it.
+	handler, ended := wheeltest.Handler(p.wheels), make(chan struct{})
+	defer close(ended)
+	r := p.request(t, "first", "second")
+	r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/files/second-") && r.Method == http.MethodGet && r.Header.Get("Range") == "" {
+			w = &stalling{ResponseWriter: w, left: 5 << 19, until: ended}
 		}
-		// The end of the second file never comes: the installer itself waits for it.
-		handler, ended := wheeltest.Handler(p.wheels), make(chan struct{})
-		defer close(ended)
-		r := p.request(t, "first", "second")
-		r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
-			if strings.Contains(r.URL.Path, "/files/second-") && r.Method == http.MethodGet && r.Header.Get("Range") == "" {
-				w = &stalling{ResponseWriter: w, left: 5 << 19, until: ended}
-			}
-			handler.ServeHTTP(w, r)
-		})}
-		r.MaxSize = 4 << 20
-		must.StrContains(t, fails(t, i, r, install.TooLarge).Words, "the packages take more than the 4 MiB")
-		p.nothingRuns(t)
-	})
+		handler.ServeHTTP(w, r)
+	})}
+	r.MaxSize = 4 << 20
+	must.StrContains(t, fails(t, i, r, install.TooLarge).Words, "the packages take more than the 4 MiB")
+	p.nothingRuns(t)
 }
 
 // stalling sends only the beginning.
@@ -165,26 +147,11 @@ func (w *stalling) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func TestInstall_ShowsNamesWithoutControlCharacters(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		wheeltest.Wheel{Name: "evil", Version: "1.0", Files: map[string]string{
-			"new\nline\x1b[31mred.py": "x", "evil-1.0.data/scripts/python": "\x1b]0;title\a",
-		}}.Write(t, p.wheels)
-		var heard []string
-		r := p.request(t, "evil")
-		r.Progress = func(words string) { heard = append(heard, words) }
-		_, err := i.Install(t.Context(), r)
-		must.Error(t, err)
-		must.False(t, strings.ContainsAny(err.Error()+strings.Join(heard, ""), "\n\x1b\a"))
-	})
-}
-
 func TestInstall_RefusesALineBreakInARequirement(t *testing.T) {
 	p := newPlace(t)
 	r := p.request(t)
 	r.Requirements = &requirement.Set{Lines: []string{"app\n--index-url https://user:secret@host"}}
-	_, err := pip(t).Install(t.Context(), r)
+	_, err := uv(t).Install(t.Context(), r)
 	must.ErrorContains(t, err, "more than one line")
 	must.StrNotContains(t, err.Error(), "secret")
 }

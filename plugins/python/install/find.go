@@ -15,45 +15,20 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
-	"github.com/outrider-dev/outrider/plugins/python/sandbox"
+	"github.com/outrider-dev/outrider/plugins/python/process"
 )
 
-// Find returns the installer to use. want is "auto", "uv" or "pip"; uv is the configured program, or "". The error says
-// what to install on the node; it is a *NotKnownError if a program may be uv.
-func Find(
-	ctx context.Context, want, uv string, as *syscall.Credential, found []interpreter.Interpreter,
-) (Installer, error) {
-	var noUV error
-	switch want {
-	case "auto", "uv":
-		i, err := findUV(ctx, uv, as)
-		if err != nil && ctx.Err() != nil {
-			return Installer{}, ctx.Err() // a uv may exist
-		}
-		var notKnown *NotKnownError
-		if err == nil || want == "uv" || errors.As(err, &notKnown) {
-			return i, err
-		}
-		noUV = err
-	case "pip":
-	default:
-		return Installer{}, fmt.Errorf("installer %q is none of auto, uv, pip", want)
+// Find returns the uv to use: the configured program or, if that is "", the first on the agent's PATH and where uv's
+// installers put it. The error says what to install on the node; it is a *NotKnownError if a program may be uv.
+func Find(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
+	i, err := findUV(ctx, configured, as)
+	if err != nil && ctx.Err() != nil {
+		return Installer{}, ctx.Err() // a uv may exist
 	}
-	for _, python := range found {
-		if python.Pip != nil {
-			i := Installer{Name: "pip", Version: python.PipVersion, Python: python}
-			if !errors.Is(noUV, errNoUV) {
-				i.NoUV = noUV
-			}
-			return i, nil
-		}
-	}
-	return Installer{}, errors.Join(noUV, errors.New("no interpreter has pip: install python3-pip, or uv"))
+	return i, err
 }
 
-// NotKnownError is about a program that may be uv, but could not answer now. pip is no fallback then, because it builds
-// other environments.
+// NotKnownError is about a program that may be uv, but could not answer now.
 type NotKnownError struct {
 	Path string
 	Err  error
@@ -83,7 +58,7 @@ func findUV(ctx context.Context, configured string, as *syscall.Credential) (Ins
 		var notKnown *NotKnownError
 		switch {
 		case err == nil:
-			return Installer{Name: "uv", Version: version, UV: path}, nil
+			return Installer{Path: path, Version: version}, nil
 		case errors.As(err, &notKnown):
 			return Installer{}, err
 		case configured != "" || !errors.Is(err, os.ErrNotExist):
@@ -121,13 +96,13 @@ func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout
 		return "", err
 	}
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
-	out, _, err := sandbox.Ask(ctx, timeout, as, env, path, "--version")
+	out, _, err := process.Ask(ctx, timeout, as, env, path, "--version")
 	var errno syscall.Errno
 	var exit *exec.ExitError
 	switch {
-	case errors.Is(err, sandbox.ErrLate):
+	case errors.Is(err, process.ErrLate):
 		return "", &NotKnownError{path, fmt.Errorf("it %w", err)}
-	case errors.Is(err, sandbox.ErrTooMuch):
+	case errors.Is(err, process.ErrTooMuch):
 		return "", fmt.Errorf("it is not uv: it %w", err)
 	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
 		return "", &NotKnownError{path, err} // the node is overloaded, or the program is just being written

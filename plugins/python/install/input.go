@@ -4,6 +4,8 @@
 package install
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,38 +15,56 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// input has the paths of files that both tools read (the requirements file format, pip.pypa.io). Their URLs may have
-// credentials: only the builder can read the files, and arguments, which all users can see, have no URL.
-type input struct{ requirements, constraints string } // constraints may be ""
+// input has the paths of files that uv reads. Their URLs may have credentials: only the builder can read the files, and
+// arguments, which all users can see, have no URL.
+type input struct{ requirements, constraints, netrc string } // constraints and netrc may be ""
 
-// prepare writes the files into Work, and collects the hosts of their URLs.
+// prepare writes the files into Work.
 func (b *build) prepare() error {
-	lines, err := b.Sources.Options(b.with.Name == "pip", &b.access)
+	lines, err := b.Sources.Options()
 	if err != nil {
 		return err
 	}
-	for _, raw := range b.Requirements.URLs {
-		u, err := index.CheckURL(raw)
-		if err != nil {
-			return fmt.Errorf("a requirement: %w", err)
-		}
-		b.access.Add(u)
-	}
+	lines = append(lines, b.Requirements.Lines...)
 	b.input.requirements = filepath.Join(b.Work, "requirements.txt")
-	if err := b.write(b.input.requirements, append(lines, b.Requirements.Lines...)); err != nil {
+	if err := b.write(b.input.requirements, lines); err != nil {
 		return err
 	}
 	if len(b.Requirements.Constraints) > 0 {
 		b.input.constraints = filepath.Join(b.Work, "constraints.txt")
-		return b.write(b.input.constraints, b.Requirements.Constraints)
+		if err := b.write(b.input.constraints, b.Requirements.Constraints); err != nil {
+			return err
+		}
+	}
+	if len(b.Netrc) > 0 {
+		b.input.netrc = filepath.Join(b.Work, "netrc")
+		if err := writeFor(b.input.netrc, b.Netrc, b.As); err != nil {
+			return fmt.Errorf("failed to write the credentials: %w", err)
+		}
+	}
+	b.downloads = b.Downloads
+	if b.downloads != "" {
+		b.downloads = filepath.Join(b.Downloads, logins(lines, b.Netrc))
 	}
 	return nil
 }
 
-// kept is the directory in which the tool may keep downloads. Each set of credentials has its own, because tools find a
-// download by its URL without credentials.
-func (b *build) kept() string {
-	return filepath.Join(b.Downloads, b.access.Logins(), b.with.Name)
+// logins names the downloads of builds with the same credentials: uv finds a download by its URL without credentials,
+// and would give it to a job that has none.
+func logins(lines []string, netrc []byte) string {
+	sum := sha256.New()
+	has := len(netrc) > 0
+	sum.Write(netrc)
+	for _, line := range lines {
+		if index.HasLogin(line) {
+			has = true
+			fmt.Fprintf(sum, "\n%s", line)
+		}
+	}
+	if !has {
+		return "public"
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 func (b *build) write(path string, lines []string) error {

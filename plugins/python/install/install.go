@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package install creates virtual environments with uv or pip. It runs them by their documented options in a sandbox:
-// as a user without other rights on the node, with access to no host but the indexes of the request.
+// Package install creates virtual environments with uv, from wheels alone: no code of a package runs. It runs uv by its
+// documented options, as a user without other rights on the node.
 package install
 
 import (
@@ -17,37 +17,23 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// Installer is a program that installs packages. The zero value is none.
+// Installer is a uv. The zero value is none.
 type Installer struct {
-	Name    string // "uv" or "pip"
+	Path    string
 	Version string
-	UV      string                  // the program, of uv
-	Python  interpreter.Interpreter // of pip: the interpreter that runs it, unless the environment's own has one
-	NoUV    error                   // of pip: why an existing uv is not used; nil if there is none, or pip was chosen
 }
 
-// Tool names the program that installs for an interpreter, with its version. pip is the interpreter's own if it has
-// one. Otherwise it is that of another interpreter, which Tool names, too.
-func (i Installer) Tool(python interpreter.Interpreter) string {
-	switch {
-	case i.Name == "pip" && python.Pip != nil:
-		return "pip " + python.PipVersion
-	case i.Name == "pip":
-		return "pip " + i.Version + " of " + i.Python.Path
-	}
-	return i.Name + " " + i.Version
-}
+func (i Installer) String() string { return "uv " + i.Version }
 
 // Request describes an environment to create.
 type Request struct {
 	Python       interpreter.Interpreter
 	Requirements *requirement.Set
 	Sources      index.Sources // with absolute directories; URL is never empty unless Offline
-	AllowedHosts []string      // besides those of Sources and of Requirements.URLs
-	AllowSdists  bool
+	Netrc        []byte        // credentials of indexes, may be empty
 
 	// Dir is the empty directory in which to create the environment, Work one for temporary files, Downloads one for
-	// files that later builds may use, or "". All of them belong to As.
+	// what uv keeps for other builds, which may run at the same time, or "". All of them belong to As.
 	Dir, Work, Downloads string
 
 	// Refresh asks the indexes again, even if Downloads has their pages.
@@ -59,10 +45,8 @@ type Request struct {
 	// MaxSize bounds the environment, its temporary files and its downloads, in bytes; 0 is no limit.
 	MaxSize int64
 
-	// Progress is called with each line of the installer's output. Downloaded is called with the number of bytes that
-	// came from a host, and with 0 for each request, by several goroutines. Both may be nil.
-	Progress   func(string)                 `json:"-"`
-	Downloaded func(host string, bytes int) `json:"-"`
+	// Progress is called with each line of uv's output. It may be nil.
+	Progress func(string) `json:"-"`
 }
 
 // Result describes a new environment.
@@ -73,36 +57,24 @@ type Result struct {
 }
 
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
-// this process is killed, the installer and all processes that it started are killed. The error is an *Error if the
+// this process is killed, uv is killed. The error is an *Error if the
 // installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
-	b, err := i.begin(r, r.Dir, r.Work)
+	b, err := i.begin(r)
 	if err != nil {
 		return nil, err
 	}
-	defer b.end()
-	if err := b.tool(ctx, b.venvArgs()); err != nil {
-		return nil, err
-	}
-	before, err := b.snapshot()
-	if err != nil {
+	if err := b.tool(ctx, b.uvVenv()); err != nil {
 		return nil, err
 	}
 	if b.site, err = sitePackages(b.Dir); err != nil {
 		return nil, err
 	}
 	if !b.Requirements.Empty() {
-		argv, err := b.installArgs()
-		if err == nil {
-			err = b.tool(ctx, argv)
-		}
-		if err != nil {
+		if err := b.tool(ctx, b.uvInstall()); err != nil {
 			return nil, err
 		}
-	}
-	if err := b.verify(before); err != nil {
-		return nil, err
 	}
 	if err := b.bytecode(ctx); err != nil {
 		return nil, err

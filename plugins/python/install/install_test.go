@@ -21,11 +21,10 @@ import (
 )
 
 func TestInstall_MakesAnEnvironment(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		hello(t, p.wheels)
-		check(t, p, i, p.request(t, "hello-world==2.0"))
-	})
+	i := uv(t)
+	p := newPlace(t)
+	hello(t, p.wheels)
+	check(t, p, i, p.request(t, "hello-world==2.0"))
 }
 
 func check(t *testing.T, p place, i install.Installer, r install.Request) {
@@ -57,112 +56,95 @@ func TestInstall_WorksInMemory(t *testing.T) {
 		t.Skip("no /dev/shm")
 	}
 	t.Setenv("TMPDIR", "/dev/shm")
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		hello(t, p.wheels)
-		installs(t, i, p.request(t, "greeting-words"))
-	})
+	i := uv(t)
+	p := newPlace(t)
+	hello(t, p.wheels)
+	installs(t, i, p.request(t, "greeting-words"))
 }
 
 func TestInstall_KeepsWarnings(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		for line, want := range map[string]string{"hello-world": "", "hello-world[missing]": "missing"} {
-			p := newPlace(t)
-			hello(t, p.wheels)
-			result, _ := installs(t, i, p.request(t, line))
-			text := strings.Join(result.Warnings, "\n")
-			must.EqOp(t, want == "", text == "", must.Sprint(text))
-			must.StrContains(t, text, want)
-		}
-	})
+	i := uv(t)
+	for line, want := range map[string]string{"hello-world": "", "hello-world[missing]": "missing"} {
+		p := newPlace(t)
+		hello(t, p.wheels)
+		result, _ := installs(t, i, p.request(t, line))
+		text := strings.Join(result.Warnings, "\n")
+		must.EqOp(t, want == "", text == "", must.Sprint(text))
+		must.StrContains(t, text, want)
+	}
 }
 
 func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		wheeltest.Wheel{Name: "another", Version: "1.0", Files: map[string]string{
-			"another-1.0.data/data/lib/an/site-packages/text.txt":                   "text",
-			"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
-		}}.Write(t, p.wheels)
-		result, _ := installs(t, i, p.request(t, "another"))
-		must.Eq(t, []string{"another 1.0"}, result.Packages)
-		must.FileExists(t, filepath.Join(p.env(), "lib/an/site-packages/text.txt"))
-		compiled, err := filepath.Glob(filepath.Join(p.env(), "lib/python*/site-packages/__pycache__/*.pyc"))
-		must.NoError(t, err)
-		must.SliceNotEmpty(t, compiled)
-	})
+	i := uv(t)
+	p := newPlace(t)
+	wheeltest.Wheel{Name: "another", Version: "1.0", Files: map[string]string{
+		"another-1.0.data/data/lib/an/site-packages/text.txt":                   "text",
+		"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
+	}}.Write(t, p.wheels)
+	result, _ := installs(t, i, p.request(t, "another"))
+	must.Eq(t, []string{"another 1.0"}, result.Packages)
+	must.FileExists(t, filepath.Join(p.env(), "lib/an/site-packages/text.txt"))
+	compiled, err := filepath.Glob(filepath.Join(p.env(), "lib/python*/site-packages/__pycache__/*.pyc"))
+	must.NoError(t, err)
+	must.SliceNotEmpty(t, compiled)
 }
 
 // With pip, whoever registers a private name on a public index reaches jobs of the node.
-func TestInstall_TakesOneNameOfTwoIndexesByItsTool(t *testing.T) {
+func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		wanted  string
 		indexes []string // version of each: the extra ones in their order, and then the index
-		uv, pip string   // what is installed, "" is an error
+		uv      string   // what is installed, "" is an error
 	}{
-		{name: "a newer one on the index", wanted: "report-tools", indexes: []string{"1.0", "2.0"}, uv: "1.0", pip: "2.0"},
+		{name: "a newer one on the index", wanted: "report-tools", indexes: []string{"1.0", "2.0"}, uv: "1.0"},
 		{name: "a version that is on the index alone", wanted: "report-tools>=2",
-			indexes: []string{"1.0", "2.0"}, pip: "2.0"},
+			indexes: []string{"1.0", "2.0"}},
 		{name: "a newer one on the second extra", wanted: "report-tools",
-			indexes: []string{"1.0", "3.0", "2.0"}, uv: "1.0", pip: "3.0"},
+			indexes: []string{"1.0", "3.0", "2.0"}, uv: "1.0"},
 		{name: "nothing on the first extra", wanted: "report-tools",
-			indexes: []string{"", "1.0", "2.0"}, uv: "1.0", pip: "2.0"},
+			indexes: []string{"", "1.0", "2.0"}, uv: "1.0"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			tools(t, func(t *testing.T, i install.Installer) {
-				p := newPlace(t)
-				var urls []string
-				for n, version := range row.indexes {
-					dir := filepath.Join(p.wheels, string(rune('a'+n)))
-					if version != "" {
-						wheeltest.Wheel{Name: "report-tools", Version: version}.Write(t, dir)
-					}
-					urls = append(urls, wheeltest.Index(t, dir).URL+"/simple")
+			i := uv(t)
+			p := newPlace(t)
+			var urls []string
+			for n, version := range row.indexes {
+				dir := filepath.Join(p.wheels, string(rune('a'+n)))
+				if version != "" {
+					wheeltest.Wheel{Name: "report-tools", Version: version}.Write(t, dir)
 				}
-				r := p.request(t, row.wanted)
-				r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
-				if want := map[string]string{"uv": row.uv, "pip": row.pip}[i.Name]; want == "" {
-					fails(t, i, r, install.Unknown)
-				} else {
-					result, _ := installs(t, i, r)
-					must.Eq(t, []string{"report-tools " + want}, result.Packages)
-				}
-			})
+				urls = append(urls, wheeltest.Index(t, dir).URL+"/simple")
+			}
+			r := p.request(t, row.wanted)
+			r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
+			if want := row.uv; want == "" {
+				fails(t, i, r, install.Unknown)
+			} else {
+				result, _ := installs(t, i, r)
+				must.Eq(t, []string{"report-tools " + want}, result.Packages)
+			}
 		})
 	}
 }
 
 func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
-	tools(t, func(t *testing.T, i install.Installer) {
-		p := newPlace(t)
-		other := p.wheels + "/other"
-		matrix := wheeltest.Wheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
-		wheeltest.Wheel{Name: "matrix", Version: "1.0"}.Write(t, other)
-		wheeltest.Wheel{Name: "matrix", Version: "3.0"}.Write(t, other)
-		graphs := wheeltest.Wheel{Name: "graphs", Version: "1.0"}.Write(t, other)
-		wheeltest.Wheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
-		r := p.request(t)
-		r.Sources = index.Sources{
-			URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{wheeltest.Index(t, other).URL + "/simple"},
-		}
-		r.Requirements = &requirement.Set{
-			Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},
-			Hashed: true, Complete: true,
-		}
-		result, _ := installs(t, i, r)
-		must.Eq(t, []string{"graphs 1.0", "matrix 2.0"}, result.Packages)
-	})
-}
-
-// Debian's python3-venv brings such a wheel, and so does ensurepip.
-func TestInstall_RunsPipOutOfItsWheel(t *testing.T) {
+	i := uv(t)
 	p := newPlace(t)
-	hello(t, p.wheels)
-	r := p.request(t, "hello-world")
-	wheel := filepath.Join(p.wheels, "pip.whl")
-	out, err := exec.Command(r.Python.Path, "-I", "-m", "zipfile", "-c", wheel, r.Python.PipDir).CombinedOutput()
-	must.NoError(t, err, must.Sprint(string(out)))
-	r.Python.PipDir = filepath.Join(wheel, "pip")
-	check(t, p, pip(t), r)
+	other := p.wheels + "/other"
+	matrix := wheeltest.Wheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
+	wheeltest.Wheel{Name: "matrix", Version: "1.0"}.Write(t, other)
+	wheeltest.Wheel{Name: "matrix", Version: "3.0"}.Write(t, other)
+	graphs := wheeltest.Wheel{Name: "graphs", Version: "1.0"}.Write(t, other)
+	wheeltest.Wheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
+	r := p.request(t)
+	r.Sources = index.Sources{
+		URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{wheeltest.Index(t, other).URL + "/simple"},
+	}
+	r.Requirements = &requirement.Set{
+		Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},
+		Hashed: true, Complete: true,
+	}
+	result, _ := installs(t, i, r)
+	must.Eq(t, []string{"graphs 1.0", "matrix 2.0"}, result.Packages)
 }

@@ -38,7 +38,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
-// system is this machine's best interpreter that has pip, and that builders can run.
+// system is this machine's best interpreter that builders can run.
 func system(t testing.TB) interpreter.Interpreter {
 	t.Helper()
 	python, err := findSystem()
@@ -60,12 +60,12 @@ var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
 		return interpreter.Interpreter{}, err
 	}
 	for _, i := range found.Interpreters {
-		if i.Pip != nil && i.Implementation == "cpython" && !i.FreeThreaded {
+		if i.Implementation == "cpython" && !i.FreeThreaded {
 			return i, nil
 		}
 	}
 	return interpreter.Interpreter{}, fmt.Errorf(
-		"no interpreter with pip is here: %d were found, %q are none",
+		"no interpreter is here: %d were found, %q are none",
 		len(found.Interpreters),
 		found.Rejected,
 	)
@@ -83,26 +83,8 @@ func builder() *syscall.Credential {
 
 var made atomic.Int32
 
-// tools runs a test with each installer.
-func tools(t *testing.T, f func(t *testing.T, i install.Installer)) {
-	pipAlone(t, f)
-	t.Run("uv", func(t *testing.T) { f(t, uv(t)) })
-}
-
-func pipAlone(t *testing.T, f func(t *testing.T, i install.Installer)) {
-	t.Run("pip", func(t *testing.T) { f(t, pip(t)) })
-}
-
-func pip(t testing.TB) install.Installer {
-	i, err := install.Find(t.Context(), "pip", "", builder(), []interpreter.Interpreter{system(t)})
-	if err != nil {
-		t.Skip(err)
-	}
-	return i
-}
-
 func uv(t testing.TB) install.Installer {
-	i, err := install.Find(t.Context(), "uv", wheeltest.UV(t, builder()), builder(), nil)
+	i, err := install.Find(t.Context(), wheeltest.UV(t, builder()), builder())
 	must.NoError(t, err)
 	return i
 }
@@ -312,6 +294,5 @@ func trust() (file string) {
 		panic(err)
 	}
 	os.Setenv("SSL_CERT_FILE", f.Name())
-	os.Setenv("REQUESTS_CA_BUNDLE", f.Name())
 	return f.Name()
 }

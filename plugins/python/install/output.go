@@ -12,12 +12,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// output splits what an installer writes into lines, and removes secrets and control characters.
+// output splits what an installer writes into lines, and removes the passwords of URLs and control characters.
 type output struct {
-	line   func(string) // called with each line
-	access *index.Access
-	rest   []byte
-	lines  []string // the last ones
+	line  func(string) // called with each line
+	rest  []byte
+	lines []string // the last ones
 }
 
 // maxLines is how many lines an error has.
@@ -43,7 +42,7 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) end() { o.take(string(o.rest)); o.rest = nil }
 
 func (o *output) take(line string) {
-	line = strings.TrimRight(o.access.Redact(clean(line)), " ")
+	line = strings.TrimRight(index.Redact(clean(line)), " ")
 	if strings.TrimSpace(line) == "" {
 		return
 	}

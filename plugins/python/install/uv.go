@@ -7,12 +7,12 @@ import "path/filepath"
 
 // uvGlobal returns the start of each uv command: it ignores the node's configuration and downloads no interpreter.
 func (b *build) uvGlobal(command ...string) []string {
-	argv := append([]string{b.with.UV}, command...)
+	argv := append([]string{b.with.Path}, command...)
 	argv = append(argv, "--no-config", "--no-python-downloads", "--color", "never")
-	if b.Downloads == "" {
+	if b.downloads == "" {
 		return append(argv, "--no-cache")
 	}
-	return append(argv, "--cache-dir", b.kept())
+	return append(argv, "--cache-dir", b.downloads)
 }
 
 func (b *build) uvVenv() []string {
@@ -28,12 +28,23 @@ func (b *build) uvInstall() []string {
 		"--python", filepath.Join(b.Dir, "bin/python"),
 		"--link-mode", "copy", // sealing would change a hard link in both places
 		"--index-strategy", strategy,
-		"--keyring-provider", "disabled")
-	if b.Refresh { // pip asks in any case
+		"--keyring-provider", "disabled",
+		"--no-build",
+		"-r", b.input.requirements)
+	if b.Refresh {
 		argv = append(argv, "--refresh")
 	}
-	if !b.AllowSdists {
-		argv = append(argv, "--no-build")
+	if b.input.constraints != "" {
+		argv = append(argv, "-c", b.input.constraints)
 	}
-	return append(argv, b.common()...)
+	if b.Requirements.Hashed {
+		argv = append(argv, "--require-hashes")
+	}
+	if b.Requirements.Complete {
+		argv = append(argv, "--no-deps")
+	}
+	if b.Sources.Offline {
+		argv = append(argv, "--no-index")
+	}
+	return argv
 }

@@ -20,7 +20,6 @@ func says(version string, more map[string]any) string {
 	a := map[string]any{
 		"version": version, "prefix": "/opt/fake", "base_prefix": "/opt/fake", "implementation": "cpython",
 		"full": version + " (main)", "abi": "cpython-" + version, "platform": "linux-x86_64", "libc": "glibc 2.36",
-		"pip": "24.0",
 	}
 	for k, v := range more {
 		a[k] = v

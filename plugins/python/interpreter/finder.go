@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/sandbox"
+	"github.com/outrider-dev/outrider/plugins/python/process"
 )
 
 // Finder finds the interpreters of the node. It is safe for concurrent use.
@@ -41,8 +41,8 @@ const (
 	// or just boots, is asked again by the next Renew with twice the time, up to askLongest.
 	askTimeout = 10 * time.Second
 	askLongest = 80 * time.Second
-	// askAgain is the time after which an interpreter that failed, or had no pip, is asked again: both may have changed
-	// though the file has not.
+	// askAgain is the time after which an interpreter that failed is asked again: it may work though its file has not
+	// changed.
 	askAgain = 10 * time.Minute
 	// askAtOnce is how many are asked at the same time.
 	askAtOnce = 4
@@ -273,7 +273,7 @@ func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdi
 	}
 	timeout = max(timeout, min(2*before.late, askLongest))
 	said, err := ask(ctx, c.path, f.As, timeout)
-	if errors.Is(err, sandbox.ErrLate) {
+	if errors.Is(err, process.ErrLate) {
 		v.late = timeout
 	}
 	if err == nil {
@@ -292,7 +292,7 @@ func (f *Finder) isOld(v verdict) bool {
 	if f.retry > 0 {
 		retry = f.retry
 	}
-	return (v.err != nil || v.interpreter.Pip == nil) && time.Since(v.at) >= retry
+	return v.err != nil && time.Since(v.at) >= retry
 }
 
 // sameTarget reports whether the file that ran is unchanged.

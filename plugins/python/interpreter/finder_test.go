@@ -93,22 +93,6 @@ func TestFinder_SeparatesInstallationsOfOneFile(t *testing.T) {
 	test.Eq(t, dir+"/b/bin/python3.12", found[1].Path, test.Sprint("found"))
 }
 
-func TestFinder_FindsPip(t *testing.T) {
-	dir := t.TempDir()
-	wheels := []string{"/usr/lib/x/ensurepip/_bundled/pip-25.0.1-py3-none-any.whl",
-		"/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl"}
-	fake(t, dir+"/a/python3", says("3.13.1", map[string]any{"pip": "24.1", "pip_dir": "/lib/pip", "wheels": wheels}))
-	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": "", "wheels": wheels}))
-	fake(t, dir+"/c/python3", says("3.11.1", map[string]any{"pip": "", "wheels": []string{}}))
-	found := find(t, &Finder{Globs: []string{dir + "/*/*"}})
-	packed := wheels[0] + "/pip"
-	for n, want := range []string{"24.1 [-m pip] /lib/pip", "25.0.1 [" + packed + "] " + packed, " [] "} {
-		if got := fmt.Sprint(found[n].PipVersion, " ", found[n].Pip, " ", found[n].PipDir); got != want {
-			t.Errorf("%s has pip %s, want %s", found[n], got, want)
-		}
-	}
-}
-
 func TestFinder_AsksAReplacedFileAgain(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/python3.11", says("3.11.2", nil))
@@ -298,7 +282,7 @@ func mostAsleep(mark string, over <-chan struct{}) (most int) {
 func TestFinder_RetriesAFailedInterpreter(t *testing.T) {
 	dir := t.TempDir()
 	fake(t, dir+"/a/python3", "test -e "+dir+"/ready || exit 1; "+says("3.11.2", nil))
-	fake(t, dir+"/b/python3", says("3.12.1", map[string]any{"pip": ""}))
+	fake(t, dir+"/b/python3", says("3.12.1", nil))
 	fake(t, dir+"/c/python3", says("3.13.1", nil))
 	f := &Finder{Globs: []string{dir + "/*/python3"}}
 	find(t, f)
@@ -314,7 +298,7 @@ func TestFinder_RetriesAFailedInterpreter(t *testing.T) {
 	got = paths(dir, renew(t, f))
 	must.Eq(t, "c/python3=3.13.1 b/python3=3.12.1 a/python3=3.11.2", got,
 		must.Sprintf("found %s, %d were asked", got, f.asked))
-	test.Eq(t, 5, f.asked, test.Sprintf("found %s, %d were asked", got, f.asked))
+	test.Eq(t, 4, f.asked, test.Sprintf("found %s, %d were asked", got, f.asked))
 }
 
 func TestFinder_EndsWithItsContext(t *testing.T) {

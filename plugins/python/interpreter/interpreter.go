@@ -17,12 +17,6 @@ type Interpreter struct {
 	Libc           string // "glibc 2.36"
 	FreeThreaded   bool   // built without the GIL
 
-	// Pip is how this interpreter runs pip: the arguments before those of pip itself, ["-m", "pip"] or
-	// ["/usr/share/python-wheels/pip-23.0.1-py3-none-any.whl/pip"]; nil where it has none. PipVersion is that pip's.
-	Pip        []string
-	PipVersion string
-	PipDir     string // the package itself: "/usr/lib/python3/dist-packages/pip", which may be in an archive
-
 	// Names are all paths under which it was found, Path among them, and Prefix is the directory it is installed in
 	// (sys.base_prefix): "/usr".
 	Names  []string

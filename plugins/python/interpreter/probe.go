@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/sandbox"
+	"github.com/outrider-dev/outrider/plugins/python/process"
 )
 
 //go:embed probe.py
@@ -25,34 +25,31 @@ var probeSource string
 
 // answer is what probe.py prints.
 type answer struct {
-	Version        string   `json:"version"`
-	Executable     string   `json:"executable"`
-	Prefix         string   `json:"prefix"`
-	BasePrefix     string   `json:"base_prefix"`
-	Implementation string   `json:"implementation"`
-	Full           string   `json:"full"`
-	ABI            string   `json:"abi"`
-	Platform       string   `json:"platform"`
-	Libc           string   `json:"libc"`
-	FreeThreaded   bool     `json:"free_threaded"`
-	Pip            string   `json:"pip"`
-	PipDir         string   `json:"pip_dir"`
-	Wheels         []string `json:"wheels"`
+	Version        string `json:"version"`
+	Executable     string `json:"executable"`
+	Prefix         string `json:"prefix"`
+	BasePrefix     string `json:"base_prefix"`
+	Implementation string `json:"implementation"`
+	Full           string `json:"full"`
+	ABI            string `json:"abi"`
+	Platform       string `json:"platform"`
+	Libc           string `json:"libc"`
+	FreeThreaded   bool   `json:"free_threaded"`
 }
 
 // ask runs the interpreter at path once, as a user, and returns its answer. The process and all that it started have
 // ended when ask returns. The error is the reason why the interpreter can't be used, without the path.
 func ask(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (answer, error) {
-	stdout, stderr, err := sandbox.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
+	stdout, stderr, err := process.Ask(ctx, timeout, as, []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"},
 		path, "-I", "-c", probeSource)
 	switch {
 	case err == nil:
 		return parseAnswer(stdout)
 	case ctx.Err() != nil:
 		return answer{}, ctx.Err()
-	case errors.Is(err, sandbox.ErrLate):
+	case errors.Is(err, process.ErrLate):
 		return answer{}, err
-	case errors.Is(err, sandbox.ErrTooMuch):
+	case errors.Is(err, process.ErrTooMuch):
 		return answer{}, fmt.Errorf("is no Python: it %w", err)
 	case errors.Is(err, fs.ErrPermission) && as != nil:
 		return answer{}, fmt.Errorf("can't be run by user %d: permission denied", as.Uid)
@@ -116,21 +113,7 @@ func (a answer) interpreter(path string) (Interpreter, fileKey, error) {
 		ABI: a.ABI, Platform: a.Platform, Libc: a.Libc, FreeThreaded: a.FreeThreaded,
 		File: key.FileID,
 	}
-	switch {
-	case a.Pip != "":
-		i.Pip, i.PipVersion, i.PipDir = []string{"-m", "pip"}, a.Pip, a.PipDir
-	case len(a.Wheels) > 0: // a wheel is an archive that Python can run a package out of
-		i.PipDir = a.Wheels[0] + "/pip"
-		i.Pip, i.PipVersion = []string{i.PipDir}, wheelVersion(a.Wheels[0])
-	}
 	return i, key, nil
-}
-
-// wheelVersion is the second part of a wheel's file name.
-func wheelVersion(path string) string {
-	_, rest, _ := strings.Cut(filepath.Base(path), "-")
-	version, _, _ := strings.Cut(rest, "-")
-	return version
 }
 
 // fileKey identifies a file by any of its names.

@@ -14,8 +14,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 // patience is enough on a machine that is overloaded.
@@ -49,42 +47,6 @@ func TestFinder_FindsTheDistributionsPython(t *testing.T) {
 	if !strings.HasPrefix(i.Full, i.Version+" (") || !strings.HasPrefix(i.Libc, "glibc ") && i.Libc != "musl" ||
 		i.File.Inode == 0 || i.File.Size == 0 || i.File.ModTime == 0 {
 		t.Errorf("got %+v", i)
-	}
-}
-
-func TestFinder_FindsAWorkingPip(t *testing.T) {
-	i := system(t)
-	var pips [][]string
-	if i.Pip != nil {
-		pips = append(pips, i.Pip)
-	}
-	wheels, _ := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
-	said, err := ask(t.Context(), i.Path, nil, patience)
-	must.NoError(t, err)
-	for _, w := range wheels {
-		test.SliceContainsOp(t, said.Wheels, w, test.Sprintf("%s is not among", w))
-	}
-	for _, w := range wheels {
-		pips = append(pips, []string{w + "/pip"})
-		v := wheelVersion(w)
-		must.NotEq(t, "", v, must.Sprintf("%s has version", w))
-		must.False(t, v[0] < '0', must.Sprintf("%s has version", w))
-		test.False(t, v[0] > '9', test.Sprintf("%s has version", w))
-	}
-	if len(pips) == 0 {
-		t.Skip("there is neither pip nor a wheel of it in /usr/share/python-wheels")
-	}
-	dir := t.TempDir()
-	wheeltest.Wheel{Name: "demo", Version: "1.0"}.Write(t, dir)
-	for n, pip := range pips {
-		target := filepath.Join(dir, "target", string(rune('a'+n)))
-		cmd := exec.Command(i.Path, append([]string{"-I"}, append(pip, "install", "--no-index", "--find-links", dir,
-			"--target", target, "demo")...)...)
-		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
-		out, err := cmd.CombinedOutput()
-		test.NoError(t, err, test.Sprintf("%q: %v: %s", pip, err, out))
-		_, err = os.Stat(filepath.Join(target, "demo.py"))
-		test.NoError(t, err, test.Sprint(pip))
 	}
 }
 

@@ -187,14 +187,13 @@ func each(lists ...[]string) []string {
 	return all
 }
 
-// CheckWheels refuses URLs that do not name wheels, for a node that builds nothing. Call it before an installer runs:
-// an installer runs a source distribution's code to learn what that requires. Repositories and source trees are refused
-// before.
+// CheckWheels refuses URLs that do not name wheels, since nothing is built from source. Repositories and source trees are
+// refused before.
 func (s *Set) CheckWheels() error {
 	for _, text := range s.URLs {
 		if u, err := url.Parse(text); err != nil || !strings.HasSuffix(u.Path, ".whl") {
-			return fmt.Errorf("%s is not the URL of a wheel, and this node builds no packages from source "+
-				"(allow_sdists = false in the plugin's config): build a wheel of it, and name its URL", show(text))
+			return fmt.Errorf("%s is not the URL of a wheel, and nothing is built from source here: build a wheel of it, "+
+				"and name its URL", show(text))
 		}
 	}
 	return nil

@@ -1,12 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package sandbox
+package process
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -100,31 +99,5 @@ func TestAsk_KillsAHungProgramAndItsChildren(t *testing.T) {
 			}
 			testsupport.WaitSleepers(t, mark, 0)
 		})
-	}
-}
-
-func TestAsk_KillsChildrenInOtherSessions(t *testing.T) {
-	testsupport.NeedRoot(t) // without it there is no process namespace
-	mark := testsupport.Mark()
-	// The answer comes when the one that hides has begun: it is in another session, and its parent has ended.
-	script := "up=$(setsid -f sh -c 'echo up; exec sleep " + mark + " >/dev/null 2>&1'); echo $up"
-	out, _, err := Ask(t.Context(), time.Minute, nil, []string{"PATH=/usr/bin:/bin"}, "/bin/sh", "-c", script)
-	must.NoError(t, err, must.Sprint("it said"))
-	must.Eq(t, "up\n", out, must.Sprint("it said"))
-	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("it is there after the probe"))
-}
-
-func TestAsk_GivesATemporaryDirectoryAlone(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: without it /dev/shm is the node's")
-	}
-	dir, name := t.TempDir(), fmt.Sprintf("outrider-probe-test-%d", os.Getpid())
-	script := "echo > " + dir + "/" + name + `; echo > "${TMPDIR:?}/` + name + `" && echo temporary`
-	t.Cleanup(func() { os.Remove("/dev/shm/" + name) })
-	out, _, _ := Ask(t.Context(), time.Minute, nil, nil, "/bin/sh", "-c", script)
-	test.Eq(t, "temporary\n", out, test.Sprint("it said"))
-	for _, dir := range []string{dir, "/dev/shm"} {
-		_, err := os.Lstat(dir + "/" + name)
-		test.Error(t, err, test.Sprintf("it wrote into %s of the node", dir))
 	}
 }
