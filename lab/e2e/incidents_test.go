@@ -186,7 +186,7 @@ nomad job allocs -t '{{(index . 0).ClientStatus}}' report | grep pending`,
 
 	"jobs for a Python and an installer that the node does not have": `
 kill "$(cat /run/index)"
-mv /usr/share/python-wheels /srv
+mv /usr/local/bin/uv /srv
 systemctl restart nomad
 job newest python 'code = "print(1)"
 python = ">=3.14"'

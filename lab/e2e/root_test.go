@@ -19,11 +19,12 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
-// root is a bare Debian with an agent that has no plugin yet. Everything is done in it as an operator does it: by
-// commands.
+// root is a bare Debian with the machine's uv, and with an agent that has no plugin yet. Everything is done in it as an
+// operator does it: by commands.
 type root struct {
 	*rootfs.Root
 	t *testing.T
@@ -39,6 +40,9 @@ func newRoot(t *testing.T) *root {
 	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, r.Close()) })
+	if uv := wheel.FindUV(nil); uv != "" {
+		must.NoError(t, share(uv, filepath.Join(r.Dir, "usr/local/bin/uv")))
+	}
 	return &root{r, t}
 }
 

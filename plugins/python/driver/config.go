@@ -42,8 +42,8 @@ type TaskConfig struct {
 
 	Python       string         `codec:"python" doc:"The interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its project or lock allow, and for which what is required can be installed."`
 	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a single value with a slash, or that ends in .txt or .in), its pyproject.toml, of which the dependencies are read, or a list of requirements. What the program itself declares (PEP 723) is added."`
-	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, a pylock.toml (PEP 751), or a uv.lock (with its pyproject.toml beside it), for which the node needs uv."`
-	Extras       []string       `codec:"extras" doc:"The extras (optional-dependencies) of the pyproject.toml, pylock.toml or uv.lock to install, too."`
+	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, a uv.lock (with its pyproject.toml beside it), or a pylock.toml (PEP 751)."`
+	Extras       []string       `codec:"extras" doc:"The extras (optional-dependencies) of the pyproject.toml or uv.lock to install, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too, such as \"dev\"."`
 
 	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits, unless that is less than a minute old. Tasks that run keep theirs."`

@@ -6,7 +6,6 @@
 package driver
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,16 +38,17 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 
 // instance is the driver with its configuration. It has no effect outside of this process before its first use.
 type instance struct {
-	config     Config
-	logger     hclog.Logger
-	finder     *interpreter.Finder
-	installers *installerFinder
-	cache      *environment.Cache
-	builder    *environment.Builder // the user that builds; nil for this process's
-	unsuited   unsuited
+	config   Config
+	logger   hclog.Logger
+	finder   *interpreter.Finder
+	uv       *install.Finder
+	cache    *environment.Cache
+	builder  *environment.Builder // the user that builds; nil for this process's
+	unsuited unsuited
 
-	mu       sync.Mutex // guards rejected
-	rejected []string   // files that are no interpreters, as they were logged
+	mu        sync.Mutex // guards rejected and withoutUV
+	rejected  []string   // files that are no interpreters, as they were logged
+	withoutUV string     // why there is no uv, as it was logged
 
 	tidying sync.Mutex  // held while the cache is tidied, and never waited for
 	tidied  time.Time   // when that began last, guarded by tidying
@@ -84,8 +84,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	}
 	d.cache = environment.Open(cache)
 	d.finder = &interpreter.Finder{Globs: c.Interpreters, As: as}
-	find := func(ctx context.Context) (install.Installer, error) { return install.Find(ctx, c.UV, as) }
-	d.installers = newInstallerFinder(logger, find)
+	d.uv = install.NewFinder(c.UV, as)
 	return d, nil
 }
 

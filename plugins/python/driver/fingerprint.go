@@ -44,9 +44,11 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	if len(rejected) > 0 && d.config.Interpreters != nil {
 		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
-	if i, err := d.installers.renew(ctx); err == nil {
-		all["uv.version"] = pstructs.NewStringAttribute(i.Version)
+	uv, err := d.uv.Find(ctx)
+	if err == nil {
+		all["uv.version"] = pstructs.NewStringAttribute(uv.Version)
 	}
+	d.logWithoutUV(err)
 	d.tidy(ctx)
 	if size, _, err := d.cache.Usage(); err == nil {
 		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
@@ -68,6 +70,21 @@ func (d *instance) logRejected(rejected []string, configured bool) {
 		if !slices.Contains(before, why) {
 			d.logger.Log(level, "an interpreter can't be used", "reason", why)
 		}
+	}
+}
+
+// logWithoutUV logs once why nothing can be built.
+func (d *instance) logWithoutUV(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	d.mu.Lock()
+	before := d.withoutUV
+	d.withoutUV = why
+	d.mu.Unlock()
+	if why != "" && why != before {
+		d.logger.Warn("no environment can be built", "reason", why)
 	}
 }
 

@@ -42,6 +42,18 @@ func environmentKey(
 	for _, l := range required.Constraints {
 		line("constrain", l)
 	}
+	for _, l := range required.Overrides {
+		line("override", l)
+	}
+	if required.NewerThan != "" {
+		line("newer", required.NewerThan)
+	}
+	for _, p := range required.Projects {
+		line("project", digest(p.Text), p.Extras, p.Groups)
+	}
+	if required.Pylock != nil {
+		line("pylock", digest(required.Pylock))
+	}
 	if u := required.UVLock; u != nil {
 		line("uv.lock", digest(u.Lock), digest(u.Project), u.Choice.Extras, u.Choice.Groups)
 	}

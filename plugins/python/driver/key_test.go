@@ -56,6 +56,7 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		return environmentKey(p.python, p.installer, &p.set, &p.src, p.refresh)
 	}
 	names := map[key]string{}
+	extra, group := requirement.Choice{Extras: []string{"x"}}, requirement.Choice{Groups: []string{"x"}}
 	for name, change := range map[string]func(*parts){
 		"nothing":                    func(*parts) {},
 		"the implementation":         func(p *parts) { p.python.Implementation = "x" },
@@ -78,6 +79,12 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"another secret":             func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
 		"a constraint's secret":      func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
 		"another of a constraint":    func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
+		"an override":                func(p *parts) { p.set.Overrides = []string{"x"} },
+		"a date":                     func(p *parts) { p.set.NewerThan = "x" },
+		"a project":                  func(p *parts) { p.set.Projects = []requirement.Project{{Text: []byte("x")}} },
+		"an extra of it":             func(p *parts) { p.set.Projects = []requirement.Project{{Choice: extra}} },
+		"a group of it":              func(p *parts) { p.set.Projects = []requirement.Project{{Choice: group}} },
+		"a pylock":                   func(p *parts) { p.set.Pylock = []byte("x") },
 		"uv's lock":                  func(p *parts) { p.set.UVLock.Lock = []byte("x") },
 		"uv's project":               func(p *parts) { p.set.UVLock.Project = []byte("x") },
 		"none of uv's":               func(p *parts) { p.set.UVLock = nil },

@@ -108,11 +108,6 @@ func TestRequirements_ComeFromEachSource(t *testing.T) {
 				map[string]string{"requirements.txt": "--no-index\n-f wheels\nmoon-phase\n"}},
 			"lock": {`lock = "requirements.lock"`,
 				map[string]string{"requirements.lock": "moon-phase==1.2 \\\n    " + sum + "\n"}},
-			"pylock": {`lock = "pylock.toml"`,
-				map[string]string{"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = " +
-					"\">=3.8\"\n[[packages]]\nname = \"moon-phase\"\nversion = \"1.2\"\n[[packages.wheels]]\nname = " +
-					"\"moon_phase-1.2-py3-none-any.whl\"\npath = \"wheels/moon_phase-1.2-py3-none-any.whl\"\nhashes = {sha256 " +
-					"= \"" + sum[len("--hash=sha256:"):] + "\"}\n"}},
 			"inline": {"", map[string]string{"app.py": "# /// script\n# requires-python = \">=3.8\"\n# " +
 				"dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon}},
 			"inline code": {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# " +

@@ -42,7 +42,7 @@ func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFi
 	if err != nil {
 		return nil, none, err
 	}
-	installer, err := d.installers.get(ctx)
+	installer, err := d.uv.Find(ctx)
 	if err != nil {
 		return nil, none, err
 	}
@@ -110,7 +110,7 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 			if req.Requirements, err = installer.Export(ctx, req); err != nil {
 				return err
 			}
-			if !c.JobIndexes && len(req.Requirements.URLs) > 0 {
+			if !c.JobIndexes && req.Requirements.Names {
 				return index.ErrJobIndexes
 			}
 		}

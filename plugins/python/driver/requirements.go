@@ -21,7 +21,7 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	if t.Lock != "" {
 		return choice.Lock(t.Lock, read)
 	}
-	declared, err := requirement.List(p.metadata.Dependencies)
+	declared, err := p.metadata.Set()
 	if err != nil {
 		return nil, err
 	}

@@ -39,9 +39,6 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err != nil {
 		return nil, err
 	}
-	if err := required.CheckWheels(); err != nil {
-		return nil, err
-	}
 	found, err := d.finder.Find(ctx)
 	if err != nil {
 		return nil, err

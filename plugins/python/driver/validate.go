@@ -59,7 +59,7 @@ func (t *TaskConfig) check(c *Config) error {
 		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
 	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
 		return fmt.Errorf("extras and dependency_groups are a project's: name its pyproject.toml in requirements, or its " +
-			"uv.lock or pylock.toml in lock (those of a package are written with it: \"NAME[EXTRA]\")")
+			"uv.lock in lock (those of a package are written with it: \"NAME[EXTRA]\")")
 	case strings.HasPrefix(t.Module, "-") || strings.ContainsAny(t.Module, " /\x00"):
 		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"",
 			t.Module)

@@ -50,7 +50,7 @@ type wheelFile struct {
 func newSources(
 	ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set,
 ) (*sources, error) {
-	if !c.JobIndexes && len(required.URLs) > 0 {
+	if !c.JobIndexes && required.Names {
 		return nil, index.ErrJobIndexes
 	}
 	indexes, directories, err := index.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
@@ -149,7 +149,7 @@ func nodeDirectory(dir string) []string {
 	return list
 }
 
-// isPage reports whether pip follows the links in a file.
+// isPage reports whether links in a file are followed.
 func isPage(name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	return ext == ".html" || ext == ".htm"

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package environment is a node's cache of virtual environments. An environment is built once, by a user that runs no
-// tasks, then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone: wherever
-// one of them is killed, no incomplete environment is used, and none is removed that a task uses.
+// tasks, then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone:
+// wherever one of them is killed, no incomplete environment is used, and none is removed that a task uses.
 //
 // Below Config.Dir are
 //

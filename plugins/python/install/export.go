@@ -45,16 +45,16 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 		argv = append(argv, without)
 	}
 	for _, extra := range lock.Choice.Extras {
-		argv = append(argv, "--extra", extra)
+		argv = append(argv, "--extra="+extra)
 	}
 	for _, group := range lock.Choice.Groups {
-		argv = append(argv, "--group", group)
+		argv = append(argv, "--group="+group)
 	}
 	if lock.Script {
 		project, locked = "script.py", "script.py.lock"
 		argv = append(argv, "--script", filepath.Join(dir, project))
 	} else {
-		argv = append(argv, "--no-emit-project")
+		argv = append(argv, "--no-emit-workspace")
 	}
 	for name, content := range map[string][]byte{project: lock.Project, locked: lock.Lock} {
 		if err := writeFor(filepath.Join(dir, name), content, r.As); err != nil {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,57 +17,75 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/process"
 )
 
-// Find returns the uv to use: the configured program or, if that is "", the first on the agent's PATH and where uv's
-// installers put it. The error says what to install on the node; it is a *NotKnownError if a program may be uv.
-func Find(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
-	i, err := findUV(ctx, configured, as)
-	if err != nil && ctx.Err() != nil {
-		return Installer{}, ctx.Err() // a uv may exist
+// Finder finds the node's uv. It is safe for concurrent use.
+type Finder struct {
+	UV string              // the configured program; "" is the first on the agent's PATH and where uv's installers put it
+	As *syscall.Credential // the user that asks for its version, nil for this process's
+
+	searching chan struct{} // a semaphore, which guards found
+	found     Installer
+	file      os.FileInfo // of found
+	timeout   time.Duration
+}
+
+// NewFinder returns a Finder that has not searched yet.
+func NewFinder(uv string, as *syscall.Credential) *Finder {
+	// uv is quick, but the node may be overloaded
+	return &Finder{UV: uv, As: as, searching: make(chan struct{}, 1), timeout: 30 * time.Second}
+}
+
+// Find returns the uv that was found last, as long as its file is the same, and searches otherwise. The error says what
+// to install on the node; it has Temporary() true if a program may be uv and could not answer now.
+func (f *Finder) Find(ctx context.Context) (Installer, error) {
+	select {
+	case f.searching <- struct{}{}:
+	case <-ctx.Done():
+		return Installer{}, ctx.Err()
 	}
-	return i, err
+	defer func() { <-f.searching }()
+	if f.file != nil && sameFile(f.found.Path, f.file) {
+		return f.found, nil
+	}
+	f.found, f.file = Installer{}, nil
+	return f.search(ctx)
 }
 
-// NotKnownError is about a program that may be uv, but could not answer now.
-type NotKnownError struct {
-	Path string
-	Err  error
+func sameFile(path string, before os.FileInfo) bool {
+	now, err := os.Stat(path)
+	return err == nil && os.SameFile(now, before) && now.ModTime().Equal(before.ModTime()) && now.Size() == before.Size()
 }
 
-func (e *NotKnownError) Error() string {
-	return fmt.Sprintf("whether %s is uv is not known yet: %v", e.Path, e.Err)
-}
-
-func (e *NotKnownError) Unwrap() error { return e.Err }
-
-// Temporary reports that the same may succeed later, or elsewhere.
-func (e *NotKnownError) Temporary() bool { return true }
-
-var errNoUV = errors.New("there is no uv on the agent's PATH or where its installers put it: " +
-	"install it, or name it by the option uv")
-
-// findUV returns the first uv that answers. While an earlier candidate may still answer, it returns no later one.
-func findUV(ctx context.Context, configured string, as *syscall.Credential) (Installer, error) {
-	candidates := []string{configured}
-	if configured == "" {
+// search returns the first uv that answers. While an earlier candidate may still answer, it returns no later one.
+func (f *Finder) search(ctx context.Context) (Installer, error) {
+	candidates := []string{f.UV}
+	if f.UV == "" {
 		candidates = uvPlaces()
 	}
 	var why []string
 	for _, path := range candidates {
-		version, err := uvVersion(ctx, path, as, uvTimeout)
-		var notKnown *NotKnownError
+		info, err := os.Stat(path)
+		version := ""
+		if err == nil {
+			version, err = f.version(ctx, path)
+		}
+		var temporary temporaryError
 		switch {
 		case err == nil:
-			return Installer{Path: path, Version: version}, nil
-		case errors.As(err, &notKnown):
+			f.found, f.file = Installer{Path: path, Version: version}, info
+			return f.found, nil
+		case ctx.Err() != nil:
+			return Installer{}, ctx.Err()
+		case errors.As(err, &temporary):
 			return Installer{}, err
-		case configured != "" || !errors.Is(err, os.ErrNotExist):
+		case f.UV != "" || !errors.Is(err, os.ErrNotExist):
 			why = append(why, fmt.Sprintf("%s: %v", path, err))
 		}
 	}
 	if len(why) > 0 {
 		return Installer{}, fmt.Errorf("no uv that the build user can run: %s", strings.Join(why, "; "))
 	}
-	return Installer{}, errNoUV
+	return Installer{}, errors.New("there is no uv on the agent's PATH or where its installers put it: " +
+		"install it (pip install uv), or name it by the option uv")
 }
 
 // uvPlaces are the PATH and where uv's installers put it (docs.astral.sh/uv, installation).
@@ -88,26 +105,19 @@ func uvPlaces() []string {
 	return places
 }
 
-const uvTimeout = 30 * time.Second // uv is quick, but the node may be overloaded
+// temporaryError is about a passing state of the node: the same may succeed later, or elsewhere.
+type temporaryError struct{ error }
 
-// uvVersion asks a program whether it is uv.
-func uvVersion(ctx context.Context, path string, as *syscall.Credential, timeout time.Duration) (string, error) {
-	if _, err := os.Stat(path); err != nil {
-		return "", err
-	}
+func (e temporaryError) Temporary() bool { return true }
+
+// version asks a program whether it is uv.
+func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
-	out, _, err := process.Ask(ctx, timeout, as, env, path, "--version")
-	var errno syscall.Errno
-	var exit *exec.ExitError
+	out, _, err := process.Ask(ctx, f.timeout, f.As, env, path, "--version")
+	busy := errors.Is(err, syscall.ETXTBSY) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
 	switch {
-	case errors.Is(err, process.ErrLate):
-		return "", &NotKnownError{path, fmt.Errorf("it %w", err)}
-	case errors.Is(err, process.ErrTooMuch):
-		return "", fmt.Errorf("it is not uv: it %w", err)
-	case errors.As(err, &errno) && (errno.Temporary() || errno == syscall.ENOMEM || errno == syscall.ETXTBSY):
-		return "", &NotKnownError{path, err} // the node is overloaded, or the program is just being written
-	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL:
-		return "", &NotKnownError{path, err} // the kernel does that when it is out of memory
+	case errors.Is(err, process.ErrLate) || busy: // the node is overloaded, or the program is just being written
+		return "", temporaryError{fmt.Errorf("whether %s is uv is not known yet: %w", path, err)}
 	case err != nil:
 		return "", err
 	}

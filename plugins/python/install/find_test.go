@@ -6,15 +6,10 @@ package install_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -25,64 +20,39 @@ import (
 func TestFind_DoesNotTakeACanceledSearchForNoUV(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := install.Find(ended, "/bin/sh", builder())
+	_, err := install.NewFinder("/bin/sh", builder()).Find(ended)
 	test.ErrorIs(t, err, context.Canceled)
 }
 
-func TestFind_DoesNotTakeABusyUVForNone(t *testing.T) {
+func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "uv"), filepath.Join(t.TempDir(), "uv")
 	t.Setenv("PATH", filepath.Dir(first)+":"+filepath.Dir(second))
 	write := func(path, text string) {
 		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	}
+	f := install.NewFinder("", nil)
+	finds := func(version string) {
+		t.Helper()
+		i, err := f.Find(t.Context())
+		must.NoError(t, err)
+		test.Eq(t, version, i.Version)
+	}
 	write(second, "echo uv 1.2.3")
-	notKnown := func(why string) {
-		i, err := install.Find(t.Context(), "", nil)
-		var e *install.NotKnownError
-		must.True(t, errors.As(err, &e), must.Sprintf("%s: found %s: %v", why, i, err))
-		must.Eq(t, first, e.Path, must.Sprintf("%s: %v", why, err))
-		test.True(t, e.Temporary(), test.Sprintf("%s: %v", why, err))
-	}
-	mark := fmt.Sprintf("1000.%d%d", os.Getpid(), time.Now().UnixNano())
-	write(first, "exec sleep "+mark)
-	over := make(chan struct{})
-	var killing sync.WaitGroup
-	killing.Go(func() {
-		for {
-			for _, pid := range sleeping(mark) {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-			select {
-			case <-over:
-				return
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-	})
-	notKnown("it was killed")
-	close(over)
-	killing.Wait()
+	finds("1.2.3")
+	write(second, "echo uv 1.2.30")
+	finds("1.2.30")
+	must.NoError(t, os.Remove(second))
 	write(first, "echo uv 4.5.6")
-	file, err := os.OpenFile(first, os.O_WRONLY, 0)
+	finds("4.5.6")
+	must.NoError(t, os.Remove(first))
+	write(first, "echo uv 4.5.67")
+	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as when it is being written
 	must.NoError(t, err)
-	notKnown("it is being written")
+	_, err = f.Find(t.Context())
+	var may interface{ Temporary() bool }
+	must.True(t, errors.As(err, &may) && may.Temporary(), must.Sprint(err))
 	must.NoError(t, file.Close())
-	i, err := install.Find(t.Context(), "", nil)
-	must.NoError(t, err, must.Sprintf("found %s", i))
-	test.Eq(t, "4.5.6", i.Version, test.Sprintf("found %s", i))
-}
-
-// sleeping are the processes that sleep for a time that no other does.
-func sleeping(mark string) (pids []int) {
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range all {
-		if line, _ := os.ReadFile(file); string(line) == "sleep\x00"+mark+"\x00" {
-			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
+	finds("4.5.67")
 }
 
 func TestFind_ChoosesAsConfigured(t *testing.T) {
@@ -112,7 +82,7 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 			if test.path != "" {
 				t.Setenv("PATH", test.path)
 			}
-			i, err := install.Find(t.Context(), test.uv, builder())
+			i, err := install.NewFinder(test.uv, builder()).Find(t.Context())
 			if test.says != "" {
 				if err == nil || !strings.Contains(err.Error(), test.says) {
 					t.Errorf("the error is %v", err)

@@ -135,13 +135,12 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 	}
 }
 
-func TestInstall_RefusesURLsOfSources(t *testing.T) {
-	i := uv(t)
+func TestInstall_NeedsANewUVForAPylock(t *testing.T) {
 	p := newPlace(t)
 	r := p.request(t)
-	r.Requirements = &requirement.Set{URLs: []string{"https://host/evil-1.0.tar.gz"}}
-	_, err := i.Install(t.Context(), r)
-	must.ErrorContains(t, err, "nothing is built from source")
+	r.Requirements = &requirement.Set{Pylock: []byte("lock-version = '1.0'\n")}
+	_, err := install.Installer{Path: "/bin/false", Version: "0.6.14"}.Install(t.Context(), r)
+	must.ErrorContains(t, err, "needs uv 0.6.15")
 }
 
 func quoted(s string) string { return "'" + s + "'" }

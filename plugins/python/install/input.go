@@ -15,26 +15,56 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// input has the paths of files that uv reads. Their URLs may have credentials: only the builder can read the files, and
-// arguments, which all users can see, have no URL.
-type input struct{ requirements, constraints, netrc string } // constraints and netrc may be ""
+// input has the paths of files that uv reads, "" for none. Their URLs may have credentials: only the builder can read the
+// files, and arguments, which all users can see, have no URL.
+type input struct {
+	requirements, constraints, overrides, pylock, netrc string
+	projects                                            []string // in the order of Requirements.Projects
+}
 
 // prepare writes the files into Work.
 func (b *build) prepare() error {
+	r := b.Requirements
 	lines, err := b.Sources.Options()
 	if err != nil {
 		return err
 	}
-	lines = append(lines, b.Requirements.Lines...)
-	b.input.requirements = filepath.Join(b.Work, "requirements.txt")
-	if err := b.write(b.input.requirements, lines); err != nil {
-		return err
-	}
-	if len(b.Requirements.Constraints) > 0 {
-		b.input.constraints = filepath.Join(b.Work, "constraints.txt")
-		if err := b.write(b.input.constraints, b.Requirements.Constraints); err != nil {
+	lines = append(lines, r.Lines...)
+	for _, list := range []struct {
+		path  *string
+		name  string
+		lines []string
+		force bool
+	}{
+		{&b.input.requirements, "requirements.txt", lines, true},
+		{&b.input.constraints, "constraints.txt", r.Constraints, false},
+		{&b.input.overrides, "overrides.txt", r.Overrides, false},
+	} {
+		if !list.force && len(list.lines) == 0 {
+			continue
+		}
+		*list.path = filepath.Join(b.Work, list.name)
+		if err := b.write(*list.path, list.lines); err != nil {
 			return err
 		}
+	}
+	for n, project := range r.Projects {
+		dir := filepath.Join(b.Work, fmt.Sprint("project-", n))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return fmt.Errorf("failed to make a directory for a project: %w", err)
+		}
+		b.input.projects = append(b.input.projects, filepath.Join(dir, "pyproject.toml"))
+		if err := writeFor(b.input.projects[n], project.Text, b.As); err != nil {
+			return fmt.Errorf("failed to write a project: %w", err)
+		}
+		lines = append(lines, string(project.Text))
+	}
+	if r.Pylock != nil {
+		b.input.pylock = filepath.Join(b.Work, "pylock.toml")
+		if err := writeFor(b.input.pylock, r.Pylock, b.As); err != nil {
+			return fmt.Errorf("failed to write the lock: %w", err)
+		}
+		lines = append(lines, string(r.Pylock))
 	}
 	if len(b.Netrc) > 0 {
 		b.input.netrc = filepath.Join(b.Work, "netrc")

@@ -96,3 +96,15 @@ func (r *Request) give(dir string) error {
 	}
 	return nil
 }
+
+// readsPylock are the versions of uv that install from a pylock.toml.
+var readsPylock, _ = interpreter.ParseSpecifier(">=0.6.15")
+
+// reads refuses what an older uv would take for something else.
+func (i Installer) reads(r *requirement.Set) error {
+	if r.Pylock != nil && !readsPylock.Allows(i.Version) {
+		return fmt.Errorf("a pylock.toml needs uv 0.6.15 or later, and this node has %s: lock with uv, or as a requirements "+
+			"file with hashes", i.Version)
+	}
+	return nil
+}

@@ -15,13 +15,15 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestUVVersion_IsNotKnownOfALateUV(t *testing.T) {
+func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
 	uv := filepath.Join(t.TempDir(), "uv")
 	must.NoError(t, os.WriteFile(uv, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
-	_, err := uvVersion(t.Context(), uv, nil, 100*time.Millisecond)
-	var e *NotKnownError
+	f := NewFinder(uv, nil)
+	f.timeout = 100 * time.Millisecond
+	_, err := f.Find(t.Context())
+	var e temporaryError
 	must.True(t, errors.As(err, &e))
-	must.ErrorContains(t, err, "it did not answer within 100ms")
+	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
 // What a package's code prints must not fill the memory of a plugin that other tasks need.

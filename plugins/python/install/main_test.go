@@ -84,7 +84,7 @@ func builder() *syscall.Credential {
 var made atomic.Int32
 
 func uv(t testing.TB) install.Installer {
-	i, err := install.Find(t.Context(), wheeltest.UV(t, builder()), builder())
+	i, err := install.NewFinder(wheeltest.UV(t, builder()), builder()).Find(t.Context())
 	must.NoError(t, err)
 	return i
 }

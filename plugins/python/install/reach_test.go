@@ -128,7 +128,6 @@ func TestInstall_ServesNoDownloadOfOtherCredentials(t *testing.T) {
 		},
 		"by its URL": func(url func(string) string) install.Request {
 			r := newPlace(t).request(t, "greeting-words @ "+url(file))
-			r.Requirements.URLs = []string{url(file)}
 			return r
 		},
 	} {

@@ -28,7 +28,7 @@ type build struct {
 // begin writes what uv reads.
 func (i Installer) begin(r Request) (*build, error) {
 	b := &build{with: i, Request: r}
-	if err := r.Requirements.CheckWheels(); err != nil {
+	if err := i.reads(r.Requirements); err != nil {
 		return nil, err
 	}
 	if err := b.prepare(); err != nil {

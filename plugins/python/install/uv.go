@@ -31,16 +31,34 @@ func (b *build) uvInstall() []string {
 		"--keyring-provider", "disabled",
 		"--no-build",
 		"-r", b.input.requirements)
+	for n, project := range b.input.projects {
+		argv = append(argv, "-r", project)
+		for _, extra := range b.Requirements.Projects[n].Extras {
+			argv = append(argv, "--extra="+extra)
+		}
+		for _, group := range b.Requirements.Projects[n].Groups {
+			argv = append(argv, "--group="+project+":"+group)
+		}
+	}
+	if b.input.pylock != "" {
+		argv = append(argv, "-r", b.input.pylock)
+	}
+	if b.Requirements.NewerThan != "" {
+		argv = append(argv, "--exclude-newer="+b.Requirements.NewerThan)
+	}
 	if b.Refresh {
 		argv = append(argv, "--refresh")
 	}
 	if b.input.constraints != "" {
 		argv = append(argv, "-c", b.input.constraints)
 	}
-	if b.Requirements.Hashed {
+	if b.input.overrides != "" {
+		argv = append(argv, "--overrides", b.input.overrides)
+	}
+	if b.Requirements.Hashed && b.input.pylock == "" {
 		argv = append(argv, "--require-hashes")
 	}
-	if b.Requirements.Complete {
+	if b.Requirements.Complete && b.input.pylock == "" {
 		argv = append(argv, "--no-deps")
 	}
 	if b.Sources.Offline {

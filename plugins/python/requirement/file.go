@@ -35,19 +35,14 @@ func (p place) String() string {
 
 func (p place) failed(err error) error { return fmt.Errorf("%s: %w", p, err) }
 
-// entry is a requirement and where it was read.
-type entry struct {
-	requirement
-	place place
-}
-
 // files reads requirements files as pip's reference specifies ("Requirements File Format").
 type files struct {
 	read        Reader
-	required    []entry
-	constraints []entry
+	required    []string
+	constraints []string
 	indexes     index.Sources
-	insist      bool     // on hashes
+	hashed      bool
+	names       bool     // a URL
 	open        []string // which file includes which
 	files       int
 	lines       int
@@ -116,88 +111,29 @@ func (f *files) line(at place, text string, constraint bool) error {
 	if text == "" {
 		return nil
 	}
-	if strings.HasPrefix(text, "-") {
-		return f.options(at, text, constraint)
+	if text[0] == '-' {
+		return f.option(at, text, constraint)
 	}
-	e, err := parseLine(text)
+	names, err := checkRequirement(text)
 	if err != nil {
 		return at.failed(err)
 	}
+	f.names = f.names || names
+	f.hashed = f.hashed || strings.Contains(text, "--hash")
+	text = strings.Join(strings.Fields(text), " ")
 	if constraint {
-		if len(e.extras) > 0 {
-			return at.failed(fmt.Errorf("%s has extras, which a constraint can't have: name them in the requirement",
-				show(text)))
-		}
-		f.constraints = append(f.constraints, entry{e, at})
-		return nil
+		f.constraints = append(f.constraints, text)
+	} else {
+		f.required = append(f.required, text)
 	}
-	f.required = append(f.required, entry{e, at})
 	return nil
 }
 
-// parseLine reads a requirement and its hashes.
-func parseLine(text string) (requirement, error) {
-	before, after := breakOptions(text)
-	r, err := parse(before)
-	if err != nil {
-		return r, err
+func (f *files) set() *Set {
+	return &Set{
+		Lines: sorted(f.required), Constraints: sorted(f.constraints), Indexes: f.indexes, Names: f.names,
+		Hashed: f.hashed && len(f.required) > 0,
 	}
-	given, err := parseOptions(after)
-	if err != nil {
-		return r, err
-	}
-	for _, o := range given {
-		if o.name != "--hash" {
-			return r, fmt.Errorf("%s stands after a requirement, where only --hash has an effect: "+
-				"put it on a line of its own", show(o.name))
-		}
-		h, err := checkHash(o.value)
-		if err != nil {
-			return r, err
-		}
-		r.hashes = append(r.hashes, h)
-	}
-	r.hashes = sorted(r.hashes)
-	return r, r.checkPlain()
-}
-
-// set is the result, in its canonical form.
-func (f *files) set() (*Set, error) {
-	insist := f.insist || slices.ContainsFunc(f.required, func(e entry) bool { return len(e.hashes) > 0 })
-	s := &Set{Hashed: insist && len(f.required) > 0, Indexes: f.indexes}
-	for _, e := range f.required {
-		r := e.requirement
-		if insist {
-			r = r.hashed()
-			if len(r.hashes) == 0 {
-				return nil, e.place.failed(fmt.Errorf("%s has no hash: if one requirement has hashes, or if the file is a "+
-					"lock, each must have them (uv pip compile --generate-hashes writes them)", show(r.String())))
-			}
-			if !r.pinned() {
-				return nil, e.place.failed(fmt.Errorf("%s has hashes but no single version: pin it with ==", show(r.String())))
-			}
-		}
-		s.add(r)
-	}
-	for _, e := range f.constraints {
-		s.Constraints = append(s.Constraints, e.String())
-		if e.url != "" {
-			s.URLs = append(s.URLs, e.url)
-		}
-	}
-	s.sort()
-	return s, nil
-}
-
-func (s *Set) add(r requirement) {
-	s.Lines = append(s.Lines, r.String())
-	if r.url != "" {
-		s.URLs = append(s.URLs, r.url)
-	}
-}
-
-func (s *Set) sort() {
-	s.Lines, s.Constraints, s.URLs = sorted(s.Lines), sorted(s.Constraints), sorted(s.URLs)
 }
 
 // relative is a path that a file names, which is relative to that file.

@@ -6,175 +6,97 @@ package requirement
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// option is one of a requirements file.
-type option struct{ name, value string }
-
 // short are pip's short options.
 var short = map[string]string{
 	"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links",
-	"--pypi-url": "--index-url",
 }
 
-// alone are the options that take no value.
-var alone = []string{"--no-index", "--prefer-binary", "--require-hashes", "--pre"}
-
-// breakOptions cuts a line where pip does, before the first word with a hyphen.
-func breakOptions(line string) (before, options string) {
-	for i := range line {
-		if line[i] == '-' && (i == 0 || line[i-1] == ' ' || line[i-1] == '\t') {
-			return line[:i], line[i:]
-		}
-	}
-	return line, ""
-}
-
-func parseOptions(text string) ([]option, error) {
-	words, err := splitWords(text)
-	if err != nil {
-		return nil, err
-	}
-	var list []option
-	for len(words) > 0 {
-		o, has := option{name: words[0]}, false
-		words = words[1:]
-		if strings.HasPrefix(o.name, "--") {
-			o.name, o.value, has = strings.Cut(o.name, "=")
-		} else if len(o.name) > 2 && o.name[0] == '-' {
-			o.name, o.value, has = o.name[:2], o.name[2:], true
-		}
-		if long := short[o.name]; long != "" {
-			o.name = long
-		}
-		if !strings.HasPrefix(o.name, "-") {
-			return nil, fmt.Errorf("%s is after an option and none itself: put it on a line of its own", show(o.name))
-		}
-		if slices.Contains(alone, o.name) {
-			if has {
-				return nil, fmt.Errorf("%s has a value, which it does not take", o.name)
-			}
-			list = append(list, o)
-			continue
-		}
-		if !has && len(words) > 0 {
-			o.value, words = words[0], words[1:]
-		}
-		list = append(list, o)
-	}
-	return list, nil
-}
-
-var (
-	optionWord = regexp.MustCompile(`(?:[^ \t"'\\]|"[^"\\]*"|'[^'\\]*')+`)
-	quoted     = regexp.MustCompile(`"([^"]*)"|'([^']*)'`)
-)
-
-// splitWords takes quotes as a shell does.
-func splitWords(text string) ([]string, error) {
-	if strings.Trim(optionWord.ReplaceAllString(text, ""), " \t") != "" {
-		return nil, errors.New("there is a backslash that does not end the line, or a quote that is not closed: " +
-			"put the value in quotes")
-	}
-	words := optionWord.FindAllString(text, -1)
-	for i, w := range words {
-		words[i] = quoted.ReplaceAllString(w, "$1$2")
-	}
-	return words, nil
-}
-
-// options reads a line of them.
-func (f *files) options(at place, text string, constraint bool) error {
-	given, err := parseOptions(text)
-	if err != nil {
-		return at.failed(err)
-	}
-	for _, o := range given {
-		switch o.name {
-		case "--requirement", "--constraint":
-			err = f.include(at, o, constraint)
-		default:
-			err = f.option(at.file, o)
-		}
-		if err != nil {
+// option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone decides
+// what is built from source and which hosts are trusted.
+func (f *files) option(at place, text string, constraint bool) error {
+	name, value := splitOption(text)
+	var err error
+	switch name {
+	case "--requirement", "--constraint":
+		if err := f.include(at, name, value, constraint); err != nil {
 			return at.failed(err)
 		}
-	}
-	return nil
-}
-
-func (f *files) include(at place, o option, constraint bool) error {
-	switch {
-	case o.value == "" || strings.HasPrefix(o.value, "-"):
-		return fmt.Errorf("%s needs a file", o.name)
-	case strings.Contains(o.value, ":/"):
-		return fmt.Errorf("%s has a URL: fetch the file with an artifact block, and name it here", o.name)
-	case constraint && o.name == "--requirement":
-		return errors.New("a file of constraints requires another: write -c, or require it elsewhere")
-	}
-	return f.file(relative(at.file, o.value), o.name == "--constraint")
-}
-
-// option applies an option that does not include a file. The node's configuration alone decides what is built from
-// source and which hosts are trusted.
-func (f *files) option(file string, o option) error {
-	if o.name == "--index-url" || o.name == "--extra-index-url" {
-		if _, err := index.CheckURL(o.value); err != nil {
-			return fmt.Errorf("%s: %w", o.name, err)
-		}
-	}
-	switch o.name {
 	case "--index-url":
-		if f.indexes.URL != "" && f.indexes.URL != o.value {
-			return errors.New("there is a second --index-url: write --extra-index-url for another index")
+		if f.indexes.URL != "" && f.indexes.URL != value {
+			err = errors.New("there is a second --index-url: write --extra-index-url for another index")
+			break
 		}
-		f.indexes.URL = o.value
+		f.indexes.URL = value
+		_, err = index.CheckURL(value)
 	case "--extra-index-url":
-		f.indexes.Extra = each(f.indexes.Extra, []string{o.value})
+		f.indexes.Extra = each(f.indexes.Extra, []string{value})
+		_, err = index.CheckURL(value)
 	case "--find-links":
-		links, err := findLinks(file, o.value)
-		if err != nil {
-			return err
+		links := value
+		if links, err = findLinks(at.file, value); err == nil {
+			f.indexes.FindLinks = each(f.indexes.FindLinks, []string{links})
 		}
-		f.indexes.FindLinks = each(f.indexes.FindLinks, []string{links})
 	case "--no-index":
 		f.indexes.Offline = true
 	case "--require-hashes":
-		f.insist = true
-	case "--only-binary", "--prefer-binary": // wheels are preferred anyway
+		f.hashed = true
+	case "--only-binary", "--prefer-binary": // only wheels are installed anyway
 	default:
-		if why := refusals[o.name]; why != "" {
-			return fmt.Errorf("%s %s", o.name, why)
+		why := refusals[name]
+		if why == "" {
+			why = "is not an option that requirements files have here: remove it"
 		}
-		return fmt.Errorf("%s is not an option that requirements files have here: remove it", show(o.name))
+		return at.failed(fmt.Errorf("%s %s", show(name), why))
+	}
+	if err != nil {
+		return at.failed(fmt.Errorf("%s: %w", name, err))
 	}
 	return nil
+}
+
+func splitOption(text string) (name, value string) {
+	end := strings.IndexAny(text, "= \t")
+	if end < 0 {
+		end = len(text)
+	}
+	name, value = text[:end], strings.TrimLeft(text[end:], "= \t")
+	if len(name) > 2 && name[1] != '-' {
+		name, value = name[:2], name[2:]+text[end:]
+	}
+	if long := short[name]; long != "" {
+		name = long
+	}
+	return name, strings.Trim(strings.TrimSpace(value), `"'`)
+}
+
+func (f *files) include(at place, option, name string, constraint bool) error {
+	switch {
+	case name == "" || strings.HasPrefix(name, "-"):
+		return fmt.Errorf("%s needs a file", option)
+	case strings.Contains(name, ":/"):
+		return fmt.Errorf("%s has a URL: fetch the file with an artifact block, and name it here", option)
+	case constraint && option == "--requirement":
+		return errors.New("a file of constraints requires another: write -c, or require it elsewhere")
+	}
+	return f.file(relative(at.file, name), option == "--constraint")
 }
 
 func findLinks(file, value string) (string, error) {
 	switch {
 	case value == "" || strings.HasPrefix(value, "-"):
-		return "", errors.New("--find-links needs a directory or a page")
+		return "", errors.New("it needs a directory or a page")
 	case strings.HasPrefix(value, "file:"):
-		return "", errors.New("--find-links has a file: URL: write the directory's path")
+		return "", errors.New("it has a file: URL: write the directory's path")
 	case strings.Contains(value, ":/"):
 		_, err := index.CheckURL(value)
-		if err != nil {
-			return "", fmt.Errorf("--find-links: %w", err)
-		}
-		return value, nil
+		return value, err
 	}
-	links := relative(file, value)
-	if strings.HasPrefix(links, "-") {
-		return "", fmt.Errorf("--find-links: directory %s begins with a hyphen, which installers take for an option: "+
-			"name it otherwise", show(links))
-	}
-	return links, nil
+	return relative(file, value), nil
 }
 
 // refusals tell what to do instead of an option of pip.

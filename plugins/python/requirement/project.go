@@ -4,30 +4,53 @@
 package requirement
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
+
+	"github.com/pelletier/go-toml/v2"
 )
+
+// Project is what uv reads of a project or a script.
+type Project struct {
+	Text []byte // a pyproject.toml with nothing that could be built or that configures uv
+	Choice
+}
 
 // pyproject is the part of a pyproject.toml about requirements (PyPA's specifications of pyproject.toml and of
 // dependency groups).
 type pyproject struct {
-	Project *struct {
-		Name           string              `toml:"name"`
-		RequiresPython string              `toml:"requires-python"`
-		Dependencies   []string            `toml:"dependencies"`
-		Optional       map[string][]string `toml:"optional-dependencies"`
-		Dynamic        []string            `toml:"dynamic"`
-	} `toml:"project"`
-	Groups map[string][]any `toml:"dependency-groups"`
-	Tool   struct {
-		UV struct {
-			Sources map[string]any `toml:"sources"`
-			Dev     []any          `toml:"dev-dependencies"` // the group dev of before there were groups
-		} `toml:"uv"`
-	} `toml:"tool"`
+	Project *projectTable    `toml:"project"`
+	Groups  map[string][]any `toml:"dependency-groups"`
+	Tool    tool             `toml:"tool"`
+}
+
+type projectTable struct {
+	Name           string              `toml:"name"`
+	RequiresPython string              `toml:"requires-python"`
+	Dependencies   []string            `toml:"dependencies"`
+	Optional       map[string][]string `toml:"optional-dependencies"`
+	Dynamic        []string            `toml:"dynamic"`
+}
+
+type tool struct {
+	UV     uvTable `toml:"uv"`
+	Poetry struct {
+		Source []any `toml:"source"`
+	} `toml:"poetry"`
+	PDM struct {
+		Source []any `toml:"source"`
+	} `toml:"pdm"`
+}
+
+// uvTable is what this driver has uv follow of its table.
+type uvTable struct {
+	Sources     map[string]any   `toml:"sources"`
+	Indexes     []map[string]any `toml:"index"`
+	Constraints []string         `toml:"constraint-dependencies"`
+	Overrides   []string         `toml:"override-dependencies"`
+	NewerThan   string           `toml:"exclude-newer"`
 }
 
 // IsProject reports whether a file is a project by its name.
@@ -37,110 +60,95 @@ func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 // itself is not among them.
 func (c Choice) Project(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
-	p := project{file: name, set: &Set{}, seen: map[string]bool{}}
-	if err := decode("project", name, read, &p.pyproject); err != nil {
+	var p pyproject
+	if err := decode("project", name, read, &p); err != nil {
 		return nil, err
 	}
-	p.index()
 	if p.Project == nil && len(p.Groups) == 0 {
 		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires "+
 			"(Poetry before 2.0 has a table of its own): write one, or export a requirements file", name)
 	}
-	c, err := p.check(name, c)
+	s, err := p.set(c)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return s, nil
+}
+
+// set refuses what uv would build, or does not follow.
+func (p *pyproject) set(c Choice) (*Set, error) {
+	project := projectTable{Name: "project"}
+	if p.Project != nil {
+		project = *p.Project
+	}
+	for _, dynamic := range []string{"dependencies", "optional-dependencies"} {
+		if slices.Contains(project.Dynamic, dynamic) {
+			return nil, fmt.Errorf("it has dynamic %s, which are known only after a build of the project: "+
+				"write them out, or lock them", dynamic)
+		}
+	}
+	if len(p.Tool.Poetry.Source)+len(p.Tool.PDM.Source) > 0 {
+		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv does not follow: " +
+			"lock the project with uv, or name the index by index_url and leave them out")
+	}
+	s := &Set{
+		RequiresPython: and(project.RequiresPython), Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
+		NewerThan: p.Tool.UV.NewerThan, Names: len(p.Tool.UV.Sources)+len(p.Tool.UV.Indexes) > 0,
+	}
+	all := slices.Concat(project.Dependencies, s.Constraints, s.Overrides)
+	for _, list := range project.Optional {
+		all = append(all, list...)
+	}
+	for _, group := range p.Groups {
+		for _, entry := range group {
+			if text, ok := entry.(string); ok {
+				all = append(all, text)
+			}
+		}
+	}
+	for _, text := range all {
+		names, err := checkProjectRequirement(text)
+		if err != nil {
+			return nil, err
+		}
+		s.Names = s.Names || names
+	}
+	for name, source := range p.Tool.UV.Sources {
+		if err := checkSource(name, source); err != nil {
+			return nil, err
+		}
+	}
+	text, err := p.sanitised(project)
 	if err != nil {
 		return nil, err
 	}
-	if p.Project != nil {
-		p.set.RequiresPython = and(p.Project.RequiresPython)
-		if slices.Contains(p.Project.Dynamic, "dependencies") {
-			return nil, fmt.Errorf("%s has dynamic dependencies, which are known only after a build of the project: "+
-				"write them out, or lock them", name)
-		}
-		if err := p.requireAll("dependencies", p.Project.Dependencies, nil); err != nil {
-			return nil, err
-		}
-	}
-	for _, extra := range c.Extras {
-		if err := p.extra(extra, nil); err != nil {
-			return nil, err
-		}
-	}
-	for _, group := range c.Groups {
-		if err := p.group(group); err != nil {
-			return nil, err
-		}
-	}
-	p.set.sort()
-	return p.set, nil
+	s.Projects = []Project{{text, c}}
+	return s, nil
 }
 
-// check is the choice, if the project has all of it.
-func (p *pyproject) check(file string, c Choice) (Choice, error) {
-	groups := slices.Collect(maps.Keys(p.Groups))
-	if len(p.Tool.UV.Dev) > 0 {
-		groups = append(groups, "dev")
+func checkProjectRequirement(text string) (names bool, err error) {
+	if err := checkText(text); err != nil {
+		return false, fmt.Errorf("%s: %w", show(text), err)
 	}
-	if p.Project == nil {
-		return c.of(file, nil, groups)
-	}
-	if slices.Contains(p.Project.Dynamic, "optional-dependencies") && len(c.Extras) > 0 {
-		return c, fmt.Errorf("%s has dynamic extras, which are known only after a build of the project: "+
-			"write them out, or lock them", file)
-	}
-	return c.of(file, slices.Collect(maps.Keys(p.Project.Optional)), groups)
+	return checkRequirement(text)
 }
 
-// maxRequirement bounds a requirement, and its marker with those of the extras around it, in bytes.
-const maxRequirement = 4 << 10
-
-// project is one while its requirements are collected.
-type project struct {
-	pyproject
-	file string
-	set  *Set
-	seen map[string]bool // groups, and extras with their markers
-	open []string        // extras, each within the one before
-	done int             // requirements and extras
-
-	// The content of the file by normalised names.
-	name    string
-	extras  map[string][]string
-	groups  map[string][]any
-	sources map[string]bool // except for the project itself
-}
-
-func (p *project) index() {
-	p.extras, p.groups, p.sources = map[string][]string{}, map[string][]any{}, map[string]bool{}
-	for name, list := range p.Groups {
-		p.groups[ProjectName(name)] = append(p.groups[ProjectName(name)], list...)
+// checkSource allows indexes and URLs of wheels: uv 0.6.14 builds an editable source even with --no-build.
+func checkSource(name string, source any) error {
+	list, ok := source.([]any)
+	if !ok {
+		list = []any{source}
 	}
-	p.groups["dev"] = append(p.groups["dev"], p.Tool.UV.Dev...)
-	for name := range p.Tool.UV.Sources {
-		p.sources[ProjectName(name)] = true
-	}
-	if p.Project == nil {
-		return
-	}
-	p.name = ProjectName(p.Project.Name)
-	delete(p.sources, p.name)
-	for name, list := range p.Project.Optional {
-		p.extras[ProjectName(name)] = append(p.extras[ProjectName(name)], list...)
-	}
-}
-
-// requireAll adds requirements under the marker when. One that names the project itself stands for its extras.
-func (p *project) requireAll(where string, list []string, when *marker) error {
-	for _, text := range list {
-		r, err := p.parse(text, when)
-		if err != nil {
-			return fmt.Errorf("%s: %s: %w", p.file, where, err)
+	for _, one := range list {
+		table, _ := one.(map[string]any)
+		for key := range maps.Keys(table) {
+			if !slices.Contains([]string{"index", "url", "marker", "extra", "group"}, key) {
+				return fmt.Errorf("%s comes from a source tree (tool.uv.sources has its %s): build a wheel of it, and name its "+
+					"directory in find_links, or its URL", show(name), key)
+			}
 		}
-		if r.name != p.name {
-			p.set.add(r)
-			continue
-		}
-		for _, extra := range r.extras {
-			if err := p.extra(ProjectName(extra), r.marker); err != nil {
+		if url, ok := table["url"]; ok {
+			if _, err := checkRequirement(fmt.Sprint(url)); err != nil {
 				return err
 			}
 		}
@@ -148,103 +156,28 @@ func (p *project) requireAll(where string, list []string, when *marker) error {
 	return nil
 }
 
-// count bounds the work: extras and markers in each other multiply what a small file has.
-func (p *project) count() error {
-	if p.done++; p.done > maxLines {
-		return errors.New("there is more than a program can require")
+// sanitised is the project without what a build needs: uv reads all of it without a build.
+func (p *pyproject) sanitised(project projectTable) ([]byte, error) {
+	table := map[string]any{"name": project.Name, "version": "0", "dependencies": project.Dependencies}
+	if project.RequiresPython != "" {
+		table["requires-python"] = project.RequiresPython
 	}
-	return nil
-}
-
-func (p *project) parse(text string, when *marker) (requirement, error) {
-	if err := p.count(); err != nil {
-		return requirement{}, err
+	if len(project.Optional) > 0 {
+		table["optional-dependencies"] = project.Optional
 	}
-	if len(text) > maxRequirement {
-		return requirement{}, fmt.Errorf("%s is longer than %d KiB", show(text), maxRequirement>>10)
+	whole := map[string]any{"project": table}
+	if len(p.Groups) > 0 {
+		whole["dependency-groups"] = p.Groups
 	}
-	if err := checkText(text); err != nil {
-		return requirement{}, err
+	uv := map[string]any{}
+	if len(p.Tool.UV.Sources) > 0 {
+		uv["sources"] = p.Tool.UV.Sources
 	}
-	r, err := parse(text)
-	if err == nil {
-		err = r.checkPlain()
+	if len(p.Tool.UV.Indexes) > 0 {
+		uv["index"] = p.Tool.UV.Indexes
 	}
-	if err != nil {
-		return r, err
+	if len(uv) > 0 {
+		whole["tool"] = map[string]any{"uv": uv}
 	}
-	if when != nil && r.marker != nil {
-		r.marker = join("and", []*marker{when, r.marker})
-		if len(r.marker.String()) > maxRequirement {
-			return r, fmt.Errorf("the marker of %s, with those of the extras around it, is longer than %d KiB",
-				show(text), maxRequirement>>10)
-		}
-	} else if when != nil {
-		r.marker = when
-	}
-	if p.sources[r.name] { // an index may have something else under that name
-		return r, fmt.Errorf("%s comes from where only uv looks (tool.uv.sources): "+
-			"lock the project, and name its uv.lock", show(r.name))
-	}
-	return r, nil
-}
-
-// extra adds the requirements of an extra, whose name is normalised.
-func (p *project) extra(name string, when *marker) error {
-	list, ok := p.extras[name]
-	if !ok {
-		_, err := p.check(p.file, Choice{Extras: []string{name}})
-		return err
-	}
-	if slices.Contains(p.open, name) { // its requirements are added already, under a weaker marker
-		return nil
-	}
-	if err := p.count(); err != nil {
-		return fmt.Errorf("%s: extra %s: %w", p.file, name, err)
-	}
-	key := "extra " + name
-	if when != nil {
-		key += " " + when.String()
-	}
-	if p.seen[key] {
-		return nil
-	}
-	p.seen[key] = true
-	p.open = append(p.open, name)
-	err := p.requireAll("extra "+name, list, when)
-	p.open = p.open[:len(p.open)-1]
-	return err
-}
-
-// group adds the requirements of a group and of the groups that it includes.
-func (p *project) group(name string) error {
-	if p.seen["group "+name] {
-		return nil
-	}
-	p.seen["group "+name] = true
-	for _, entry := range p.groups[name] {
-		var err error
-		switch e := entry.(type) {
-		case string:
-			err = p.requireAll("dependency group "+name, []string{e}, nil)
-		case map[string]any:
-			included, _ := e["include-group"].(string)
-			if included == "" || len(e) != 1 {
-				return fmt.Errorf("%s: dependency group %s has an entry that is neither a requirement "+
-					"nor {include-group = \"NAME\"}", p.file, name)
-			}
-			if p.groups[ProjectName(included)] == nil {
-				_, err = p.check(p.file, Choice{Groups: []string{included}})
-			} else {
-				err = p.group(ProjectName(included))
-			}
-		default:
-			return fmt.Errorf("%s: dependency group %s has an entry that is no string: "+
-				"write it such as \"requests>=2.31\"", p.file, name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return toml.Marshal(whole)
 }

@@ -4,214 +4,143 @@
 package requirement
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
-const shop = `
-[build-system]
-requires = ["hatchling"]
+const project = `
 [project]
-name = "Shop.Server"
-version = "1"
-requires-python = ">=3.9, <4"
-dependencies = ["Flask[async] >= 2", "tomli ; python_version < '3.11'"]
+name = "shop"
+version = "3"
+requires-python = ">=3.9"
+dependencies = ["flask>=2"]
 [project.optional-dependencies]
-Post_Gres = ["psycopg>=3"]
-mail = ["aiosmtplib ; sys_platform == 'linux' or os_name == 'posix'"]
-all = ["shop-server[post-gres, mail] ; python_version >= '3.10'"]
+mail = ["mail-post"]
+all = ["shop[mail]"]
 [dependency-groups]
-Test = ["pytest", {include-group = "typing"}]
-typing = ["mypy", "shop.server[mail]", {include-group = "test"}]
+dev = ["pytest", {include-group = "lint"}]
+lint = ["ruff"]
+[build-system]
+requires = ["evil"]
 [tool.uv]
-dev-dependencies = ["ruff"]
+constraint-dependencies = ["flask<4"]
+override-dependencies = ["werkzeug==3"]
+exclude-newer = "2026-01-01T00:00:00Z"
+compile-bytecode = true
+[tool.uv.sources]
+mail-post = [{ index = "private", marker = "os_name == 'posix'" }]
+[[tool.uv.index]]
+name = "private"
+url = "https://host/simple"
+explicit = true
 `
 
-func TestProject_ReadsTheChosenDependencies(t *testing.T) {
-	always := []string{"flask[async]>=2", `tomli ; python_version < "3.11"`}
-	mail := `aiosmtplib ; sys_platform == "linux" or os_name == "posix"`
-	for name, test := range map[string]struct {
-		choice Choice
-		more   []string
-	}{
-		"nothing more": {},
-		"an extra":     {Choice{Extras: []string{"post.gres"}}, []string{"psycopg>=3"}},
-		"its own extra": {Choice{Extras: []string{"all"}}, []string{`psycopg>=3 ; python_version >= "3.10"`,
-			`aiosmtplib ; python_version >= "3.10" and (sys_platform == "linux" or os_name == "posix")`}},
-		"groups": {Choice{Groups: []string{"test", "dev"}}, []string{"pytest", "mypy", mail, "ruff"}},
-		"both":   {Choice{Extras: []string{"mail", "Mail"}, Groups: []string{"dev"}}, []string{mail, "ruff"}},
-	} {
-		s, err := test.choice.Project("local/pyproject.toml", in(map[string]string{"local/pyproject.toml": shop}))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		want := sorted(slices.Concat(always, test.more))
-		if !slices.Equal(s.Lines, want) || s.RequiresPython != ">=3.9,<4" || s.Hashed || s.Complete {
-			t.Errorf("%s: got %+v, want %q", name, s, want)
-		}
+func TestProject_LeavesOutWhatBuildsAndConfigures(t *testing.T) {
+	c := Choice{Extras: []string{"all"}, Groups: []string{"dev"}}
+	s, err := c.Project("local/pyproject.toml", in(map[string]string{"local/pyproject.toml": project}))
+	must.NoError(t, err)
+	must.SliceLen(t, 1, s.Projects)
+	must.Eq(t, c, s.Projects[0].Choice)
+	must.Eq(t, ">=3.9", s.RequiresPython)
+	must.Eq(t, []string{"flask<4"}, s.Constraints)
+	must.Eq(t, []string{"werkzeug==3"}, s.Overrides)
+	must.Eq(t, "2026-01-01T00:00:00Z", s.NewerThan)
+	must.True(t, s.Names)
+	text := string(s.Projects[0].Text)
+	for _, has := range []string{"flask>=2", "shop[mail]", "include-group", "https://host/simple", "explicit"} {
+		test.StrContains(t, text, has)
 	}
-	s, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\na = ['b']\n"))
-	must.NoError(t, err, must.Sprintf("groups alone: %+v", s))
-	test.SliceEqOp(t, []string{"b"}, s.Lines, test.Sprintf("groups alone: %+v", s))
-}
-
-func inProject(content string) Reader { return in(map[string]string{"pyproject.toml": content}) }
-
-func TestProject_RefusesWhatCannotBeRead(t *testing.T) {
-	project := "[project]\nname = 'app'\n"
-	for content, says := range map[string]string{
-		"[tool.poetry]\nname = 'x'": "no [project] table",
-		"[project\n": "pyproject.toml:1: this is " +
-			"not TOML",
-		"[project]\ndependencies = 'x'":                    "not such a project",
-		project + "dynamic = ['dependencies']":             "dynamic dependencies",
-		project + "dependencies = ['x', '-r y.txt']":       "dependencies: ",
-		project + "dependencies = ['x @ file:///x.whl']":   "of a path",
-		project + "dependencies = ['${HOME}']":             "variables",
-		project + "dependencies = ['x @ git+https://h/x']": "repository",
-		project + "dependencies = ['My_Tool>=1']\n[tool.uv.sources]\nmy-tool={path='../x'}": `"my-tool" comes from ` +
-			`where only uv looks`,
-		project + "dependencies = ['app[gone]']": `has no extra "gone"`,
-	} {
-		_, err := Choice{}.Project("pyproject.toml", inProject(content))
-		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "pyproject.toml") {
-			t.Errorf("%q: %v, not %q", content, err, says)
-		}
-	}
-	for says, c := range map[string]Choice{
-		`pyproject.toml has no extra "tset": there is all, mail, post-gres`:         {Extras: []string{"tset"}},
-		`pyproject.toml has no dependency group "docs": there is dev, test, typing`: {Groups: []string{"docs"}},
-	} {
-		_, err := c.Project("pyproject.toml", inProject(shop))
-		test.EqError(t, err, says)
-	}
-	for group, says := range map[string]string{
-		"a = [1]": "no string", "a = [{include = 'b'}]": "include-group",
-		"a = [{include-group = 'gone'}]": `no dependency group "gone"`,
-	} {
-		_, err := Choice{Groups: []string{"a"}}.Project("pyproject.toml", inProject("[dependency-groups]\n"+group))
-		test.ErrorContains(t, err, says, test.Sprint(group))
+	for _, hasNot := range []string{"build-system", "evil", "compile-bytecode", "version = '3'"} {
+		test.StrNotContains(t, text, hasNot)
 	}
 }
 
-func TestProject_EndsWithCyclicGroups(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("[dependency-groups]\ng0 = ['x']\n")
-	last := "g0"
-	for range 60 {
-		next := last + "x"
-		b.WriteString(next + " = [{include-group='" + last + "'}, {include-group='" + last + "'}]\n")
-		last = next
+func TestProject_IsRefusedInOneSentence(t *testing.T) {
+	const head = "[project]\nname = 'a'\nversion = '1'\n"
+	for text, says := range map[string]string{
+		"":                                    "no [project] table",
+		"[tool.poetry.dependencies]\na = '1'": "no [project] table",
+		head + "dynamic = ['dependencies']":   "dynamic dependencies",
+		head + "dependencies = ['x @ file:///x']":                      "build a wheel",
+		head + "dependencies = ['x @ git+https://h/x']":                "build a wheel",
+		head + "[project.optional-dependencies]\nx = ['./y']":          "not a requirement",
+		head + "[dependency-groups]\nx = ['./y']":                      "not a requirement",
+		head + "[tool.uv]\noverride-dependencies = ['x @ file:///x']":  "build a wheel",
+		head + "[tool.uv.sources]\nx = {path = '/x', editable = true}": "source tree",
+		head + "[tool.uv.sources]\nx = {workspace = true}":             "its workspace",
+		head + "[tool.uv.sources]\nx = [{git = 'https://h/x'}]":        "its git",
+		head + "[tool.uv.sources]\nx = {url = 'https://h/x.tar.gz'}":   "not the URL of a wheel",
+		head + "[[tool.poetry.source]]\nname = 'x'":                    "Poetry or PDM",
+		head + "[[tool.pdm.source]]\nname = 'x'":                       "Poetry or PDM",
+		head + "dependencies = 'x'":                                    "this is not TOML, or not such a project",
+	} {
+		s, err := Choice{}.Project("p/pyproject.toml", in(map[string]string{"p/pyproject.toml": text}))
+		test.ErrorContains(t, err, "p/pyproject.toml", test.Sprintf("%s: %+v", text, s))
+		test.ErrorContains(t, err, says, test.Sprint(text))
 	}
-	s, err := Choice{Groups: []string{last}}.Project("pyproject.toml", inProject(b.String()))
-	must.NoError(t, err, must.Sprintf("%+v", s))
-	test.SliceEqOp(t, []string{"x"}, s.Lines, test.Sprintf("%+v", s))
 }
 
-func TestChoice_SelectsExtrasAndGroups(t *testing.T) {
-	lock := lockWith("extras = ['Dev', 'mail']\ndependency-groups = ['docs', 'main']\ndefault-groups = ['main']\n" +
-		wheelOf("always", "") + wheelOf("of-dev", `marker = "'dev' in extras and python_version > '3'"`) +
-		wheelOf("of-docs", `marker = "'docs' in dependency_groups"`) + wheelOf("of-main",
-		`marker = "'main' in dependency_groups"`) +
-		wheelOf("not-dev", `marker = "'dev' not in extras"`) + wheelOf("old-way", `marker = "extra == 'mail'"`))
-	for name, test := range map[string]struct {
-		choice Choice
-		want   string
-	}{
-		"nothing": {want: "always not-dev of-main"},
-		"extras":  {Choice{Extras: []string{"dev", "Mail"}}, "always of-dev of-main old-way"},
-		"group":   {Choice{Groups: []string{"DOCS"}}, "always not-dev of-docs of-main"},
+func TestScript_IsAProject(t *testing.T) {
+	s, err := ReadScript([]byte(script))
+	must.NoError(t, err)
+	set, err := s.Set()
+	must.NoError(t, err)
+	must.SliceLen(t, 1, set.Projects)
+	must.StrContains(t, string(set.Projects[0].Text), "requests<3")
+	must.Eq(t, "2023-10-16T00:00:00Z", set.NewerThan)
+	set, err = (&Script{RequiresPython: ">=3"}).Set()
+	must.NoError(t, err)
+	must.True(t, set.Empty())
+	_, err = (&Script{Dependencies: []string{"./x"}}).Set()
+	must.ErrorContains(t, err, "not a requirement")
+}
+
+func TestLock_ReadsIndexesOfUV(t *testing.T) {
+	lock := "version = 1\nrequires-python = '>=3.9'\n"
+	for _, source := range []string{
+		"{registry = 'https://pypi.org/simple'}", "{registry = 'https://host/simple'}", "{registry = '../wheels'}",
+		"{editable = '.'}", "{registry = 'https://host/simple'}",
 	} {
-		s, err := test.choice.Lock("pylock.toml", in(map[string]string{"pylock.toml": lock}))
+		lock += "[[package]]\nname = 'a'\nsource = " + source + "\n"
+	}
+	files := map[string]string{"d/uv.lock": lock, "d/pyproject.toml": project, "bad/uv.lock": "x = 1", "alone/uv.lock": lock}
+	s, err := Lock("d/uv.lock", in(files))
+	must.NoError(t, err)
+	must.Eq(t, []string{"https://host/simple"}, s.Indexes.Extra)
+	must.Eq(t, ">=3.9", s.RequiresPython)
+	must.Eq(t, project, string(s.UVLock.Project))
+	_, err = Lock("bad/uv.lock", in(files))
+	must.ErrorContains(t, err, "not a lock of uv")
+	_, err = Lock("alone/uv.lock", in(files))
+	must.ErrorContains(t, err, "beside it")
+}
+
+func TestLock_ReadsAPylock(t *testing.T) {
+	const lock = "lock-version = '1.0'\nrequires-python = '>=3.9'\n"
+	s, err := Lock("pylock.dev.toml", in(map[string]string{"pylock.dev.toml": lock}))
+	must.NoError(t, err)
+	must.Eq(t, ">=3.9", s.RequiresPython)
+	must.Eq(t, lock, string(s.Pylock))
+	must.False(t, s.Empty())
+	for _, source := range []string{"vcs", "directory"} {
+		tree := lock + "[[packages]]\nname = 'a'\n" + source + " = {path = '/a', editable = true}\n"
+		_, err = Lock("pylock.toml", in(map[string]string{"pylock.toml": tree}))
+		must.ErrorContains(t, err, "source tree")
+	}
+}
+
+func TestRequiresPython_OfEachKindOfFile(t *testing.T) {
+	for name, text := range map[string]string{
+		"app.py": script, "pyproject.toml": "[project]\nrequires-python = '>=3.11'\n",
+		"uv.lock": "requires-python = '>=3.11'\n", "pylock.toml": "requires-python = '>=3.11'\n",
+	} {
+		got, err := RequiresPython(name, in(map[string]string{name: text}))
 		must.NoError(t, err)
-		var names []string
-		for _, l := range s.Lines {
-			name, _, _ := strings.Cut(l, "==")
-			names = append(names, name)
-		}
-		if got := strings.Join(names, " "); got != test.want {
-			t.Errorf("%s: got %s, want %s", name, got, test.want)
-		}
+		test.Eq(t, ">=3.11", got, test.Sprint(name))
 	}
-	files := map[string]string{
-		"pylock.toml": lock, "uv.lock": "version = 1\n", "pyproject.toml": shop,
-		"app.py.lock": "version = 1\n", "app.py": "", "r.txt": "a==1 --hash=" + hashOf("a"),
-	}
-	for name, says := range map[string]string{
-		"pylock.toml": `pylock.toml has no extra "gone": there is dev, mail`,
-		"uv.lock":     `pyproject.toml has no extra "gone": there is all, mail, post-gres`,
-		"app.py.lock": "no extras and groups to choose", "r.txt": "no extras and groups to choose",
-	} {
-		_, err := Choice{Extras: []string{"gone"}}.Lock(name, in(files))
-		test.ErrorContains(t, err, says, test.Sprint(name))
-	}
-	choice := Choice{Extras: []string{"Post_gres", "mail"}, Groups: []string{"dev"}}
-	s, err := choice.Lock("uv.lock", in(files))
-	want := Choice{Extras: []string{"mail", "post-gres"}, Groups: []string{"dev"}}
-	must.NoError(t, err, must.Sprintf("%+v", s))
-	test.Eq(t, want, s.UVLock.Choice, test.Sprintf("%+v", s))
-}
-
-func TestProject_EndsWithCyclicExtras(t *testing.T) {
-	app := func(extras string) Reader {
-		return inProject("[project]\nname = 'app'\n[project.optional-dependencies]\n" + extras)
-	}
-	for extras, want := range map[string][]string{
-		"all = [\"app[all] ; python_version > '3'\", 'x']":                          {"x"},
-		"all = ['app[mail]', 'x']\nmail = [\"App[all] ; os_name == 'posix'\", 'y']": {"x", "y"},
-		"all = [\"app[mail] ; os_name == 'posix'\", 'app[all]']\nmail = ['y', 'app[all]', 'app[Mail]']": {
-			`y ; os_name == "posix"`},
-	} {
-		s, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml", app(extras))
-		must.NoError(t, err, must.Sprintf("%s: %+v", extras, s))
-		test.SliceEqOp(t, want, s.Lines, test.Sprintf("%s: %+v", extras, s))
-	}
-	chain := func(length int, requirements, last string) string { // each extra has the next
-		var b strings.Builder
-		b.WriteString("all = ['app[e0]']\n")
-		for i := range length {
-			fmt.Fprintf(&b, "e%d = %s\n", i, strings.ReplaceAll(requirements, "NEXT", fmt.Sprintf("e%d", i+1)))
-		}
-		fmt.Fprintf(&b, "e%d = ['%s']\n", length, last)
-		return b.String()
-	}
-	long := strings.Repeat("os_name == 'posix' and ", 50) + "os_name == 'posix'"
-	for says, extras := range map[string]string{
-		"there is more than a program can require": chain(20,
-			"[\"app[NEXT] ; os_name == 'a'\", \"app[NEXT] ; os_name == 'b'\"]", "x"),
-		"extra all: \"app[e0] ; os_name == 'posix' and": "all = [\"app[e0] ; " + strings.Repeat(long+" and ",
-			4) + long + "\"]",
-		"with those of the extras around it, is longer than": chain(9, "[\"app[NEXT] ; "+long+"\"]", "x"),
-		"pyproject.toml: extra e40: ":                        chain(40, "['app[NEXT]']", "x ! 1"), // said once
-	} {
-		_, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml", app(extras))
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Count(err.Error(), "pyproject.toml") != 1 {
-			t.Errorf("%v, not %q", err, says)
-		}
-	}
-}
-
-// Extras that require nothing take room as well: 70 lines of this project would take gigabytes.
-func TestProject_CountsEmptyExtras(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("[project]\nname='app'\n[project.optional-dependencies]\n")
-	var names []string
-	for i := range 400 {
-		names = append(names, fmt.Sprintf("e%d", i))
-		fmt.Fprintf(&text, "e%d=[]\n", i)
-	}
-	text.WriteString("all=[\n")
-	for i := range 70 {
-		fmt.Fprintf(&text, "\"app[%s] ; platform_release != '%d'\",\n", strings.Join(names, ","), i)
-	}
-	text.WriteString("]\n")
-	_, err := Choice{Extras: []string{"all"}}.Project("pyproject.toml",
-		func(string) ([]byte, error) { return []byte(text.String()), nil })
-	test.ErrorContains(t, err, "there is more than a program can require")
+	got, err := RequiresPython("r.lock", in(map[string]string{"r.lock": "a==1 --hash=" + hashOf("a")}))
+	must.NoError(t, err)
+	test.Eq(t, "", got)
 }

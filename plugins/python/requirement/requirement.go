@@ -1,58 +1,55 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package requirement reads the requirements of a Python program from lists, requirements files, projects, scripts and
-// lock files. The result is one canonical form. Installers accept more than it allows: paths of the node, options,
-// variables of the environment and builds from source are refused.
+// Package requirement collects what a Python program requires, for uv: from lists, requirements files, projects, the
+// metadata of scripts, and locks. uv interprets them. This package reads them with the rights of the task, and refuses
+// what would run code of a package, read other files of the node, or decide what the node's operator decides.
 package requirement
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// Set is a set of requirements, ready for an installer.
+// Set is a set of requirements, ready for uv.
 type Set struct {
-	// Lines are requirements as in a requirements file, canonical, sorted, each once:
-	// "requests[socks]==2.31.0 ; python_version < \"3.13\" --hash=sha256:…".
-	Lines []string
+	Lines       []string // of a requirements file, sorted, each once, with their hashes
+	Constraints []string // in the same form
+	Overrides   []string // in the same form
+	Projects    []Project
+	NewerThan   string // packages that were uploaded later are left out, "" for none (uv's exclude-newer)
 
-	// Constraints bound versions of packages that the requirements depend on, in the same form.
-	Constraints []string
-
-	// Hashed: each line has hashes, which the installer must insist on.
+	// Hashed: each line has hashes, which uv must insist on.
 	Hashed bool
 
 	// Complete: this is a lock, and nothing else is to be installed.
 	Complete bool
 
-	// RequiresPython is the specifier of a lock or project for the interpreter (PEP 440).
+	// RequiresPython is the specifier of a lock, project or script for the interpreter (PEP 440).
 	RequiresPython string
 
 	// Indexes are those that the file names; empty where it names none.
 	Indexes index.Sources
 
-	// URLs are of requirements and constraints that name their file ("name @ https://…").
-	URLs []string
+	// Names: some requirement names a URL or an index by itself.
+	Names bool
 
-	// UVLock is set for a uv.lock: except RequiresPython and Indexes the other fields are empty, and uv has to export
-	// them.
+	// UVLock is set for a uv.lock, and Pylock for a pylock.toml: then there are no lines.
 	UVLock *UVLock
+	Pylock []byte
 }
 
-// UVLock is a project that uv locked.
-type UVLock struct {
-	Lock    []byte
-	Project []byte // its pyproject.toml or, if Script, the script
-	Script  bool
-	Choice  Choice // which the project has
+// Choice is the optional parts of a project, or of its lock, that are wanted.
+type Choice struct {
+	Extras []string // of [project.optional-dependencies]
+	Groups []string // of [dependency-groups] (PEP 735)
 }
 
 // Reader reads a file of the task by the name the job has for it.
@@ -81,7 +78,7 @@ func List(lines []string) (*Set, error) {
 			return nil, err
 		}
 	}
-	return f.set()
+	return f.set(), nil
 }
 
 // File reads a requirements file and those that it includes, whose names are relative to it. An error is one sentence
@@ -91,63 +88,90 @@ func File(name string, read Reader) (*Set, error) {
 	if err := f.file(path.Clean(name), false); err != nil {
 		return nil, err
 	}
-	return f.set()
+	return f.set(), nil
 }
 
 // Lock is Choice.Lock without a choice.
 func Lock(name string, read Reader) (*Set, error) { return Choice{}.Lock(name, read) }
 
+// pylockName is what PEP 751 requires of a file's name.
+var pylockName = regexp.MustCompile(`^pylock\.(?:[^.]+\.)?toml$`)
+
 // Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock or SCRIPT.py.lock of uv, or otherwise
-// a requirements file in which each requirement has a version and hashes.
+// a requirements file with hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
-	switch base := path.Base(name); {
+	base := path.Base(name)
+	switch {
 	case pylockName.MatchString(base):
-		return c.readPylock(name, read)
+		return readPylock(name, read)
 	case path.Ext(base) == ".toml":
 		return nil, fmt.Errorf("lock %s must be called pylock.toml or pylock.NAME.toml", name)
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
-		return nil, fmt.Errorf("lock %s is its tool's own: export it as pylock.toml, or as a requirements file with hashes",
-			name)
-	case !c.empty():
-		return nil, fmt.Errorf("lock %s has no extras and groups to choose: "+
-			"only a uv.lock and a pylock.toml have", name)
+		return nil, fmt.Errorf("lock %s is its tool's own: export it as a requirements file with hashes", name)
+	case len(c.Extras)+len(c.Groups) > 0:
+		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock has", name)
 	case strings.HasSuffix(base, ".py.lock"):
 		return c.readUVLock(name, read)
 	}
-	f := files{read: read, insist: true}
-	if err := f.file(name, false); err != nil {
-		return nil, err
-	}
-	s, err := f.set()
+	s, err := File(name, read)
 	if err != nil {
 		return nil, err
 	}
-	s.Complete = true
+	s.Complete, s.Hashed = true, len(s.Lines) > 0
+	return s, nil
+}
+
+func readPylock(name string, read Reader) (*Set, error) {
+	var lock struct {
+		RequiresPython string `toml:"requires-python"`
+		Packages       []struct {
+			Name      string         `toml:"name"`
+			VCS       map[string]any `toml:"vcs"`
+			Directory map[string]any `toml:"directory"`
+		} `toml:"packages"`
+	}
+	s := &Set{Hashed: true, Complete: true, Names: true}
+	keep := func(name string) (content []byte, err error) {
+		s.Pylock, err = read(name)
+		return s.Pylock, err
+	}
+	if err := decode("lock", name, keep, &lock); err != nil {
+		return nil, err
+	}
+	for _, p := range lock.Packages {
+		if p.VCS != nil || p.Directory != nil {
+			return nil, fmt.Errorf("%s: package %s is a source tree, which would have to be built on the node: "+
+				"build a wheel of it, and lock that", name, show(p.Name))
+		}
+	}
+	s.RequiresPython = lock.RequiresPython
 	return s, nil
 }
 
 // Join is the union of two sets; either may be nil. It is an error if only one has hashes, or if one is a lock of uv.
 func (s *Set) Join(other *Set) (*Set, error) {
 	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
-	empty := len(s.Lines) == 0 || len(other.Lines) == 0
+	lines := len(s.Lines) > 0 && len(other.Lines) > 0
 	switch {
-	case s.UVLock != nil && !other.Empty(), other.UVLock != nil && !s.Empty():
+	case s.isLock() && !other.Empty(), other.isLock() && !s.Empty():
 		return nil, errors.New("a lock and other requirements exclude each other: lock them together")
-	case !empty && s.Hashed != other.Hashed:
+	case lines && s.Hashed != other.Hashed:
 		return nil, errors.New("some requirements have hashes and some have none: " +
 			"the program's own metadata and the job's requirements must both have them, or neither")
 	case s.Indexes.URL != "" && other.Indexes.URL != "" && s.Indexes.URL != other.Indexes.URL:
 		return nil, errors.New("two package indexes are named: write --extra-index-url for one of them")
 	}
 	joined := &Set{
-		Lines:          slices.Concat(s.Lines, other.Lines),
-		Constraints:    slices.Concat(s.Constraints, other.Constraints),
-		URLs:           slices.Concat(s.URLs, other.URLs),
+		Lines:          sorted(slices.Concat(s.Lines, other.Lines)),
+		Constraints:    sorted(slices.Concat(s.Constraints, other.Constraints)),
+		Overrides:      sorted(slices.Concat(s.Overrides, other.Overrides)),
+		Projects:       slices.Concat(s.Projects, other.Projects),
+		NewerThan:      cmp.Or(s.NewerThan, other.NewerThan),
 		Hashed:         s.Hashed || other.Hashed,
-		Complete:       s.Complete && other.Empty() || other.Complete && s.Empty() || s.Complete && other.Complete,
+		Complete:       s.Complete && other.Empty() || other.Complete && s.Empty(),
 		RequiresPython: and(s.RequiresPython, other.RequiresPython),
 		Indexes: index.Sources{
 			URL:       cmp.Or(s.Indexes.URL, other.Indexes.URL),
@@ -155,25 +179,34 @@ func (s *Set) Join(other *Set) (*Set, error) {
 			FindLinks: each(s.Indexes.FindLinks, other.Indexes.FindLinks),
 			Offline:   s.Indexes.Offline || other.Indexes.Offline,
 		},
+		Names:  s.Names || other.Names,
 		UVLock: cmp.Or(s.UVLock, other.UVLock),
+		Pylock: s.Pylock,
 	}
-	joined.sort()
+	if joined.Pylock == nil {
+		joined.Pylock = other.Pylock
+	}
 	return joined, nil
+}
+
+func (s *Set) isLock() bool { return s.UVLock != nil || s.Pylock != nil }
+
+// Empty reports whether nothing is to be installed.
+func (s *Set) Empty() bool {
+	return s == nil || len(s.Lines) == 0 && len(s.Projects) == 0 && !s.isLock()
 }
 
 // and is the specifier of the versions that all specifiers allow.
 func and(specifiers ...string) string {
 	var list []string
-	seen := map[string]bool{"": true}
 	for _, s := range specifiers {
 		for part := range strings.SplitSeq(s, ",") {
-			if part = strings.TrimSpace(part); !seen[part] {
-				seen[part] = true
+			if part = strings.TrimSpace(part); part != "" {
 				list = append(list, part)
 			}
 		}
 	}
-	return strings.Join(list, ",")
+	return strings.Join(each(list), ",")
 }
 
 // each has each text once, in the order of their first occurrences.
@@ -187,17 +220,7 @@ func each(lists ...[]string) []string {
 	return all
 }
 
-// CheckWheels refuses URLs that do not name wheels, since nothing is built from source. Repositories and source trees are
-// refused before.
-func (s *Set) CheckWheels() error {
-	for _, text := range s.URLs {
-		if u, err := url.Parse(text); err != nil || !strings.HasSuffix(u.Path, ".whl") {
-			return fmt.Errorf("%s is not the URL of a wheel, and nothing is built from source here: build a wheel of it, "+
-				"and name its URL", show(text))
-		}
-	}
-	return nil
+func sorted(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
 }
-
-// Empty reports whether nothing is to be installed.
-func (s *Set) Empty() bool { return s == nil || len(s.Lines) == 0 && s.UVLock == nil }

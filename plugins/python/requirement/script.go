@@ -18,6 +18,16 @@ import (
 type Script struct {
 	RequiresPython string   `toml:"requires-python"` // a PEP 440 specifier, "" where it declares none
 	Dependencies   []string `toml:"dependencies"`    // PEP 508 requirements
+	Tool           tool     `toml:"tool"`
+}
+
+// Set is what the script requires.
+func (s *Script) Set() (*Set, error) {
+	if len(s.Dependencies) == 0 {
+		return &Set{}, nil
+	}
+	p := pyproject{Project: &projectTable{Name: "script", Dependencies: s.Dependencies}, Tool: s.Tool}
+	return p.set(Choice{})
 }
 
 // MaxScript is the size of the longest source that is searched, in bytes.
@@ -31,7 +41,7 @@ const maxBlock = 256 << 10
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
 // ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line
-// of the script. The tables of tools ("[tool]") are ignored.
+// of the script.
 func ReadScript(source []byte) (*Script, error) {
 	if len(source) > MaxScript {
 		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)
@@ -101,7 +111,7 @@ func RequiresPython(name string, read Reader) (string, error) {
 	switch {
 	case err == nil && IsProject(name):
 		return file.Project.RequiresPython, nil
-	case err != nil && path.Ext(name) == ".lock":
+	case err != nil && path.Ext(name) == ".lock" && path.Base(name) != "uv.lock":
 		if _, other := File(name, again); other == nil {
 			return "", nil
 		}

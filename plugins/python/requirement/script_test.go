@@ -31,6 +31,7 @@ import requests
 
 func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 	full := &Script{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
+	full.Tool.UV.NewerThan = "2023-10-16T00:00:00Z"
 	for name, test := range map[string]struct {
 		source string
 		want   *Script

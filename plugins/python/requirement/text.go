@@ -6,9 +6,6 @@ package requirement
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,12 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-var notBlank = regexp.MustCompile(`^[^ \t]+`)
-
 // maxShown bounds the parts of a file that errors show, in characters.
 const maxShown = 80
 
-// show quotes a part of a file for an error, without secrets of URLs.
+// show quotes a part of a file for an error, without passwords of URLs.
 func show(text string) string {
 	text = index.Redact(text)
 	if utf8.RuneCountInString(text) > maxShown {
@@ -33,8 +28,7 @@ func show(text string) string {
 	return strconv.Quote(text)
 }
 
-// checkText refuses characters on which readers of such files do not agree, so that an installer sees what was checked
-// here.
+// checkText refuses characters on which readers of such files do not agree, so that uv sees what was checked here.
 func checkText(text string) error {
 	if !utf8.ValidString(text) {
 		return errors.New("this is not UTF-8: save the file as UTF-8 text")
@@ -51,53 +45,63 @@ func checkText(text string) error {
 	return nil
 }
 
-// nameWheel gives a URL that stands alone the name that is in a wheel's file name
-// (the binary distribution format of PyPA's specifications).
-func nameWheel(text string) string {
+var (
+	named    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*[ \t]*(\[[^\]]*\])?[ \t]*`)
+	optional = regexp.MustCompile(`(?:^|[ \t])(-[^ \t=]*)(?:=|[ \t]+)?([^ \t]*)`)
+	safeHash = regexp.MustCompile(`^sha(?:256:[0-9a-fA-F]{64}|384:[0-9a-fA-F]{96}|512:[0-9a-fA-F]{128})$`)
+)
+
+// errSyntax is for what is not a requirement that a node can check and install.
+var errSyntax = errors.New("write it as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"; " +
+	"of a path or a repository, build a wheel, and name its directory in find_links, or its URL")
+
+// checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a URL.
+// uv checks the rest.
+func checkRequirement(text string) (names bool, err error) {
+	for _, o := range optional.FindAllStringSubmatch(text, -1) {
+		if o[1] != "--hash" {
+			return false, fmt.Errorf("%s stands after a requirement, where only --hash has an effect: "+
+				"put it on a line of its own", show(o[1]))
+		}
+		if !safeHash.MatchString(o[2]) {
+			return false, fmt.Errorf("hash %s is not one that is safe and complete: use sha256, sha384 or sha512, as "+
+				"\"--hash=sha256:…\"", show(o[2]))
+		}
+	}
+	text, _, _ = strings.Cut(text, " --hash")
+	text, _, _ = strings.Cut(text, " ;")
+	url := text
 	if !index.IsURL(text) {
-		return text
+		name := named.FindString(text)
+		rest := text[len(name):]
+		at := strings.HasPrefix(rest, "@")
+		marker := strings.IndexByte(rest, ';')
+		if marker < 0 {
+			marker = len(rest)
+		}
+		if name == "" || !at && strings.ContainsAny(rest[:marker], `/\`) || !at && IsArchive(text) {
+			return false, fmt.Errorf("%s is not a requirement of a package: %w", show(text), errSyntax)
+		}
+		if !at {
+			return false, nil
+		}
+		url = strings.TrimSpace(rest[1:])
 	}
-	u, err := url.Parse(notBlank.FindString(text))
+	u, err := index.CheckURL(url)
 	if err != nil {
-		return text
+		return false, fmt.Errorf("%s: %w: %w", show(text), err, errSyntax)
 	}
-	file := path.Base(u.Path)
-	name, _, ok := strings.Cut(file, "-")
-	if !ok || !strings.HasSuffix(file, ".whl") || nameText.FindString(name) != name {
-		return text
+	if !strings.HasSuffix(u.Path, ".whl") {
+		return false, fmt.Errorf("%s is not the URL of a wheel, and nothing is built from source here: build a wheel of it, "+
+			"and name its URL", show(text))
 	}
-	return name + " @ " + text
+	return true, nil
 }
 
-// IsArchive reports whether an installer could take a file of that name for a wheel or for a source distribution.
+// IsArchive reports whether uv could take a file of that name for a wheel or for a source distribution.
 func IsArchive(name string) bool {
 	name = strings.ToLower(name)
 	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz",
 		".tar.lzma", ".tar.zst", ".tar.z"}
 	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
-}
-
-func checkPackageURL(text string) error {
-	_, err := index.CheckURL(text)
-	if err != nil {
-		return err
-	}
-	_, rest := fragmentHash(text)
-	if second, _ := fragmentHash(rest); second != "" {
-		return errors.New("the URL has several hashes: leave one")
-	}
-	return nil
-}
-
-// checkPlain refuses a URL whose file could be changed in transit unnoticed.
-func (r requirement) checkPlain() error {
-	u, err := url.Parse(r.url)
-	if hash, _ := fragmentHash(r.url); err != nil || u.Scheme != "http" || hash != "" || len(r.hashes) > 0 {
-		return err
-	}
-	if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("%s is neither encrypted nor has a hash: write https://, or add --hash=sha256:…",
-		show(r.name+" @ "+r.url))
 }

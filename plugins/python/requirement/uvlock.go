@@ -6,10 +6,24 @@ package requirement
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// readUVLock reads the lock of a project or a script. It has no specification, so that uv has to interpret it.
+// UVLock is a project that uv locked. uv has to export it.
+type UVLock struct {
+	Lock    []byte
+	Project []byte // its pyproject.toml or, if Script, the script
+	Script  bool
+	Choice  Choice
+}
+
+// maxIndexes bounds the indexes of a lock, each of which is asked for each package.
+const maxIndexes = 50
+
+// readUVLock reads the lock of a project or a script, and the indexes in it, which an export leaves out.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		Version        int    `toml:"version"`
@@ -41,15 +55,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	if len(u.Project) > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d KiB", project, maxFile>>10)
 	}
-	if !c.empty() {
-		var p pyproject
-		if err := decode("project", project, func(string) ([]byte, error) { return u.Project, nil }, &p); err != nil {
-			return nil, err
-		}
-		if u.Choice, err = p.check(project, c); err != nil {
-			return nil, err
-		}
-	}
+	u.Choice = c
 	s := &Set{UVLock: u, Complete: true, RequiresPython: and(lock.RequiresPython)}
 	for _, p := range lock.Packages {
 		registry, _ := p.Source["registry"].(string)
@@ -61,4 +67,19 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 		}
 	}
 	return s, nil
+}
+
+// addIndex adds the index that a lock names for a package. PyPI stands for the node's own index, which may be a mirror
+// of it.
+func (s *Set) addIndex(source string) error {
+	if strings.TrimSuffix(source, "/") == "https://pypi.org/simple" || slices.Contains(s.Indexes.Extra, source) {
+		return nil
+	}
+	if _, err := index.CheckURL(source); err != nil {
+		return fmt.Errorf("its index: %w", err)
+	}
+	if s.Indexes.Extra = append(s.Indexes.Extra, source); len(s.Indexes.Extra) > maxIndexes {
+		return fmt.Errorf("the lock has more than %d indexes", maxIndexes)
+	}
+	return nil
 }
