@@ -21,19 +21,17 @@ const (
 const pythonConfig = `state_dir = "${state_dir}"
 cache_dir = "${state_dir}/environments"`
 
-// pythons is a line about the interpreters that the python driver has found, empty if it has none.
+// pythons is a line about the interpreters that the python driver has found, or about what it lacks.
 func pythons(drivers []nomad.Driver) string {
 	for _, d := range drivers {
+		if d.Name == pythonDriver && d.Undetected() {
+			return "Python   " + d.Description
+		}
 		if d.Name != pythonDriver || d.Attributes["versions"] == "" {
 			continue
 		}
 		line := "Python   " + strings.Join(full(d.Attributes["versions"]), ", ")
-		if v := d.Attributes["uv.version"]; v != "" {
-			line += "; uv " + v + " builds environments"
-		} else {
-			line += "; programs that require packages need uv where every user can run it: pip install uv"
-		}
-		return line
+		return line + "; uv " + d.Attributes["uv.version"]
 	}
 	return ""
 }

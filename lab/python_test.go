@@ -26,11 +26,13 @@ func TestPythons_AreShownWithUV(t *testing.T) {
 	}{
 		{"without the driver", []nomad.Driver{{Name: "exec-lite"}}, ""},
 		{"without interpreters", python(map[string]string{"version": "1"}), ""},
-		{"without uv", python(map[string]string{"versions": "3.11,3.11.2"}),
-			"Python   3.11.2; programs that require packages need uv where every user can run it: pip install uv"},
+		{
+			"without uv", []nomad.Driver{{Name: "python", Version: "1", Description: "there is no uv: install it"}},
+			"Python   there is no uv: install it",
+		},
 		{
 			"with all", python(map[string]string{"versions": "3.9,3.11,3.9.16,3.11.2", "uv.version": "0.8.13"}),
-			"Python   3.9.16, 3.11.2; uv 0.8.13 builds environments",
+			"Python   3.9.16, 3.11.2; uv 0.8.13",
 		},
 	} {
 		test.Eq(t, tc.want, pythons(tc.drivers), test.Sprint(tc.name))

@@ -184,15 +184,17 @@ index_url = "http://127.0.0.1:8999/simple"'
 eventually 'story report | grep "building it"'
 nomad job allocs -t '{{(index . 0).ClientStatus}}' report | grep pending`,
 
-	"jobs for a Python and an installer that the node does not have": `
+	"a job for a Python that the node does not have": `
 kill "$(cat /run/index)"
-mv /usr/local/bin/uv /srv
-systemctl restart nomad
+nomad job stop -purge report
 job newest python 'code = "print(1)"
 python = ">=3.14"'
-job report python 'code = "import requests"
-requirements = ["requests"]'
-eventually 'story newest | grep "Driver Failure" && story report | grep "Driver Failure"'`,
+eventually 'story newest | grep "Driver Failure"'`,
+
+	"the node has no uv": `
+mv /usr/local/bin/uv /srv
+unsettled
+eventually 'nomad node status -self -verbose | grep "^python .*there is no uv"'`,
 
 	"a task ends while nothing watches it": `
 noisy

@@ -26,10 +26,11 @@ func NeedRoot(t testing.TB) {
 // Python is the distribution's interpreter.
 const Python = "/usr/bin/python3"
 
-// NeedPython skips a test that runs Python programs if the machine has no interpreter for them.
+// NeedPython skips a test that runs Python programs if the machine has no interpreter for them, or no uv, by which the
+// driver finds one.
 func NeedPython(t testing.TB) {
 	t.Helper()
-	NeedPrograms(t, Python)
+	NeedPrograms(t, Python, "uv")
 }
 
 // NeedPrograms skips a test that runs these programs, of the PATH or by their paths, if one is not installed.

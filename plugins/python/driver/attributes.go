@@ -37,7 +37,6 @@ func attributes(found []interpreter.Interpreter) map[string]*pstructs.Attribute 
 		say(i.Version, i.Minor, "version")
 		say(i.Path, i.Minor, "path")
 		say(i.Implementation, i.Minor, "implementation")
-		say(i.ABI, i.Minor, "abi")
 		all[i.Minor+".free_threaded"] = pstructs.NewBoolAttribute(i.FreeThreaded)
 	}
 	sorted := slices.SortedFunc(maps.Keys(versions), func(a, b string) int {

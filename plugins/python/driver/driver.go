@@ -6,6 +6,7 @@
 package driver
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,9 +47,8 @@ type instance struct {
 	builder  *environment.Builder // the user that builds; nil for this process's
 	unsuited unsuited
 
-	mu        sync.Mutex // guards rejected and withoutUV
-	rejected  []string   // files that are no interpreters, as they were logged
-	withoutUV string     // why there is no uv, as it was logged
+	mu       sync.Mutex // guards rejected
+	rejected []string   // files that are no interpreters, as they were logged
 
 	tidying sync.Mutex  // held while the cache is tidied, and never waited for
 	tidied  time.Time   // when that began last, guarded by tidying
@@ -74,7 +74,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(),
 		Log: func(format string, args ...any) { logger.Info(fmt.Sprintf(format, args...)) },
 	}
-	var as *syscall.Credential // of interpreters and uv where they are asked for their versions
+	var as *syscall.Credential // that asks uv and interpreters for their versions
 	if os.Geteuid() == 0 {
 		if d.builder, err = builder(&c); err != nil {
 			return nil, err
@@ -83,8 +83,11 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 		as = &syscall.Credential{Uid: d.builder.UID, Gid: d.builder.GID}
 	}
 	d.cache = environment.Open(cache)
-	d.finder = &interpreter.Finder{Globs: c.Interpreters, As: as}
 	d.uv = install.NewFinder(c.UV, as)
+	d.finder = interpreter.NewFinder(c.Interpreters, as, func(ctx context.Context) (string, error) {
+		uv, err := d.uv.Find(ctx)
+		return uv.Path, err
+	})
 	return d, nil
 }
 

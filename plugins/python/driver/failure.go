@@ -7,13 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 // startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
@@ -36,16 +34,6 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 		err = late
 	}
 	if temporary {
-		return structs.NewRecoverableError(err, true)
-	}
-	return err
-}
-
-// choiceError is startError of a missing interpreter, while files that did not answer in time may be interpreters.
-func choiceError(err error, late []string) error {
-	var none *interpreter.NoneFitsError
-	if errors.As(err, &none) && len(late) > 0 {
-		err = fmt.Errorf("%w (not known yet, as they did not answer in time: %s)", err, strings.Join(late, ", "))
 		return structs.NewRecoverableError(err, true)
 	}
 	return err

@@ -23,6 +23,14 @@ const tidyEvery = 10 * time.Minute
 
 // Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
+	uv, err := d.uv.Find(ctx)
+	var may interface{ Temporary() bool }
+	if err != nil && ctx.Err() == nil && !errors.As(err, &may) {
+		return nil, driver.Undetected(err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
 	found, err := d.finder.Renew(ctx)
 	if err != nil {
 		return nil, err
@@ -35,20 +43,13 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 		if len(rejected) > 0 {
 			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
 		}
-		if len(found.Late) > 0 {
-			return nil, errors.New(words) // there may be one
-		}
 		return nil, driver.Undetected(words)
 	}
 	all := attributes(found.Interpreters)
 	if len(rejected) > 0 && d.config.Interpreters != nil {
 		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
 	}
-	uv, err := d.uv.Find(ctx)
-	if err == nil {
-		all["uv.version"] = pstructs.NewStringAttribute(uv.Version)
-	}
-	d.logWithoutUV(err)
+	all["uv.version"] = pstructs.NewStringAttribute(uv.Version)
 	d.tidy(ctx)
 	if size, _, err := d.cache.Usage(); err == nil {
 		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
@@ -70,21 +71,6 @@ func (d *instance) logRejected(rejected []string, configured bool) {
 		if !slices.Contains(before, why) {
 			d.logger.Log(level, "an interpreter can't be used", "reason", why)
 		}
-	}
-}
-
-// logWithoutUV logs once why nothing can be built.
-func (d *instance) logWithoutUV(err error) {
-	why := ""
-	if err != nil {
-		why = err.Error()
-	}
-	d.mu.Lock()
-	before := d.withoutUV
-	d.withoutUV = why
-	d.mu.Unlock()
-	if why != "" && why != before {
-		d.logger.Warn("no environment can be built", "reason", why)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // format changes with the way in which environments are built, so that older ones are not used.
-const format = 5
+const format = 6
 
 // key is what an environment depends on. secret has all of it, with the passwords of URLs; text is what the operator
 // sees.
@@ -33,7 +33,7 @@ func environmentKey(
 	}
 	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
 		python.File.ModTime)
-	line("build", fmt.Sprintf("%q", python.Full), python.ABI, python.Platform, python.Libc)
+	line("for", python.Platform, python.Libc, python.FreeThreaded)
 	line("installer", i, format)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
@@ -81,41 +81,17 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 	}
 }
 
-func TestCommand_PassesReservedCores(t *testing.T) {
-	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "3.*/python3.*")} })
-	a.pretends("3.12.9")
-	a.pretends("3.13.0")
-	var allowed unix.CPUSet
-	must.NoError(t, unix.SchedGetaffinity(0, &allowed))
-	first := 0
-	for !allowed.IsSet(first) {
-		first++
-	}
-	for _, test := range []struct{ python, cpus, want string }{
-		{"3.13", strconv.Itoa(first), "1"},
-		{"3.13", "", "None"},
-		{"3.12", strconv.Itoa(first), "None"}, // it does not know the option
+func TestInterpreterArgs_PassReservedCores(t *testing.T) {
+	for _, row := range []struct{ version, cpus, want string }{
+		{"3.13.0", "2", "-X faulthandler -X cpu_count=1"},
+		{"3.13.0", "", "-X faulthandler"},
+		{"3.12.9", "2", "-X faulthandler"}, // it does not know the option
 	} {
-		cfg := a.task("code = \"import sys; print(sys._xoptions.get('cpu_count'))\"\npython = \""+test.python+"\"", nil,
-			func(c *drivers.TaskConfig) {
-				c.Resources.LinuxResources.CpusetCpus = test.cpus
-			})
-		if out := a.runs(cfg); out != test.want+"\n" {
-			t.Errorf("%+v: got %q", test, out)
-		}
+		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{
+			LinuxResources: &drivers.LinuxResources{CpusetCpus: row.cpus}}}}
+		got := interpreterArgs(r, interpreter.Interpreter{Version: row.version})
+		test.Eq(t, row.want, strings.Join(got, " "), test.Sprintf("%+v", row))
 	}
-}
-
-// pretends adds an interpreter that reports another version.
-func (a *agent) pretends(version string) {
-	a.t.Helper()
-	minor := version[:strings.LastIndexByte(version, '.')]
-	path := filepath.Join(a.dir, minor, "python"+minor)
-	must.NoError(a.t, os.Mkdir(filepath.Dir(path), 0o755))
-	must.NoError(a.t, os.WriteFile(path, []byte("#!/bin/sh\nif [ \"$2\" = -c ]; then\n  /usr/bin/python3 \"$@\" |\n"+
-		"    sed 's/\"version\": \"[^\"]*\", \"executable\": \"[^\"]*\"/\"version\": \""+version+"\", \"executable\": "+
-		"\"\"/'\n"+
-		"else\n  exec /usr/bin/python3 \"$@\"\nfi\n"), 0o755))
 }
 
 func TestCommand_UsesConfiguredInterpreters(t *testing.T) {

@@ -41,11 +41,11 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	}
 	found, err := d.finder.Find(ctx)
 	if err != nil {
-		return nil, err
+		return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
 	}
 	fitting, err := choose(found.Interpreters, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
-		return nil, choiceError(err, found.Late)
+		return nil, err
 	}
 	python := fitting[0]
 	cmd.Path = python.Path

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -49,22 +48,6 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 		must.Eq(t, "text", string(b), must.Sprintf("%s: %q", path, b))
 		test.NoError(t, err, test.Sprintf("%s: %q", path, b))
 		must.NoError(t, f.Close())
-	}
-}
-
-func TestChoiceError_IsRecoverableWhileInterpretersAreLate(t *testing.T) {
-	_, none := choose(nil, ">=3.12", "", "")
-	_, wrong := choose(nil, "three", "", "")
-	late := []string{"/usr/bin/python3.12"}
-	for _, test := range []struct {
-		err  error
-		late []string
-		want bool
-	}{{none, late, true}, {none, nil, false}, {wrong, late, false}} {
-		err := choiceError(test.err, test.late)
-		if structs.IsRecoverable(err) != test.want || strings.Contains(err.Error(), late[0]) != test.want {
-			t.Errorf("late %q: %v", test.late, err)
-		}
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -139,7 +138,7 @@ func nodeDirectory(dir string) []string {
 	}
 	var list []string
 	for _, e := range entries {
-		if !requirement.IsArchive(e.Name()) && !isPage(e.Name()) {
+		if !requirement.IsWheel(e.Name()) {
 			continue
 		}
 		if info, err := os.Stat(filepath.Join(dir, e.Name())); err == nil { // of what a link leads to
@@ -147,12 +146,6 @@ func nodeDirectory(dir string) []string {
 		}
 	}
 	return list
-}
-
-// isPage reports whether links in a file are followed.
-func isPage(name string) bool {
-	ext := strings.ToLower(filepath.Ext(name))
-	return ext == ".html" || ext == ".htm"
 }
 
 // newWheelhouse describes a directory whose packages have at most limit bytes together. With read it has their
@@ -172,7 +165,7 @@ func newWheelhouse(ctx context.Context, name string, files taskFiles, limit int6
 			return err
 		}
 		for _, e := range entries {
-			if !requirement.IsArchive(e.Name()) {
+			if !requirement.IsWheel(e.Name()) {
 				continue
 			}
 			w, err := lookAtWheel(ctx, path, e.Name(), limit, read)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
@@ -23,54 +22,49 @@ type input struct {
 }
 
 // prepare writes the files into Work.
-func (b *build) prepare() error {
+func (b *build) prepare() (err error) {
 	r := b.Requirements
 	lines, err := b.Sources.Options()
 	if err != nil {
 		return err
 	}
 	lines = append(lines, r.Lines...)
-	for _, list := range []struct {
-		path  *string
-		name  string
-		lines []string
-		force bool
-	}{
-		{&b.input.requirements, "requirements.txt", lines, true},
-		{&b.input.constraints, "constraints.txt", r.Constraints, false},
-		{&b.input.overrides, "overrides.txt", r.Overrides, false},
-	} {
-		if !list.force && len(list.lines) == 0 {
-			continue
+	if b.input.requirements, err = b.lines("requirements.txt", lines); err != nil {
+		return err
+	}
+	if len(r.Constraints) > 0 {
+		if b.input.constraints, err = b.lines("constraints.txt", r.Constraints); err != nil {
+			return err
 		}
-		*list.path = filepath.Join(b.Work, list.name)
-		if err := b.write(*list.path, list.lines); err != nil {
+	}
+	if len(r.Overrides) > 0 {
+		if b.input.overrides, err = b.lines("overrides.txt", r.Overrides); err != nil {
 			return err
 		}
 	}
 	for n, project := range r.Projects {
-		dir := filepath.Join(b.Work, fmt.Sprint("project-", n))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return fmt.Errorf("failed to make a directory for a project: %w", err)
+		dir := fmt.Sprint("project-", n)
+		if err := b.directory(dir); err != nil {
+			return err
 		}
-		b.input.projects = append(b.input.projects, filepath.Join(dir, "pyproject.toml"))
-		if err := writeFor(b.input.projects[n], project.Text, b.As); err != nil {
-			return fmt.Errorf("failed to write a project: %w", err)
+		path, err := b.file(dir+"/pyproject.toml", project.Text)
+		if err != nil {
+			return err
 		}
+		b.input.projects = append(b.input.projects, path)
 		lines = append(lines, string(project.Text))
 	}
 	if r.Pylock != nil {
-		b.input.pylock = filepath.Join(b.Work, "pylock.toml")
-		if err := writeFor(b.input.pylock, r.Pylock, b.As); err != nil {
-			return fmt.Errorf("failed to write the lock: %w", err)
+		if b.input.pylock, err = b.file("pylock.toml", r.Pylock); err != nil {
+			return err
 		}
 		lines = append(lines, string(r.Pylock))
 	}
 	if len(b.Netrc) > 0 {
-		b.input.netrc = filepath.Join(b.Work, "netrc")
-		if err := writeFor(b.input.netrc, b.Netrc, b.As); err != nil {
-			return fmt.Errorf("failed to write the credentials: %w", err)
+		if b.input.netrc, err = b.file("netrc", b.Netrc); err != nil {
+			return err
 		}
+		b.env = append(b.env, "NETRC="+b.input.netrc)
 	}
 	b.downloads = b.Downloads
 	if b.downloads != "" {
@@ -97,32 +91,47 @@ func logins(lines []string, netrc []byte) string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-func (b *build) write(path string, lines []string) error {
+// lines writes a file of lines, as file does.
+func (b *build) lines(name string, lines []string) (path string, err error) {
 	for _, line := range lines {
 		if strings.ContainsAny(line, "\r\n\x00") {
-			return fmt.Errorf("the requirement %q has more than one line", index.Redact(line))
+			return "", fmt.Errorf("the requirement %q has more than one line", index.Redact(line))
 		}
 	}
-	if err := writeFor(path, []byte(strings.Join(lines, "\n")+"\n"), b.As); err != nil {
-		return fmt.Errorf("failed to write the requirements: %w", err)
-	}
-	return nil
+	return b.file(name, []byte(strings.Join(lines, "\n")+"\n"))
 }
 
-// writeFor makes a file that only a user can read.
-func writeFor(path string, content []byte, as *syscall.Credential) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+// file makes a file in Work that only the builder can read, and returns its path. The builder owns that directory: no
+// link out of it is followed.
+func (b *build) file(name string, content []byte) (path string, err error) {
+	f, err := b.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return "", fmt.Errorf("failed to write what uv reads: %w", err)
 	}
 	defer f.Close()
-	if as != nil {
-		if err := f.Chown(int(as.Uid), int(as.Gid)); err != nil {
-			return err
-		}
+	if b.As != nil {
+		err = f.Chown(int(b.As.Uid), int(b.As.Gid))
 	}
-	if _, err := f.Write(content); err != nil {
-		return err
+	if err == nil {
+		_, err = f.Write(content)
 	}
-	return f.Close()
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to write what uv reads: %w", err)
+	}
+	return filepath.Join(b.Work, name), nil
+}
+
+// directory makes a directory of the builder in Work.
+func (b *build) directory(name string) error {
+	err := b.root.Mkdir(name, 0o700)
+	if err == nil && b.As != nil {
+		err = b.root.Lchown(name, int(b.As.Uid), int(b.As.Gid))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to make a directory for what uv reads: %w", err)
+	}
+	return nil
 }

@@ -8,7 +8,6 @@ package install
 import (
 	"context"
 	"fmt"
-	"os"
 	"syscall"
 	"time"
 
@@ -61,8 +60,15 @@ type Result struct {
 // installer failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
+	if err := i.reads(r.Requirements); err != nil {
+		return nil, err
+	}
 	b, err := i.begin(r)
 	if err != nil {
+		return nil, err
+	}
+	defer b.end()
+	if err := b.prepare(); err != nil {
 		return nil, err
 	}
 	if err := b.tool(ctx, b.uvVenv()); err != nil {
@@ -84,17 +90,6 @@ func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	return &Result{Packages: packages, Warnings: b.warnings, Took: time.Since(begun)}, nil
-}
-
-// give changes the owner of a directory to the builder.
-func (r *Request) give(dir string) error {
-	if r.As == nil {
-		return nil
-	}
-	if err := os.Lchown(dir, int(r.As.Uid), int(r.As.Gid)); err != nil {
-		return fmt.Errorf("failed to give a directory to the user that builds: %w", err)
-	}
-	return nil
 }
 
 // readsPylock are the versions of uv that install from a pylock.toml.

@@ -31,6 +31,7 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/interpreter"
@@ -49,13 +50,12 @@ func system(t testing.TB) interpreter.Interpreter {
 }
 
 var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
-	finder := &interpreter.Finder{As: builder()}
-	found, err := finder.Find(context.Background())
-	for range 3 { // a machine with much to do gives them the time only then
-		if err == nil && len(found.Late) > 0 {
-			found, err = finder.Renew(context.Background())
-		}
+	uv := wheel.FindUV(builder())
+	if uv == "" {
+		return interpreter.Interpreter{}, errors.New("there is no uv that the user who builds can run")
 	}
+	finder := interpreter.NewFinder(nil, builder(), func(context.Context) (string, error) { return uv, nil })
+	found, err := finder.Find(context.Background())
 	if err != nil {
 		return interpreter.Interpreter{}, err
 	}

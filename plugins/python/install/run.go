@@ -5,6 +5,7 @@ package install
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -17,6 +18,7 @@ import (
 type build struct {
 	with Installer
 	Request
+	root      *os.Root // of Work
 	input     input
 	downloads string // uv's cache, "" for none
 	env       []string
@@ -25,21 +27,16 @@ type build struct {
 	warnings []string
 }
 
-// begin writes what uv reads.
+// begin opens Work; end closes it.
 func (i Installer) begin(r Request) (*build, error) {
-	b := &build{with: i, Request: r}
-	if err := i.reads(r.Requirements); err != nil {
-		return nil, err
+	root, err := os.OpenRoot(r.Work)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the directory of the build: %w", err)
 	}
-	if err := b.prepare(); err != nil {
-		return nil, err
-	}
-	b.env = environ(r.Work)
-	if b.input.netrc != "" {
-		b.env = append(b.env, "NETRC="+b.input.netrc)
-	}
-	return b, nil
+	return &build{with: i, Request: r, root: root, env: environ(r.Work)}, nil
 }
+
+func (b *build) end() { _ = b.root.Close() }
 
 // environ returns uv's environment. Of this process's it has only the certificates to trust and the proxies.
 func environ(work string) []string {

@@ -53,14 +53,14 @@ func (i Interpreter) Name() string {
 }
 
 // Fitting returns those of the interpreters, the best first as in Found, whose version is in the wanted set. Of several
-// with the same ABI it returns only the first. With a path, it returns the interpreter of that name, if its version is
-// wanted. The error is a *NoneFitsError.
+// that take the same wheels it returns only the first. With a path, it returns the interpreter of that name, if its
+// version is wanted. The error is a *NoneFitsError.
 func Fitting(found []Interpreter, path string, wanted Specifier) ([]Interpreter, error) {
 	var fitting []Interpreter
 	for _, i := range found {
 		same := func(f Interpreter) bool {
 			return f.Implementation == i.Implementation && f.Minor == i.Minor &&
-				f.ABI == i.ABI && f.Platform == i.Platform && f.Libc == i.Libc
+				f.FreeThreaded == i.FreeThreaded && f.Platform == i.Platform && f.Libc == i.Libc
 		}
 		if (path == "" || i.named(path)) && wanted.Allows(i.Version) && !slices.ContainsFunc(fitting, same) {
 			fitting = append(fitting, i)

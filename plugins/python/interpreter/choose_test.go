@@ -28,6 +28,14 @@ var node = []Interpreter{
 	{Path: "/usr/bin/pypy3.9", Version: "3.9.16", Minor: "3.9", Implementation: "pypy"},
 }
 
+func choose(found []Interpreter, path string, wanted Specifier) (Interpreter, error) {
+	fitting, err := Fitting(found, path, wanted)
+	if err != nil {
+		return Interpreter{}, err
+	}
+	return fitting[0], nil
+}
+
 func TestFitting_ReturnsTheBestFirst(t *testing.T) {
 	for _, test := range []struct{ path, wanted, want string }{
 		{"", "", "3.13.1"},

@@ -4,68 +4,63 @@
 package interpreter
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/process"
 )
 
-// Finder finds the interpreters of the node. It is safe for concurrent use.
+// Finder finds the interpreters of the node by uv. It is safe for concurrent use.
 type Finder struct {
-	// Globs are where interpreters may be (filepath.Match), nil is defaultGlobs. A
-	// wildcard matches names of interpreters only ("python3.12", "pypy3"); one without wildcards may have any.
+	// Globs are where interpreters may be (filepath.Match), nil is defaultGlobs. A wildcard matches names of interpreters
+	// only ("python3.12", "pypy3").
 	Globs []string
 
 	// As is the user that runs them, nil for this process's. It should have no more rights than tasks, so that each
 	// interpreter found can be run by them.
 	As *syscall.Credential
 
-	asking sync.Mutex // held while interpreters run, so that none runs twice; its holder ends with a context
+	// UV returns the path of uv.
+	UV func(context.Context) (string, error)
 
-	mu    sync.Mutex // guards what follows, and is not held while an interpreter runs
-	known map[string]verdict
-	asked int // how many were run, for tests
+	listing chan struct{} // a semaphore
+	last    atomic.Pointer[search]
+}
 
-	timeout, retry time.Duration // of tests, instead of askTimeout and askAgain
+// search is the result of one.
+type search struct {
+	files string // the candidates and their identities
+	at    time.Time
+	found Found
+}
+
+// answers reports whether the result, which may be nil, holds for these files.
+func (s *search) answers(files string, again bool) bool {
+	return s != nil && s.files == files && (!again || time.Since(s.at) < listAgain)
+}
+
+// NewFinder returns a Finder that has not searched yet.
+func NewFinder(globs []string, as *syscall.Credential, uv func(context.Context) (string, error)) *Finder {
+	return &Finder{Globs: globs, As: as, UV: uv, listing: make(chan struct{}, 1)}
 }
 
 const (
-	// askTimeout is how long an interpreter may take to answer. One that takes longer, as on a node that is overloaded
-	// or just boots, is asked again by the next Renew with twice the time, up to askLongest.
-	askTimeout = 10 * time.Second
-	askLongest = 80 * time.Second
-	// askAgain is the time after which an interpreter that failed is asked again: it may work though its file has not
-	// changed.
-	askAgain = 10 * time.Minute
-	// askAtOnce is how many are asked at the same time.
-	askAtOnce = 4
+	// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
+	listAgain = 10 * time.Minute
+	// listTimeout is how long uv may take: it runs each interpreter.
+	listTimeout = time.Minute
 )
-
-// verdict is the answer of the interpreter at a path.
-type verdict struct {
-	file        fileKey // at the path
-	target      fileKey // of the interpreter that ran: another file if the path is a script's
-	interpreter Interpreter
-	err         error // why it is not used
-	at          time.Time
-	late        time.Duration // how long it was waited for without an answer
-}
-
-// candidate is a file in one directory, under all its names there. The same file in another directory is another
-// candidate, since the directory decides whether it belongs to a virtual environment (PEP 405).
-type candidate struct {
-	path  string // the preferred of names
-	real  string
-	names []string
-	file  fileKey
-}
 
 // Found is the result of a search.
 type Found struct {
@@ -73,233 +68,218 @@ type Found struct {
 	// then the newest first. Several names of one file are one interpreter.
 	Interpreters []Interpreter
 
-	// Rejected has a sentence for each file that matches and is not used, such as one of a virtual environment, in the
-	// order of Globs.
+	// Rejected has a sentence for each file that matches and is not used, such as one of a virtual environment.
 	Rejected []string
-
-	// Late are the paths of rejected files that did not answer in time when they were last run. They may be interpreters.
-	Late []string
 }
 
-// Find returns the interpreters. Each is run once, and again when its file has changed. It runs interpreters, or waits
-// for another call that does, only if nothing is known of one. The error is that of a glob, or of ctx.
+// Find returns the interpreters. uv runs them only if a file was added, changed or removed since.
 func (f *Finder) Find(ctx context.Context) (Found, error) { return f.find(ctx, false) }
 
-// Renew is Find, and asks those again that failed a while ago or were late. Call it periodically.
+// Renew is Find, and asks uv again if that is a while ago. Call it periodically.
 func (f *Finder) Renew(ctx context.Context) (Found, error) { return f.find(ctx, true) }
 
 func (f *Finder) find(ctx context.Context, again bool) (Found, error) {
-	var result Found
-	candidates, err := f.candidates(&result.Rejected)
+	candidates, err := f.candidates()
 	if err != nil {
 		return Found{}, err
 	}
-	verdicts, err := f.verdicts(ctx, candidates, again)
+	files := ""
+	for _, c := range candidates {
+		files += fmt.Sprintln(c.path, c.real, c.file, c.err)
+	}
+	if last := f.last.Load(); last.answers(files, again) {
+		return last.found, nil
+	}
+	select {
+	case f.listing <- struct{}{}:
+	case <-ctx.Done():
+		return Found{}, ctx.Err()
+	}
+	defer func() { <-f.listing }()
+	last := f.last.Load()
+	if last.answers(files, again) { // another has just searched
+		return last.found, nil
+	}
+	found, err := f.list(ctx, candidates)
+	if err != nil && ctx.Err() == nil && last.answers(files, false) { // the node may be overloaded
+		found, err = last.found, nil
+	}
 	if err != nil {
 		return Found{}, err
 	}
-	type identity struct {
-		device, inode uint64
-		prefix        string
-	}
-	var found []Interpreter
-	at := map[identity]int{}
-	for n, c := range candidates {
-		v := verdicts[n]
-		if v.err != nil {
-			result.Rejected = append(result.Rejected, fmt.Sprintf("%s %v", c.path, v.err))
-			if v.late > 0 {
-				result.Late = append(result.Late, c.path)
-			}
-			continue
-		}
-		i, id := v.interpreter, identity{v.target.device, v.target.Inode, v.interpreter.Prefix}
-		if known, ok := at[id]; ok {
-			found[known].Names = append(found[known].Names, append(c.names, i.Names...)...)
-			continue
-		}
-		at[id] = len(found)
-		i.Names = append(slices.Clone(c.names), i.Names...)
-		found = append(found, i)
-	}
-	for n := range found {
-		found[n].finish()
-	}
-	slices.SortStableFunc(found, byDefault)
-	result.Interpreters = found
-	return result, nil
+	f.last.Store(&search{files, time.Now(), found})
+	return found, nil
 }
 
-// finish removes duplicate names, and takes the preferred of those that are the
-// interpreter itself and not a script that runs it.
-func (i *Interpreter) finish() {
-	var names, own []string
-	for _, n := range i.Names {
-		if slices.Contains(names, n) {
-			continue
-		}
-		names = append(names, n)
-		if real, key, err := lookAt(n); err == nil && (real == i.Real || key.FileID == i.File) {
-			own = append(own, n)
-		}
-	}
-	i.Names = names
-	if len(own) > 0 {
-		i.Path = preferred(own, i.Real)
-	}
+// candidate is a path that a glob matches.
+type candidate struct {
+	path, real string
+	file       FileID
+	err        error // why it can't be looked at
 }
 
-// candidates are what the globs match, in their order.
-func (f *Finder) candidates(rejected *[]string) ([]candidate, error) {
+// errNoFile is that of a glob.
+var errNoFile = errors.New("matches no file that is named as an interpreter")
+
+// candidates are what the globs match, in their order, each once.
+func (f *Finder) candidates() ([]candidate, error) {
 	globs := f.Globs
 	if globs == nil {
 		globs = defaultGlobs()
 	}
-	type place struct{ real, dir string }
-	at := map[place]int{}
-	seen := map[string]bool{}
 	var found []candidate
 	for _, glob := range globs {
-		if !filepath.IsAbs(glob) {
-			return nil, fmt.Errorf("failed to look for interpreters at %q: write it from /", glob)
-		}
 		paths, err := matching(glob)
 		if err != nil {
 			return nil, fmt.Errorf("failed to look for interpreters at %q: %w", glob, err)
 		}
 		if len(paths) == 0 && f.Globs != nil {
-			*rejected = append(*rejected, fmt.Sprintf("%s matches no file that is named as an interpreter", glob))
+			found = append(found, candidate{path: glob, err: errNoFile})
 		}
 		for _, path := range paths {
-			if path = filepath.Clean(path); seen[path] {
+			path = filepath.Clean(path)
+			if slices.ContainsFunc(found, func(c candidate) bool { return c.path == path }) {
 				continue
 			}
-			seen[path] = true
-			real, key, err := lookAt(path)
-			if err != nil {
-				var p *fs.PathError
-				if errors.As(err, &p) {
-					err = p.Err
-				}
-				*rejected = append(*rejected, fmt.Sprintf("%s can't be used: %v", path, err))
-				continue
-			}
-			here := place{real, filepath.Dir(path)}
-			if n, ok := at[here]; ok {
-				found[n].names = append(found[n].names, path)
-				continue
-			}
-			at[here] = len(found)
-			found = append(found, candidate{real: real, names: []string{path}, file: key})
+			c := candidate{path: path}
+			c.real, c.file, c.err = lookAt(path)
+			found = append(found, c)
 		}
-	}
-	for n, c := range found {
-		found[n].path = preferred(c.names, c.real)
 	}
 	return found, nil
 }
 
-// verdicts are those of the candidates, in their order. It asks those that are not known, and those that are due again,
-// unless another call does that: then what was known is enough.
-func (f *Finder) verdicts(ctx context.Context, candidates []candidate, again bool) ([]verdict, error) {
-	all, which, enough := f.recall(candidates, again)
-	if len(which) == 0 {
-		return all, ctx.Err()
+// lookAt is the target of a path, and its identity.
+func lookAt(path string) (real string, file FileID, err error) {
+	real, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", FileID{}, err
 	}
-	if !f.asking.TryLock() {
-		if enough {
-			return all, ctx.Err()
-		}
-		f.asking.Lock()
+	info, err := os.Stat(real)
+	if err != nil {
+		return "", FileID{}, err
 	}
-	defer f.asking.Unlock()
-	all, which, _ = f.recall(candidates, again) // another may just have asked them
-	f.askThem(ctx, candidates, which, all)
-	return all, ctx.Err()
+	if !info.Mode().IsRegular() {
+		return "", FileID{}, errors.New("it is not a regular file")
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return real, FileID{Inode: st.Ino, Size: info.Size(), ModTime: info.ModTime().UnixNano()}, nil
 }
 
-// recall is what is known of the candidates, in their order, and the indexes of those to be asked; enough means that
-// something is known of each. It forgets what no longer exists.
-func (f *Finder) recall(candidates []candidate, again bool) (all []verdict, which []int, enough bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	known := make(map[string]verdict, len(candidates))
-	all, enough = make([]verdict, len(candidates)), true
-	for n, c := range candidates {
-		v, ok := f.known[c.path]
-		if ok = ok && v.file == c.file && v.sameTarget(); ok {
-			known[c.path], all[n] = v, v
-		}
-		if !ok || again && f.isOld(v) {
-			which = append(which, n)
-		}
-		enough = enough && ok
-	}
-	f.known = known
-	return all, which, enough
+// listed is an interpreter of uv python list.
+type listed struct {
+	Path           string `json:"path"`
+	Version        string `json:"version"`
+	Implementation string `json:"implementation"`
+	Variant        string `json:"variant"`
+	OS             string `json:"os"`
+	Arch           string `json:"arch"`
+	Libc           string `json:"libc"`
 }
 
-// askThem asks the candidates with the indexes in which, and puts the verdicts into all.
-func (f *Finder) askThem(ctx context.Context, candidates []candidate, which []int, all []verdict) {
-	slots := make(chan struct{}, askAtOnce)
-	var running sync.WaitGroup
-	for _, n := range which {
-		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			all[n] = f.verdict(ctx, candidates[n], all[n])
+// list asks uv which of the candidates are interpreters.
+func (f *Finder) list(ctx context.Context, candidates []candidate) (Found, error) {
+	var dirs []string
+	for _, c := range candidates {
+		if dir := filepath.Dir(c.path); !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	uv, err := f.UV(ctx)
+	if err != nil || len(dirs) == 0 {
+		return Found{}, err
+	}
+	// uv looks along the PATH; without a home it has no interpreters but these
+	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
+		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
+	out, complaints, err := process.Ask(ctx, listTimeout, f.As, env, uv, "python", "list", "--only-installed",
+		"--all-versions", "--output-format", "json", "--no-config", "--no-cache", "--no-python-downloads")
+	var all []listed
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &all)
+	}
+	if err != nil {
+		return Found{}, fmt.Errorf("uv python list failed: %w%s", err, lastLine(complaints))
+	}
+	return f.choose(candidates, all), nil
+}
+
+// choose groups the candidates by their file, those that uv lists first.
+func (f *Finder) choose(candidates []candidate, all []listed) Found {
+	var result Found
+	at := map[string]int{} // in Interpreters, by Real
+	listedAs := func(c candidate) int {
+		return slices.IndexFunc(all, func(l listed) bool { return l.Path == c.path })
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int {
+		return cmp.Compare(min(listedAs(b), 0), min(listedAs(a), 0))
+	})
+	for _, c := range candidates {
+		is := listedAs(c)
+		if n, ok := at[c.real]; ok && !inVirtualEnvironment(c.path) { // uv lists not all names of some
+			result.Interpreters[n].Names = append(result.Interpreters[n].Names, c.path)
+			continue
+		}
+		if is < 0 || !usable(all[is].Version) {
+			result.Rejected = append(result.Rejected, f.why(c, all, is))
+			continue
+		}
+		l := all[is]
+		at[c.real] = len(result.Interpreters)
+		result.Interpreters = append(result.Interpreters, Interpreter{
+			Real: c.real, Names: []string{c.path}, File: c.file,
+			Version: l.Version, Minor: minor(l.Version), Implementation: l.Implementation,
+			Platform: l.OS + "-" + l.Arch, Libc: l.Libc, FreeThreaded: strings.Contains(l.Variant, "freethreaded"),
 		})
 	}
-	running.Wait()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.asked += len(which)
-	for _, n := range which {
-		if !errors.Is(all[n].err, context.Canceled) && !errors.Is(all[n].err, context.DeadlineExceeded) { // ctx ended before
-			f.known[candidates[n].path] = all[n]
-		}
+	for n := range result.Interpreters {
+		i := &result.Interpreters[n]
+		i.Path = preferred(i.Names, i.Real)
 	}
+	slices.SortStableFunc(result.Interpreters, byDefault)
+	return result
 }
 
-// verdict asks a candidate, which may have been late before.
-func (f *Finder) verdict(ctx context.Context, c candidate, before verdict) verdict {
-	if err := ctx.Err(); err != nil {
-		return verdict{err: err}
-	}
-	v := verdict{file: c.file, at: time.Now()}
-	timeout := askTimeout
-	if f.timeout > 0 {
-		timeout = f.timeout
-	}
-	timeout = max(timeout, min(2*before.late, askLongest))
-	said, err := ask(ctx, c.path, f.As, timeout)
-	if errors.Is(err, process.ErrLate) {
-		v.late = timeout
-	}
-	if err == nil {
-		v.interpreter, v.target, err = said.interpreter(c.path)
-	}
-	v.err = err
-	return v
+func inVirtualEnvironment(path string) bool {
+	_, err := os.Lstat(filepath.Join(filepath.Dir(path), "../pyvenv.cfg"))
+	return err == nil
 }
 
-// isOld reports whether an interpreter that failed, or had no pip, is to be asked again.
-func (f *Finder) isOld(v verdict) bool {
-	if v.late > 0 && v.late < askLongest {
-		return true
-	}
-	retry := askAgain
-	if f.retry > 0 {
-		retry = f.retry
-	}
-	return v.err != nil && time.Since(v.at) >= retry
+// oldestMinor is the minor version of the oldest Python that is used.
+const oldestMinor = 8
+
+func usable(version string) bool {
+	return CompareVersions(version, fmt.Sprintf("3.%d.0a0", oldestMinor)) >= 0 && CompareVersions(version, "4.0.0a0") < 0
 }
 
-// sameTarget reports whether the file that ran is unchanged.
-func (v verdict) sameTarget() bool {
-	if v.err != nil {
-		return true
+// minor is "3.11" of "3.11.2" and of "3.11.0rc1".
+func minor(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// why is the reason why a candidate is not used.
+func (f *Finder) why(c candidate, all []listed, is int) string {
+	var at *fs.PathError
+	switch {
+	case c.err == errNoFile:
+		return fmt.Sprintf("%s %v", c.path, c.err)
+	case errors.As(c.err, &at):
+		return fmt.Sprintf("%s can't be used: %v", c.path, at.Err)
+	case c.err != nil:
+		return fmt.Sprintf("%s can't be used: %v", c.path, c.err)
+	case is >= 0:
+		return fmt.Sprintf("%s is Python %s, and 3.%d or later is used", c.path, all[is].Version, oldestMinor)
 	}
-	_, target, err := lookAt(v.interpreter.Real)
-	return err == nil && target == v.target
+	return fmt.Sprintf("%s is no interpreter for uv: it can't be run by the build user, or is of a virtual environment",
+		c.path)
+}
+
+// lastLine is the last line of an output, to append to an error.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf(": %.200s", text[strings.LastIndexByte(text, '\n')+1:])
 }

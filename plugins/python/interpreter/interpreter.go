@@ -10,19 +10,15 @@ type Interpreter struct {
 	Real           string // without symbolic links
 	Version        string // "3.11.2", "3.13.0rc1"
 	Minor          string // "3.11"
-	Implementation string // "cpython", "pypy" (sys.implementation.name)
-	Full           string // sys.version, which has the build
-	ABI            string // SOABI: "cpython-311-x86_64-linux-gnu"
-	Platform       string // sysconfig.get_platform(): "linux-x86_64"
-	Libc           string // "glibc 2.36"
+	Implementation string // "cpython", "pypy"
+	Platform       string // "linux-x86_64"
+	Libc           string // "gnu", "musl"
 	FreeThreaded   bool   // built without the GIL
 
-	// Names are all paths under which it was found, Path among them, and Prefix is the directory it is installed in
-	// (sys.base_prefix): "/usr".
-	Names  []string
-	Prefix string
+	// Names are all paths under which it was found, Path among them.
+	Names []string
 
-	// File is that of Real when it was asked: another inode, size or time is another interpreter.
+	// File is that of Real when it was listed: another inode, size or time is another interpreter.
 	File FileID
 }
 

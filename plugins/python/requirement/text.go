@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -79,7 +78,7 @@ func checkRequirement(text string) (names bool, err error) {
 		if marker < 0 {
 			marker = len(rest)
 		}
-		if name == "" || !at && strings.ContainsAny(rest[:marker], `/\`) || !at && IsArchive(text) {
+		if name == "" || !at && strings.ContainsAny(rest[:marker], `/\`) || !at && IsWheel(text) {
 			return false, fmt.Errorf("%s is not a requirement of a package: %w", show(text), errSyntax)
 		}
 		if !at {
@@ -91,17 +90,12 @@ func checkRequirement(text string) (names bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w: %w", show(text), err, errSyntax)
 	}
-	if !strings.HasSuffix(u.Path, ".whl") {
+	if !IsWheel(u.Path) {
 		return false, fmt.Errorf("%s is not the URL of a wheel, and nothing is built from source here: build a wheel of it, "+
 			"and name its URL", show(text))
 	}
 	return true, nil
 }
 
-// IsArchive reports whether uv could take a file of that name for a wheel or for a source distribution.
-func IsArchive(name string) bool {
-	name = strings.ToLower(name)
-	ends := []string{".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lz", ".tlz",
-		".tar.lzma", ".tar.zst", ".tar.z"}
-	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) })
-}
+// IsWheel reports whether a file is a wheel by its name.
+func IsWheel(name string) bool { return strings.HasSuffix(name, ".whl") }
