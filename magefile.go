@@ -35,19 +35,13 @@ func init() {
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
-// Starts or updates Nomad with plugins (-usb=sim, -dataset=zfs-fuse, -remote=sim).
-func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote, image *string) error {
-	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error {
-		if err := l.UseImage(value(image)); err != nil {
-			return err
-		}
-		return l.Up(ctx, lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote)})
-	})
-}
-
-// Builds the image of lab/image/Dockerfile for containers; lab:up does if need be.
-func (Lab) Image(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.BuildImage(ctx) })
+// Starts or updates Nomad (-usb=sim, -dataset=zfs-fuse, -remote=sim, -nodes=3).
+func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote, image *string, nodes *int) error {
+	with := lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote), Image: value(image)}
+	if nodes != nil {
+		with.Nodes = *nodes
+	}
+	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, with) })
 }
 
 // Shows the agent, the plugins with version and health, and the jobs (-json).

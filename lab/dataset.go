@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,53 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-const (
-	datasetPlugin = agent.DevicePrefix + "dataset"
-	datasetLabel  = "dataset" // of the agent: the datasets it was started with
-	datasetType   = "dataset" // the type of device that is scratch
-)
-
-// dataset selects the file system of the datasets that tasks get.
-type dataset string
-
-const (
-	datasetAsBefore dataset = ""
-	datasetNone     dataset = "none"
-	datasetZFSFuse  dataset = "zfs-fuse"
-)
-
-// parseDataset reads the value of a flag. An empty one keeps the current choice.
-func parseDataset(s string) (dataset, error) {
-	switch d := dataset(s); d {
-	case datasetAsBefore, datasetNone, datasetZFSFuse:
-		return d, nil
-	}
-	return "", fmt.Errorf("-dataset=%s: want none (no datasets) or zfs-fuse (in a file)", s)
-}
-
-// chosen is d, or what the running lab was started with if d is empty. A lab keeps its pool until it is removed:
-// volumes are in it.
-func (d dataset) chosen(ctx context.Context, dir string) (dataset, error) {
-	was := datasetNone
-	if a, err := agent.Open(ctx, dir); err == nil {
-		was = cmp.Or(dataset(a.Info().Labels[datasetLabel]), datasetNone)
-	}
-	if d != datasetAsBefore && d != was && was != datasetNone {
-		return "", fmt.Errorf("the lab is up, but its datasets are on %s and not on %s; to change that, and lose them:\n\n"+
-			"  %s lab:down lab:up -dataset=%s", was, d, mage, d)
-	}
-	return cmp.Or(d, was), nil
-}
-
-// inFile reports whether the lab has a pool of its own.
-func (d dataset) inFile() bool { return d == datasetZFSFuse }
+const datasetPlugin = agent.DevicePrefix + "dataset"
 
 // The two faces of the dataset plugin read one file with classes, which is beside the second.
 const (
@@ -97,11 +54,8 @@ var datasetClasses = map[string]string{
 `,
 }
 
-// classes returns the operator's file. It makes the file system when it is first needed.
+// classes returns the file with the lab's classes. It makes the file system when it is first needed.
 func (l *Lab) classes(ctx context.Context) (string, error) {
-	if !l.dataset.inFile() {
-		return datasetNoClasses, nil
-	}
 	pool, made := zfsfuse.Open(l.poolDir())
 	if !made {
 		var err error
@@ -117,13 +71,13 @@ func (l *Lab) classes(ctx context.Context) (string, error) {
 }
 
 // poolDir has the pool's file.
-func (l *Lab) poolDir() string { return filepath.Join(l.dir, "pool") }
+func (l *Lab) poolDir() string { return filepath.Join(l.dir, agent.PoolDir) }
 
 // makePool makes the file system in the lab's directory. Its daemon carries the agent's mark, so that it ends with the
 // agent, which removes the rest.
 func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 	dir := l.poolDir()
-	end := l.step(ctx, "Making a pool of %s in a file", l.dataset)
+	end := l.step(ctx, "Making a pool of zfs-fuse in a file")
 	defer func() { end(err, "%s", dir) }()
 	if !agent.Privileged() {
 		return pool, errors.New("datasets are made and mounted by root: start the lab as root, " +
@@ -141,36 +95,4 @@ func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 		_ = os.Remove(l.dir) // unless there is something else in it
 	}
 	return pool, err
-}
-
-// createVolume is the command that makes a volume.
-func createVolume(file string) string {
-	return fmt.Sprintf("lab:shell <<<'nomad volume create %s'", file)
-}
-
-// volumes prints the volumes, if there are any.
-func (l *Lab) volumes(ctx context.Context, a agent.Agent) error {
-	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
-	list, _, err := a.Client().HostVolumes().List(&api.HostVolumeListRequest{}, q)
-	if err != nil {
-		return fmt.Errorf("failed to list volumes: %w", err)
-	}
-	if len(list) == 0 {
-		return nil
-	}
-	rows := [][]string{{"VOLUME", "NAMESPACE", "SIZE", "STATE", "USED BY"}}
-	for _, v := range list {
-		whole, _, err := a.Client().HostVolumes().Get(v.ID, (&api.QueryOptions{Namespace: v.Namespace}).WithContext(ctx))
-		if err != nil {
-			return fmt.Errorf("failed to read volume %s: %w", v.Name, err)
-		}
-		var users []string
-		for _, alloc := range whole.Allocations {
-			users = append(users, alloc.JobID)
-		}
-		size := fmt.Sprintf("%d MiB", v.CapacityBytes>>20)
-		rows = append(rows, []string{v.Name, v.Namespace, size, string(v.State), joined(users)})
-	}
-	l.say("")
-	return term.Table(l.out, rows...)
 }

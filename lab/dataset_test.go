@@ -5,7 +5,6 @@ package lab
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,52 +22,18 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestDataset_IsAsAskedForOrAsBefore(t *testing.T) {
-	for in, want := range map[string]dataset{
-		"": datasetAsBefore, "none": datasetNone, "zfs-fuse": datasetZFSFuse,
-	} {
-		got, err := parseDataset(in)
-		must.NoError(t, err, must.Sprint(in))
-		test.Eq(t, want, got, test.Sprint(in))
-	}
-	_, err := parseDataset("zfs")
-	test.ErrorContains(t, err, "want none", test.Sprint("a wrong one"))
-	d, err := datasetAsBefore.chosen(t.Context(), t.TempDir())
-	test.NoError(t, err)
-	test.Eq(t, datasetNone, d, test.Sprint("a new lab has"))
-	up := t.TempDir()
-	info := `{"runtime": "host", "dir": "` + up + `", "http_port": 1, "labels": {"dataset": "zfs-fuse"}}`
-	must.NoError(t, os.WriteFile(filepath.Join(up, "agent.json"), []byte(info), 0o600))
-	d, err = datasetAsBefore.chosen(t.Context(), up)
-	test.NoError(t, err)
-	test.Eq(t, datasetZFSFuse, d)
-	_, err = datasetNone.chosen(t.Context(), up)
-	test.ErrorContains(t, err, "its datasets are on zfs-fuse and not on none", test.Sprint("volumes would be lost"))
-}
-
 func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
 	l, _ := quiet(t)
-	text, err := l.classes(t.Context())
-	must.NoError(t, err)
-	test.StrHasPrefix(t, "# no classes", text, test.Sprint("without being asked it has some"))
-	l.dataset = datasetZFSFuse
+	l.dataset = true
 	must.NoError(t, os.MkdirAll(l.poolDir(), 0o755))
 	pool, _ := zfsfuse.Open(l.poolDir())
 	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // as if it was made
-	text, err = l.classes(t.Context())
+	text, err := l.classes(t.Context())
 	must.NoError(t, err)
 	test.StrHasPrefix(t, fmt.Sprintf("zfs = %q\n", pool.Program), text)
 	for _, class := range []string{"fast", "strict"} {
 		test.StrContains(t, text, pool.Root+"/"+class+"\"\n"+datasetClasses[class]+"}")
 	}
-}
-
-func TestPrepare_RefusesDatasetsInAContainer(t *testing.T) {
-	l, _ := quiet(t)
-	l.docker = func(context.Context) error { return nil }
-	l.runtime, l.dataset = agent.Container, datasetZFSFuse
-	_, err := l.prepare(t.Context())
-	test.ErrorContains(t, err, "a container has no file systems to make and mount")
 }
 
 // datasetLab is a lab with datasets.
@@ -187,8 +152,8 @@ func TestLab_WithDatasets(t *testing.T) {
 		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
 	d.does("The running task lived on", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
-	test.StrContains(t, d.out.String(), "with -dataset=zfs-fuse", test.Sprint("it does not say why it restarts"))
-	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "its datasets are on zfs-fuse and not on none")
+	test.StrContains(t, d.out.String(), "with a new configuration", test.Sprint("it does not say why it restarts"))
+	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "has datasets")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
 	d.out.Reset()
@@ -197,7 +162,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.nomad("volume", "create", d.example("notes.volume.hcl"))
 	d.runs("     1\t", "volume.nomad.hcl")
 	d.runs("     2\t", "volume.nomad.hcl")
-	d.does("notes   default    64 MiB  ready", func() error { return d.Status(t.Context()) })
+	d.does("  notes  ", func() error { return d.Status(t.Context()) })
 	test.StrContains(t, d.out.String(), "Datasets zfs-fuse, in "+d.poolDir())
 	d.byHand("snapshot", "notes", "before")
 	d.runs("     3\t", "volume.nomad.hcl")

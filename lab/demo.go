@@ -25,10 +25,7 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 		return nil, err
 	}
 	l.dir = dir
-	if l.dataset, err = parseDataset(with.Dataset); err != nil {
-		return nil, err
-	}
-	if l.remote, err = parseRemote(with.Remote); err != nil {
+	if err := l.choose(with); err != nil {
 		return nil, err
 	}
 	names := slices.Sorted(maps.Keys(plugins))
@@ -42,14 +39,18 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 			o.Plugins[i].Config = plugins[name]
 		}
 	}
-	if l.remote == remoteSim {
+	if l.remote {
 		o.Config = heartbeats(3*time.Second, 2*time.Second) // somebody watches
 	}
 	a, err := l.launch(ctx, o, "")
 	if err != nil {
 		return nil, err
 	}
-	if err := l.startHost(ctx, a); err != nil {
+	err = l.startHost(ctx, a)
+	if err == nil {
+		err = l.startNodes(ctx, a, o.Plugins)
+	}
+	if err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		return nil, errors.Join(err, EndDemo(cctx, a))

@@ -10,7 +10,6 @@ import (
 	"os"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/image"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
@@ -75,8 +74,8 @@ type kept struct {
 }
 
 func (l *Lab) kept(ctx context.Context) (found []kept) {
-	if l.docker(ctx) == nil && l.hasImage(ctx) {
-		found = append(found, kept{"Docker's image " + image.Name, l.removeImage})
+	if l.docker.answers(ctx) == nil && l.docker.hasImage(ctx) {
+		found = append(found, kept{"Docker's image " + agent.Image, l.docker.removeImage})
 	}
 	dir, err := cache.Dir()
 	if err != nil {

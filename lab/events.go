@@ -6,6 +6,7 @@ package lab
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -30,6 +31,7 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		switch {
 		case e.Type == api.TaskDriverMessage:
 			mark = "- "
+			r.said[name] = message(e)
 		case slices.Contains(trouble, e.Type), e.Type == api.TaskRestarting, e.FailsTask && e.Type != api.TaskNotRestarting:
 		case e.Type == api.TaskTerminated && (e.ExitCode != 0 || e.Signal != 0):
 		default:
@@ -38,7 +40,7 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		text := message(e)
 		if e.Type != api.TaskDriverMessage {
 			text = e.Type + ": " + text
-			r.why = "task " + name + ": " + text
+			r.why, r.task = "task "+name+": "+text, name
 		}
 		r.out.Print("", term.Wrap(mark+name+" | "+text, term.Columns(r.lab.out), "    "))
 	}
@@ -62,13 +64,16 @@ func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
 
 func message(e *api.TaskEvent) string { return nomad.Plain(e.DisplayMessage) }
 
-// failure is the error of a job of which a task failed: the last event that explains it.
+// failure is the error of a job of which a task failed: the last event that explains it, and the driver's last message.
 func (r *jobRun) failure(allocs []*api.Allocation) error {
 	why := r.why
 	for _, a := range allocs {
 		if why == "" && a.ClientDescription != "" {
 			why = fmt.Sprintf("%s: %s", a.ClientStatus, nomad.Plain(a.ClientDescription))
 		}
+	}
+	if said := r.said[r.task]; said != "" && !strings.Contains(why, said) {
+		why += ": " + said
 	}
 	return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
 }

@@ -4,47 +4,39 @@
 package lab
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"os/exec"
 	"strings"
 
-	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
-	"github.com/hashicorp/nomad/jobspec2"
 
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// parseJob lets the agent parse a job file: it may support more options than this program.
-func parseJob(c *api.Client, path string) (*api.Job, error) {
-	text, err := os.ReadFile(path)
+// parseJob has the nomad program parse a job file.
+func parseJob(ctx context.Context, a agent.Agent, path string) (*api.Job, error) {
+	cmd := exec.CommandContext(ctx, a.Info().Binary, "job", "run", "-output", path)
+	cmd.Env = nomadEnv(a)
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil && errOut.Len() > 0 {
+		return nil, fmt.Errorf("failed to parse the job file:\n%s", strings.TrimSpace(errOut.String()))
+	}
+	var parsed struct{ Job *api.Job }
+	if err == nil {
+		err = json.Unmarshal(out, &parsed)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to read job file: %w", err)
+		return nil, fmt.Errorf("failed to parse the job file: %w", err)
 	}
-	job, err := c.Jobs().ParseHCL(string(text), true)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse the job file:\n%s", mistakes(path, text, err))
-	}
-	return job, nil
-}
-
-// mistakes lists the errors in a job file, one a line, with the file's name. The agent names each file input.hcl, and
-// may report only the first of several errors.
-func mistakes(path string, text []byte, refused error) string {
-	_, err := jobspec2.ParseWithConfig(&jobspec2.ParseConfig{Path: path, Body: text})
-	var all hcl.Diagnostics
-	switch {
-	case errors.As(err, &all):
-		var lines []string
-		for _, d := range all {
-			lines = append(lines, d.Error())
-		}
-		return strings.Join(lines, "\n")
-	case err != nil:
-		return err.Error()
-	}
-	return strings.ReplaceAll(strings.TrimPrefix(plain(refused), "Failed to parse job: "), "input.hcl:", path+":")
+	parsed.Job.Canonicalize()
+	return parsed.Job, nil
 }
 
 // plain returns the message of an API error, without the HTTP status around it.

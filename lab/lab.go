@@ -21,7 +21,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
-	"github.com/outrider-dev/outrider/lab/image"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -33,21 +32,28 @@ type Lab struct {
 	root        string
 	dir         string // of the agent
 	runtime     agent.Runtime
-	usb         usb
-	dataset     dataset
-	remote      remote
-	host        sshd.Server // if remote is remoteSim
+	dataset     bool        // it has a pool, see poolDir
+	remote      bool        // it has a host, see hostDir
+	host        sshd.Server // if remote
 	port        int         // 0: defaultPort, or a free one
-	ref         string      // the container's image; empty: that of the running lab, or lab/image's
+	image       string      // the container's; empty: that of the running lab, or agent.Image
+	nodes       int         // see With
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer
-	firstOutput time.Duration               // how long to wait for the output of a silent service
-	docker      func(context.Context) error // nil if Docker answers
-	image       func(ctx context.Context, ref string, progress func(string, ...any)) (string, error)
-	hasImage    func(context.Context) bool // whether Docker, if it answers, has it
+	firstOutput time.Duration // how long to wait for the output of a silent service
+	docker      docker
+}
+
+// docker are functions of lab/agent, for tests to replace.
+type docker struct {
+	answers     func(context.Context) error
+	ensureImage func(ctx context.Context, progress func(string, ...any)) error
+	hasImage    func(context.Context) bool
 	removeImage func(context.Context) error
 }
+
+var realDocker = docker{agent.DockerAnswers, agent.EnsureImage, agent.HasImage, agent.RemoveImage}
 
 // New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
 // host, container), LAB_DIR and LAB_PORT. A runtime that is not empty overrides LAB_RUNTIME.
@@ -66,8 +72,7 @@ func New(runtime string) (*Lab, error) {
 	l := &Lab{
 		root: root, dir: defaultDir(root), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
-		firstOutput: 3 * time.Second, docker: agent.DockerAnswers, image: image.Ensure,
-		hasImage: image.Exists, removeImage: image.Remove,
+		firstOutput: 3 * time.Second, docker: realDocker,
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {

@@ -33,9 +33,11 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	return &Lab{
 		root: dir, dir: filepath.Join(dir, ".lab"), runtime: auto,
 		steps: term.New(&b), out: &b, errOut: &b,
-		docker:   func(context.Context) error { return errors.New("no daemon") },
-		image:    func(context.Context, string, func(string, ...any)) (string, error) { return "img:1", nil },
-		hasImage: func(context.Context) bool { return false },
+		docker: docker{
+			answers:     func(context.Context) error { return errors.New("no daemon") },
+			ensureImage: func(context.Context, func(string, ...any)) error { return nil },
+			hasImage:    func(context.Context) bool { return false },
+		},
 	}, &b
 }
 
@@ -51,7 +53,7 @@ func TestParseRuntime_KnowsThree(t *testing.T) {
 	test.Error(t, err, test.Sprint("vm is taken for a runtime"))
 }
 
-func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
+func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	no := errors.New("broken")
 	for _, tc := range []struct {
 		name          string
@@ -59,11 +61,16 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 		docker, image error
 		want          agent.Runtime
 		why, err      string
-		dataset       dataset
+		dataset       bool
+		nodes         int
 	}{
-		{name: "datasets", asked: auto, dataset: datasetZFSFuse, want: agent.Host, why: "which datasets need"},
-		{name: "docker answers", asked: auto, want: agent.Container, why: "container from img:1"},
-		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "Docker does not answer"},
+		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "since datasets need"},
+		{name: "datasets in a container", asked: agent.Container, dataset: true,
+			err: "datasets need file systems to make and mount, which a container does not have: " + mage +
+				" lab:down lab:up -runtime=host -dataset=zfs-fuse"},
+		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "since several nodes need"},
+		{name: "docker answers", asked: auto, want: agent.Container, why: "container from outrider-lab:"},
+		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
 		{name: "no image", asked: auto, image: no, want: agent.Host, why: "since broken"},
 		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "host process"},
 		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
@@ -73,10 +80,10 @@ func TestChoose_FollowsDockerAndTheRequest(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)
-			l.runtime, l.dataset = tc.asked, tc.dataset
-			l.docker = func(context.Context) error { return tc.docker }
-			l.image = func(context.Context, string, func(string, ...any)) (string, error) { return "img:1", tc.image }
-			got, _, why, err := l.choose(t.Context())
+			l.runtime, l.dataset, l.nodes = tc.asked, tc.dataset, tc.nodes
+			l.docker.answers = func(context.Context) error { return tc.docker }
+			l.docker.ensureImage = func(context.Context, func(string, ...any)) error { return tc.image }
+			got, _, why, err := l.chooseRuntime(t.Context())
 			if tc.err != "" {
 				test.EqError(t, err, tc.err, test.Sprint("error"))
 				return
@@ -177,18 +184,85 @@ func TestReload_SumsUpOneTaskAndSeveral(t *testing.T) {
 	}
 }
 
-func TestUSB_IsAsAskedForOrAsBefore(t *testing.T) {
-	for in, want := range map[string]usb{"": usbAsBefore, "none": usbNone, "sim": usbSim} {
-		got, err := parseUSB(in)
-		must.NoError(t, err, must.Sprint(in))
-		test.Eq(t, want, got, test.Sprint(in))
+func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
+	for _, tc := range []struct {
+		name            string
+		with            With
+		had             []string // directories of the running lab
+		dataset, remote bool
+		err             string
+	}{
+		{name: "a new lab"},
+		{name: "asked for", with: With{USB: "sim", Dataset: "zfs-fuse", Remote: "sim", Nodes: 3},
+			dataset: true, remote: true},
+		{name: "none", with: With{USB: "none", Dataset: "none", Remote: "none"}},
+		{name: "as before", had: []string{"pool", "sshd"}, dataset: true, remote: true},
+		{name: "fewer", had: []string{"pool"}, with: With{Dataset: "none"}, err: "has datasets"},
+		{name: "no host", had: []string{"sshd"}, with: With{Remote: "none"}, err: "has a host"},
+		{name: "another stick", with: With{USB: "real"}, err: "-usb=real: want none"},
+		{name: "another pool", with: With{Dataset: "zfs"}, err: "-dataset=zfs: want none"},
+		{name: "another host", with: With{Remote: "ssh"}, err: "-remote=ssh: want none"},
+		{name: "too many", with: With{Nodes: 10}, err: "want 1 to 9"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l, _ := quiet(t)
+			for _, dir := range tc.had {
+				must.NoError(t, os.MkdirAll(filepath.Join(l.dir, dir), 0o755))
+			}
+			err := l.choose(tc.with)
+			if tc.err != "" {
+				test.ErrorContains(t, err, tc.err)
+				return
+			}
+			must.NoError(t, err)
+			test.Eq(t, tc.dataset, l.dataset)
+			test.Eq(t, tc.remote, l.remote)
+		})
 	}
-	_, err := parseUSB("simulated")
-	test.ErrorContains(t, err, "want none", test.Sprint("a wrong one"))
-	test.Eq(t, usbNone, usbAsBefore.chosen(t.Context(), t.TempDir()), test.Sprint("a new lab has"))
-	c := usbNone.config()
-	must.StrNotContains(t, c, "device", must.Sprint("without being asked it publishes something"))
-	test.StrNotContains(t, c, "match_all", test.Sprint("without being asked it publishes something"))
+}
+
+func TestChoose_TakesAnImageForAContainer(t *testing.T) {
+	l, _ := quiet(t)
+	must.NoError(t, l.choose(With{Image: "img:1"}))
+	_, image, _, err := l.chooseRuntime(t.Context())
+	test.EqError(t, err, "a container was asked for: no daemon")
+	test.Eq(t, "", image)
+	l.docker.answers = func(context.Context) error { return nil }
+	l.docker.ensureImage = func(context.Context, func(string, ...any)) error { return errors.New("it is built") }
+	_, image, _, err = l.chooseRuntime(t.Context())
+	must.NoError(t, err)
+	test.Eq(t, "img:1", image)
+	l.runtime = agent.Host
+	test.ErrorContains(t, l.choose(With{Image: "img:1"}), "leave out -image")
+}
+
+func TestFailure_HasTheDriversMessage(t *testing.T) {
+	l, out := quiet(t)
+	r := newRun(l, &described{})
+	r.job = &api.Job{ID: new("j")}
+	r.events(&api.Allocation{ID: "a"}, "t", &api.TaskState{Events: []*api.TaskEvent{
+		{Type: api.TaskDriverMessage, DisplayMessage: "ValueError: no such city"},
+		{Type: api.TaskTerminated, ExitCode: 1, DisplayMessage: "Exit Code: 1"},
+	}})
+	test.EqError(t, r.failure(nil), "job j failed: task t: Terminated: Exit Code: 1: ValueError: no such city")
+	test.StrContains(t, out.String(), "! t | Terminated: Exit Code: 1\n")
+}
+
+func TestParseJob_ReportsMistakesWithTheFilesName(t *testing.T) {
+	prog, err := nomad.Binary(t.Context(), nil)
+	must.NoError(t, err)
+	a := &described{info: agent.Info{Binary: prog.Path}}
+	t.Setenv("NOMAD_ADDR", "http://nowhere.invalid")
+	path := filepath.Join(t.TempDir(), "mine.nomad.hcl")
+	text := "job \"a\" {\n  kind = \"x\"\n  group \"g\" {\n    colour = 1\n  }\n}\n"
+	must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	_, err = parseJob(t.Context(), a, path)
+	test.ErrorContains(t, err, "mine.nomad.hcl:2,3-7: ")
+	must.NoError(t, os.WriteFile(path, []byte("job \"a\" {\n  group \"g\" {}\n}\n"), 0o600))
+	job, err := parseJob(t.Context(), a, path)
+	must.NoError(t, err)
+	test.Eq(t, "a", *job.ID)
+	test.Eq(t, api.DefaultNamespace, *job.Namespace)
 }
 
 func TestDeviceRows_HaveUsersAndReasons(t *testing.T) {
@@ -228,17 +302,21 @@ type described struct {
 	ended error
 }
 
+func (d *described) Client() *api.Client { return nil }
+
 func (d *described) Alive(context.Context) error { return d.ended }
+
+func (d *described) Changes(agent.Options) ([]string, error) { return nil, nil }
 
 func (d *described) Info() agent.Info { return d.info }
 func (d *described) Address() string  { return "http://127.0.0.1:4747" }
 
 func TestDown_ListsWhatPurgeRemoves(t *testing.T) {
 	l, out := quiet(t)
-	l.docker = func(context.Context) error { return nil }
 	there := true
-	l.hasImage = func(context.Context) bool { return there }
-	l.removeImage = func(context.Context) error { there = false; return nil }
+	l.docker.answers = func(context.Context) error { return nil }
+	l.docker.hasImage = func(context.Context) bool { return there }
+	l.docker.removeImage = func(context.Context) error { there = false; return nil }
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	cache := filepath.Join(os.Getenv("XDG_CACHE_HOME"), "outrider")
 	must.NoError(t, os.MkdirAll(filepath.Join(cache, "vm"), 0o755))
@@ -291,7 +369,7 @@ func TestUp_NamesATakenPort(t *testing.T) {
 	test.ErrorContains(t, l.Up(t.Context(), With{}), fmt.Sprintf("port %d, which LAB_PORT names, is taken", l.port),
 		test.Sprint("asked for"))
 	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: l.port}}
-	_, err = l.update(t.Context(), ended, agent.Options{})
+	err = l.update(t.Context(), ended, agent.Options{})
 	test.ErrorContains(t, err, fmt.Sprintf("another program has its port %d", l.port),
 		test.Sprint("the lab's own"))
 }

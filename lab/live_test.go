@@ -25,7 +25,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
-	"github.com/outrider-dev/outrider/lab/image"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -47,8 +46,7 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	l := &Lab{
 		root: root, dir: filepath.Join(dir, "lab"), runtime: agent.Host, port: ports,
 		steps: term.New(&b), out: &b, errOut: &b,
-		firstOutput: time.Minute, docker: agent.DockerAnswers, image: image.Ensure,
-		hasImage: image.Exists, removeImage: image.Remove,
+		firstOutput: time.Minute, docker: realDocker,
 	}
 	t.Cleanup(func() {
 		test.NoError(t, l.Down(context.Background()))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Logs prints the agent's log, or what a job's tasks write, and follows it until interrupted.
@@ -39,7 +38,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
+	r := newRun(l, a)
 	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
 	if r.job, _, err = a.Client().Jobs().Info(id, q); err != nil {
 		return fmt.Errorf("failed to read job %s: %w", id, err)

@@ -14,20 +14,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// hostNodes are the nodes that reach the lab's host: a task there can move from one to the other. Each is an agent that
-// is a client of the lab's own, in a directory of this name below the lab's.
+// hostNodes are the nodes that reach the lab's host: a task there can move from one to the other.
 var hostNodes = []string{"remote-1", "remote-2"}
 
-// nodeConfig keeps all other jobs on the lab's own node.
-const nodeConfig = `client {
+// hostNodeConfig keeps all other jobs away from them.
+const hostNodeConfig = `client {
   options = {
     "driver.allowlist" = "remote"
   }
@@ -39,58 +35,84 @@ func heartbeats(ttl, grace time.Duration) string {
 	return fmt.Sprintf("server {\n  min_heartbeat_ttl = %q\n  heartbeat_grace   = %q\n}", ttl, grace)
 }
 
-// Nodes returns the nodes besides the lab's own that were started for a lab in dir, by name. A node may have ended.
+// nodesDir has a directory for each of the lab's agents besides its own. They are clients of its server.
+const nodesDir = "nodes"
+
+// Nodes returns the agents besides the lab's own that were started for a lab in dir, by the names of their nodes. They
+// may have ended.
 func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	nodes := map[string]agent.Agent{}
-	for _, name := range hostNodes {
-		n, err := agent.Open(ctx, filepath.Join(dir, name))
-		if errors.Is(err, agent.ErrNone) {
-			continue
-		}
+	dirs, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "agent.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range dirs {
+		n, err := agent.Open(ctx, filepath.Dir(file))
 		if err != nil {
 			return nil, err
 		}
-		nodes[name] = n
+		nodes[filepath.Base(filepath.Dir(file))] = n
 	}
 	return nodes, nil
 }
 
-// startNodes starts the nodes that are not there or do not run, and waits until each of them reaches the host.
-func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
-	end := l.step(ctx, "Starting the nodes that reach it")
-	defer func() { end(err, "%s", joined(hostNodes)) }()
-	config, err := l.remoteConfig(a)
-	if err != nil {
+// nodeOptions describe the agent of a node. It has the binaries of the lab's agent.
+func (l *Lab) nodeOptions(a agent.Agent, name string, plugins []agent.Plugin) (agent.Options, error) {
+	o := agent.Options{
+		Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary, Progress: l.steps.Progress,
+		Server: fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
+	}
+	if slices.Contains(hostNodes, name) {
+		config, err := l.remoteConfig(a)
+		if err != nil {
+			return o, err
+		}
+		o.Config = hostNodeConfig
+		o.Plugins = []agent.Plugin{{Binary: filepath.Join(a.PluginDir(), remotePlugin), Config: config}}
+		return o, nil
+	}
+	for _, p := range plugins {
+		o.Plugins = append(o.Plugins, l.plugin(filepath.Join(a.PluginDir(), p.Name())))
+	}
+	return o, nil
+}
+
+// startNodes starts the nodes that are not there or do not run, and waits until each of them reaches the host, if the
+// lab has one.
+func (l *Lab) startNodes(ctx context.Context, a agent.Agent, plugins []agent.Plugin) (err error) {
+	var names []string
+	for i := 2; i <= l.nodes; i++ {
+		names = append(names, fmt.Sprintf("node-%d", i))
+	}
+	if l.remote {
+		names = append(names, hostNodes...)
+	}
+	nodes, err := Nodes(ctx, l.dir)
+	if err != nil || len(nodes) == 0 && len(names) == 0 {
 		return err
 	}
-	before, err := Nodes(ctx, l.dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range hostNodes {
-		if before[name] != nil {
+	end := l.step(ctx, "Starting more nodes")
+	defer func() { end(err, "%s", joined(slices.Sorted(maps.Keys(nodes)))) }()
+	for _, name := range names {
+		if nodes[name] != nil {
 			continue
 		}
-		_, err := agent.Start(ctx, agent.Options{
-			Dir: filepath.Join(l.dir, name), Name: name, Binary: a.Info().Binary, Config: nodeConfig,
-			Server:   fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
-			Plugins:  []agent.Plugin{{Binary: filepath.Join(a.PluginDir(), remotePlugin), Config: config}},
-			Progress: l.steps.Progress,
-		})
+		o, err := l.nodeOptions(a, name, plugins)
+		if err != nil {
+			return err
+		}
+		nodes[name], err = agent.Start(ctx, o)
 		if err != nil {
 			return fmt.Errorf("failed to start node %s: %w", name, err)
 		}
 	}
-	if err := l.updateNodes(ctx, a); err != nil {
-		return err
-	}
-	nodes, err := Nodes(ctx, l.dir)
-	if err != nil {
+	if err := l.updateNodes(ctx, a); err != nil || !l.remote {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	for name, n := range nodes {
+	for _, name := range hostNodes {
+		n := nodes[name]
 		err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n.Client()), nil })
 		if err != nil {
 			return fmt.Errorf("node %s does not reach the host: see the output of job %s, and the message of the driver in %s "+
@@ -100,7 +122,7 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	return nil
 }
 
-// updateNodes gives the nodes that there are the plugin of the lab's agent, and starts those that do not run. Tasks
+// updateNodes gives the nodes that there are the plugins of the lab's agent, and starts those that do not run. Tasks
 // live on.
 func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 	nodes, err := Nodes(ctx, l.dir)
@@ -108,13 +130,7 @@ func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 		return err
 	}
 	for name, n := range nodes {
-		if n.Info().Sums[remotePlugin] != a.Info().Sums[remotePlugin] {
-			err = errors.Join(n.Stop(ctx), n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), remotePlugin)))
-		}
-		if err == nil {
-			err = n.Start(ctx)
-		}
-		if err != nil {
+		if err := updateNode(ctx, a, n); err != nil {
 			return fmt.Errorf("failed to start node %s: %w", name, err)
 		}
 	}
@@ -126,16 +142,36 @@ func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 	return nil
 }
 
-// removeNodes removes the nodes. What runs on the host is the lab's own agent's to remove.
-func (l *Lab) removeNodes(ctx context.Context) error {
-	var errs []error
-	for _, name := range hostNodes {
-		err := agent.Remove(ctx, filepath.Join(l.dir, name))
-		if err != nil && !errors.Is(err, agent.ErrNone) {
-			errs = append(errs, fmt.Errorf("node %s: %w", name, err))
+func updateNode(ctx context.Context, a, n agent.Agent) error {
+	stopped := false
+	for _, p := range n.Info().Plugins {
+		binary := filepath.Join(a.PluginDir(), p)
+		same, err := agent.SameFile(binary, filepath.Join(n.PluginDir(), p))
+		if err == nil && !same && !stopped {
+			stopped = true
+			err = n.Stop(ctx)
+		}
+		if err == nil && !same {
+			err = n.ReplacePlugin(ctx, binary)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return errors.Join(errs...)
+	return n.Start(ctx)
+}
+
+// removeNodes removes the nodes, also those whose state is lost. What runs on the host is the lab's own agent's to
+// remove.
+func (l *Lab) removeNodes(ctx context.Context) error {
+	dirs, errs := filepath.Glob(filepath.Join(l.dir, nodesDir, "*"))
+	for _, dir := range dirs {
+		err := agent.Remove(ctx, dir)
+		if err != nil && !errors.Is(err, agent.ErrNone) {
+			errs = errors.Join(errs, fmt.Errorf("node %s: %w", filepath.Base(dir), err))
+		}
+	}
+	return errs
 }
 
 // nodeDrivers is the remote driver of each node.
@@ -172,18 +208,4 @@ func endpoints(d nomad.Driver) (all []string) {
 		all = append(all, strings.TrimPrefix(prefix, "endpoint.")+": "+about)
 	}
 	return all
-}
-
-// nodeTable prints the nodes.
-func (l *Lab) nodeTable(ctx context.Context, a agent.Agent) error {
-	nodes, _, err := a.Client().Nodes().List((&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return fmt.Errorf("failed to list nodes: %w", err)
-	}
-	rows := [][]string{{"NODE", "ID", "STATUS", "ELIGIBILITY"}}
-	for _, n := range nodes {
-		rows = append(rows, []string{n.Name, fmt.Sprintf("%.8s", n.ID), n.Status, n.SchedulingEligibility})
-	}
-	l.say("")
-	return term.Table(l.out, rows...)
 }

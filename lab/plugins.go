@@ -75,7 +75,7 @@ func (l *Lab) plugin(binary string) agent.Plugin {
 	p := agent.Plugin{Binary: binary}
 	switch {
 	case p.Name() == usbPlugin:
-		p.Config = l.usb.config()
+		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
 	case p.Name() == pythonPlugin:

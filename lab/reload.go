@@ -33,73 +33,35 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	if err != nil {
 		return err
 	}
-	return l.restart(ctx, a, change{plugins: paths})
-}
-
-// change is what is new after a restart of the agent.
-type change struct {
-	plugins []string       // binaries
-	options *agent.Options // the new configuration; nil if it stays
-	flags   []string       // of lab:up that differ
-}
-
-// flags are those of lab:up that differ between two agents' labels.
-func flags(was, now map[string]string) (changed []string) {
-	for _, label := range []string{usbLabel, datasetLabel, remoteLabel} {
-		if was[label] != now[label] {
-			changed = append(changed, "-"+label+"="+now[label])
+	return l.restart(ctx, a, names(paths), func() error {
+		for _, p := range paths {
+			if err := a.ReplacePlugin(ctx, p); err != nil {
+				return err
+			}
 		}
-	}
-	return changed
-}
-
-func (c change) none() bool { return len(c.plugins) == 0 && c.options == nil }
-
-func (c change) String() string {
-	what := slices.Clone(c.flags)
-	if len(c.plugins) > 0 {
-		what = append(what, names(c.plugins))
-	}
-	if len(what) == 0 {
-		return "its new configuration"
-	}
-	return joined(what)
-}
-
-// apply makes the change to a stopped agent.
-func (c change) apply(ctx context.Context, a agent.Agent) error {
-	for _, p := range c.plugins {
-		if err := a.ReplacePlugin(ctx, p); err != nil {
-			return err
-		}
-	}
-	if c.options == nil {
 		return nil
-	}
-	return a.Reconfigure(ctx, *c.options)
+	})
 }
 
-// restart restarts the agent with a change, while its tasks run on.
-func (l *Lab) restart(ctx context.Context, a agent.Agent, c change) error {
+// restart restarts the agent with a change, which is made while it is down, while its tasks run on.
+func (l *Lab) restart(ctx context.Context, a agent.Agent, what string, change func() error) error {
 	before, err := tasks(ctx, a.Client())
 	if err != nil {
 		return err
 	}
-	end := l.step(ctx, "Restarting the agent with %s", c)
-	err = func() error {
-		if err := a.Stop(ctx); err != nil {
-			return err
-		}
-		if err := c.apply(ctx, a); err != nil {
-			return err
-		}
-		return a.Start(ctx)
-	}()
+	end := l.step(ctx, "Restarting the agent with %s", what)
+	err = a.Stop(ctx)
+	if err == nil {
+		err = change()
+	}
+	if err == nil {
+		err = a.Start(ctx)
+	}
 	end(err, "")
 	if err != nil {
 		return err
 	}
-	if _, err := l.healthy(ctx, a, false); err != nil {
+	if err := l.healthy(ctx, a); err != nil {
 		return err
 	}
 	if err := l.updateNodes(ctx, a); err != nil {

@@ -4,13 +4,13 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -27,43 +27,24 @@ const (
 	remoteDriver = "remote"
 	remotePlugin = agent.DriverPrefix + remoteDriver
 
-	remoteLabel = "remote"      // of the agent: the host it was started with
-	portLabel   = "remote_port" // of the agent: of the host's SSH server
-
 	endpoint = "box"        // the name of the host in jobs
 	hostJob  = "remote-sim" // the job that is the host's SSH server
 )
 
-// remote selects the host that tasks of the remote driver run on.
-type remote string
+// hostDir has the files of the host's SSH server.
+func (l *Lab) hostDir() string { return filepath.Join(l.dir, "sshd") }
 
-const (
-	remoteAsBefore remote = ""
-	remoteNone     remote = "none"
-	remoteSim      remote = "sim" // this machine, by an SSH server of the lab's own
-)
+var listens = regexp.MustCompile(`ListenAddress 127\.0\.0\.1:(\d+)`)
 
-// parseRemote reads the value of a flag. An empty one keeps the current choice.
-func parseRemote(s string) (remote, error) {
-	switch r := remote(s); r {
-	case remoteAsBefore, remoteNone, remoteSim:
-		return r, nil
+// hostPort is the port in the configuration of the host's SSH server, zero if there is none.
+func (l *Lab) hostPort() int {
+	config, _ := os.ReadFile(filepath.Join(l.hostDir(), "sshd_config"))
+	found := listens.FindSubmatch(config)
+	if found == nil {
+		return 0
 	}
-	return "", fmt.Errorf("-remote=%s: want none (no host) or sim (this machine, by an SSH server)", s)
-}
-
-// chosen is r, or what the running lab was started with if r is empty. A lab keeps its host until it is removed: tasks
-// may run there.
-func (r remote) chosen(ctx context.Context, dir string) (remote, error) {
-	was := remoteNone
-	if a, err := agent.Open(ctx, dir); err == nil {
-		was = cmp.Or(remote(a.Info().Labels[remoteLabel]), remoteNone)
-	}
-	if r == remoteNone && was == remoteSim {
-		return "", fmt.Errorf("the lab is up, and has a host; to change that, and end the tasks there:\n\n"+
-			"  %s lab:down lab:up", mage)
-	}
-	return cmp.Or(r, was), nil
+	port, _ := strconv.Atoi(string(found[1]))
+	return port
 }
 
 // makeHost writes the server's keys and configuration into the lab's directory. The port is that of the running lab.
@@ -73,10 +54,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	if os.Geteuid() == 0 && !agent.Privileged() {
 		return h, errors.New("the agent runs as nobody here, who can't log in: /sys/fs/cgroup is read-only")
 	}
-	port := 0
-	if a, err := agent.Open(ctx, l.dir); err == nil {
-		port, _ = strconv.Atoi(a.Info().Labels[portLabel]) // 0: it had no host
-	}
+	port := l.hostPort()
 	if port == 0 {
 		ports, err := agent.FreePorts(1)
 		if err != nil {
@@ -84,7 +62,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 		}
 		port = ports[0]
 	}
-	dir := filepath.Join(l.dir, "sshd")
+	dir := l.hostDir()
 	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.MkdirAll(dir, 0o700)); err != nil {
 		return h, err
 	}
@@ -109,19 +87,11 @@ func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 		l.host.Endpoint(endpoint, filepath.Join(a.StateDir(), "host"), me.Username), nil
 }
 
-// startHost runs the job of the SSH server, and the nodes that reach it. The host is there while the job runs.
-func (l *Lab) startHost(ctx context.Context, a agent.Agent) error {
-	if l.remote != remoteSim {
+// startHost runs the job of the SSH server, if the lab has a host. The host is there while the job runs.
+func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
+	if !l.remote {
 		return nil
 	}
-	if err := l.startServer(ctx, a); err != nil {
-		return err
-	}
-	return l.startNodes(ctx, a)
-}
-
-// startServer runs the job of the SSH server.
-func (l *Lab) startServer(ctx context.Context, a agent.Agent) (err error) {
 	end := l.step(ctx, "Starting the host")
 	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
 	task := api.NewTask("sshd", "exec-lite").
@@ -156,7 +126,7 @@ func reached(ctx context.Context, c *api.Client) bool {
 // stopOnHost stops the jobs with tasks on the host. They have to end before its SSH server.
 func (l *Lab) stopOnHost(ctx context.Context) error {
 	a, err := l.open(ctx)
-	if err != nil || remote(a.Info().Labels[remoteLabel]) != remoteSim {
+	if err != nil || !exists(l.hostDir()) {
 		return nil //nolint:nilerr // an agent that has ended stops no job
 	}
 	if !runs(ctx, a.Client(), hostJob) {

@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -27,39 +26,9 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-func TestRemote_IsAsAskedForOrAsBefore(t *testing.T) {
-	for in, want := range map[string]remote{"": remoteAsBefore, "none": remoteNone, "sim": remoteSim} {
-		got, err := parseRemote(in)
-		must.NoError(t, err, must.Sprint(in))
-		test.Eq(t, want, got, test.Sprint(in))
-	}
-	_, err := parseRemote("ssh")
-	test.ErrorContains(t, err, "want none", test.Sprint("a wrong one"))
-	r, err := remoteAsBefore.chosen(t.Context(), t.TempDir())
-	test.NoError(t, err)
-	test.Eq(t, remoteNone, r, test.Sprint("a new lab has"))
-	up := t.TempDir()
-	info := `{"runtime": "host", "dir": "` + up + `", "http_port": 1, "labels": {"remote": "sim", "remote_port": "7"}}`
-	must.NoError(t, os.WriteFile(filepath.Join(up, "agent.json"), []byte(info), 0o600))
-	r, err = remoteAsBefore.chosen(t.Context(), up)
-	test.NoError(t, err)
-	test.Eq(t, remoteSim, r)
-	_, err = remoteNone.chosen(t.Context(), up)
-	test.ErrorContains(t, err, "the lab is up, and has a host", test.Sprint("tasks would lose their host"))
-}
-
-func TestPrepare_RefusesAHostInAContainer(t *testing.T) {
-	l, _ := quiet(t)
-	l.docker = func(context.Context) error { return nil }
-	l.runtime, l.remote = agent.Container, remoteSim
-	_, err := l.prepare(t.Context())
-	test.ErrorContains(t, err, "a container has no SSH server")
-	test.ErrorContains(t, err, "lab:up -runtime=host -remote=sim")
-}
-
 func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	l, _ := quiet(t)
-	l.remote = remoteSim
+	l.remote = true
 	first, err := l.makeHost(t.Context())
 	if errors.Is(err, sshd.ErrMissing) {
 		test.ErrorContains(t, err, "apt-get install openssh-server")
@@ -75,7 +44,7 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	must.NoError(t, err)
 	test.Eq(t, os.ModeDir|0o700, st.Mode(), test.Sprint("the directory with the keys"))
 
-	info := `{"runtime": "host", "dir": "` + l.dir + `", "http_port": 1, "labels": {"remote": "sim", "remote_port": "7"}}`
+	info := `{"runtime": "host", "dir": "` + l.dir + `", "http_port": 1}`
 	must.NoError(t, os.WriteFile(filepath.Join(l.dir, "agent.json"), []byte(info), 0o600))
 	a, err := agent.Open(t.Context(), l.dir)
 	must.NoError(t, err)
@@ -88,7 +57,7 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 
 	again, err := l.makeHost(t.Context())
 	must.NoError(t, err)
-	test.Eq(t, 7, again.Port, test.Sprint("the port of the running lab"))
+	test.Eq(t, first.Port, again.Port, test.Sprint("the port of the running lab"))
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 

@@ -37,11 +37,12 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	job, err := parseJob(a.Client(), path)
+	job, err := parseJob(ctx, a, path)
 	if err != nil {
 		return err
 	}
-	r := &jobRun{lab: l, client: a.Client(), job: job, out: term.NewLines(l.out), shown: map[string]int{}}
+	r := newRun(l, a)
+	r.job = job
 	if err = r.run(ctx); err != nil && cancelled(ctx) {
 		return goesOn(*job.ID)
 	}
@@ -55,8 +56,15 @@ type jobRun struct {
 	job     *api.Job
 	out     *term.Lines
 	streams []*stream
-	shown   map[string]int // number of events that were printed, by allocation and task
-	why     string         // the last event that explains a failure
+	shown   map[string]int    // number of events that were printed, by allocation and task
+	why     string            // the last event that explains a failure
+	task    string            // whose event that is
+	said    map[string]string // the driver's last message, by task
+}
+
+func newRun(l *Lab, a agent.Agent) *jobRun {
+	return &jobRun{lab: l, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{},
+		said: map[string]string{}}
 }
 
 func (r *jobRun) run(ctx context.Context) error {

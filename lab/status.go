@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Status prints the agent, the plugins with their health, the volumes and the jobs. A lab
-// that is not up is not an error.
+// Status prints the agent and the plugins with their health, and what the nomad program says of jobs, volumes and
+// nodes. A lab that is not up is not an error.
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := agent.Open(ctx, l.dir)
 	if errors.Is(err, agent.ErrNone) {
@@ -41,25 +44,41 @@ func (l *Lab) Status(ctx context.Context) error {
 	}
 	l.say("Agent    %s, pid %d, %s", a.Address(), pid, where(i))
 	l.say("Web UI   %s/ui", a.Address())
-	if d := dataset(i.Labels[datasetLabel]); d.inFile() {
-		l.say("Datasets %s, in %s", d, l.poolDir())
+	if exists(l.poolDir()) {
+		l.say("Datasets zfs-fuse, in %s", l.poolDir())
 	}
-	if remote(i.Labels[remoteLabel]) == remoteSim {
-		l.say("Host     %s, by SSH to 127.0.0.1:%s", endpoint, i.Labels[portLabel])
+	if port := l.hostPort(); port != 0 {
+		l.say("Host     %s, by SSH to 127.0.0.1:%d", endpoint, port)
 	}
 	l.say("")
 	if err := l.table(ctx, a); err != nil {
 		return err
 	}
-	if remote(i.Labels[remoteLabel]) == remoteSim {
-		if err := l.nodeTable(ctx, a); err != nil {
+	lists := [][]string{{"job", "status", "-namespace=*"}}
+	if exists(l.poolDir()) {
+		lists = append(lists, []string{"volume", "status", "-namespace=*", "-type=host"})
+	}
+	if exists(filepath.Join(l.dir, nodesDir)) {
+		lists = append(lists, []string{"node", "status"})
+	}
+	for _, args := range lists {
+		l.say("\n$ nomad %s", strings.Join(args, " "))
+		if err := l.nomad(ctx, a, args...); err != nil {
 			return err
 		}
 	}
-	if err := l.volumes(ctx, a); err != nil {
-		return err
+	return nil
+}
+
+// nomad shows what the nomad program prints.
+func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
+	cmd := exec.CommandContext(ctx, a.Info().Binary, args...)
+	cmd.Env = nomadEnv(a)
+	cmd.Stdout, cmd.Stderr = l.out, l.errOut
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("failed to run nomad %s: %w", strings.Join(args, " "), err)
 	}
-	return l.jobTable(ctx, a)
+	return nil
 }
 
 func where(i agent.Info) string {
@@ -165,29 +184,10 @@ func health(d nomad.Driver) string {
 	}
 }
 
-// jobTable prints the jobs, if there are any.
-func (l *Lab) jobTable(ctx context.Context, a agent.Agent) error {
-	list, err := jobs(ctx, a)
-	if err != nil {
-		return err
-	}
-	if len(list) == 0 {
-		l.say("\nNo jobs. Run one with:\n")
-		l.hint("%s", l.next(a.Info()))
-		return nil
-	}
-	l.say("")
-	rows := [][]string{{"JOB", "TYPE", "STATUS", "RUNNING"}}
-	for _, j := range list {
-		running := 0
-		if j.JobSummary != nil {
-			for _, g := range j.JobSummary.Summary {
-				running += g.Running
-			}
-		}
-		rows = append(rows, []string{j.ID, j.Type, j.Status, fmt.Sprint(running)})
-	}
-	return term.Table(l.out, rows...)
+// nomadEnv is this process's environment with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say.
+func nomadEnv(a agent.Agent) []string {
+	elsewhere := func(v string) bool { return strings.HasPrefix(v, "NOMAD_") }
+	return append(slices.DeleteFunc(os.Environ(), elsewhere), "NOMAD_ADDR="+a.Address(), "NOMAD_CLI_SHOW_HINTS=false")
 }
 
 func joined(s []string) string { return strings.Join(s, ", ") }

@@ -5,6 +5,7 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -19,15 +20,24 @@ type stream struct {
 	task, name string
 	out        io.WriteCloser
 	copied     int64 // bytes
+	err        error // of the last read
 }
 
+// longestRead is how long an agent may take to return the output that there is.
+const longestRead = 30 * time.Second
+
 // read copies what the stream's task has written since the last time, and reports whether that was anything. Nomad may
-// not have the file yet.
+// not have the file yet: an error counts if there is no better read before the end, see drain.
 func (r *jobRun) read(ctx context.Context, s *stream) bool {
-	quit := make(chan struct{})
-	defer close(quit)
-	frames, errs := r.client.AllocFS().Logs(s.alloc, false, s.task, s.name, api.OriginStart, s.copied, quit, r.query(ctx))
-	n, _ := io.Copy(s.out, api.NewFrameReader(frames, errs, quit))
+	ctx, cancel := context.WithTimeout(ctx, longestRead)
+	defer cancel()
+	frames, errs := r.client.AllocFS().Logs(s.alloc, false, s.task, s.name, api.OriginStart, s.copied, ctx.Done(),
+		r.query(ctx))
+	var n int64
+	n, s.err = io.Copy(s.out, api.NewFrameReader(frames, errs, nil))
+	if s.err == nil {
+		s.err = ctx.Err()
+	}
 	s.copied += n
 	return n > 0
 }
@@ -71,5 +81,8 @@ func (r *jobRun) drain(ctx context.Context) {
 	}
 	for _, s := range r.streams {
 		s.out.Close()
+		if s.err != nil && ctx.Err() == nil {
+			r.out.Print("", fmt.Sprintf("! %s | the end of its %s could not be read: %s", s.task, s.name, plain(s.err)))
+		}
 	}
 }

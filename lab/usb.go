@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -19,7 +20,6 @@ import (
 
 const (
 	usbPlugin = agent.DevicePrefix + "usb"
-	usbLabel  = "usb" // of the agent: the USB devices it was started with
 
 	simRoot = "/usb"      // of the simulation, below the state directory
 	simJob  = "usb-sim"   // the job that is the stick
@@ -27,42 +27,9 @@ const (
 	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
 )
 
-// usb selects the USB devices that the lab publishes. It publishes the user's own devices only if it is asked to.
-type usb string
-
-const (
-	usbAsBefore usb = ""
-	usbNone     usb = "none"
-	usbSim      usb = "sim" // a simulated stick
-)
-
-// parseUSB reads the value of a flag. An empty one keeps the current choice.
-func parseUSB(s string) (usb, error) {
-	switch u := usb(s); u {
-	case usbAsBefore, usbNone, usbSim:
-		return u, nil
-	}
-	return "", fmt.Errorf("-usb=%s: want none (no USB devices) or sim (a simulated serial stick)", s)
-}
-
-// chosen is u, or what the running lab was started with if u is empty.
-func (u usb) chosen(ctx context.Context, dir string) usb {
-	if u != usbAsBefore {
-		return u
-	}
-	if a, err := agent.Open(ctx, dir); err == nil && a.Info().Labels[usbLabel] != "" {
-		return usb(a.Info().Labels[usbLabel])
-	}
-	return usbNone
-}
-
-// config is the usb plugin's configuration. Its device nodes are in a directory of the lab: the default directory is
-// shared by the machine.
-func (u usb) config() string {
-	if u != usbSim {
-		return `shadow_dir = "${state_dir}/usb-nodes"`
-	}
-	return `shadow_dir = "${state_dir}/usb-nodes"
+// usbConfig is the usb plugin's configuration. The lab publishes a simulated stick, if there is one, and never the
+// user's own devices. Its device nodes are in a directory of the lab: the default directory is shared by the machine.
+const usbConfig = `shadow_dir = "${state_dir}/usb-nodes"
 root       = "${state_dir}` + simRoot + `"
 rescan     = "500ms" # the kernel reports no simulated stick
 
@@ -70,6 +37,22 @@ device "` + simType + `" {
   id   = "` + simID + `"
   mode = "0666" # whatever user the task has
 }`
+
+// setStick plugs the simulated stick in or pulls it out. If want is empty, a lab that has had the stick has it again.
+func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err error) {
+	_, _, missing := a.Client().Jobs().Info(simJob, (&api.QueryOptions{}).WithContext(ctx))
+	switch {
+	case want == "none" && missing == nil:
+		end := l.step(ctx, "Pulling out the simulated stick")
+		defer func() { end(err, "") }()
+		err = stopJob(ctx, a.Client(), api.DefaultNamespace, simJob)
+		if err == nil {
+			err = agent.Purge(ctx, a.Client(), api.DefaultNamespace, simJob)
+		}
+	case want == "sim", want == "" && missing == nil:
+		err = l.plug(ctx, a)
+	}
+	return err
 }
 
 // plug runs the job of the simulated stick, and waits until the node has the device. The stick is plugged in while the
@@ -84,7 +67,7 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	defer cancel()
 	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		devices, _ := nomad.Devices(ctx, a.Client()) // an error may pass
-		plugged := slices.ContainsFunc(devices, func(d nomad.Device) bool { return d.Healthy })
+		plugged := slices.ContainsFunc(devices, isStick)
 		return plugged && runs(ctx, a.Client(), simJob), nil // the server may not know yet of one that was just pulled out
 	})
 	if err != nil {
@@ -93,15 +76,7 @@ func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	return nil
 }
 
-// unplug stops the job of the simulated stick, unless the lab is to have it.
-func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
-	if l.usb == usbSim || !runs(ctx, a.Client(), simJob) {
-		return nil
-	}
-	end := l.step(ctx, "Pulling out the simulated stick")
-	defer func() { end(err, "") }()
-	return stopJob(ctx, a.Client(), api.DefaultNamespace, simJob)
-}
+func isStick(d nomad.Device) bool { return d.Healthy && strings.HasPrefix(d.ID, simID) }
 
 // runs reports whether a job runs and is not being stopped.
 func runs(ctx context.Context, c *api.Client, job string) bool {

@@ -33,7 +33,8 @@ const (
 // Options describe one agent.
 type Options struct {
 	// Dir holds everything of this agent on this machine: configuration, log,
-	// plugins and, on the host, data. It is created, and removed by Close. The
+	// plugins and, on the host, data and a pool of zfsfuse in PoolDir, if there is
+	// one. It is created, and removed by Close. The
 	// plugins' state is in it, too, unless its path is too long for unix sockets
 	// (see Agent.StateDir).
 	Dir string
@@ -56,18 +57,11 @@ type Options struct {
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
 	HTTPPort int
 
-	// Image is the container's image; empty means lab/image's.
+	// Image is the container's image; empty means Image, which is built if need be.
 	Image string
 
 	// Name is the node's name; empty means "outrider".
 	Name string
-
-	// Labels are stored with the agent and returned by Info, for information of the caller.
-	Labels map[string]string
-
-	// Pool is the directory of a pool of zfsfuse, if it is not empty. Close removes it when all processes of the
-	// agent have ended. For an agent on the host.
-	Pool string
 
 	// Env is added to the agent's environment, which its plugins inherit.
 	Env map[string]string
@@ -97,6 +91,9 @@ type Plugin struct {
 	// plugin; empty makes none.
 	HostVolumeFile string
 }
+
+// PoolDir is the directory of a pool of zfsfuse in that of an agent on the host.
+const PoolDir = "pool"
 
 // A plugin's kind is in its binary's name.
 const (
@@ -165,10 +162,14 @@ type Agent interface {
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
 
-	// Reconfigure replaces the agent's configuration, the files of its host volume plugins,
-	// its hash, its labels and its clean-up from its next Start on. An empty Options.Config
-	// keeps the earlier one. All other options must be unchanged.
-	Reconfigure(ctx context.Context, o Options) error
+	// Changes lists what Reconfigure would change: names of plugins, and "a new
+	// configuration".
+	Changes(o Options) ([]string, error)
+
+	// Reconfigure replaces the plugins, the agent's configuration and the files of
+	// its host volume plugins. The agent uses them from its next Start on. An empty
+	// Options.Config keeps the earlier one. All other options must be unchanged.
+	Reconfigure(o Options) error
 
 	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
 	StateDir() string

@@ -4,11 +4,15 @@
 package agent
 
 import (
+	"archive/tar"
+	"bytes"
 	"cmp"
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,43 +20,61 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+	tcexec "github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/log"
-
-	"github.com/outrider-dev/outrider/lab/image"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// containerAgent is an agent in a container of its own.
+// Image is the container's image: Debian with the programs that tasks and people expect. Nomad and the plugins are
+// mounted into the container.
+const Image = "outrider-lab:bookworm"
+
+//go:embed Dockerfile
+var dockerfile embed.FS
+
+//go:embed entrypoint.sh
+var entrypoint []byte
+
+// containerAgent is an agent in a container, which has the agent's directory at the same path as this machine.
 type containerAgent struct {
 	*record
-	ctr *nomad.Container // nil if it does not exist any more
+	ctr *testcontainers.DockerContainer // nil if it does not exist any more
 }
 
 var _ Agent = (*containerAgent)(nil)
 
 // DockerAnswers returns nil if the daemon answers.
 func DockerAnswers(ctx context.Context) error {
-	quiet()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
 	defer cancel()
-	// not testcontainers' client: it panics if it finds no daemon
-	cli, err := client.New(client.FromEnv)
+	docker, err := newDocker()
 	if err != nil {
-		return fmt.Errorf("docker does not answer: %w", err)
+		return err
 	}
-	defer cli.Close()
-	if _, err := cli.Ping(ctx, client.PingOptions{}); err != nil {
+	defer docker.Close()
+	if _, err := docker.Ping(ctx, client.PingOptions{}); err != nil {
 		return fmt.Errorf("docker does not answer: %w", err)
 	}
 	return nil
 }
 
-// quiet configures testcontainers before its first use. Its reaper (Ryuk) would end the lab together with the program
-// that started it, and needs an image from a registry.
+// newDocker is not testcontainers' client, which panics if it finds no daemon. It configures testcontainers before its
+// first use: its reaper (Ryuk) would end the lab together with the program that started it, and needs an image from a
+// registry.
+func newDocker() (*client.Client, error) {
+	quiet()
+	docker, err := client.New(client.FromEnv)
+	if err != nil {
+		return nil, fmt.Errorf("docker does not answer: %w", err)
+	}
+	return docker, nil
+}
+
 var quiet = sync.OnceFunc(func() {
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	log.SetDefault(silent{})
@@ -62,9 +84,90 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// inContainer is where an agent in a container finds its things.
-var inContainer = layout{data: nomad.DataDir, plugins: nomad.PluginDir, hostVolumes: nomad.HostVolumePluginDir,
-	state: nomad.StateDir, bind: "0.0.0.0"}
+// HasImage reports whether Image exists.
+func HasImage(ctx context.Context) bool {
+	docker, err := newDocker()
+	if err != nil {
+		return false
+	}
+	defer docker.Close()
+	_, err = docker.ImageInspect(ctx, Image)
+	return err == nil
+}
+
+// EnsureImage builds Image by the Dockerfile unless it exists.
+func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
+	if HasImage(ctx) {
+		return nil
+	}
+	progress("building %s by lab/agent/Dockerfile", Image)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := errors.Join(w.AddFS(dockerfile), w.Close()); err != nil {
+		return err
+	}
+	docker, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return fmt.Errorf("failed to reach Docker: %w", err)
+	}
+	defer docker.Close()
+	repo, tag, _ := strings.Cut(Image, ":")
+	_, err = docker.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
+		ContextArchive: bytes.NewReader(archive.Bytes()), Repo: repo, Tag: tag, KeepImage: true,
+		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target = "lab" },
+	}})
+	if err != nil {
+		return fmt.Errorf("failed to build an image (lab:up -image=REF takes one that has the packages of "+
+			"lab/agent/Dockerfile): %w", err)
+	}
+	return nil
+}
+
+// RemoveImage removes Image, and not the one that it was made from.
+func RemoveImage(ctx context.Context) error {
+	docker, err := newDocker()
+	if err != nil {
+		return err
+	}
+	defer docker.Close()
+	if _, err := docker.ImageRemove(ctx, Image, client.ImageRemoveOptions{}); err != nil {
+		return fmt.Errorf("failed to remove image %s: %w", Image, err)
+	}
+	return nil
+}
+
+// rights are ways to give a container the rights that Nomad needs, in the order in which they are tried. A daemon that
+// itself runs with fewer capabilities cannot give all.
+var rights = []struct {
+	name  string
+	apply func(*container.HostConfig)
+}{
+	{"privileged", func(hc *container.HostConfig) { hc.Privileged = true }},
+	{"capabilities", func(hc *container.HostConfig) {
+		hc.CapAdd = capabilities
+		hc.SecurityOpt = append(hc.SecurityOpt, "seccomp=unconfined", "apparmor=unconfined")
+		// what `--security-opt systempaths=unconfined` is in the API: /proc/sys and the like
+		hc.MaskedPaths, hc.ReadonlyPaths = []string{}, []string{}
+		hc.Resources.DeviceCgroupRules = []string{"a *:* rwm"}
+	}},
+}
+
+// capabilities are those that Nomad, its executor and exec-lite use, without those that a daemon in a container
+// usually lacks itself (SYS_RESOURCE, SYS_MODULE, SYS_BOOT, SYS_TIME).
+var capabilities = []string{
+	"SYS_ADMIN",  // mounts, namespaces
+	"NET_ADMIN",  // bridge networks of task groups
+	"SYS_PTRACE", // read other users' /proc/<pid>
+	"SYS_CHROOT", "MKNOD", "SETUID", "SETGID", "SETPCAP", "SETFCAP", "CHOWN", "DAC_OVERRIDE",
+	"FOWNER", "FSETID", "KILL", "SYS_NICE", "NET_RAW", "NET_BIND_SERVICE", "AUDIT_WRITE",
+}
+
+func newContainer(r *record) *containerAgent {
+	const data = "/var/lib/nomad"
+	r.layout = r.newLayout(data, data+"-plugins")
+	r.layout.Bind = "0.0.0.0" // published on the machine's loopback only
+	return &containerAgent{record: r}
+}
 
 // startContainer returns the agent even with an error, if there is something to close.
 func startContainer(ctx context.Context, o Options) (Agent, error) {
@@ -73,121 +176,173 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.layout = inContainer
-	if o.Image == "" {
-		if o.Image, err = image.Ensure(ctx, "", o.Progress); err != nil {
-			return nil, err
-		}
-	}
+	a := newContainer(r)
 	ports, err := FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	a := &containerAgent{record: r}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return a, fmt.Errorf("failed to create the agent's directory: %w", err)
-	}
-	a.info.Image, a.info.HTTP, a.info.RPC, a.info.Serf = o.Image, cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
-	opts := []testcontainers.ContainerCustomizer{
-		nomad.WithPort(a.info.HTTP),
-		nomad.WithBinary(o.Binary),
-		testcontainers.WithEnv(o.Env),
-		testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
-		// a name that says whose it is, in `docker ps`
-		testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
-		nomad.WithNamedConfig(configName, config(o, a.layout, a.info)),
-	}
-	for _, p := range o.Plugins {
-		opts = append(opts, nomad.WithPlugin(p.Binary, p.Name()))
-		if p.HostVolume != "" {
-			opts = append(opts, nomad.WithHostVolumePlugin(p.Binary, p.HostVolume))
-		}
-	}
-	for name, text := range hostVolumeFiles(o) {
-		opts = append(opts, nomad.WithHostVolumeFile(name, text))
-	}
-	if o.Config != "" {
-		opts = append(opts, nomad.WithNamedConfig(extraConfigName, o.Config))
-	}
-
-	a.ctr, err = nomad.Run(ctx, o.Image, opts...)
-	if a.ctr != nil {
-		a.info.Container, a.info.Mode = a.ctr.GetContainerID(), a.ctr.Mode()
-		err = errors.Join(err, a.info.write())
-	}
-	if err != nil {
+	a.info.Image = cmp.Or(o.Image, Image)
+	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
+	if err := a.makeDirs(); err != nil {
 		return a, err
 	}
-	// the container runs, the agent in it perhaps not yet; one that has ended
-	// already is for WaitHealthy to explain, with its log
-	_ = a.ctr.StartAgent(ctx)
-	return a, a.connect()
+	script := filepath.Join(o.Dir, "entrypoint.sh")
+	if err := errors.Join(os.WriteFile(script, entrypoint, 0o755), a.Reconfigure(o), a.connect()); err != nil {
+		return a, err
+	}
+	if o.Image == "" {
+		if err := EnsureImage(ctx, o.Progress); err != nil {
+			return a, err
+		}
+	}
+	var refusals error
+	for _, right := range rights {
+		a.ctr, err = testcontainers.Run(ctx, a.info.Image, testcontainers.WithEntrypoint("sh", script),
+			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env), a.published(),
+			testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
+			// a name that says whose it is, in `docker ps`
+			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
+			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
+				hc.Init = new(true) // plugins leave orphans behind for pid 1 to reap
+				hc.CgroupnsMode = container.CgroupnsModePrivate
+				hc.Mounts = []mount.Mount{
+					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
+					{Type: mount.TypeBind, Source: o.Binary, Target: "/usr/local/bin/nomad", ReadOnly: true},
+					// not overlay: tasks' directories are bind mounted
+					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
+				}
+				right.apply(hc)
+			}))
+		if err == nil {
+			a.info.Container, a.info.Mode = a.ctr.GetContainerID(), right.name
+			return a, errors.Join(a.info.write(), a.Start(ctx))
+		}
+		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err), a.remove(ctx))
+	}
+	return a, refusals
 }
 
-// The names of the agent's configuration and of Options.Config, which is read after it.
-const (
-	configName      = "lab"
-	extraConfigName = "more"
-)
+// published has the API's port on the machine's loopback. It is the same in the container, since Nomad reports its own
+// address to clients such as `nomad alloc logs`.
+func (a *containerAgent) published() testcontainers.CustomizeRequestOption {
+	return func(req *testcontainers.GenericContainerRequest) error {
+		port, err := network.ParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
+		if err != nil {
+			return err
+		}
+		req.ExposedPorts = []string{port.String()}
+		return testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
+			local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
+			hc.PortBindings = network.PortMap{port: {local}}
+		})(req)
+	}
+}
 
 func openContainer(ctx context.Context, info Info) (Agent, error) {
 	quiet()
-	a := &containerAgent{record: &record{info: info, layout: inContainer}}
-	var err error
-	if a.ctr, err = nomad.Open(ctx, info.Container); err != nil && !errors.Is(err, nomad.ErrGone) {
-		return nil, err
+	a := newContainer(&record{info: info})
+	docker, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return nil, fmt.Errorf("failed to reach Docker: %w", err)
+	}
+	a.ctr, err = docker.ContainerFromType(ctx, container.Summary{ID: info.Container})
+	if errdefs.IsNotFound(err) {
+		a.ctr, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to find container %.12s: %w", info.Container, err)
 	}
 	return a, a.connect()
 }
 
+// The scripts for the agent's process. Its id is in a file together with its start time, so that no other process is
+// taken for it.
+const (
+	pidFile   = "/run/nomad-agent.pid"
+	findAgent = `read -r pid start 2>/dev/null <` + pidFile + `
+lives() { [ -n "$pid" ] && [ "$(cut -d ' ' -f 22 /proc/$pid/stat 2>/dev/null)" = "$start" ]; }
+`
+	startAgent = findAgent + `lives && exit 0
+rm -f ` + pidFile + `
+setsid -f sh -c 'log=$1; shift; echo $$ $(cut -d " " -f 22 /proc/$$/stat) >` + pidFile + `.new
+	mv ` + pidFile + `.new ` + pidFile + `; exec nomad "$@" >>"$log" 2>&1' sh "$@"
+for i in $(seq 1200); do [ -e ` + pidFile + ` ] && exit 0; sleep 0.05; done
+echo "the agent does not start"; exit 1`
+	endAgent = findAgent + `for signal in $1 KILL; do
+	lives || exit 0
+	kill -$signal $pid
+	for i in $(seq 600); do lives || exit 0; sleep 0.05; done
+done
+echo "agent $pid does not end"; exit 1`
+)
+
 // Start implements Agent.
-func (a *containerAgent) Start(ctx context.Context) error { return a.ctr.StartAgent(ctx) }
+func (a *containerAgent) Start(ctx context.Context) error {
+	if a.ctr == nil {
+		return errGone
+	}
+	state, err := a.ctr.State(ctx)
+	if err == nil && !state.Running { // after a reboot
+		err = a.ctr.Start(ctx)
+	}
+	if err == nil {
+		_, err = a.Exec(ctx, append([]string{"sh", "-c", startAgent, "sh", a.logPath()}, a.arguments()...)...)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to start the agent: %w", err)
+	}
+	return nil
+}
 
 // Stop implements Agent.
-func (a *containerAgent) Stop(ctx context.Context) error { return a.ctr.StopAgent(ctx) }
+func (a *containerAgent) Stop(ctx context.Context) error {
+	_, err := a.Exec(ctx, "sh", "-c", endAgent, "sh", "INT")
+	return err
+}
 
 // Kill implements Agent.
-func (a *containerAgent) Kill(ctx context.Context) error { return a.ctr.KillAgent(ctx) }
+func (a *containerAgent) Kill(ctx context.Context) error {
+	_, err := a.Exec(ctx, "sh", "-c", endAgent, "sh", "KILL")
+	return err
+}
 
 // Alive implements Agent.
 func (a *containerAgent) Alive(ctx context.Context) error {
-	if _, err := a.PID(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // the caller's time is over, which says nothing of the agent
-		}
-		if a.ctr == nil {
-			return fmt.Errorf("the nomad agent is not running: %w", err)
-		}
-		return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(ctx, a))
+	_, err := a.PID(ctx)
+	if err == nil || ctx.Err() != nil { // the caller's time is over, which says nothing of the agent
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(ctx, a))
 }
 
 // PID implements Agent.
-func (a *containerAgent) PID(ctx context.Context) (int, error) { return a.ctr.AgentPID(ctx) }
+func (a *containerAgent) PID(ctx context.Context) (int, error) {
+	out, err := a.Exec(ctx, "sh", "-c", findAgent+"lives && echo $pid")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(out))
+}
+
+var errGone = errors.New("its container does not exist any more")
 
 // Exec implements Agent.
 func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
-	return a.ctr.Output(ctx, argv...)
-}
-
-// Logs implements Agent.
-func (a *containerAgent) Logs(ctx context.Context, w io.Writer, follow bool) error {
-	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	if a.ctr == nil {
+		return "", errGone
+	}
+	code, r, err := a.ctr.Exec(ctx, argv, tcexec.Multiplexed())
 	if err != nil {
-		return fmt.Errorf("failed to reach Docker: %w", err)
+		return "", fmt.Errorf("failed to run %s in the container: %w", argv[0], err)
 	}
-	defer docker.Close()
-	o := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow}
-	r, err := docker.ContainerLogs(ctx, a.info.Container, o)
+	out, err := io.ReadAll(r)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(out))
+	}
 	if err != nil {
-		return fmt.Errorf("failed to read the container's log: %w", err)
+		return string(out), fmt.Errorf("failed to run %s in the container: %w", argv[0], err)
 	}
-	defer r.Close()
-	if _, err := stdcopy.StdCopy(w, w, r); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("failed to read the container's log: %w", err)
-	}
-	return nil
+	return string(out), nil
 }
 
 // PluginPIDs implements Agent. The image may have no ps.
@@ -207,42 +362,11 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 	return pluginPIDs(commands, a.PluginDir()), nil
 }
 
-// ReplacePlugin implements Agent.
-func (a *containerAgent) ReplacePlugin(ctx context.Context, binary string) error {
-	if err := a.ctr.PutPlugin(ctx, binary, filepath.Base(binary)); err != nil {
-		return err
-	}
-	if id := a.info.HostVolumes[filepath.Base(binary)]; id != "" {
-		if err := a.ctr.PutHostVolumePlugin(ctx, binary, id); err != nil {
-			return err
-		}
-	}
-	return a.replaced(binary)
-}
-
-// Reconfigure implements Agent.
-func (a *containerAgent) Reconfigure(ctx context.Context, o Options) error {
-	if err := a.ctr.PutConfig(ctx, configName, config(o, a.layout, a.info)); err != nil {
-		return err
-	}
-	if o.Config != "" {
-		if err := a.ctr.PutConfig(ctx, extraConfigName, o.Config); err != nil {
-			return err
-		}
-	}
-	for name, text := range hostVolumeFiles(o) {
-		if err := a.ctr.PutHostVolumeFile(ctx, name, text); err != nil {
-			return err
-		}
-	}
-	return a.reconfigured(o)
-}
-
 // Leftovers implements Agent. All that the agent started ends with its container.
 func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
-	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
+	docker, err := newDocker()
 	if err != nil {
-		return nil, fmt.Errorf("failed to reach Docker: %w", err)
+		return nil, err
 	}
 	defer docker.Close()
 	ours := make(client.Filters).Add("label", "dev.outrider.lab="+a.info.Dir)
@@ -259,19 +383,16 @@ func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 
 // Close implements Agent.
 func (a *containerAgent) Close(ctx context.Context) error {
-	var errs []error
+	var jobs error
 	if a.ctr != nil && a.client != nil && a.Alive(ctx) == nil {
-		errs = append(errs, stopJobs(ctx, a.client))
+		jobs = stopJobs(ctx, a.client)
 	}
-	return errors.Join(append(errs, a.remove(ctx), os.RemoveAll(a.info.Dir))...)
+	return errors.Join(jobs, a.remove(ctx), os.RemoveAll(a.info.Dir))
 }
 
 // remove removes the container with its volumes.
 func (a *containerAgent) remove(ctx context.Context) error {
-	if a.ctr == nil {
-		return nil
-	}
-	err := a.ctr.Terminate(ctx, testcontainers.StopTimeout(2*time.Second))
+	err := testcontainers.TerminateContainer(a.ctr, testcontainers.StopTimeout(2*time.Second))
 	if err != nil && !strings.Contains(err.Error(), "No such container") {
 		return fmt.Errorf("failed to remove the container: %w", err)
 	}

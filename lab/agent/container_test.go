@@ -35,15 +35,6 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 		return err == nil && strings.Count(log.String(), "Nomad agent started!") >= 3
 	})
 
-	other := agent.Options{Name: "outrider", Labels: map[string]string{"hash": "2"},
-		Plugins: []agent.Plugin{{Binary: "nomad-device-x", Config: "root = \"/x\""}}}
-	err = a.Reconfigure(ctx, other)
-	must.NoError(t, err, must.Sprintf("reconfigured: %v, hash", err))
-	test.Eq(t, "2", a.Info().Labels["hash"], test.Sprintf("reconfigured: %v, hash", err))
-	out, err = a.Exec(ctx, "grep", "-rhs", `root = "/x"`, "/etc/nomad.d")
-	must.NoError(t, err, must.Sprintf("its configuration has %q", out))
-	test.Eq(t, 1, strings.Count(out, "root"), test.Sprintf("its configuration has %q", out))
-
 	must.NoError(t, a.Close(ctx))
 	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))

@@ -6,11 +6,8 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -49,12 +46,8 @@ type hostAgent struct{ *record }
 var _ Agent = (*hostAgent)(nil)
 
 func newHost(r *record) *hostAgent {
-	dir := r.info.Dir
-	r.layout = layout{
-		data: filepath.Join(dir, "data"), plugins: filepath.Join(dir, "plugins"),
-		hostVolumes: filepath.Join(dir, "host_volume_plugins"), state: stateDir(dir),
-		bind: "127.0.0.1", iface: "lo", // jobs' ports are on loopback, too
-	}
+	r.layout = r.newLayout(filepath.Join(r.info.Dir, "data"), stateDir(r.info.Dir))
+	r.layout.Bind, r.layout.Interface = "127.0.0.1", "lo" // jobs' ports are on loopback, too
 	return &hostAgent{r}
 }
 
@@ -66,68 +59,26 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 	}
 	a := newHost(r)
 	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
-	for _, dir := range []string{o.Dir, a.DataDir(), a.PluginDir(), a.HostVolumePluginDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return a, fmt.Errorf("failed to create the agent's directory: %w", err)
-		}
-	}
-	if err := makeStateDir(a.StateDir()); err != nil {
+	if err := errors.Join(a.makeDirs(), os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir())); err != nil {
 		return a, err
-	}
-	for _, p := range o.Plugins {
-		if err := install(p.Binary, filepath.Join(a.PluginDir(), p.Name())); err != nil {
-			return a, err
-		}
-		if err := a.hostVolume(p); err != nil {
-			return a, err
-		}
-	}
-	if a.info.NotRoot && os.Geteuid() == 0 {
-		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
-			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
-		}
 	}
 	ports, err := FreePorts(3)
 	if err != nil {
 		return a, err
 	}
 	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
-	if err := errors.Join(a.configure(o), a.connect(), a.info.write()); err != nil {
+	if err := errors.Join(a.Reconfigure(o), a.connect(), a.info.write()); err != nil {
 		return a, err
+	}
+	if a.info.NotRoot && os.Geteuid() == 0 {
+		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
+			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
+		}
 	}
 	if err := a.Start(ctx); err != nil {
 		return a, err
 	}
 	return a, a.up(ctx)
-}
-
-// hostVolume makes the plugin a host volume plugin, too, if it is one. ReplacePlugin then replaces both.
-func (a *hostAgent) hostVolume(p Plugin) error {
-	if p.HostVolume == "" {
-		return nil
-	}
-	link := filepath.Join(a.HostVolumePluginDir(), p.HostVolume)
-	if err := os.Symlink(filepath.Join(a.PluginDir(), p.Name()), link); err != nil {
-		return fmt.Errorf("failed to install host volume plugin: %w", err)
-	}
-	return nil
-}
-
-// configure writes the configuration, and the files of host volume plugins.
-func (a *hostAgent) configure(o Options) error {
-	err := os.WriteFile(a.mainConfig(), []byte(config(o, a.layout, a.info)), 0o644)
-	if err == nil && o.Config != "" {
-		err = os.WriteFile(a.extraConfig(), []byte(o.Config), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("failed to write the agent's configuration: %w", err)
-	}
-	for name, text := range hostVolumeFiles(o) {
-		if err := os.WriteFile(filepath.Join(a.HostVolumePluginDir(), name), []byte(text), 0o644); err != nil {
-			return fmt.Errorf("failed to write the file of a host volume plugin: %w", err)
-		}
-	}
-	return nil
 }
 
 // up waits until the API answers or the process has ended.
@@ -166,11 +117,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	}
 	defer log.Close()
 
-	args := []string{"agent", "-config", a.mainConfig()}
-	if _, err := os.Stat(a.extraConfig()); err == nil {
-		args = append(args, "-config", a.extraConfig())
-	}
-	cmd := exec.Command(a.info.Binary, args...)
+	cmd := exec.Command(a.info.Binary, a.arguments()...)
 	cmd.Dir = a.info.Dir
 	cmd.Env = environment(os.Environ(), a.info.Dir, a.info.Env)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -275,40 +222,6 @@ func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
 	return pluginPIDs(commands, a.PluginDir()), nil
 }
 
-// ReplacePlugin implements Agent.
-func (a *hostAgent) ReplacePlugin(_ context.Context, binary string) error {
-	if err := install(binary, filepath.Join(a.PluginDir(), filepath.Base(binary))); err != nil {
-		return err
-	}
-	return a.replaced(binary)
-}
-
-// Reconfigure implements Agent.
-func (a *hostAgent) Reconfigure(_ context.Context, o Options) error {
-	if err := a.configure(o); err != nil {
-		return err
-	}
-	return a.reconfigured(o)
-}
-
-// Logs implements Agent.
-func (a *hostAgent) Logs(ctx context.Context, w io.Writer, follow bool) error {
-	f, err := os.Open(a.logPath())
-	if err != nil {
-		return fmt.Errorf("failed to open the agent's log: %w", err)
-	}
-	defer f.Close()
-	err = poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
-		_, gone := os.Stat(a.logPath()) // with a Close meanwhile
-		_, err := io.Copy(w, f)
-		return !follow || gone != nil, err
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
 // Leftovers implements Agent.
 func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	var list []string
@@ -350,8 +263,9 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	owned := append(taskCgroups(allocs), stateCgroups(a.StateDir())...) // before a supervisor's end removes its store
 	leaves, err := killAll(ctx, a.info.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)))
-	if a.info.Pool != "" {
-		err = errors.Join(err, zfsfuse.Remove(a.info.Pool))
+	pool := filepath.Join(a.info.Dir, PoolDir)
+	if _, missing := os.Lstat(pool); missing == nil && Privileged() { // otherwise the directory may be nobody's
+		err = errors.Join(err, zfsfuse.Remove(pool))
 	}
 	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))
 }
@@ -385,47 +299,6 @@ func (a *hostAgent) nodeID() string {
 }
 
 func (a *hostAgent) process() process { return process{a.info.Process} }
-
-func (a *hostAgent) logPath() string     { return filepath.Join(a.info.Dir, "agent.log") }
-func (a *hostAgent) mainConfig() string  { return filepath.Join(a.info.Dir, "agent.hcl") }
-func (a *hostAgent) extraConfig() string { return filepath.Join(a.info.Dir, "extra.hcl") }
-
-// install copies a program by a rename, so that a running one is not disturbed. This process forks no other meanwhile:
-// until its exec, the child would have the file open for writing, and executing the new program would fail (execve(2):
-// ETXTBSY).
-func install(src, dst string) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	in, err := os.Open(src)
-	if err != nil {
-		return fmt.Errorf("failed to install plugin: %w", err)
-	}
-	defer in.Close()
-	tmp := dst + ".new"
-	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return fmt.Errorf("failed to install plugin: %w", err)
-	}
-	_, err = io.Copy(out, in)
-	if err := errors.Join(err, out.Close()); err != nil {
-		return fmt.Errorf("failed to install plugin: %w", err)
-	}
-	return os.Rename(tmp, dst)
-}
-
-// Sum is the SHA-256 sum of a file, in hexadecimal.
-func Sum(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("failed to sum file: %w", err)
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("failed to sum file: %w", err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
 
 // FreePorts returns n loopback ports without a listener. They are outside of the ranges for connections
 // (net.ipv4.ip_local_port_range: from 32768 on) and for Nomad's jobs (min_dynamic_port: from 20000 on), so an agent

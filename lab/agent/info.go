@@ -35,13 +35,7 @@ type Info struct {
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
-	Labels map[string]string `json:"labels,omitempty"` // see Options
-	Env    map[string]string `json:"env,omitempty"`
-
-	Pool string `json:"pool,omitempty"` // see Options
-
-	// Sums are the SHA-256 sums of the plugins' binaries, by name.
-	Sums map[string]string `json:"plugin_sums"`
+	Env map[string]string `json:"env,omitempty"`
 
 	// HostVolumes are the ids of host volume plugins, by the name of the plugin whose binary they are.
 	HostVolumes map[string]string `json:"host_volume_plugins,omitempty"`
@@ -90,22 +84,32 @@ func newRecord(o Options) (*record, error) {
 		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
 	}
 	r := &record{info: Info{
-		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Labels: o.Labels, Env: o.Env,
-		Pool: o.Pool, Server: o.Server,
-		Sums: map[string]string{}, HostVolumes: map[string]string{},
+		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Env: o.Env, Server: o.Server, HostVolumes: map[string]string{},
 	}}
 	for _, p := range o.Plugins {
-		sum, err := Sum(p.Binary)
-		if err != nil {
-			return nil, err
-		}
 		r.info.Plugins = append(r.info.Plugins, p.Name())
-		r.info.Sums[p.Name()] = sum
 		if p.HostVolume != "" {
 			r.info.HostVolumes[p.Name()] = p.HostVolume
 		}
 	}
 	return r, nil
+}
+
+// newLayout is that of an agent whose configuration and plugins are in its directory on this machine.
+func (r *record) newLayout(data, state string) layout {
+	dir := r.info.Dir
+	return layout{Data: data, State: state, Plugins: filepath.Join(dir, "plugins"),
+		HostVolumes: filepath.Join(dir, "host_volume_plugins")}
+}
+
+// makeDirs creates the directories for the files of the agent's configuration.
+func (r *record) makeDirs() error {
+	for _, dir := range []string{r.PluginDir(), r.HostVolumePluginDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("failed to create the agent's directory: %w", err)
+		}
+	}
+	return nil
 }
 
 // connect makes the client, once the port is chosen.
@@ -136,30 +140,16 @@ func (r *record) Client() *api.Client { return r.client }
 func (r *record) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", r.info.HTTP) }
 
 // DataDir implements Agent.
-func (r *record) DataDir() string { return r.layout.data }
+func (r *record) DataDir() string { return r.layout.Data }
 
 // StateDir implements Agent.
-func (r *record) StateDir() string { return r.layout.state }
+func (r *record) StateDir() string { return r.layout.State }
 
 // PluginDir implements Agent.
-func (r *record) PluginDir() string { return r.layout.plugins }
+func (r *record) PluginDir() string { return r.layout.Plugins }
 
 // HostVolumePluginDir implements Agent.
-func (r *record) HostVolumePluginDir() string { return r.layout.hostVolumes }
-
-// replaced records the new binary of a plugin.
-func (r *record) replaced(binary string) error {
-	sum, err := Sum(binary)
-	if err != nil {
-		return err
-	}
-	return r.update(func(i *Info) { i.Sums[filepath.Base(binary)] = sum })
-}
-
-// reconfigured records new options.
-func (r *record) reconfigured(o Options) error {
-	return r.update(func(i *Info) { i.Labels, i.Pool = o.Labels, o.Pool })
-}
+func (r *record) HostVolumePluginDir() string { return r.layout.HostVolumes }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
 

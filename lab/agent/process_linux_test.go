@@ -139,16 +139,16 @@ func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
 		return path
 	}
 	p := Plugin{Binary: script("old", "1"), HostVolume: "x", HostVolumeFile: "a = 1\n"}
-	o := Options{Dir: filepath.Join(dir, "a"), Plugins: []Plugin{p, {Binary: "nomad-device-y"}}}
-	a := newHost(&record{info: Info{Dir: o.Dir, Sums: map[string]string{}}})
-	for _, d := range []string{a.PluginDir(), a.HostVolumePluginDir()} {
-		must.NoError(t, os.MkdirAll(d, 0o755))
-	}
-	must.NoError(t, install(p.Binary, filepath.Join(a.PluginDir(), p.Name())))
-	for _, p := range o.Plugins {
-		must.NoError(t, a.hostVolume(p))
-	}
-	must.NoError(t, a.configure(o))
+	o := Options{Dir: filepath.Join(dir, "a"), Plugins: []Plugin{p}}
+	a := newHost(&record{info: Info{Dir: o.Dir}})
+	must.NoError(t, a.makeDirs())
+	changed, err := a.Changes(o)
+	must.NoError(t, err)
+	test.Eq(t, []string{"nomad-device-x", "a new configuration"}, changed)
+	must.NoError(t, a.Reconfigure(o))
+	changed, err = a.Changes(o)
+	must.NoError(t, err)
+	test.SliceEmpty(t, changed)
 
 	entries, err := os.ReadDir(a.HostVolumePluginDir())
 	must.NoError(t, err)
@@ -164,6 +164,13 @@ func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
 	must.Eq(t, "1\n", says())
 	must.NoError(t, a.ReplacePlugin(t.Context(), script("new", "2")))
 	test.Eq(t, "2\n", says(), test.Sprint("after the plugin was replaced"))
+
+	o.Plugins[0].HostVolumeFile = "a = 2\n"
+	changed, err = a.Changes(o)
+	must.NoError(t, err)
+	test.Eq(t, []string{"nomad-device-x", "a new configuration"}, changed)
+	must.NoError(t, a.Reconfigure(o))
+	test.Eq(t, "1\n", says(), test.Sprint("after it was replaced again"))
 }
 
 func TestInstall_AllowsAnExecAtOnce(t *testing.T) {

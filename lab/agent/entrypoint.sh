@@ -1,0 +1,26 @@
+#!/bin/sh
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
+# Prepares a container's cgroups for Nomad, and then runs a command, if there is one.
+set -u
+CG=/sys/fs/cgroup
+
+# A container may own its cgroups and still have them mounted read-only.
+for m in "$CG" "$CG"/*/; do
+	mount -o remount,bind,rw "${m%/}" 2>/dev/null
+done
+
+# cgroup v2: only a cgroup without processes can hand controllers down, so
+# everybody here moves into a leaf (as dind and k3d do). Failure shows in the
+# agent's own fingerprint.
+if [ -f "$CG/cgroup.controllers" ]; then
+	mkdir -p "$CG/init"
+	while read -r p; do echo "$p" >"$CG/init/cgroup.procs" 2>/dev/null; done <"$CG/cgroup.procs"
+	# shellcheck disable=SC2013 # they are words of one line
+	for c in $(cat "$CG/cgroup.controllers"); do
+		echo "+$c" >"$CG/cgroup.subtree_control" 2>/dev/null
+	done
+fi
+
+exec "$@"

@@ -1,0 +1,164 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+)
+
+func (r *record) logPath() string     { return filepath.Join(r.info.Dir, "agent.log") }
+func (r *record) mainConfig() string  { return filepath.Join(r.info.Dir, "agent.hcl") }
+func (r *record) extraConfig() string { return filepath.Join(r.info.Dir, "extra.hcl") }
+
+// arguments are those of the agent's process.
+func (r *record) arguments() []string {
+	args := []string{"agent", "-config", r.mainConfig()}
+	if _, err := os.Stat(r.extraConfig()); err == nil {
+		args = append(args, "-config", r.extraConfig())
+	}
+	return args
+}
+
+// texts are the files of the agent's configuration: its own, and those beside host volume plugins.
+func (r *record) texts(o Options) (map[string]string, error) {
+	main, err := config(o, r.layout, r.info)
+	if err != nil {
+		return nil, fmt.Errorf("failed to render the agent's configuration: %w", err)
+	}
+	files := map[string]string{r.mainConfig(): main}
+	if o.Config != "" {
+		files[r.extraConfig()] = o.Config
+	}
+	for _, p := range o.Plugins {
+		if p.HostVolumeFile != "" {
+			files[filepath.Join(r.HostVolumePluginDir(), p.HostVolume+".hcl")] = p.HostVolumeFile
+		}
+	}
+	return files, nil
+}
+
+// Changes implements Agent.
+func (r *record) Changes(o Options) (changed []string, err error) {
+	for _, p := range o.Plugins {
+		same, err := SameFile(p.Binary, filepath.Join(r.PluginDir(), p.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			changed = append(changed, p.Name())
+		}
+	}
+	files, err := r.texts(o)
+	if err != nil {
+		return nil, err
+	}
+	for path, text := range files {
+		now, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("failed to read the agent's configuration: %w", err)
+		}
+		if string(now) != text {
+			return append(changed, "a new configuration"), nil
+		}
+	}
+	return changed, nil
+}
+
+// Reconfigure implements Agent.
+func (r *record) Reconfigure(o Options) error {
+	for _, p := range o.Plugins {
+		if err := install(p.Binary, filepath.Join(r.PluginDir(), p.Name())); err != nil {
+			return err
+		}
+		if p.HostVolume == "" {
+			continue
+		}
+		// a link: the binary is replaced for both
+		link := filepath.Join(r.HostVolumePluginDir(), p.HostVolume)
+		err := os.Symlink(filepath.Join(r.PluginDir(), p.Name()), link)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("failed to install host volume plugin: %w", err)
+		}
+	}
+	files, err := r.texts(o)
+	if err != nil {
+		return err
+	}
+	for path, text := range files {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("failed to write the agent's configuration: %w", err)
+		}
+	}
+	return nil
+}
+
+// ReplacePlugin implements Agent.
+func (r *record) ReplacePlugin(_ context.Context, binary string) error {
+	return install(binary, filepath.Join(r.PluginDir(), filepath.Base(binary)))
+}
+
+// Logs implements Agent.
+func (r *record) Logs(ctx context.Context, w io.Writer, follow bool) error {
+	f, err := os.Open(r.logPath())
+	if err != nil {
+		return fmt.Errorf("failed to open the agent's log: %w", err)
+	}
+	defer f.Close()
+	err = poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
+		_, gone := os.Stat(r.logPath()) // with a Close meanwhile
+		_, err := io.Copy(w, f)
+		return !follow || gone != nil, err
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// install copies a program by a rename, so that a running one is not disturbed. This process forks no other meanwhile:
+// until its exec, the child would have the file open for writing, and executing the new program would fail (execve(2):
+// ETXTBSY).
+func install(src, dst string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	in, err := os.Open(src)
+	if err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	defer in.Close()
+	tmp := dst + ".new"
+	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("failed to install plugin: %w", err)
+	}
+	return os.Rename(tmp, dst)
+}
+
+// SameFile reports whether two files have the same content. The second may be missing.
+func SameFile(path, other string) (bool, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return false, fmt.Errorf("failed to compare plugins: %w", err)
+	}
+	now, err := os.ReadFile(other)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return bytes.Equal(content, now), err
+}
