@@ -43,16 +43,30 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err err
 	_, _, missing := a.Client().Jobs().Info(simJob, (&api.QueryOptions{}).WithContext(ctx))
 	switch {
 	case want == "none" && missing == nil:
-		end := l.step(ctx, "Pulling out the simulated stick")
-		defer func() { end(err, "") }()
-		err = stopJob(ctx, a.Client(), api.DefaultNamespace, simJob)
-		if err == nil {
-			err = agent.Purge(ctx, a.Client(), api.DefaultNamespace, simJob)
-		}
+		err = l.unplug(ctx, a)
 	case want == "sim", want == "" && missing == nil:
 		err = l.plug(ctx, a)
 	}
 	return err
+}
+
+// unplug ends the job of the simulated stick, and waits until the node is without the device. The job is purged, so
+// that the next lab:up does not plug the stick in again.
+func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
+	end := l.step(ctx, "Pulling out the simulated stick")
+	defer func() { end(err, "") }()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := stopJob(ctx, a.Client(), api.DefaultNamespace, simJob); err != nil {
+		return err
+	}
+	if err := agent.Purge(ctx, a.Client(), api.DefaultNamespace, simJob); err != nil {
+		return err
+	}
+	return poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		devices, err := nomad.Devices(ctx, a.Client())
+		return !slices.ContainsFunc(devices, isStick), err
+	})
 }
 
 // plug runs the job of the simulated stick, and waits until the node has the device. The stick is plugged in while the

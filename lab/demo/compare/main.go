@@ -63,23 +63,15 @@ type side struct {
 }
 
 func (c *compare) play(ctx context.Context, tasks int, length time.Duration) error {
-	keys := make(chan byte)
+	var keys <-chan byte // none without a terminal
 	tty := xterm.IsTerminal(int(os.Stdin.Fd())) && xterm.IsTerminal(int(os.Stdout.Fd()))
 	if tty {
-		before, err := xterm.MakeRaw(int(os.Stdin.Fd()))
+		pressed, restore, err := stage.Keys(os.Stdin, quits)
 		if err != nil {
-			return fmt.Errorf("failed to read keys: %w", err)
+			return err
 		}
-		defer func() { _ = xterm.Restore(int(os.Stdin.Fd()), before) }()
-		go func() {
-			var b [1]byte
-			for {
-				if n, err := os.Stdin.Read(b[:]); n == 0 || err != nil {
-					return
-				}
-				keys <- b[0]
-			}
-		}()
+		defer func() { _ = restore() }()
+		keys = pressed
 	} else if length == 0 {
 		length = 10 * time.Second
 	}
@@ -107,7 +99,7 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 			}
 			return nil
 		case k := <-keys:
-			if k == 'q' || k == 3 { // without a signal, ^C is a key
+			if quits(k) {
 				return nil
 			}
 			if err := c.key(k); err != nil {
@@ -117,6 +109,9 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 		}
 	}
 }
+
+// quits reports whether a key ends the demo: q, ^C, which sends no signal in raw mode, or the end of the terminal.
+func quits(k byte) bool { return k == 'q' || k == 3 || k == 0 }
 
 // key does what a key is for.
 func (c *compare) key(k byte) error {

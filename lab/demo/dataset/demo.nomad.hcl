@@ -1,9 +1,14 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The demo's job: JOB, TYPE and SCRIPT are filled in by it.
-job "JOB" {
-  type = "TYPE"
+# The demo's job, with the volume.
+variable "name" {}
+variable "script" {}
+
+job "demo" {
+  id   = var.name
+  name = var.name
+  type = "batch"
 
   group "g" {
     volume "data" {
@@ -28,7 +33,7 @@ job "JOB" {
 
       config {
         command = "/bin/sh"
-        args    = ["-c", SCRIPT]
+        args    = ["-c", var.script]
       }
 
       volume_mount {

@@ -1,10 +1,16 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The demo's job. DRIVER, JOB and COUNT are filled in by it.
-job "JOB" {
+# The demo's job: three tasks with a driver. Their arguments begin with a mark, by which the demo finds them.
+variable "driver" {}
+variable "mark" {}
+
+job "demo" {
+  id   = "demo-${var.driver}"
+  name = "demo-${var.driver}"
+
   group "g" {
-    count = COUNT
+    count = 3
 
     # a task that ends is not started again: its exit code is what is shown
     restart {
@@ -17,11 +23,11 @@ job "JOB" {
     }
 
     task "task" {
-      driver = "DRIVER"
+      driver = var.driver
 
       config {
         command = "/bin/sh"
-        args    = ["-c", "# demo task\ntrap 'exit 7' TERM; while :; do sleep 1 & wait $!; done"]
+        args    = ["-c", "${var.mark}\ntrap 'exit 7' TERM; while :; do sleep 1 & wait $!; done"]
       }
 
       resources {

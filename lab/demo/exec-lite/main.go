@@ -8,7 +8,7 @@ package main
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,74 +26,56 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// jobs are a pair: the same three tasks with raw_exec and with exec-lite.
-//
-//go:embed demo.nomad.hcl
-var jobs string
+//go:embed *.hcl
+var files embed.FS
 
 func main() {
 	both := flag.Bool("both", false, "also kill plugin and supervisor at the same time")
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
-		Play:    func(ctx context.Context, a agent.Agent) error { return (&demo{agent: a, both: *both}).acts(ctx) },
+		Play: func(ctx context.Context, a agent.Agent) error {
+			d := &demo{&stage.Script{Agent: a, Files: files, Vars: map[string]string{"mark": mark}}}
+			acts := d.acts()
+			if !*both {
+				acts = acts[:len(acts)-1]
+			}
+			return d.Play(ctx, acts...)
+		},
 	}.Main()
 }
 
-type demo struct {
-	agent agent.Agent
-	both  bool       // also kill both at the same time
-	job   *stage.Job // with exec-lite
+type demo struct{ *stage.Script }
+
+func (d *demo) acts() []stage.Act {
+	kill := func(say string, f fault) stage.Act {
+		return stage.Act{Say: say, Steps: []stage.Step{{Do: func(ctx context.Context) error { return d.kill(ctx, f) }}}}
+	}
+	return []stage.Act{
+		{Say: "Three tasks with raw_exec, Nomad's own driver", Steps: append(run("raw_exec"), []stage.Step{
+			{Do: d.show},
+			{Note: "Two helpers for each task: a logmon for its output, an executor to wait for it."},
+			{Run: "nomad job stop -purge demo-raw_exec", Quiet: true},
+		}...)},
+		{Say: "The same three tasks with exec-lite", Steps: append(run("exec-lite"), []stage.Step{
+			{Do: d.withoutHelpers},
+			{Do: d.show},
+			{Note: "One plugin, one supervisor with its collector, and the tasks. A hundred tasks have the same three."},
+		}...)},
+		kill("kill -9 of the plugin; before the next one starts, the first task exits with code 7",
+			fault{plugin: true, exit: true}),
+		kill("kill -9 of the supervisor, the parent of all tasks", fault{supervisor: true}),
+		kill("kill -9 of both, and the first task exits with code 7 while neither runs",
+			fault{plugin: true, supervisor: true, exit: true}),
+	}
 }
 
-func (d *demo) acts(ctx context.Context) error {
-	acts := []func(context.Context) error{d.helpersPerTask, d.noHelpers, d.pluginKilled, d.supervisorKilled}
-	if d.both {
-		acts = append(acts, d.bothKilled)
+// run runs the job with a driver.
+func run(driver string) []stage.Step {
+	return []stage.Step{
+		{Run: "nomad job run -detach -var driver=" + driver + " demo.nomad.hcl"},
+		{Run: "nomad job status demo-" + driver + " | grep -c ' run .* running '", Quiet: true, Expect: "3"},
+		{Note: "3 tasks run after {took}"},
 	}
-	return stage.InOrder(ctx, acts...)
-}
-
-func (d *demo) helpersPerTask(ctx context.Context) error {
-	stage.Say("Three tasks with raw_exec, Nomad's own driver")
-	raw, err := d.submit(ctx, "raw_exec", 3)
-	if err != nil {
-		return err
-	}
-	if err := d.show(ctx); err != nil {
-		return err
-	}
-	stage.Note("Two helpers for each task: a logmon for its output, an executor to wait for it.")
-	return raw.Stop(true)
-}
-
-func (d *demo) noHelpers(ctx context.Context) (err error) {
-	stage.Say("The same three tasks with exec-lite")
-	if err := d.gone(ctx, "nomad executor"); err != nil {
-		return err
-	}
-	if d.job, err = d.submit(ctx, "exec-lite", 3); err != nil {
-		return err
-	}
-	if err := d.show(ctx); err != nil {
-		return err
-	}
-	stage.Note("One plugin, one supervisor with its collector, and the tasks. A hundred tasks have the same three.")
-	return nil
-}
-
-func (d *demo) pluginKilled(ctx context.Context) error {
-	stage.Say("kill -9 of the plugin; before the next one starts, the first task exits with code 7")
-	return d.kill(ctx, fault{plugin: true, exit: true})
-}
-
-func (d *demo) supervisorKilled(ctx context.Context) error {
-	stage.Say("kill -9 of the supervisor, the parent of all tasks")
-	return d.kill(ctx, fault{supervisor: true})
-}
-
-func (d *demo) bothKilled(ctx context.Context) error {
-	stage.Say("kill -9 of both, and the first task exits with code 7 while neither runs")
-	return d.kill(ctx, fault{plugin: true, supervisor: true, exit: true})
 }
 
 // fault is what is killed.
@@ -123,12 +105,9 @@ func (d *demo) kill(ctx context.Context, f fault) error {
 		command += fmt.Sprint("; kill -TERM ", tasks[0])
 		tasks = tasks[1:]
 	}
-	known, err := d.exits()
-	if err != nil {
-		return err
-	}
 	stage.Note("$ %s", command)
-	if _, err := d.agent.Exec(ctx, "sh", "-c", command); err != nil {
+	start := time.Now()
+	if _, err := d.Shell(ctx, command); err != nil {
 		return err
 	}
 	err = stage.Until(ctx, "a new process", func() (bool, error) {
@@ -139,7 +118,7 @@ func (d *demo) kill(ctx context.Context, f fault) error {
 		return err
 	}
 	if f.exit {
-		if err := d.exitCode(ctx, known, 7, f.supervisor); err != nil {
+		if err := d.exitCode(ctx, start, f.supervisor); err != nil {
 			return err
 		}
 	}
@@ -163,42 +142,23 @@ func (d *demo) kill(ctx context.Context, f fault) error {
 	return nil
 }
 
-// submit runs the job with a driver and waits until all tasks run.
-func (d *demo) submit(ctx context.Context, driver string, count int) (*stage.Job, error) {
-	id := "demo-" + strings.ReplaceAll(driver, "_", "-")
-	start := time.Now()
-	filled := strings.NewReplacer("DRIVER", driver, "JOB", id, "# demo task", mark, "COUNT", fmt.Sprint(count))
-	job, err := stage.Submit(d.agent, filled.Replace(jobs))
-	if err != nil {
-		return nil, err
-	}
-	err = stage.Until(ctx, "tasks of "+id+" to run", func() (bool, error) {
-		s, _, err := d.agent.Client().Jobs().Summary(id, nil)
-		return err == nil && s.Summary["g"].Running == count, err
-	})
-	if err == nil {
-		stage.Note("%d tasks run after %.1f s", count, time.Since(start).Seconds())
-	}
-	return job, err
-}
-
 // mark is in the arguments of each of this demo's tasks.
 var mark = fmt.Sprintf("# demo %d", os.Getpid())
 
 // ours are the agent and its descendants, and the supervisor and the tasks, which may have
 // init as their parent.
 func (d *demo) ours(ctx context.Context) ([]forest.Process, error) {
-	all, err := forest.Read(ctx, d.agent.Exec)
+	all, err := forest.Read(ctx, d.Agent.Exec)
 	if err != nil {
 		return nil, err
 	}
-	pid, err := d.agent.PID(ctx)
+	pid, err := d.Agent.PID(ctx)
 	if err != nil {
 		return nil, err
 	}
 	found := forest.Below(all, pid)
 	for _, p := range all {
-		supervisor := strings.HasPrefix(p.Args, "outrider-supervisor ") && strings.Contains(p.Args, " "+d.agent.StateDir())
+		supervisor := strings.HasPrefix(p.Args, "outrider-supervisor ") && strings.Contains(p.Args, " "+d.Agent.StateDir())
 		task := strings.HasPrefix(p.Args, "/bin/sh -c "+mark)
 		known := slices.ContainsFunc(found, func(q forest.Process) bool { return q.PID == p.PID })
 		if (supervisor || task) && !known {
@@ -247,51 +207,48 @@ func (d *demo) helpers(ctx context.Context) (plugin, supervisor int, err error) 
 	return plugin, supervisor, err
 }
 
-func (d *demo) gone(ctx context.Context, what string) error {
-	return stage.Until(ctx, what+" to end", func() (bool, error) {
+// withoutHelpers waits for the end of those of the job before.
+func (d *demo) withoutHelpers(ctx context.Context) error {
+	helps := func(p forest.Process) bool { return p.Role() == forest.Helper }
+	return stage.Until(ctx, "the helpers to end", func() (bool, error) {
 		ours, err := d.ours(ctx)
-		return !slices.ContainsFunc(ours, func(p forest.Process) bool { return strings.Contains(p.Args, what) }), err
+		return !slices.ContainsFunc(ours, helps), err
 	})
 }
 
-// exits are the events of the tasks that have ended, by allocation.
-func (d *demo) exits() (map[string]*api.TaskEvent, error) {
-	allocs, _, err := d.agent.Client().Jobs().Allocations(d.job.ID, false, nil)
-	if err != nil {
-		return nil, err
-	}
-	ended := map[string]*api.TaskEvent{}
-	for _, a := range allocs {
-		if a.TaskStates["task"] == nil {
-			continue
-		}
-		for _, e := range a.TaskStates["task"].Events {
-			if e.Type == api.TaskTerminated {
-				ended[a.ID] = e
-			}
-		}
-	}
-	return ended, nil
-}
-
-// exitCode shows the event of the task that has ended beside the known ones, and fails if its code is not the wanted
-// one. The code may be lost if nobody waited for the task: no plugin and no supervisor ran, and init reaped it.
-func (d *demo) exitCode(ctx context.Context, known map[string]*api.TaskEvent, want int, mayBeLost bool) error {
+// exitCode shows the event of the task that has ended since, and fails if its code is not 7. The code may be lost if
+// nobody waited for the task: no plugin and no supervisor ran, and init reaped it.
+func (d *demo) exitCode(ctx context.Context, since time.Time, mayBeLost bool) error {
 	return stage.Until(ctx, "the exit code", func() (bool, error) {
-		now, err := d.exits()
-		for id, e := range now {
-			if known[id] != nil {
+		allocs, _, err := d.Agent.Client().Jobs().Allocations("demo-exec-lite", false, nil)
+		for _, a := range allocs {
+			e := exit(a, since)
+			if e == nil {
 				continue
 			}
-			stage.Note("allocation %s: %s: %s", id[:8], e.Type, nomad.Plain(e.DisplayMessage))
+			stage.Note("allocation %s: %s: %s", a.ID[:8], e.Type, nomad.Plain(e.DisplayMessage))
 			switch {
 			case mayBeLost && strings.Contains(e.DisplayMessage, "task is lost"):
 				stage.Note("The machine's init reaped it before the new supervisor started. No code is invented.")
-			case e.ExitCode != want:
-				return false, fmt.Errorf("exit code %d was reported, not %d", e.ExitCode, want)
+			case e.ExitCode != 7:
+				return false, fmt.Errorf("exit code %d was reported, not 7", e.ExitCode)
 			}
 			return true, nil
 		}
 		return false, err
 	})
+}
+
+// exit is the event of an allocation's end since a time, nil if there is none.
+func exit(a *api.AllocationListStub, since time.Time) *api.TaskEvent {
+	task := a.TaskStates["task"]
+	if task == nil {
+		return nil
+	}
+	for _, e := range task.Events {
+		if e.Type == api.TaskTerminated && e.Time > since.UnixNano() {
+			return e
+		}
+	}
+	return nil
 }

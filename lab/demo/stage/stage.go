@@ -128,11 +128,39 @@ func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 	const keys = "[space: next, a: again, q: quit and clean up] "
 	fmt.Print("\n" + term.Paint(os.Stdout, "2", keys))
 	defer fmt.Print("\r\033[K")
+	pressed, restore, err := Keys(terminal, means)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, restore()) }()
+	for {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case k, ok := <-pressed:
+			switch {
+			case !ok || k == 'q' || k == 'Q' || k == interrupt:
+				return false, errQuit
+			case means(k):
+				return k == 'a' || k == 'A', nil
+			}
+		}
+	}
+}
+
+// interrupt is the key ^C, which sends no signal in raw mode.
+const interrupt = 3
+
+// means reports whether a key has a meaning for key.
+func means(k byte) bool { return strings.IndexByte(" \rnNaAqQ\x03", k) >= 0 }
+
+// Keys puts a terminal into raw mode, until restore is called, and returns the keys that are pressed up to the last one
+// that is wanted. Then it closes the channel, or when the terminal has gone.
+func Keys(terminal *os.File, last func(byte) bool) (keys <-chan byte, restore func() error, err error) {
 	before, err := xterm.MakeRaw(int(terminal.Fd()))
 	if err != nil {
-		return false, fmt.Errorf("failed to read keys: %w", err)
+		return nil, nil, fmt.Errorf("failed to read keys: %w", err)
 	}
-	defer func() { err = errors.Join(err, xterm.Restore(int(terminal.Fd()), before)) }()
 	pressed := make(chan byte)
 	go func() {
 		defer close(pressed)
@@ -141,21 +169,13 @@ func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 			if n, err := terminal.Read(b[:]); n == 0 || err != nil {
 				return
 			}
-			if strings.IndexByte(" \rnNaAqQ\x03", b[0]) >= 0 { // without a signal, ^C is a key
-				pressed <- b[0]
+			pressed <- b[0]
+			if last(b[0]) {
 				return
 			}
 		}
 	}()
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case k, ok := <-pressed:
-		if !ok || k == 'q' || k == 'Q' || k == 3 {
-			return false, errQuit
-		}
-		return k == 'a' || k == 'A', nil
-	}
+	return pressed, func() error { return xterm.Restore(int(terminal.Fd()), before) }, nil
 }
 
 // Say prints the title of an act.

@@ -9,179 +9,177 @@ package main
 
 import (
 	"context"
-	_ "embed"
+	"embed"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/demo/stage"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-//go:embed demo.nomad.hcl
-var talker string
+//go:embed *.hcl
+var files embed.FS
+
+// realNodes is not below /tmp, which may be mounted with nodev.
+const realNodes = "/dev/nomad-usb-demo"
 
 func main() {
 	id := flag.String("id", "", "a real stick, as lsusb writes it (10c4:ea60)")
 	flag.Parse()
-	d := &demo{stick: stick{id: "10c4:ea60", simulated: *id == ""}}
-	if *id != "" {
-		if os.Geteuid() != 0 {
-			fmt.Fprintln(os.Stderr, "demo: a real stick needs root, which makes its device nodes for the task")
-			os.Exit(1)
-		}
+	d := &demo{id: *id, root: "/", nodes: realNodes}
+	if *id != "" && os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "demo: a real stick needs root, which makes its device nodes for the task")
+		os.Exit(1)
+	}
+	if *id == "" {
+		d.id, d.root, d.nodes, d.simulated = "10c4:ea60", "${state_dir}/usb", "${state_dir}/usb-nodes", true
+	} else {
 		defer os.RemoveAll(realNodes)
-		d.stick.id = *id
 	}
 	stage.Demo{
-		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": d.stick.config()},
-		OnHost:  *id != "",
+		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`, "usb": d.config()},
+		OnHost:  !d.simulated,
 		Play: func(ctx context.Context, a agent.Agent) error {
-			d.agent = a
-			return d.acts(ctx)
+			d.Script = &stage.Script{Agent: a, Files: files, Vars: map[string]string{"id": d.id, "user": ""}}
+			if a.Info().Runtime == agent.Container || agent.Privileged() {
+				d.Vars["user"] = "nobody"
+			}
+			return d.Play(ctx, d.acts()...)
 		},
 	}.Main()
 }
 
 type demo struct {
-	agent agent.Agent
-	stick stick
-	job   *stage.Job // the talker
-	told  int        // bytes of its output that have been shown
+	*stage.Script
+	id, root, nodes string // of the stick, the simulation, and the device nodes for tasks
+	simulated       bool
 }
 
-func (d *demo) acts(ctx context.Context) error {
-	return stage.InOrder(ctx, d.waits, d.plugged, d.unplugged, d.pluggedAgain, d.restarted, d.killed)
+// config is the plugin's. The kernel reports no simulated stick.
+func (d *demo) config() string {
+	return fmt.Sprintf(`root       = %q
+rescan     = "200ms"
+shadow_dir = %q
+grace      = "1m"
+device "zigbee" {
+  id   = %q
+  mode = "0666"
+}`, d.root, d.nodes, d.id)
 }
 
-// waits submits the job before there is a stick.
-func (d *demo) waits(ctx context.Context) error {
-	stage.Say("A job that asks for its stick by name: device \"zigbee\" {}")
-	if _, err := d.stick.plug(ctx, d.agent, false); err != nil {
-		return err
+// output is the command that shows what the job has printed.
+const output = "nomad logs -job talker"
+
+func (d *demo) acts() []stage.Act {
+	remark := ""
+	if d.simulated {
+		remark = ` (a simulated one: job "stick" runs nomad-device-usb simulate, and is unplugged by stopping it)`
 	}
-	err := stage.Until(ctx, "the node to be without it", func() (bool, error) {
-		devices, err := nomad.Devices(ctx, d.agent.Client())
-		return !slices.ContainsFunc(devices, func(dev nomad.Device) bool { return dev.Healthy }), err
-	})
-	if err != nil {
-		return err
+	more := d.Skip(output)
+	return []stage.Act{
+		{Say: `A job that asks for its stick by name: device "zigbee" {}`, Steps: slices.Concat(d.without(), []stage.Step{
+			{Run: "nomad job run -detach talker.nomad.hcl"},
+			{Run: "nomad job status talker | grep Constraint", Expect: "missing devices"},
+			{Note: "No stick is plugged in: the job waits."},
+		})},
+		{Say: "The stick is plugged in" + remark, Steps: append(d.plug(true), []stage.Step{
+			{Note: "(An agent tells its servers of a change to its node after 5 to 10 s. This delay is Nomad's.)"},
+			d.node(" true "),
+			{Note: "{took} after it, the node has the stick."},
+			{Run: output, Quiet: true, Expect: "I am"},
+			{Note: "The job was placed, and runs after {took}. Its output:"},
+			{Run: output, Expect: "hello 2"},
+		}...)},
+		{Say: "The stick is pulled out while the task uses it", Steps: append(d.plug(false), []stage.Step{
+			{Run: output, Expect: "no stick"},
+			d.node("unplugged"),
+			{Note: "{took} after it, the node has the stick as unhealthy: unplugged."},
+		}...)},
+		{Say: "And plugged in again", Steps: append(d.plug(true), []stage.Step{
+			more,
+			{Run: output, Expect: "hello"},
+			{Note: "The same task goes on, with the same path, though the kernel's device is another."},
+		}...)},
+		{Say: "nomad alloc restart: Nomad does not ask the plugin again", Steps: []stage.Step{
+			more,
+			{Run: "nomad alloc restart $(nomad job allocs -t '{{range .}}{{.ID}}{{end}}' talker)"},
+			{Run: output, Expect: "hello 1 "},
+		}},
+		{Say: "kill -9 of the plugin", Steps: []stage.Step{
+			more,
+			{Do: d.kill},
+			{Run: output, Expect: "hello"},
+		}},
 	}
-	if err := d.submit(); err != nil {
-		return err
-	}
-	return stage.Until(ctx, "the scheduler's answer", func() (bool, error) {
-		evals, _, err := d.agent.Client().Jobs().Evaluations(d.job.ID, nil)
-		if err != nil {
-			return false, err
-		}
-		for _, e := range evals {
-			for _, m := range e.FailedTGAllocs {
-				for why := range m.ConstraintFiltered {
-					stage.Note("No stick is plugged in: the job waits (%s).", why)
-					return true, nil
-				}
-			}
-		}
-		return false, nil
-	})
 }
 
-func (d *demo) submit() (err error) {
-	user := ""
-	if i := d.agent.Info(); i.Runtime == agent.Container || agent.Privileged() {
-		user = `user = "nobody"`
+// plug plugs the stick in or pulls it out, and waits until the kernel, or its simulation, has reported that.
+func (d *demo) plug(in bool) []stage.Step {
+	change := stage.Step{Note: ">>> Please pull out " + d.id + " now."}
+	state := "out"
+	switch {
+	case !d.simulated && in:
+		change.Note = ">>> Please plug in " + d.id + " now."
+	case in:
+		change = stage.Step{Run: "nomad job run -detach stick.nomad.hcl"}
+	case d.simulated:
+		change = stage.Step{Run: "nomad job stop -detach stick"}
 	}
-	d.job, err = stage.Submit(d.agent, strings.Replace(talker, "      USER\n", "      "+user+"\n", 1))
-	return err
+	if in {
+		state = "in"
+	}
+	root := `"$NOMAD_VAR_state/usb"`
+	if !d.simulated {
+		root = ""
+	}
+	look := fmt.Sprintf(`cd %s/sys/bus/usb/devices
+case $(for d in *; do cat $d/idVendor $d/idProduct 2>/dev/null | tr '\n' :; done) in
+*%s:*) echo in ;;
+*) echo out ;;
+esac`, root, d.id)
+	return []stage.Step{change, {Run: look, Quiet: true, Expect: state}, d.Now()}
 }
 
-// plugged plugs the stick in, and waits until the job runs.
-func (d *demo) plugged(ctx context.Context) error {
-	stage.Say("The stick is plugged in%s", d.stick.remark())
-	at, err := d.stick.plug(ctx, d.agent, true)
-	if err != nil {
-		return err
-	}
-	stage.Note("(An agent tells its servers of a change to its node after 5 to 10 s. This delay is Nomad's.)")
-	if err := d.nodeHas(ctx, at, ""); err != nil {
-		return err
-	}
-	if err := d.job.Wait(ctx, api.AllocClientStatusRunning); err != nil {
-		return err
-	}
-	stage.Note("The job was placed, and runs after %s. Its output:", since(at))
-	return d.hears(ctx, "hello 2")
+const devices = `nomad node status -self -t '{{range .NodeResources.Devices}}{{range .Instances}}` +
+	`{{println .ID .Healthy .HealthDescription "end"}}{{end}}{{end}}'`
+
+// node waits until the node has the device in a state.
+func (d *demo) node(state string) stage.Step {
+	return stage.Step{Run: devices, Quiet: true, Expect: state}
 }
 
-func (d *demo) unplugged(ctx context.Context) error {
-	stage.Say("The stick is pulled out while the task uses it")
-	at, err := d.stick.plug(ctx, d.agent, false)
-	if err != nil {
-		return err
+// without waits until the node is without the device, also when the first act is played again.
+func (d *demo) without() []stage.Step {
+	steps := []stage.Step{{Run: "nomad job stop -purge stick || true", Quiet: true}}
+	if !d.simulated {
+		steps = d.plug(false)
 	}
-	if err := d.hears(ctx, "no stick"); err != nil {
-		return err
-	}
-	return d.nodeHas(ctx, at, "unplugged")
+	return append(steps, stage.Step{Run: devices + " | grep -c ' true ' || true", Quiet: true, Expect: "0"})
 }
 
-func (d *demo) pluggedAgain(ctx context.Context) error {
-	stage.Say("And plugged in again")
-	if _, err := d.stick.plug(ctx, d.agent, true); err != nil {
-		return err
+// kill kills the plugin, and waits for the next one.
+func (d *demo) kill(ctx context.Context) error {
+	const name = agent.DevicePrefix + "usb"
+	pids, err := d.Agent.PluginPIDs(ctx)
+	before := pids[name]
+	if err != nil || before == 0 {
+		return errors.Join(err, errors.New("the plugin does not run"))
 	}
-	if err := d.skip(ctx); err != nil {
-		return err
-	}
-	if err := d.hears(ctx, "hello"); err != nil {
-		return err
-	}
-	stage.Note("The same task goes on, with the same path, though the kernel's device is another.")
-	return nil
-}
-
-func (d *demo) restarted(ctx context.Context) error {
-	stage.Say("nomad alloc restart: Nomad does not ask the plugin again")
-	if err := d.skip(ctx); err != nil {
-		return err
-	}
-	if err := d.agent.Client().Allocations().Restart(d.job.Alloc, "", nil); err != nil {
-		return fmt.Errorf("failed to restart the allocation: %w", err)
-	}
-	return d.hears(ctx, "hello 1 ")
-}
-
-func (d *demo) killed(ctx context.Context) error {
-	stage.Say("kill -9 of the plugin")
-	pids, err := d.agent.PluginPIDs(ctx)
-	if err != nil {
-		return err
-	}
-	before := pids["nomad-device-usb"]
-	if err := d.skip(ctx); err != nil {
-		return err
-	}
-	at := time.Now()
-	if _, err := d.agent.Exec(ctx, "sh", "-c", fmt.Sprint("kill -9 ", before)); err != nil {
+	start := time.Now()
+	stage.Note("$ kill -9 %d", before)
+	if _, err := d.Shell(ctx, fmt.Sprint("kill -9 ", before)); err != nil {
 		return err
 	}
 	err = stage.Until(ctx, "a new plugin", func() (bool, error) {
-		pids, err := d.agent.PluginPIDs(ctx)
-		now := pids["nomad-device-usb"]
-		return now != 0 && now != before, err
+		pids, err := d.Agent.PluginPIDs(ctx)
+		return pids[name] != 0 && pids[name] != before, err
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		stage.Note("Nomad has started another after %.1f s. The task continued:", time.Since(start).Seconds())
 	}
-	stage.Note("Nomad has started another after %s. The task continued:", since(at))
-	return d.hears(ctx, "hello")
+	return err
 }
-
-func since(t time.Time) string { return fmt.Sprintf("%.1f s", time.Since(t).Seconds()) }

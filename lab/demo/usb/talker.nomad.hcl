@@ -1,12 +1,14 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The demo's job. USER is filled in by it.
+# The demo's job.
+variable "user" {}
+
 job "talker" {
   group "g" {
     task "talker" {
       driver = "exec-lite"
-      USER
+      user   = var.user
 
       config {
         command = "/bin/sh"
