@@ -3,7 +3,7 @@
 
 //go:build mage
 
-// Outrider: plugins for HashiCorp Nomad, and a lab that runs them. Start with: go tool mage lab:up
+// To use: lab, demo. To develop: build, lint, test, bench, conformance, new. To maintain: the others.
 package main
 
 import (

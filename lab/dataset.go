@@ -5,12 +5,12 @@ package lab
 
 import (
 	"context"
+	_ "embed"
 	"errors"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
+	"text/template"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -30,29 +30,10 @@ api {
 	datasetNoClasses = "# no classes: lab:up -dataset=zfs-fuse makes some\n"
 )
 
-// datasetClasses are the options of the lab's classes: one for volumes and scratch, and one that is stricter.
-var datasetClasses = map[string]string{
-	"fast": `
-  min_capacity     = "16MiB"
-  default_capacity = "64MiB"
-  max_capacity     = "512MiB"
-  snapshot_reserve = 100
-  allow            = ["uid", "gid", "mode", "clone_from"]
-  trash_ttl        = "1h"
+//go:embed classes.hcl
+var classesText string
 
-  slots {
-    count    = 4
-    capacity = "64MiB"
-  }
-`,
-	"strict": `
-  min_capacity     = "16MiB"
-  default_capacity = "16MiB"
-  max_capacity     = "64MiB"
-  namespaces       = ["default"]
-  on_delete        = "destroy"
-`,
-}
+var classesTemplate = template.Must(template.New("classes.hcl").Parse(classesText))
 
 // classes returns the file with the lab's classes. It makes the file system when it is first needed.
 func (l *Lab) classes(ctx context.Context) (string, error) {
@@ -63,11 +44,9 @@ func (l *Lab) classes(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	text := fmt.Sprintf("zfs = %q\n", pool.Program)
-	for _, name := range slices.Sorted(maps.Keys(datasetClasses)) {
-		text += fmt.Sprintf("\nclass %q {\n  root = %q\n%s}\n", name, pool.Root+"/"+name, datasetClasses[name])
-	}
-	return text, nil
+	var text strings.Builder
+	err := classesTemplate.Execute(&text, pool)
+	return text.String(), err
 }
 
 // poolDir has the pool's file.
@@ -89,7 +68,7 @@ func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 	err = zfsfuse.Remove(dir) // one that was interrupted
 	if err == nil {
 		pool, err = zfsfuse.Make(ctx, dir, zfsfuse.Options{Size: 2 << 30, Stays: true, Env: []string{agent.Mark(l.dir)},
-			Datasets: slices.Sorted(maps.Keys(datasetClasses))})
+			Datasets: []string{"fast", "strict"}})
 	}
 	if err != nil {
 		_ = os.Remove(l.dir) // unless there is something else in it

@@ -32,7 +32,7 @@ func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
 	must.NoError(t, err)
 	test.StrHasPrefix(t, fmt.Sprintf("zfs = %q\n", pool.Program), text)
 	for _, class := range []string{"fast", "strict"} {
-		test.StrContains(t, text, pool.Root+"/"+class+"\"\n"+datasetClasses[class]+"}")
+		test.StrContains(t, text, fmt.Sprintf("class %q {\n  root             = %q\n", class, pool.Root+"/"+class))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -31,7 +32,9 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		switch {
 		case e.Type == api.TaskDriverMessage:
 			mark = "- "
-			r.said[name] = message(e)
+			if !time.Unix(0, e.Time).Before(s.StartedAt) { // those before a start are of its preparation
+				r.said[name] = message(e)
+			}
 		case slices.Contains(trouble, e.Type), e.Type == api.TaskRestarting, e.FailsTask && e.Type != api.TaskNotRestarting:
 		case e.Type == api.TaskTerminated && (e.ExitCode != 0 || e.Signal != 0):
 		default:

@@ -240,8 +240,9 @@ func TestFailure_HasTheDriversMessage(t *testing.T) {
 	l, out := quiet(t)
 	r := newRun(l, &described{})
 	r.job = &api.Job{ID: new("j")}
-	r.events(&api.Allocation{ID: "a"}, "t", &api.TaskState{Events: []*api.TaskEvent{
-		{Type: api.TaskDriverMessage, DisplayMessage: "ValueError: no such city"},
+	r.events(&api.Allocation{ID: "a"}, "t", &api.TaskState{StartedAt: time.Unix(0, 2), Events: []*api.TaskEvent{
+		{Type: api.TaskDriverMessage, DisplayMessage: "ValueError: no such city", Time: 3},
+		{Type: api.TaskDriverMessage, DisplayMessage: "The environment was built in 2 s", Time: 1},
 		{Type: api.TaskTerminated, ExitCode: 1, DisplayMessage: "Exit Code: 1"},
 	}})
 	test.EqError(t, r.failure(nil), "job j failed: task t: Terminated: Exit Code: 1: ValueError: no such city")

@@ -77,7 +77,7 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".nomad.hcl")
 	program := `command = "/bin/sh"`
-	if driver == pythonDriver {
+	if driver == "python" {
 		program = `code = "import os, sys; os.execv('/bin/sh', ['sh'] + sys.argv[1:])"`
 	}
 	text := `job "` + name + `" {
@@ -216,7 +216,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 			continue // this lab has no host for it
 		}
 		t.Run(d, func(t *testing.T) {
-			if d == pythonDriver {
+			if d == "python" {
 				testsupport.NeedPython(t)
 			}
 			hello := jobFile(t, "batch", "hello-"+d, d, "echo to stdout; echo to stderr >&2; printf unended")

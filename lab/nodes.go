@@ -10,13 +10,10 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // hostNodes are the nodes that reach the lab's host: a task there can move from one to the other.
@@ -115,8 +112,8 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent, plugins []agent.Plu
 		n := nodes[name]
 		err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n.Client()), nil })
 		if err != nil {
-			return fmt.Errorf("node %s does not reach the host: see the output of job %s, and the message of the driver in %s "+
-				"lab:status: %w", name, hostJob, mage, err)
+			return fmt.Errorf("node %s does not reach the host: see the output of job %s, and %s lab:shell "+
+				"<<<'nomad node status -verbose': %w", name, hostJob, mage, err)
 		}
 	}
 	return nil
@@ -172,40 +169,4 @@ func (l *Lab) removeNodes(ctx context.Context) error {
 		}
 	}
 	return errs
-}
-
-// nodeDrivers is the remote driver of each node.
-func (l *Lab) nodeDrivers(ctx context.Context) (drivers []nomad.Driver, err error) {
-	nodes, err := Nodes(ctx, l.dir)
-	for _, name := range hostNodes {
-		if nodes[name] == nil {
-			continue
-		}
-		d := nomad.Driver{Description: "its agent has ended: lab:up starts it again"}
-		if found, _ := nomad.Health(ctx, nodes[name].Client(), remoteDriver); len(found) == 1 {
-			d = found[0]
-			all := append([]string{d.Description}, endpoints(d)...)
-			d.Description = strings.TrimPrefix(strings.Join(all, "; "), "; ") // which is empty before the first look
-		}
-		d.Name = remoteDriver + " on " + name
-		drivers = append(drivers, d)
-	}
-	return drivers, err
-}
-
-// endpoints describes the hosts that a remote driver reaches.
-func endpoints(d nomad.Driver) (all []string) {
-	for _, attribute := range slices.Sorted(maps.Keys(d.Attributes)) {
-		prefix, ok := strings.CutSuffix(attribute, ".healthy")
-		if !ok {
-			continue
-		}
-		about := "unhealthy"
-		if healthy, _ := strconv.ParseBool(d.Attributes[attribute]); healthy {
-			about = fmt.Sprintf("healthy, %s, cgroup %s, root %s", d.Attributes[prefix+".arch"],
-				d.Attributes[prefix+".cgroup"], d.Attributes[prefix+".root"])
-		}
-		all = append(all, strings.TrimPrefix(prefix, "endpoint.")+": "+about)
-	}
-	return all
 }

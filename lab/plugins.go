@@ -78,8 +78,8 @@ func (l *Lab) plugin(binary string) agent.Plugin {
 		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
-	case p.Name() == pythonPlugin:
-		p.Config = pythonConfig
+	case p.Driver() == "python": // with its cache below the lab, so that lab:down removes it
+		p.Config = "state_dir = \"${state_dir}\"\ncache_dir = \"${state_dir}/environments\""
 	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
 	case p.Driver() != "":
 		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet

@@ -11,7 +11,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
@@ -123,7 +122,7 @@ func reached(ctx context.Context, c *api.Client) bool {
 	return healthy
 }
 
-// stopOnHost stops the jobs with tasks on the host. They have to end before its SSH server.
+// stopOnHost stops the jobs of a lab with a host, except that of its SSH server: tasks there have to end before it.
 func (l *Lab) stopOnHost(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil || !exists(l.hostDir()) {
@@ -132,21 +131,14 @@ func (l *Lab) stopOnHost(ctx context.Context) error {
 	if !runs(ctx, a.Client(), hostJob) {
 		return nil // no task on a host that is away can be stopped
 	}
-	jobs, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	list, err := jobs(ctx, a)
 	if err != nil {
-		return fmt.Errorf("failed to list jobs: %w", err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // what still runs is killed with the agent
 	defer cancel()
-	for _, j := range jobs {
-		job, _, err := a.Client().Jobs().Info(j.ID, (&api.QueryOptions{Namespace: j.Namespace}).WithContext(ctx))
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("failed to read job %s: %w", j.ID, err)
-		}
-		if !slices.ContainsFunc(job.TaskGroups, onHost) {
+	for _, j := range list {
+		if j.ID == hostJob {
 			continue
 		}
 		if err := stopJob(ctx, a.Client(), j.Namespace, j.ID); err != nil && ctx.Err() == nil {
@@ -154,8 +146,4 @@ func (l *Lab) stopOnHost(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func onHost(g *api.TaskGroup) bool {
-	return slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return t.Driver == remoteDriver })
 }

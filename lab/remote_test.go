@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +22,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
@@ -61,28 +59,6 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-func TestOnHost_FindsTheDriver(t *testing.T) {
-	group := func(drivers ...string) *api.TaskGroup {
-		g := api.NewTaskGroup("g", 1)
-		for _, d := range drivers {
-			g.AddTask(api.NewTask("of-"+d, d))
-		}
-		return g
-	}
-	test.True(t, onHost(group("exec-lite", "remote")))
-	test.False(t, onHost(group("exec-lite", "python")))
-}
-
-func TestEndpoints_AreThoseOfTheAttributes(t *testing.T) {
-	test.SliceEmpty(t, endpoints(nomad.Driver{Attributes: map[string]string{"version": "1"}}))
-	test.Eq(t, []string{"away: unhealthy", "box: healthy, arm64, cgroup v2, root true"}, endpoints(nomad.Driver{
-		Attributes: map[string]string{
-			"endpoint.away.healthy": "false", "endpoint.box.healthy": "true", "endpoint.box.arch": "arm64",
-			"endpoint.box.cgroup": "v2", "endpoint.box.root": "true",
-		},
-	}))
-}
-
 // TestLab_WithAHost takes the way of docs/remote.md: the example runs on a host that two nodes reach, of which one is
 // drained.
 func TestLab_WithAHost(t *testing.T) {
@@ -107,7 +83,7 @@ func TestLab_WithAHost(t *testing.T) {
 	l.isDownAfter(t, func() {
 		does("1 on ", func() error { return l.Run(ctx, example) })
 		does("Host     box, by SSH to 127.0.0.1:", func() error { return l.Status(ctx) })
-		for _, want := range []string{"remote on remote-1", "remote on remote-2", "box: healthy, " + runtime.GOARCH} {
+		for _, want := range []string{"  remote-1  ", "  remote-2  "} { // of nomad node status
 			test.StrContains(t, out.String(), want)
 		}
 		does("is up already", func() error { return l.Up(ctx, With{}) })
@@ -149,7 +125,6 @@ func TestLab_WithAHost(t *testing.T) {
 		for _, n := range nodes {
 			must.NoError(t, n.Kill(ctx))
 		}
-		does("its agent has ended", func() error { return l.Status(ctx) })
 		does("is up already", func() error { return l.Up(ctx, With{}) })
 		test.StrNotContains(t, out.String(), "has ended")
 		must.NoError(t, nodes["remote-1"].Kill(ctx))
@@ -160,6 +135,46 @@ func TestLab_WithAHost(t *testing.T) {
 }
 
 // placedOn is the allocation of a job that runs, nil if there is none.
+// TestLab_WithNodes runs a job on three nodes, and reloads a plugin on all of them.
+func TestLab_WithNodes(t *testing.T) {
+	testsupport.Long(t, "starts three agents")
+	l, out := live(t)
+	ctx := t.Context()
+	must.NoError(t, l.Up(ctx, With{Nodes: 3}), must.Sprint(out))
+	path := jobFile(t, "service", "spread", "exec-lite", "echo up; exec sleep 1000")
+	text, err := os.ReadFile(path)
+	must.NoError(t, err)
+	three := strings.Replace(string(text), `group "g" {`, `group "g" {
+    count = 3
+    constraint {
+      distinct_hosts = true
+    }`, 1)
+	must.NoError(t, os.WriteFile(path, []byte(three), 0o600))
+	must.NoError(t, l.Run(ctx, path), must.Sprint(out))
+	out.Reset()
+	must.NoError(t, l.Reload(ctx, "exec-lite"), must.Sprint(out))
+	test.StrContains(t, out.String(), "All 3 running tasks lived on")
+	out.Reset()
+	must.NoError(t, l.Status(ctx))
+	for _, node := range []string{"outrider-lab", "node-2", "node-3"} {
+		test.StrContains(t, out.String(), "  "+node+"  ")
+	}
+	nodes, err := Nodes(ctx, l.dir)
+	must.NoError(t, err)
+	must.MapLen(t, 2, nodes)
+	must.NoError(t, nodes["node-2"].Kill(ctx))
+	must.NoError(t, l.Up(ctx, With{}), must.Sprint(out))
+	nodes, err = Nodes(ctx, l.dir)
+	must.NoError(t, err)
+	test.NoError(t, nodes["node-2"].Alive(ctx), test.Sprint("lab:up has not started it again"))
+	must.NoError(t, l.Down(ctx))
+	for name, n := range nodes {
+		left, err := n.Leftovers(ctx)
+		must.NoError(t, err)
+		test.SliceEmpty(t, left, test.Sprintf("left of %s", name))
+	}
+}
+
 func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	t.Helper()
 	allocs, _, err := a.Client().Jobs().Allocations(job, false, nil)

@@ -98,21 +98,10 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	if err != nil {
 		return err
 	}
-	onNodes, err := l.nodeDrivers(ctx)
-	if err != nil {
-		return err
-	}
-	own := slices.IndexFunc(got, func(d nomad.Driver) bool { return d.Name == remoteDriver })
-	if own >= 0 && len(onNodes) > 0 { // the lab's own node does not reach the host
-		got = slices.Replace(got, own, own+1, onNodes...)
-	}
 	all := rows(got)
 	all = slices.Insert(all, len(all)-1, plugins...) // before raw_exec
 	if err := term.Table(l.out, all...); err != nil {
 		return err
-	}
-	if line := pythons(got); line != "" {
-		l.say("\n%s", line)
 	}
 	if len(plugins) == 0 {
 		return nil

@@ -195,16 +195,21 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 			return a, err
 		}
 	}
+	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
+	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
+	local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
 	var refusals error
 	for _, right := range rights {
 		a.ctr, err = testcontainers.Run(ctx, a.info.Image, testcontainers.WithEntrypoint("sh", script),
-			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env), a.published(),
+			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env),
+			testcontainers.WithExposedPorts(port.String()),
 			testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
 			// a name that says whose it is, in `docker ps`
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 				hc.Init = new(true) // plugins leave orphans behind for pid 1 to reap
 				hc.CgroupnsMode = container.CgroupnsModePrivate
+				hc.PortBindings = network.PortMap{port: {local}}
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
 					{Type: mount.TypeBind, Source: o.Binary, Target: "/usr/local/bin/nomad", ReadOnly: true},
@@ -220,22 +225,6 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err), a.remove(ctx))
 	}
 	return a, refusals
-}
-
-// published has the API's port on the machine's loopback. It is the same in the container, since Nomad reports its own
-// address to clients such as `nomad alloc logs`.
-func (a *containerAgent) published() testcontainers.CustomizeRequestOption {
-	return func(req *testcontainers.GenericContainerRequest) error {
-		port, err := network.ParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
-		if err != nil {
-			return err
-		}
-		req.ExposedPorts = []string{port.String()}
-		return testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
-			local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
-			hc.PortBindings = network.PortMap{port: {local}}
-		})(req)
-	}
 }
 
 func openContainer(ctx context.Context, info Info) (Agent, error) {

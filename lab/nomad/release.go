@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,9 +27,6 @@ func fetchRelease(ctx context.Context, dst string, progress Progress) error {
 // downloadRelease installs the release that from names, and moves its program to dst by a rename. hc-install verifies
 // the archive by its checksum, and that by HashiCorp's signature.
 func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string, progress Progress) (err error) {
-	if err := reachable(ctx, from.ApiBaseURL); err != nil {
-		return err
-	}
 	from.Product = product.Nomad
 	from.Version = version.Must(version.NewVersion(Version))
 	from.Timeout = 30 * time.Minute
@@ -49,24 +45,4 @@ func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string
 		return fmt.Errorf("failed to download Nomad %s: %w", Version, err)
 	}
 	return errors.Join(os.Chmod(program, 0o755), os.Rename(program, dst)) // the agent may run as another user
-}
-
-// reachable makes one short request. hc-install itself retries for 15 s, and a machine without a route to the releases
-// can build from source instead.
-func reachable(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, url+"/nomad/"+Version+"/index.json", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", req.URL.Host, resp.Status)
-	}
-	return nil
 }

@@ -13,12 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// Every is how often a build reports its progress.
+// Every is the shortest time between two reports of progress.
 const Every = 2 * time.Second
 
 // Build is one `go build`.
@@ -46,58 +44,37 @@ func (b Build) Run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to run the go command: %w", err)
 	}
-	var doing atomic.Value
-	doing.Store("looking at its packages")
-	stop := b.report(&doing)
-	messages := b.follow(bufio.NewScanner(stderr), func(what string) { doing.Store(what) })
+	messages := b.follow(bufio.NewScanner(stderr))
 	_, _ = io.Copy(io.Discard, stderr) // the scanner stops at a line that is too long, and the go command would block
-	err = cmd.Wait()
-	stop()
-	if err != nil {
+	if err := cmd.Wait(); err != nil {
 		return errors.Join(err, errors.New(strings.Join(messages, "\n")))
 	}
 	return nil
 }
 
-// report calls Progress at intervals with the current activity. stop ends that and waits for it.
-func (b Build) report(doing *atomic.Value) (stop func()) {
-	if b.Progress == nil {
-		return func() {}
-	}
-	quit := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(Every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
-				b.Progress("%s", doing.Load())
-			}
-		}
-	})
-	return func() { close(quit); wg.Wait() }
-}
-
-// follow reads the go command's output to its end, calls tell with each activity, and returns the messages.
-func (b Build) follow(lines *bufio.Scanner, tell func(string)) (messages []string) {
+// follow reads the go command's output to its end, reports the activity, and returns the messages.
+func (b Build) follow(lines *bufio.Scanner) (messages []string) {
 	compiled := 0
+	var last time.Time
 	for lines.Scan() {
 		line := lines.Text()
+		activity := ""
 		switch {
 		case strings.HasPrefix(line, "go: downloading "):
-			tell(strings.TrimPrefix(line, "go: "))
+			activity = strings.TrimPrefix(line, "go: ")
 		case strings.ContainsAny(line, " #\t"):
 			messages = append(messages, line)
+			continue
 		default:
 			compiled++
+			activity = fmt.Sprintf("packages compiled: %d", compiled)
 			if b.Packages > 0 {
-				tell(fmt.Sprintf("packages compiled: %d of at most %d", compiled, b.Packages))
-			} else {
-				tell(fmt.Sprintf("packages compiled: %d", compiled))
+				activity += fmt.Sprintf(" of at most %d", b.Packages)
 			}
+		}
+		if b.Progress != nil && time.Since(last) >= Every {
+			last = time.Now()
+			b.Progress("%s", activity)
 		}
 	}
 	return messages

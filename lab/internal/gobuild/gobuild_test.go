@@ -10,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/shoenig/test"
@@ -21,26 +19,12 @@ import (
 
 func TestBuild_ReportsItsProgress(t *testing.T) {
 	var told []string
-	text := "go: downloading a.example/b v1.0.0\na/b\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
-	messages := Build{Packages: 9}.follow(bufio.NewScanner(strings.NewReader(text)),
-		func(what string) { told = append(told, what) })
+	progress := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	b := Build{Packages: 9, Progress: progress}
+	text := "a/b\ngo: downloading a.example/b v1.0.0\n# a/d\n./x.go:1:2: undefined: y\na/e\n"
+	messages := b.follow(bufio.NewScanner(strings.NewReader(text)))
 	test.SliceEqOp(t, []string{"# a/d", "./x.go:1:2: undefined: y"}, messages, test.Sprint("messages"))
-	want := []string{"downloading a.example/b v1.0.0", "packages compiled: 1 of at most 9",
-		"packages compiled: 2 of at most 9"}
-	test.SliceEqOp(t, want, told, test.Sprint("told"))
-}
-
-func TestBuild_ReportsProgressWhileSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told []string
-		b := Build{Progress: func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }}
-		var doing atomic.Value
-		doing.Store("linking")
-		stop := b.report(&doing)
-		time.Sleep(2*Every + time.Second)
-		stop()
-		test.SliceEqOp(t, []string{"linking", "linking"}, told, test.Sprint("told"))
-	})
+	test.SliceEqOp(t, []string{"packages compiled: 1 of at most 9"}, told, test.Sprint("more than one at a time"))
 }
 
 func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
