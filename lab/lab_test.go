@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,6 +249,22 @@ func TestFailure_HasTheDriversMessage(t *testing.T) {
 	}})
 	test.EqError(t, r.failure(nil), "job j failed: task t: Terminated: Exit Code: 1: ValueError: no such city")
 	test.StrContains(t, out.String(), "! t | Terminated: Exit Code: 1\n")
+}
+
+func TestDrain_ReportsOutputThatCannotBeRead(t *testing.T) {
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no space left on device", http.StatusInternalServerError)
+	}))
+	defer agent.Close()
+	l, out := quiet(t)
+	r := newRun(l, &described{})
+	var err error
+	r.client, err = nomad.NewClient(agent.URL)
+	must.NoError(t, err)
+	r.job = &api.Job{ID: new("j"), Namespace: new("default")}
+	r.follow(&api.Allocation{ID: "a"}, "t", false)
+	r.drain(t.Context())
+	test.StrContains(t, out.String(), "! t | the end of its stdout could not be read: no space left on device\n")
 }
 
 func TestParseJob_ReportsMistakesWithTheFilesName(t *testing.T) {

@@ -173,9 +173,12 @@ func health(d nomad.Driver) string {
 	}
 }
 
-// nomadEnv is this process's environment with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say.
+// nomadEnv is this process's environment with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say. Variables
+// of job files stay.
 func nomadEnv(a agent.Agent) []string {
-	elsewhere := func(v string) bool { return strings.HasPrefix(v, "NOMAD_") }
+	elsewhere := func(v string) bool {
+		return strings.HasPrefix(v, "NOMAD_") && !strings.HasPrefix(v, "NOMAD_VAR_")
+	}
 	return append(slices.DeleteFunc(os.Environ(), elsewhere), "NOMAD_ADDR="+a.Address(), "NOMAD_CLI_SHOW_HINTS=false")
 }
 

@@ -222,7 +222,10 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 			a.info.Container, a.info.Mode = a.ctr.GetContainerID(), right.name
 			return a, errors.Join(a.info.write(), a.Start(ctx))
 		}
-		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err), a.remove(ctx))
+		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err))
+		if err := a.remove(ctx); err != nil {
+			return a, errors.Join(refusals, err)
+		}
 	}
 	return a, refusals
 }
@@ -248,7 +251,7 @@ func openContainer(ctx context.Context, info Info) (Agent, error) {
 // taken for it.
 const (
 	pidFile   = "/run/nomad-agent.pid"
-	findAgent = `read -r pid start 2>/dev/null <` + pidFile + `
+	findAgent = `{ read -r pid start <` + pidFile + `; } 2>/dev/null
 lives() { [ -n "$pid" ] && [ "$(cut -d ' ' -f 22 /proc/$pid/stat 2>/dev/null)" = "$start" ]; }
 `
 	startAgent = findAgent + `lives && exit 0

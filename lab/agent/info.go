@@ -170,6 +170,7 @@ func readInfo(dir string) (Info, error) {
 	if err := json.Unmarshal(b, &i); err != nil {
 		return i, fmt.Errorf("failed to read the agent's state %s: %w", infoPath(dir), err)
 	}
+	i.Dir = dir // Close removes it: the file may be another user's
 	return i, nil
 }
 

@@ -8,10 +8,10 @@ package main
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"fmt"
 	"os"
-	"time"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/demo/stage"
 )
 
-//go:embed demo.nomad.hcl
-var job string
+//go:embed *.hcl
+var files embed.FS
 
 func main() {
 	stage.Demo{
@@ -29,115 +29,160 @@ func main() {
 		Remote:  "sim",
 		OnHost:  true,
 		Play: func(ctx context.Context, a agent.Agent) error {
-			nodes, err := lab.Nodes(ctx, a.Info().Dir)
-			if err != nil {
-				return err
-			}
-			hostname, err := os.Hostname()
-			if err != nil {
-				return err
-			}
-			d := &demo{agent: a, nodes: nodes, hostname: hostname}
-			return stage.InOrder(ctx, d.runs, d.drained, d.killed, d.stopped)
+			d := &demo{Script: &stage.Script{Agent: a, Files: files, Words: map[string]string{}}}
+			return d.Play(ctx, d.acts()...)
 		},
 	}.Main()
 }
 
 type demo struct {
-	agent    agent.Agent            // with the server
-	nodes    map[string]agent.Agent // that reach the host, by name
-	hostname string
+	*stage.Script
 
-	job  *stage.Job
 	last counter
 }
 
-// runs starts the counter on the host.
-func (d *demo) runs(ctx context.Context) (err error) {
-	stage.Say("A counter runs on host \"box\", which nodes remote-1 and remote-2 reach by SSH")
-	if d.job, err = stage.Submit(d.agent, job); err != nil {
-		return err
-	}
-	if d.last, err = d.next(ctx, 3); err != nil {
-		return err
-	}
-	stage.Note("Node %s has started it. On the host it is process %d.", d.last.alloc.NodeName, d.last.pid)
-	return nil
+// counter is the job's process, as a line of its output tells.
+type counter struct {
+	alloc *api.AllocationListStub // through which Nomad has it; nil: none
+	pid   int
+	count int
 }
 
-// drained has the other node take the counter over.
-func (d *demo) drained(ctx context.Context) error {
-	stage.Say("Node %s is drained: nomad node drain -enable", d.last.alloc.NodeName)
-	drain := &api.DrainSpec{Deadline: time.Minute}
-	if _, err := d.agent.Client().Nodes().UpdateDrain(d.last.alloc.NodeID, drain, false, nil); err != nil {
-		return fmt.Errorf("failed to drain the node: %w", err)
+func (d *demo) acts() []stage.Act {
+	goesOn := stage.Step{Note: "Node {node} has it now. The count goes on: it is process {pid}, as before."}
+	return []stage.Act{
+		{Say: `A counter runs on host "box", which nodes remote-1 and remote-2 reach by SSH`, Steps: []stage.Step{
+			{Run: "nomad job run -detach demo.nomad.hcl"},
+			{Do: d.started},
+			{Note: "Node {node} has started it. On the host it is process {pid}."},
+		}},
+		{Say: "Node {node} is drained", Steps: []stage.Step{
+			{Run: "nomad node drain -enable -yes -detach -deadline 1m {id}"},
+			{Do: d.takenOver},
+			goesOn,
+		}},
+		{Say: "Node {node} is lost: kill -9 of its agent. The drained node is eligible again", Steps: []stage.Step{
+			{Run: "nomad node drain -disable -yes {before}"},
+			{Do: d.killNode},
+			{Note: "(The server waits for the node's next heartbeat: here for some seconds, by default for half a minute.)"},
+			{Do: d.takenOver},
+			goesOn,
+		}},
+		{Say: "nomad alloc stop: this ends the process, and Nomad starts another", Steps: []stage.Step{
+			{Run: "nomad alloc stop -detach {alloc}"},
+			{Do: d.startedAgain},
+			{Note: "Process {pid} counts from 1."},
+		}},
+		{Say: "nomad job stop", Steps: []stage.Step{
+			{Run: "nomad job stop -detach counter"},
+			{Do: func(ctx context.Context) error { return d.gone(ctx, d.last.pid) }},
+			{Note: "Nothing runs on the host."},
+		}},
 	}
-	return d.takenOver(ctx)
 }
 
-// killed has the first node take the counter back.
-func (d *demo) killed(ctx context.Context) error {
-	stage.Say("Node %s is lost: kill -9 of its agent. The drained node is eligible again", d.last.alloc.NodeName)
-	for name, n := range d.nodes {
-		if name == d.last.alloc.NodeName {
-			continue
-		}
-		id, err := n.Client().Agent().Self()
-		if err != nil {
-			return fmt.Errorf("node %s does not answer: %w", name, err)
-		}
-		if _, err := d.agent.Client().Nodes().UpdateDrain(id.Stats["client"]["node_id"], nil, true, nil); err != nil {
-			return fmt.Errorf("failed to end the drain: %w", err)
-		}
-	}
-	if err := d.nodes[d.last.alloc.NodeName].Kill(ctx); err != nil {
-		return err
-	}
-	stage.Note("(The server waits for the node's next heartbeat: here for some seconds, by default for half a minute.)")
-	return d.takenOver(ctx)
+// started waits for the first lines of the counter.
+func (d *demo) started(ctx context.Context) error {
+	d.last = counter{}
+	return d.next(ctx, 3)
 }
 
 // takenOver waits until the counter runs on another node, and returns an error if it was started again.
 func (d *demo) takenOver(ctx context.Context) error {
 	before := d.last
-	now, err := d.next(ctx, 3)
-	if err != nil {
+	if err := d.next(ctx, 3); err != nil {
 		return err
 	}
-	if now.pid != before.pid || now.count <= before.count {
+	if d.last.pid != before.pid || d.last.count <= before.count {
 		return fmt.Errorf("the counter was started again: it is at %d, as process %d; before it was at %d, as process %d",
-			now.count, now.pid, before.count, before.pid)
+			d.last.count, d.last.pid, before.count, before.pid)
 	}
-	stage.Note("Node %s has it now. The count goes on: it is process %d, as before.", now.alloc.NodeName, now.pid)
-	d.last = now
 	return nil
 }
 
-// stopped shows that a stop ends the process.
-func (d *demo) stopped(ctx context.Context) error {
-	stage.Say("nomad alloc stop: this ends the process, and Nomad starts another")
+// startedAgain waits until another counter runs, and the last one has ended.
+func (d *demo) startedAgain(ctx context.Context) error {
 	before := d.last
-	alloc := &api.Allocation{ID: before.alloc.ID}
-	if _, err := d.agent.Client().Allocations().Stop(alloc, nil); err != nil {
-		return fmt.Errorf("failed to stop the allocation: %w", err)
-	}
-	now, err := d.next(ctx, 1)
-	if err != nil {
+	if err := d.next(ctx, 1); err != nil {
 		return err
 	}
-	if before.alive() || now.pid == before.pid || now.count != 1 {
-		return fmt.Errorf("the counter was not started again: it is at %d, as process %d", now.count, now.pid)
+	if d.last.pid == before.pid || d.last.count != 1 {
+		return fmt.Errorf("the counter was not started again: it is at %d, as process %d", d.last.count, d.last.pid)
 	}
-	stage.Note("Process %d is gone. Process %d counts from 1.", before.pid, now.pid)
+	return d.gone(ctx, before.pid)
+}
 
-	stage.Say("nomad job stop")
-	if err := d.job.Stop(false); err != nil {
-		return err
+// gone waits for the end of a process on the host, which is this machine.
+func (d *demo) gone(ctx context.Context, pid int) error {
+	err := stage.Until(ctx, fmt.Sprint("the end of process ", pid), func() (bool, error) {
+		_, err := os.Stat(fmt.Sprint("/proc/", pid))
+		return os.IsNotExist(err), nil
+	})
+	if err == nil {
+		stage.Note("Process %d is gone.", pid)
 	}
-	err = stage.Until(ctx, "the end of the counter", func() (bool, error) { return !now.alive(), nil })
+	return err
+}
+
+// killNode kills the agent of the node that has the counter.
+func (d *demo) killNode(ctx context.Context) error {
+	nodes, err := lab.Nodes(ctx, d.Agent.Info().Dir)
 	if err != nil {
 		return err
 	}
-	stage.Note("Process %d is gone, too: nothing runs on the host.", now.pid)
+	return nodes[d.last.alloc.NodeName].Kill(ctx)
+}
+
+// next waits until an allocation other than the last one runs, and has the wanted number of new lines. It shows these.
+func (d *demo) next(ctx context.Context, wanted int) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	now := counter{}
+	read, shown := 0, 0
+	err = stage.Until(ctx, "the counter", func() (bool, error) {
+		now.alloc, err = d.placed()
+		if err != nil || now.alloc == nil {
+			return false, err
+		}
+		out, _ := d.Shell(ctx, "nomad alloc logs "+now.alloc.ID) // there may be none yet
+		lines := strings.Split(out, "\n")
+		for ; read < len(lines)-1 && shown < wanted; read++ {
+			if _, err := fmt.Sscanf(lines[read], "%d on "+hostname+", pid %d", &now.count, &now.pid); err != nil {
+				return false, fmt.Errorf("the counter printed %q: %w", lines[read], err)
+			}
+			if now.pid == d.last.pid && now.count <= d.last.count {
+				continue // seen before
+			}
+			stage.Note("%s | %s", now.alloc.NodeName, lines[read])
+			shown++
+		}
+		return shown == wanted, nil
+	})
+	if err != nil {
+		return err
+	}
+	if d.last.alloc != nil {
+		d.Words["before"] = d.last.alloc.NodeID
+	}
+	d.last = now
+	d.Words["node"], d.Words["id"], d.Words["alloc"] = now.alloc.NodeName, now.alloc.NodeID, now.alloc.ID
+	d.Words["pid"] = fmt.Sprint(now.pid)
 	return nil
+}
+
+// placed is the allocation that runs, unless it is the last one that was seen; nil if there is none.
+func (d *demo) placed() (*api.AllocationListStub, error) {
+	list, _, err := d.Agent.Client().Jobs().Allocations("counter", false, nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to list the allocations: %w", err)
+	}
+	for _, a := range list {
+		known := d.last.alloc != nil && d.last.alloc.ID == a.ID
+		if !known && a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusRunning {
+			return a, nil
+		}
+	}
+	return nil, nil
 }

@@ -40,6 +40,8 @@ type Script struct {
 	Files fs.FS
 	// Vars are variables of job files, besides "plugins" and "state", the agent's directories.
 	Vars map[string]string
+	// Words are replaced in what is said, noted and run: {name} by its value.
+	Words map[string]string
 
 	shown map[string]int // lines of each command's output
 	at    time.Time      // when the last command that was shown began
@@ -57,7 +59,7 @@ func (s *Script) Play(ctx context.Context, acts ...Act) error {
 	var functions []func(context.Context) error
 	for _, act := range acts {
 		functions = append(functions, func(ctx context.Context) error {
-			Say("%s", act.Say)
+			Say("%s", s.words(act.Say))
 			for _, step := range act.Steps {
 				if err := s.step(ctx, step); err != nil {
 					return err
@@ -72,9 +74,18 @@ func (s *Script) Play(ctx context.Context, acts ...Act) error {
 // dir has the demo's files, also in the agent's container.
 func (s *Script) dir() string { return filepath.Join(s.Agent.Info().Dir, "demo") }
 
+func (s *Script) words(text string) string {
+	text = strings.ReplaceAll(text, "{took}", term.Short(time.Since(s.at)))
+	for name, value := range s.Words {
+		text = strings.ReplaceAll(text, "{"+name+"}", value)
+	}
+	return text
+}
+
 func (s *Script) step(ctx context.Context, step Step) error {
+	step.Run = s.words(step.Run)
 	if step.Note != "" {
-		Note("%s", strings.ReplaceAll(step.Note, "{took}", term.Short(time.Since(s.at))))
+		Note("%s", s.words(step.Note))
 	}
 	if step.Do != nil {
 		return step.Do(ctx)
