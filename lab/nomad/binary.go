@@ -53,18 +53,14 @@ func (p Progress) say(format string, args ...any) {
 // official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since
 // the user set it.
 func Binary(ctx context.Context, progress Progress) (Program, error) {
-	dir, err := cache.Dir()
-	if err != nil {
-		return Program{}, err
-	}
-	return finder{cache: dir, release: fetchRelease, source: buildSource}.find(ctx, progress)
+	return finder{release: fetchRelease, source: buildSource}.find(ctx, progress)
 }
 
-// finder is where Binary stores a new program and how it gets it, for tests to replace.
+// finder is how Binary gets a new program, for tests to replace: each makes it in a scratch directory, and returns its
+// path.
 type finder struct {
-	cache   string
-	release func(ctx context.Context, dst string, progress Progress) error
-	source  func(ctx context.Context, dst string, progress Progress) error
+	release func(ctx context.Context, scratch string, progress Progress) (string, error)
+	source  func(ctx context.Context, scratch string, progress Progress) (string, error)
 }
 
 func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
@@ -80,42 +76,34 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 	}
 
 	if path, err := exec.LookPath("nomad"); err == nil {
-		if v, err := usable(ctx, path); err == nil {
+		v, err := usable(ctx, path)
+		if err == nil {
 			return Program{Path: path, Version: v, Origin: FromPath}, nil
-		} else {
-			progress.say("passing over the nomad on PATH: %v", err)
 		}
+		progress.say("passing over the nomad on PATH: %v", err)
 	}
 
-	cached := filepath.Join(f.cache, fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH))
-	unlock, err := cache.Lock(ctx, cached+".lock", func() { // two labs must not build the same file at once
-		progress.say("waiting for another process that is making the same binary")
-	})
-	if err != nil {
-		return Program{}, err
-	}
-	defer unlock()
-	if v, err := usable(ctx, cached); err == nil {
-		return Program{Path: cached, Version: v, Origin: FromCache}, nil
-	}
-
-	origin := FromRelease
-	if err := f.release(ctx, cached, progress); err != nil {
-		if ctx.Err() != nil {
-			return Program{}, ctx.Err()
+	origin := FromCache
+	name := fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH)
+	path, err := cache.Once(ctx, name, progress.say, func(scratch string) (string, error) {
+		origin = FromRelease
+		made, err := f.release(ctx, scratch, progress)
+		if err == nil || ctx.Err() != nil {
+			return made, err
 		}
 		progress.say("no official release (%v); building Nomad %s from source", err, Version)
 		origin = FromSource
-		if err := f.source(ctx, cached, progress); err != nil {
-			return Program{}, fmt.Errorf("failed to build nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w",
-				Version, err)
-		}
-	}
-	v, err := usable(ctx, cached)
+		return f.source(ctx, scratch, progress)
+	})
 	if err != nil {
-		return Program{}, fmt.Errorf("failed to use the new nomad binary: %w", err)
+		return Program{}, fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w",
+			Version, err)
 	}
-	return Program{Path: cached, Version: v, Origin: origin}, nil
+	v, err := usable(ctx, path)
+	if err != nil {
+		return Program{}, fmt.Errorf("failed to use the nomad of the cache; remove it to get another: %w", err)
+	}
+	return Program{Path: path, Version: v, Origin: origin}, nil
 }
 
 // usable runs the program, and returns its version, or an error if the lab cannot use it.

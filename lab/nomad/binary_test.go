@@ -40,14 +40,14 @@ func TestBinary_LooksInOrder(t *testing.T) {
 		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: FromCache, version: "1.11.3",
 			complain: "Nomad 1.7.2"},
 		{name: "a release is fetched where nothing is there", want: FromRelease, version: Version},
-		{name: "a broken file in the cache is replaced", cache: "broken", want: FromRelease, version: Version},
 		{name: "without a way out it is built", release: unreachable, want: FromSource, version: Version,
 			complain: "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			cached := filepath.Join(dir, "cache", "nomad-"+Version+"-"+runtime.GOARCH)
-			os.Mkdir(filepath.Dir(cached), 0o755)
+			t.Setenv("XDG_CACHE_HOME", dir)
+			cached := filepath.Join(dir, "outrider", "nomad-"+Version+"-"+runtime.GOARCH)
+			must.NoError(t, os.Mkdir(filepath.Dir(cached), 0o755))
 			t.Setenv("NOMAD_BIN", "")
 			t.Setenv("PATH", dir+":/usr/bin:/bin")
 			if tc.env != "" {
@@ -59,15 +59,15 @@ func TestBinary_LooksInOrder(t *testing.T) {
 			if tc.cache != "" {
 				fake(t, cached, tc.cache)
 			}
-			get := func(err error) func(context.Context, string, Progress) error {
-				return func(_ context.Context, dst string, _ Progress) error {
-					if err == nil {
-						fake(t, dst, Version)
+			get := func(err error) func(context.Context, string, Progress) (string, error) {
+				return func(_ context.Context, scratch string, _ Progress) (string, error) {
+					if err != nil {
+						return "", err
 					}
-					return err
+					return fake(t, filepath.Join(scratch, "nomad"), Version), nil
 				}
 			}
-			f := finder{cache: filepath.Dir(cached), release: get(tc.release), source: get(tc.source)}
+			f := finder{release: get(tc.release), source: get(tc.source)}
 			var said []string
 			got, err := f.find(t.Context(), func(s string, a ...any) { said = append(said, fmt.Sprintf(s, a...)) })
 			must.NoError(t, err)
@@ -93,7 +93,7 @@ func TestBinary_RefusesABrokenNomadBin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("NOMAD_BIN", tc.path)
-			_, err := finder{cache: dir}.find(t.Context(), nil)
+			_, err := finder{}.find(t.Context(), nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NOMAD_BIN") {
 				t.Errorf("error %v, want one about NOMAD_BIN with %q", err, tc.want)
 			}

@@ -5,7 +5,6 @@ package nomad
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,21 +18,18 @@ import (
 // officialReleases is where HashiCorp publishes its releases.
 const officialReleases = "https://releases.hashicorp.com"
 
-// fetchRelease downloads the official release to dst.
-func fetchRelease(ctx context.Context, dst string, progress Progress) error {
-	return downloadRelease(ctx, releases.ExactVersion{ApiBaseURL: officialReleases}, dst, progress)
+// fetchRelease downloads the official release into a directory.
+func fetchRelease(ctx context.Context, dir string, progress Progress) (string, error) {
+	return downloadRelease(ctx, releases.ExactVersion{ApiBaseURL: officialReleases}, dir, progress)
 }
 
-// downloadRelease installs the release that from names, and moves its program to dst by a rename. hc-install verifies
-// the archive by its checksum, and that by HashiCorp's signature.
-func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string, progress Progress) (err error) {
+// downloadRelease installs the release that from names in a directory, and returns the program's path. hc-install
+// verifies the archive by its checksum, and that by HashiCorp's signature.
+func downloadRelease(ctx context.Context, from releases.ExactVersion, dir string, progress Progress) (string, error) {
 	from.Product = product.Nomad
 	from.Version = version.Must(version.NewVersion(Version))
 	from.Timeout = 30 * time.Minute
-	if from.InstallDir, err = os.MkdirTemp(filepath.Dir(dst), "nomad-release-"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(from.InstallDir)
+	from.InstallDir = dir
 	progress.say("downloading Nomad %s", Version)
 	program, err := from.Install(ctx)
 	// hc-install leaves its archive if it is interrupted; the caller's lock keeps other labs from downloading one
@@ -42,7 +38,7 @@ func downloadRelease(ctx context.Context, from releases.ExactVersion, dst string
 		os.Remove(archive)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to download Nomad %s: %w", Version, err)
+		return "", fmt.Errorf("failed to download Nomad %s: %w", Version, err)
 	}
-	return errors.Join(os.Chmod(program, 0o755), os.Rename(program, dst)) // the agent may run as another user
+	return program, os.Chmod(program, 0o755) // the agent may run as another user
 }

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -60,10 +59,10 @@ func TestRelease_IsVerified(t *testing.T) {
 			must.NoError(t, publisher.Serialize(w))
 			must.NoError(t, w.Close())
 
-			dst := filepath.Join(t.TempDir(), "nomad")
+			dir := t.TempDir()
 			from := releases.ExactVersion{ApiBaseURL: srv.URL, ArmoredPublicKey: public.String()}
-			err = downloadRelease(t.Context(), from, dst, nil)
-			left, _ := os.ReadDir(filepath.Dir(dst))
+			program, err := downloadRelease(t.Context(), from, dir, nil)
+			left, _ := os.ReadDir(dir)
 			if tc.want != "" {
 				must.ErrorContains(t, err, tc.want)
 				must.SliceEmpty(t, left)
@@ -71,7 +70,7 @@ func TestRelease_IsVerified(t *testing.T) {
 			}
 			must.NoError(t, err)
 			must.Len(t, 1, left)
-			st, err := os.Stat(dst)
+			st, err := os.Stat(program)
 			must.NoError(t, err)
 			must.Eq(t, 0o755, st.Mode().Perm())
 		})

@@ -8,7 +8,6 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
@@ -27,25 +26,16 @@ var sourceSum []byte
 // sourcePackages is how many packages the build compiles with an empty cache.
 const sourcePackages = 1650
 
-// buildSource builds Nomad with its web UI to dst. It takes minutes with an empty Go build cache, and about one minute
-// otherwise.
-func buildSource(ctx context.Context, dst string, progress Progress) error {
-	if _, err := exec.LookPath("go"); err != nil {
-		return fmt.Errorf("failed to find the go command: %w", err)
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(dst), "nomad-build-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+// buildSource builds Nomad with its web UI in a directory. It takes minutes with an empty Go build cache, and about one
+// minute otherwise.
+func buildSource(ctx context.Context, dir string, progress Progress) (string, error) {
 	for name, content := range map[string][]byte{"go.mod": sourceMod, "go.sum": sourceSum} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return err
+			return "", err
 		}
 	}
-
 	out := filepath.Join(dir, "nomad")
-	err = gobuild.Build{
+	err := gobuild.Build{
 		Dir: dir,
 		Env: []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "GOOS=", "GOARCH="},
 		Args: []string{"-trimpath", "-buildvcs=false", "-tags", "release ui", "-ldflags", "-s -w",
@@ -55,8 +45,5 @@ func buildSource(ctx context.Context, dst string, progress Progress) error {
 			progress.say("building Nomad %s from source: %s", Version, fmt.Sprintf(format, args...))
 		},
 	}.Run(ctx)
-	if err != nil {
-		return err
-	}
-	return os.Rename(out, dst)
+	return out, err
 }

@@ -58,7 +58,7 @@ func (b Build) follow(lines *bufio.Scanner) (messages []string) {
 	var last time.Time
 	for lines.Scan() {
 		line := lines.Text()
-		activity := ""
+		var activity string
 		switch {
 		case strings.HasPrefix(line, "go: downloading "):
 			activity = strings.TrimPrefix(line, "go: ")
