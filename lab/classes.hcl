@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 zfs = "{{.Program}}"
 
 # for volumes and scratch

@@ -30,7 +30,7 @@ func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
 	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // as if it was made
 	text, err := l.classes(t.Context())
 	must.NoError(t, err)
-	test.StrHasPrefix(t, fmt.Sprintf("zfs = %q\n", pool.Program), text)
+	test.StrContains(t, text, fmt.Sprintf("\nzfs = %q\n", pool.Program))
 	for _, class := range []string{"fast", "strict"} {
 		test.StrContains(t, text, fmt.Sprintf("class %q {\n  root             = %q\n", class, pool.Root+"/"+class))
 	}

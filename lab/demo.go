@@ -61,7 +61,7 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 // EndDemo stops the jobs of the agent of StartDemo, and removes everything of it.
 func EndDemo(ctx context.Context, a agent.Agent) error {
 	l := &Lab{dir: a.Info().Dir}
-	return errors.Join(l.stopOnHost(ctx), l.removeNodes(ctx), a.Close(ctx))
+	return errors.Join(l.stopOnNodes(ctx), l.removeNodes(ctx), a.Close(ctx))
 }
 
 // PrepareDemos builds the plugins and the demos, and fetches Nomad: the next demo needs no network.

@@ -59,7 +59,7 @@ func (l *Lab) remove(ctx context.Context) error {
 		return err
 	}
 	end := l.step(ctx, "Stopping the jobs and the agent")
-	err := errors.Join(l.stopOnHost(ctx), l.removeNodes(ctx), agent.Remove(ctx, l.dir))
+	err := errors.Join(l.stopOnNodes(ctx), l.removeNodes(ctx), agent.Remove(ctx, l.dir))
 	end(err, "they are gone, with their files")
 	if err != nil && cancelled(ctx) {
 		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")

@@ -122,13 +122,14 @@ func reached(ctx context.Context, c *api.Client) bool {
 	return healthy
 }
 
-// stopOnHost stops the jobs of a lab with a host, except that of its SSH server: tasks there have to end before it.
-func (l *Lab) stopOnHost(ctx context.Context) error {
+// stopOnNodes stops the jobs of a lab with more nodes before these are removed, except that of the host's SSH server:
+// tasks on the host have to end before it.
+func (l *Lab) stopOnNodes(ctx context.Context) error {
 	a, err := l.open(ctx)
-	if err != nil || !exists(l.hostDir()) {
+	if err != nil || !exists(filepath.Join(l.dir, nodesDir)) {
 		return nil //nolint:nilerr // an agent that has ended stops no job
 	}
-	if !runs(ctx, a.Client(), hostJob) {
+	if exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
 		return nil // no task on a host that is away can be stopped
 	}
 	list, err := jobs(ctx, a)

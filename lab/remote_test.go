@@ -141,7 +141,10 @@ func TestLab_WithNodes(t *testing.T) {
 	l, out := live(t)
 	ctx := t.Context()
 	must.NoError(t, l.Up(ctx, With{Nodes: 3}), must.Sprint(out))
-	path := jobFile(t, "service", "spread", "exec-lite", "echo up; exec sleep 1000")
+	stopped := filepath.Join(t.TempDir(), "stopped-")
+	must.NoError(t, os.Chmod(filepath.Dir(stopped), 0o777)) // whatever user the task has
+	path := jobFile(t, "service", "spread", "exec-lite", "trap 'echo >"+stopped+"$NOMAD_ALLOC_INDEX; exit' INT TERM; "+
+		"echo up; while :; do sleep 0.2; done")
 	text, err := os.ReadFile(path)
 	must.NoError(t, err)
 	three := strings.Replace(string(text), `group "g" {`, `group "g" {
@@ -168,6 +171,9 @@ func TestLab_WithNodes(t *testing.T) {
 	must.NoError(t, err)
 	test.NoError(t, nodes["node-2"].Alive(ctx), test.Sprint("lab:up has not started it again"))
 	must.NoError(t, l.Down(ctx))
+	files, err := filepath.Glob(stopped + "*")
+	must.NoError(t, err)
+	test.SliceLen(t, 3, files, test.Sprint("tasks that were asked to end"))
 	for name, n := range nodes {
 		left, err := n.Leftovers(ctx)
 		must.NoError(t, err)

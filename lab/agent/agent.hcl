@@ -1,3 +1,6 @@
+# Copyright (c) The Outrider Authors
+# SPDX-License-Identifier: MPL-2.0
+
 name       = {{quote .Options.Name}}
 data_dir   = {{quote .Layout.Data}}
 plugin_dir = {{quote .Layout.Plugins}}
