@@ -48,33 +48,31 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
+// withDocker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds no
+// daemon.
+func withDocker(do func(*client.Client) error) error {
+	docker, err := client.New(client.FromEnv)
+	if err != nil {
+		return fmt.Errorf("docker does not answer: %w", err)
+	}
+	defer docker.Close()
+	return do(docker)
+}
+
 // DockerAnswers returns nil if the daemon answers.
 func DockerAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
 	defer cancel()
-	docker, err := newDocker()
-	if err != nil {
-		return err
-	}
-	defer docker.Close()
-	if _, err := docker.Ping(ctx, client.PingOptions{}); err != nil {
-		return fmt.Errorf("docker does not answer: %w", err)
-	}
-	return nil
+	return withDocker(func(docker *client.Client) error {
+		if _, err := docker.Ping(ctx, client.PingOptions{}); err != nil {
+			return fmt.Errorf("docker does not answer: %w", err)
+		}
+		return nil
+	})
 }
 
-// newDocker is not testcontainers' client, which panics if it finds no daemon. It configures testcontainers before its
-// first use: its reaper (Ryuk) would end the lab together with the program that started it, and needs an image from a
-// registry.
-func newDocker() (*client.Client, error) {
-	quiet()
-	docker, err := client.New(client.FromEnv)
-	if err != nil {
-		return nil, fmt.Errorf("docker does not answer: %w", err)
-	}
-	return docker, nil
-}
-
+// quiet configures testcontainers before its first use: its reaper (Ryuk) would end the lab together with the program
+// that started it, and needs an image from a registry.
 var quiet = sync.OnceFunc(func() {
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	log.SetDefault(silent{})
@@ -86,17 +84,15 @@ func (silent) Printf(string, ...any) {}
 
 // HasImage reports whether Image exists.
 func HasImage(ctx context.Context) bool {
-	docker, err := newDocker()
-	if err != nil {
-		return false
-	}
-	defer docker.Close()
-	_, err = docker.ImageInspect(ctx, Image)
-	return err == nil
+	return withDocker(func(docker *client.Client) error {
+		_, err := docker.ImageInspect(ctx, Image)
+		return err
+	}) == nil
 }
 
 // EnsureImage builds Image by the Dockerfile unless it exists.
 func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
+	quiet()
 	if HasImage(ctx) {
 		return nil
 	}
@@ -125,15 +121,12 @@ func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
 
 // RemoveImage removes Image, and not the one that it was made from.
 func RemoveImage(ctx context.Context) error {
-	docker, err := newDocker()
-	if err != nil {
-		return err
-	}
-	defer docker.Close()
-	if _, err := docker.ImageRemove(ctx, Image, client.ImageRemoveOptions{}); err != nil {
-		return fmt.Errorf("failed to remove image %s: %w", Image, err)
-	}
-	return nil
+	return withDocker(func(docker *client.Client) error {
+		if _, err := docker.ImageRemove(ctx, Image, client.ImageRemoveOptions{}); err != nil {
+			return fmt.Errorf("failed to remove image %s: %w", Image, err)
+		}
+		return nil
+	})
 }
 
 // rights are ways to give a container the rights that Nomad needs, in the order in which they are tried. A daemon that
@@ -355,20 +348,17 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 }
 
 // Leftovers implements Agent. All that the agent started ends with its container.
-func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
-	docker, err := newDocker()
-	if err != nil {
-		return nil, err
-	}
-	defer docker.Close()
+func (a *containerAgent) Leftovers(ctx context.Context) (left []string, err error) {
 	ours := make(client.Filters).Add("label", "dev.outrider.lab="+a.info.Dir)
-	list, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
+	err = withDocker(func(docker *client.Client) error {
+		list, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
+		for _, c := range list.Items {
+			left = append(left, fmt.Sprintf("container %.12s %s", c.ID, c.State))
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to list containers: %w", err)
-	}
-	var left []string
-	for _, c := range list.Items {
-		left = append(left, fmt.Sprintf("container %.12s %s", c.ID, c.State))
 	}
 	return left, nil
 }
