@@ -48,8 +48,8 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// withDocker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds no
-// daemon.
+// withDocker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds
+// no daemon.
 func withDocker(do func(*client.Client) error) error {
 	docker, err := client.New(client.FromEnv)
 	if err != nil {
