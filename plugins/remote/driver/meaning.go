@@ -65,6 +65,8 @@ func get[T any](ctx context.Context, n nomad, kind, path, namespace string) (*T,
 	if n.err != nil {
 		return nil, n.err
 	}
+	ctx, cancel := agentapi.Soon(ctx, askTime)
+	defer cancel()
 	var answer T
 	_, err := n.client.Get(ctx, path, url.Values{"namespace": {namespace}}, func(d *json.Decoder) error {
 		return d.Decode(&answer)
@@ -75,7 +77,7 @@ func get[T any](ctx context.Context, n nomad, kind, path, namespace string) (*T,
 	return &answer, err
 }
 
-// askTime is how long the questions of one decision may take: an agent whose servers hang does not answer.
+// askTime is how long a question, and those of one decision, may take: an agent whose servers hang does not answer.
 const askTime = 2 * time.Second
 
 // meaning is what Nomad means by ending a task on this node.
@@ -142,17 +144,6 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 	return meaning{release: true, reason: "the node is drained"}
 }
 
-// look is what Nomad says of an allocation, nil if it says nothing.
-func (n nomad) look(ctx context.Context, namespace, allocID string) *allocation {
-	ctx, cancel := agentapi.Soon(ctx, askTime)
-	defer cancel()
-	a, err := n.allocation(ctx, namespace, allocID)
-	if err != nil {
-		return nil
-	}
-	return a
-}
-
 var overStatus = []string{
 	structs.AllocClientStatusComplete, structs.AllocClientStatusFailed, structs.AllocClientStatusLost,
 	structs.AllocClientStatusUnknown,
@@ -160,20 +151,21 @@ var overStatus = []string{
 
 // over is whether an allocation is over. It is not known of one that Nomad does not know: it may be another cluster's.
 func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known bool) {
-	a := n.look(ctx, namespace, allocID)
-	return a != nil && slices.Contains(overStatus, a.ClientStatus), a != nil
+	a, err := n.allocation(ctx, namespace, allocID)
+	if a == nil || err != nil {
+		return false, false
+	}
+	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
 // isSystem is whether the allocation is of a job that has one on each node.
 func (n nomad) isSystem(ctx context.Context, namespace, allocID string) bool {
-	a := n.look(ctx, namespace, allocID)
-	return a != nil && a.Job != nil && a.Job.isSystem()
+	a, err := n.allocation(ctx, namespace, allocID)
+	return err == nil && a != nil && a.Job != nil && a.Job.isSystem()
 }
 
 // answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.
 func (n nomad) answers(ctx context.Context) error {
-	ctx, cancel := agentapi.Soon(ctx, askTime)
-	defer cancel()
 	_, err := n.job(ctx, "default", "none")
 	return err
 }
