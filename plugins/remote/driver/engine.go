@@ -37,8 +37,6 @@ type engine struct {
 	cancel context.CancelFunc
 	nomad  nomad
 
-	settling sync.RWMutex // held to write while runs are settled, and to read by a claim
-
 	mu    sync.Mutex
 	node  string                 // this node's id, empty until a task has told it
 	tasks map[string]*remoteTask // by id, until they are destroyed

@@ -93,8 +93,6 @@ func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.Cla
 	if err := e.settle(ctx, link, func(left *remoteTask) bool { return left.saved.Key == t.saved.Key }); err != nil {
 		return nil, err
 	}
-	e.settling.RLock()
-	defer e.settling.RUnlock()
 	reply, err := shim.Claim.On(ctx, link.Shim, q)
 	if err == nil && reply.Verdict == shim.Have {
 		e.mu.Lock()
@@ -191,7 +189,7 @@ func (t *remoteTask) release(e *engine, m meaning) bool {
 	link, err := t.connected()
 	if err == nil {
 		var reply *shim.ReleaseReply
-		reply, err = shim.Release.On(ctx, link.Shim, t.releaseRequest())
+		reply, err = shim.Release.On(ctx, link.Shim, t.releaseRequest(0))
 		if err == nil && !reply.Done {
 			return false
 		}
@@ -204,8 +202,8 @@ func (t *remoteTask) release(e *engine, m meaning) bool {
 	return true
 }
 
-func (t *remoteTask) releaseRequest() *shim.ReleaseRequest {
-	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: shim.Released, Sure: t.sure}
+func (t *remoteTask) releaseRequest(epoch int64) *shim.ReleaseRequest {
+	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, Epoch: epoch, State: shim.Released, Sure: t.sure}
 }
 
 // Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows. If the host does not learn of it
@@ -230,14 +228,11 @@ func (e *engine) settle(ctx context.Context, link *host.Link, of func(*remoteTas
 	e.mu.Lock()
 	left := slices.Collect(maps.Keys(e.left))
 	e.mu.Unlock()
-	left = slices.DeleteFunc(left, func(t *remoteTask) bool { return !of(t) || t.host.Connected() != link })
-	if len(left) == 0 {
-		return nil
-	}
-	e.settling.Lock() // no start takes such a run meanwhile
-	defer e.settling.Unlock()
 	var errs []error
 	for _, t := range left {
+		if !of(t) || t.host.Connected() != link {
+			continue
+		}
 		if err := t.settle(ctx, link); err != nil {
 			errs = append(errs, err)
 			continue
@@ -249,7 +244,8 @@ func (e *engine) settle(ctx context.Context, link *host.Link, of func(*remoteTas
 	return errors.Join(errs...)
 }
 
-// settle releases the run of a parted task, and destroys any other one, unless it belongs to another allocation by now.
+// settle releases the run of a parted task, and destroys any other one, unless it belongs to another allocation by now:
+// also to one of this node, which has the same connection, but a later epoch.
 func (t *remoteTask) settle(ctx context.Context, link *host.Link) error {
 	request := t.request(t.saved.Run.TaskID)
 	request.Resume, request.Own = true, true
@@ -258,10 +254,11 @@ func (t *remoteTask) settle(ctx context.Context, link *host.Link) error {
 		return err
 	}
 	if t.parted.Load() {
-		released, err := shim.Release.On(ctx, link.Shim, t.releaseRequest())
+		released, err := shim.Release.On(ctx, link.Shim, t.releaseRequest(claimed.Epoch))
 		if err != nil || released.Done {
 			return err
 		}
 	}
-	return destroyBy(ctx, link, t.saved.Run.TaskID)
+	_, err = shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: t.saved.Run.TaskID, Epoch: claimed.Epoch})
+	return err
 }

@@ -26,8 +26,8 @@ func notOwner(err error) error {
 
 // stopping records that nobody is to claim a run any more. An error is only that it belongs to another one: a task that
 // has filled the disk can be stopped.
-func (h *host) stopping(taskID string) error {
-	err := h.runs.become(taskID, Stopping)
+func (h *host) stopping(taskID string, epoch int64) error {
+	err := h.runs.become(taskID, epoch, Stopping)
 	if err != nil && !errors.Is(err, errNotOwner) {
 		h.logger.Warn("failed to record that a task is stopped", "task", taskID, "error", err)
 		return nil
@@ -56,9 +56,9 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 // release is part of server.
 func (h *host) release(_ context.Context, r *ReleaseRequest) (*ReleaseReply, error) {
 	if r.State == Told {
-		return &ReleaseReply{Done: true}, notOwner(h.runs.become(r.TaskID, Told))
+		return &ReleaseReply{Done: true}, notOwner(h.runs.become(r.TaskID, r.Epoch, Told))
 	}
-	done, err := h.runs.release(r.TaskID, r.Sure)
+	done, err := h.runs.release(r.TaskID, r.Epoch, r.Sure)
 	return &ReleaseReply{Done: done}, notOwner(err)
 }
 
@@ -92,5 +92,8 @@ func (h *host) endOver(listed EndRequest) error {
 
 // endAlone is part of server.
 func (h *host) endAlone(_ context.Context, r *EndRequest) (*Nothing, error) {
+	if h.stopping(r.TaskID, r.Epoch) == nil {
+		return &Nothing{}, h.end(r.TaskID, true, false)
+	}
 	return &Nothing{}, h.endOver(*r)
 }

@@ -71,9 +71,9 @@ func (s side) do(t *testing.T, c call) bool {
 		s.leave()
 		return true
 	case "change":
-		return done(s.become("task", Running))
+		return done(s.become("task", 0, Running))
 	case "release":
-		released, err := s.release("task", false)
+		released, err := s.release("task", 0, false)
 		return done(err) && released
 	}
 	q := s.request(c.alloc)

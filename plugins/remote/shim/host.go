@@ -143,7 +143,7 @@ func (h *host) storeOf(id string) *task.Store {
 
 // StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
 func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
-	if err := h.stopping(id); err != nil {
+	if err := h.stopping(id, 0); err != nil {
 		return err
 	}
 	return h.Driver.StopTask(id, timeout, signal)
@@ -178,7 +178,7 @@ func (h *host) ExecTaskStreamingRaw(
 // DestroyTask is part of drivers.DriverPlugin. It is no error if the run belongs to another allocation by now. One that
 // has never been handed over needs no claim: a plugin may have failed to recover it.
 func (h *host) DestroyTask(id string, force bool) error {
-	err := h.stopping(id)
+	err := h.stopping(id, 0)
 	if err != nil {
 		err = h.runs.seize(id, func(one *run) bool {
 			return one.Owner.AllocID == one.Run.AllocID && one.State != Released

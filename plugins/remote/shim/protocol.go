@@ -73,6 +73,7 @@ type ClaimReply struct {
 	Verdict string `codec:"verdict"`
 	Owner   Owner  `codec:"owner"`
 	Run     Handle `codec:"run"`
+	Epoch   int64  `codec:"epoch"` // of the claim, where the verdict is Start or Have
 
 	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
 	Copied time.Time `codec:"copied"`
@@ -81,6 +82,7 @@ type ClaimReply struct {
 // ReleaseRequest gives up a run.
 type ReleaseRequest struct {
 	TaskID string `codec:"task_id"`
+	Epoch  int64  `codec:"epoch"` // of the claim; 0: of any by this connection
 	State  State  `codec:"state"` // Released or Told
 	Sure   bool   `codec:"sure"`  // Nomad has said that another allocation is to have it
 }
@@ -139,7 +141,8 @@ type Run struct {
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
 }
 
-// EndRequest has a run ended that nobody has followed for AbsentTime. It may not have been claimed since it was listed.
+// EndRequest has a run ended that this connection has claimed with that epoch, or that nobody has followed for
+// AbsentTime. It may not have been claimed since.
 type EndRequest struct {
 	TaskID string `codec:"task_id"`
 	Epoch  int64  `codec:"epoch"`

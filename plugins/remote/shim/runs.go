@@ -219,9 +219,12 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns.
-func (r *runs) become(taskID string, s State) error {
+// become changes the state of a run that this connection owns, by the claim with this epoch, or 0 for any.
+func (r *runs) become(taskID string, epoch int64, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
+		if epoch != 0 && one.Epoch != epoch {
+			return errNotOwner
+		}
 		one.State = s
 		return r.save(name, one)
 	})
@@ -286,8 +289,11 @@ func (r *runs) end(taskID string) (gone *run, last bool, err error) {
 
 // release gives a run up for the next allocation of its task. It returns false if the run is being ended, or if there
 // is another run of the task, and it is not sure that another allocation is to have this one.
-func (r *runs) release(taskID string, sure bool) (done bool, err error) {
+func (r *runs) release(taskID string, epoch int64, sure bool) (done bool, err error) {
 	err = r.change(taskID, func(name string, one *run, all records) error {
+		if epoch != 0 && one.Epoch != epoch {
+			return errNotOwner
+		}
 		for other, o := range all {
 			if other != name && o.Key == one.Key && o.State != Told && !sure {
 				return nil
@@ -342,7 +348,9 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 			one = &run{Key: q.Key, Hash: q.Hash, State: Starting, Run: Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}}
 		}
 		reply.Owner, reply.Run = one.Owner, one.Run
-		return r.take(name, one, q)
+		err := r.take(name, one, q)
+		reply.Epoch = one.Epoch
+		return err
 	})
 	return reply, over, err
 }

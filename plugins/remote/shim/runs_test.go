@@ -119,7 +119,7 @@ func (s side) wait() {
 
 func (s side) releases(task string, want bool) {
 	s.t.Helper()
-	got, err := s.release(task, false)
+	got, err := s.release(task, 0, false)
 	must.NoError(s.t, err)
 	must.Eq(s.t, want, got)
 }
@@ -135,14 +135,14 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			after, err := os.Stat(record)
 			must.NoError(t, err)
 			must.True(t, os.SameFile(before, after))
-			must.NoError(t, a.become("a/task", Stopping))
+			must.NoError(t, a.become("a/task", 0, Stopping))
 		},
 		"a released one is taken over, whoever is there": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a/task", true)
 			must.Eq(t, "have a", b.ask("b"))
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
-			must.ErrorIs(t, a.become("a/task", Stopping), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", 0, Stopping), errNotOwner)
 			must.NoError(t, b.check("a/task"))
 			must.Eq(t, "held by b", a.ask("a", resume))
 			b.releases("a/task", true)
@@ -150,7 +150,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that is not there is nobody's": func(t *testing.T, a, _ side) {
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
-			must.ErrorIs(t, a.become("a/task", Stopping), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", 0, Stopping), errNotOwner)
 		},
 		"one that is followed is held": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -189,14 +189,14 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Stopping))
+			must.NoError(t, a.become("a/task", 0, Stopping))
 			must.Eq(t, "held by a", b.ask("b"))
 			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
 		"one that its owner stops is waited for, whoever is over": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Stopping))
+			must.NoError(t, a.become("a/task", 0, Stopping))
 			must.Eq(t, "held by a", b.ask("b", gone("a")))
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
 			a.leave()
@@ -206,7 +206,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"a stop goes on without its connection": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Stopping))
+			must.NoError(t, a.become("a/task", 0, Stopping))
 			a.leave()
 			_, err := b.orphans(EndRequest{})
 			must.NoError(t, err)
@@ -223,7 +223,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one whose exit Nomad knows is not taken over": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Told))
+			must.NoError(t, a.become("a/task", 0, Told))
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 		},
 		"one with other contents goes on while its owner is there": func(t *testing.T, a, b side) {
@@ -232,7 +232,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
 			must.NoError(t, a.check("a/task"))
 			a.releases("a/task", false) // it is not known whether anybody will claim it
-			done, err := a.release("a/task", true)
+			done, err := a.release("a/task", 0, true)
 			must.NoError(t, err)
 			must.True(t, done)
 		},
@@ -271,7 +271,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"its own whose exit is told is started again": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Told))
+			must.NoError(t, a.become("a/task", 0, Told))
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
 		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
@@ -304,7 +304,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that is being stopped is not released": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", Stopping))
+			must.NoError(t, a.become("a/task", 0, Stopping))
 			a.releases("a/task", false)
 		},
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
@@ -432,6 +432,22 @@ func TestRuns_EndTellsOfTheLastInADirectory(t *testing.T) {
 	gone, _, err = s.end("a/second")
 	must.NoError(t, err)
 	must.Nil(t, gone)
+}
+
+// Two allocations of one node have the same connection.
+func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
+	s := sides(t, 1)[0]
+	s.start("a")
+	reply, _, err := s.claim(s.request("b", gone("a")))
+	must.NoError(t, err)
+	must.Eq(t, Have, reply.Verdict)
+	must.Eq(t, int64(2), reply.Epoch)
+	must.ErrorIs(t, s.become("a/task", 1, Stopping), errNotOwner)
+	_, err = s.release("a/task", 1, true)
+	must.ErrorIs(t, err, errNotOwner)
+	done, err := s.release("a/task", reply.Epoch, true)
+	must.NoError(t, err)
+	must.True(t, done)
 }
 
 func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
