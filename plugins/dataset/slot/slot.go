@@ -71,7 +71,7 @@ type instance struct {
 
 	mu      sync.Mutex
 	file    *policy.File        // the last that was valid
-	roots   map[string]datasets // those with slots, also when the file has them no longer
+	roots   map[string]datasets // those with slots, by program and root, also when the file has them no longer
 	said    map[string]string   // problems in the log, by what they are about
 	matters map[string]matter   // by the name of a lease's dataset
 	api     apiState
@@ -125,8 +125,8 @@ func (i *instance) load() *policy.File {
 	}
 	file = i.file
 	for name, c := range file.Classes {
-		if c.Slots != nil && i.roots[c.Root] == nil {
-			i.roots[c.Root] = file.Engine(name)
+		if key := file.ZFS + " " + c.Root; c.Slots != nil && i.roots[key] == nil {
+			i.roots[key] = file.Engine(name)
 		}
 	}
 	i.mu.Unlock()
@@ -142,7 +142,7 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	c := i.file.Classes[name]
-	return c, i.roots[c.Root]
+	return c, i.roots[i.file.ZFS+" "+c.Root]
 }
 
 // classOf is the class of a slot.

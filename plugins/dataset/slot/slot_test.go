@@ -136,7 +136,7 @@ func newBench(t *testing.T) *bench {
 	must.NoError(t, err)
 	b.instance = made.(*instance)
 	b.api.kick = func() { b.kicked++ }
-	b.roots["tank/fast"] = b.fs
+	b.roots["/usr/sbin/zfs tank/fast"] = b.fs
 	b.write(fast)
 	return b
 }
@@ -436,7 +436,7 @@ func TestUnseen_ChangesNothingButTheAttribute(t *testing.T) {
 func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
 	b := newBench(t)
 	b.list()
-	b.roots["slow/fast"] = &memory{broken: errors.New("it does not answer")}
+	b.roots["/usr/sbin/zfs slow/fast"] = &memory{broken: errors.New("it does not answer")}
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	must.Len(t, 1, b.leases())
@@ -456,7 +456,8 @@ func TestLeases_AreOfTheEngineThatListsThem(t *testing.T) {
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
-	b.roots["tank/fast"] = &memory{dir: b.fs.dir, datasets: b.fs.datasets}
+	b.roots["/new/zfs tank/fast"] = &memory{dir: b.fs.dir, datasets: b.fs.datasets}
+	b.write("zfs = \"/new/zfs\"\n" + fast)
 	b.fs.set(func() { b.fs.broken = errors.New("it is gone") })
 	must.Len(t, 1, b.leases())
 	found, err := b.Leases(t.Context(), "fast-00")
