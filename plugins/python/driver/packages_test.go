@@ -220,6 +220,17 @@ func TestBuildUser_RunsNoTasks(t *testing.T) {
 	test.StrContains(t, err.Error(), "build_user", test.Sprint(err))
 }
 
+func TestCommand_GivesAHomeToAUserWithoutOne(t *testing.T) {
+	testsupport.NeedRoot(t)
+	a := start(t)
+	const config = `code = "import os, pathlib\nhome = pathlib.Path.home()\n(home / '.cache').mkdir()\nprint(home)"`
+	cfg := a.task(config, nil, asUserOf("nobody"))
+	test.Eq(t, cfg.TaskDir().Dir+"\n", a.runs(cfg))
+	own := t.TempDir()
+	cfg = a.task(`code = "import os\nprint(os.environ['HOME'])"`, nil, func(c *drivers.TaskConfig) { c.Env["HOME"] = own })
+	test.Eq(t, own+"\n", a.runs(cfg))
+}
+
 func TestCommand_RemovesTheAgentsSettings(t *testing.T) {
 	t.Setenv("PYTHONHOME", "/nowhere")
 	t.Setenv("PIP_INDEX_URL", "https://user:secret@example.invalid")

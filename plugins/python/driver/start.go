@@ -5,7 +5,9 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +51,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	}
 	python := fitting[0]
 	cmd.Path = python.Path
-	cmd.Env = withoutAgents(cmd.Env)
+	cmd.Env = withHome(withoutAgents(cmd.Env), files, dirs.Dir)
 	if !required.Empty() {
 		var env *environment.Environment
 		env, python, err = d.environmentOfAny(ctx, r, files, fitting, required)
@@ -102,6 +104,20 @@ func withoutAgents(env []string) []string {
 		}
 		return false
 	})
+}
+
+// withHome makes the task's own directory the home of a user who has none: many programs keep a cache there.
+func withHome(env []string, files taskFiles, dir string) []string {
+	const variable = "HOME="
+	for _, v := range env {
+		if home, ok := strings.CutPrefix(v, variable); ok && home != "" {
+			if _, _, err := files.find(home); !errors.Is(err, fs.ErrNotExist) {
+				return env
+			}
+		}
+	}
+	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, variable) })
+	return append(env, variable+dir)
 }
 
 // choose finds the interpreters that the job, the program and its project or lock agree on, the best first.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -52,7 +53,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 			} {
 				w.Write(t, p.wheels)
 			}
-			wheeltest.Sdist{Name: "source", Version: "1.0"}.Write(t, p.wheels)
+			must.NoError(t, wheel.Wheel{Name: "source", Version: "1.0"}.WriteSource(p.wheels, ""))
 			corrupt := filepath.Join(p.wheels, "corrupt-1.0-py3-none-any.whl")
 			must.NoError(t, os.WriteFile(corrupt, []byte("<html>not a wheel</html>"), 0o644))
 			r := p.request(t, row.lines...)

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -103,7 +104,8 @@ func TestInstall_RunsNoStartupFileOfAWheel(t *testing.T) {
 func TestInstall_RunsNoCodeOfASource(t *testing.T) {
 	p := newPlace(t)
 	marker := filepath.Join(p.work(), "ran")
-	wheeltest.Sdist{Name: "source", Version: "1.0", Code: "open(" + quoted(marker) + ", 'w')"}.Write(t, p.wheels)
+	code := "open(" + quoted(marker) + ", 'w')"
+	must.NoError(t, wheel.Wheel{Name: "source", Version: "1.0"}.WriteSource(p.wheels, code))
 	e := fails(t, uv(t), p.request(t, "source"), install.Unknown)
 	must.StrContains(t, e.Error(), "from wheels alone")
 	must.FileNotExists(t, marker)
@@ -120,7 +122,7 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 			p := newPlace(t)
 			marker := filepath.Join(p.work(), "ran")
 			code := "open(" + quoted(marker) + ", 'w').close()"
-			wheeltest.Sdist{Name: "evil", Version: "1.0", Code: code}.Write(t, p.wheels)
+			must.NoError(t, wheel.Wheel{Name: "evil", Version: "1.0"}.WriteSource(p.wheels, code))
 			must.NoError(t, os.Mkdir(filepath.Join(p.wheels, "evil"), 0o755))
 			setup := code + "\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
 			must.NoError(t, os.WriteFile(filepath.Join(p.wheels, "evil/setup.py"), []byte(setup), 0o644))

@@ -136,6 +136,7 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 		"x @ git+https://host/x":           "build a wheel",
 		"x @ https://host/x.tar.gz":        "not the URL of a wheel",
 		"https://host/x.zip":               "not the URL of a wheel",
+		"x @ https://u:p@host/x-1.whl":     "secrets/.netrc",
 		"a==1 --global-option=x":           "only --hash",
 		"a==1 -e .":                        "only --hash",
 		"a==1 --hash=md5:1234":             "safe",

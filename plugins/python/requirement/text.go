@@ -90,6 +90,10 @@ func checkRequirement(text string) (names bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%s: %w: %w", show(text), err, errSyntax)
 	}
+	if u.User != nil { // uv would record it in the environment (direct_url.json)
+		return false, fmt.Errorf("%s has a user or a password, which all users of the node could read: put it into "+
+			"secrets/.netrc", show(text))
+	}
 	if !IsWheel(u.Path) {
 		return false, fmt.Errorf("%s is not the URL of a wheel, and nothing is built from source here: build a wheel of it, "+
 			"and name its URL", show(text))

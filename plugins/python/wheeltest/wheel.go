@@ -34,36 +34,11 @@ func (w Wheel) Bytes(t testing.TB) []byte {
 // Write puts the wheel into a directory, which it makes, and returns its SHA-256 in hex.
 func (w Wheel) Write(t testing.TB, dir string) string {
 	t.Helper()
-	return write(t, dir, w.File(), w.Bytes(t))
-}
-
-// Sdist is a source distribution whose build runs Code and then makes a wheel of one module.
-type Sdist struct {
-	Name, Version string
-	Code          string // Python
-}
-
-func (s Sdist) wheel() wheel.Wheel { return wheel.Wheel{Name: s.Name, Version: s.Version} }
-
-// File is its file name.
-func (s Sdist) File() string { return s.wheel().SourceFile() }
-
-// Write puts it into a directory, which it makes, and returns its SHA-256 in hex.
-func (s Sdist) Write(t testing.TB, dir string) string {
-	t.Helper()
-	b, err := s.wheel().Source(s.Code)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return write(t, dir, s.File(), b)
-}
-
-func write(t testing.TB, dir, file string, content []byte) string {
-	t.Helper()
+	content := w.Bytes(t)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, w.File()), content, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(content))
