@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
-// input has the paths of files that uv reads, "" for none. Their URLs may have credentials: only the builder can read the
-// files, and arguments, which all users can see, have no URL.
+// input has the paths of files that uv reads, "" for none. Their URLs may have credentials: only the builder can read
+// the files, and arguments, which all users can see, have no URL.
 type input struct {
 	requirements, constraints, overrides, pylock, netrc string
 	projects                                            []string // in the order of Requirements.Projects

@@ -262,7 +262,7 @@ func minor(version string) string {
 func (f *Finder) why(c candidate, all []listed, is int) string {
 	var at *fs.PathError
 	switch {
-	case c.err == errNoFile:
+	case errors.Is(c.err, errNoFile):
 		return fmt.Sprintf("%s %v", c.path, c.err)
 	case errors.As(c.err, &at):
 		return fmt.Sprintf("%s can't be used: %v", c.path, at.Err)

@@ -32,8 +32,8 @@ type fake struct {
 func newFake(t *testing.T) *fake {
 	f := &fake{t: t, dir: t.TempDir()}
 	uv := filepath.Join(f.dir, "uv")
-	script := "#!/bin/sh\necho $PATH >> " + f.dir + "/asked\ntest -f " + f.dir + "/list || exit 3\n/bin/cat " + f.dir + "/list\n"
-	must.NoError(t, os.WriteFile(uv, []byte(script), 0o755))
+	script := "#!/bin/sh\ncd DIR\necho $PATH >> asked\ntest -f list || exit 3\n/bin/cat list\n"
+	must.NoError(t, os.WriteFile(uv, []byte(strings.ReplaceAll(script, "DIR", f.dir)), 0o755))
 	f.Finder = NewFinder([]string{f.dir + "/*/bin/*3*"}, nil, func(context.Context) (string, error) { return uv, nil })
 	return f
 }

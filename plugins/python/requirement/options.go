@@ -16,8 +16,8 @@ var short = map[string]string{
 	"-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links",
 }
 
-// option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone decides
-// what is built from source and which hosts are trusted.
+// option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone
+// decides which hosts are trusted.
 func (f *files) option(at place, text string, constraint bool) error {
 	name, value := splitOption(text)
 	var err error
@@ -37,8 +37,9 @@ func (f *files) option(at place, text string, constraint bool) error {
 		f.indexes.Extra = each(f.indexes.Extra, []string{value})
 		_, err = index.CheckURL(value)
 	case "--find-links":
-		links := value
-		if links, err = findLinks(at.file, value); err == nil {
+		var links string
+		links, err = findLinks(at.file, value)
+		if err == nil {
 			f.indexes.FindLinks = each(f.indexes.FindLinks, []string{links})
 		}
 	case "--no-index":

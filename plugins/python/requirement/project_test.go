@@ -105,7 +105,9 @@ func TestLock_ReadsIndexesOfUV(t *testing.T) {
 	} {
 		lock += "[[package]]\nname = 'a'\nsource = " + source + "\n"
 	}
-	files := map[string]string{"d/uv.lock": lock, "d/pyproject.toml": project, "bad/uv.lock": "x = 1", "alone/uv.lock": lock}
+	files := map[string]string{
+		"d/uv.lock": lock, "d/pyproject.toml": project, "bad/uv.lock": "x = 1", "alone/uv.lock": lock,
+	}
 	s, err := Lock("d/uv.lock", in(files))
 	must.NoError(t, err)
 	must.Eq(t, []string{"https://host/simple"}, s.Indexes.Extra)

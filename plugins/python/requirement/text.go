@@ -54,8 +54,8 @@ var (
 var errSyntax = errors.New("write it as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"; " +
 	"of a path or a repository, build a wheel, and name its directory in find_links, or its URL")
 
-// checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a URL.
-// uv checks the rest.
+// checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a
+// URL. uv checks the rest.
 func checkRequirement(text string) (names bool, err error) {
 	for _, o := range optional.FindAllStringSubmatch(text, -1) {
 		if o[1] != "--hash" {
