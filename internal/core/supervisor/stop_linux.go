@@ -80,10 +80,11 @@ func (s *server) killAll(p *process) error {
 	if p.group.Mode != cgroup.None {
 		return s.killGroup(p.group)
 	}
-	if err := s.signalGroups(p, unix.SIGKILL); err != unix.ESRCH {
-		return err
+	err := s.signalGroups(p, unix.SIGKILL)
+	if errors.Is(err, unix.ESRCH) { // all of it has ended
+		return nil
 	}
-	return nil
+	return err
 }
 
 // killGroup kills a cgroup and waits until it is empty, which nearly always is at once. The

@@ -53,7 +53,11 @@ func signalSum(text string) unix.Signal {
 	number, err := strconv.ParseUint(first, 10, 8)
 	offset, err2 := strconv.ParseUint(second, 10, 8)
 	sig := int(number) + sign*int(offset)
-	if err != nil || err2 != nil || sig < 1 || sig > lastRealTime || two && (number < firstRealTime || sig < firstRealTime) {
+	least := 1
+	if two { // an offset is one from RTMIN or RTMAX
+		least = firstRealTime
+	}
+	if err != nil || err2 != nil || int(number) < least || sig < least || sig > lastRealTime {
 		return 0
 	}
 	return unix.Signal(sig)
