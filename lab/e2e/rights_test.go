@@ -63,9 +63,9 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 	})
 	t.Run("stop", func(t *testing.T) {
 		// the others have as long as the main process takes: without a cgroup what is
-		// left of the tree is killed when that ends
+		// left of the process group is killed when that ends
 		const allHeard = `[ "$(grep -c "got TERM" $NOMAD_ALLOC_DIR/logs/main.stdout.0)" = 3 ]`
-		a := n.start(t, family("until "+allHeard+"; do sleep 0.05; done; exit 4").with(conf{"kill_mode": "all"}),
+		a := n.start(t, group("until "+allHeard+"; do sleep 0.05; done; exit 4").with(conf{"kill_mode": "all"}),
 			func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
 		procs := members(t, a)
 		a.stop(t)
@@ -75,26 +75,21 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 		}
 	})
 	t.Run("main process ends", func(t *testing.T) {
-		a := n.start(t, family("exit 4"))
+		a := n.start(t, group("exit 4"))
 		procs := members(t, a)
 		procs["main"].kill(t, 15)
 		test.Eq(t, "exit 4", a.ended(t))
 		gone(t, procs)
 	})
-	t.Run("main process ends without a supervisor", func(t *testing.T) { orphans(t, n) })
 	for _, f := range generalFaults {
 		t.Run(f.name, func(t *testing.T) { f.run(t, n, label) })
 	}
 }
 
+// A task's daemon is killed whose main process ended while there was no supervisor to notice.
 func TestFamily_EndsWithMainProcessWithoutSupervisor(t *testing.T) {
 	t.Parallel()
-	orphans(t, newNode(t, nodeOptions{}))
-}
-
-// orphans asks that a task's daemon is killed whose main process ended while
-// there was no supervisor to notice.
-func orphans(t *testing.T, n *node) {
+	n := newNode(t, nodeOptions{})
 	a := n.start(t, family("exit 4"))
 	procs := members(t, a)
 	resume := n.plugin(t).pause(t)

@@ -20,12 +20,17 @@ import (
 // family is a shell whose main process starts a child in its process group and a
 // daemon that has left group, session and parent behind. Each says which signals
 // it gets; the daemon, and with deaf all of them, do not end by any.
-func family(deaf string) conf {
+func family(deaf string) conf { return familyOf("setsid sh", deaf) }
+
+// group is a family whose daemon has not left the process group, which is all that a task without a cgroup is.
+func group(deaf string) conf { return familyOf("sh", deaf) }
+
+func familyOf(shell, deaf string) conf {
 	return sh(`
 loop() { while :; do sleep 0.05; done; }
 ( trap 'echo child got INT; ` + deaf + `' INT; trap 'echo child got TERM; ` + deaf + `' TERM
   echo child $(exec sh -c 'echo $PPID'); loop ) &
-setsid sh -c '
+` + shell + ` -c '
   ( trap "echo daemon got INT" INT; trap "echo daemon got TERM" TERM
     echo daemon $(exec sh -c "echo \$PPID"); while :; do sleep 0.05; done ) &
 ' 

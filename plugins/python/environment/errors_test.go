@@ -143,7 +143,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		test.NoError(t, unix.Unmount(dir, 0))
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child that is just forked may have a file of it open
 	})
 	state := testDir(t)
 	failures := 0
