@@ -103,8 +103,8 @@ func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 		testsupport.Eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
+		first.kill() // before: it would start another supervisor, and ask for the same again
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		first.kill()
 		c := h.client()
 		h.destroy(c, "anything") // starts a supervisor, which clears up
 		testsupport.Eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
