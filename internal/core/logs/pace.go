@@ -12,8 +12,13 @@ import "time"
 // The time adapts to how much comes. It is longest for a program that writes
 // little, for which nothing is lost by waiting; a program that could fill the pipe
 // (64 KiB, and then it blocks) within that time makes it short, after once.
+//
+// A program that does fill the pipe gets a wide one, since the shortest time limits
+// it to a pipe's worth a millisecond, which is as fine as epoll_wait(2) sleeps.
 const (
 	enoughQueued = 32 << 10
+	nearlyFull   = 60 << 10
+	widePipe     = 1 << 20 // what pipe(7) allows an unprivileged user by default
 	shortestWait = 500 * time.Microsecond
 	longestWait  = 8 * time.Millisecond
 )

@@ -52,6 +52,32 @@ func TestPace_WakesStreamsTogether(t *testing.T) {
 	test.False(t, len(deadlines) > 2, test.Sprintf("%d deadlines", len(deadlines)))
 }
 
+func TestStream_WidensThePipeOfABusyWriter(t *testing.T) {
+	alloc, _ := allocDir(t)
+	path := fifo(t)
+	out, err := OpenTaskEnd(path)
+	must.NoError(t, err)
+	defer out.Close()
+	fd, err := OpenReadEnd(path)
+	must.NoError(t, err)
+	s, err := Open(fd, Config{AllocDir: alloc, Name: "web.stdout"})
+	must.NoError(t, err)
+	defer s.Close()
+
+	// turn writes n bytes and has them moved; it returns the pipe's size then
+	turn := func(n int) int {
+		_, err := out.Write(make([]byte, n))
+		must.NoError(t, err)
+		test.EqOp(t, int64(n), s.Pump(time.Now()).N)
+		size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+		must.NoError(t, err)
+		return size
+	}
+	test.EqOp(t, 64<<10, turn(enoughQueued))
+	must.EqOp(t, widePipe, turn(64<<10))
+	test.EqOp(t, widePipe, turn(widePipe))
+}
+
 // BenchmarkPump reports what moving output costs this process (the writer is
 // another one): processor milliseconds a MB, pumps a MB, and MB a second.
 func BenchmarkPump(b *testing.B) {
@@ -60,6 +86,7 @@ func BenchmarkPump(b *testing.B) {
 		count, bytes, lines int
 	}{
 		{"bulk of 64 KiB", 8000, 64 << 10, 0},
+		{"blocks of 4 KiB", 40_000, 4 << 10, 0},
 		{"lines of 100 bytes", 1_000_000, 100, 0},
 		{"lines of 100 bytes, 20000 a second", 40_000, 100, 20_000},
 		{"lines of 100 bytes, 1000 a second", 2_000, 100, 1_000},

@@ -68,6 +68,7 @@ type Stream struct {
 	stall stall
 
 	eager    bool      // benchmarks: do not wait for more
+	widened  bool      // the pipe was asked to hold widePipe
 	noSplice bool      // the file system refuses splice(2)
 	stuck    time.Time // no next file could be made; not tried again before
 }
@@ -128,6 +129,11 @@ func (s *Stream) Pump(now time.Time) Result {
 		if at, later := s.pace.later(now, queued); later {
 			return Result{Next: Later, At: at}
 		}
+	}
+	if queued >= nearlyFull && !s.widened {
+		s.widened = true
+		// it may be refused, as beyond an unprivileged user's share (pipe(7)): the task waits more often then
+		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, widePipe)
 	}
 	r := Result{N: s.step(now, queued), Next: Wait, Events: s.stall.take()}
 	if s.stall.waits(now) {
