@@ -152,8 +152,26 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 128*mib, vol.CapacityBytes)
 	must.Eq(t, "second", read())
-	larger.RequestedCapacityMaxBytes = 512 * mib
-	refused(larger, `a capacity of 512 MiB is more than class "fast" allows: use at most 256MiB`)
+	largest := *larger
+	largest.RequestedCapacityMaxBytes = 512 * mib
+	refused(&largest, `a capacity of 512 MiB is more than class "fast" allows: use at most 256MiB`)
+
+	// its class comes after the agent: the volume is back when it is made again, or the agent starts again
+	for _, back := range []func(){
+		func() {
+			_, err := n.createVolume(larger)
+			must.NoError(t, err)
+		},
+		func() { again(false) },
+	} {
+		zfs(t, "rename", root, root+"-away")
+		again(false)
+		n.knows(t)
+		zfs(t, "rename", root+"-away", root)
+		back()
+		n.knows(t, "data")
+		must.Eq(t, "second", read())
+	}
 
 	// it goes to the trash
 	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)
