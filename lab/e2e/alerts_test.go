@@ -20,14 +20,14 @@ import (
 )
 
 var (
-	metricName   = regexp.MustCompile(`\b(nomad|outrider|usb)_\w+`)
-	quotedMetric = regexp.MustCompile("`((?:nomad|outrider|usb)_\\w+)`")
+	metricName   = regexp.MustCompile(`\b(nomad|outrider)_\w+`)
+	quotedMetric = regexp.MustCompile("`((?:nomad|outrider)_\\w+)`")
 	sampleLine   = regexp.MustCompile(`(?m)^(\w+)(\{.*\})? \S+$`)
 	expression   = regexp.MustCompile(`(?m)^ +expr: (>-\n)?((?:.*\n)+?) +(for|labels):`)
 )
 
 // TestAlerts_NameMetricsThatExist compares the example rules, and the page about them, with what an agent and the
-// page's commands give.
+// page's command give.
 func TestAlerts_NameMetricsThatExist(t *testing.T) {
 	needMemoryCgroup(t)
 	t.Parallel()
@@ -59,9 +59,7 @@ func TestAlerts_NameMetricsThatExist(t *testing.T) {
 		attempts, delay := 1, time.Second
 		j.TaskGroups[0].RestartPolicy.Attempts, j.TaskGroups[0].RestartPolicy.Delay = &attempts, &delay
 	}))
-	places := strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(),
-		"/etc/nomad.d", filepath.Join(n.dir, "agent.hcl"), "/var/lib/prometheus/node-exporter", mkdir(t))
-	commands := places.Replace(block("outrider_driver_healthy").text) +
+	commands := strings.ReplaceAll(block("outrider_driver_healthy").text, "/var/lib/prometheus/node-exporter", mkdir(t)) +
 		"nomad operator api '/v1/metrics?format=prometheus'\n"
 	env := append(os.Environ(), "NOMAD_ADDR="+n.Address(), "PATH="+filepath.Dir(nomadBinary)+":"+os.Getenv("PATH"))
 	testsupport.Within(t, time.Minute, func() error {

@@ -115,9 +115,6 @@ func report(w io.Writer, path string, config Config) error {
 				fmt.Fprintf(w, "    unhealthy: %s\n", missing)
 			}
 		}
-		if n, want := len(byType[kind]), p.blocks[kind].Together; want > 1 && n != want {
-			fmt.Fprintf(w, "  unhealthy: %d of %d are plugged in, which are given together\n", n, want)
-		}
 		switch {
 		case len(byType[kind]) > 0:
 		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):

@@ -40,8 +40,6 @@ type Block struct {
 	Libusb      *bool  `codec:"libusb" doc:"Mount /dev/bus/usb and /sys/bus/usb/devices with only this device, for libusb. By default if the usb node is the only one given. Only one device of a task can have it."`
 	Count       int    `codec:"count" default:"1" min:"1" max:"1000" doc:"How many tasks may have the device at the same time."`
 
-	Together int `codec:"together" default:"1" min:"1" max:"100" doc:"How many devices of one product are one unit. A task that asks for one gets all devices that the block matches, in the order of their ids: the second has -2 added to its paths and _2 to its variables. The unit is unhealthy if more or fewer are plugged in."`
-
 	Mounts []Mount `codec:"mount" doc:"Files and directories of the host that tasks with the device need too."`
 }
 

@@ -29,11 +29,7 @@ func (v *inventory) groups(published []*usbDevice) []device.Group {
 	}
 	var groups []device.Group
 	for key, all := range members {
-		var published []*usbDevice
-		for _, s := range all {
-			published = append(published, s.each()...)
-		}
-		attributes := v.attributes(published)
+		attributes := v.attributes(all)
 		for share := range all[0].block.Count {
 			g := device.Group{
 				Vendor: fmt.Sprintf("%04x", all[0].as.Vendor), Type: key[0], Name: all[0].product(share),

@@ -44,10 +44,9 @@ type inventory struct {
 	refused  bool                  // whether the missing right to make nodes is logged
 	retained map[string]*usbDevice // by directory, the device for which it was last made
 	plugs    map[string]plugs      // by id
-	partial  map[string]time.Time  // by type, when a complete unit became incomplete; zero if it is complete
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids; for a unit also those of its members
+	reserved sync.Map // ids
 
 	idle      time.Duration // time between measurements of devices that no task seems to have
 	measuring sync.Mutex    // held by Stats, for:
@@ -82,8 +81,7 @@ type usbDevice struct {
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
-	members []*usbDevice // where it stands for a unit of several
-	now     string       // its new id, if it has another one now
+	now     string // its new id, if it has another one now
 }
 
 // plug identifies one plugging of one device. An address alone does not: it is reused,
@@ -107,7 +105,7 @@ func newInventory(p *plan, logger hclog.Logger) *inventory {
 	v := &inventory{
 		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), idle: idle, libusb: libusb.Classes, names: usbids.Names{},
 		warned:   map[string]bool{},
-		retained: map[string]*usbDevice{}, plugs: map[string]plugs{}, partial: map[string]time.Time{},
+		retained: map[string]*usbDevice{}, plugs: map[string]plugs{},
 	}
 	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
 	v.last.Store(&state{})
@@ -155,13 +153,12 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	v.countPlugs(published)
 
 	s := &state{byID: map[string]*usbDevice{}, was: map[string]*usbDevice{}, retained: maps.Clone(v.retained)}
-	units := v.units(published)
-	for _, st := range units {
-		for _, id := range st.ids() {
-			s.byID[id] = st
+	for _, d := range published {
+		for _, id := range d.ids() {
+			s.byID[id] = d
 		}
 	}
-	groups := v.groups(units)
+	groups := v.groups(published)
 	for _, old := range v.renamed(published) {
 		problem := "it is plugged in, as " + old.now + ": another with its serial number is there, too"
 		for i, id := range old.ids() {
@@ -182,7 +179,7 @@ func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 	for _, s := range published {
 		for id, p := range v.plugs {
 			taken := slices.ContainsFunc(published, func(other *usbDevice) bool { return other.id == id })
-			if !taken && s.block.Together <= 1 && id != s.id && p.last == plugOf(s.Device) {
+			if !taken && id != s.id && p.last == plugOf(s.Device) {
 				old := *s
 				old.id, old.now = id, s.id
 				all = append(all, &old)

@@ -25,7 +25,7 @@ var usb = device.Plugin[Config]{
 	Name:     "usb",
 	Summary:  "gives USB devices to tasks, by name",
 	New:      newInstance,
-	Commands: []plugin.Command{listCommand, checkCommand, statsCommand, simulate.Command()},
+	Commands: []plugin.Command{listCommand, checkCommand, simulate.Command()},
 }
 
 func newInstance(c Config, logger hclog.Logger) (device.Instance, error) {

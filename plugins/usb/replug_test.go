@@ -434,15 +434,12 @@ func TestReplug_FailureLeavesNoNode(t *testing.T) {
 
 func TestReplug_WarnsForReservedOnly(t *testing.T) {
 	m := newMachine(t, `
-		device "radios" {
-			id       = "10c4:ea60"
-			together = 2
-		}
+		device "radio" { id = "10c4:ea60" }
 		device "zwave" { id = "0658:0200" }`)
 	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
 	z := m.plug("0658:0200", "Z", "1-3")
 	m.scan()
-	m.reserve("unit:radios")
+	m.reserve("10c4:ea60:A", "10c4:ea60:B")
 	for _, p := range []*simulate.Plugged{a, b, z} {
 		m.must(p.Unplug())
 		m.plug(p.ID.String(), p.Serial, p.Port)

@@ -35,9 +35,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	for i, id := range ids {
 		s := now.byID[id]
 		switch {
-		case s == nil || slices.ContainsFunc(s.each(), func(s *usbDevice) bool {
-			return !s.pluggedInStill(tree) || !v.hasNodes(s)
-		}):
+		case s == nil || !s.pluggedInStill(tree) || !v.hasNodes(s):
 			return nil, fmt.Errorf("device %q is not ready: %w", id, device.ErrVanished)
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
@@ -45,18 +43,10 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", published[s], id)
 		}
 		published[s] = id
-		if len(s.members) == 0 {
-			r.add(s, id, i+1, len(ids))
-		}
-		for n, member := range s.members { // a node has one unit of a block
-			r.add(member, member.id, n+1, len(s.members))
-		}
+		r.add(s, id, i+1, len(ids))
 	}
-	for s, id := range published {
+	for _, id := range ids {
 		v.reserved.Store(id, true)
-		for _, member := range s.members {
-			v.reserved.Store(member.id, true)
-		}
 	}
 	if now.byID[ids[0]].block.kind == match.AnyType {
 		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")

@@ -62,14 +62,8 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
 				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
 			}}}
-		case len(s.members) == 0:
-			all[id] = read(s, v.isReserved(s))
 		default:
-			nested := map[string]*structs.StatObject{}
-			for _, member := range s.members {
-				nested[member.id] = read(member, v.isReserved(s)).Stats
-			}
-			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Nested: nested}, Timestamp: time.Now()}
+			all[id] = read(s, v.isReserved(s))
 		}
 	}
 	v.measured = measured

@@ -144,12 +144,6 @@ func (b Block) Validate() error {
 	if b.Libusb != nil && *b.Libusb && len(listed) > 0 && !listed[string(sysfs.USB)] {
 		wrong.Addf("libusb needs the usb node: add \"usb\" to nodes")
 	}
-	switch {
-	case b.Together > 1 && b.Count > 1:
-		wrong.Addf("together and count exclude each other: a unit is one task's")
-	case b.Together > 1 && b.Libusb != nil && *b.Libusb:
-		wrong.Addf("together and libusb exclude each other: one device of a task can have what libusb looks at")
-	}
 	for i, m := range b.Mounts {
 		wrong.Add(checkPath(fmt.Sprintf("mount[%d].host_path", i), m.HostPath, "/run/pcscd"))
 		if m.TaskPath != "" {

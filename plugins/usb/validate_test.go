@@ -119,8 +119,6 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`device "x": names: "tty" is at "/dev/x", and names: "usb" at "/dev/x/usb"` + exclusive},
 		"a mount over nodes": {zigbee("mount {\nhost_path = \"/srv\"\ntask_path = \"/dev\"\n}"),
 			`device "x": mount[0] is at "/dev" and would hide the nodes, which are in /dev/x: use another task_path, or path`},
-		"together and count": {zigbee("together = 2\ncount = 2"), `device "x": together and count exclude each other: a ` +
-			`unit is one task's`},
 		"rescan":            {`rescan = "10ms"`, `rescan "10ms" is too small: use "200ms" or more`},
 		"rescan of nothing": {`rescan = "0s"`, `rescan "0s" is too small: use "200ms" or more`},
 		"rescan, negative":  {`rescan = "-1s"`, `rescan "-1s" is not a duration: use for example "30s" or "5m"`},
