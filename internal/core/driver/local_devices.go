@@ -31,6 +31,11 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	}
 	devices := merged(deviceOf, func(d task.Device) string { return d.TaskPath }, cfg.Devices, recalledDevices)
 	for _, m := range cfg.Mounts {
+		if m.Readonly && m.PropagationMode == structs.VolumeMountPropagationHostToTask {
+			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q read_only = true } is not "+
+				"possible: what the host mounts in it later could be written to; leave one of the two out",
+				m.TaskPath, m.PropagationMode)
+		}
 		if m.PropagationMode == structs.VolumeMountPropagationBidirectional {
 			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q } is not possible: what a task "+
 				"of this driver mounts is never seen on the host; use %q, or leave it out", m.TaskPath, m.PropagationMode,

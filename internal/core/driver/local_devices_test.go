@@ -287,6 +287,11 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 		test.ErrorContains(t, err, want, test.Sprint(target))
 	}
 	cfg := a.shell("exit 0", "", volume("/outrider-data"))
+	cfg.Mounts[0].PropagationMode, cfg.Mounts[0].Readonly = structs.VolumeMountPropagationHostToTask, true
+	_, _, err = a.StartTask(cfg)
+	test.ErrorContains(t, err, `propagation_mode = "host-to-task" read_only = true } is not possible: `+
+		`what the host mounts in it later could be written to`)
+	cfg = a.shell("exit 0", "", volume("/outrider-data"))
 	cfg.Mounts[0].PropagationMode = structs.VolumeMountPropagationBidirectional
 	_, _, err = a.StartTask(cfg)
 	test.ErrorContains(t, err, `volume_mount { destination = "/outrider-data" propagation_mode = "bidirectional" } is not `+

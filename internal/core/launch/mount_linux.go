@@ -37,6 +37,16 @@ func restrict(target string, flags uintptr) syscall.Errno {
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }
 
+// restrictAll is restrict for all that is mounted below target, too (mount_setattr(2), Linux 5.12). Its bits are those of
+// restrict.
+func restrictAll(target string, flags uintptr) syscall.Errno {
+	attributes := &unix.MountAttr{Attr_set: uint64(flags)}
+	dir := unix.AT_FDCWD
+	_, e := call(unix.SYS_MOUNT_SETATTR, uintptr(dir), uintptr(cstr(target)), unix.AT_RECURSIVE,
+		uintptr(unsafe.Pointer(attributes)), unsafe.Sizeof(*attributes))
+	return e
+}
+
 func chroot(path string) syscall.Errno {
 	_, e := call(unix.SYS_CHROOT, uintptr(cstr(path)))
 	return e

@@ -294,7 +294,11 @@ func (g *exposed) attach(fd int) *Error {
 		}
 	}
 	e = bind(fdPath(g.file), stage, recursive)
-	if e == 0 && more != 0 {
+	switch {
+	case e != 0 || more == 0:
+	case g.hostToTask:
+		e = restrictAll(stage, more)
+	default:
 		e = restrict(stage, more)
 	}
 	if e == 0 && g.volume && !g.hostToTask {

@@ -172,7 +172,7 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 
 func TestVolumes_HaveWhatTheirModeSays(t *testing.T) {
 	dir := volumes(t)
-	const script = `grep " /outrider " /proc/self/mountinfo | cut -d" " -f6,7 | sed "s/:.*//"; echo /outrider/sub/*`
+	const script = `grep " /outrider" /proc/self/mountinfo | cut -d" " -f6,7 | sed "s/:.*//"; echo /outrider/sub/*`
 	for _, row := range []struct {
 		name  string
 		mount task.Mount
@@ -181,7 +181,7 @@ func TestVolumes_HaveWhatTheirModeSays(t *testing.T) {
 		{"private", task.Mount{Volume: true}, "rw,nosuid,nodev,relatime -\n/outrider/sub/*\n"},
 		{"read-only", task.Mount{Volume: true, ReadOnly: true}, "ro,nosuid,nodev,relatime -\n/outrider/sub/*\n"},
 		{"host-to-task", task.Mount{Volume: true, HostToTask: true},
-			"rw,nosuid,nodev,relatime master\n/outrider/sub/mounted\n"},
+			"rw,nosuid,nodev,relatime master\nrw,nosuid,nodev,relatime master\n/outrider/sub/mounted\n"},
 		{"a device plugin's", task.Mount{}, "rw,relatime master\n/outrider/sub/*\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
