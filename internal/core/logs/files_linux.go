@@ -6,6 +6,7 @@ package logs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -218,8 +219,12 @@ func checkFile(st *unix.Stat_t) error {
 
 func fileName(name string, index int64) string { return name + "." + strconv.FormatInt(index, 10) }
 
+// maxListed is how many entries of a log directory are looked at. A task may have made any number of them, and one
+// process lists the directories of all tasks.
+const maxListed = 10_000
+
 // list returns the indexes of the files of one name, ascending, as Nomad's
-// client finds them (client/fs_endpoint.go, logIndexes).
+// client finds them (client/fs_endpoint.go, logIndexes), among the first maxListed entries.
 func list(dir int, name string) ([]int64, error) {
 	fd, err := retry(func() (int, error) { // an offset of our own
 		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -229,11 +234,24 @@ func list(dir int, name string) ([]int64, error) {
 	}
 	d := os.NewFile(uintptr(fd), "alloc/logs")
 	defer d.Close()
-	entries, err := d.ReadDir(-1)
-	if err != nil {
-		return nil, err
+	return listed(d, name)
+}
+
+func listed(d *os.File, name string) ([]int64, error) {
+	var found []int64
+	for looked := 0; looked < maxListed; {
+		entries, err := d.ReadDir(min(1000, maxListed-looked))
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		looked += len(entries)
+		found = append(found, indexes(entries, name)...)
 	}
-	return indexes(entries, name), nil
+	slices.Sort(found)
+	return found, nil
 }
 
 // End returns where a stream ends ("web.stderr"): in the file of this number, after so
@@ -256,11 +274,15 @@ func End(allocDir, name string) (index, size int64) {
 	return index, st.Size
 }
 
-// Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending,
-// none if there are none. The error is that of reading the directory.
+// Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending, among its first
+// maxListed entries; none if there are none. The error is that of reading the directory.
 func Indexes(dir, name string) ([]int64, error) {
-	entries, err := os.ReadDir(dir)
-	return indexes(entries, name), err
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return listed(d, name)
 }
 
 func indexes(entries []os.DirEntry, name string) (found []int64) {
@@ -273,6 +295,5 @@ func indexes(entries []os.DirEntry, name string) (found []int64) {
 			found = append(found, n)
 		}
 	}
-	slices.Sort(found)
 	return found
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -282,6 +283,21 @@ func TestOpen_SkipsManyPlantedDirectories(t *testing.T) {
 	if s.files.index <= 5000 || s.files.index > 10000 {
 		t.Errorf("index %d", s.files.index)
 	}
+}
+
+func TestOpen_LooksAtABoundedNumberOfEntries(t *testing.T) {
+	alloc, logs := allocDir(t)
+	for i := range maxListed + 2000 {
+		must.NoError(t, unix.Mknod(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), unix.S_IFREG|0o644, 0))
+	}
+	numbers, err := Indexes(logs, "web.stdout")
+	must.NoError(t, err)
+	test.Len(t, maxListed, numbers)
+	test.True(t, slices.IsSorted(numbers))
+
+	task, s := stream(t, Config{AllocDir: alloc})
+	put(t, task, s, []byte("log line\n"))
+	test.Less(t, maxListed+1, len(s.files.known))
 }
 
 func TestOpen_IgnoresImpossibleIndexes(t *testing.T) {
