@@ -220,6 +220,31 @@ func (g Group) Kill() error {
 	}
 }
 
+// LimitHits returns a number that grows when the group, or one below it, has no more memory since it is at its own
+// limit. It does not when a group above it, or the machine, is out of memory. On v1 it grows, too, when files that are
+// cached make way at the limit.
+func (g Group) LimitHits() (uint64, error) {
+	if !g.Has("memory") {
+		return 0, nil
+	}
+	if g.Mode == V2 {
+		events, err := readKeys(filepath.Join(g.Path, "memory.events")) // counts the groups below, too
+		if err != nil {
+			return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
+		}
+		return events["oom"], nil
+	}
+	var sum uint64
+	for i, dir := range tree(g.V1["memory"]) {
+		hits, err := readUint(filepath.Join(dir, "memory.failcnt"))
+		if err != nil && (i == 0 || !IsMissing(err)) {
+			return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
+		}
+		sum += hits
+	}
+	return sum, nil
+}
+
 // OOMKills returns how many processes of the group the kernel has killed
 // because memory ran out. On v1 it counts from when Nomad made the group, which may have
 // been for an earlier run of the task: compare with the number after Create.

@@ -54,8 +54,10 @@ func TestV1Stats_CountTheWholeTree(t *testing.T) {
 	test.EqOp(t, want, got)
 }
 
-func TestV1OOMKills_CountSubgroups(t *testing.T) {
+func TestV1OOM_CountsSubgroups(t *testing.T) {
 	g := v1Fixture(t, map[string]string{
+		"memory/x/memory.failcnt":            "5\n",
+		"memory/x/a/memory.failcnt":          "6\n",
 		"memory/x/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"memory/x/a/memory.oom_control":      "oom_kill 3\n",
 		"memory/x/a/deep/memory.oom_control": "oom_kill 4\n",
@@ -64,6 +66,9 @@ func TestV1OOMKills_CountSubgroups(t *testing.T) {
 	n, err := g.OOMKills()
 	must.NoError(t, err)
 	test.Eq(t, 9, n)
+	n, err = g.LimitHits()
+	must.NoError(t, err)
+	test.Eq(t, 11, n)
 	must.NoError(t, os.Remove(filepath.Join(g.V1["memory"], "memory.oom_control")))
 	n, err = g.OOMKills()
 	test.Error(t, err, test.Sprintf("of a group that is gone: %d", n))

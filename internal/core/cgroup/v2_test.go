@@ -157,6 +157,9 @@ func TestV2Stats_AreRead(t *testing.T) {
 		n, err := v2Fixture(t, nil).OOMKills()
 		must.NoError(t, err)
 		test.Eq(t, 3, n)
+		n, err = v2Fixture(t, nil).LimitHits()
+		must.NoError(t, err)
+		test.Eq(t, 2, n)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
@@ -57,6 +58,34 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 			t.Errorf("told as OOM: %s", id)
 		}
 	}
+}
+
+// A task is killed for its cgroup's parent, and the event does not blame its own limit.
+func TestOOM_NamesWhoseLimitItWas(t *testing.T) {
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
+	}
+	events := listen(t, a)
+	file := filepath.Join(t.TempDir(), "go")
+	cfg := a.shell("while ! [ -e "+file+" ]; do sleep 0.1; done; tail /dev/zero", "", func(c *drivers.TaskConfig) {
+		c.Resources.NomadResources.Memory.MemoryMB = 1000
+	})
+	a.run(cfg)
+	parent, name := a.share, "memory.max"
+	if a.cgroup.Mode == cgroup.V1 {
+		group := cgroup.Plan(a.cgroup, a.share, cfg.AllocID, cfg.Name)
+		parent, name = filepath.Dir(group.V1["memory"]), "memory.limit_in_bytes"
+	}
+	must.NoError(t, os.WriteFile(filepath.Join(parent, name), []byte("64M"), 0))
+	must.NoError(t, os.WriteFile(file, nil, 0o600))
+	r := a.wait(cfg.ID)
+	must.True(t, r.OOMKilled)
+	testsupport.Eventually(t, "the kill is told", func() bool {
+		return events.heard(cfg.ID, "OOM: killed since the host, or a cgroup that the task's is in, is out of memory: "+
+			"the task was below its own limit of 1000 MiB") == 1
+	})
+	a.destroy(cfg.ID)
 }
 
 func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {

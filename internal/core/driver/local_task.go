@@ -133,11 +133,20 @@ func (t *localTask) reportOOM(kills uint64) {
 	}
 }
 
+// memoryInWords returns whose limit a process was killed at.
 func (t *localTask) memoryInWords() string {
-	if limit := t.current().Limits.MemoryMax; limit > 0 {
-		return fmt.Sprintf("at %d MiB of memory", limit>>20)
+	st := t.current()
+	limit := st.Limits.MemoryMax >> 20
+	hits, err := st.Group.LimitHits()
+	switch {
+	case limit <= 0:
+		return "since the host is out of memory"
+	case err == nil && hits <= st.LimitHits:
+		return fmt.Sprintf("since the host, or a cgroup that the task's is in, is out of memory: the task was below its own "+
+			"limit of %d MiB", limit)
+	default:
+		return fmt.Sprintf("at %d MiB of memory", limit)
 	}
-	return "since the host is out of memory"
 }
 
 func (t *localTask) current() *task.State {

@@ -133,6 +133,7 @@ func (s *server) plan(p *process, st *task.State) error {
 		return fmt.Errorf("failed to set up the cgroup: %w", err)
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
+	st.LimitHits, _ = st.Group.LimitHits()
 	if !st.Command.OwnMounts() { // or the launcher makes another
 		st.Mounts = &s.mounts
 	}

@@ -47,6 +47,9 @@ type State struct {
 	// cgroup for all runs of a task in an allocation.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
+	// LimitHits is the cgroup's count of them at the start.
+	LimitHits uint64 `json:"limit_hits,omitempty"`
+
 	// Mounts is the mount namespace that was made for the task, where its command needs
 	// one (OwnMounts). Without it, as in a State of an earlier version, it is unknown
 	// whether the namespace that the main process is in was made by itself.
