@@ -33,9 +33,13 @@ type Limits struct {
 	// PidsMax is how many processes and threads there may be.
 	PidsMax int64 `json:"pids_max,omitempty"`
 
-	// Swappiness is memory.swappiness of v1; raw_exec sets 0. Kernels without
+	// Swappiness is memory.swappiness of v1, where 0 is no swap. Kernels without
 	// it are left alone, as is v2, which has no such file.
 	Swappiness *uint64 `json:"swappiness,omitempty"`
+
+	// SwapMax in bytes is how much may be swapped, beyond MemoryMax: memory.swap.max of v2.
+	// Kernels without it are left alone, as is v1.
+	SwapMax *uint64 `json:"swap_max,omitempty"`
 }
 
 // Check refuses what no kernel would take, with a reason that names the limit.
@@ -53,7 +57,8 @@ func (l Limits) Check() error {
 
 // limit writes the limits to the groups, which exist.
 func (g Group) limit(l Limits) error {
-	memory, shares, swappiness := strconv.FormatInt(l.MemoryMax, 10), l.CPUShares, uint64(0)
+	memory, shares := strconv.FormatInt(l.MemoryMax, 10), l.CPUShares
+	var swappiness, swap string
 	if g.Mode == V2 {
 		shares = weight(shares)
 		if l.MemoryMax == -1 {
@@ -63,7 +68,10 @@ func (g Group) limit(l Limits) error {
 		return fmt.Errorf("failed to set cores %q: cpuset group %s is shared with other tasks", l.Cpuset, g.V1["cpuset"])
 	}
 	if l.Swappiness != nil {
-		swappiness = *l.Swappiness
+		swappiness = strconv.FormatUint(*l.Swappiness, 10)
+	}
+	if l.SwapMax != nil {
+		swap = strconv.FormatUint(*l.SwapMax, 10)
 	}
 	for _, row := range []struct {
 		wanted         bool
@@ -75,7 +83,8 @@ func (g Group) limit(l Limits) error {
 		{l.MemoryLow != 0, "memory", "memory.soft_limit_in_bytes", "memory.low", strconv.FormatInt(l.MemoryLow, 10)},
 		{l.CPUShares != 0, "cpu", "cpu.shares", "cpu.weight", strconv.FormatUint(shares, 10)},
 		{l.Cpuset != "", "cpuset", "cpuset.cpus", "cpuset.cpus", l.Cpuset},
-		{l.Swappiness != nil, "memory", swappinessFile, "", strconv.FormatUint(swappiness, 10)},
+		{l.Swappiness != nil, "memory", swappinessFile, "", swappiness},
+		{l.SwapMax != nil, "memory", "", swapFile, swap},
 		{l.PidsMax != 0, "pids", "pids.max", "pids.max", strconv.FormatInt(l.PidsMax, 10)},
 	} {
 		dir, file := g.V1[row.controller], row.fileV1
@@ -86,7 +95,7 @@ func (g Group) limit(l Limits) error {
 			continue
 		}
 		err := writeFile(filepath.Join(dir, file), row.value)
-		if file == swappinessFile && (IsMissing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
+		if (file == swappinessFile || file == swapFile) && (IsMissing(err) || errors.Is(err, unix.EOPNOTSUPP)) {
 			continue // a kernel without swap
 		}
 		if err != nil {
@@ -96,7 +105,10 @@ func (g Group) limit(l Limits) error {
 	return nil
 }
 
-const swappinessFile = "memory.swappiness"
+const (
+	swappinessFile = "memory.swappiness"
+	swapFile       = "memory.swap.max"
+)
 
 // weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun
 // and runc, which goes through the least, the default and the greatest of both:

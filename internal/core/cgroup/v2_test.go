@@ -26,6 +26,7 @@ var v2Files = map[string]string{
 	"memory.current":      "8192\n",
 	"memory.peak":         "16384\n",
 	"memory.swap.current": "4096\n",
+	"memory.swap.max":     "",
 	"memory.stat":         "anon 1024\nfile 2048\nkernel 512\n",
 	"memory.events":       "low 0\nhigh 0\nmax 12\noom 2\noom_kill 3\noom_group_kill 0\n",
 	"pids.current":        "5\n",
@@ -58,7 +59,9 @@ func TestV2Limits_AreWritten(t *testing.T) {
 			"memory.low": "67108864"}},
 		{"cpu, cores and pids", Limits{CPUShares: 1024, Cpuset: "0-1", PidsMax: 99}, map[string]string{"cpu.weight": "100",
 			"cpuset.cpus": "0-1", "pids.max": "99"}},
-		{"swappiness has no file on v2", Limits{Swappiness: &zero}, map[string]string{"memory.max": ""}},
+		{"swappiness has no file on v2", Limits{Swappiness: &zero}, map[string]string{"memory.max": "", "memory.swap.max": ""}},
+		{"no swap", Limits{MemoryMax: 256 << 20, SwapMax: &zero},
+			map[string]string{"memory.max": "268435456", "memory.swap.max": "0"}},
 		{"nothing", Limits{}, map[string]string{"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "",
 			"pids.max": ""}},
 	}

@@ -65,7 +65,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		return nil, err
 	}
 	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
-	if st.Limits, st.Group, err = limitsOf(cfg, o.PidsLimit); err != nil {
+	if st.Limits, st.Group, err = limitsOf(cfg, o); err != nil {
 		return nil, err
 	}
 	if st.Group.Mode == cgroup.None {
@@ -112,19 +112,19 @@ func (d *Driver) LocalUser(field string) (*account.Account, error) {
 }
 
 // limitsOf are the limits of a task, and the cgroup for it.
-func limitsOf(cfg *drivers.TaskConfig, pids int64) (cgroup.Limits, cgroup.Group, error) {
+func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Group, error) {
 	var l cgroup.Limits
 	var cpusetPath string
 	if r := cfg.Resources; r != nil {
 		if r.LinuxResources != nil {
 			cpusetPath = r.LinuxResources.CpusetCgroupPath
 		}
-		l = limits(r)
+		l = limits(r, o)
 	}
-	l.PidsMax = pids
+	l.PidsMax = o.PidsLimit
 	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
 	err := l.Check() // also where nothing is limited
-	if err == nil && pids > 0 && !group.Has("pids") {
+	if err == nil && o.PidsLimit > 0 && !group.Has("pids") {
 		err = errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}
 	return l, group, err
@@ -267,8 +267,8 @@ func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Ou
 
 // limits are the job's resources block. memory alone is a hard limit; with
 // memory_max, memory is what the kernel spares as long as it can (soft), and
-// memory_max the hard one, -1 for none.
-func limits(r *drivers.Resources) cgroup.Limits {
+// memory_max the hard one, -1 for none. Within a hard limit a task has the swap that its options say.
+func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 	var l cgroup.Limits
 	if n := r.NomadResources; n != nil {
 		switch {
@@ -278,6 +278,13 @@ func limits(r *drivers.Resources) cgroup.Limits {
 			l.MemoryLow, l.MemoryMax = n.Memory.MemoryMB<<20, n.Memory.MemoryMaxMB<<20
 		default:
 			l.MemoryMax = n.Memory.MemoryMB << 20
+		}
+	}
+	if l.MemoryMax > 0 {
+		swap := uint64(o.MemorySwap.Bytes())
+		l.SwapMax = &swap
+		if swap == 0 {
+			l.Swappiness = &swap
 		}
 	}
 	if lr := r.LinuxResources; lr != nil {
