@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // TaskEvents is part of drivers.DriverPlugin.
@@ -70,9 +72,10 @@ func (d *Driver) eventsOf(h *handle) Event {
 	return func(format string, args ...any) { d.event(h, format, args...) }
 }
 
+// taskEvent returns an event. A task may have chosen parts of its message.
 func taskEvent(cfg *drivers.TaskConfig, message string) *drivers.TaskEvent {
 	return &drivers.TaskEvent{
-		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(), Message: message,
+		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(), Message: plain.Text(message),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -144,7 +145,7 @@ func (h *handle) exitWithMessage() *drivers.ExitResult {
 		message = slices.Insert(message, 0, r.Err.Error())
 	}
 	if len(message) > 0 {
-		r.Err = errors.New(strings.Join(message, "; "))
+		r.Err = errors.New(plain.Text(strings.Join(message, "; ")))
 	}
 	return r
 }

@@ -436,6 +436,16 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 	})
 }
 
+// Parts of a message may be a task's: no terminal obeys them.
+func TestEvents_ArePrintable(t *testing.T) {
+	e := taskEvent(&drivers.TaskConfig{ID: "id"}, "Failed: \x1b[2Jtext\a")
+	test.Eq(t, "Failed:  [2Jtext ", e.Message)
+	ended := &localTask{}
+	ended.End(&task.Exit{Lost: true, Reason: "a\rb"})
+	h := &handle{task: ended, exitMessage: []string{"\x1b]0;title\a"}}
+	test.EqError(t, h.exitWithMessage().Err, "task is lost: a b;  ]0;title ")
+}
+
 func TestOOM_IsReportedWithTheLimit(t *testing.T) {
 	calls := make(chan Ended, 1)
 	a := startInstance(t, told(calls), nil)

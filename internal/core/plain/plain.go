@@ -20,6 +20,17 @@ func (t *Tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// Text returns a text as printable UTF-8. The ends of its lines stay; other characters that can't be printed become
+// spaces, so that no terminal obeys them.
+func Text(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, "?"))
+}
+
 // Line returns a text as one line of printable UTF-8: white space and characters that can't be printed become single
 // spaces. A text of more than most characters is cut there and gets an ellipsis; 0 is no limit.
 func Line(text string, most int) string {

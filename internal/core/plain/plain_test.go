@@ -20,6 +20,17 @@ func TestTail_KeepsTheEnd(t *testing.T) {
 	test.StrHasSuffix(t, "x\n", string(tail))
 }
 
+func TestText_HasNoTerminalSequences(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                           "",
+		"ü €\n  two lines\n":         "ü €\n  two lines\n",
+		"\x1b[31mred\x1b[0m\r\a":     " [31mred [0m  ",
+		"\x9b2J \u009b2J \u202e\xff": "?2J  2J  ?",
+	} {
+		test.Eq(t, want, Text(text))
+	}
+}
+
 func TestLine_IsOneOfPrintableText(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         "",

@@ -10,6 +10,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // completeCapabilities adds what Nomad's server half leaves out of the answer
@@ -48,6 +51,18 @@ func tellStartCall(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 		}
 		return handler(ctx, req)
 	}
+}
+
+// printableErrors makes the text of every error printable, since parts of it may be a task's or a job's: Nomad's
+// commands and log show it as it is.
+func printableErrors(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := handler(ctx, req)
+	if err == nil {
+		return resp, nil
+	}
+	said := status.Convert(err).Proto()
+	said.Message = plain.Text(said.GetMessage())
+	return resp, status.ErrorProto(said)
 }
 
 // maxTaskConfig is how many bytes a task's config block may have as the agent sends it.

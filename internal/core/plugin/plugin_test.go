@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -27,8 +28,11 @@ import (
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	sproto "github.com/hashicorp/nomad/plugins/shared/structs/proto"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -476,4 +480,23 @@ func TestVersionText_TellsAReleaseFromOtherBuilds(t *testing.T) {
 		got := versionText("x", c.version, c.info)
 		test.True(t, strings.HasPrefix(got, c.first+c.next), test.Sprintf("%s: got %q", c.version, got))
 	}
+}
+
+// A job or a task may have chosen parts of an error, which Nomad prints as it is.
+func TestPrintableErrors_KeepEverythingElse(t *testing.T) {
+	for _, given := range []error{
+		errors.New("a\x1b[2Jb\nc"), status.Error(codes.Unknown, "a\x1b[2Jb\nc"),
+	} {
+		_, err := printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, given })
+		test.Eq(t, "a [2Jb\nc", status.Convert(err).Message())
+		test.Eq(t, codes.Unknown, status.Code(err))
+	}
+	details, err := status.New(codes.FailedPrecondition, "again\a").WithDetails(&sproto.RecoverableError{Recoverable: true})
+	must.NoError(t, err)
+	_, err = printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, details.Err() })
+	test.Eq(t, "again ", status.Convert(err).Message())
+	test.Len(t, 1, status.Convert(err).Details())
+	resp, err := printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return 7, nil })
+	test.NoError(t, err)
+	test.Eq[any](t, 7, resp)
 }
