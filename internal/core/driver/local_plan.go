@@ -281,7 +281,7 @@ func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 		}
 	}
 	if l.MemoryMax > 0 {
-		swap := uint64(o.MemorySwap.Bytes())
+		swap := uint64(max(0, o.MemorySwap.Bytes()))
 		l.SwapMax = &swap
 		if swap == 0 {
 			l.Swappiness = &swap

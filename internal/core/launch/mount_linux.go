@@ -37,8 +37,8 @@ func restrict(target string, flags uintptr) syscall.Errno {
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }
 
-// restrictAll is restrict for all that is mounted below target, too (mount_setattr(2), Linux 5.12). Its bits are those of
-// restrict.
+// restrictAll is restrict for all that is mounted below target, too (mount_setattr(2), Linux 5.12). The bits of the
+// flags are the same.
 func restrictAll(target string, flags uintptr) syscall.Errno {
 	attributes := &unix.MountAttr{Attr_set: uint64(flags)}
 	dir := unix.AT_FDCWD

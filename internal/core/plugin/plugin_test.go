@@ -491,7 +491,8 @@ func TestPrintableErrors_KeepEverythingElse(t *testing.T) {
 		test.Eq(t, "a [2Jb\nc", status.Convert(err).Message())
 		test.Eq(t, codes.Unknown, status.Code(err))
 	}
-	details, err := status.New(codes.FailedPrecondition, "again\a").WithDetails(&sproto.RecoverableError{Recoverable: true})
+	again := status.New(codes.FailedPrecondition, "again\a")
+	details, err := again.WithDetails(&sproto.RecoverableError{Recoverable: true})
 	must.NoError(t, err)
 	_, err = printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, details.Err() })
 	test.Eq(t, "again ", status.Convert(err).Message())
