@@ -36,6 +36,8 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	}
 	p := found[0]
 	switch at := mountsOf(mounted, full); {
+	case p.value("type") != "filesystem":
+		return Dataset{}, fmt.Errorf("dataset %s is a %s, not a file system", full, p.value("type"))
 	case len(at) > 0:
 		return Dataset{}, fmt.Errorf("dataset %s is mounted at %s: unmount it first (zfs unmount %s)", full,
 			at[0].Mountpoint, full)
