@@ -203,7 +203,7 @@ func (l *Lab) isDownAfter(t *testing.T, f func()) {
 	must.NoError(t, err)
 	must.MapLen(t, 2, agents)
 	agents["the lab's"] = a
-	patterns := []string{fmt.Sprintf("outrider-remote-%.4x*", sha256.Sum256([]byte(filepath.Join(a.StateDir(), "host"))))}
+	patterns := []string{fmt.Sprintf("outrider-tasks-%.4x*", sha256.Sum256([]byte(filepath.Join(a.StateDir(), "host"))))}
 	for _, a := range agents {
 		id, err := os.ReadFile(filepath.Join(a.DataDir(), "client", "client-id"))
 		must.NoError(t, err)

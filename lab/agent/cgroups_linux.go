@@ -75,9 +75,9 @@ func stateCgroups(state string) (dirs []string) {
 		}
 	}
 	// of the tasks on a host, by its directory (plugins/remote/shim)
-	hosts, _ := filepath.Glob(filepath.Join(state, "*/cgroups.lock"))
-	for _, lock := range hosts {
-		name := fmt.Sprintf("outrider-remote-%.4x", sha256.Sum256([]byte(filepath.Dir(lock))))
+	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
+	for _, runs := range hosts {
+		name := fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs))))
 		v1, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", name))
 		dirs = append(append(dirs, v1...), filepath.Join(cgroupRoot, name+".slice"))
 	}

@@ -224,7 +224,7 @@ func TestStateCgroups_AreThoseOfSupervisorsAndOfAHost(t *testing.T) {
 	for _, store := range []string{"exec-lite/0123abcd-1-2-3-4", "host/remote/4567cdef-1-2-3-4"} {
 		must.NoError(t, os.MkdirAll(filepath.Join(state, store), 0o755))
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(host, "cgroups.lock"), nil, 0o600))
+	must.NoError(t, os.Mkdir(filepath.Join(host, "runs"), 0o700))
 
 	got := stateCgroups(state)
 	for _, parent := range nomadCgroups() {
@@ -233,7 +233,7 @@ func TestStateCgroups_AreThoseOfSupervisorsAndOfAHost(t *testing.T) {
 			test.SliceContains(t, got, filepath.Join(parent, want+".scope"))
 		}
 	}
-	tasks := fmt.Sprintf("outrider-remote-%.4x.slice", sha256.Sum256([]byte(host)))
+	tasks := fmt.Sprintf("outrider-tasks-%.4x.slice", sha256.Sum256([]byte(host)))
 	test.SliceContains(t, got, filepath.Join(cgroupRoot, tasks))
 	test.SliceEmpty(t, stateCgroups(t.TempDir()))
 }

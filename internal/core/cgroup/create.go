@@ -67,7 +67,31 @@ func (g Group) Create(l Limits) (err error) {
 			return err
 		}
 	}
+	if err := g.delegate(); err != nil {
+		return err
+	}
 	return g.limit(l)
+}
+
+// delegate has the groups above one that is ours on v2 give it its controllers.
+func (g Group) delegate() error {
+	if g.Mode != V2 || g.Leaf || !slices.Contains(g.Owned, g.Path) {
+		return nil
+	}
+	parent := filepath.Dir(g.Path)
+	for _, dir := range []string{filepath.Dir(parent), parent} {
+		file := filepath.Join(dir, "cgroup.subtree_control")
+		has := words(file)
+		for _, controller := range g.Controllers {
+			if slices.Contains(has, controller) {
+				continue
+			}
+			if err := writeFile(file, "+"+controller); err != nil {
+				return fmt.Errorf("%w: %s: %w", ErrUnavailable, file, err)
+			}
+		}
+	}
+	return nil
 }
 
 // clear brings directories that existed before into the state of new ones: no process,

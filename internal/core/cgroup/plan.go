@@ -28,6 +28,9 @@ const systemd = "systemd"
 // task's scope, on v1 its cpuset group; empty gives a Group of mode None.
 // allocID and taskName are those of the task; Nomad allows no slash in either.
 //
+// Below a parent whose name begins with "outrider-tasks-" all groups are ours, which
+// is how a task gets one on a host without an agent. There is no cpuset group.
+//
 // The parent of the groups comes from cpusetPath, which is where Nomad really
 // made them. NOMAD_PARENT_CGROUP is not: Nomad 1.11 sets it to "nomad.slice" on
 // v1 as well, where it uses /nomad, and whatever cgroup_parent is configured.
@@ -38,14 +41,19 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 	}
 	switch s.Mode {
 	case V2:
-		return Group{Mode: V2, Path: cpusetPath, Controllers: s.controllers(cpusetPath)}
+		g := Group{Mode: V2, Path: cpusetPath, Controllers: s.controllers(cpusetPath)}
+		if isOurs(filepath.Dir(cpusetPath)) {
+			g.Owned = []string{cpusetPath}
+		}
+		return g
 	case V1:
 		g := Group{Mode: V1, V1: make(map[string]string)}
 		parent := s.parent(cpusetPath)
+		own := isOurs(parent)
 		for _, controller := range v1Controllers {
 			mount := s.Mounts[controller]
 			switch {
-			case mount == "" || controller == systemd:
+			case mount == "" || controller == systemd || controller == "cpuset" && own:
 			case controller == "cpuset":
 				g.V1[controller] = cpusetPath
 			default:
@@ -58,7 +66,7 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 		}
 		for _, controller := range v1Controllers {
 			dir := g.V1[controller]
-			if dir != "" && !g.nomadMade(dir) {
+			if dir != "" && (own || !g.nomadMade(dir)) && !slices.Contains(g.Owned, dir) {
 				g.Owned = append(g.Owned, dir)
 			}
 		}
@@ -66,6 +74,9 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 	}
 	return Group{Mode: None}
 }
+
+// isOurs is whether a parent of groups is not Nomad's.
+func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
 // controllers are those that a scope on v2 really has. Support knows those below
 // nomad.slice; an agent may have its scopes elsewhere.

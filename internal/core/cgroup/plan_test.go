@@ -46,6 +46,15 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 		{"v1 below another parent", v1Support(""), "/cg/cpuset/tenant/nomad/reserve/a.web",
 			Group{Mode: V1, V1: v1Groups("tenant/nomad", "/cg/cpuset/tenant/nomad/reserve/a.web"),
 				Owned: []string{"/cg/pids/tenant/nomad/a.web", "/cg/cpuacct/tenant/nomad/a.web"}}},
+		{"v2 below a parent of ours", v2, "/cg/outrider-tasks-x.slice/a.web.scope",
+			Group{Mode: V2, Path: "/cg/outrider-tasks-x.slice/a.web.scope", Controllers: []string{"memory", "pids"},
+				Owned: []string{"/cg/outrider-tasks-x.slice/a.web.scope"}}},
+		{"v1 below a parent of ours", Support{Mode: V1, Root: "/cg", Mounts: map[string]string{
+			"freezer": "/cg/freezer", "cpu": "/cg/cpu,cpuacct", "cpuacct": "/cg/cpu,cpuacct", "cpuset": "/cg/cpuset"}},
+			"/cg/cpuset/outrider-tasks-x/share",
+			Group{Mode: V1, V1: map[string]string{"freezer": "/cg/freezer/outrider-tasks-x/a.web",
+				"cpu": "/cg/cpu,cpuacct/outrider-tasks-x/a.web", "cpuacct": "/cg/cpu,cpuacct/outrider-tasks-x/a.web"},
+				Owned: []string{"/cg/freezer/outrider-tasks-x/a.web", "/cg/cpu,cpuacct/outrider-tasks-x/a.web"}}},
 		{"nothing from Nomad, nothing planned", v2, "", Group{Mode: None}},
 		{"no cgroups", Support{Mode: None}, "/cg/nomad.slice/share.slice/a.web.scope", Group{Mode: None}},
 	}

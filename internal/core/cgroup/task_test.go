@@ -184,3 +184,34 @@ func remount(how string) error {
 	}
 	return nil
 }
+
+// A host without an agent has no groups of Nomad's.
+func TestCreate_BelowAParentOfOurs(t *testing.T) {
+	s := Detect("")
+	if s.Mode == None || os.Geteuid() != 0 {
+		t.Skipf("needs root and cgroups. %s", s.Missing)
+	}
+	parent := fmt.Sprintf("outrider-tasks-test-%d", os.Getpid())
+	path := filepath.Join(s.Root, "cpuset", parent, "share")
+	if s.Mode == V2 {
+		path = filepath.Join(s.Root, parent+".slice", "a.web.scope")
+	}
+	g := Plan(s, path, "a", "web")
+	t.Cleanup(func() {
+		test.NoError(t, g.Kill())
+		test.NoError(t, g.Remove())
+		for _, dir := range g.Owned {
+			test.False(t, exists(filepath.Dir(dir)), test.Sprintf("the parent of %s is left", dir))
+		}
+	})
+	must.NoError(t, g.Create(Limits{MemoryMax: 64 << 20}))
+	start(t, g, "exec sleep 60")
+	must.Eq(t, 1, countProcs(t, g))
+	file := filepath.Join(g.V1["memory"], "memory.limit_in_bytes")
+	if s.Mode == V2 {
+		file = filepath.Join(g.Path, "memory.max")
+	}
+	limit, err := readFile(file)
+	must.NoError(t, err)
+	must.Eq(t, fmt.Sprint(64<<20), strings.TrimSpace(string(limit)))
+}

@@ -40,7 +40,7 @@ type engine struct {
 	mu    sync.Mutex
 	node  string                 // this node's id, empty until a task has told it
 	tasks map[string]*remoteTask // by id, until they are destroyed
-	left  map[*remoteTask]bool   // whose runs are to be settled
+	left  map[*remoteTask]bool   // whose runs are to be ended
 }
 
 var (
@@ -236,7 +236,8 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if !t.over() && !t.isTaken() {
 		// Nomad does not destroy what it wants to run, but what it takes for lost, and after a failed recovery
 		meant := t.meant(ctx)
-		if meant.release && t.release(e, meant) {
+		if meant.release {
+			t.release(meant.reason)
 			return nil
 		}
 	}
@@ -245,7 +246,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	}
 	link, err := t.host.Connect(ctx)
 	if err == nil {
-		err = t.settle(ctx, link)
+		err = t.endRun(ctx, link)
 	}
 	if err != nil { // Nomad does not ask again
 		e.leave(t)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -87,10 +89,10 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 
 const mostOfID = 40 // characters
 
-// claimOnce claims. What an earlier task of this process has left of the run is settled first.
+// claimOnce claims. What an earlier task of this process has left of the run is ended first.
 func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.ClaimRequest) (*shim.ClaimReply, error) {
 	e := t.engine
-	if err := e.settle(ctx, link, func(left *remoteTask) bool { return left.saved.Key == t.saved.Key }); err != nil {
+	if err := e.endLeft(ctx, link); err != nil {
 		return nil, err
 	}
 	reply, err := shim.Claim.On(ctx, link.Shim, q)
@@ -179,61 +181,53 @@ func (t *remoteTask) part() {
 // releaseTime is how long a host may take to record a release.
 const releaseTime = 5 * time.Second
 
-// release leaves the run to the next allocation of the task. It returns false if nobody would claim it.
-func (t *remoteTask) release(e *engine, m meaning) bool {
+// release leaves the run to the next allocation of the task. A host that can't record it sees that nobody follows the
+// run.
+func (t *remoteTask) release(reason string) {
 	t.claiming.Lock()
 	defer t.claiming.Unlock()
-	ctx, cancel := context.WithTimeout(e.ctx, releaseTime)
+	ctx, cancel := context.WithTimeout(t.engine.ctx, releaseTime)
 	defer cancel()
-	t.sure = m.sure
-	link, err := t.connected()
-	if err == nil {
-		var reply *shim.ReleaseReply
-		reply, err = shim.Release.On(ctx, link.Shim, t.releaseRequest(0))
-		if err == nil && !reply.Done {
-			return false
-		}
+	if link, err := t.connected(); err == nil {
+		_ = t.become(ctx, link, shim.Released)
 	}
-	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(m.reason, mostOfReason))
+	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, mostOfReason))
 	t.part()
-	if err != nil { // also if the run is not this connection's yet
-		e.leave(t)
-	}
-	return true
 }
 
-func (t *remoteTask) releaseRequest(epoch int64) *shim.ReleaseRequest {
-	return &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, Epoch: epoch, State: shim.Released, Sure: t.sure}
+// become changes the state of the run.
+func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) error {
+	request := &shim.ChangeRequest{TaskID: t.saved.Run.TaskID, AllocID: t.config.AllocID, State: s}
+	_, err := shim.Change.On(ctx, link.Shim, request)
+	return err
 }
 
 // Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows. If the host does not learn of it
 // now, it does when the task is destroyed.
 func (t *remoteTask) Told(ctx context.Context) {
 	if link, err := t.connected(); err == nil && !t.parted.Load() {
-		request := &shim.ReleaseRequest{TaskID: t.saved.Run.TaskID, State: shim.Told}
-		_, _ = shim.Release.On(ctx, link.Shim, request)
+		_ = t.become(ctx, link, shim.Told)
 	}
 }
 
-// leave has a run settled later: a parted task's is released, any other one is destroyed. What is left when the plugin
-// ends goes with the allocation's directory, see tidy.
+// leave has a run ended later. What is left when the plugin ends goes with the allocation's directory, see tidy.
 func (e *engine) leave(t *remoteTask) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.left[t] = true
 }
 
-// settle releases or destroys what was left by these tasks, by a connection to their host.
-func (e *engine) settle(ctx context.Context, link *host.Link, of func(*remoteTask) bool) error {
+// endLeft ends what was left on a host.
+func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
 	e.mu.Lock()
 	left := slices.Collect(maps.Keys(e.left))
 	e.mu.Unlock()
 	var errs []error
 	for _, t := range left {
-		if !of(t) || t.host.Connected() != link {
+		if t.host.Connected() != link {
 			continue
 		}
-		if err := t.settle(ctx, link); err != nil {
+		if err := t.endRun(ctx, link); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -244,21 +238,12 @@ func (e *engine) settle(ctx context.Context, link *host.Link, of func(*remoteTas
 	return errors.Join(errs...)
 }
 
-// settle releases the run of a parted task, and destroys any other one, unless it belongs to another allocation by now:
-// also to one of this node, which has the same connection, but a later epoch.
-func (t *remoteTask) settle(ctx context.Context, link *host.Link) error {
-	request := t.request(t.saved.Run.TaskID)
-	request.Resume, request.Own = true, true
-	claimed, err := shim.Claim.On(ctx, link.Shim, request)
-	if err != nil || claimed.Verdict != shim.Have {
-		return err
+// endRun ends the task's run, unless it belongs to another allocation by now, or to none.
+func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
+	request := &shim.EndRequest{TaskID: t.saved.Run.TaskID, AllocID: t.config.AllocID}
+	_, err := shim.End.On(ctx, link.Shim, request)
+	if status.Code(err) == codes.FailedPrecondition {
+		return nil
 	}
-	if t.parted.Load() {
-		released, err := shim.Release.On(ctx, link.Shim, t.releaseRequest(claimed.Epoch))
-		if err != nil || released.Done {
-			return err
-		}
-	}
-	_, err = shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: t.saved.Run.TaskID, Epoch: claimed.Epoch})
 	return err
 }

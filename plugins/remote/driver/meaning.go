@@ -83,7 +83,6 @@ const askTime = 2 * time.Second
 // meaning is what Nomad means by ending a task on this node.
 type meaning struct {
 	release bool   // another allocation is to have the run
-	sure    bool   // Nomad says so
 	reason  string // as a part of a sentence
 }
 
@@ -101,11 +100,9 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 		j, err = n.job(ctx, s.Namespace, s.JobID)
 	}
 	if err != nil {
-		return meaning{true, false, "it is not known why Nomad ends it here: " + err.Error()}
+		return meaning{true, "it is not known why Nomad ends it here: " + err.Error()}
 	}
-	m := meaningOf(a, j, s)
-	m.sure = true
-	return m
+	return meaningOf(a, j, s)
 }
 
 // meaningOf decides by what Nomad says of the allocation and of its job, which are nil if there is none.

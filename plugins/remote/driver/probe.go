@@ -87,8 +87,8 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 	e.mu.Lock()
 	node := e.node
 	e.mu.Unlock()
-	if err := e.settle(ctx, link, func(*remoteTask) bool { return true }); err != nil {
-		e.logger.Warn("failed to end or release the runs of former tasks", "error", err)
+	if err := e.endLeft(ctx, link); err != nil {
+		e.logger.Warn("failed to end the runs of former tasks", "error", err)
 	}
 	e.tidyAllocs(ctx, link, node)
 	e.tidyRuns(ctx, link)

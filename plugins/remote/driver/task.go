@@ -41,7 +41,6 @@ type remoteTask struct {
 
 	running sync.Once
 	parted  atomic.Bool // the run is another allocation's, or nobody's
-	sure    bool        // where it was released: Nomad has said that another allocation is to have it
 
 	claiming sync.Mutex // held while the host is asked for the run, or to give it up
 
@@ -197,7 +196,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		cancel()
 		<-output // the next one goes on where it ends
 	}()
-	f.stopAgain(link)
+	go func() { _ = f.stopOn(link) }() // which may not have reached the host by an earlier connection
 	results, err := link.Driver.WaitTask(ctx, f.saved.Run.TaskID)
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -344,7 +343,8 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 		return nil
 	}
 	meant := t.meant(ctx)
-	if meant.release && t.release(t.engine, meant) {
+	if meant.release {
+		t.release(meant.reason)
 		return nil
 	}
 	if meant.reason != "" {
@@ -371,7 +371,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	t.mu.Unlock()
 	asked := make(chan error, 1)
 	link, err := t.connected()
-	ask := func() { asked <- link.Driver.StopTask(t.saved.Run.TaskID, timeout, signal) }
+	ask := func() { asked <- t.stopOn(link) }
 	if err == nil {
 		go ask() // its end is the task's, or the connection's
 	}
@@ -403,13 +403,16 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 
 var errNoExit = errors.New("the host has not told its exit")
 
-// stopAgain asks for a stop that may not have reached the host by an earlier connection.
-func (t *remoteTask) stopAgain(link *host.Link) {
+// stopOn has the host stop the task, if that is asked for. From then on nobody claims the run.
+func (t *remoteTask) stopOn(link *host.Link) error {
 	t.mu.Lock()
 	s := t.stop
 	t.mu.Unlock()
-	if s != nil {
-		// its end is the task's, or the connection's
-		go func() { _ = link.Driver.StopTask(t.saved.Run.TaskID, s.timeout, s.signal) }()
+	if s == nil {
+		return nil
 	}
+	if err := t.become(t.ctx, link, shim.Stopping); err != nil {
+		return err
+	}
+	return link.Driver.StopTask(t.saved.Run.TaskID, s.timeout, s.signal)
 }

@@ -14,22 +14,24 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
-	"github.com/outrider-dev/outrider/plugins/remote/upload"
 )
 
 // Link is one connection to a host, and the driver there. It is never made anew: calls on one that was lost fail.
 type Link struct {
-	upload.Host
+	Arch    string           // of the host, as in GOARCH: amd64 or arm64
+	Dir     string           // the plugin's directory there, absolute
 	Driver  Driver           // by Nomad's own client
 	Shim    *grpc.ClientConn // for the calls that Nomad's protocol does not have
 	Address string           // the host's IP address, empty if it is not known
@@ -46,11 +48,11 @@ type Driver interface {
 
 // newLink starts the shim, and returns when it answers. The end of the context ends the link.
 func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Link, error) {
-	host, conn, err := upload.Start(ctx, c.SSH, c.Programs, c.Options)
+	l, err := upload(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	l := &Link{Host: host, conn: conn}
+	conn := l.conn
 	var taken atomic.Bool
 	client, err := grpc.NewClient("passthrough:///host",
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
@@ -159,4 +161,29 @@ func (l *Link) Alive() bool {
 		l.close()
 	}
 	return !l.over()
+}
+
+// checked is gRPC's codec for Nomad's messages. It refuses what Nomad's client takes for granted, and would end the
+// plugin of a node: that is made for plugins of the same machine (plugins/drivers/client.go).
+type checked struct{ encoding.CodecV2 }
+
+func (c checked) Unmarshal(data mem.BufferSlice, message any) error {
+	if err := c.CodecV2.Unmarshal(data, message); err != nil {
+		return err
+	}
+	whole := true
+	switch m := message.(type) {
+	case *proto.StartTaskResponse:
+		whole = m.GetHandle().GetConfig() != nil
+	case *proto.ExecTaskResponse:
+		whole = m.GetResult() != nil
+	case *proto.InspectTaskResponse:
+		whole = m.GetTask().GetResult() != nil
+	case *proto.TaskStatsResponse:
+		whole = m.GetStats().GetAggResourceUsage() != nil
+	}
+	if !whole {
+		return fmt.Errorf("the host's answer is not whole: %T", message)
+	}
+	return nil
 }

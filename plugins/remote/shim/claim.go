@@ -24,17 +24,6 @@ func notOwner(err error) error {
 	return err
 }
 
-// stopping records that nobody is to claim a run any more. An error is only that it belongs to another one: a task that
-// has filled the disk can be stopped.
-func (h *host) stopping(taskID string, epoch int64) error {
-	err := h.runs.become(taskID, epoch, Stopping)
-	if err != nil && !errors.Is(err, errNotOwner) {
-		h.logger.Warn("failed to record that a task is stopped", "task", taskID, "error", err)
-		return nil
-	}
-	return notOwner(err)
-}
-
 // claim is part of server.
 func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
@@ -46,20 +35,21 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 			return reply, err
 		}
 		for _, o := range over {
-			if err := h.end(o.Run.TaskID, true, false); err != nil {
+			if err := h.end(o.Run.TaskID, false); err != nil {
 				return nil, fmt.Errorf("the run of allocation %s can't be ended: %w", o.Run.AllocID, err)
 			}
 		}
 	}
 }
 
-// release is part of server.
-func (h *host) release(_ context.Context, r *ReleaseRequest) (*ReleaseReply, error) {
-	if r.State == Told {
-		return &ReleaseReply{Done: true}, notOwner(h.runs.become(r.TaskID, r.Epoch, Told))
+// change is part of server. A task that has filled the disk can be stopped.
+func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
+	err := h.runs.become(r.TaskID, r.AllocID, r.State)
+	if r.State == Stopping && err != nil && !errors.Is(err, errNotOwner) {
+		h.logger.Warn("failed to record that a task is stopped", "task", r.TaskID, "error", err)
+		err = nil
 	}
-	done, err := h.runs.release(r.TaskID, r.Epoch, r.Sure)
-	return &ReleaseReply{Done: done}, notOwner(err)
+	return &Nothing{}, notOwner(err)
 }
 
 // orphansEvery is how often orphans are looked for.
@@ -85,15 +75,25 @@ func (h *host) endOver(listed EndRequest) error {
 	over, err := h.runs.orphans(listed)
 	for _, o := range over {
 		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
-		err = errors.Join(err, h.end(o.Run.TaskID, true, true))
+		err = errors.Join(err, h.end(o.Run.TaskID, true))
 	}
 	return err
 }
 
-// endAlone is part of server.
-func (h *host) endAlone(_ context.Context, r *EndRequest) (*Nothing, error) {
-	if h.stopping(r.TaskID, r.Epoch) == nil {
-		return &Nothing{}, h.end(r.TaskID, true, false)
+// endRun is part of server.
+func (h *host) endRun(_ context.Context, r *EndRequest) (*Nothing, error) {
+	if r.AllocID == "" {
+		return &Nothing{}, h.endOver(*r)
 	}
-	return &Nothing{}, h.endOver(*r)
+	return &Nothing{}, notOwner(h.endIf(r.TaskID, func(one *run) bool {
+		return one.Owner.AllocID == r.AllocID && one.State != Released
+	}))
+}
+
+// endIf ends a run that is there, whoever has it, if that is allowed; otherwise it returns errNotOwner.
+func (h *host) endIf(taskID string, allowed func(one *run) bool) error {
+	if err := h.runs.seize(taskID, allowed); err != nil {
+		return err
+	}
+	return h.end(taskID, false)
 }

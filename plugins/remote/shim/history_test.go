@@ -71,10 +71,9 @@ func (s side) do(t *testing.T, c call) bool {
 		s.leave()
 		return true
 	case "change":
-		return done(s.become("task", 0, Running))
+		return done(s.become("task", c.alloc, Running))
 	case "release":
-		released, err := s.release("task", 0, false)
-		return done(err) && released
+		return done(s.become("task", c.alloc, Released))
 	}
 	q := s.request(c.alloc)
 	q.TaskID, q.Resume, q.Gone = "task", c.what == "resume", []string{c.from}

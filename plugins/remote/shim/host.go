@@ -5,11 +5,14 @@ package shim
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -27,7 +31,8 @@ type host struct {
 	*core.Driver
 	state   string // below which each node has the store of its tasks
 	allocs  allocs
-	cgroups *cgroups
+	cgroups string // the parent of tasks' cgroups: each directory of tasks on a host has one
+	support cgroup.Support
 	runs    *runs
 	logger  hclog.Logger
 }
@@ -41,7 +46,8 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
 		Driver: d, state: filepath.Join(o.Dir, Name), allocs: a,
-		cgroups: newCgroups(o.Dir, logger), runs: newRuns(o.Dir), logger: logger,
+		cgroups: fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(o.Dir))), support: cgroup.Detect(""),
+		runs: newRuns(o.Dir), logger: logger,
 	}
 }
 
@@ -59,7 +65,6 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	}
 	handle, network, err := h.start(cfg)
 	if err != nil {
-		h.cgroups.remove()
 		_, _, ended := h.runs.end(cfg.ID)
 		return nil, nil, errors.Join(err, ended)
 	}
@@ -74,11 +79,6 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 
 // start makes what the task needs, and starts it.
 func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	release, err := h.cgroups.hold()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer release()
 	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
 	}
@@ -91,8 +91,23 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	if err != nil {
 		return nil, nil, err
 	}
-	h.cgroups.make(cfg)
+	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
+		r.LinuxResources.CpusetCpus, r.LinuxResources.CpusetCgroupPath = "", h.cgroupOf(cfg) // the former is the node's
+	}
 	return h.Driver.StartTask(cfg)
+}
+
+// cgroupOf is what the core plans the cgroup of a task by (cgroup.Plan), which it makes and removes. It is empty where
+// there can be none: the task has no limits then.
+func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
+	switch {
+	case os.Geteuid() != 0:
+	case h.support.Mode == cgroup.V2:
+		return filepath.Join(h.support.Root, h.cgroups+".slice", cfg.AllocID+"."+cfg.Name+".scope")
+	case h.support.Mode == cgroup.V1:
+		return filepath.Join(h.support.Root, "cpuset", h.cgroups, "share")
+	}
+	return ""
 }
 
 // userOf is whose a task's files are, by the job's user. An error is that there can be no such task.
@@ -116,34 +131,24 @@ func (h *host) RecoverTask(handle *drivers.TaskHandle) error {
 		return err
 	}
 	err := h.Driver.RecoverTask(handle)
-	if err != nil && h.storeOf(handle.Config.ID) == nil {
+	if err != nil && !h.has(handle.Config.ID) {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return err
 }
 
-// stores are those of all tasks: each node has one.
-func (h *host) stores() (all []task.Store) {
-	dirs, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
-	for _, dir := range dirs {
-		all = append(all, task.Store{Dir: dir})
-	}
-	return all
+// has is whether a node's store has something of a task.
+func (h *host) has(id string) bool {
+	nodes, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
+	return slices.ContainsFunc(nodes, func(node string) bool {
+		_, err := os.Lstat(task.Store{Dir: node}.TaskDir(id))
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 }
 
-// storeOf is the store that a task is in, nil if it is in none.
-func (h *host) storeOf(id string) *task.Store {
-	for _, store := range h.stores() {
-		if _, err := os.Lstat(store.TaskDir(id)); !errors.Is(err, fs.ErrNotExist) {
-			return &store
-		}
-	}
-	return nil
-}
-
-// StopTask is part of drivers.DriverPlugin. From then on nobody claims the run.
+// StopTask is part of drivers.DriverPlugin. The run is Stopping.
 func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
-	if err := h.stopping(id, 0); err != nil {
+	if err := h.owned(id); err != nil {
 		return err
 	}
 	return h.Driver.StopTask(id, timeout, signal)
@@ -175,30 +180,22 @@ func (h *host) ExecTaskStreamingRaw(
 	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
 }
 
-// DestroyTask is part of drivers.DriverPlugin. It is no error if the run belongs to another allocation by now. One that
-// has never been handed over needs no claim: a plugin may have failed to recover it.
-func (h *host) DestroyTask(id string, force bool) error {
-	err := h.stopping(id, 0)
-	if err != nil {
-		err = h.runs.seize(id, func(one *run) bool {
-			return one.Owner.AllocID == one.Run.AllocID && one.State != Released
-		})
-	}
+// DestroyTask is part of drivers.DriverPlugin, for a run that was never handed over. It needs no claim: a plugin may
+// have failed to recover it. It is no error if the run belongs to another allocation by now.
+func (h *host) DestroyTask(id string, _ bool) error {
+	err := h.endIf(id, func(one *run) bool {
+		return one.Owner.AllocID == one.Run.AllocID && one.State != Released
+	})
 	if errors.Is(err, errNotOwner) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return h.end(id, force, false)
+	return err
 }
 
 // end removes everything of a run that this connection owns. The directory of the allocation that it was started for
 // goes with the last run in it if no node removes it: it has no owner any more, or another allocation.
-func (h *host) end(id string, force, orphan bool) error {
-	err := h.Driver.DestroyTask(id, force)
-	h.cgroups.remove()
-	if err != nil {
+func (h *host) end(id string, orphan bool) error {
+	if err := h.Driver.DestroyTask(id, true); err != nil {
 		return err
 	}
 	gone, last, err := h.runs.end(id)
@@ -220,25 +217,19 @@ func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
 
 // remove is part of server.
 func (h *host) remove(_ context.Context, r *RemoveRequest) (*Nothing, error) {
-	for _, store := range h.stores() {
-		states, _, err := store.List()
-		if err != nil {
-			continue // no store
+	all, err := h.runs.list()
+	if err != nil {
+		return nil, err
+	}
+	for _, listed := range all {
+		if !strings.HasPrefix(listed.TaskID, r.AllocID+"/") {
+			continue
 		}
-		for _, st := range states {
-			if st.AllocID != r.AllocID {
-				continue
-			}
-			if err := notOwner(h.runs.seize(st.ID, func(one *run) bool {
-				return one.Owner.NodeID == r.NodeID && one.State != Running // which another allocation may take over
-			})); err != nil {
-				return nil, err
-			}
-			if err := h.DestroyTask(st.ID, true); err != nil {
-				return nil, fmt.Errorf("task %q: %w", st.ID, err)
-			}
+		if err := h.endIf(listed.TaskID, func(one *run) bool {
+			return one.Owner.NodeID == r.NodeID && one.State != Running // which another allocation may take over
+		}); err != nil {
+			return nil, notOwner(err)
 		}
 	}
-	h.cgroups.remove()
 	return &Nothing{}, h.allocs.remove(r.AllocID)
 }

@@ -19,11 +19,11 @@ import (
 
 // The calls that Nomad's driver protocol does not have.
 var (
-	Claim   = method[ClaimRequest, ClaimReply]{"Claim", server.claim}         // may take as long as the end of other runs
-	Release = method[ReleaseRequest, ReleaseReply]{"Release", server.release} // of a run that this connection has claimed
-	List    = method[ListRequest, ListReply]{"List", server.list}
-	Remove  = method[RemoveRequest, Nothing]{"Remove", server.remove} // it is no error if there is nothing
-	End     = method[EndRequest, Nothing]{"End", server.endAlone}
+	Claim  = method[ClaimRequest, ClaimReply]{"Claim", server.claim} // may take as long as the end of other runs
+	Change = method[ChangeRequest, Nothing]{"Change", server.change}
+	End    = method[EndRequest, Nothing]{"End", server.endRun}
+	List   = method[ListRequest, ListReply]{"List", server.list}
+	Remove = method[RemoveRequest, Nothing]{"Remove", server.remove} // it is no error if there is nothing
 )
 
 // Owner is an allocation that a run belongs to.
@@ -50,7 +50,6 @@ type ClaimRequest struct {
 	Owner  Owner  `codec:"owner"`
 
 	Resume        bool          `codec:"resume"`         // the task has a run; none is started or ended
-	Own           bool          `codec:"own"`            // with Resume: not one that was released
 	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
 	Task          string        `codec:"task"`           // its name in the job
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
@@ -79,17 +78,12 @@ type ClaimReply struct {
 	Copied time.Time `codec:"copied"`
 }
 
-// ReleaseRequest gives up a run.
-type ReleaseRequest struct {
-	TaskID string `codec:"task_id"`
-	Epoch  int64  `codec:"epoch"` // of the claim; 0: of any by this connection
-	State  State  `codec:"state"` // Released or Told
-	Sure   bool   `codec:"sure"`  // Nomad has said that another allocation is to have it
-}
-
-// ReleaseReply answers it.
-type ReleaseReply struct {
-	Done bool `codec:"done"` // false: nobody would claim it, so it is to be stopped
+// ChangeRequest changes the state of a run that this connection has claimed for the allocation: another one of the same
+// node may have it by now.
+type ChangeRequest struct {
+	TaskID  string `codec:"task_id"`
+	AllocID string `codec:"alloc_id"`
+	State   State  `codec:"state"` // Released, which gives it up, Stopping or Told
 }
 
 // Place is where a stream of a task's output ends on the node.
@@ -141,11 +135,12 @@ type Run struct {
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
 }
 
-// EndRequest has a run ended that this connection has claimed with that epoch, or that nobody has followed for
-// AbsentTime. It may not have been claimed since.
+// EndRequest has a run ended: that of an allocation, unless it was released or another one has it, or without an
+// allocation one that nobody has followed for AbsentTime, nor claimed since that epoch.
 type EndRequest struct {
-	TaskID string `codec:"task_id"`
-	Epoch  int64  `codec:"epoch"`
+	TaskID  string `codec:"task_id"`
+	AllocID string `codec:"alloc_id"`
+	Epoch   int64  `codec:"epoch"`
 }
 
 // RemoveRequest has an allocation's tasks and its directory removed.
@@ -289,10 +284,10 @@ func (r *receiver) Read(b []byte) (int, error) {
 // server is what answers these calls.
 type server interface {
 	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
-	release(ctx context.Context, r *ReleaseRequest) (*ReleaseReply, error)
+	change(ctx context.Context, r *ChangeRequest) (*Nothing, error)
 	list(ctx context.Context, r *ListRequest) (*ListReply, error)
 	remove(ctx context.Context, r *RemoveRequest) (*Nothing, error)
-	endAlone(ctx context.Context, r *EndRequest) (*Nothing, error)
+	endRun(ctx context.Context, r *EndRequest) (*Nothing, error)
 	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
@@ -308,7 +303,7 @@ var (
 		ServiceName: strings.Trim(serviceName, "/"),
 		HandlerType: (*server)(nil),
 		Methods: []grpc.MethodDesc{
-			Claim.describe(), Release.describe(), List.describe(), Remove.describe(), End.describe(),
+			Claim.describe(), Change.describe(), End.describe(), List.describe(), Remove.describe(),
 		},
 		Streams: []grpc.StreamDesc{logsStream, filesStream},
 	}

@@ -219,13 +219,18 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns, by the claim with this epoch, or 0 for any.
-func (r *runs) become(taskID string, epoch int64, s State) error {
+// become changes the state of a run that this connection owns for an allocation. One that is released has no owner from
+// then on: on a full disk, too, since nobody follows it. One that is being stopped can't be released.
+func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
-		if epoch != 0 && one.Epoch != epoch {
+		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
 			return errNotOwner
 		}
 		one.State = s
+		if s == Released {
+			one.Alone, one.Owner.NodeID, one.Owner.NodeDir = now(), "", ""
+			r.drop(taskID)
+		}
 		return r.save(name, one)
 	})
 }
@@ -247,12 +252,14 @@ func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
 	})
 }
 
-// condemn marks a run as stopping, and has this connection own it in order to end it. The lock of all is held.
+// condemn marks a run as stopping, and has this connection own it in order to end it: on a full disk, too. The lock of
+// all is held.
 func (r *runs) condemn(name string, one *run) error {
+	before := *one
 	one.Epoch++
 	one.State, one.Ending, one.Alone = Stopping, true, now()
-	if err := r.save(name, one); err != nil {
-		return err
+	if r.save(name, one) != nil {
+		*one = before
 	}
 	return r.follow(name, one)
 }
@@ -285,33 +292,6 @@ func (r *runs) end(taskID string) (gone *run, last bool, err error) {
 		return errors.Join(os.Remove(filepath.Join(r.dir, c.name+".json")), os.RemoveAll(r.lockOf(c.name)))
 	})
 	return gone, last, err
-}
-
-// release gives a run up for the next allocation of its task. It returns false if the run is being ended, or if there
-// is another run of the task, and it is not sure that another allocation is to have this one.
-func (r *runs) release(taskID string, epoch int64, sure bool) (done bool, err error) {
-	err = r.change(taskID, func(name string, one *run, all records) error {
-		if epoch != 0 && one.Epoch != epoch {
-			return errNotOwner
-		}
-		for other, o := range all {
-			if other != name && o.Key == one.Key && o.State != Told && !sure {
-				return nil
-			}
-		}
-		if one.State != Running {
-			return nil
-		}
-		one.State, one.Alone = Released, now()
-		one.Owner.NodeID, one.Owner.NodeDir = "", ""
-		if err := r.save(name, one); err != nil {
-			return err
-		}
-		r.drop(taskID)
-		done = true
-		return nil
-	})
-	return done, err
 }
 
 // claim finds the run that an allocation's task is to have. Runs that are over for it are marked as stopping, and
@@ -419,7 +399,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	}
 	mine := one.Owner.AllocID == q.Owner.AllocID
 	if q.Resume {
-		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released && !q.Own) {
+		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released) {
 			return Have, one.Owner
 		}
 		return Held, one.Owner
@@ -476,10 +456,8 @@ func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 			if alone == 0 || limit == 0 || alone < limit {
 				continue
 			}
-			before := *one
-			if r.condemn(name, one) != nil { // on a full disk it is ended nevertheless
-				one = &before
-				_ = r.follow(name, one)
+			if err := r.condemn(name, one); err != nil {
+				return err
 			}
 			over = append(over, one)
 		}

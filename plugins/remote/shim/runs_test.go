@@ -44,7 +44,6 @@ func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest
 
 // resume is of the run that allocation a has started.
 func resume(q *ClaimRequest)  { q.Resume, q.TaskID = true, "a/task" }
-func own(q *ClaimRequest)     { q.Own = true }
 func restart(q *ClaimRequest) { q.Reattach = false }
 func updated(q *ClaimRequest) { q.Hash = "new content" }
 
@@ -117,11 +116,9 @@ func (s side) wait() {
 	}))
 }
 
-func (s side) releases(task string, want bool) {
+func (s side) releases(alloc, task string) {
 	s.t.Helper()
-	got, err := s.release(task, 0, false)
-	must.NoError(s.t, err)
-	must.Eq(s.t, want, got)
+	must.NoError(s.t, s.become(task, alloc, Released))
 }
 
 func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
@@ -135,22 +132,22 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			after, err := os.Stat(record)
 			must.NoError(t, err)
 			must.True(t, os.SameFile(before, after))
-			must.NoError(t, a.become("a/task", 0, Stopping))
+			must.NoError(t, a.become("a/task", "a", Stopping))
 		},
 		"a released one is taken over, whoever is there": func(t *testing.T, a, b side) {
 			a.start("a")
-			a.releases("a/task", true)
+			a.releases("a", "a/task")
 			must.Eq(t, "have a", b.ask("b"))
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
-			must.ErrorIs(t, a.become("a/task", 0, Stopping), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", "a", Stopping), errNotOwner)
 			must.NoError(t, b.check("a/task"))
 			must.Eq(t, "held by b", a.ask("a", resume))
-			b.releases("a/task", true)
+			b.releases("b", "a/task")
 			must.Eq(t, "have a", a.ask("a", resume)) // as where the replacement loses after a reconnect
 		},
 		"one that is not there is nobody's": func(t *testing.T, a, _ side) {
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
-			must.ErrorIs(t, a.become("a/task", 0, Stopping), errNotOwner)
+			must.ErrorIs(t, a.become("a/task", "a", Stopping), errNotOwner)
 		},
 		"one that is followed is held": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -189,14 +186,14 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Stopping))
+			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b"))
 			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
 		"one that its owner stops is waited for, whoever is over": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Stopping))
+			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b", gone("a")))
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
 			a.leave()
@@ -206,7 +203,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"a stop goes on without its connection": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Stopping))
+			must.NoError(t, a.become("a/task", "a", Stopping))
 			a.leave()
 			_, err := b.orphans(EndRequest{})
 			must.NoError(t, err)
@@ -223,7 +220,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one whose exit Nomad knows is not taken over": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Told))
+			must.NoError(t, a.become("a/task", "a", Told))
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 		},
 		"one with other contents goes on while its owner is there": func(t *testing.T, a, b side) {
@@ -231,14 +228,11 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
 			must.NoError(t, a.check("a/task"))
-			a.releases("a/task", false) // it is not known whether anybody will claim it
-			done, err := a.release("a/task", 0, true)
-			must.NoError(t, err)
-			must.True(t, done)
+			a.releases("a", "a/task")
 		},
 		"one with other contents is ended when it is released": func(t *testing.T, a, b side) {
 			a.start("a")
-			a.releases("a/task", true)
+			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated))
 		},
 		"of one with other contents Nomad is asked": func(t *testing.T, a, b side) {
@@ -266,12 +260,12 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"its own that it has released is started again": func(t *testing.T, a, b side) {
 			a.start("a")
-			a.releases("a/task", true)
+			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
 		"its own whose exit is told is started again": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Told))
+			must.NoError(t, a.become("a/task", "a", Told))
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
 		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
@@ -289,23 +283,18 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.wait()
 			must.Eq(t, "have a", a.ask("c"))
 		},
-		"another run is not resumed, nor a released one by who only owns": func(t *testing.T, a, b side) {
+		"another run is not resumed": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
 			must.NoError(t, b.started("b/task", Handle{TaskID: "b/task", AllocID: "b"}))
-			b.releases("b/task", true)
+			b.releases("b", "b/task")
 			must.Eq(t, "held by b", a.ask("a", resume))
 			must.Eq(t, "have b", a.ask("c"))
-			a.ends("b/task")
-			a.start("a")
-			must.Eq(t, "have a", a.ask("a", resume, own))
-			a.releases("a/task", true)
-			must.Eq(t, "held by a", a.ask("a", resume, own))
 		},
 		"one that is being stopped is not released": func(t *testing.T, a, b side) {
 			a.start("a")
-			must.NoError(t, a.become("a/task", 0, Stopping))
-			a.releases("a/task", false)
+			must.NoError(t, a.become("a/task", "a", Stopping))
+			must.ErrorIs(t, a.become("a/task", "a", Released), errNotOwner)
 		},
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -327,7 +316,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, b.seize("a/task", first))
 			b.ends("a/task")
 			a.start("a")
-			a.releases("a/task", true)
+			a.releases("a", "a/task")
 			must.ErrorIs(t, b.seize("a/task", first), errNotOwner)
 			must.Eq(t, "have a", b.ask("b"))
 			must.ErrorIs(t, a.seize("a/task", first), errNotOwner)
@@ -352,7 +341,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	must.Zero(t, over())
 	b.wait()
 	must.Zero(t, over(), must.Sprint("its owner is there"))
-	a.releases("a/task", true)
+	a.releases("a", "a/task")
 	must.Zero(t, over(), must.Sprint("it was released just now"))
 	b.wait()
 	must.Zero(t, over(), must.Sprint("its time is not over"))
@@ -408,10 +397,10 @@ func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	first, second := EndRequest{TaskID: "a/task", Epoch: 1}, EndRequest{TaskID: "a/task", Epoch: 2}
 	a.start("a")
 	must.Zero(t, ends(first), must.Sprint("its owner is there"))
-	a.releases("a/task", true)
+	a.releases("a", "a/task")
 	must.Zero(t, ends(first), must.Sprint("it was released just now"))
 	must.Eq(t, "have a", a.ask("c"))
-	a.releases("a/task", true)
+	a.releases("c", "a/task")
 	b.wait()
 	must.Zero(t, ends(first), must.Sprint("it had an owner meanwhile"))
 	must.Eq(t, 1, ends(second))
@@ -434,44 +423,42 @@ func TestRuns_EndTellsOfTheLastInADirectory(t *testing.T) {
 	must.Nil(t, gone)
 }
 
-// Two allocations of one node have the same connection.
+// Two allocations of one node have the same connection: the former one's end may come behind the claim of the next one.
 func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
-	reply, _, err := s.claim(s.request("b", gone("a")))
-	must.NoError(t, err)
-	must.Eq(t, Have, reply.Verdict)
-	must.Eq(t, int64(2), reply.Epoch)
-	must.ErrorIs(t, s.become("a/task", 1, Stopping), errNotOwner)
-	_, err = s.release("a/task", 1, true)
-	must.ErrorIs(t, err, errNotOwner)
-	done, err := s.release("a/task", reply.Epoch, true)
-	must.NoError(t, err)
-	must.True(t, done)
+	must.Eq(t, "have a", s.ask("b", gone("a")))
+	for _, state := range []State{Released, Stopping, Told} {
+		must.ErrorIs(t, s.become("a/task", "a", state), errNotOwner, must.Sprint(state))
+	}
+	must.Eq(t, "held by b", s.ask("c"))
+	s.releases("b", "a/task")
+	must.Eq(t, "have a", s.ask("c"))
 }
 
 func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
 	all := sides(t, 3)
 	all[0].start("first")
-	all[0].releases("first/task", true)
+	all[0].releases("first", "first/task")
 	for round := range 50 {
 		var wins sync.Map
 		var wait sync.WaitGroup
 		for _, s := range all {
 			wait.Go(func() {
-				reply, over, err := s.claim(s.request(fmt.Sprintf("%s-%d", s.node, round)))
+				alloc := fmt.Sprintf("%s-%d", s.node, round)
+				reply, over, err := s.claim(s.request(alloc))
 				must.NoError(t, err)
 				must.SliceEmpty(t, over)
 				if reply.Verdict == Have {
-					wins.Store(s.node, s)
+					wins.Store(alloc, s)
 				}
 			})
 		}
 		wait.Wait()
 		count := 0
-		wins.Range(func(_, s any) bool {
+		wins.Range(func(alloc, s any) bool {
 			count++
-			s.(side).releases("first/task", true)
+			s.(side).releases(alloc.(string), "first/task")
 			return true
 		})
 		must.Eq(t, 1, count, must.Sprintf("owners in round %d", round))

@@ -110,7 +110,7 @@ func (h *host) configure(o Options) error {
 	if err != nil {
 		return err
 	}
-	agent := &base.AgentConfig{Driver: &base.ClientDriverConfig{Topology: h.cgroups.topology}}
+	agent := &base.AgentConfig{Driver: &base.ClientDriverConfig{}}
 	return h.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config, AgentConfig: agent})
 }
 

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package upload
+package host
 
 import (
 	"bytes"
@@ -55,14 +55,14 @@ func files(t *testing.T, dir string) (names []string) {
 }
 
 // start starts a program, which says so and ends, and returns its path.
-func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (Host, string, error) {
-	host, conn, err := Start(ctx, c, programs, shim.Options{Dir: dir})
+func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (*Link, string, error) {
+	l, err := upload(ctx, Config{SSH: c, Programs: programs, Options: shim.Options{Dir: dir}})
 	if err != nil {
-		return Host{}, "", err
+		return nil, "", err
 	}
-	defer conn.Close()
-	path, err := conn.ReadLine()
-	return host, strings.TrimSuffix(path, " runs"), err
+	defer l.close()
+	path, err := l.conn.ReadLine()
+	return l, strings.TrimSuffix(path, " runs"), err
 }
 
 func TestProgram_IsCopiedOnce(t *testing.T) {
@@ -84,7 +84,7 @@ func TestProgram_IsCopiedOnce(t *testing.T) {
 
 	again, _, err := start(t.Context(), c, "", programs)
 	must.NoError(t, err)
-	test.Eq(t, host, again)
+	test.Eq(t, [2]string{host.Arch, host.Dir}, [2]string{again.Arch, again.Dir})
 	after, err := os.Stat(path)
 	must.NoError(t, err)
 	test.True(t, os.SameFile(before, after))

@@ -1,11 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package upload starts the plugin's program on a host. It copies the program first if the host does not have it. The
-// copy has the program's checksum in its name, so several versions can share a host:
-// <dir>/bin/nomad-driver-remote-<sum>. A copy gets that name when it is whole, and only the plugin's user can change
-// it: one of the right size is taken for the program.
-package upload
+package host
 
 import (
 	"context"
@@ -23,15 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// Host is a host that runs the program.
-type Host struct {
-	Arch string // as in GOARCH: amd64 or arm64
-	Dir  string // the plugin's directory, absolute
-}
-
 // script makes the plugin's directory, which is its argument, gets the program if it is not there, and becomes the
 // program. It prints a line for each step, or "error" and a sentence: "host" with the architecture and the directory,
 // and reads the program's size, checksum and two arguments; "there", or "missing", and reads the program; "sent".
+//
+// A copy has the program's checksum in its name, so several versions can share a host. It gets that name when it is
+// whole, and only the plugin's user can change it: one of the right size is taken for the program.
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Group write is accepted above
 // for the user's private group, sticky directories such as /tmp too. The script removes temporary files that an attempt
@@ -115,57 +108,53 @@ func open(path string) (file *os.File, size int64, sum string, err error) {
 	return file, size, hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// Start starts the program of the host's architecture there; programs are the paths of the local ones, by architecture.
-// An attempt that fails leaves nothing that can be run. An empty dir in the options is /var/lib/outrider-remote for
-// root, and .local/share/outrider-remote in the home directory for other users. The end of the context ends the
-// connection.
-func Start(
-	ctx context.Context, c ssh.Config, programs map[string]string, options shim.Options,
-) (Host, *ssh.Conn, error) {
-	conn, err := c.Start(ctx, script, options.Dir)
+// upload starts the program of the host's architecture there, and copies it first if the host does not have it. An
+// attempt that fails leaves nothing that can be run. The end of the context ends the connection.
+func upload(ctx context.Context, c Config) (*Link, error) {
+	conn, err := c.SSH.Start(ctx, script, c.Options.Dir)
 	if err != nil {
-		return Host{}, nil, err
+		return nil, err
 	}
-	host, err := prepare(conn, programs, options)
-	if err != nil {
-		_ = conn.Close()
-		return Host{}, nil, err
+	l := &Link{conn: conn}
+	if err := l.prepare(c.Programs, c.Options); err != nil {
+		l.close()
+		return nil, err
 	}
-	return host, conn, nil
+	return l, nil
 }
 
 // prepare returns when the host has the program and its arguments.
-func prepare(conn *ssh.Conn, programs map[string]string, options shim.Options) (host Host, err error) {
-	_, about, err := answer(conn)
+func (l *Link) prepare(programs map[string]string, options shim.Options) error {
+	_, about, err := answer(l.conn)
 	if err != nil {
-		return Host{}, err
+		return err
 	}
-	host.Arch, host.Dir, _ = strings.Cut(about, " ")
-	path := programs[host.Arch]
+	l.Arch, l.Dir, _ = strings.Cut(about, " ")
+	path := programs[l.Arch]
 	if path == "" {
-		return Host{}, fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
-			"configuration", plain.Line(host.Arch, 100))
+		return fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
+			"configuration", plain.Line(l.Arch, 100))
 	}
 	file, size, sum, err := open(path)
 	if err != nil {
-		return Host{}, err
+		return err
 	}
 	defer file.Close()
 
-	options.Dir = host.Dir
-	_, _ = fmt.Fprintf(conn, "%d\n%s\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
-	word, _, err := answer(conn)
+	options.Dir = l.Dir
+	_, _ = fmt.Fprintf(l.conn, "%d\n%s\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
+	word, _, err := answer(l.conn)
 	if err != nil || word == "there" {
-		return host, err
+		return err
 	}
-	_, err = io.CopyN(conn, io.NewSectionReader(file, 0, size), size)
+	_, err = io.CopyN(l.conn, io.NewSectionReader(file, 0, size), size)
 	if errors.Is(err, io.EOF) {
-		return Host{}, fmt.Errorf("%s became shorter while it was copied to the host", path)
+		return fmt.Errorf("%s became shorter while it was copied to the host", path)
 	}
-	if _, _, err = answer(conn); err != nil { // also where the script did not read all
-		return Host{}, fmt.Errorf("failed to copy the program to the host: %w", err)
+	if _, _, err = answer(l.conn); err != nil { // also where the script did not read all
+		return fmt.Errorf("failed to copy the program to the host: %w", err)
 	}
-	return host, nil
+	return nil
 }
 
 // answer reads a word of the script and what it says more, or an error.
