@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command is what an operator does by hand: nomad-driver-remote list, stop and check. Their connections claim
-// no run.
+// Package command is what an operator does by hand: nomad-driver-remote list, adopt, release, stop and check. Their
+// connections claim no run.
 package command
 
 import (
@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"text/tabwriter"
+	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -36,6 +38,8 @@ const binary = "nomad-driver-remote"
 func All() []plugin.Command {
 	return []plugin.Command{
 		{Name: "list", Help: "show the runs of tasks on all endpoints, and who has them", Run: list},
+		{Name: "adopt", Help: "keep a run that no allocation follows", Run: adopt},
+		{Name: "release", Help: "leave a run that no allocation follows to the next one", Run: release},
 		{Name: "stop", Help: "end a run that no allocation follows", Run: stop},
 		{Name: "check", Help: "check whether each endpoint can be used, and whether the agent's API answers", Run: check},
 	}
@@ -64,20 +68,17 @@ type endpoint struct {
 	link *host.Link
 }
 
-// open reads the command's options, and the configuration as an agent does. A command has either an argument or the
-// option -json.
+// open reads the command's options, and the configuration as an agent does.
 func open(u plugin.Usage, argv []string) (s *session, argument string, err error) {
 	s = &session{}
 	flags := flag.NewFlagSet(u.Command, flag.ContinueOnError)
 	path := flags.String("config", "/etc/nomad.d", "`PATH` of the agent's configuration, a file or a directory")
+	flags.BoolVar(&s.json, "json", false, "all of it as JSON, times in nanoseconds")
 	u.Binary = binary
-	if u.Arguments == "" {
-		flags.BoolVar(&s.json, "json", false, "all of it as JSON, times in nanoseconds")
-		u.Arguments = "[-json]"
-	} else {
+	if u.Arguments != "" {
 		u.Least, u.Most = 1, 1
 	}
-	u.Arguments = "[-config PATH] " + u.Arguments
+	u.Arguments = strings.TrimSpace("[-config PATH] [-json] " + u.Arguments)
 	args, err := u.Parse(flags, argv, os.Stdout)
 	if err != nil {
 		return nil, "", err
@@ -138,7 +139,7 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 
 // list asks for the runs.
 func (e *endpoint) list(ctx context.Context) error {
-	reply, err := shim.List.On(ctx, e.link.Shim, &shim.ListRequest{})
+	reply, err := shim.List.On(ctx, e.link.Shim, &shim.Nothing{})
 	if err != nil {
 		return fmt.Errorf("endpoint %q can't list its runs: %w", e.Name, err)
 	}
@@ -200,3 +201,196 @@ func printJSON(value any) error {
 
 // sentence is the message of an error, which may have a host's words in it, on one line.
 func sentence(err error) string { return plain.Line(err.Error(), 0) }
+
+// run is a run on an endpoint.
+type run struct {
+	Endpoint string `json:"endpoint"`
+	driver.Names
+	shim.Run
+}
+
+func list(ctx context.Context, argv []string) error {
+	s, _, err := open(plugin.Usage{
+		Command: "list", About: "Shows what the hosts record of the runs of tasks there. Nothing is changed.",
+	}, argv)
+	if err != nil {
+		return err
+	}
+	problems := s.look(ctx, false)
+	all := []run{}
+	for _, e := range s.endpoints {
+		all = append(all, e.Runs...)
+	}
+	if s.json {
+		return cmp.Or(printJSON(all), problems)
+	}
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ENDPOINT\tID\tRUN\tSTATE\tOWNER\tNODE\tEPOCH\tFOLLOWED")
+	for _, r := range all {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Endpoint, short(r.TaskID), r.label(),
+			plain.Line(string(r.State), 20), short(r.Owner.AllocID), short(cmp.Or(r.Owner.NodeID, "-")), r.Epoch, r.followed())
+	}
+	return cmp.Or(t.Flush(), problems)
+}
+
+// label names the task for a person.
+func (r run) label() string {
+	text := fmt.Sprintf("%s/%s[%s]/%s", r.Job, r.Group, r.Index, r.Task)
+	switch r.Namespace {
+	case "default":
+	case "": // the key is not one of this version
+		text = r.Key
+	default:
+		text = r.Namespace + "/" + text
+	}
+	return plain.Line(text, 200)
+}
+
+func short(id string) string { return fmt.Sprintf("%.8s", plain.Line(id, 0)) }
+
+// followed is whether somebody follows the run, and otherwise what becomes of it.
+func (r run) followed() string {
+	alone := r.Alone.Round(time.Second)
+	switch {
+	case r.Followed:
+		return "yes"
+	case r.Ending:
+		return "no: the host ends it"
+	case r.State == shim.Kept:
+		return "no: an operator keeps it"
+	case r.State == shim.Told:
+		return "no: it has ended, and Nomad has its exit"
+	case r.OrphanTimeout == 0:
+		return fmt.Sprintf("not for %v, without an orphan_timeout", alone)
+	}
+	return fmt.Sprintf("not for %v, until its orphan_timeout of %v", alone, r.OrphanTimeout)
+}
+
+// actTime is how long a host may take for a run.
+const actTime = time.Minute
+
+// act does something to a run that nobody follows, and says what. again is that the host is to be asked again, since it
+// waits until nobody has followed the run for some time.
+func act(
+	ctx context.Context, argv []string, u plugin.Usage, done string,
+	do func(ctx context.Context, e *endpoint, r run) (again bool, err error),
+) error {
+	u.Arguments = "RUN"
+	u.About += "\nRUN is as list shows it, or the beginning of its task's id."
+	s, argument, err := open(u, argv)
+	if err != nil {
+		return err
+	}
+	for _, e := range s.endpoints {
+		defer e.host.Close()
+	}
+	problems := s.look(ctx, true)
+	ctx, cancel := context.WithTimeout(ctx, actTime)
+	defer cancel()
+	e, r, err := s.find(argument)
+	if err != nil {
+		return errors.Join(problems, err)
+	}
+	for waits := false; ; waits = true {
+		if r.Followed {
+			return fmt.Errorf("its allocation has it: drain its node, or use nomad alloc stop %s",
+				plain.Line(r.Owner.AllocID, 40))
+		}
+		again, err := do(ctx, e, r)
+		if err != nil {
+			return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))
+		}
+		if !again {
+			break
+		}
+		if !waits {
+			fmt.Fprintln(os.Stderr, "Waiting until nobody has followed it for 15 s")
+		}
+		time.Sleep(time.Second)
+		if r = e.run(r.TaskID); r.TaskID == "" {
+			return errors.New("it has ended meanwhile")
+		}
+	}
+	if s.json {
+		return printJSON(r)
+	}
+	fmt.Printf("%s %s on endpoint %q.\n", done, r.label(), e.Name)
+	return nil
+}
+
+// run is a run of those that were listed last, by the id of its task; an empty one if it is not there.
+func (e *endpoint) run(taskID string) run {
+	i := slices.IndexFunc(e.Runs, func(r run) bool { return r.TaskID == taskID })
+	if i < 0 {
+		return run{}
+	}
+	return e.Runs[i]
+}
+
+func stop(ctx context.Context, argv []string) error {
+	u := plugin.Usage{
+		Command: "stop",
+		About: "Kills the processes of a run that no allocation follows, and removes what the host has of it. A run is\n" +
+			"ended when nobody has followed it for 15 s: until then its node may come back.",
+	}
+	return act(ctx, argv, u, "Ended", func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
+		if r.State == shim.Kept {
+			return false, errors.New("an operator keeps it: release it first")
+		}
+		_, err = shim.End.On(ctx, e.link.Shim, &shim.EndRequest{TaskID: r.TaskID, Epoch: r.Epoch})
+		if err == nil {
+			err = e.list(ctx)
+		}
+		return e.run(r.TaskID).TaskID != "", err
+	})
+}
+
+func adopt(ctx context.Context, argv []string) error {
+	u := plugin.Usage{
+		Command: "adopt",
+		About: "Keeps a run that no allocation follows until it is released: no allocation gets it, and neither its\n" +
+			"orphan_timeout nor the end of its job ends it.",
+	}
+	return act(ctx, argv, u, "Kept", assign(shim.Kept))
+}
+
+func release(ctx context.Context, argv []string) error {
+	u := plugin.Usage{
+		Command: "release",
+		About: "Leaves a run that no allocation follows to the next allocation of its task, which takes it over at\n" +
+			"once, whatever Nomad says of the former one. Its orphan_timeout begins anew.",
+	}
+	return act(ctx, argv, u, "Released", assign(shim.Released))
+}
+
+// assign gives a run to nobody, or to the operator.
+func assign(s shim.State) func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
+	return func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
+		if !slices.Contains([]shim.State{shim.Running, shim.Released, shim.Kept}, r.State) {
+			return false, fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
+		}
+		_, err = shim.Assign.On(ctx, e.link.Shim, &shim.AssignRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: s})
+		return false, err
+	}
+}
+
+// find returns the only run that a person means.
+func (s *session) find(argument string) (at *endpoint, found run, err error) {
+	var all []string
+	for _, e := range s.endpoints {
+		for _, r := range e.Runs {
+			if r.label() == argument || strings.HasPrefix(r.TaskID, argument) {
+				at, found = e, r
+				all = append(all, fmt.Sprintf("%s on %q", plain.Line(r.TaskID, 100), e.Name))
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil, run{}, fmt.Errorf("there is no run %q: list shows what there is", argument)
+	case 1:
+		return at, found, nil
+	}
+	return nil, run{}, fmt.Errorf("%q is several runs, of which the id selects one: %s", argument,
+		strings.Join(all, ", "))
+}

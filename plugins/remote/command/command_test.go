@@ -64,7 +64,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 		Endpoint: "box", Names: driver.Names{Namespace: "default", Job: job, Group: "group", Index: "0", Task: "main"},
 		Run: shim.Run{
 			TaskID: node.ID, Key: all[0].Key, Epoch: 1, State: shim.Running, Followed: true,
-			Owner:         shim.Owner{AllocID: node.AllocID, NodeID: node.NodeID, NodeDir: node.AllocDir},
+			Owner:         shim.Owner{AllocID: node.AllocID, NodeID: node.NodeID},
 			OrphanTimeout: 24 * time.Hour,
 		},
 	}
@@ -72,7 +72,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list := b.does("list")
 	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s  %.8s  1      yes\n", node.AllocID, node.NodeID))
 	refused := b.does("stop", shown)
-	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: its allocation has it: use nomad alloc stop %s\n",
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: its allocation has it: drain its node, or use nomad alloc stop %s\n",
 		filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
 	test.Eq(t, before, b.records(), test.Sprint("a look changes nothing"))
@@ -95,13 +95,45 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	test.Eq(t, result{0, `Ended ` + shown + ` on endpoint "box".` + "\n",
 		"Waiting until nobody has followed it for 15 s\n"}, ended)
 	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("processes of the run"))
-	_, err := os.Lstat(shim.AllocDir(b.dir, node.AllocID))
-	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("the directory of the allocation on the host"))
 	left := b.runs()
 	must.SliceLen(t, 1, left)
 	test.Eq(t, other.ID, left[0].TaskID, test.Sprint("the other run"))
 	must.NoError(t, other.DestroyTask(other.ID, true))
 	test.Eq(t, "[]\n", b.does("list", "-json").out)
+}
+
+// TestRun_IsKeptUntilItIsReleased takes a run from its owner to an operator, and to the next allocation.
+func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	mark := testsupport.Mark()
+	first := b.starts("web", mark)
+	pid := testsupport.Sleepers(mark)
+	for _, command := range []string{"adopt", "release"} {
+		test.StrContains(t, b.does(command, first.ID).err, "its allocation has it: drain its node")
+	}
+	must.NoError(t, first.Close())
+	testsupport.Eventually(t, "nobody follows the run", func() bool { return !b.runs()[0].Followed })
+
+	must.Eq(t, result{0, "Kept web/group[0]/main on endpoint \"box\".\n", ""}, b.does("adopt", first.ID))
+	kept := b.runs()[0]
+	test.Eq(t, shim.Kept, kept.State)
+	test.Eq(t, int64(2), kept.Epoch)
+	test.Eq(t, shim.Owner{AllocID: shim.Operator}, kept.Owner)
+	test.StrContains(t, b.does("list").out, "no: an operator keeps it\n")
+	refused := b.does("stop", first.ID)
+	test.StrContains(t, refused.err, `endpoint "box" can't do it: an operator keeps it: release it first`)
+	test.Eq(t, pid, testsupport.Sleepers(mark))
+
+	var released run
+	must.NoError(t, json.Unmarshal([]byte(b.does("release", "-json", first.ID).out), &released))
+	test.Eq(t, first.ID, released.TaskID)
+	test.Eq(t, shim.Released, b.runs()[0].State)
+	second := b.starts("web", mark)
+	test.Eq(t, pid, testsupport.Sleepers(mark), test.Sprint("the next allocation takes the process over"))
+	test.Eq(t, second.AllocID, b.runs()[0].Owner.AllocID)
+	must.NoError(t, second.DestroyTask(second.ID, true))
+	test.SliceEmpty(t, testsupport.Sleepers(mark))
 }
 
 func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
@@ -119,7 +151,7 @@ func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
 		test.StrContains(t, r.out, "box", test.Sprint(args))
 	}
 	test.StrContains(t, b.does("stop", "none").err, `endpoint "away" can't be used: `)
-	test.StrContains(t, b.does("stop", node.ID).err, "has it: use nomad alloc stop "+node.AllocID)
+	test.StrContains(t, b.does("stop", node.ID).err, "has it: drain its node, or use nomad alloc stop "+node.AllocID)
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
 	test.StrContains(t, b.does("stop", node.ID).err,
@@ -228,6 +260,10 @@ func TestRun_TellsWhatBecomesOfIt(t *testing.T) {
 		"over": {
 			run: run{Names: names, Run: shim.Run{State: shim.Told}}, label: "web/api[1]/main",
 			followed: "no: it has ended, and Nomad has its exit",
+		},
+		"kept": {
+			run: run{Names: names, Run: shim.Run{State: shim.Kept}}, label: "web/api[1]/main",
+			followed: "no: an operator keeps it",
 		},
 		"ending": {
 			run: run{Names: names, Run: shim.Run{State: shim.Stopping, Ending: true}}, label: "web/api[1]/main",

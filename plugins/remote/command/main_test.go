@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	supervisor.Main()
 	p := driver.Plugin()
 	p.Commands = All()
-	if len(os.Args) > 1 && slices.Contains([]string{"list", "stop", "check", "outrider-shim"}, os.Args[1]) {
+	own := []string{"list", "adopt", "release", "stop", "check", "outrider-shim"}
+	if len(os.Args) > 1 && slices.Contains(own, os.Args[1]) {
 		core.Main(p)
 		return
 	}

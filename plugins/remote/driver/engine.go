@@ -38,7 +38,6 @@ type engine struct {
 	nomad  nomad
 
 	mu    sync.Mutex
-	node  string                 // this node's id, empty until a task has told it
 	tasks map[string]*remoteTask // by id, until they are destroyed
 	left  map[*remoteTask]bool   // whose runs are to be ended
 }
@@ -65,6 +64,7 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 				Dir: endpoint.Dir, DeniedHostUIDs: c.DeniedHostUIDs, DeniedHostGIDs: c.DeniedHostGIDs,
 				DeniedEnvvars: c.DeniedEnvvars,
 			},
+			Event: func(event *drivers.TaskEvent) { e.told(name, event) },
 		})
 	}
 	return e
@@ -155,7 +155,6 @@ func (t *remoteTask) start(
 		return err
 	}
 	if reply.Verdict == shim.Have {
-		t.host.Listen(t.saved.Run.TaskID, t, t.told)
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
 		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
 		now := time.Now().Round(0)
@@ -171,13 +170,16 @@ func (t *remoteTask) start(
 	t.saved.Copied = reply.Copied // the task is restarted: it may have changed what it had
 	copied, err := t.copyFiles(ctx, link, ".")
 	if err != nil && link.Alive() {
-		return structs.NewRecoverableError(errors.Join(err, destroyBy(ctx, link, cfg.ID)), true) // the claim ends, too
+		ended := t.endRun(ctx, link) // the claim ends, too
+		if ended != nil {
+			t.engine.leave(t)
+		}
+		return structs.NewRecoverableError(errors.Join(err, ended), true)
 	}
 	if copied {
 		t.event("Copied files to endpoint %q", t.saved.Endpoint)
 	}
 	if err == nil {
-		t.host.Listen(cfg.ID, t, t.told)
 		var handle *drivers.TaskHandle
 		handle, _, err = link.Driver.StartTask(cfg)
 		if err == nil {
@@ -185,8 +187,7 @@ func (t *remoteTask) start(
 			return nil
 		}
 	}
-	if !link.Alive() { // it may run nevertheless
-		t.engine.leave(t)
+	if !link.Alive() { // it may run nevertheless: the next start of this task takes it over then
 		err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
 			t.saved.Endpoint, err), true)
 	}
@@ -207,7 +208,6 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	if err != nil {
 		return nil, err
 	}
-	h.Listen(s.Run.TaskID, t, t.told)
 	return t, nil
 }
 
@@ -279,9 +279,6 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	if e.tasks[c.ID] != nil {
 		return nil, fmt.Errorf("task %q has been started already", c.ID)
 	}
-	if c.NodeID != "" {
-		e.node = c.NodeID
-	}
 	t.ctx, t.cancel = context.WithCancel(e.ctx)
 	e.tasks[c.ID] = t
 	return t, nil
@@ -292,7 +289,21 @@ func (e *engine) forget(t *remoteTask) {
 	e.mu.Lock()
 	delete(e.tasks, t.config.ID)
 	e.mu.Unlock()
-	t.host.Listen(t.saved.Run.TaskID, t, nil)
 	t.End(nil)
 	t.cancel()
+}
+
+// told passes on what a host says of a run to the tasks that have it.
+func (e *engine) told(endpoint string, event *drivers.TaskEvent) {
+	e.mu.Lock()
+	var of []*remoteTask
+	for _, t := range e.tasks {
+		if t.saved.Endpoint == endpoint && t.saved.Run.TaskID == event.TaskID {
+			of = append(of, t)
+		}
+	}
+	e.mu.Unlock()
+	for _, t := range of {
+		t.told(event.Message)
+	}
 }

@@ -17,8 +17,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	core "github.com/outrider-dev/outrider/internal/core/driver"
+	corelogs "github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
@@ -51,7 +54,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	if len(paths) > 0 {
 		request := &shim.FilesRequest{
 			TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name, User: t.config.User,
-			Owner: t.owner(), At: now.Add(-clockTick),
+			At: now.Add(-clockTick),
 		}
 		err = shim.Files(ctx, link.Shim, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
@@ -169,3 +172,76 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 	}
 	return err
 }
+
+// logs is how much output of a task is kept.
+type logs struct {
+	Off         bool  `json:"off,omitempty"`
+	MaxFiles    int   `json:"max_files"`
+	MaxFileSize int64 `json:"max_file_size"` // in bytes
+}
+
+func logsOf(cfg *drivers.TaskConfig, c *TaskConfig) logs {
+	o := c.Logs
+	if o == nil {
+		o = &core.LogOptions{MaxFiles: 10, MaxFileSize: 10}
+	}
+	return logs{
+		Off:      cfg.StdoutPath == os.DevNull && cfg.StderrPath == os.DevNull,
+		MaxFiles: o.MaxFiles, MaxFileSize: int64(o.MaxFileSize) << 20,
+	}
+}
+
+// copyOutput copies the output from the host's files to the same files on this node, where it goes on at their
+// end. It returns when the task has ended and all is copied, or with ctx or the connection.
+func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
+	if t.saved.Logs.Off {
+		return nil
+	}
+	var names [2]string
+	var copies [2]*corelogs.Copy
+	for i, stream := range []string{"stdout", "stderr"} {
+		names[i] = t.config.Name + "." + stream
+		// a file may end with a whole line behind its limit
+		copies[i] = corelogs.NewCopy(t.config.AllocDir, names[i], t.saved.Logs.MaxFiles, 2*t.saved.Logs.MaxFileSize)
+		defer copies[i].Close()
+		number, _ := corelogs.End(t.config.AllocDir, names[i])
+		_, _ = copies[i].Write(number, nil) // there is a file also without output
+	}
+	request := &shim.LogsRequest{TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name}
+	for told := false; ; {
+		for i, place := range []*shim.Place{&request.Stdout, &request.Stderr} {
+			place.Number, place.Size = corelogs.End(t.config.AllocDir, names[i])
+		}
+		reply, err := shim.Logs.On(ctx, link.Shim, request)
+		if ctx.Err() != nil || err != nil && !link.Alive() {
+			return nil
+		}
+		if err != nil || reply.Over {
+			return err
+		}
+		for i, part := range []shim.LogsPart{reply.Stdout, reply.Stderr} {
+			if len(part.Data) > 0 && err == nil {
+				_, err = copies[i].Write(part.Number, part.Data)
+			}
+		}
+		if err == nil {
+			t.copied.Add(1)
+			continue
+		}
+		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+			return err
+		}
+		if !told {
+			t.event("The output waits on the host: %v", err)
+		}
+		told = true
+		select {
+		case <-time.After(fullPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// fullPause is the time between two attempts to write to a full disk.
+const fullPause = time.Second

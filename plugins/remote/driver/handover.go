@@ -33,13 +33,9 @@ const (
 func (t *remoteTask) request(runID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: runID,
-		Owner: t.owner(), Task: t.config.Name,
+		Owner: shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID}, Task: t.config.Name,
 		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
-}
-
-func (t *remoteTask) owner() shim.Owner {
-	return shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID, NodeDir: t.config.AllocDir}
 }
 
 // claim returns when the run belongs to this allocation. It is to be started, or it is the one that an earlier
@@ -130,26 +126,6 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 
 var errNone = errors.New("the host does not have it any more")
 
-// resume is reclaim for a task that is followed. It returns how the task ended, or that it is to be tried again.
-func (f *following) resume(link *host.Link) (over *task.Exit, again bool) {
-	begun := time.Now()
-	mine, err := f.reclaim(f.ctx, link)
-	switch {
-	case errors.Is(err, errNone):
-		return lost(err.Error()), false
-	case err != nil:
-		return f.doubt(link, begun, err), true
-	case mine:
-		return nil, false
-	}
-	select {
-	case <-f.Ended():
-	case <-f.ctx.Done():
-	case <-time.After(takenTime): // it may be released again
-	}
-	return nil, true
-}
-
 // setTaken records which allocation has the run, and returns whether that is new. The task goes on until Nomad ends it:
 // an exit would have Nomad start it again.
 func (t *remoteTask) setTaken(allocID string) bool {
@@ -210,7 +186,7 @@ func (t *remoteTask) Told(ctx context.Context) {
 	}
 }
 
-// leave has a run ended later. What is left when the plugin ends goes with the allocation's directory, see tidy.
+// leave has a run ended later.
 func (e *engine) leave(t *remoteTask) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/agentapi"
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // The values of the options, and Nomad's description of a migration.
@@ -26,7 +28,7 @@ const (
 
 // allocation is what Nomad says of an allocation (nomad/structs, Allocation).
 type allocation struct {
-	ClientStatus, DesiredStatus, DesiredDescription string
+	ID, ClientStatus, DesiredStatus, DesiredDescription string
 
 	DesiredTransition struct {
 		Migrate, Reschedule, NoShutdownDelay, MigrateDisablePlacement *bool
@@ -36,9 +38,13 @@ type allocation struct {
 
 // job is what Nomad says of a job.
 type job struct {
-	Type string
-	Stop bool
+	ID, Type string
+	Stop     bool
 }
+
+func (a *allocation) id() string { return a.ID }
+
+func (j *job) id() string { return j.ID }
 
 // isSystem is whether the job has an allocation on each node.
 func (j *job) isSystem() bool {
@@ -53,28 +59,35 @@ type nomad struct {
 
 // allocation returns nil if Nomad knows that there is none. Of one that a token may not see, the answer is another one.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
-	return get[allocation](ctx, n, "alloc", "/v1/allocation/"+url.PathEscape(id), namespace)
+	return get(ctx, n, "alloc", "/v1/allocation/", namespace, id, &allocation{})
 }
 
 // job returns nil if Nomad knows that there is none.
 func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
-	return get[job](ctx, n, "job", "/v1/job/"+url.PathEscape(id), namespace)
+	return get(ctx, n, "job", "/v1/job/", namespace, id, &job{})
 }
 
-func get[T any](ctx context.Context, n nomad, kind, path, namespace string) (*T, error) {
+// get reads the answer, which has to be about what was asked for: a task may be stopped for what it does not say.
+func get[T interface{ id() string }](
+	ctx context.Context, n nomad, kind, path, namespace, id string, answer T,
+) (none T, err error) {
 	if n.err != nil {
-		return nil, n.err
+		return none, n.err
 	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
-	var answer T
-	_, err := n.client.Get(ctx, path, url.Values{"namespace": {namespace}}, func(d *json.Decoder) error {
-		return d.Decode(&answer)
-	})
+	query := url.Values{"namespace": {namespace}}
+	_, err = n.client.Get(ctx, path+url.PathEscape(id), query, func(d *json.Decoder) error { return d.Decode(answer) })
 	if agentapi.IsMissing(err, kind) {
-		return nil, nil
+		return none, nil
 	}
-	return &answer, err
+	if err == nil && answer.id() != id {
+		err = fmt.Errorf("the API's answer for %s %q is about %q", kind, id, plain.Line(answer.id(), mostOfID))
+	}
+	if err != nil {
+		return none, err
+	}
+	return answer, nil
 }
 
 // askTime is how long a question, and those of one decision, may take: an agent whose servers hang does not answer.

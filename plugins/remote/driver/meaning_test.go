@@ -5,6 +5,7 @@ package driver
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -64,15 +65,19 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 		"another namespace":                {alloc: "hidden", release: true, reason: "it is not known why"},
 		"an error":                         {alloc: "500", release: true, reason: "it is not known why"},
 		"an agent that hangs":              {alloc: "hangs", release: true, reason: "it is not known why"},
+		"an empty answer":                  {alloc: "{}", release: true, reason: "it is not known why"},
+		"no object":                        {alloc: "null", release: true, reason: "it is not known why"},
+		"an empty job":                     {alloc: `{"DesiredStatus": "run"}`, job: "{}", release: true, reason: "it is not known why"},
+		"what is not JSON":                 {alloc: "<html>", release: true, reason: "it is not known why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			over := make(chan struct{})
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				must.Eq(t, "prod", r.URL.Query().Get("namespace"))
-				answer, none := row.alloc, "alloc not found"
+				answer, none, id := row.alloc, "alloc not found", "alloc"
 				if r.URL.EscapedPath() == "/v1/job/a%2Fjob" {
-					answer, none = row.job, "job not found"
+					answer, none, id = row.job, "job not found", "a/job"
 				}
 				switch answer {
 				case "":
@@ -92,6 +97,9 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 				case "hangs":
 					<-over
 					return
+				}
+				if fields, whole := strings.CutPrefix(answer, `{"`); whole {
+					answer = fmt.Sprintf(`{"ID": %q, "%s`, id, fields)
 				}
 				_, _ = w.Write([]byte(answer))
 			}))

@@ -5,17 +5,11 @@ package driver
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/structs"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -80,53 +74,19 @@ func describe(node *core.Node, prefix string, link *host.Link, err error) {
 	}
 }
 
-// tidy removes from a host what is over: what belongs to allocations that Nomad has removed from this node, as their
-// directories, and tasks whose destruction did not reach the host; and runs without an owner whose job was stopped. The
-// node's id is known from its tasks.
+// tidy ends on a host what is over: tasks whose destruction did not reach it, and runs without an owner whose job was
+// stopped.
 func (e *engine) tidy(ctx context.Context, link *host.Link) {
-	e.mu.Lock()
-	node := e.node
-	e.mu.Unlock()
 	if err := e.endLeft(ctx, link); err != nil {
 		e.logger.Warn("failed to end the runs of former tasks", "error", err)
 	}
-	e.tidyAllocs(ctx, link, node)
-	e.tidyRuns(ctx, link)
-}
-
-func (e *engine) tidyAllocs(ctx context.Context, link *host.Link, node string) {
-	if node == "" {
-		return
-	}
-	there, err := shim.List.On(ctx, link.Shim, &shim.ListRequest{NodeID: node})
-	if err != nil {
-		e.logger.Warn("failed to list the allocations on a host", "error", err)
-		return
-	}
-	for id, dir := range there.Allocs {
-		if e.knows(id) || !isGone(dir) {
-			continue
-		}
-		_, err := shim.Remove.On(ctx, link.Shim, &shim.RemoveRequest{NodeID: node, AllocID: id})
-		if status.Code(err) == codes.FailedPrecondition {
-			continue // it has a run that another allocation may take over
-		}
-		if err != nil {
-			e.logger.Warn("failed to remove an allocation from a host", "alloc", id, "error", err)
-			continue
-		}
-		e.logger.Info("removed an allocation from a host", "alloc", id)
-	}
-}
-
-func (e *engine) tidyRuns(ctx context.Context, link *host.Link) {
-	there, err := shim.List.On(ctx, link.Shim, &shim.ListRequest{})
+	there, err := shim.List.On(ctx, link.Shim, &shim.Nothing{})
 	if err != nil {
 		e.logger.Warn("failed to list the runs on a host", "error", err)
 		return
 	}
 	for _, run := range there.Runs {
-		if run.Followed || run.Alone < shim.AbsentTime {
+		if run.Followed || run.State == shim.Kept || run.Alone < shim.AbsentTime {
 			continue
 		}
 		of := NamesOf(run.Key)
@@ -140,29 +100,4 @@ func (e *engine) tidyRuns(ctx context.Context, link *host.Link) {
 		}
 		e.logger.Info("ended a run whose job was stopped", "run", run.TaskID)
 	}
-}
-
-// knows is whether a task of the allocation has not been destroyed.
-func (e *engine) knows(allocID string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, t := range e.tasks {
-		if t.saved.Run.AllocID == allocID {
-			return true
-		}
-	}
-	return false
-}
-
-// isGone is whether Nomad has removed a directory of an allocation. Where the directory of all of them is not there
-// either, nothing is known: its file system may not be mounted.
-func isGone(dir string) bool {
-	if !filepath.IsAbs(dir) {
-		return false
-	}
-	if _, err := os.Lstat(filepath.Dir(dir)); err != nil {
-		return false
-	}
-	_, err := os.Lstat(dir)
-	return errors.Is(err, fs.ErrNotExist)
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,9 @@ type remoteTask struct {
 
 	copied  atomic.Int64 // counts parts of the output
 	copying sync.Mutex   // held while files are copied to the host
+
+	minute time.Time // that began with an event of the host
+	events int       // since then
 
 	address string // of the host, where this process has started the task
 
@@ -169,12 +173,23 @@ func (f *following) connect() (*host.Link, error) {
 
 // follow takes the task over by this connection, and returns how it ended, or nil when it has to be followed anew.
 func (f *following) follow(link *host.Link) *task.Exit {
-	over, again := f.resume(link)
-	if over != nil || again {
-		return over
-	}
 	begun := time.Now()
-	err := link.Driver.RecoverTask(f.handle())
+	mine, err := f.reclaim(f.ctx, link)
+	if errors.Is(err, errNone) {
+		return lost(err.Error())
+	}
+	if err != nil {
+		return f.doubt(link, begun, err)
+	}
+	if !mine {
+		select {
+		case <-f.Ended():
+		case <-f.ctx.Done():
+		case <-time.After(takenTime): // it may be released again
+		}
+		return nil
+	}
+	err = link.Driver.RecoverTask(f.handle())
 	if status.Code(err) == codes.NotFound && link.Alive() {
 		if f.exit != nil {
 			return f.exit
@@ -304,14 +319,19 @@ func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reas
 // ofCore are the events that the core on this node makes by itself.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// told is called with the events of the host's driver.
+// mostOfMinute is how many events of the host are shown in a minute: Nomad writes each to its disk.
+const mostOfMinute = 30
+
+// told is called with the events of the host's driver, by one goroutine.
 func (t *remoteTask) told(message string) {
-	for _, prefix := range ofCore {
-		if strings.HasPrefix(message, prefix) {
-			return
-		}
+	if time.Since(t.minute) > time.Minute {
+		t.minute, t.events = time.Now(), 0
 	}
-	t.event("%s", message)
+	t.events++
+	ours := slices.ContainsFunc(ofCore, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
+	if !ours && t.events <= mostOfMinute && !t.parted.Load() {
+		t.event("%s", plain.Line(message, mostOfReason))
+	}
 }
 
 // Signal is part of core.Task. It may tell the task that a template has changed.
@@ -415,4 +435,68 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return err
 	}
 	return link.Driver.StopTask(t.saved.Run.TaskID, s.timeout, s.signal)
+}
+
+// TaskStats is part of core.Forwarder. It brings what the host's driver sends by this connection: after the end of the
+// channel Nomad asks again.
+func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
+	usages := make(chan *drivers.TaskResourceUsage)
+	link, err := t.connected()
+	var from <-chan *drivers.TaskResourceUsage
+	if err == nil {
+		from, err = link.Driver.TaskStats(ctx, t.saved.Run.TaskID, interval)
+	}
+	if err != nil { // Nomad would log it every few seconds
+		close(usages)
+		return usages, nil
+	}
+	go func() {
+		defer close(usages)
+		for usage := range from {
+			usage.Timestamp = time.Now().UnixNano() // by this node's clock
+			select {
+			case usages <- usage:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return usages, nil
+}
+
+// ExecTask is part of core.Forwarder. The command may be the script of a template that has changed.
+func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
+	link, err := t.connected()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	defer cancel()
+	t.refresh(ctx, link)
+	result, err := link.Driver.ExecTask(t.saved.Run.TaskID, command, timeout)
+	return result, t.lostOr(link, err)
+}
+
+// ExecTaskStreamingRaw is part of core.Forwarder.
+func (t *remoteTask) ExecTaskStreamingRaw(
+	ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream,
+) error {
+	link, err := t.connected()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx) // ends the host's command when the agent's side is gone
+	defer cancel()
+	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.Run.TaskID, command, tty, stream))
+}
+
+// lostOr is an error of the host, or that there is no connection any more.
+func (t *remoteTask) lostOr(link *host.Link, err error) error {
+	if err == nil {
+		return nil
+	}
+	if link.Alive() {
+		return errors.New(plain.Line(err.Error(), mostOfReason))
+	}
+	return fmt.Errorf("the connection to endpoint %q was lost, and with it the command", t.saved.Endpoint)
 }

@@ -15,8 +15,6 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
-	"github.com/outrider-dev/outrider/internal/core/plain"
-
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
@@ -27,6 +25,8 @@ type Config struct {
 	SSH      ssh.Config        // how it is reached
 	Programs map[string]string // the paths of this plugin's program, by architecture
 	Options  shim.Options      // of its shim; an empty Dir is the host's default
+
+	Event func(*drivers.TaskEvent) // is called with what the host says of tasks
 }
 
 // Host has at most one connection at a time. Its methods may be called concurrently.
@@ -41,20 +41,11 @@ type Host struct {
 	failures int           // since the last success
 	last     error         // of the last attempt
 	next     time.Time
-	events   map[string]*listener
-}
-
-// listener gets the events of a task.
-type listener struct {
-	by    any // the task
-	event func(message string)
-	since time.Time // of the minute that is counted
-	count int
 }
 
 // New returns a host that is not connected.
 func New(c Config) *Host {
-	h := &Host{config: c, events: map[string]*listener{}}
+	h := &Host{config: c}
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	return h
 }
@@ -111,7 +102,7 @@ func (h *Host) Connect(ctx context.Context) (*Link, error) {
 func (h *Host) try() {
 	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
 	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
-	link, err := newLink(ctx, h.config, h.tell)
+	link, err := newLink(ctx, h.config)
 	if err == nil {
 		link.Address = addressOf(ctx, h.config.SSH.Host)
 	}
@@ -194,36 +185,4 @@ func (h *Host) Connected() *Link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.connected()
-}
-
-const (
-	mostOfEvent  = 500 // characters of a host's event that are shown
-	mostOfMinute = 30  // events of a task in a minute: Nomad writes each to its disk
-)
-
-// tell passes on what a host says of a task.
-func (h *Host) tell(e *drivers.TaskEvent) {
-	h.mu.Lock()
-	l := h.events[e.TaskID]
-	if l != nil {
-		if time.Since(l.since) > time.Minute {
-			l.since, l.count = time.Now(), 0
-		}
-		l.count++
-	}
-	h.mu.Unlock()
-	if l != nil && l.count <= mostOfMinute { // one goroutine tells
-		l.event(plain.Line(e.Message, mostOfEvent))
-	}
-}
-
-// Listen has the events of a run reach a function of a task that follows it, or no function of this task if it is nil.
-func (h *Host) Listen(runID string, by any, event func(message string)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if event != nil {
-		h.events[runID] = &listener{by: by, event: event}
-	} else if l := h.events[runID]; l != nil && l.by == by {
-		delete(h.events, runID)
-	}
 }

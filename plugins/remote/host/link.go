@@ -47,7 +47,7 @@ type Driver interface {
 }
 
 // newLink starts the shim, and returns when it answers. The end of the context ends the link.
-func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Link, error) {
+func newLink(ctx context.Context, c Config) (*Link, error) {
 	l, err := upload(ctx, c)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func newLink(ctx context.Context, c Config, event func(*drivers.TaskEvent)) (*Li
 	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(conn.Context(), nil, client)
 	if err == nil {
 		l.Driver, l.Shim = made.(Driver), client
-		err = l.greet(event)
+		err = l.greet(c.Event)
 	}
 	if err != nil {
 		l.close()

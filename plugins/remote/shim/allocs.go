@@ -4,28 +4,35 @@
 package shim
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/client/allocdir"
+	"github.com/hashicorp/nomad/plugins/drivers"
 
+	corelogs "github.com/outrider-dev/outrider/internal/core/logs"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // allocs are the directories of allocations on the host, in the places that they have on a node
-// (Nomad's client/allocdir). The directory above them, each allocation's, and ownerFile in it belong
-// to this user alone; what is below is a task's.
+// (Nomad's client/allocdir). The directory above them and each allocation's belong to this user alone; what is below is a
+// task's.
 type allocs struct{ dir string }
 
 // AllocDir is the directory of an allocation on a host whose directory is dir.
 func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
-
-// ownerFile has the Owner that an allocation's directory was made for, as JSON.
-const ownerFile = "owner.json"
 
 // path is the directory of an allocation.
 func (a allocs) path(id string) (string, error) {
@@ -40,14 +47,13 @@ func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes the directories of a task that are missing, for this user, and returns that of its allocation. The owner's
-// node removes it.
-func (a allocs) make(id, task string, owner Owner, uid, gid int) (string, error) {
+// make makes the directories of a task that are missing, for this user, and returns that of its allocation.
+func (a allocs) make(id, task string, uid, gid int) (string, error) {
 	dir, err := a.path(id)
 	if err != nil {
 		return "", err
 	}
-	if !isName(task) || task == allocdir.SharedAllocName || task == ownerFile {
+	if !isName(task) || task == allocdir.SharedAllocName {
 		return "", fmt.Errorf("%q can't be the name of a task on this host", task)
 	}
 	f, err := owndir.Make(dir, 0o711)
@@ -55,9 +61,6 @@ func (a allocs) make(id, task string, owner Owner, uid, gid int) (string, error)
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	if err := save(filepath.Join(dir, ownerFile), owner); err != nil {
-		return "", err
-	}
 	// every task of the group may write there
 	shared := []string{allocdir.SharedDataDir, allocdir.LogDirName, allocdir.TmpDirName}
 	if err := makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777); err != nil {
@@ -115,28 +118,152 @@ func (a allocs) copied(id, task string) (file string, err error) {
 	return filepath.Join(dir, ".copied-"+task), err
 }
 
-// list returns a node's allocations, by id, with their directories there.
-func (a allocs) list(nodeID string) (found map[string]string, err error) {
-	found = map[string]string{}
+// removed begins the name of what was an allocation's directory, and is being removed.
+const removed = ".removed-"
+
+// retire renames the directories that are not in use and have not changed since a time, and returns their new paths with
+// those that an earlier call has returned. The caller removes them, and excludes that one comes into use meanwhile.
+func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, err error) {
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return found, nil
+		return nil, nil
 	}
 	for _, e := range entries {
-		var owner Owner
-		err := load(filepath.Join(a.dir, e.Name(), ownerFile), &owner)
-		if err == nil && owner.NodeID == nodeID {
-			found[e.Name()] = owner.NodeDir
+		path := filepath.Join(a.dir, e.Name())
+		if !strings.HasPrefix(e.Name(), removed) {
+			info, statErr := e.Info()
+			if statErr != nil || inUse[e.Name()] || info.ModTime().After(since) {
+				continue
+			}
+			path = filepath.Join(a.dir, removed+e.Name())
+			if renameErr := os.Rename(filepath.Join(a.dir, e.Name()), path); renameErr != nil {
+				err = errors.Join(err, renameErr)
+				continue
+			}
 		}
+		paths = append(paths, path)
 	}
-	return found, err
+	return paths, err
 }
 
-// remove removes an allocation's directory. Its tasks are gone.
-func (a allocs) remove(id string) error {
-	dir, err := a.path(id)
+// used has an allocation's directory be kept from now on for the time of retire.
+func (a allocs) used(id string) {
+	if dir, err := a.path(id); err == nil {
+		_ = os.Chtimes(dir, time.Time{}, time.Now()) // there may be none
+	}
+}
+
+// files is part of server.
+func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
+	if err := h.owned(r.TaskID); err != nil {
+		return err
+	}
+	file, err := h.allocs.copied(r.AllocID, r.Task)
 	if err != nil {
 		return err
 	}
-	return owndir.RemoveAll(dir)
+	uid, gid, err := h.userOf(r.User)
+	if err != nil {
+		return err
+	}
+	dir, err := h.allocs.make(r.AllocID, r.Task, uid, gid)
+	if err != nil {
+		return err
+	}
+	if err := unpack(ctx, archive, filepath.Join(dir, r.Task), uid, gid); err != nil {
+		return err
+	}
+	return save(file, r.At)
+}
+
+// copiedAt is FilesRequest.At of the last copy.
+func (h *host) copiedAt(allocID, task string) (at time.Time) {
+	if file, err := h.allocs.copied(allocID, task); err == nil {
+		_ = load(file, &at) // not there: nothing was copied
+	}
+	return at
+}
+
+// unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
+// program can do no more than the task. The context ends it.
+func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
+	var said plain.Tail
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node may have another time
+	cmd.Dir, cmd.Stderr = dir, &said
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	if uid != os.Geteuid() {
+		user := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)} //nolint:gosec // they come from an account
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+	}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	if errors.Is(err, exec.ErrNotFound) {
+		return errors.New("there is no tar program on the host")
+	}
+	if err != nil {
+		return err
+	}
+	go func() { // it ends with the call, which does not wait for it: tar may not read all of the archive
+		_, _ = io.Copy(input, archive)
+		_ = input.Close()
+	}()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	first, _, _ := bytes.Cut(said, []byte("\n"))
+	return errors.New(cmp.Or(string(first), err.Error()))
+}
+
+const (
+	chunkSize = 256 << 10
+
+	// How long the files are left alone after a look that found nothing. It doubles each time.
+	shortestPause = 20 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+)
+
+// logs is part of server. It waits for output, or for the end of the task.
+func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
+	dir, err := h.allocs.path(r.AllocID)
+	if err != nil {
+		return nil, err
+	}
+	stdout := corelogs.NewReader(dir, r.Task+".stdout", r.Stdout.Number, r.Stdout.Size)
+	defer stdout.Close()
+	stderr := corelogs.NewReader(dir, r.Task+".stderr", r.Stderr.Number, r.Stderr.Size)
+	defer stderr.Close()
+	buffer := make([]byte, chunkSize)
+	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+		over := h.hasEnded(r.TaskID) // asked first: all output is in the files before an exit is told
+		reply := &LogsReply{}
+		for reader, part := range map[*corelogs.Reader]*LogsPart{stdout: &reply.Stdout, stderr: &reply.Stderr} {
+			number, n, err := reader.Read(buffer)
+			if err != nil {
+				return nil, err
+			}
+			part.Number, part.Data = number, bytes.Clone(buffer[:n])
+		}
+		if len(reply.Stdout.Data)+len(reply.Stderr.Data) > 0 {
+			return reply, nil
+		}
+		if over {
+			return &LogsReply{Over: true}, nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// hasEnded is true also for a task that is not known any more.
+func (h *host) hasEnded(id string) bool {
+	status, err := h.InspectTask(id)
+	return err != nil || status.State == drivers.TaskStateExited
 }

@@ -11,15 +11,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // makes makes the directories of a task.
 func (a allocs) makes(alloc, task string, uid int) (string, error) {
-	return a.make(alloc, task, Owner{AllocID: alloc, NodeID: "node", NodeDir: "/of/the/node/" + alloc}, uid, uid)
+	return a.make(alloc, task, uid, uid)
 }
 
 // mode is the mode of a file, with its owner.
@@ -38,22 +40,12 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	must.Eq(t, filepath.Join(a.dir, "alloc-1"), dir)
 	for path, want := range map[string]fs.FileMode{
 		".": 0o711, "alloc": 0o777, "alloc/data": 0o777, "alloc/logs": 0o777, "alloc/tmp": 0o777,
-		"web": 0o700, "web/local": 0o700, "web/secrets": 0o700, "web/tmp": 0o700, ownerFile: 0o600,
+		"web": 0o700, "web/local": 0o700, "web/secrets": 0o700, "web/tmp": 0o700,
 	} {
 		got, uid := mode(t, filepath.Join(dir, path))
 		must.Eq(t, want, got, must.Sprint(path))
 		must.Eq(t, strings.HasPrefix(path, "web"), uid != 0, must.Sprintf("%s belongs to %d", path, uid))
 	}
-	found, err := a.list("node")
-	must.NoError(t, err)
-	must.Eq(t, map[string]string{"alloc-1": "/of/the/node/alloc-1"}, found)
-	found, err = a.list("another")
-	must.NoError(t, err)
-	must.MapEmpty(t, found)
-	must.NoError(t, a.remove("alloc-1"))
-	_, err = os.Lstat(dir)
-	must.ErrorIs(t, err, fs.ErrNotExist)
-	must.NoError(t, a.remove("alloc-1"))
 }
 
 // A task may put a symbolic link where its directory has one. Root changes nothing through it.
@@ -72,7 +64,10 @@ func TestAllocs_LeaveWhatATaskHasChanged(t *testing.T) {
 	got, uid := mode(t, other)
 	must.Eq(t, fs.FileMode(0o755), got)
 	must.Eq(t, 0, uid)
-	must.NoError(t, a.remove("alloc-1"))
+	paths, err := a.retire(nil, time.Now().Add(time.Hour))
+	must.NoError(t, err)
+	must.SliceLen(t, 1, paths)
+	must.NoError(t, owndir.RemoveAll(paths[0]))
 	_, err = os.Lstat(other)
 	must.NoError(t, err)
 }
@@ -82,13 +77,10 @@ func TestAllocs_AreNowhereElse(t *testing.T) {
 	for _, c := range [][2]string{
 		{"", "web"}, {"..", "web"}, {".", "web"}, {"../x", "web"}, {"/etc", "web"}, {"a\x00b", "web"},
 		{"alloc-1", ""}, {"alloc-1", ".."}, {"alloc-1", "a/b"}, {"alloc-1", "alloc"},
-		{"alloc-1", ownerFile}, {"alloc-1", ".x"},
+		{"alloc-1", ".x"},
 	} {
 		_, err := a.makes(c[0], c[1], os.Geteuid())
 		must.Error(t, err, must.Sprintf("of allocation %q, task %q", c[0], c[1]))
-	}
-	for _, id := range []string{"", ".", "..", "../x", "/etc"} {
-		must.Error(t, a.remove(id), must.Sprint(id))
 	}
 }
 
@@ -108,17 +100,36 @@ func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
 	}
 	entries, err := os.ReadDir(filepath.Join(a.dir, "alloc-1"))
 	must.NoError(t, err)
-	must.Len(t, 5+2, entries) // and the shared directory, and its owner
+	must.Len(t, 5+1, entries) // and the shared directory
 }
 
-func TestList_OfAllocationsNeedsNoRecordsOfRuns(t *testing.T) {
-	a := allocs{t.TempDir()}
-	must.NoError(t, os.Mkdir(filepath.Join(a.dir, "alloc-1"), 0o711))
-	must.NoError(t, save(filepath.Join(a.dir, "alloc-1", ownerFile), Owner{NodeID: "node", NodeDir: "/nomad/alloc-1"}))
-	h := &host{allocs: a, runs: newRuns("/proc")} // where nothing can be made
-	reply, err := h.list(t.Context(), &ListRequest{NodeID: "node"})
-	must.NoError(t, err)
-	must.Eq(t, map[string]string{"alloc-1": "/nomad/alloc-1"}, reply.Allocs)
-	_, err = h.list(t.Context(), &ListRequest{})
-	must.Error(t, err)
+// TestAllocs_GoSomeTimeAfterTheirLastRun has a host with a run, and directories of other allocations.
+func TestAllocs_GoSomeTimeAfterTheirLastRun(t *testing.T) {
+	dir := t.TempDir()
+	h := &host{allocs: allocs{filepath.Join(dir, "allocs")}, runs: newRuns(dir)}
+	side{h.runs, t, "node"}.start("used")
+	past := time.Now().Add(-2 * keepTime)
+	for _, id := range []string{"used", "new", "old", "ended-now", removed + "half"} {
+		must.NoError(t, os.MkdirAll(filepath.Join(h.allocs.dir, id, "alloc"), 0o711))
+		if id != "new" {
+			must.NoError(t, os.Chtimes(filepath.Join(h.allocs.dir, id), past, past))
+		}
+	}
+	h.allocs.used("ended-now")
+	left := func() (names []string) {
+		entries, err := os.ReadDir(h.allocs.dir)
+		must.NoError(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+
+	broken := h.runs.recordOf("x-y")
+	must.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
+	must.ErrorContains(t, h.removeAllocs(), "a record of a run can't be read")
+	must.SliceLen(t, 5, left())
+	must.NoError(t, os.Remove(broken))
+	must.NoError(t, h.removeAllocs())
+	must.Eq(t, []string{"ended-now", "new", "used"}, left())
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 	core "github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
@@ -65,8 +66,7 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	}
 	handle, network, err := h.start(cfg)
 	if err != nil {
-		_, _, ended := h.runs.end(cfg.ID)
-		return nil, nil, errors.Join(err, ended)
+		return nil, nil, errors.Join(err, h.runs.end(cfg.ID))
 	}
 	err = h.runs.started(cfg.ID, Handle{
 		TaskID: handle.Config.ID, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir, State: handle.DriverState,
@@ -86,8 +86,7 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	if err != nil {
 		return nil, nil, err
 	}
-	owner := Owner{AllocID: cfg.AllocID, NodeID: cfg.NodeID, NodeDir: cfg.AllocDir}
-	cfg.AllocDir, err = h.allocs.make(cfg.AllocID, cfg.Name, owner, uid, gid)
+	cfg.AllocDir, err = h.allocs.make(cfg.AllocID, cfg.Name, uid, gid)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,44 +191,136 @@ func (h *host) DestroyTask(id string, _ bool) error {
 	return err
 }
 
-// end removes everything of a run that this connection owns. The directory of the allocation that it was started for
-// goes with the last run in it if no node removes it: it has no owner any more, or another allocation.
-func (h *host) end(id string, orphan bool) error {
+// end removes everything of a run that this connection owns, but for the files in its allocation's directory.
+func (h *host) end(id string) error {
 	if err := h.Driver.DestroyTask(id, true); err != nil {
 		return err
 	}
-	gone, last, err := h.runs.end(id)
-	if err == nil && last && (orphan || gone.Owner.AllocID != gone.Run.AllocID) {
-		err = h.allocs.remove(gone.Run.AllocID)
-	}
-	return err
+	allocID, _, _ := strings.Cut(id, "/")
+	h.allocs.used(allocID)
+	return h.runs.end(id)
 }
 
 // list is part of server.
-func (h *host) list(_ context.Context, r *ListRequest) (*ListReply, error) {
-	if r.NodeID != "" {
-		allocs, err := h.allocs.list(r.NodeID)
-		return &ListReply{Allocs: allocs}, err
-	}
+func (h *host) list(context.Context, *Nothing) (*ListReply, error) {
 	all, err := h.runs.list()
 	return &ListReply{Runs: all}, err
 }
 
-// remove is part of server.
-func (h *host) remove(_ context.Context, r *RemoveRequest) (*Nothing, error) {
-	all, err := h.runs.list()
-	if err != nil {
-		return nil, err
+// owned returns an error if this connection does not own the run of a task.
+func (h *host) owned(taskID string) error { return notOwner(h.runs.check(taskID)) }
+
+// notOwner gives errNotOwner the code FailedPrecondition.
+func notOwner(err error) error {
+	if errors.Is(err, errNotOwner) {
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
-	for _, listed := range all {
-		if !strings.HasPrefix(listed.TaskID, r.AllocID+"/") {
-			continue
+	return err
+}
+
+// claim is part of server.
+func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
+	for {
+		reply, over, err := h.runs.claim(r)
+		if err == nil && len(over) == 0 && reply.Verdict == Start {
+			reply.Copied = h.copiedAt(r.Owner.AllocID, r.Task)
 		}
-		if err := h.endIf(listed.TaskID, func(one *run) bool {
-			return one.Owner.NodeID == r.NodeID && one.State != Running // which another allocation may take over
-		}); err != nil {
-			return nil, notOwner(err)
+		if err != nil || len(over) == 0 {
+			return reply, err
+		}
+		for _, o := range over {
+			if err := h.end(o.Run.TaskID); err != nil {
+				return nil, fmt.Errorf("the run of allocation %s can't be ended: %w", o.Run.AllocID, err)
+			}
 		}
 	}
-	return &Nothing{}, h.allocs.remove(r.AllocID)
+}
+
+// change is part of server. A task that has filled the disk can be stopped.
+func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
+	err := h.runs.become(r.TaskID, r.AllocID, r.State)
+	if r.State == Stopping && err != nil && !errors.Is(err, errNotOwner) {
+		h.logger.Warn("failed to record that a task is stopped", "task", r.TaskID, "error", err)
+		err = nil
+	}
+	return &Nothing{}, notOwner(err)
+}
+
+// assign is part of server.
+func (h *host) assign(_ context.Context, r *AssignRequest) (*Nothing, error) {
+	return &Nothing{}, notOwner(h.runs.assign(r))
+}
+
+// orphansEvery is how often orphans are looked for.
+const orphansEvery = 5 * time.Second
+
+// endOrphans ends the runs that have had no owner for too long, and removes what former allocations have left. The first
+// look leaves the node of this connection time to claim its own.
+func (h *host) endOrphans(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(orphansEvery):
+		case <-ctx.Done():
+			return
+		}
+		if err := h.endOver(EndRequest{}); err != nil {
+			h.logger.Warn("failed to end the runs without an owner", "error", err)
+		}
+		if err := h.removeAllocs(); err != nil {
+			h.logger.Warn("failed to remove the directories of former allocations", "error", err)
+		}
+	}
+}
+
+// endOver ends the runs that have had no owner for too long, and one that is listed.
+func (h *host) endOver(listed EndRequest) error {
+	over, err := h.runs.orphans(listed)
+	for _, o := range over {
+		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
+		err = errors.Join(err, h.end(o.Run.TaskID))
+	}
+	return err
+}
+
+// endRun is part of server.
+func (h *host) endRun(_ context.Context, r *EndRequest) (*Nothing, error) {
+	if r.AllocID == "" {
+		return &Nothing{}, h.endOver(*r)
+	}
+	return &Nothing{}, notOwner(h.endIf(r.TaskID, func(one *run) bool {
+		return one.Owner.AllocID == r.AllocID && one.State != Released
+	}))
+}
+
+// endIf ends a run that is there, whoever has it, if that is allowed; otherwise it returns errNotOwner.
+func (h *host) endIf(taskID string, allowed func(one *run) bool) error {
+	if err := h.runs.seize(taskID, allowed); err != nil {
+		return err
+	}
+	return h.end(taskID)
+}
+
+// keepTime is how long the directory of an allocation is kept that has no run: its tasks may wait to be started again.
+const keepTime = 4 * time.Hour
+
+// removeAllocs removes the directories of allocations whose last run ended so long ago. None is removed while a record
+// can't be read.
+func (h *host) removeAllocs() error {
+	var old []string
+	err := h.runs.locked("", func(all records) error {
+		if files, _ := filepath.Glob(h.runs.recordOf("*")); len(files) != len(all) {
+			return errors.New("a record of a run can't be read")
+		}
+		inUse := map[string]bool{}
+		for _, one := range all {
+			inUse[one.Run.AllocID] = true
+		}
+		var err error
+		old, err = h.allocs.retire(inUse, time.Now().Add(-keepTime))
+		return err
+	})
+	for _, dir := range old {
+		err = errors.Join(err, owndir.RemoveAll(dir))
+	}
+	return err
 }

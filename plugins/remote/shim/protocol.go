@@ -21,16 +21,16 @@ import (
 var (
 	Claim  = method[ClaimRequest, ClaimReply]{"Claim", server.claim} // may take as long as the end of other runs
 	Change = method[ChangeRequest, Nothing]{"Change", server.change}
+	Assign = method[AssignRequest, Nothing]{"Assign", server.assign}
 	End    = method[EndRequest, Nothing]{"End", server.endRun}
-	List   = method[ListRequest, ListReply]{"List", server.list}
-	Remove = method[RemoveRequest, Nothing]{"Remove", server.remove} // it is no error if there is nothing
+	List   = method[Nothing, ListReply]{"List", server.list}
+	Logs   = method[LogsRequest, LogsReply]{"Logs", server.logs} // returns when there is output
 )
 
 // Owner is an allocation that a run belongs to.
 type Owner struct {
 	AllocID string `codec:"alloc_id" json:"alloc_id"`
 	NodeID  string `codec:"node_id" json:"node_id"`
-	NodeDir string `codec:"node_dir" json:"node_dir"` // the allocation's directory on that node
 }
 
 // Handle is a run as its host knows it: the task and the allocation are those that it was started for.
@@ -86,6 +86,13 @@ type ChangeRequest struct {
 	State   State  `codec:"state"` // Released, which gives it up, Stopping or Told
 }
 
+// AssignRequest has a run belong to an operator, or to nobody, which nobody follows, nor has claimed since that epoch.
+type AssignRequest struct {
+	TaskID string `codec:"task_id"`
+	Epoch  int64  `codec:"epoch"`
+	State  State  `codec:"state"` // Kept or Released
+}
+
 // Place is where a stream of a task's output ends on the node.
 type Place struct {
 	Number int64 `codec:"number"` // of the newest file
@@ -101,24 +108,22 @@ type LogsRequest struct {
 	Stderr  Place  `codec:"stderr"`
 }
 
-// LogsChunk is the next part of a stream's output. The stream of chunks ends when the task has
-// ended and all of its output was sent.
-type LogsChunk struct {
-	Stderr bool   `codec:"stderr"`
-	Number int64  `codec:"number"` // of the file that it belongs to, never less than before
+// LogsReply is the next output from there.
+type LogsReply struct {
+	Stdout LogsPart `codec:"stdout"`
+	Stderr LogsPart `codec:"stderr"`
+	Over   bool     `codec:"over"` // the task has ended, and there is no more
+}
+
+// LogsPart is a part of one file.
+type LogsPart struct {
+	Number int64  `codec:"number"` // of the file, never less than before
 	Data   []byte `codec:"data"`
 }
 
-// ListRequest asks for the allocations that a node has directories of on the host, or without a node for all runs. The
-// one works where the records of the other can't be read.
-type ListRequest struct {
-	NodeID string `codec:"node_id"`
-}
-
-// ListReply answers it.
+// ListReply has all runs on the host.
 type ListReply struct {
-	Allocs map[string]string `codec:"allocs"` // the directories on the node, by id
-	Runs   []Run             `codec:"runs"`   // of any node
+	Runs []Run `codec:"runs"`
 }
 
 // Run is what the host records of a run.
@@ -143,12 +148,6 @@ type EndRequest struct {
 	Epoch   int64  `codec:"epoch"`
 }
 
-// RemoveRequest has an allocation's tasks and its directory removed.
-type RemoveRequest struct {
-	NodeID  string `codec:"node_id"` // whose it is
-	AllocID string `codec:"alloc_id"`
-}
-
 // FilesRequest begins a copy of files into the directory of a task that this connection owns. An archive in the format
 // of tar(5) follows in FilesParts, with paths relative to that directory.
 type FilesRequest struct {
@@ -156,7 +155,6 @@ type FilesRequest struct {
 	AllocID string `codec:"alloc_id"`
 	Task    string `codec:"task"`
 	User    string `codec:"user"` // whose the files become; empty: as for a task
-	Owner   Owner  `codec:"owner"`
 
 	At time.Time `codec:"at"` // how new the files are, by the node's clock
 }
@@ -166,7 +164,7 @@ type FilesPart struct {
 	Data []byte `codec:"data"`
 }
 
-// Nothing is the reply of a call that has no more to tell.
+// Nothing is the message of a call that has no more to tell.
 type Nothing struct{}
 
 // method is a call with one request and one reply.
@@ -194,35 +192,6 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
 }
 
-// open begins a call with a stream, by its request.
-func open(ctx context.Context, conn *grpc.ClientConn, stream *grpc.StreamDesc, request any) (grpc.ClientStream, error) {
-	s, err := conn.NewStream(ctx, stream, serviceName+stream.StreamName, encoded)
-	if err != nil {
-		return nil, err
-	}
-	return s, s.SendMsg(request)
-}
-
-// Logs returns a function that waits for the next chunk, which is valid until it is called again. It returns
-// io.EOF at the end. The context ends it.
-func Logs(ctx context.Context, conn *grpc.ClientConn, r *LogsRequest) (next func() (*LogsChunk, error), err error) {
-	stream, err := open(ctx, conn, &logsStream, r)
-	if err != nil {
-		return nil, err
-	}
-	if err := stream.CloseSend(); err != nil {
-		return nil, err
-	}
-	var chunk LogsChunk
-	return func() (*LogsChunk, error) {
-		chunk = LogsChunk{Data: chunk.Data[:0]}
-		if err := stream.RecvMsg(&chunk); err != nil {
-			return nil, err
-		}
-		return &chunk, nil
-	}, nil
-}
-
 // stallTime is how long a copy of files may stand still: a task of the same user can stop the program that unpacks.
 const stallTime = time.Minute
 
@@ -232,8 +201,11 @@ func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write fu
 	defer cancel()
 	stalled := time.AfterFunc(stallTime, cancel)
 	defer stalled.Stop()
-	stream, err := open(ctx, conn, &filesStream, r)
+	stream, err := conn.NewStream(ctx, &filesStream, serviceName+filesStream.StreamName, encoded)
 	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(r); err != nil {
 		return err
 	}
 	to := &sender{stream: stream, stalled: stalled}
@@ -285,10 +257,10 @@ func (r *receiver) Read(b []byte) (int, error) {
 type server interface {
 	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
 	change(ctx context.Context, r *ChangeRequest) (*Nothing, error)
-	list(ctx context.Context, r *ListRequest) (*ListReply, error)
-	remove(ctx context.Context, r *RemoveRequest) (*Nothing, error)
+	list(ctx context.Context, r *Nothing) (*ListReply, error)
+	assign(ctx context.Context, r *AssignRequest) (*Nothing, error)
 	endRun(ctx context.Context, r *EndRequest) (*Nothing, error)
-	logs(ctx context.Context, r *LogsRequest, send func(*LogsChunk) error) error
+	logs(ctx context.Context, r *LogsRequest) (*LogsReply, error)
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
@@ -296,26 +268,17 @@ type server interface {
 const serviceName = "/outrider.remote.Host/"
 
 var (
-	logsStream  = grpc.StreamDesc{StreamName: "Logs", ServerStreams: true, Handler: serveLogs}
 	filesStream = grpc.StreamDesc{StreamName: "Files", ClientStreams: true, Handler: serveFiles}
 
 	service = grpc.ServiceDesc{
 		ServiceName: strings.Trim(serviceName, "/"),
 		HandlerType: (*server)(nil),
 		Methods: []grpc.MethodDesc{
-			Claim.describe(), Change.describe(), End.describe(), List.describe(), Remove.describe(),
+			Claim.describe(), Change.describe(), Assign.describe(), End.describe(), List.describe(), Logs.describe(),
 		},
-		Streams: []grpc.StreamDesc{logsStream, filesStream},
+		Streams: []grpc.StreamDesc{filesStream},
 	}
 )
-
-func serveLogs(s any, stream grpc.ServerStream) error {
-	var request LogsRequest
-	if err := stream.RecvMsg(&request); err != nil {
-		return err
-	}
-	return s.(server).logs(stream.Context(), &request, func(c *LogsChunk) error { return stream.SendMsg(c) })
-}
 
 func serveFiles(s any, stream grpc.ServerStream) error {
 	var request FilesRequest

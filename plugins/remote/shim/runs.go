@@ -5,6 +5,7 @@ package shim
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,6 +43,7 @@ const (
 	Starting State = "starting"
 	Running  State = "running"
 	Released State = "released" // by its owner, for the next one
+	Kept     State = "kept"     // by an operator: nobody is to claim or to end it
 	Stopping State = "stopping" // nobody is to claim it
 	Told     State = "told"     // Nomad knows its exit: nobody is to claim it
 )
@@ -99,7 +101,7 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 		return err
 	}
 	defer lock.Close()
-	files, err := filepath.Glob(filepath.Join(r.dir, prefix+"*.json"))
+	files, err := filepath.Glob(r.recordOf(prefix + "*"))
 	if err != nil {
 		return err
 	}
@@ -118,8 +120,10 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 }
 
 func (r *runs) save(name string, one *run) error {
-	return save(filepath.Join(r.dir, name+".json"), one)
+	return save(r.recordOf(name), one)
 }
+
+func (r *runs) recordOf(name string) string { return filepath.Join(r.dir, name+".json") }
 
 func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".lock") }
 
@@ -228,12 +232,36 @@ func (r *runs) become(taskID, allocID string, s State) error {
 		}
 		one.State = s
 		if s == Released {
-			one.Alone, one.Owner.NodeID, one.Owner.NodeDir = now(), "", ""
+			one.Alone, one.Owner.NodeID = now(), ""
 			r.drop(taskID)
 		}
 		return r.save(name, one)
 	})
 }
+
+// assign is for AssignRequest.
+func (r *runs) assign(q *AssignRequest) error {
+	return r.locked("", func(all records) error {
+		for name, one := range all {
+			if one.Run.TaskID != q.TaskID || one.Epoch != q.Epoch || r.isFollowed(name) {
+				continue
+			}
+			if !slices.Contains([]State{Running, Released, Kept}, one.State) {
+				continue
+			}
+			one.Epoch++
+			one.State, one.Owner, one.Alone = q.State, Owner{}, now()
+			if q.State == Kept {
+				one.Owner.AllocID = Operator
+			}
+			return r.save(name, one)
+		}
+		return errNotOwner
+	})
+}
+
+// Operator stands for an allocation's id where an operator keeps a run.
+const Operator = "operator"
 
 // seize has this connection own a run without a claim, in order to end it, if that is allowed. It is no error if the
 // task has no record.
@@ -272,26 +300,18 @@ func (r *runs) started(taskID string, handle Handle) error {
 	})
 }
 
-// end removes the record of a run of which nothing is left, and returns it. last is whether no other run has the
-// directory of its allocation. Nothing is returned, and no error, if the record is another one's.
-func (r *runs) end(taskID string) (gone *run, last bool, err error) {
-	err = r.locked("", func(all records) error {
-		c := r.claims[taskID]
-		r.drop(taskID)
-		if c == nil {
-			return nil
-		}
-		one := all[c.name]
-		if one == nil || one.Run.TaskID != taskID || one.Epoch != c.epoch {
-			return nil // another connection ends it, too
-		}
-		gone, last = one, true
-		for name, o := range all {
-			last = last && (name == c.name || o.Run.AllocID != one.Run.AllocID)
-		}
-		return errors.Join(os.Remove(filepath.Join(r.dir, c.name+".json")), os.RemoveAll(r.lockOf(c.name)))
+// end removes the record of a run of which nothing is left, unless it is another connection's by now.
+func (r *runs) end(taskID string) error {
+	err := r.change(taskID, func(name string, _ *run, _ records) error {
+		return errors.Join(os.Remove(r.recordOf(name)), os.RemoveAll(r.lockOf(name)))
 	})
-	return gone, last, err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(taskID)
+	if errors.Is(err, errNotOwner) {
+		return nil
+	}
+	return err
 }
 
 // claim finds the run that an allocation's task is to have. Runs that are over for it are marked as stopping, and
@@ -366,7 +386,7 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 		mine := o.Owner.AllocID == q.Owner.AllocID
 		switch {
 		case o.Key != q.Key || other == name:
-		case r.isStopping(other, o) && !mine:
+		case o.State == Kept || r.isBusy(other, o, mine):
 			return nil, Held, o.Owner
 		case mine || o.State != Running && o.State != Starting || slices.Contains(q.Gone, o.Owner.AllocID):
 			over = append(over, o)
@@ -377,9 +397,13 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isStopping is whether a run is being stopped by its owner, who is there.
-func (r *runs) isStopping(name string, one *run) bool {
-	return one.State == Stopping && !one.Ending && r.alone(name, one) < AbsentTime
+// isBusy is whether a run is being started by another connection, or stopped by another allocation, which is there. It
+// is waited for: what is being started may run at any moment.
+func (r *runs) isBusy(name string, one *run, mine bool) bool {
+	if one.State == Starting {
+		return r.claims[one.Run.TaskID] == nil && r.isFollowed(name)
+	}
+	return !mine && one.State == Stopping && !one.Ending && r.alone(name, one) < AbsentTime
 }
 
 // ending is a verdict of judge: the run is to be ended before the task can start.
@@ -397,6 +421,9 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	if one == nil {
 		return Start, owner
 	}
+	if one.State == Kept {
+		return Held, one.Owner
+	}
 	mine := one.Owner.AllocID == q.Owner.AllocID
 	if q.Resume {
 		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released) {
@@ -404,7 +431,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		}
 		return Held, one.Owner
 	}
-	if !mine && r.isStopping(name, one) {
+	if r.isBusy(name, one, mine) {
 		return Held, one.Owner
 	}
 	if !mine && one.State != Released && !one.Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
@@ -453,7 +480,7 @@ func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 				limit = AbsentTime
 			}
 			alone := r.alone(name, one)
-			if alone == 0 || limit == 0 || alone < limit {
+			if alone == 0 || limit == 0 || alone < limit || one.State == Kept {
 				continue
 			}
 			if err := r.condemn(name, one); err != nil {
@@ -464,4 +491,63 @@ func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 		return nil
 	})
 	return over, err
+}
+
+// lockTime is how long a lock is waited for. Who holds it has it for milliseconds, unless the process is stopped.
+const lockTime = 30 * time.Second
+
+// waitLock locks a file of this user, which it makes if it is missing. Closing the file unlocks it.
+func waitLock(path string, how int) (*os.File, error) {
+	for end := time.Now().Add(lockTime); ; time.Sleep(10 * time.Millisecond) {
+		f, err := tryLock(path, how)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
+			return f, err
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("failed to lock %s: %w", path, err)
+		}
+	}
+}
+
+// tryLock returns EWOULDBLOCK if another process holds a lock that excludes this one.
+func tryLock(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return f, nil
+}
+
+// save replaces a file by a value as JSON, which only this user can read. The directory is this user's.
+func save(path string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// load reads what save has written.
+func load(path string, value any) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, value)
 }

@@ -34,7 +34,7 @@ func sides(t *testing.T, n int) (all []side) {
 func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest {
 	q := &ClaimRequest{
 		Key: "job", Hash: "content", TaskID: alloc + "/task", Reattach: true,
-		Owner: Owner{AllocID: alloc, NodeID: s.node, NodeDir: "/nomad/" + alloc},
+		Owner: Owner{AllocID: alloc, NodeID: s.node},
 	}
 	for _, c := range change {
 		c(q)
@@ -68,8 +68,7 @@ func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
 		}
 		for _, o := range over {
 			said += "ended " + o.Run.AllocID + ", "
-			_, _, err := s.end(o.Run.TaskID)
-			must.NoError(s.t, err)
+			must.NoError(s.t, s.runs.end(o.Run.TaskID))
 		}
 	}
 }
@@ -91,8 +90,7 @@ func (s side) start(alloc string, change ...func(*ClaimRequest)) {
 // ends removes the record of a run.
 func (s side) ends(task string) {
 	s.t.Helper()
-	_, _, err := s.end(task)
-	must.NoError(s.t, err)
+	must.NoError(s.t, s.runs.end(task))
 }
 
 // leave ends the connection.
@@ -181,6 +179,10 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that was not started to its end is ended": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
+			must.Eq(t, "held by a", b.ask("b", gone("a"))) // it may run at any moment
+			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
+			must.Eq(t, "held by a", b.ask("a")) // another connection of the node
+			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.started("a/task", Handle{TaskID: "a/task", AllocID: "a"}), errNotOwner)
 		},
@@ -296,6 +298,28 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.ErrorIs(t, a.become("a/task", "a", Released), errNotOwner)
 		},
+		"one that an operator keeps is nobody's until it is released": func(t *testing.T, a, b side) {
+			give := func(epoch int64, s State) error {
+				return b.assign(&AssignRequest{TaskID: "a/task", Epoch: epoch, State: s})
+			}
+			a.start("a")
+			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is there
+			a.leave()
+			must.ErrorIs(t, give(2, Kept), errNotOwner) // it was claimed since
+			must.NoError(t, give(1, Kept))
+			b.wait()
+			over, err := b.orphans(EndRequest{TaskID: "a/task", Epoch: 2})
+			must.NoError(t, err)
+			must.SliceEmpty(t, over)
+			must.Eq(t, "held by operator", a.ask("a", resume))
+			must.Eq(t, "held by operator", b.ask("b", gone("a")))
+			must.Eq(t, "held by operator", b.ask("b", updated, gone("a"), gone(Operator)))
+			must.NoError(t, give(2, Released))
+			must.Eq(t, "have a", b.ask("b"))
+			must.NoError(t, b.become("a/task", "b", Stopping))
+			b.leave()
+			must.ErrorIs(t, give(4, Kept), errNotOwner) // it is being stopped
+		},
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
@@ -370,7 +394,7 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = time.Hour })
 	want := Run{
 		TaskID: "a/task", Key: "job", Epoch: 1, State: Running, Followed: true, OrphanTimeout: time.Hour,
-		Owner: Owner{AllocID: "a", NodeID: "node-1", NodeDir: "/nomad/a"},
+		Owner: Owner{AllocID: "a", NodeID: "node-1"},
 	}
 	must.Eq(t, want, look())
 	a.leave()
@@ -404,23 +428,6 @@ func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	b.wait()
 	must.Zero(t, ends(first), must.Sprint("it had an owner meanwhile"))
 	must.Eq(t, 1, ends(second))
-}
-
-func TestRuns_EndTellsOfTheLastInADirectory(t *testing.T) {
-	s := sides(t, 1)[0]
-	s.start("a")
-	_, _, err := s.claim(s.request("a", func(q *ClaimRequest) { q.Key, q.TaskID = "second", "a/second" }))
-	must.NoError(t, err)
-	gone, last, err := s.end("a/task")
-	must.NoError(t, err)
-	must.Eq(t, "a", gone.Run.AllocID)
-	must.False(t, last, must.Sprint("the second task of the allocation has a run"))
-	_, last, err = s.end("a/second")
-	must.NoError(t, err)
-	must.True(t, last)
-	gone, _, err = s.end("a/second")
-	must.NoError(t, err)
-	must.Nil(t, gone)
 }
 
 // Two allocations of one node have the same connection: the former one's end may come behind the claim of the next one.
