@@ -6,6 +6,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -100,6 +101,19 @@ func (c *cluster) end() error {
 		errs = append(errs, fmt.Errorf("the host has records: %q", left))
 	}
 	return errors.Join(errs...)
+}
+
+// state is that of the run of a job, by the host's record.
+func (h *remoteHost) state(job string) string {
+	records, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.json"))
+	for _, record := range records {
+		text, _ := os.ReadFile(record) // not there: it is over
+		var run struct{ Key, State string }
+		if json.Unmarshal(text, &run) == nil && strings.Contains(run.Key, `"`+job+`"`) {
+			return run.State
+		}
+	}
+	return "not there"
 }
 
 // survivor is a job whose task writes its process id into a file when it starts, and counts then.
@@ -312,10 +326,13 @@ func (c *cluster) eligible(t *testing.T, nodes ...*node) {
 
 // handover is something that happens to a task that runs, and what becomes of its process.
 type handover struct {
-	name   string
-	long   bool // not in the quick tests
-	batch  bool
-	edit   func(task *api.Task)
+	name  string
+	long  bool // not in the quick tests
+	batch bool
+	edit  func(task *api.Task)
+
+	editGroup func(group *api.TaskGroup)
+
 	strike func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool)
 }
 
@@ -447,6 +464,25 @@ var handovers = []handover{
 			must.Eq(t, second, still)
 			s.goesOn(t)
 		}},
+	{name: "server away for more than stop_on_client_after", long: true,
+		editGroup: func(group *api.TaskGroup) {
+			group.Disconnect = &api.DisconnectStrategy{StopOnClientAfter: new(5 * time.Second)}
+		},
+		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
+			pid := c.server.Info().Process.PID
+			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			released := testsupport.Poll(2*time.Minute, func() error { // the node stops the task, and nobody says why
+				if state := c.host.state(*s.job.ID); state != "released" {
+					return fmt.Errorf("the run is %s", state)
+				}
+				return nil
+			})
+			must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			must.NoError(t, released)
+			must.Eq(t, s.starts(), s.alive())
+			s.tells(t, "Took over the running task of allocation ")
+			s.goesOn(t)
+		}},
 	{name: "agent hangs", long: true, // its plugin lives, and has a connection to the host
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, hasAPI bool) {
 			pid := first.Info().Process.PID
@@ -494,6 +530,9 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 					s := c.run(t, func(j *api.Job, task *api.Task) {
 						if h.edit != nil {
 							h.edit(task)
+						}
+						if h.editGroup != nil {
+							h.editGroup(j.TaskGroups[0])
 						}
 						if h.batch {
 							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -270,6 +271,38 @@ func TestRemote_HostWithoutRoot(t *testing.T) {
 	other.ended(t)
 	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
 	t.Log(a.story(), other.story())
+}
+
+// The node reaches the host by another SSH server alone, through a link that can be cut.
+func TestRemote_ThroughAJumpHost(t *testing.T) {
+	needRootAgent(t)
+	t.Parallel()
+	host, jump := newRemoteHost(t), sshdtest.Start(t)
+	public, err := exec.Command("ssh-keygen", "-y", "-f", host.server.KeyFile).Output()
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(jump.Dir, "authorized_keys"), public, 0o644))
+	link := jump.Link()
+	options := host.options(host.server.Port, "")
+	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      host_keys = [%q]\n    }\n", jump.Host,
+		link.Port, jump.HostKey)
+	options.plugin = strings.Replace(options.plugin, "  ssh {\n", way, 1)
+	n := newNode(t, options)
+
+	trigger := filepath.Join(n.dir, "trigger")
+	args := []string{"-until", trigger, "-then", "exit:7", "-every", "20ms"}
+	a := n.start(t, conf{"command": counter, "args": args}, onBox)
+	a.says(t, "stdout", "line 10 ")
+	code, stdout, _ := a.session(t, false, strings.NewReader("in\n"), nil, "/bin/sh", "-c", "cat; exit 3")
+	test.Eq(t, 3, code)
+	test.Eq(t, "in\n", stdout)
+	link.Cut()
+	testsupport.Within(t, time.Minute, func() error { return a.tells("There is no connection to endpoint") })
+	touch(t, trigger)
+	link.Restore()
+	test.Eq(t, "exit 7", a.ended(t), test.Sprint(a.story()))
+	_, ended, err := numbered(a.output(t, "stdout"))
+	test.NoError(t, err)
+	test.True(t, ended, test.Sprint("the output is whole"))
 }
 
 // remoteFault is something that breaks while a task runs, and its end before it is put right.

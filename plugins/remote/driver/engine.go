@@ -180,10 +180,8 @@ func (t *remoteTask) start(
 		t.event("Copied files to endpoint %q", t.saved.Endpoint)
 	}
 	if err == nil {
-		var handle *drivers.TaskHandle
-		handle, _, err = link.Driver.StartTask(cfg)
+		_, _, err = link.Driver.StartTask(cfg)
 		if err == nil {
-			t.saved.Run.AllocDir, t.saved.Run.State = handle.Config.AllocDir, handle.DriverState
 			return nil
 		}
 	}

@@ -100,7 +100,8 @@ func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.Cla
 	return reply, err
 }
 
-// reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it.
+// reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it, and an
+// error with the code NotFound if the host does not have it.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
 	t.claiming.Lock() // a claim behind a release would take the run back
 	defer t.claiming.Unlock()
@@ -117,14 +118,12 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 		t.setTaken("")
 		return true, nil
 	case reply.Verdict == shim.None && !t.isTaken():
-		return false, errNone
+		return false, status.Error(codes.NotFound, "it has no record of it")
 	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
 		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfID))
 	}
 	return false, nil
 }
-
-var errNone = errors.New("the host does not have it any more")
 
 // setTaken records which allocation has the run, and returns whether that is new. The task goes on until Nomad ends it:
 // an exit would have Nomad start it again.

@@ -175,8 +175,8 @@ func (f *following) connect() (*host.Link, error) {
 func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
-	if errors.Is(err, errNone) {
-		return lost(err.Error())
+	if status.Code(err) == codes.NotFound && link.Alive() {
+		return lost("the host does not have it any more: " + plain.Line(status.Convert(err).Message(), mostOfReason))
 	}
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -188,16 +188,6 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		case <-time.After(takenTime): // it may be released again
 		}
 		return nil
-	}
-	err = link.Driver.RecoverTask(f.handle())
-	if status.Code(err) == codes.NotFound && link.Alive() {
-		if f.exit != nil {
-			return f.exit
-		}
-		return lost("the host does not have it any more: " + plain.Line(status.Convert(err).Message(), mostOfReason))
-	}
-	if err != nil {
-		return f.doubt(link, begun, err)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	output := make(chan struct{})
@@ -273,15 +263,6 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 			return true
 		}
 	}
-}
-
-// handle is what the host needs to take the task over.
-func (t *remoteTask) handle() *drivers.TaskHandle {
-	config, run := *t.config, t.saved.Run
-	config.ID, config.AllocID, config.AllocDir = run.TaskID, run.AllocID, run.AllocDir
-	handle := drivers.NewTaskHandle(1)
-	handle.Config, handle.State, handle.DriverState = &config, drivers.TaskStateRunning, run.State
-	return handle
 }
 
 // mostOfReason is how many characters of a host's words are shown.

@@ -27,8 +27,8 @@ import (
 )
 
 // allocs are the directories of allocations on the host, in the places that they have on a node
-// (Nomad's client/allocdir). The directory above them and each allocation's belong to this user alone; what is below is a
-// task's.
+// (Nomad's client/allocdir). The directory above them and each allocation's belong to this user alone; what is below is
+// a task's.
 type allocs struct{ dir string }
 
 // AllocDir is the directory of an allocation on a host whose directory is dir.
@@ -121,8 +121,8 @@ func (a allocs) copied(id, task string) (file string, err error) {
 // removed begins the name of what was an allocation's directory, and is being removed.
 const removed = ".removed-"
 
-// retire renames the directories that are not in use and have not changed since a time, and returns their new paths with
-// those that an earlier call has returned. The caller removes them, and excludes that one comes into use meanwhile.
+// retire renames the directories that are not in use and have not changed since a time. It returns their new paths, and
+// those of an earlier call, for the caller to remove. No other one may come into use meanwhile.
 func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, err error) {
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {

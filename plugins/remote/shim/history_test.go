@@ -91,7 +91,7 @@ func TestRuns_HistoryIsLinearizable(t *testing.T) {
 	first.TaskID = "task"
 	_, _, err := all[0].claim(first)
 	must.NoError(t, err)
-	must.NoError(t, all[0].started("task", Handle{TaskID: "task", AllocID: "first"}))
+	must.NoError(t, all[0].started("task", nil))
 
 	kinds := []string{"claim", "resume", "take", "take", "release", "release", "change", "change", "change", "kill"}
 	var mu sync.Mutex // of history and allocs

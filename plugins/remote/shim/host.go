@@ -68,10 +68,7 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	if err != nil {
 		return nil, nil, errors.Join(err, h.runs.end(cfg.ID))
 	}
-	err = h.runs.started(cfg.ID, Handle{
-		TaskID: handle.Config.ID, AllocID: cfg.AllocID, AllocDir: cfg.AllocDir, State: handle.DriverState,
-	})
-	if err != nil {
+	if err := h.runs.started(cfg.ID, handle.DriverState); err != nil {
 		return nil, nil, errors.Join(err, h.Driver.DestroyTask(handle.Config.ID, true))
 	}
 	return handle, network, nil
@@ -123,14 +120,18 @@ func (h *host) userOf(field string) (uid, gid int, err error) {
 	return int(who.UID), int(who.GID), nil
 }
 
-// RecoverTask is part of drivers.DriverPlugin. Its error has the code NotFound if this host has nothing of the
-// task any more. Another error may pass.
-func (h *host) RecoverTask(handle *drivers.TaskHandle) error {
-	if err := h.owned(handle.Config.ID); err != nil {
+// recover has this process's driver know a run, by what it has saved. Its error has the code NotFound if this host has
+// nothing of the task any more. Another error may pass.
+func (h *host) recover(run Handle, name string, state []byte) error {
+	dir, err := h.allocs.path(run.AllocID)
+	if err != nil {
 		return err
 	}
-	err := h.Driver.RecoverTask(handle)
-	if err != nil && !h.has(handle.Config.ID) {
+	handle := drivers.NewTaskHandle(1)
+	handle.Config = &drivers.TaskConfig{ID: run.TaskID, AllocID: run.AllocID, AllocDir: dir, Name: name}
+	handle.State, handle.DriverState = drivers.TaskStateRunning, state
+	err = h.Driver.RecoverTask(handle)
+	if err != nil && !h.has(run.TaskID) {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return err
@@ -225,6 +226,9 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 		if err == nil && len(over) == 0 && reply.Verdict == Start {
 			reply.Copied = h.copiedAt(r.Owner.AllocID, r.Task)
 		}
+		if err == nil && reply.Verdict == Have && r.Resume {
+			err = h.recover(reply.Run, r.Task, reply.saved)
+		}
 		if err != nil || len(over) == 0 {
 			return reply, err
 		}
@@ -254,8 +258,8 @@ func (h *host) assign(_ context.Context, r *AssignRequest) (*Nothing, error) {
 // orphansEvery is how often orphans are looked for.
 const orphansEvery = 5 * time.Second
 
-// endOrphans ends the runs that have had no owner for too long, and removes what former allocations have left. The first
-// look leaves the node of this connection time to claim its own.
+// endOrphans ends the runs that have had no owner for too long, and removes what former allocations have left. The
+// first look leaves the node of this connection time to claim its own.
 func (h *host) endOrphans(ctx context.Context) {
 	for {
 		select {

@@ -33,12 +33,10 @@ type Owner struct {
 	NodeID  string `codec:"node_id" json:"node_id"`
 }
 
-// Handle is a run as its host knows it: the task and the allocation are those that it was started for.
+// Handle is a run: the task and the allocation are those that it was started for.
 type Handle struct {
-	TaskID   string `codec:"task_id" json:"task_id"`
-	AllocID  string `codec:"alloc_id" json:"alloc_id"`
-	AllocDir string `codec:"alloc_dir" json:"alloc_dir"` // on the host
-	State    []byte `codec:"state" json:"state"`         // the core's, for RecoverTask
+	TaskID  string `codec:"task_id" json:"task_id"`
+	AllocID string `codec:"alloc_id" json:"alloc_id"`
 }
 
 // ClaimRequest asks for the run that an allocation's task is to have. All calls that change a run are refused unless
@@ -49,7 +47,7 @@ type ClaimRequest struct {
 	TaskID string `codec:"task_id"` // of the run: the one that is resumed, or is started if there is none
 	Owner  Owner  `codec:"owner"`
 
-	Resume        bool          `codec:"resume"`         // the task has a run; none is started or ended
+	Resume        bool          `codec:"resume"`         // the task has a run, which is recovered; none is started or ended
 	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
 	Task          string        `codec:"task"`           // its name in the job
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
@@ -76,6 +74,8 @@ type ClaimReply struct {
 
 	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
 	Copied time.Time `codec:"copied"`
+
+	saved []byte // run.Saved
 }
 
 // ChangeRequest changes the state of a run that this connection has claimed for the allocation: another one of the same

@@ -28,7 +28,10 @@ type run struct {
 	Epoch int64  `json:"epoch"`
 	State State  `json:"state"`
 	Owner Owner  `json:"owner"` // the last one
-	Run   Handle `json:"run"`
+	Run   struct {
+		Handle
+		Saved []byte `json:"state"` // by the core, for RecoverTask
+	} `json:"run"`
 
 	Ending        bool          `json:"ending,omitempty"`         // it is stopping, and not by its owner
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"` // 0: none
@@ -293,9 +296,9 @@ func (r *runs) condemn(name string, one *run) error {
 }
 
 // started records a run that has started.
-func (r *runs) started(taskID string, handle Handle) error {
+func (r *runs) started(taskID string, saved []byte) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
-		one.State, one.Run = Running, handle
+		one.State, one.Run.Saved = Running, saved
 		return r.save(name, one)
 	})
 }
@@ -345,9 +348,10 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		}
 
 		if reply.Verdict == Start {
-			one = &run{Key: q.Key, Hash: q.Hash, State: Starting, Run: Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}}
+			one = &run{Key: q.Key, Hash: q.Hash, State: Starting}
+			one.Run.Handle = Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}
 		}
-		reply.Owner, reply.Run = one.Owner, one.Run
+		reply.Owner, reply.Run, reply.saved = one.Owner, one.Run.Handle, one.Run.Saved
 		err := r.take(name, one, q)
 		reply.Epoch = one.Epoch
 		return err

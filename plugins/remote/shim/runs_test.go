@@ -84,7 +84,7 @@ func (r *ClaimReply) held() string {
 func (s side) start(alloc string, change ...func(*ClaimRequest)) {
 	s.t.Helper()
 	must.Eq(s.t, Start+" "+alloc, s.ask(alloc, change...))
-	must.NoError(s.t, s.started(alloc+"/task", Handle{TaskID: alloc + "/task", AllocID: alloc}))
+	must.NoError(s.t, s.started(alloc+"/task", nil))
 }
 
 // ends removes the record of a run.
@@ -184,7 +184,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "held by a", b.ask("a")) // another connection of the node
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
-			must.ErrorIs(t, a.started("a/task", Handle{TaskID: "a/task", AllocID: "a"}), errNotOwner)
+			must.ErrorIs(t, a.started("a/task", nil), errNotOwner)
 		},
 		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -288,7 +288,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"another run is not resumed": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
-			must.NoError(t, b.started("b/task", Handle{TaskID: "b/task", AllocID: "b"}))
+			must.NoError(t, b.started("b/task", nil))
 			b.releases("b", "b/task")
 			must.Eq(t, "held by b", a.ask("a", resume))
 			must.Eq(t, "have b", a.ask("c"))
@@ -375,7 +375,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	b.wait()
 	must.Eq(t, 1, over(), must.Sprint("its end has failed: it does not wait so long again"))
 	must.Eq(t, "ended a, start c", a.ask("c", updated))
-	must.NoError(t, a.started("c/task", Handle{TaskID: "c/task", AllocID: "c"})) // without a limit
+	must.NoError(t, a.started("c/task", nil)) // without a limit
 	a.leave()
 	must.Zero(t, over())
 	b.wait()
