@@ -254,12 +254,10 @@ func (r run) followed() string {
 	switch {
 	case r.Followed:
 		return "yes"
-	case r.Ending:
+	case r.State == shim.Ending:
 		return "no: the host ends it"
 	case r.State == shim.Kept:
 		return "no: an operator keeps it"
-	case r.State == shim.Told:
-		return "no: it has ended, and Nomad has its exit"
 	case r.OrphanTimeout == 0:
 		return fmt.Sprintf("not for %v, without an orphan_timeout", alone)
 	}

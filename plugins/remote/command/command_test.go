@@ -257,16 +257,12 @@ func TestRun_TellsWhatBecomesOfIt(t *testing.T) {
 			run:   run{Run: shim.Run{Key: "a\tb", State: shim.Running, Alone: time.Hour}},
 			label: "a b", followed: "not for 1h0m0s, without an orphan_timeout",
 		},
-		"over": {
-			run: run{Names: names, Run: shim.Run{State: shim.Told}}, label: "web/api[1]/main",
-			followed: "no: it has ended, and Nomad has its exit",
-		},
 		"kept": {
 			run: run{Names: names, Run: shim.Run{State: shim.Kept}}, label: "web/api[1]/main",
 			followed: "no: an operator keeps it",
 		},
 		"ending": {
-			run: run{Names: names, Run: shim.Run{State: shim.Stopping, Ending: true}}, label: "web/api[1]/main",
+			run: run{Names: names, Run: shim.Run{State: shim.Ending}}, label: "web/api[1]/main",
 			followed: "no: the host ends it",
 		},
 	} {

@@ -267,8 +267,7 @@ func destroyBy(ctx context.Context, link *host.Link, id string) error {
 func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) (*remoteTask, error) {
 	t := &remoteTask{
 		config: &drivers.TaskConfig{
-			ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, JobName: c.JobName, NodeID: c.NodeID,
-			User: c.User,
+			ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, NodeID: c.NodeID, User: c.User,
 		},
 		engine: e, host: h, saved: s, event: event,
 	}

@@ -177,14 +177,6 @@ func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) 
 	return err
 }
 
-// Told is part of core.Teller: nobody is to take over a run whose exit Nomad knows. If the host does not learn of it
-// now, it does when the task is destroyed.
-func (t *remoteTask) Told(ctx context.Context) {
-	if link, err := t.connected(); err == nil && !t.parted.Load() {
-		_ = t.become(ctx, link, shim.Told)
-	}
-}
-
 // leave has a run ended later.
 func (e *engine) leave(t *remoteTask) {
 	e.mu.Lock()

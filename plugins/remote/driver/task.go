@@ -88,7 +88,6 @@ var (
 	_ core.Forwarder = (*remoteTask)(nil)
 	_ core.Saver     = (*remoteTask)(nil)
 	_ core.Stopper   = (*remoteTask)(nil)
-	_ core.Teller    = (*remoteTask)(nil)
 )
 
 // Saved is part of core.Saver.

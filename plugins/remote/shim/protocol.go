@@ -83,7 +83,7 @@ type ClaimReply struct {
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
-	State   State  `codec:"state"` // Released, which gives it up, Stopping or Told
+	State   State  `codec:"state"` // Released, which gives it up, or Stopping
 }
 
 // AssignRequest has a run belong to an operator, or to nobody, which nobody follows, nor has claimed since that epoch.
@@ -132,8 +132,7 @@ type Run struct {
 	Key    string `codec:"key" json:"key"`
 	Epoch  int64  `codec:"epoch" json:"epoch"`
 	State  State  `codec:"state" json:"state"`
-	Ending bool   `codec:"ending" json:"ending"` // it is stopping, and not by its owner
-	Owner  Owner  `codec:"owner" json:"owner"`   // the last one
+	Owner  Owner  `codec:"owner" json:"owner"` // the last one
 
 	Followed      bool          `codec:"followed" json:"followed"`             // by the owner's node
 	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long it was seen not to be followed

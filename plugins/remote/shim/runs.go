@@ -33,7 +33,6 @@ type run struct {
 		Saved []byte `json:"state"` // by the core, for RecoverTask
 	} `json:"run"`
 
-	Ending        bool          `json:"ending,omitempty"`         // it is stopping, and not by its owner
 	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"` // 0: none
 	Alone         int64         `json:"alone,omitempty"`          // since when nobody follows it, see now; 0: somebody does
 }
@@ -47,8 +46,8 @@ const (
 	Running  State = "running"
 	Released State = "released" // by its owner, for the next one
 	Kept     State = "kept"     // by an operator: nobody is to claim or to end it
-	Stopping State = "stopping" // nobody is to claim it
-	Told     State = "told"     // Nomad knows its exit: nobody is to claim it
+	Stopping State = "stopping" // by its owner: nobody is to claim it
+	Ending   State = "ending"   // the host ends it
 )
 
 // errNotOwner is for a change by an allocation that does not own the run, or by an earlier connection of its node.
@@ -283,12 +282,12 @@ func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
 	})
 }
 
-// condemn marks a run as stopping, and has this connection own it in order to end it: on a full disk, too. The lock of
+// condemn marks a run as ending, and has this connection own it in order to end it: on a full disk, too. The lock of
 // all is held.
 func (r *runs) condemn(name string, one *run) error {
 	before := *one
 	one.Epoch++
-	one.State, one.Ending, one.Alone = Stopping, true, now()
+	one.State, one.Alone = Ending, now()
 	if r.save(name, one) != nil {
 		*one = before
 	}
@@ -317,7 +316,7 @@ func (r *runs) end(taskID string) error {
 	return err
 }
 
-// claim finds the run that an allocation's task is to have. Runs that are over for it are marked as stopping, and
+// claim finds the run that an allocation's task is to have. Runs that are over for it are marked as ending, and
 // returned: the caller ends them, and calls again.
 func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error) {
 	err = r.locked(prefixOf(q.Key), func(all records) error {
@@ -407,7 +406,7 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	if one.State == Starting {
 		return r.claims[one.Run.TaskID] == nil && r.isFollowed(name)
 	}
-	return !mine && one.State == Stopping && !one.Ending && r.alone(name, one) < AbsentTime
+	return !mine && one.State == Stopping && r.alone(name, one) < AbsentTime
 }
 
 // ending is a verdict of judge: the run is to be ended before the task can start.
@@ -438,7 +437,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	if r.isBusy(name, one, mine) {
 		return Held, one.Owner
 	}
-	if !mine && one.State != Released && !one.Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
+	if !mine && one.State != Released && one.State != Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
 		if r.alone(name, one) < AbsentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
 			return Held, one.Owner
 		}
@@ -458,7 +457,7 @@ func (r *runs) list() (found []Run, err error) {
 		for name, one := range all {
 			followed, since := r.seen(name, one)
 			listed := Run{
-				TaskID: one.Run.TaskID, Key: one.Key, Epoch: one.Epoch, State: one.State, Ending: one.Ending,
+				TaskID: one.Run.TaskID, Key: one.Key, Epoch: one.Epoch, State: one.State,
 				Owner: one.Owner, Followed: followed, OrphanTimeout: one.OrphanTimeout,
 			}
 			if since > 0 {
@@ -471,16 +470,16 @@ func (r *runs) list() (found []Run, err error) {
 	return found, err
 }
 
-// orphans marks the runs whose time without an owner is over as stopping, and returns them: also one that is listed,
+// orphans marks the runs whose time without an owner is over as ending, and returns them: also one that is listed,
 // whatever its time, and those that were to be ended, and are still there.
 func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
-			if r.claims[one.Run.TaskID] != nil && one.Ending { // its end has failed
+			if r.claims[one.Run.TaskID] != nil && one.State == Ending { // its end has failed
 				r.drop(one.Run.TaskID)
 			}
 			limit := one.OrphanTimeout
-			if one.Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
+			if one.State == Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
 				limit = AbsentTime
 			}
 			alone := r.alone(name, one)

@@ -220,11 +220,6 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 			must.Eq(t, "held by b", a.ask("a", resume))
 		},
-		"one whose exit Nomad knows is not taken over": func(t *testing.T, a, b side) {
-			a.start("a")
-			must.NoError(t, a.become("a/task", "a", Told))
-			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
-		},
 		"one with other contents goes on while its owner is there": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
@@ -263,11 +258,6 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"its own that it has released is started again": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
-			must.Eq(t, "ended a, start a", a.ask("a"))
-		},
-		"its own whose exit is told is started again": func(t *testing.T, a, b side) {
-			a.start("a")
-			must.NoError(t, a.become("a/task", "a", Told))
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
 		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
@@ -435,7 +425,7 @@ func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
 	must.Eq(t, "have a", s.ask("b", gone("a")))
-	for _, state := range []State{Released, Stopping, Told} {
+	for _, state := range []State{Released, Stopping} {
 		must.ErrorIs(t, s.become("a/task", "a", state), errNotOwner, must.Sprint(state))
 	}
 	must.Eq(t, "held by b", s.ask("c"))
