@@ -224,7 +224,8 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		for _, h := range e.hosts {
 			link, err := h.Connect(ctx)
 			if err == nil {
-				err = destroyBy(ctx, link, id)
+				allocID, _, _ := strings.Cut(id, "/")
+				err = endRun(ctx, link, id, allocID)
 			}
 			errs = append(errs, err)
 		}
@@ -250,17 +251,6 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		e.leave(t)
 	}
 	return err
-}
-
-func destroyBy(ctx context.Context, link *host.Link, id string) error {
-	done := make(chan error, 1)
-	go func() { done <- link.Driver.DestroyTask(id, true) }() // its end is the connection's at the latest
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the host does not answer: %w", ctx.Err())
-	}
 }
 
 // newTask is a task of this process.

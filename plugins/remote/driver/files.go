@@ -69,19 +69,9 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 // clockTick is by how much a file's time may be behind: it is that of the last tick of the kernel's clock.
 const clockTick = 10 * time.Millisecond
 
-// refresh copies what has changed. The task's events report a failure, once until it passes: a signal or a script may
-// have nothing to do with files.
+// refresh copies what has changed. A failure is an event alone: a signal or a script may have nothing to do with files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
-	_, err := t.copyFiles(ctx, link, ".")
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	t.mu.Lock()
-	news := problem != t.stale
-	t.stale = problem
-	t.mu.Unlock()
-	if news && err != nil {
+	if _, err := t.copyFiles(ctx, link, "."); err != nil {
 		t.event("The task has old files: %v", err)
 	}
 }

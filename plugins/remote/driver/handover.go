@@ -207,8 +207,11 @@ func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
 
 // endRun ends the task's run, unless it belongs to another allocation by now, or to none.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
-	request := &shim.EndRequest{TaskID: t.saved.Run.TaskID, AllocID: t.config.AllocID}
-	_, err := shim.End.On(ctx, link.Shim, request)
+	return endRun(ctx, link, t.saved.Run.TaskID, t.config.AllocID)
+}
+
+func endRun(ctx context.Context, link *host.Link, runID, allocID string) error {
+	_, err := shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: runID, AllocID: allocID})
 	if status.Code(err) == codes.FailedPrecondition {
 		return nil
 	}

@@ -56,7 +56,6 @@ type remoteTask struct {
 	mu      sync.Mutex
 	stop    *stop  // asked for, nil if the task is to run
 	takenBy string // the allocation that has the run, empty if it is this task's
-	stale   string // why the last copy of files failed
 }
 
 // saved is what Nomad keeps of a task. Fields are only ever added.

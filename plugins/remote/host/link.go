@@ -62,7 +62,6 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 			return conn, nil // gRPC closes it when it has ended, and where no answer comes
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
-		grpc.WithInitialWindowSize(shim.Window), grpc.WithInitialConnWindowSize(shim.AllWindows),
 		grpc.WithReadBufferSize(shim.Buffer), grpc.WithWriteBufferSize(shim.Buffer),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: shim.KeepAliveTime, Timeout: shim.KeepAliveTimeout, PermitWithoutStream: true,

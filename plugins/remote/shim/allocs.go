@@ -83,18 +83,7 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 	}
 	for _, sub := range append(below, ".") {
 		path := filepath.Join(made, sub)
-		if sub != "." {
-			err = os.Mkdir(path, mode)
-		}
-		if err == nil {
-			err = os.Chmod(path, mode) // whatever the umask
-		}
-		if err == nil {
-			err = os.Lchown(path, uid, gid)
-		}
-		if err != nil {
-			break
-		}
+		err = errors.Join(err, os.MkdirAll(path, mode), os.Chmod(path, mode), os.Lchown(path, uid, gid))
 	}
 	if err == nil {
 		err = os.Rename(made, dir)
@@ -136,10 +125,7 @@ func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, 
 				continue
 			}
 			path = filepath.Join(a.dir, removed+e.Name())
-			if renameErr := os.Rename(filepath.Join(a.dir, e.Name()), path); renameErr != nil {
-				err = errors.Join(err, renameErr)
-				continue
-			}
+			err = errors.Join(err, os.Rename(filepath.Join(a.dir, e.Name()), path))
 		}
 		paths = append(paths, path)
 	}

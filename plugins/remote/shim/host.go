@@ -17,6 +17,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/hashicorp/nomad/plugins/drivers/proto"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -146,28 +148,16 @@ func (h *host) has(id string) bool {
 	})
 }
 
-// StopTask is part of drivers.DriverPlugin. The run is Stopping.
-func (h *host) StopTask(id string, timeout time.Duration, signal string) error {
-	if err := h.owned(id); err != nil {
-		return err
+// ofOwner refuses Nomad's calls that change a task of which this connection does not own the run. A run is destroyed by
+// End.
+func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	switch r := request.(type) {
+	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:
+		if err := h.owned(r.(interface{ GetTaskId() string }).GetTaskId()); err != nil {
+			return nil, err
+		}
 	}
-	return h.Driver.StopTask(id, timeout, signal)
-}
-
-// SignalTask is part of drivers.DriverPlugin.
-func (h *host) SignalTask(id, signal string) error {
-	if err := h.owned(id); err != nil {
-		return err
-	}
-	return h.Driver.SignalTask(id, signal)
-}
-
-// ExecTask is part of drivers.DriverPlugin.
-func (h *host) ExecTask(id string, command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
-	if err := h.owned(id); err != nil {
-		return nil, err
-	}
-	return h.Driver.ExecTask(id, command, timeout)
+	return next(ctx, request)
 }
 
 // ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver.
@@ -178,18 +168,6 @@ func (h *host) ExecTaskStreamingRaw(
 		return err
 	}
 	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
-}
-
-// DestroyTask is part of drivers.DriverPlugin, for a run that was never handed over. It needs no claim: a plugin may
-// have failed to recover it. It is no error if the run belongs to another allocation by now.
-func (h *host) DestroyTask(id string, _ bool) error {
-	err := h.endIf(id, func(one *run) bool {
-		return one.Owner.AllocID == one.Run.AllocID && one.State != Released
-	})
-	if errors.Is(err, errNotOwner) {
-		return nil
-	}
-	return err
 }
 
 // end removes everything of a run that this connection owns, but for the files in its allocation's directory.

@@ -347,7 +347,10 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		}
 
 		if reply.Verdict == Start {
-			one = &run{Key: q.Key, Hash: q.Hash, State: Starting}
+			if one == nil {
+				one = &run{Key: q.Key, Hash: q.Hash, State: Starting}
+			}
+			r.drop(one.Run.TaskID)
 			one.Run.Handle = Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}
 		}
 		reply.Owner, reply.Run, reply.saved = one.Owner, one.Run.Handle, one.Run.Saved
@@ -447,6 +450,8 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
 		return Have, one.Owner
+	case one.State == Starting && mine: // the core takes up what may run of it
+		return Start, owner
 	}
 	return ending, owner
 }

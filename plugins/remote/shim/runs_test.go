@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers/proto"
 	"github.com/shoenig/test/must"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // side is a connection of a node to the host: the lock of a run is of an open file, so two in one process exclude each
@@ -185,6 +189,16 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.started("a/task", nil), errNotOwner)
+		},
+		"its own that may have been started is started under its new id": func(t *testing.T, a, b side) {
+			must.Eq(t, "start a", a.ask("a"))
+			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
+			must.Eq(t, "held by a", b.ask("a", again))
+			a.leave()
+			must.Eq(t, "start a", b.ask("a", again)) // the core takes up what runs of it
+			must.NoError(t, b.started("a/again", nil))
+			must.ErrorIs(t, b.check("a/task"), errNotOwner)
+			must.Eq(t, "have a", b.ask("a", resume, again))
 		},
 		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
 			a.start("a")
@@ -473,5 +487,32 @@ func TestRuns_AreReadByNobodyElse(t *testing.T) {
 	for _, file := range files {
 		got, _ := mode(t, file)
 		must.Eq(t, 0o600, got, must.Sprint(file))
+	}
+}
+
+// Nomad's own calls name no claim.
+func TestHost_RefusesCallsForTheRunOfAnother(t *testing.T) {
+	both := sides(t, 2)
+	both[0].start("a")
+	type ofTask interface{ GetTaskId() string }
+	for owner, s := range both {
+		h := &host{runs: s.runs}
+		for _, request := range []ofTask{
+			&proto.StopTaskRequest{TaskId: "a/task"}, &proto.SignalTaskRequest{TaskId: "a/task"},
+			&proto.ExecTaskRequest{TaskId: "a/task"}, &proto.DestroyTaskRequest{TaskId: "a/task"},
+		} {
+			_, err := h.ofOwner(t.Context(), request, nil, func(context.Context, any) (any, error) { return nil, nil })
+			if owner == 0 {
+				must.NoError(t, err, must.Sprintf("%T", request))
+			} else {
+				must.Eq(t, codes.FailedPrecondition, status.Code(err), must.Sprintf("%T", request))
+			}
+		}
+		_, err := h.ofOwner(t.Context(), &proto.InspectTaskRequest{TaskId: "a/task"}, nil,
+			func(context.Context, any) (any, error) { return nil, nil })
+		must.NoError(t, err)
+		if owner == 1 {
+			must.Error(t, h.ExecTaskStreamingRaw(t.Context(), "a/task", nil, false, nil))
+		}
 	}
 }

@@ -51,13 +51,8 @@ const (
 	KeepAliveTimeout = 20 * time.Second
 )
 
-// Window is how many bytes may be under way of one stream, AllWindows of all; Buffer is what is read and written at a
-// time. gRPC's own sizes, and its measurement of them, are for small messages.
-const (
-	Window     = 1 << 20
-	AllWindows = 8 << 20
-	Buffer     = 256 << 10
-)
+// Buffer is how many bytes are read and written at a time: gRPC's own sizes are for small messages.
+const Buffer = 256 << 10
 
 // Role is the shim, if this process has to be it (plugin.Plugin.Roles). The driver is what runs tasks here; its
 // Command gets the job's configuration.
@@ -116,8 +111,7 @@ func (h *host) configure(o Options) error {
 
 // serve returns when the connection ends.
 func (h *host) serve(conn *stdio, logger hclog.Logger) error {
-	options := append(plugin.DriverOptions(h),
-		grpc.InitialWindowSize(Window), grpc.InitialConnWindowSize(AllWindows),
+	options := append(plugin.DriverOptions(h), grpc.ChainUnaryInterceptor(h.ofOwner),
 		grpc.ReadBufferSize(Buffer), grpc.WriteBufferSize(Buffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: KeepAliveTimeout, Timeout: KeepAliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepAliveTime / 2, PermitWithoutStream: true}))
