@@ -122,8 +122,12 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	system, err := e.nomad.begins(ctx, cfg.Namespace, cfg.AllocID)
+	if err != nil {
+		return nil, err
+	}
 	node := ""
-	if e.nomad.isSystem(ctx, cfg.Namespace, cfg.AllocID) {
+	if system {
 		node = cfg.NodeID
 	}
 	hash, err := hashOf(cfg)

@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -168,10 +169,17 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// isSystem is whether the allocation is of a job that has one on each node.
-func (n nomad) isSystem(ctx context.Context, namespace, allocID string) bool {
+// begins returns whether an allocation, whose task is to start, is of a job that has one on each node. An error is that
+// Nomad has given the allocation up: the one in its place may have run the task to its end.
+func (n nomad) begins(ctx context.Context, namespace, allocID string) (system bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
-	return err == nil && a != nil && a.Job != nil && a.Job.isSystem()
+	if err != nil || a == nil {
+		return false, nil
+	}
+	if a.ClientStatus == structs.AllocClientStatusLost {
+		return false, errors.New("Nomad has given this allocation up, and another one may have run its task")
+	}
+	return a.Job != nil && a.Job.isSystem(), nil
 }
 
 // answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.

@@ -124,6 +124,31 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 	}
 }
 
+// A node that comes back may start a task before it hears that another node has run it.
+func TestBegins_NotForAnAllocationThatNomadHasGivenUp(t *testing.T) {
+	for answer, want := range map[string]string{
+		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has given this allocation up",
+		`{"ID": "alloc", "ClientStatus": "pending", "Job": {"Type": "service"}}`: "system false",
+		`{"ID": "alloc", "ClientStatus": "running", "Job": {"Type": "system"}}`:  "system true",
+		`{"ID": "other", "ClientStatus": "lost", "Job": {"Type": "system"}}`:     "system false",
+		`{"ID": "alloc", "DesiredStatus": "stop", "Job": {"Type": "sysbatch"}}`:  "system true", // a poststop task
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(answer))
+		}))
+		client, err := agentapi.New(agentapi.Config{Address: server.URL})
+		must.NoError(t, err)
+		system, err := nomad{client: client}.begins(t.Context(), "default", "alloc")
+		got := fmt.Sprintf("system %t", system)
+		if err != nil {
+			got = err.Error()
+		}
+		must.StrHasPrefix(t, want, got, must.Sprint(answer))
+		client.CloseIdleConnections()
+		server.Close()
+	}
+}
+
 func TestMeaning_IsNotAskedWhereItDoesNotMatter(t *testing.T) {
 	got := nomad{}.ask(t.Context(), &saved{OnDrain: "stop", OnLost: "restart"}, "alloc")
 	must.Eq(t, meaning{}, got)
