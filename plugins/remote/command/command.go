@@ -328,8 +328,8 @@ func (e *endpoint) run(taskID string) run {
 func stop(ctx context.Context, argv []string) error {
 	u := plugin.Usage{
 		Command: "stop",
-		About: "Kills the processes of a run that no allocation follows, and removes what the host has of it. A run is\n" +
-			"ended when nobody has followed it for 15 s: until then its node may come back.",
+		About: "Kills the processes of a run that no allocation follows. A run is ended when nobody has followed it\n" +
+			"for 15 s: until then its node may come back.",
 	}
 	return act(ctx, argv, u, "Ended", func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
 		if r.State == shim.Kept {
