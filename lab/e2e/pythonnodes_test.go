@@ -5,17 +5,13 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -35,13 +31,20 @@ func TestPythonNode_ReportsInterpreters(t *testing.T) {
 	test.NotEq(t, "", i.Attributes["driver.python.uv.version"])
 }
 
-// constrained is a job file with what a command has printed in it.
-func constrained(t testing.TB, n *node, name, script, constraint string) *api.Job {
-	t.Helper()
-	j, err := n.Client().Jobs().ParseHCL(fmt.Sprintf(`
+func TestPythonNode_PlacesAJobByItsVersions(t *testing.T) {
+	t.Parallel()
+	n := pythonNode.get(t)
+	i, _, err := n.Client().Nodes().Info(n.id(), nil)
+	must.NoError(t, err)
+	job := func(name, python, constraint string) *api.Job {
+		j, err := n.Client().Jobs().ParseHCL(fmt.Sprintf(`
 job %q {
   type = "batch"
-  %s
+  constraint {
+    attribute = "${attr.driver.python.versions}"
+    operator  = "set_contains_any"
+    value     = %q
+  }
   group "g" {
     restart {
       attempts = 0
@@ -54,7 +57,8 @@ job %q {
     task "main" {
       driver = "python"
       config {
-        script = %q
+        code   = "print('ran')"
+        python = %q
       }
       resources {
         cpu    = 20
@@ -62,53 +66,21 @@ job %q {
       }
     }
   }
-}`, name, constraint, script), true)
-	must.NoError(t, err, must.Sprintf("%v: %s", err, constraint))
-	return j
-}
-
-func constraintOf(t testing.TB, script string) string {
-	t.Helper()
-	out, err := exec.Command(python, "constraint", script).Output()
-	must.NoError(t, err, must.Sprintf("constraint %s", script))
-	return string(out)
-}
-
-func TestPythonConstraint_PlacesJobWhereItFits(t *testing.T) {
-	t.Parallel()
-	n, dir := pythonNode.get(t), mkdir(t)
-	script := func(name, python string) string {
-		path := filepath.Join(dir, name)
-		writeFile(t, path, []byte("# /// script\n# requires-python = \""+python+"\"\n# ///\nprint('ran')\n"))
-		return path
+}`, name, constraint, python), true)
+		must.NoError(t, err)
+		return j
 	}
-	fits, never := script("fits.py", ">=3.9"), script("never.py", "==3.9.99")
+	has := i.Attributes["driver.python.default"]
+	n.submit(t, job("fits", ">=3.8", "3.99,"+has)).ends(t, "exit 0", "ran\n")
 
-	c := constraintOf(t, fits)
-	test.StrContains(t, c, "attr.driver.python.versions", test.Sprint("the constraint"))
-	n.submit(t, constrained(t, n, "fits", fits, c)).ends(t, "exit 0", "ran\n")
-
-	// without the constraint it comes to a node that has no such interpreter
-	c = constraintOf(t, never)
-	a := n.submit(t, constrained(t, n, "never", never, ""))
+	a := n.submit(t, job("never", "==3.9.99", has))
 	a.ended(t)
-	i, _, err := n.Client().Nodes().Info(n.id(), nil)
-	must.NoError(t, err)
-	for _, want := range []string{"3.9.99", "which has ", i.Attributes["driver.python.default"],
-		"attr.driver.python.versions", `"set_contains"`} {
+	for _, want := range []string{"3.9.99", "which has ", has, "attr.driver.python.versions"} {
 		test.NoError(t, a.tells(want))
 	}
 	must.NoError(t, agent.Purge(t.Context(), n.Client(), "default", "never"))
-	waits := constrained(t, n, "never", never, c)
-	test.StrContains(t, n.unplaced(t, waits), "driver.python.versions} set_contains 3.9.99",
-		test.Sprint("why it waits"))
-	testsupport.Within(t, time.Minute, func() error {
-		j, _, err := n.Client().Jobs().Info("never", nil)
-		if err == nil && *j.Status != "pending" {
-			err = fmt.Errorf("the job is %s", *j.Status)
-		}
-		return err
-	})
+	test.StrContains(t, n.unplaced(t, job("never", "==3.9.99", "3.9.99")),
+		"driver.python.versions} set_contains_any 3.9.99", test.Sprint("why it waits"))
 	_, _, err = n.Client().Jobs().Deregister("never", true, nil)
 	must.NoError(t, err)
 }

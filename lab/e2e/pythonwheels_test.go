@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +17,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
-
-func writeFile(t testing.TB, path string, content []byte) {
-	t.Helper()
-	must.NoError(t, os.WriteFile(path, content, 0o644))
-}
 
 // wheelhouse is a directory with these wheels, which every user can read.
 func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {

@@ -10,7 +10,7 @@ import (
 
 // Config is the agent's plugin block.
 type Config struct {
-	Interpreters []string `codec:"interpreters" doc:"Paths of interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt/python, uv and pyenv."`
+	Interpreters []string `codec:"interpreters" doc:"Directories with interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt, uv and pyenv."`
 
 	UV string `codec:"uv" doc:"The path of uv, which builds environments. By default it is looked for on the agent's PATH and where its installers put it."`
 
@@ -40,9 +40,9 @@ type TaskConfig struct {
 	Code   string   `codec:"code" doc:"The program itself, instead of a script. It is written to local/inline_code.py."`
 	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
-	Python       string         `codec:"python" doc:"The interpreter: versions as in PEP 440, such as \">=3.11,<3.14\" or \"3.12\" (which is ==3.12.*), or the path of one that the node offers. By default the newest that the program and its project or lock allow, and for which what is required can be installed."`
+	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\", or the path of one that the node offers. By default the newest CPython that the program and its project or lock allow."`
 	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a single value with a slash, or that ends in .txt or .in), its pyproject.toml, of which the dependencies are read, or a list of requirements. What the program itself declares (PEP 723) is added."`
-	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, a uv.lock (with its pyproject.toml beside it), or a pylock.toml (PEP 751)."`
+	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, or a uv.lock (with its pyproject.toml beside it)."`
 	Extras       []string       `codec:"extras" doc:"The extras (optional-dependencies) of the pyproject.toml or uv.lock to install, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too, such as \"dev\"."`
 

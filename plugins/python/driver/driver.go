@@ -6,7 +6,6 @@
 package driver
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,11 +17,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
-	"github.com/outrider-dev/outrider/internal/core/plugin"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 // Plugin is the python driver.
@@ -33,22 +30,16 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 		New: func(c Config, logger hclog.Logger) (driver.Instance[TaskConfig], error) {
 			return newInstance(c, logger)
 		},
-		Commands: []plugin.Command{constraintCommand()},
 	}
 }
 
 // instance is the driver with its configuration. It has no effect outside of this process before its first use.
 type instance struct {
-	config   Config
-	logger   hclog.Logger
-	finder   *interpreter.Finder
-	uv       *install.Finder
-	cache    *environment.Cache
-	builder  *environment.Builder // the user that builds; nil for this process's
-	unsuited unsuited
-
-	mu       sync.Mutex // guards rejected
-	rejected []string   // files that are no interpreters, as they were logged
+	config  Config
+	logger  hclog.Logger
+	uv      *install.Finder
+	cache   *environment.Cache
+	builder *environment.Builder // the user that builds; nil for this process's
 
 	tidying sync.Mutex  // held while the cache is tidied, and never waited for
 	tidied  time.Time   // when that began last, guarded by tidying
@@ -83,11 +74,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 		as = &syscall.Credential{Uid: d.builder.UID, Gid: d.builder.GID}
 	}
 	d.cache = environment.Open(cache)
-	d.uv = install.NewFinder(c.UV, as)
-	d.finder = interpreter.NewFinder(c.Interpreters, as, func(ctx context.Context) (string, error) {
-		uv, err := d.uv.Find(ctx)
-		return uv.Path, err
-	})
+	d.uv = install.NewFinder(c.UV, c.Interpreters, as)
 	return d, nil
 }
 

@@ -6,13 +6,9 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/bits"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
@@ -31,55 +27,25 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	if err != nil {
 		return nil, err
 	}
-	found, err := d.finder.Renew(ctx)
+	found, err := d.uv.Pythons(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	rejected := found.Rejected
-	d.logRejected(rejected, d.config.Interpreters != nil)
-	if len(found.Interpreters) == 0 {
-		words := "no Python interpreter that tasks can run is on this node: install one, or name its path with " +
-			"interpreters in the plugin's config"
-		if len(rejected) > 0 {
-			words += " (" + strings.Join(firstOf(rejected, 4), "; ") + ")"
-		}
-		return nil, driver.Undetected(words)
+	if len(found) == 0 {
+		return nil, driver.Undetected("no Python interpreter that tasks can run is on this node: install one, or name its " +
+			"directory with interpreters in the plugin's config")
 	}
-	all := attributes(found.Interpreters)
-	if len(rejected) > 0 && d.config.Interpreters != nil {
-		all["rejected"] = pstructs.NewStringAttribute(strings.Join(firstOf(rejected, 4), "; "))
+	all := map[string]*pstructs.Attribute{
+		"versions":     pstructs.NewStringAttribute(versionsOf(found)),
+		"default":      pstructs.NewStringAttribute(found[0].Version),
+		"default.path": pstructs.NewStringAttribute(found[0].Path),
+		"uv.version":   pstructs.NewStringAttribute(uv.Version),
 	}
-	all["uv.version"] = pstructs.NewStringAttribute(uv.Version)
 	d.tidy(ctx)
 	if size, _, err := d.cache.Usage(); err == nil {
 		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
 	}
 	return all, nil
-}
-
-// logRejected logs once why each of these is no interpreter for tasks, as a warning where the operator configured it.
-func (d *instance) logRejected(rejected []string, configured bool) {
-	d.mu.Lock()
-	before := d.rejected
-	d.rejected = rejected
-	d.mu.Unlock()
-	level := hclog.Debug
-	if configured {
-		level = hclog.Warn
-	}
-	for _, why := range rejected {
-		if !slices.Contains(before, why) {
-			d.logger.Log(level, "an interpreter can't be used", "reason", why)
-		}
-	}
-}
-
-// firstOf is a list, or its beginning and the number of the others.
-func firstOf(list []string, most int) []string {
-	if len(list) <= most {
-		return list
-	}
-	return append(list[:most:most], fmt.Sprintf("and %d more", len(list)-most))
 }
 
 // roundUp is the next power of two: a node is not updated for each environment.

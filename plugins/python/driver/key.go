@@ -10,12 +10,11 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // format changes with the way in which environments are built, so that older ones are not used.
-const format = 6
+const format = 7
 
 // key is what an environment depends on. secret has all of it, with the passwords of URLs; text is what the operator
 // sees.
@@ -23,7 +22,7 @@ type key struct{ text, secret string }
 
 // environmentKey is the key of an environment. Two environments that may differ have different keys.
 func environmentKey(
-	python interpreter.Interpreter, i install.Installer, required *requirement.Set, src *sources, refresh string,
+	python install.Python, i install.Installer, required *requirement.Set, src *sources, refresh string,
 ) key {
 	var all, text strings.Builder
 	line := func(name string, values ...any) {
@@ -31,9 +30,7 @@ func environmentKey(
 		all.WriteString(l)
 		text.WriteString(index.Redact(l))
 	}
-	line("python", python.Implementation, python.Version, python.Path, python.Real, python.File.Inode, python.File.Size,
-		python.File.ModTime)
-	line("for", python.Platform, python.Libc, python.FreeThreaded)
+	line("python", python.Key, python.Path, python.File)
 	line("installer", i, format)
 	line("locked", required.Hashed, required.Complete)
 	for _, l := range required.Lines {
@@ -50,9 +47,6 @@ func environmentKey(
 	}
 	for _, p := range required.Projects {
 		line("project", digest(p.Text), p.Extras, p.Groups)
-	}
-	if required.Pylock != nil {
-		line("pylock", digest(required.Pylock))
 	}
 	if u := required.UVLock; u != nil {
 		line("uv.lock", digest(u.Lock), digest(u.Project), u.Choice.Extras, u.Choice.Groups)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -24,7 +23,7 @@ func TestEnvironmentKey_HidesPasswordsOfURLs(t *testing.T) {
 		job := &TaskConfig{ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
 		must.NoError(t, err)
-		return environmentKey(interpreter.Interpreter{}, install.Installer{}, set, src, "")
+		return environmentKey(install.Python{}, install.Installer{}, set, src, "")
 	}
 	one, two := of("hunter2"), of("swordfish")
 	must.StrNotContains(t, one.text, "hunter2", must.Sprint("shown"))
@@ -44,7 +43,7 @@ func TestRefreshing_ChangesOnceAMinute(t *testing.T) {
 
 func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 	type parts struct {
-		python    interpreter.Interpreter
+		python    install.Python
 		installer install.Installer
 		set       requirement.Set
 		src       sources
@@ -58,41 +57,33 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 	names := map[key]string{}
 	extra, group := requirement.Choice{Extras: []string{"x"}}, requirement.Choice{Groups: []string{"x"}}
 	for name, change := range map[string]func(*parts){
-		"nothing":                    func(*parts) {},
-		"the implementation":         func(p *parts) { p.python.Implementation = "x" },
-		"the version":                func(p *parts) { p.python.Version = "x" },
-		"the interpreter's path":     func(p *parts) { p.python.Path = "x" },
-		"where that leads":           func(p *parts) { p.python.Real = "x" },
-		"the interpreter's inode":    func(p *parts) { p.python.File.Inode = 1 },
-		"the interpreter's size":     func(p *parts) { p.python.File.Size = 1 },
-		"the interpreter's time":     func(p *parts) { p.python.File.ModTime = 1 },
-		"a build without the GIL":    func(p *parts) { p.python.FreeThreaded = true },
-		"the interpreter's platform": func(p *parts) { p.python.Platform = "x" },
-		"the interpreter's libc":     func(p *parts) { p.python.Libc = "x" },
-		"the installer's version":    func(p *parts) { p.installer.Version = "x" },
-		"hashes":                     func(p *parts) { p.set.Hashed = true },
-		"that it is a lock":          func(p *parts) { p.set.Complete = true },
-		"a requirement":              func(p *parts) { p.set.Lines = []string{"x"} },
-		"a constraint":               func(p *parts) { p.set.Constraints = []string{"x"} },
-		"a requirement's secret":     func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
-		"another secret":             func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
-		"a constraint's secret":      func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
-		"another of a constraint":    func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
-		"an override":                func(p *parts) { p.set.Overrides = []string{"x"} },
-		"a date":                     func(p *parts) { p.set.NewerThan = "x" },
-		"a project":                  func(p *parts) { p.set.Projects = []requirement.Project{{Text: []byte("x")}} },
-		"an extra of it":             func(p *parts) { p.set.Projects = []requirement.Project{{Choice: extra}} },
-		"a group of it":              func(p *parts) { p.set.Projects = []requirement.Project{{Choice: group}} },
-		"a pylock":                   func(p *parts) { p.set.Pylock = []byte("x") },
-		"uv's lock":                  func(p *parts) { p.set.UVLock.Lock = []byte("x") },
-		"uv's project":               func(p *parts) { p.set.UVLock.Project = []byte("x") },
-		"none of uv's":               func(p *parts) { p.set.UVLock = nil },
-		"the index":                  func(p *parts) { p.src.indexes.URL = "https://x" },
-		"another index":              func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
-		"a page of wheels":           func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
-		"the credentials":            func(p *parts) { p.src.netrc = []byte("x") },
-		"a refresh":                  func(p *parts) { p.refresh = "x" },
-		"that there is no index":     func(p *parts) { p.src.indexes.Offline = true },
+		"nothing":                 func(*parts) {},
+		"the interpreter":         func(p *parts) { p.python.Key = "x" },
+		"the interpreter's path":  func(p *parts) { p.python.Path = "x" },
+		"the interpreter's file":  func(p *parts) { p.python.File = "x" },
+		"the installer's version": func(p *parts) { p.installer.Version = "x" },
+		"hashes":                  func(p *parts) { p.set.Hashed = true },
+		"that it is a lock":       func(p *parts) { p.set.Complete = true },
+		"a requirement":           func(p *parts) { p.set.Lines = []string{"x"} },
+		"a constraint":            func(p *parts) { p.set.Constraints = []string{"x"} },
+		"a requirement's secret":  func(p *parts) { p.set.Lines = []string{"x @ https://u:one@h/x.whl"} },
+		"another secret":          func(p *parts) { p.set.Lines = []string{"x @ https://u:two@h/x.whl"} },
+		"a constraint's secret":   func(p *parts) { p.set.Constraints = []string{"x @ https://u:one@h/x.whl"} },
+		"another of a constraint": func(p *parts) { p.set.Constraints = []string{"x @ https://u:two@h/x.whl"} },
+		"an override":             func(p *parts) { p.set.Overrides = []string{"x"} },
+		"a date":                  func(p *parts) { p.set.NewerThan = "x" },
+		"a project":               func(p *parts) { p.set.Projects = []requirement.Project{{Text: []byte("x")}} },
+		"an extra of it":          func(p *parts) { p.set.Projects = []requirement.Project{{Choice: extra}} },
+		"a group of it":           func(p *parts) { p.set.Projects = []requirement.Project{{Choice: group}} },
+		"uv's lock":               func(p *parts) { p.set.UVLock.Lock = []byte("x") },
+		"uv's project":            func(p *parts) { p.set.UVLock.Project = []byte("x") },
+		"none of uv's":            func(p *parts) { p.set.UVLock = nil },
+		"the index":               func(p *parts) { p.src.indexes.URL = "https://x" },
+		"another index":           func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
+		"a page of wheels":        func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
+		"the credentials":         func(p *parts) { p.src.netrc = []byte("x") },
+		"a refresh":               func(p *parts) { p.refresh = "x" },
+		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
 	} {
 		k := of(change)
 		other, ok := names[k]

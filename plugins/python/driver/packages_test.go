@@ -135,10 +135,15 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
 	withUV(t, func(t *testing.T, a *agent) {
-		out := a.runs(a.withMoon(useMoon+"print(sys.implementation.name)\n", "moon-phase"))
-		must.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
-		test.StrHasSuffix(t, "\npypy\n", out)
-	}, func(c *Config) { c.Interpreters = []string{pypy} })
+		for _, python := range []string{pypy, "pypy", "pypy>=3.8", "pypy@3"} {
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\npython = \""+
+				python+"\"", map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
+			a.withWheels(cfg, moon)
+			out := a.runs(cfg)
+			test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
+			test.StrHasSuffix(t, "\npypy\n", out)
+		}
+	})
 }
 
 // attack tries to change the environment in which it runs in each way that a program has.
@@ -201,10 +206,10 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
 	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"",
-		"lock = \"local/pylock.toml\"", "lock = \"link.txt\""} {
+		"lock = \"local/uv.lock\"", "lock = \"link.txt\""} {
 		cfg := a.task("script = \"app.py\"\nfind_links = [\"local\"]\n"+config, map[string]string{"app.py": useMoon})
 		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))
-		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "pylock.toml")))
+		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "uv.lock")))
 		must.NoError(t, os.RemoveAll(secret+".txt"))
 		must.NoError(t, os.Symlink(secret, secret+".txt"))
 		err := a.refused(cfg)

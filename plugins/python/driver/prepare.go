@@ -5,99 +5,53 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
+
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// order describes an environment to get.
-type order struct {
-	python    interpreter.Interpreter
-	other     bool // python is not the best that fits
-	installer install.Installer
-	required  *requirement.Set
-	from      *sources
-	key       key
-	limit     time.Duration
-}
-
-// environmentOfAny returns an environment in which all requirements are installed, and the interpreter it is for: the
-// best of the fitting ones for which they can be installed. The caller releases it.
-func (d *instance) environmentOfAny(ctx context.Context, r request, files taskFiles,
-	fitting []interpreter.Interpreter, required *requirement.Set) (*environment.Environment,
-	interpreter.Interpreter, error) {
-	none := interpreter.Interpreter{}
-	c := &d.config
-	limit := c.BuildTimeout.Duration()
+// environment returns one in which all requirements are installed, from the cache or new. The caller releases it.
+func (d *instance) environment(
+	ctx context.Context, r request, files taskFiles, python install.Python, required *requirement.Set,
+) (*environment.Environment, error) {
+	limit := d.config.BuildTimeout.Duration()
 	looking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	src, err := newSources(looking, c, &r.Config, files, required)
+	src, err := newSources(looking, &d.config, &r.Config, files, required)
 	if err != nil {
-		return nil, none, err
+		return nil, err
 	}
-	installer, err := d.uv.Find(ctx)
+	uv, err := d.uv.Find(ctx)
 	if err != nil {
-		return nil, none, err
+		return nil, err
 	}
-	try := attempts{unsuited: &d.unsuited, again: c.RefreshAfter.Duration(), anew: r.Config.Refresh}
-	begun := time.Now()
-	refresh := refreshing(&r.Config, begun)
-	for i, python := range fitting {
-		key := environmentKey(python, installer, required, src, refresh)
-		left := limit
-		if i > 0 {
-			left -= time.Since(begun)
-		}
-		if left <= 0 || try.skips(key, i == len(fitting)-1) {
-			continue
-		}
-		env, err := d.environment(ctx, r, order{python, i > 0, installer, required, src, key, left})
-		if err == nil {
-			try.succeeded()
-			return env, python, nil
-		}
-		if !try.failed(key, python, err) {
-			if try.first != nil && time.Since(begun) >= limit { // only the rest of the time was left for it
-				break
-			}
-			return nil, none, err
-		}
-		if i == 0 && len(fitting) > 1 {
-			r.Event("Environment: the node's other interpreters are tried, as there is none for %s: %.300s", full(python), err)
-		}
-	}
-	return nil, none, try.err()
-}
-
-// environment gets one, from the cache or new.
-func (d *instance) environment(ctx context.Context, r request, o order) (*environment.Environment, error) {
-	c, python, installer, required, src := &d.config, o.python, o.installer, o.required, o.from
-	spec := environment.Spec{Key: o.key.text, Secret: o.key.secret, Interpreter: python.Path, Limit: o.limit}
+	key := environmentKey(python, uv, required, src, refreshing(&r.Config, time.Now()))
+	spec := environment.Spec{Key: key.text, Secret: key.secret, Interpreter: python.Path, Limit: limit}
 	if !required.Hashed && required.UVLock == nil {
-		spec.Fresh = c.RefreshAfter.Duration()
+		spec.Fresh = d.config.RefreshAfter.Duration()
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
-	spec.Queued = func() { r.Event("Environment: waiting for other builds to end") }
-	var built *install.Result
 	doing := "not in the cache, building it"
-	spec.Outdated = func(age time.Duration) { doing = "refreshing it, which is " + roughly(age) + " old," }
-	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch, downloads string) error {
-		if !o.other {
-			r.Event("Environment: %s with %s for %s", doing, installer, full(python))
-		}
+	spec.Outdated = func(age time.Duration) {
+		doing = fmt.Sprintf("refreshing it, which is %s old,", age.Round(time.Minute))
+	}
+	var built *install.Result
+	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch string) error {
+		r.Event("Environment: %s with %s for %s", doing, uv, python)
 		say := newProgress(r.Event)
 		defer say.stop()
 		req := install.Request{
-			Python: python, Requirements: required, Netrc: src.netrc,
-			Dir: dir, Work: scratch, Downloads: downloads,
-			MaxSize: c.CacheMaxSize.Bytes(), Progress: say.hear, Refresh: r.Config.Refresh,
+			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
+			MaxSize: d.config.CacheMaxSize.Bytes(), Progress: say.hear,
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
@@ -107,14 +61,14 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 			return err
 		}
 		if required.UVLock != nil {
-			if req.Requirements, err = installer.Export(ctx, req); err != nil {
+			if req.Requirements, err = uv.Export(ctx, req); err != nil {
 				return err
 			}
-			if !c.JobIndexes && req.Requirements.Names {
+			if !d.config.JobIndexes && req.Requirements.Names {
 				return index.ErrJobIndexes
 			}
 		}
-		built, err = installer.Install(ctx, req)
+		built, err = uv.Install(ctx, req)
 		return err
 	}
 	spec.Warnings = func() []string { return built.Warnings }
@@ -122,26 +76,19 @@ func (d *instance) environment(ctx context.Context, r request, o order) (*enviro
 	if err != nil {
 		return nil, err
 	}
-	which := env.ID
-	if o.other {
-		which += " for " + full(python)
-	}
 	switch {
 	case env.Hit:
-		r.Event("Environment %s: cache hit", which)
+		r.Event("Environment %s: cache hit", env.ID)
 	case built != nil:
 		d.grown.Store(true) // the next fingerprint tidies the cache
-		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", which, built.Took.Seconds(), packages(len(built.Packages)),
+		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", env.ID, built.Took.Seconds(), packages(built.Packages),
 			float64(env.Size)/1e6)
 	}
 	if len(env.Warnings) > 0 {
-		r.Event("Environment %s: %s warns: %.500s", env.ID, installer, strings.Join(env.Warnings, "; "))
+		r.Event("Environment %s: %s warns: %.500s", env.ID, uv, strings.Join(env.Warnings, "; "))
 	}
 	return env, nil
 }
-
-// full is an interpreter with its name: "CPython 3.11.2".
-func full(python interpreter.Interpreter) string { return python.Name() + " " + python.Version }
 
 func packages(n int) string {
 	if n == 1 {
@@ -150,12 +97,25 @@ func packages(n int) string {
 	return fmt.Sprintf("%d packages", n)
 }
 
-func roughly(d time.Duration) string {
-	if d < 2*time.Hour {
-		return fmt.Sprintf("%.0f minutes", d.Minutes())
+// startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
+// Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's
+// own, which ends with it.
+func startError(ctx context.Context, err error, limit time.Duration) error {
+	var may interface{ Temporary() bool }
+	temporary := errors.As(err, &may) && may.Temporary()
+	var failed *install.Error
+	of := ""
+	if errors.As(err, &failed) {
+		of = failed.LastLines()
 	}
-	if d < 48*time.Hour {
-		return fmt.Sprintf("%.0f hours", d.Hours())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		err = fmt.Errorf("failed to build the environment within %s (build_timeout)%s", limit, of)
+	case failed != nil:
+		err = fmt.Errorf("failed to build the environment: %w", err)
 	}
-	return fmt.Sprintf("%.0f days", d.Hours()/24)
+	if temporary {
+		return structs.NewRecoverableError(err, true)
+	}
+	return err
 }

@@ -99,7 +99,7 @@ func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {
 		a.age(28 * time.Hour)
 		runs("1.2", ": cache hit")
 		a.age(2 * time.Hour)
-		runs("1.3", "Environment: refreshing it, which is 30 hours old, with ")
+		runs("1.3", "Environment: refreshing it, which is 30h0m0s old, with ")
 	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
 }
 

@@ -11,13 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
+	"github.com/outrider-dev/outrider/plugins/python/install"
 )
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
@@ -67,52 +66,61 @@ func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
 func TestCommand_PassesInterpreterOptions(t *testing.T) {
 	a := start(t)
 	const show = "import faulthandler, sys\nf = sys.flags\n" +
-		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys._xoptions.get('cpu_count'), sys.warnoptions, " +
+		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys.warnoptions, " +
 		"faulthandler.is_enabled(), *sys.argv[1:])\n"
 	for config, want := range map[string]string{
-		``:                   "1 0 False None [] True",
-		`unbuffered = true`:  "1 0 False None [] True",
-		`unbuffered = false`: "0 0 False None [] True",
-		`isolated = true`:    "1 1 False None [] True",
-		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True None ['default', 'ignore'] True",
+		``:                   "1 0 False [] True",
+		`unbuffered = true`:  "1 0 False [] True",
+		`unbuffered = false`: "0 0 False [] True",
+		`isolated = true`:    "1 1 False [] True",
+		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True ['default', 'ignore'] True",
 	} {
 		config += "\nscript = \"app.py\"\nargs = [\"-X\"]"
 		test.Eq(t, want+" -X\n", a.runs(a.task(config, map[string]string{"app.py": show})), test.Sprint(config))
 	}
 }
 
-func TestInterpreterArgs_PassReservedCores(t *testing.T) {
-	for _, row := range []struct{ version, cpus, want string }{
-		{"3.13.0", "2", "-X faulthandler -X cpu_count=1"},
-		{"3.13.0", "", "-X faulthandler"},
-		{"3.12.9", "2", "-X faulthandler"}, // it does not know the option
-	} {
-		r := &request{Task: &drivers.TaskConfig{Resources: &drivers.Resources{
-			LinuxResources: &drivers.LinuxResources{CpusetCpus: row.cpus}}}}
-		got := interpreterArgs(r, interpreter.Interpreter{Version: row.version})
-		test.Eq(t, row.want, strings.Join(got, " "), test.Sprintf("%+v", row))
-	}
-}
-
 func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
-	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin/python3*")} })
+	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin")} })
+	err := a.refused(a.task(`code = "1"`, nil))
+	must.StrContains(t, err.Error(), "no Python is on this node")
 	own := filepath.Join(a.dir, "own/bin/python3")
 	must.NoError(t, os.MkdirAll(filepath.Dir(own), 0o755))
 	must.NoError(t, os.Symlink("/usr/bin/python3", own))
-	test.Eq(t, own+"\n", a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)),
-		test.Sprint("it runs with"))
+	real, err := filepath.EvalSymlinks(own)
+	must.NoError(t, err)
+	test.Eq(t, real+"\n", a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)), test.Sprint("it runs with"))
 }
 
-func TestCommand_HonoursTheLocksRequiresPython(t *testing.T) {
+func TestCommand_ChoosesTheInterpreterByAllThatNameVersions(t *testing.T) {
 	a := start(t)
-	for name, lock := range map[string]string{
-		"pylock.toml": "lock-version = \"1.0\"\ncreated-by = \"me\"\nrequires-python = \">=4\"\npackages = []\n",
-		"app.py.lock": "version = 1\nrequires-python = \">=4\"\n",
+	const lock = "version = 1\nrequires-python = \">=4\"\n"
+	script := "# /// script\n# requires-python = \">=3.99\"\n# ///\n"
+	for config, want := range map[string]string{
+		"script = \"app.py\"\nlock = \"local/app.py.lock\"":  "requires-python of the project or lock >=4",
+		"script = \"new.py\"":                                "requires-python of the script >=3.99",
+		"code = \"1\"\npython = \">=3.8,<3.9 , !=3.8.1\"":    "python >=3.8,<3.9 , !=3.8.1",
+		"code = \"1\"\npython = \"^3.11\"":                   "\">=3.11,<3.14\"",
+		"code = \"1\"\npython = \"local/python3\"":           "is not a version specifier",
+		"code = \"1\"\npython = \"3.11/../../tmp\"":          "is not a version specifier",
+		"code = \"1\"\npython = \"--help\"":                  "is not a version specifier",
+		"script = \"new.py\"\npython = \"/usr/bin/python3\"": "requires-python of the script >=3.99",
 	} {
-		cfg := a.task("script = \"app.py\"\nlock = \"local/"+name+"\"", map[string]string{"app.py": "", name: lock})
-		err := a.refused(cfg)
-		test.StrContains(t, err.Error(), "python >=4 is not on this node", test.Sprintf("%s: %v", name, err))
+		err := a.refused(a.task(config, map[string]string{"app.py": "", "app.py.lock": lock, "new.py": script}))
+		test.StrContains(t, err.Error(), want, test.Sprintf("%s: %v", config, err))
 	}
+	for _, python := range []string{">=3.8", "cpython", "~=3.8 , <4", "/usr/bin/python3", "3"} {
+		config := "code = \"import sys; print(sys.implementation.name)\"\npython = \"" + python + "\""
+		test.Eq(t, "cpython\n", a.runs(a.task(config, nil)), test.Sprint(python))
+	}
+}
+
+func TestVersionsOf_LeavesOutMinorsOfPreReleases(t *testing.T) {
+	var all []install.Python
+	for _, version := range []string{"3.15.0rc1", "3.13.2", "3.11.9", "3.11.2"} {
+		all = append(all, install.Python{Version: version})
+	}
+	test.Eq(t, "3.11,3.13,3.11.2,3.11.9,3.13.2,3.15.0rc1", versionsOf(all))
 }
 
 func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {

@@ -6,18 +6,20 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/hashicorp/nomad/client/lib/idset"
+	"github.com/hashicorp/nomad/client/lib/numalib/hw"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 )
 
 type request = driver.Request[TaskConfig]
@@ -41,20 +43,14 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err != nil {
 		return nil, err
 	}
-	found, err := d.finder.Find(ctx)
+	python, err := d.choose(ctx, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
 	if err != nil {
 		return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
 	}
-	fitting, err := choose(found.Interpreters, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
-	if err != nil {
-		return nil, err
-	}
-	python := fitting[0]
 	cmd.Path = python.Path
-	cmd.Env = withHome(withoutAgents(cmd.Env), files, dirs.Dir)
+	cmd.Env = withCores(withHome(withoutAgents(cmd.Env), files, dirs.Dir), &r)
 	if !required.Empty() {
-		var env *environment.Environment
-		env, python, err = d.environmentOfAny(ctx, r, files, fitting, required)
+		env, err := d.environment(ctx, r, files, python, required)
 		if err == nil {
 			r.Finally(env.Release)
 			err = env.Acquire(r.StateDir())
@@ -69,7 +65,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 			return nil, err
 		}
 	}
-	cmd.Args = slices.Concat(interpreterArgs(&r, python), p.args, r.Config.Args)
+	cmd.Args = slices.Concat(interpreterArgs(&r.Config), p.args, r.Config.Args)
 	return cmd, nil
 }
 
@@ -120,21 +116,30 @@ func withHome(env []string, files taskFiles, dir string) []string {
 	return append(env, variable+dir)
 }
 
-// choose finds the interpreters that the job, the program and its project or lock agree on, the best first.
-func choose(found []interpreter.Interpreter, job, script, lock string) ([]interpreter.Interpreter, error) {
-	path := ""
-	if strings.HasPrefix(job, "/") {
-		path, job = job, ""
+// withCores tells Python how many cores the job reserved for the task (resources { cores = 2 }), from 3.13 on:
+// os.cpu_count() is the host's otherwise.
+func withCores(env []string, r *request) []string {
+	if r.Task.Resources == nil || r.Task.Resources.LinuxResources == nil {
+		return env
 	}
-	wanted := interpreter.Specifier{}
-	for _, w := range []struct{ source, spec string }{
-		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", lock},
-	} {
-		s, err := interpreter.ParseSpecifier(w.spec)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", w.source, err)
-		}
-		wanted = wanted.And(s)
+	cores := idset.Parse[hw.CoreID](r.Task.Resources.LinuxResources.CpusetCpus).Size()
+	const variable = "PYTHON_CPU_COUNT="
+	given := func(v string) bool { return strings.HasPrefix(v, variable) }
+	if cores == 0 || slices.ContainsFunc(env, given) {
+		return env
 	}
-	return interpreter.Fitting(found, path, wanted)
+	return append(env, variable+strconv.Itoa(cores))
+}
+
+// interpreterArgs are the options before the program.
+func interpreterArgs(c *TaskConfig) []string {
+	var args []string
+	if c.Unbuffered {
+		args = append(args, "-u")
+	}
+	if c.Isolated {
+		args = append(args, "-I")
+	}
+	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
+	return append(args, c.InterpreterArgs...)
 }

@@ -51,21 +51,16 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 	}
 }
 
-func TestCores_CountsKernelLists(t *testing.T) {
-	for list, want := range map[string]int{"": 0, "3": 1, "0-2,5": 4, "0, 2": 2, "x,1": 1, "2-": 0} {
+func TestWithCores_CountsKernelLists(t *testing.T) {
+	for list, want := range map[string]string{
+		"": "A=1", "3": "A=1 PYTHON_CPU_COUNT=1", "0-2,5": "A=1 PYTHON_CPU_COUNT=4",
+	} {
 		resources := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}
 		r := &request{Task: &drivers.TaskConfig{Resources: resources}}
-		test.Eq(t, want, cores(r), test.Sprint(list))
+		test.Eq(t, want, strings.Join(withCores([]string{"A=1"}, r), " "), test.Sprint(list))
+		test.SliceLen(t, 1, withCores([]string{"PYTHON_CPU_COUNT=9"}, r))
 	}
-	test.Eq(t, 0, cores(&request{Task: &drivers.TaskConfig{}}), test.Sprint("without resources"))
-}
-
-func TestFirstOf_CountsTheRest(t *testing.T) {
-	all := []string{"a", "b", "c"}
-	test.Eq(t, "a b c", strings.Join(firstOf(all, 3), " "))
-	got := strings.Join(firstOf(all, 2), " ")
-	must.Eq(t, "a b and 1 more", got, must.Sprintf("got %s, of %s", got, all))
-	test.Eq(t, "a b c", strings.Join(all, " "), test.Sprintf("got %s, of %s", got, all))
+	test.SliceEmpty(t, withCores(nil, &request{Task: &drivers.TaskConfig{}}), test.Sprint("without resources"))
 }
 
 func TestRoundUp_IsAPowerOfTwo(t *testing.T) {

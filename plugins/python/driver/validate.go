@@ -22,7 +22,7 @@ func validate(c *Config) error {
 	for _, g := range c.Interpreters {
 		if !filepath.IsAbs(g) {
 			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as "+
-				"\"/opt/python/*/bin/python3*\"", g)
+				"\"/opt/python/*/bin\"", g)
 		}
 		if _, err := filepath.Match(g, "/"); err != nil {
 			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)

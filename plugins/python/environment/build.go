@@ -36,15 +36,10 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 			return nil, err
 		}
 	}
-	downloads, held, err := s.acquireDownloads(ctx, id)
-	if err != nil {
+	if err := spec.Build(ctx, s.builder, dir, scratch); err != nil {
 		return nil, err
 	}
-	err = spec.Build(ctx, s.builder, dir, scratch, downloads)
-	held.close()
-	if err != nil {
-		return nil, err
-	}
+	s.removeTree(scratch) // first, since sealing copies files that have another name
 	t, err := s.seal(dir)
 	if err != nil {
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)

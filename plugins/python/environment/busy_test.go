@@ -41,13 +41,13 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 					queued = true
 					comes(0)
 				},
-				Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+				Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
 					if !queued {
 						comes(1)
 						defer comes(-1)
 					}
 					<-everyoneCame
-					return building(3)(ctx, as, dir, scratch, downloads)
+					return building(3)(ctx, as, dir, scratch)
 				}})
 			test.NoError(t, err)
 			e.Release()
@@ -66,11 +66,11 @@ func TestCache_LimitStartsWithTheBuild(t *testing.T) {
 			free = time.Now()
 			<-c.places
 		},
-		Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+		Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
 			if end, ok := ctx.Deadline(); !ok || end.Before(free.Add(time.Hour)) {
 				t.Errorf("it has %s", time.Until(end))
 			}
-			return building(3)(ctx, as, dir, scratch, downloads)
+			return building(3)(ctx, as, dir, scratch)
 		}})
 	e.Release()
 }

@@ -11,7 +11,6 @@
 //	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
 //	users/<id>/      for each task that uses it a link to a directory that exists for as long
 //	builds/          temporary files of builds
-//	downloads/<user>.<boot>/  what installers keep for other builds, until the machine restarts
 //	lock             a file whose bytes are locked, see lock.go
 //
 // Where Config.Builder is nil, tasks run as the owner of the environments. A task can change one then: the next Get
@@ -27,6 +26,9 @@ import (
 	"syscall"
 	"time"
 )
+
+// Builder is the user and group that build. No task may run as it: it could change what is being built.
+type Builder struct{ UID, GID uint32 }
 
 // Config configures a Cache.
 type Config struct {
@@ -77,10 +79,10 @@ type Spec struct {
 	Fresh time.Duration
 
 	// Build creates the environment in dir, which is empty, as the user as (nil: this process's). Scratch is for its
-	// temporary files. What is in downloads is kept for other builds, which may use it at the same time. The directories
-	// belong to the builder, and so must all files that Build creates there. No process that Build started may run any
-	// more when it returns.
-	Build func(ctx context.Context, as *Builder, dir, scratch, downloads string) error
+	// temporary files; it is on the same file system, and removed before the environment is sealed, so that files may be
+	// linked. The directories belong to the builder, and so must all files that Build creates there. No process that
+	// Build started may run any more when it returns.
+	Build func(ctx context.Context, as *Builder, dir, scratch string) error
 
 	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
 	Warnings func() []string

@@ -80,10 +80,10 @@ func chownTree(dir string, b *Builder) error {
 	})
 }
 
-type buildFunc = func(ctx context.Context, as *Builder, dir, scratch, downloads string) error
+type buildFunc = func(ctx context.Context, as *Builder, dir, scratch string) error
 
 func building(files int) buildFunc {
-	return func(_ context.Context, as *Builder, dir, _, _ string) error {
+	return func(_ context.Context, as *Builder, dir, _ string) error {
 		if err := writeTree(dir, files); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func building(files int) buildFunc {
 }
 
 func failing(err error) buildFunc {
-	return func(context.Context, *Builder, string, string, string) error { return err }
+	return func(context.Context, *Builder, string, string) error { return err }
 }
 
 func mustGet(t testing.TB, c *Cache, s Spec) *Environment {
@@ -130,10 +130,9 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 
 func TestCache_BuildsOnce(t *testing.T) {
 	c := testCache(t)
-	var dirs [3]string
-	s := Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch,
-		downloads string) error {
-		dirs = [3]string{dir, scratch, downloads}
+	var dirs [2]string
+	s := Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
+		dirs = [2]string{dir, scratch}
 		for _, d := range dirs {
 			info, err := os.Stat(d)
 			if err != nil {
@@ -143,7 +142,7 @@ func TestCache_BuildsOnce(t *testing.T) {
 				return fmt.Errorf("%s is not the builder's", d)
 			}
 		}
-		return building(30)(ctx, as, dir, scratch, downloads)
+		return building(30)(ctx, as, dir, scratch)
 	}}
 	first := mustGet(t, c, s)
 	must.False(t, first.Hit, must.Sprintf("got %+v", first))
@@ -189,10 +188,10 @@ func TestCache_BuildsOnceForManyTasks(t *testing.T) {
 		if waited.Add(1) == 19 {
 			close(release) // only now may the build go on
 		}
-	}, Build: func(ctx context.Context, as *Builder, dir, scratch, downloads string) error {
+	}, Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
 		builds.Add(1)
 		<-release
-		return building(30)(ctx, as, dir, scratch, downloads)
+		return building(30)(ctx, as, dir, scratch)
 	}}
 	var hits atomic.Int32
 	var all sync.WaitGroup

@@ -24,8 +24,8 @@ func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
 	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir,
-		scratch, downloads string) error {
-		if err := building(30)(ctx, as, dir, scratch, downloads); err != nil {
+		scratch string) error {
+		if err := building(30)(ctx, as, dir, scratch); err != nil {
 			return err
 		}
 		return want
@@ -52,7 +52,7 @@ func TestCache_SharesTheErrorOfABuild(t *testing.T) {
 						close(everyoneWaits)
 					}
 				},
-				Build: func(context.Context, *Builder, string, string, string) error {
+				Build: func(context.Context, *Builder, string, string) error {
 					builds.Add(1)
 					<-everyoneWaits
 					return failure
@@ -77,7 +77,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	build := func(context.Context, *Builder, string, string, string) error {
+	build := func(context.Context, *Builder, string, string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -99,7 +99,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 func TestCache_WaitEndsWithItsContext(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, *Builder, string, string, string) error {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, *Builder, string, string) error {
 		_, err := c.Get(ctx, Spec{Key: "k", Waiting: cancel})
 		return err
 	}})
@@ -159,9 +159,8 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builder: builder(), Log: t.Logf})
 			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)))
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, as *Builder, dir, scratch,
-				downloads string) error {
-				failure = building(3)(ctx, as, dir, scratch, downloads)
+			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
+				failure = building(3)(ctx, as, dir, scratch)
 				if failure == nil {
 					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
 				}

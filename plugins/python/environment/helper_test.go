@@ -143,8 +143,8 @@ func helpGet(dir string) {
 // helpBlock builds without end.
 func helpBlock(dir string) {
 	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context,
-		as *Builder, dir, scratch, downloads string) error {
-		fatal(building(30)(ctx, as, dir, scratch, downloads))
+		as *Builder, dir, scratch string) error {
+		fatal(building(30)(ctx, as, dir, scratch))
 		fmt.Println("building")
 		testsupport.BlockUntilKilled()
 		return nil

@@ -22,7 +22,6 @@ import (
 //	<Spec.Key>      exclusive: an environment of that text is being built; shared: another waits for that
 //	<id>            shared: the environment is being built, or is between its Get and its Release;
 //	                exclusive: it may be removed
-//	downloads/<user>.<boot>  shared: a build uses them; exclusive: they may be removed
 type lock struct {
 	file *os.File
 	at   int64

@@ -106,7 +106,6 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 			"ls " + dir + "/builds",
 			"mkdir " + dir + "/envs/new",
 			"mkdir " + dir + "/builds/new",
-			"ls " + dir + "/downloads",
 			"mkdir " + dir + "/new",
 			"ls " + dir + "/meta",
 			"ls " + dir + "/users",

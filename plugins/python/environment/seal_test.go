@@ -79,7 +79,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)
 			s := Spec{Key: "k", Interpreter: "/bin/sh", Build: func(ctx context.Context, as *Builder, dir,
-				scratch, downloads string) error {
+				scratch string) error {
 				if err := writeTree(dir, 30); err != nil {
 					return err
 				}
@@ -127,7 +127,7 @@ func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
 	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
-		build := func(_ context.Context, as *Builder, dir, _, _ string) error {
+		build := func(_ context.Context, as *Builder, dir, _ string) error {
 			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
 		}
 		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Build: build})
@@ -148,7 +148,7 @@ func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
 	python := filepath.Join(testDir(t), "python3")
 	must.NoError(t, errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(builder().UID), 0)))
 	_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir,
-		scratch, downloads string) error {
+		scratch string) error {
 		if err := writeTree(dir, 3); err != nil {
 			return err
 		}
@@ -163,8 +163,8 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
 	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir,
-		scratch, downloads string) error {
-		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
+		scratch string) error {
+		if err := building(3)(ctx, as, dir, scratch); err != nil {
 			return err
 		}
 		return os.Link(secret, filepath.Join(dir, "lib", "linked"))
@@ -177,16 +177,15 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-// uv links files from its cache unless it is told to copy them.
+// What Build links from elsewhere can't be changed there later.
 func TestSeal_CopiesLinkedFiles(t *testing.T) {
 	c := testCache(t)
 	var original string
-	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch,
-		downloads string) error {
-		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
+	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
+		if err := building(3)(ctx, as, dir, scratch); err != nil {
 			return err
 		}
-		original = filepath.Join(downloads, "original.py")
+		original = filepath.Join(c.cfg.Dir, "original.py")
 		if err := os.WriteFile(original, []byte("x = 3\n"), 0o755); err != nil {
 			return err
 		}
@@ -228,8 +227,8 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // a busy machine may let no swap happen for a while
 		var failure error // of the build itself
 		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, as *Builder,
-			dir, scratch, downloads string) error {
-			if failure = building(200)(ctx, as, dir, scratch, downloads); failure != nil {
+			dir, scratch string) error {
+			if failure = building(200)(ctx, as, dir, scratch); failure != nil {
 				return failure
 			}
 			if _, failure = fmt.Fprintln(swapper.in, dir, scratch); failure != nil {

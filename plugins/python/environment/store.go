@@ -39,7 +39,6 @@ func (c *Config) open() (*store, error) {
 		{"meta", 0o700},
 		{"users", 0o700},
 		{"builds", 0o711},
-		{"downloads", 0o711},
 	} {
 		err := ignoreExisting(os.Mkdir(s.path(d.name), d.mode))
 		if err == nil {

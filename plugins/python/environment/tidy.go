@@ -25,8 +25,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	}
 	t := &tidying{store: s}
 	defer t.close()
-	return errors.Join(t.builds(), t.sync(), t.downloads(c.cfg.MaxSize), t.environments(ctx), t.limit(&c.cfg),
-		t.remove(ctx))
+	return errors.Join(t.builds(), t.sync(), t.environments(ctx), t.limit(&c.cfg), t.remove(ctx))
 }
 
 // Usage returns the size of all environments in bytes, and their number.
@@ -215,26 +214,4 @@ func (t *tidying) remove(ctx context.Context) error {
 		c.lock.close()
 	}
 	return nil
-}
-
-// downloads removes those of other users and of earlier starts of the machine, and those that exceed a quarter of the
-// cache if no build uses them now. It counts the rest.
-func (t *tidying) downloads(maxSize int64) error {
-	names, err := t.names("downloads")
-	for _, name := range names {
-		name = "downloads/" + name
-		l, lockErr := t.tryLock(name, exclusive)
-		err = errors.Join(err, lockErr)
-		if l == nil {
-			continue
-		}
-		now, failed := measure(t.path(name))
-		if failed != nil || name != t.downloadsName() || maxSize > 0 && now.Size > maxSize/4 {
-			t.removeTree(t.path(name))
-		} else {
-			t.total += now.Size
-		}
-		l.close()
-	}
-	return err
 }

@@ -40,9 +40,7 @@ func TestTidy_RemovesTheLeastRecentlyUsedFirst(t *testing.T) {
 		{3, 90 * time.Minute, "02"},
 		{1, 0, "2"},
 	} {
-		downloads, err := measure(filepath.Join(c.cfg.Dir, "downloads"))
-		must.NoError(t, err)
-		c.cfg.MaxAge, c.cfg.MaxSize = step.age, step.size*(all[0].Size+downloads.Size)
+		c.cfg.MaxAge, c.cfg.MaxSize = step.age, step.size*all[0].Size
 		mustTidy(t, c)
 		got := ""
 		for i, e := range all {
@@ -103,32 +101,6 @@ func TestTidy_RemovesLeftovers(t *testing.T) {
 	mustBeTidy(t, c, 1)
 	again := mustGet(t, c, Spec{Key: "k"})
 	again.Release()
-}
-
-func TestTidy_BoundsDownloads(t *testing.T) {
-	c := testCache(t)
-	c.cfg.MaxSize = 1 << 20
-	download := ""
-	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch,
-		downloads string) error {
-		if err := building(3)(ctx, as, dir, scratch, downloads); err != nil {
-			return err
-		}
-		download = filepath.Join(downloads, "wheel")
-		if err := os.WriteFile(download, make([]byte, 300<<10), 0o600); err != nil {
-			return err
-		}
-		if err := c.Tidy(ctx); err != nil {
-			return err
-		}
-		_, err := os.Stat(download) // this build may need it
-		return err
-	}})
-	e.Release()
-	mustTidy(t, c)
-	_, err := os.Stat(download)
-	test.ErrorIs(t, err, os.ErrNotExist, test.Sprint("it is still there"))
-	mustBeTidy(t, c, 1)
 }
 
 func TestTidy_MakesNoCache(t *testing.T) {

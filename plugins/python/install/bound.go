@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// watch cancels the context that it returns when a directory of the build grows by more than MaxSize. (The size of a
+// watch cancels the context that it returns when a directory of the build is larger than MaxSize. (The size of a
 // package is unknown until it is unpacked.) stop ends the watch, measures the environment again, and reports whether a
 // directory was too large.
 func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooLarge bool)) {
@@ -21,13 +21,9 @@ func (b *build) watch(ctx context.Context) (_ context.Context, stop func() (tooL
 	found := make(chan bool, 1)
 	go func() {
 		defer cancel()
-		for before := int64(-1); ; {
+		for {
 			begun := time.Now()
-			downloads := sizeOf(watched, b.Downloads)
-			if before < 0 {
-				before = downloads // Dir and Work were empty
-			}
-			if max(sizeOf(watched, b.Dir), sizeOf(watched, b.Work), downloads-before) > b.MaxSize {
+			if max(sizeOf(watched, b.Dir), sizeOf(watched, b.Work)) > b.MaxSize {
 				found <- true
 				return
 			}

@@ -20,7 +20,7 @@ import (
 func TestFind_DoesNotTakeACanceledSearchForNoUV(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := install.NewFinder("/bin/sh", builder()).Find(ended)
+	_, err := install.NewFinder("/bin/sh", nil, builder()).Find(ended)
 	test.ErrorIs(t, err, context.Canceled)
 }
 
@@ -30,7 +30,7 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	write := func(path, text string) {
 		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	}
-	f := install.NewFinder("", nil)
+	f := install.NewFinder("", nil, nil)
 	finds := func(version string) {
 		t.Helper()
 		i, err := f.Find(t.Context())
@@ -82,7 +82,7 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 			if test.path != "" {
 				t.Setenv("PATH", test.path)
 			}
-			i, err := install.NewFinder(test.uv, builder()).Find(t.Context())
+			i, err := install.NewFinder(test.uv, nil, builder()).Find(t.Context())
 			if test.says != "" {
 				if err == nil || !strings.Contains(err.Error(), test.says) {
 					t.Errorf("the error is %v", err)

@@ -1,18 +1,22 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package install creates virtual environments with uv, from wheels alone: no code of a package runs. It runs uv by its
-// documented options, as a user without other rights on the node.
+// Package install runs uv: it finds the node's interpreters, and creates virtual environments from wheels alone, so
+// that no code of a package runs. It uses uv's documented options, as a user without other rights on the node.
 package install
 
 import (
 	"context"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -26,22 +30,19 @@ func (i Installer) String() string { return "uv " + i.Version }
 
 // Request describes an environment to create.
 type Request struct {
-	Python       interpreter.Interpreter
+	Python       Python
 	Requirements *requirement.Set
 	Sources      index.Sources // with absolute directories; URL is never empty unless Offline
 	Netrc        []byte        // credentials of indexes, may be empty
 
-	// Dir is the empty directory in which to create the environment, Work one for temporary files, Downloads one for
-	// what uv keeps for other builds, which may run at the same time, or "". All of them belong to As.
-	Dir, Work, Downloads string
+	// Dir is the empty directory in which to create the environment, Work one for temporary files and downloads. Files of
+	// Dir may be linked to files in Work, which is to be removed. Both belong to As, and are on one file system.
+	Dir, Work string
 
-	// Refresh asks the indexes again, even if Downloads has their pages.
-	Refresh bool
-
-	// As is the user that runs the installer, nil for this process's user.
+	// As is the user that runs uv, nil for this process's user.
 	As *syscall.Credential
 
-	// MaxSize bounds the environment, its temporary files and its downloads, in bytes; 0 is no limit.
+	// MaxSize bounds the environment, and what is in Work, in bytes; 0 is no limit.
 	MaxSize int64
 
 	// Progress is called with each line of uv's output. It may be nil.
@@ -50,56 +51,269 @@ type Request struct {
 
 // Result describes a new environment.
 type Result struct {
-	Packages []string // "requests 2.31.0", sorted
-	Warnings []string // of the installer, for example about an extra that a package does not have
+	Packages int
+	Warnings []string // of uv, for example about an extra that a package does not have
 	Took     time.Duration
 }
 
+// build is one run of uv.
+type build struct {
+	with Installer
+	Request
+	root     *os.Root // of Work
+	env      []string
+	warnings []string
+}
+
+// begin opens Work; end closes it.
+func (i Installer) begin(r Request) (*build, error) {
+	root, err := os.OpenRoot(r.Work)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the directory of the build: %w", err)
+	}
+	return &build{with: i, Request: r, root: root, env: environ(r.Work)}, nil
+}
+
+func (b *build) end() { _ = b.root.Close() }
+
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
-// this process is killed, uv is killed. The error is an *Error if the
-// installer failed.
+// this process is killed, uv is killed. The error is an *Error if uv failed.
 func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
 	begun := time.Now()
-	if err := i.reads(r.Requirements); err != nil {
-		return nil, err
-	}
 	b, err := i.begin(r)
 	if err != nil {
 		return nil, err
 	}
 	defer b.end()
-	if err := b.prepare(); err != nil {
-		return nil, err
-	}
-	if err := b.tool(ctx, b.uvVenv()); err != nil {
-		return nil, err
-	}
-	if b.site, err = sitePackages(b.Dir); err != nil {
-		return nil, err
-	}
-	if !b.Requirements.Empty() {
-		if err := b.tool(ctx, b.uvInstall()); err != nil {
-			return nil, err
-		}
-	}
-	if err := b.bytecode(ctx); err != nil {
-		return nil, err
-	}
-	packages, err := installed(b.site)
+	packages, err := b.arguments()
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Packages: packages, Warnings: b.warnings, Took: time.Since(begun)}, nil
+	if err := b.uv(ctx, "venv", "--no-project", "--python", b.Python.Path, b.Dir); err != nil {
+		return nil, err
+	}
+	site, err := filepath.Glob(filepath.Join(b.Dir, "lib/*/site-packages"))
+	if err != nil || len(site) != 1 {
+		return nil, fmt.Errorf("failed to find site-packages in the new environment: there are %d", len(site))
+	}
+	if err := b.uv(ctx, packages...); err != nil {
+		return nil, err
+	}
+	if err := b.bytecode(ctx, site[0]); err != nil {
+		return nil, err
+	}
+	infos, err := filepath.Glob(filepath.Join(site[0], "*.dist-info"))
+	return &Result{Packages: len(infos), Warnings: b.warnings, Took: time.Since(begun)}, err
 }
 
-// readsPylock are the versions of uv that install from a pylock.toml.
-var readsPylock, _ = interpreter.ParseSpecifier(">=0.6.15")
+// Export converts a project that uv locked (Set.UVLock) to a Set for the interpreter.
+func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
+	b, err := i.begin(r)
+	if err != nil {
+		return nil, err
+	}
+	defer b.end()
+	lock := r.Requirements.UVLock
+	argv := []string{"export", "--frozen", "--offline", "--python", r.Python.Path, "--no-default-groups"}
+	for _, extra := range lock.Choice.Extras {
+		argv = append(argv, "--extra="+extra)
+	}
+	for _, group := range lock.Choice.Groups {
+		argv = append(argv, "--group="+group)
+	}
+	project, locked := "pyproject.toml", "uv.lock"
+	if lock.Script {
+		project, locked = "script.py", "script.py.lock"
+		argv = append(argv, "--script", project)
+	} else {
+		argv = append(argv, "--no-emit-workspace")
+	}
+	if _, err := b.file(project, lock.Project); err != nil {
+		return nil, err
+	}
+	if _, err := b.file(locked, lock.Lock); err != nil {
+		return nil, err
+	}
+	const exported = "exported.txt" // a requirements file, as its name says to uv
+	if err := b.uv(ctx, append(argv, "--output-file", exported)...); err != nil {
+		return nil, err
+	}
+	return requirement.Lock(exported, b.root.ReadFile)
+}
 
-// reads refuses what an older uv would take for something else.
-func (i Installer) reads(r *requirement.Set) error {
-	if r.Pylock != nil && !readsPylock.Allows(i.Version) {
-		return fmt.Errorf("a pylock.toml needs uv 0.6.15 or later, and this node has %s: lock with uv, or as a requirements "+
-			"file with hashes", i.Version)
+// arguments writes the files that uv reads, and returns the arguments that install the packages. URLs may have
+// credentials: only the builder can read the files, and arguments, which all users can see, have no URL.
+func (b *build) arguments() ([]string, error) {
+	r := b.Requirements
+	strategy := "first-index" // a package of a private index is never taken from another index
+	if r.Hashed {
+		strategy = "unsafe-best-match" // a lock may have several indexes, and its hashes identify the files
+	}
+	argv := []string{"pip", "install", "--python", filepath.Join(b.Dir, "bin/python"), "--link-mode", "hardlink",
+		"--index-strategy", strategy, "--keyring-provider", "disabled", "--no-build"}
+	lines, err := b.Sources.Options()
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range []struct {
+		option, name string
+		lines        []string
+	}{
+		{"-r", "requirements.txt", append(lines, r.Lines...)},
+		{"-c", "constraints.txt", r.Constraints},
+		{"--overrides", "overrides.txt", r.Overrides},
+	} {
+		if len(file.lines) == 0 { // uv warns of an empty file
+			continue
+		}
+		for _, line := range file.lines {
+			if strings.ContainsAny(line, "\r\n\x00") {
+				return nil, fmt.Errorf("the requirement %q has more than one line", index.Redact(line))
+			}
+		}
+		path, err := b.file(file.name, []byte(strings.Join(file.lines, "\n")+"\n"))
+		if err != nil {
+			return nil, err
+		}
+		argv = append(argv, file.option, path)
+	}
+	for n, project := range r.Projects {
+		dir := fmt.Sprint("project-", n)
+		if err := b.directory(dir); err != nil {
+			return nil, err
+		}
+		path, err := b.file(dir+"/pyproject.toml", project.Text)
+		if err != nil {
+			return nil, err
+		}
+		argv = append(argv, "-r", path)
+		for _, extra := range project.Extras {
+			argv = append(argv, "--extra="+extra)
+		}
+		for _, group := range project.Groups {
+			argv = append(argv, "--group="+path+":"+group)
+		}
+	}
+	if r.NewerThan != "" {
+		argv = append(argv, "--exclude-newer="+r.NewerThan)
+	}
+	if r.Hashed {
+		argv = append(argv, "--require-hashes")
+	}
+	if r.Complete {
+		argv = append(argv, "--no-deps")
+	}
+	if b.Sources.Offline {
+		argv = append(argv, "--no-index")
+	}
+	if len(b.Netrc) == 0 {
+		return argv, nil
+	}
+	path, err := b.file("netrc", b.Netrc)
+	b.env = append(b.env, "NETRC="+path)
+	return argv, err
+}
+
+// file makes a file in Work that only the builder can read, and returns its path. The builder owns that directory: no
+// link out of it is followed.
+func (b *build) file(name string, content []byte) (path string, err error) {
+	f, err := b.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("failed to write what uv reads: %w", err)
+	}
+	defer f.Close()
+	if b.As != nil {
+		err = f.Chown(int(b.As.Uid), int(b.As.Gid))
+	}
+	if err == nil {
+		_, err = f.Write(content)
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return "", fmt.Errorf("failed to write what uv reads: %w", err)
+	}
+	return filepath.Join(b.Work, name), nil
+}
+
+// directory makes a directory of the builder in Work.
+func (b *build) directory(name string) error {
+	err := b.root.Mkdir(name, 0o700)
+	if err == nil && b.As != nil {
+		err = b.root.Lchown(name, int(b.As.Uid), int(b.As.Gid))
+	}
+	if err != nil {
+		return fmt.Errorf("failed to make a directory for what uv reads: %w", err)
 	}
 	return nil
+}
+
+// environ returns uv's environment. Of this process's it has only the certificates to trust and the proxies.
+func environ(work string) []string {
+	env := []string{
+		"PATH=/usr/local/bin:/usr/bin:/bin",
+		"LANG=C.UTF-8", "LC_ALL=C.UTF-8",
+		"HOME=" + work, "TMPDIR=" + work, "XDG_CONFIG_DIRS=" + work,
+		"UV_HTTP_TIMEOUT=15",
+	}
+	names := []string{"SSL_CERT_FILE", "SSL_CERT_DIR"}
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} {
+		names = append(names, name, strings.ToLower(name))
+	}
+	for _, name := range names {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// run runs a program to its end; out gets stdout and stderr.
+func (b *build) run(ctx context.Context, out io.Writer, argv ...string) error {
+	return program{as: b.As, argv: argv, env: b.env, dir: b.Work, stdout: out, stderr: out}.run(ctx)
+}
+
+// uv runs uv, without the node's configuration, and with a cache of this build. If it fails, the error is an *Error.
+func (b *build) uv(ctx context.Context, argv ...string) error {
+	argv = slices.Concat([]string{b.with.Path}, argv, []string{"--no-config", "--no-python-downloads",
+		"--color", "never", "--cache-dir", filepath.Join(b.Work, "cache")})
+	out := &output{}
+	out.line = func(line string) {
+		line = strings.TrimSpace(line)
+		b.warned(line)
+		if b.Progress != nil {
+			b.Progress(line)
+		}
+	}
+	watched, stop := b.watch(ctx)
+	err := b.run(watched, out, argv...)
+	tooLarge := stop()
+	out.end()
+	switch {
+	case tooLarge:
+		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
+			b.MaxSize>>20)}
+	case err != nil:
+		return b.explain(ctx, err, out.lines)
+	}
+	return nil
+}
+
+// warned collects the first warnings.
+func (b *build) warned(line string) {
+	const most, longest = 20, 500
+	text, ok := strings.CutPrefix(line, "warning: ")
+	if text = cut(text, longest); ok && len(b.warnings) < most && !slices.Contains(b.warnings, text) {
+		b.warnings = append(b.warnings, text)
+	}
+}
+
+// bytecode compiles the packages, because tasks cannot write there. The sources do not change, so the interpreter need
+// not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does not compile is
+// not an error.
+func (b *build) bytecode(ctx context.Context, site string) error {
+	_ = b.run(ctx, io.Discard, b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
+		"--invalidation-mode", "unchecked-hash", site)
+	return ctx.Err()
 }

@@ -30,7 +30,7 @@ func TestInstall_MakesAnEnvironment(t *testing.T) {
 func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	t.Helper()
 	result, python := installs(t, i, r)
-	must.Eq(t, []string{"greeting-words 1.0", "hello-world 2.0"}, result.Packages)
+	must.Eq(t, 2, result.Packages)
 	if out, err := exec.Command(filepath.Join(p.env(), "bin/hello")).CombinedOutput(); err != nil ||
 		string(out) != "hello 1.0\n" {
 		t.Errorf("its program printed %q: %v", out, err)
@@ -41,7 +41,7 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
 	out, _ := cmd.CombinedOutput()
-	minor := r.Python.Minor
+	minor := r.Python.Version[:strings.LastIndex(r.Python.Version, ".")]
 	site := filepath.Join(p.env(), "lib/python"+minor+"/site-packages")
 	for _, want := range []string{
 		"# code object from '" + site + "/__pycache__/hello_world.cpython-" + strings.ReplaceAll(minor, ".", "") + ".pyc'",
@@ -82,7 +82,7 @@ func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
 		"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
 	}}.Write(t, p.wheels)
 	result, _ := installs(t, i, p.request(t, "another"))
-	must.Eq(t, []string{"another 1.0"}, result.Packages)
+	must.Eq(t, 1, result.Packages)
 	must.FileExists(t, filepath.Join(p.env(), "lib/an/site-packages/text.txt"))
 	compiled, err := filepath.Glob(filepath.Join(p.env(), "lib/python*/site-packages/__pycache__/*.pyc"))
 	must.NoError(t, err)
@@ -119,10 +119,10 @@ func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
 			r := p.request(t, row.wanted)
 			r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
 			if want := row.uv; want == "" {
-				fails(t, i, r, install.Unknown)
+				fails(t, i, r, false)
 			} else {
-				result, _ := installs(t, i, r)
-				must.Eq(t, []string{"report-tools " + want}, result.Packages)
+				installs(t, i, r)
+				has(t, p, "report_tools-"+want)
 			}
 		})
 	}
@@ -145,6 +145,17 @@ func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
 		Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},
 		Hashed: true, Complete: true,
 	}
-	result, _ := installs(t, i, r)
-	must.Eq(t, []string{"graphs 1.0", "matrix 2.0"}, result.Packages)
+	installs(t, i, r)
+	has(t, p, "graphs-1.0", "matrix-2.0")
+}
+
+// has checks which packages an environment has.
+func has(t *testing.T, p place, packages ...string) {
+	t.Helper()
+	infos, err := filepath.Glob(filepath.Join(p.env(), "lib/*/site-packages/*.dist-info"))
+	must.NoError(t, err)
+	for n, info := range infos {
+		infos[n] = strings.TrimSuffix(filepath.Base(info), ".dist-info")
+	}
+	must.Eq(t, packages, infos)
 }

@@ -18,11 +18,11 @@ import (
 func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
 	uv := filepath.Join(t.TempDir(), "uv")
 	must.NoError(t, os.WriteFile(uv, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
-	f := NewFinder(uv, nil)
+	f := NewFinder(uv, nil, nil)
 	f.timeout = 100 * time.Millisecond
 	_, err := f.Find(t.Context())
-	var e temporaryError
-	must.True(t, errors.As(err, &e))
+	var e *Error
+	must.True(t, errors.As(err, &e) && e.Temporary())
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 

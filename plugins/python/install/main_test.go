@@ -4,7 +4,6 @@
 package install_test
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -31,45 +29,22 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/interpreter"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 // system is this machine's best interpreter that builders can run.
-func system(t testing.TB) interpreter.Interpreter {
+func system(t testing.TB) install.Python {
 	t.Helper()
-	python, err := findSystem()
-	if err != nil {
-		t.Skip(err)
+	found, err := install.NewFinder(wheeltest.UV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
+	must.NoError(t, err)
+	if len(found) == 0 {
+		t.Skip("there is no interpreter")
 	}
-	return python
+	return found[0]
 }
-
-var findSystem = sync.OnceValues(func() (interpreter.Interpreter, error) {
-	uv := wheel.FindUV(builder())
-	if uv == "" {
-		return interpreter.Interpreter{}, errors.New("there is no uv that the user who builds can run")
-	}
-	finder := interpreter.NewFinder(nil, builder(), func(context.Context) (string, error) { return uv, nil })
-	found, err := finder.Find(context.Background())
-	if err != nil {
-		return interpreter.Interpreter{}, err
-	}
-	for _, i := range found.Interpreters {
-		if i.Implementation == "cpython" && !i.FreeThreaded {
-			return i, nil
-		}
-	}
-	return interpreter.Interpreter{}, fmt.Errorf(
-		"no interpreter is here: %d were found, %q are none",
-		len(found.Interpreters),
-		found.Rejected,
-	)
-})
 
 // builder is a new user for installers; none where the test is not root. The numbers are among those that systemd
 // leaves to nobody (its "Users, Groups, UIDs and GIDs"), and no process's is larger than 1<<22.
@@ -84,7 +59,7 @@ func builder() *syscall.Credential {
 var made atomic.Int32
 
 func uv(t testing.TB) install.Installer {
-	i, err := install.NewFinder(wheeltest.UV(t, builder()), builder()).Find(t.Context())
+	i, err := install.NewFinder(wheeltest.UV(t, builder()), nil, builder()).Find(t.Context())
 	must.NoError(t, err)
 	return i
 }
@@ -110,7 +85,7 @@ func newPlace(t testing.TB) place {
 // mkdirs makes the builder's directories.
 func (p place) mkdirs(t testing.TB) {
 	t.Helper()
-	for _, dir := range []string{p.dir, p.env(), p.work(), p.downloads()} {
+	for _, dir := range []string{p.dir, p.env(), p.work()} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 		must.NoError(t, os.Chmod(dir, 0o755))
 		if p.as != nil {
@@ -119,9 +94,8 @@ func (p place) mkdirs(t testing.TB) {
 	}
 }
 
-func (p place) env() string       { return filepath.Join(p.dir, "new") }
-func (p place) work() string      { return filepath.Join(p.dir, "work") }
-func (p place) downloads() string { return filepath.Join(p.dir, "downloads") }
+func (p place) env() string  { return filepath.Join(p.dir, "new") }
+func (p place) work() string { return filepath.Join(p.dir, "work") }
 
 // request is an environment of the wheels beside it, without an index.
 func (p place) request(t testing.TB, lines ...string) install.Request {
@@ -129,7 +103,7 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 		Python:       system(t),
 		Requirements: &requirement.Set{Lines: lines},
 		Sources:      index.Sources{FindLinks: []string{p.wheels}, Offline: true},
-		Dir:          p.env(), Work: p.work(), Downloads: p.downloads(),
+		Dir:          p.env(), Work: p.work(),
 		As:       p.as,
 		Progress: func(words string) { t.Logf("progress: %s", words) },
 	}
@@ -143,14 +117,14 @@ func installs(t testing.TB, i install.Installer, r install.Request) (*install.Re
 	return result, filepath.Join(r.Dir, "bin/python")
 }
 
-// fails installs what can't be, for a cause.
-func fails(t testing.TB, i install.Installer, r install.Request, cause install.Cause) *install.Error {
+// fails installs what can't be, and checks whether that may pass.
+func fails(t testing.TB, i install.Installer, r install.Request, temporary bool) *install.Error {
 	t.Helper()
 	_, err := i.Install(t.Context(), r)
 	t.Log(err)
 	var e *install.Error
 	must.True(t, errors.As(err, &e), must.Sprintf("the error is %v", err))
-	must.EqOp(t, cause, e.Cause, must.Sprintf("%v\n%s", err, lines(err)))
+	must.EqOp(t, temporary, e.Temporary(), must.Sprintf("%v\n%s", err, lines(err)))
 	return e
 }
 

@@ -87,7 +87,7 @@ func TestLock_ReadsPipCompile(t *testing.T) {
 
 func TestLock_RefusesLocksOfOtherTools(t *testing.T) {
 	for name, says := range map[string]string{
-		"poetry.lock": "its tool's own", "Pipfile.lock": "its tool's own", "lock.toml": "must be called pylock.toml",
+		"poetry.lock": "its tool's own", "Pipfile.lock": "its tool's own", "lock.toml": "lock with uv",
 	} {
 		_, err := Lock(name, in(nil))
 		test.ErrorContains(t, err, says, test.Sprint(name))

@@ -118,31 +118,3 @@ func TestLock_ReadsIndexesOfUV(t *testing.T) {
 	_, err = Lock("alone/uv.lock", in(files))
 	must.ErrorContains(t, err, "beside it")
 }
-
-func TestLock_ReadsAPylock(t *testing.T) {
-	const lock = "lock-version = '1.0'\nrequires-python = '>=3.9'\n"
-	s, err := Lock("pylock.dev.toml", in(map[string]string{"pylock.dev.toml": lock}))
-	must.NoError(t, err)
-	must.Eq(t, ">=3.9", s.RequiresPython)
-	must.Eq(t, lock, string(s.Pylock))
-	must.False(t, s.Empty())
-	for _, source := range []string{"vcs", "directory"} {
-		tree := lock + "[[packages]]\nname = 'a'\n" + source + " = {path = '/a', editable = true}\n"
-		_, err = Lock("pylock.toml", in(map[string]string{"pylock.toml": tree}))
-		must.ErrorContains(t, err, "source tree")
-	}
-}
-
-func TestRequiresPython_OfEachKindOfFile(t *testing.T) {
-	for name, text := range map[string]string{
-		"app.py": script, "pyproject.toml": "[project]\nrequires-python = '>=3.11'\n",
-		"uv.lock": "requires-python = '>=3.11'\n", "pylock.toml": "requires-python = '>=3.11'\n",
-	} {
-		got, err := RequiresPython(name, in(map[string]string{name: text}))
-		must.NoError(t, err)
-		test.Eq(t, ">=3.11", got, test.Sprint(name))
-	}
-	got, err := RequiresPython("r.lock", in(map[string]string{"r.lock": "a==1 --hash=" + hashOf("a")}))
-	must.NoError(t, err)
-	test.Eq(t, "", got)
-}

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -41,9 +40,8 @@ type Set struct {
 	// Names: some requirement names a URL or an index by itself.
 	Names bool
 
-	// UVLock is set for a uv.lock, and Pylock for a pylock.toml: then there are no lines.
+	// UVLock is set for a uv.lock: then there are no lines.
 	UVLock *UVLock
-	Pylock []byte
 }
 
 // Choice is the optional parts of a project, or of its lock, that are wanted.
@@ -94,19 +92,13 @@ func File(name string, read Reader) (*Set, error) {
 // Lock is Choice.Lock without a choice.
 func Lock(name string, read Reader) (*Set, error) { return Choice{}.Lock(name, read) }
 
-// pylockName is what PEP 751 requires of a file's name.
-var pylockName = regexp.MustCompile(`^pylock\.(?:[^.]+\.)?toml$`)
-
-// Lock reads a lock file: by its name a pylock.toml (pylock.NAME.toml), a uv.lock or SCRIPT.py.lock of uv, or otherwise
-// a requirements file with hashes.
+// Lock reads a lock file: by its name a uv.lock or SCRIPT.py.lock of uv, or otherwise a requirements file with hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	base := path.Base(name)
 	switch {
-	case pylockName.MatchString(base):
-		return readPylock(name, read)
 	case path.Ext(base) == ".toml":
-		return nil, fmt.Errorf("lock %s must be called pylock.toml or pylock.NAME.toml", name)
+		return nil, fmt.Errorf("lock %s can't be read here: lock with uv, or as a requirements file with hashes", name)
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
 	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
@@ -124,39 +116,12 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-func readPylock(name string, read Reader) (*Set, error) {
-	var lock struct {
-		RequiresPython string `toml:"requires-python"`
-		Packages       []struct {
-			Name      string         `toml:"name"`
-			VCS       map[string]any `toml:"vcs"`
-			Directory map[string]any `toml:"directory"`
-		} `toml:"packages"`
-	}
-	s := &Set{Hashed: true, Complete: true, Names: true}
-	keep := func(name string) (content []byte, err error) {
-		s.Pylock, err = read(name)
-		return s.Pylock, err
-	}
-	if err := decode("lock", name, keep, &lock); err != nil {
-		return nil, err
-	}
-	for _, p := range lock.Packages {
-		if p.VCS != nil || p.Directory != nil {
-			return nil, fmt.Errorf("%s: package %s is a source tree, which would have to be built on the node: "+
-				"build a wheel of it, and lock that", name, show(p.Name))
-		}
-	}
-	s.RequiresPython = lock.RequiresPython
-	return s, nil
-}
-
 // Join is the union of two sets; either may be nil. It is an error if only one has hashes, or if one is a lock of uv.
 func (s *Set) Join(other *Set) (*Set, error) {
 	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
 	lines := len(s.Lines) > 0 && len(other.Lines) > 0
 	switch {
-	case s.isLock() && !other.Empty(), other.isLock() && !s.Empty():
+	case s.UVLock != nil && !other.Empty(), other.UVLock != nil && !s.Empty():
 		return nil, errors.New("a lock and other requirements exclude each other: lock them together")
 	case lines && s.Hashed != other.Hashed:
 		return nil, errors.New("some requirements have hashes and some have none: " +
@@ -181,19 +146,13 @@ func (s *Set) Join(other *Set) (*Set, error) {
 		},
 		Names:  s.Names || other.Names,
 		UVLock: cmp.Or(s.UVLock, other.UVLock),
-		Pylock: s.Pylock,
-	}
-	if joined.Pylock == nil {
-		joined.Pylock = other.Pylock
 	}
 	return joined, nil
 }
 
-func (s *Set) isLock() bool { return s.UVLock != nil || s.Pylock != nil }
-
 // Empty reports whether nothing is to be installed.
 func (s *Set) Empty() bool {
-	return s == nil || len(s.Lines) == 0 && len(s.Projects) == 0 && !s.isLock()
+	return s == nil || len(s.Lines) == 0 && len(s.Projects) == 0 && s.UVLock == nil
 }
 
 // and is the specifier of the versions that all specifiers allow.

@@ -5,9 +5,7 @@ package requirement
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"path"
 	"regexp"
 	"strings"
 
@@ -84,37 +82,4 @@ func uncomment(content []byte) []byte {
 		all = append(all, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("#")), []byte(" "))...)
 	}
 	return all
-}
-
-// RequiresPython is the specifier of the interpreters that a file is for, "" where it has none: a script, a
-// pyproject.toml, or a lock. A requirements file has none.
-func RequiresPython(name string, read Reader) (string, error) {
-	source, err := read(name)
-	if err != nil {
-		return "", err
-	}
-	if ext := path.Ext(name); ext != ".toml" && ext != ".lock" {
-		s, err := ReadScript(source)
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", name, err)
-		}
-		return cmp.Or(s, &Script{}).RequiresPython, nil
-	}
-	var file struct {
-		RequiresPython string `toml:"requires-python"` // of pylock.toml (PEP 751) and of the locks of uv
-		Project        struct {
-			RequiresPython string `toml:"requires-python"`
-		} `toml:"project"`
-	}
-	again := func(string) ([]byte, error) { return source, nil }
-	err = decode("file", name, again, &file)
-	switch {
-	case err == nil && IsProject(name):
-		return file.Project.RequiresPython, nil
-	case err != nil && path.Ext(name) == ".lock" && path.Base(name) != "uv.lock":
-		if _, other := File(name, again); other == nil {
-			return "", nil
-		}
-	}
-	return file.RequiresPython, err
 }

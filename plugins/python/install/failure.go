@@ -1,0 +1,125 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package install
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Error is a failure of uv.
+type Error struct {
+	Words string   // one sentence for the job's author
+	Lines []string // uv's last lines, without credentials
+
+	tool      string // "uv 0.8.13"
+	cause     error  // of the context that ended
+	temporary bool
+}
+
+func (e *Error) Error() string { return e.Words + e.LastLines() }
+
+func (e *Error) Unwrap() error { return e.cause }
+
+// Temporary reports whether the same may succeed later or elsewhere.
+func (e *Error) Temporary() bool { return e.temporary }
+
+// LastLines are uv's, to follow other words; "" without any.
+func (e *Error) LastLines() string {
+	if len(e.Lines) == 0 {
+		return ""
+	}
+	const head, tail = 500, 300
+
+	// Events of Nomad have one line.
+	text := strings.Join(strings.Fields(strings.Join(e.Lines, " ")), " ")
+	if len(text) > head+tail {
+		text = strings.ToValidUTF8(text[:head], "") + " … " + strings.ToValidUTF8(text[len(text)-tail:], "")
+	}
+	return fmt.Sprintf(" (the last lines of %s: %s)", e.tool, text)
+}
+
+// explain returns an *Error with the last lines of uv, which failed with err. It tells what may pass.
+func (b *build) explain(ctx context.Context, err error, lines []string) error {
+	if len(lines) == 0 {
+		lines = []string{err.Error()}
+	}
+	for n, line := range lines {
+		lines[n] = strings.ReplaceAll(line, b.Work+"/", "") // it is removed with the build
+	}
+	e := &Error{Lines: lines, tool: b.with.String(), temporary: true}
+	if ctx.Err() != nil {
+		e.Words, e.cause = "the environment was not built in time", ctx.Err()
+		return e
+	}
+	if isFull(lines) {
+		e.Words = "the disk is full"
+		return e
+	}
+	if host, err := b.unreachable(ctx); err != nil {
+		e.Words = clean(fmt.Sprintf("%s did not answer as it should: %v", host, err))
+		return e
+	}
+	e.Words = fmt.Sprintf("%s failed for %s, from wheels alone", e.tool, b.Python)
+	if b.Sources.Offline {
+		e.Words += ", without an index (offline)"
+	}
+	e.temporary = false
+	return e
+}
+
+// isFull reports whether uv printed the system's error of a full disk (as Rust writes it).
+func isFull(lines []string) bool {
+	text := strings.Join(lines, " ")
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(text, fmt.Sprintf("(os error %d)", int(errno))) {
+			return true
+		}
+	}
+	return false
+}
+
+// unreachable asks each index once, without credentials, and returns the first that does not answer, or that answers by
+// an error about its own state; "" if all do.
+func (b *build) unreachable(ctx context.Context) (host string, err error) {
+	if b.Sources.Offline {
+		return "", nil
+	}
+	client := &http.Client{Timeout: 15 * time.Second}
+	defer client.CloseIdleConnections()
+	for _, index := range append([]string{b.Sources.URL}, b.Sources.Extra...) {
+		u, err := url.Parse(index)
+		if err != nil {
+			continue
+		}
+		u.User = nil
+		u.Path = strings.TrimSuffix(u.Path, "/") + "/"
+		if err := answers(ctx, client, u); err != nil {
+			return u.Host, err
+		}
+	}
+	return "", nil
+}
+
+func answers(ctx context.Context, client *http.Client, u *url.URL) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	switch code := answer.StatusCode; {
+	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+		return fmt.Errorf("it answered %s", answer.Status)
+	}
+	return nil
+}
