@@ -21,10 +21,7 @@ import (
 // ReportExit returns the exception that ended a program, from the end of its stderr. Nothing is added to the program,
 // so that this works with any interpreter and any exception hook.
 func (d *instance) ReportExit(e driver.Ended) string {
-	if !d.config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled {
-		return ""
-	}
-	if e.Exit.Code == 0 && !isFatal(e.Exit.Signal) {
+	if !d.config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled || e.Exit.Code == 0 {
 		return ""
 	}
 	var tail []byte
@@ -42,15 +39,6 @@ func (d *instance) ReportExit(e driver.Ended) string {
 		return ""
 	}
 	return "Python: " + f.String()
-}
-
-// isFatal reports whether faulthandler writes a traceback for a signal.
-func isFatal(signal int) bool {
-	switch unix.Signal(signal) {
-	case unix.SIGSEGV, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
-		return true
-	}
-	return false
 }
 
 // lastOutput reads the end of the newest log files, and nothing before a place. The task may have replaced the files,

@@ -22,7 +22,6 @@ func TestReportExit_ShowsTheException(t *testing.T) {
 			"Python: ModuleNotFoundError: No module named 'requests_x' (app.py:2)"},
 		"in a function": {"def f():\n    return {}['key']\nf()\n", "Python: KeyError: 'key' (app.py:2)"},
 		"syntax":        {"print('a'\n", "SyntaxError"},
-		"crash":         {"import faulthandler\nfaulthandler._sigsegv()\n", "Segmentation fault (app.py:2)"},
 		"sys.exit":      {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
 		"in a package": {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n",
 			"Python: ValueError: closed (shop/util.py:2)"},

@@ -26,7 +26,6 @@ func TestLast_NamesThePlace(t *testing.T) {
 		"the task's":             {[]string{task + "/local/app.py", env + "six.py"}, "app.py"},
 		"the task's package":     {[]string{task + "/local/shop/cart/util.py"}, "shop/cart/util.py"},
 		"beside local":           {[]string{task + "/release/app.py"}, "release/app.py"},
-		"relative":               {[]string{"shop/util.py"}, "shop/util.py"},
 		"elsewhere":              {[]string{"/srv/shop/util.py"}, "util.py"},
 		"another task's":         {[]string{task + "2/local/app.py"}, "app.py"},
 		"above":                  {[]string{"../../util.py"}, "util.py"},

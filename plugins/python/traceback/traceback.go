@@ -1,18 +1,21 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package traceback finds the reason why a Python program ended in the end of its output: an exception with its place,
-// a fatal error of the interpreter, or the text of sys.exit.
+// Package traceback finds the reason why a Python program ended in the end of its output: the last exception that was
+// not caught, with its place, or the text of sys.exit.
 package traceback
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
-// Failure is why a program failed. Its texts are valid UTF-8, one line, and at most 300 characters.
+// Failure is why a program failed. Its texts are valid UTF-8, one line, and of a bounded length.
 type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
 	File string // of the program's innermost frame: "app.py", "gunicorn/util.py"; empty if unknown
@@ -29,193 +32,199 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s (%s:%d)", f.Text, f.File, f.Line)
 }
 
-// The message of an exception, with its notes, may have any number of lines of any form. Which lines belong to it
-// depends on what printed the exception. One that was not caught was printed by the interpreter: the traceback begins
-// with the program's first frame (<module>), no log record is before it, and the exit code is 1. Then all lines that
-// follow belong to the message, except log records. Other exceptions were caught and printed, often by a program that
-// continues: then only indented lines belong to the message. A program that ends may still write a few lines.
+// MaxTail is the size of an output's end that Last reads, in bytes.
+const MaxTail = 256 << 10
+
 const (
-	maxAfter = 10   // lines after the message
-	maxLines = 5000 // lines after the exception, with those of the message
+	maxText  = 300 // characters
+	maxName  = 100 // characters
+	maxAfter = 10  // lines after an exception
 )
 
 var (
-	header = regexp.MustCompile(`^(?:(?:  \+ )?Exception Group )?Traceback \(most recent call last\):$`)
-	frame  = regexp.MustCompile(`^\s+File "(.*)", line (\d+)(?:,? in .*)?$`)
-	// a syntax error of the program itself has no header, and no function
+	header = regexp.MustCompile(`^(?:  \+ Exception Group )?Traceback \(most recent call last\):$`)
+	frame  = regexp.MustCompile(`^(?:  \|)? +File "(.*)", line (\d+)`)
+	// a syntax error of the program itself has no header
 	syntaxFrame = regexp.MustCompile(`^  File ".*", line \d+$`)
-	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError)(?::|$)`)
+	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError):`)
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
-	grouped     = regexp.MustCompile(`^\s+[|+]`)
-	// the line before a traceback that did not end the program
-	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|` +
-		`(?:occurred|happened) during processing of request) |` +
-		`--- Logging error ---$|` +
-		`exception calling callback for <|Error in atexit\._run_exitfuncs:|` +
-		// asyncio's, of tasks that were not awaited
-		`(?:asyncgen|future|handle|protocol|server|socket|task|transport): <|source_traceback: )`)
-	outermost = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
-	word      = regexp.MustCompile(`[\p{L}\p{N}]`)
-	// a log record has a time or a level, or is JSON; one with a traceback has a level of complaint
-	record = regexp.MustCompile(`^\W?\d{4}[-/.]\d\d[-/.]\d\d|^\W?\d\d:\d\d:\d\d|^\{".*\}$|\[\d\d/[A-Z][a-z]{2}/\d{4}|` +
-		`\b(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b`)
-	complaint = regexp.MustCompile(`\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\[(?:warning|error|critical)\b`)
-	level     = regexp.MustCompile(`^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL):`)
-	chained   = regexp.MustCompile(`^(?:During handling of the above exception, another exception occurred|` +
-		`The above exception was the direct cause of the following exception):$`)
-	started = regexp.MustCompile(`^\S*(?:python|pypy)[0-9.]*: ` +
-		`(No module named .*|can't open file .*|can't find '__main__' .*|Error while finding module .*)$`)
+	record      = regexp.MustCompile(`^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):`) // of the logging module
+	logged      = regexp.MustCompile(`\b(?:WARNING|ERROR|CRITICAL)\b`)          // before a traceback that was logged
+	outermost   = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
+	decoration  = regexp.MustCompile(`^ *[|+] ?`) // of the lines of a group
+	chained     = regexp.MustCompile(`^(?:During handling of the above|The above exception was the direct cause)`)
+	// the line before a traceback that did not end the program; asyncio's are of tasks that were not awaited
+	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing) |` +
+		`--- Logging error ---$|exception calling callback|Error in atexit|(?:future|handle|task|transport): <|source_traceback: )`)
 )
 
 // Last finds the failure with which a program's standard error ends. tail is the end of the output, of which the last
 // MaxTail bytes are read; code is the program's exit code, and dirs are the directories of its files. It is false if
 // the program wrote none, or more after it.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
-	cut := len(tail) >= MaxTail
-	tail = tail[max(0, len(tail)-MaxTail):]
-	lines := plainLines(tail)
-	if f, ok := fatal(lines, dirs); ok {
+	lines := plainLines(tail[max(0, len(tail)-MaxTail):])
+	if f, ok := lastException(lines, code, dirs); ok {
 		return f, true
 	}
-	if f, ok := lastException(lines, code, cut, dirs); ok {
-		return f, true
-	}
-	if len(lines) == 0 {
+	if len(lines) == 0 || code != 1 || !exitText(lines) {
 		return Failure{}, false
 	}
+	return Failure{Text: bounded("exit code 1, last line on stderr: " + lines[len(lines)-1]), Parting: true}, true
+}
+
+// exitText reports whether the last line may be the text of sys.exit, and not the rest of a traceback or of logging.
+func exitText(lines []string) bool {
 	last := lines[len(lines)-1]
-	if code == 1 && syntaxError.MatchString(last) { // of a file that Python can't decode
-		return Failure{Text: bounded(last)}, true
+	if last[0] == ' ' || record.MatchString(last) {
+		return false
 	}
-	if m := started.FindStringSubmatch(last); m != nil {
-		return Failure{Text: bounded(m[1])}, true
-	}
-	if text, ok := parting(tail, lines, code, cut); ok {
-		return Failure{Text: bounded(text), Parting: true}, true
-	}
-	return Failure{}, false
+	return !slices.ContainsFunc(lines[max(0, len(lines)-maxAfter):], header.MatchString)
 }
 
-// block is the state of a traceback while it is read.
-type block struct {
-	frames   []string
-	syntax   bool // it began without a header
-	harmless bool
-	logged   bool // it follows a log record
-	cut      bool // its first frames are not in the tail
-}
-
-// uncaught reports whether the interpreter printed the traceback.
-func (b *block) uncaught(code int) bool {
-	return code == 1 && !b.logged && !b.cut && len(b.frames) > 0 && outermost.MatchString(b.frames[0])
-}
-
-// lastException is the last traceback, if the output ends with it. If the output is cut, it may begin within one.
-func lastException(lines []string, code int, cut bool, dirs []string) (f Failure, ok bool) {
-	var b, previous *block
-	var before string // the last line that is neither empty nor indented
-	var uncaught bool // f is an exception that was not caught
-	var empty bool    // the message of f is, so far
-	after, foreign := 0, 0
-	found := func(i int, line string) {
-		// A traceback within a message, or from the interpreter's shutdown, did not end the program.
-		if is := b.uncaught(code); !b.harmless && (is || !uncaught || b.logged) {
-			f, ok, uncaught = b.failure(line, lines[i+1:], dirs), true, is
-			empty, after, foreign = strings.HasSuffix(line, ":"), 0, 0
-		}
-		b, previous = nil, b
-	}
-	follows := func(line string) {
-		after++
-		if uncaught && record.MatchString(line) || !uncaught && line[0] != ' ' {
-			foreign++
-		}
-		if empty && word.MatchString(line) {
-			f.Text, empty = bounded(f.Text+": "+strings.TrimSpace(line)), false
-		}
-	}
+// lastException is the last one whose traceback did end the program, as far as the lines show it.
+func lastException(lines []string, code int, dirs []string) (f Failure, ok bool) {
+	var frames []string // of the traceback that is being read
+	var open, syntax, spared, printed, uncaught bool
+	before, after := "", 0
 	for i, line := range lines {
+		text := strings.TrimPrefix(line, "  | ")
 		switch {
 		case header.MatchString(line):
-			b = &block{harmless: harmless.MatchString(before), logged: complaint.MatchString(before)}
-			if previous != nil && chained.MatchString(before) {
-				b.harmless, b.logged = previous.harmless, previous.logged
+			open, syntax, frames = true, false, nil
+			if !chained.MatchString(before) {
+				spared, printed = harmless.MatchString(before), logged.MatchString(before)
 			}
-		case b == nil && syntaxFrame.MatchString(line):
-			b = &block{frames: []string{line}, syntax: true}
-		case b == nil && cut && frame.MatchString(line): // the header is cut off
-			b = &block{frames: []string{line}, cut: true}
-		case line == "":
-		case b == nil:
-			if !grouped.MatchString(line) {
-				follows(line)
+		case !open && syntaxFrame.MatchString(line):
+			open, syntax, frames = true, true, []string{line}
+		case open && frame.MatchString(line):
+			frames = append(frames, line)
+		case open && text != "" && text[0] != ' ' && exception.MatchString(text) && !record.MatchString(text):
+			open = false
+			ended := code == 1 && !printed && len(frames) > 0 && (syntax || outermost.MatchString(frames[0]))
+			if spared || syntax && !syntaxError.MatchString(text) || uncaught && !ended {
+				break
 			}
-		case strings.HasPrefix(line, "  | ") && strings.TrimLeft(line[4:], " ") == line[4:]:
-			found(i, line[4:])
-		case line[0] == ' ':
-			if frame.MatchString(strings.TrimPrefix(line, "  |")) {
-				b.frames = append(b.frames, strings.TrimPrefix(line, "  |"))
-			}
-		case !b.endsWith(line):
-			if b.syntax || len(b.frames) == 0 || !record.MatchString(line) { // a record may come from another thread
-				b = nil
-				follows(line)
-			}
-		default:
-			found(i, line)
+			f, ok, uncaught, after = failure(text, lines[i+1:], frames, dirs), true, ended, 0
+		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // or it is of the message
+			after++
 		}
 		if line != "" && line[0] != ' ' {
 			before = line
-			cut = cut && i == 0
 		}
 	}
-	return f, ok && foreign <= maxAfter && after <= maxLines
+	return f, ok && after <= maxAfter
 }
 
-// endsWith reports whether a line can be the exception.
-func (b *block) endsWith(line string) bool {
-	return exception.MatchString(line) && !level.MatchString(line) && (!b.syntax || syntaxError.MatchString(line))
-}
-
-// failure is the exception in a line. rest are the lines after it, which for a group have its exceptions.
-func (b *block) failure(line string, rest, dirs []string) Failure {
-	f := Failure{Text: bounded(strings.TrimSuffix(strings.TrimSpace(line), ":"))}
-	slices.Reverse(b.frames)
-	frames := b.frames
-	if l := firstLeaf(rest, "  ", 0); l.text != "" {
-		f.Text = bounded(cutTo(f.Text, maxText/2) + "; the first is " + l.text)
-		frames = slices.Concat(l.frames, frames)
+// failure is the exception in a line, after these frames. rest are the lines after it: those of a group have its
+// exceptions, of which the first is named, with its own place.
+func failure(line string, rest, frames, dirs []string) Failure {
+	text := bounded(strings.TrimSuffix(line, ":"))
+	leaf := ""
+	for i, line := range rest {
+		if !decoration.MatchString(line) || leaf != "" && strings.Contains(line, "+---") {
+			break
+		}
+		line = decoration.ReplaceAllString(line, "")
+		line = decoration.ReplaceAllString(line, "")
+		switch {
+		case frame.MatchString(line):
+			frames = append(frames, line)
+		case exception.MatchString(line) && (i+1 == len(rest) || !nested(rest[i+1])):
+			leaf = line
+		}
 	}
+	if leaf != "" {
+		text = cut(text, maxText/2) + "; the first is " + strings.TrimSuffix(leaf, ":")
+	}
+	f := Failure{Text: bounded(text)}
 	f.File, f.Line = innermost(frames, dirs)
 	return f
 }
 
+// nested reports whether a line begins the exceptions of a group.
+func nested(line string) bool { return strings.Contains(line, "+-+---------------- 1 ---") }
+
+// plainLines are the lines of an output without control characters, and without empty lines at the end.
+func plainLines(tail []byte) []string {
+	text := escapes.ReplaceAllString(strings.ToValidUTF8(string(tail), "\ufffd"), "")
+	text = strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n':
+			return c
+		case c == '\t' || c == '\u2028' || c == '\u2029':
+			return ' '
+		case unicode.IsControl(c) || unicode.Is(unicode.Cf, c): // also those that reverse the direction of text
+			return -1
+		}
+		return c
+	}, text)
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	for len(lines) > 0 && lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	return lines
+}
+
 var (
-	fatalError = regexp.MustCompile(`^Fatal Python error: .`)
-	thread     = regexp.MustCompile(`^(?:(?:Current thread|Thread) 0x[0-9a-f]+|Stack \(most recent call first.*\):$)`)
-	fatalRest  = regexp.MustCompile(`^(?:  File ".*|  Binary file ".*|  <.*>|  \.\.\.|Current thread's C stack trace .*|` +
-		`Extension modules: .*|Python runtime state: .*|)$`)
+	// colours of Python 3.13 and later, and other control sequences of terminals
+	escapes = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
+	// the directories of installed packages, and of Python's own
+	packages = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages)/`)
+	library  = regexp.MustCompile(`(?:^|/)lib(?:64)?/(?:python|pypy)[0-9.]+/`)
 )
 
-// fatal reads the report of faulthandler or of a crashing interpreter, which has the innermost frame first.
-func fatal(lines, dirs []string) (f Failure, ok bool) {
-	current := false
-	var frames []string
-	after := 0
-	for _, line := range lines {
+func bounded(text string) string { return cut(text, maxText) }
+
+func cut(text string, most int) string {
+	if r := []rune(text); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return text
+}
+
+// innermost is the last of the frames with the highest rank: the program's own files come before installed packages,
+// Python's library, and what has no file.
+func innermost(frames, dirs []string) (file string, line int) {
+	best := -1
+	for _, f := range frames {
+		m := frame.FindStringSubmatch(f)
+		rank := 3
 		switch {
-		case fatalError.MatchString(line):
-			f, ok, after = Failure{Text: bounded(line)}, true, 0
-			current, frames = false, nil
-		case !ok:
-		case thread.MatchString(line):
-			current = !strings.HasPrefix(line, "Thread")
-		case current && frame.MatchString(line):
-			frames = append(frames, line)
-		case !fatalRest.MatchString(line):
-			after++
+		case strings.HasPrefix(m[1], "<") && m[1] != "<string>":
+			rank = 0
+		case packages.MatchString(m[1]):
+			rank = 2
+		case library.MatchString(m[1]):
+			rank = 1
+		}
+		if rank >= best {
+			best = rank
+			file = shown(m[1], dirs)
+			line, _ = strconv.Atoi(m[2])
 		}
 	}
-	f.File, f.Line = innermost(frames, dirs)
-	return f, ok && after <= maxAfter
+	return file, line
+}
+
+// shown is the short name of a file: relative to the directory of packages, or to the first of dirs that it is in, and
+// otherwise its base name.
+func shown(name string, dirs []string) string {
+	rest := path.Base(name)
+	at := append(library.FindAllStringIndex(name, -1), packages.FindAllStringIndex(name, -1)...)
+	if at != nil {
+		rest = name[at[len(at)-1][1]:]
+	} else {
+		for _, dir := range slices.Backward(dirs) {
+			if below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/"); ok {
+				rest = below
+			}
+		}
+	}
+	if len(rest) > maxName {
+		return cut(path.Base(name), maxName)
+	}
+	return rest
 }

@@ -81,15 +81,11 @@ func TestLast_FindsTheException(t *testing.T) {
 			287) + "… (app.py:1)"},
 		"message of 200 kB in lines": {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)",
 			"ValueError: 5 errors (app.py:1)"},
-		"message of more": {"raise ValueError('x' * 400_000 + 'the end')",
-			"exit code 1, last line on stderr: …" + strings.Repeat("x", 193) + "the end"},
 		"sys.exit": {"import sys\nsys.exit('failed: for a reason')",
 			"exit code 1, last line on stderr: failed: for a reason"},
 		"sys.exit, after records": {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
 			"logging.exception('failed')\nfor i in range(20): logging.error('again')\nsys.exit('no settings')",
 			"exit code 1, last line on stderr: no settings"},
-		"sys.exit, with a level": {"import sys\nsys.exit('ERROR: no settings')",
-			"exit code 1, last line on stderr: ERROR: no settings"},
 		"without a traceback": {"import sys\nsys.tracebacklimit = 0\nraise ValueError('x')",
 			"exit code 1, last line on stderr: ValueError: x"},
 		"in the standard library": {"import json\njson.loads('{')",
@@ -111,11 +107,6 @@ func TestLast_FindsTheException(t *testing.T) {
 			"(sys.__excepthook__(*a), e.set())\n1/0", "ZeroDivisionError: division by zero (app.py:9)"},
 		"logged, and nothing after": {"import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
 			"logging.exception('failed')\nsys.exit(1)", "ZeroDivisionError: division by zero (app.py:3)"},
-		"segmentation fault": {"import faulthandler\nfaulthandler.enable()\ndef f():\n    " +
-			"faulthandler._sigsegv()\nf()", "Fatal Python error: Segmentation fault (app.py:4)"},
-		"segmentation fault, threads": {"import faulthandler, threading, time\nfaulthandler.enable()\ndef f(): " +
-			"time.sleep(60)\nthreading.Thread(target=f, daemon=True).start()\nfaulthandler._sigabrt()",
-			"Fatal Python error: Aborted (app.py:5)"},
 		"str fails": {"class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
 			"__main__.E: <exception str() failed> (app.py:3)"},
 		"invalid UTF-8": {"import " +
@@ -138,13 +129,11 @@ func TestLast_FindsTheException(t *testing.T) {
 			"30)\nexcept Exception:\n    logging.exception('failed')\nsys.exit(3)", "ValueError: first (app.py:3)"},
 		"many notes": {"e = ValueError('x')\nfor n in range(15):\n    e.add_note('note %d' % n)\nraise e",
 			"ValueError: x (app.py:4)"},
-		"empty first line": {"raise LookupError('\\n' + '*' * 70 + '\\n  Resource punkt not found.\\n  " +
-			"Download it')", "LookupError: Resource punkt not found. (app.py:1)"},
 		"traceback in the message": {"raise ValueError('worker failed:\\nTraceback (most recent call last):\\n  File " +
 			"\"w.py\", line 3, in f\\nKeyError: 1')", "ValueError: worker failed (app.py:1)"},
 		"as a module that is run": {"import subprocess, sys\nif len(sys.argv) == 1:\n    " +
-			"sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('\\nline' * 30)",
-			"ValueError: line (app.py:4)"},
+			"sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('a\\nline' * 30)",
+			"ValueError: a (app.py:4)"},
 		"and a task's, at the end": {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def " +
 			"main():\n    global t\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    raise " +
 			"KeyError('main')\nasyncio.run(main())", "KeyError: 'main' (app.py:7)"},
@@ -159,8 +148,6 @@ func TestLast_FindsTheException(t *testing.T) {
 			"INFO beat\\n' + ''.join(rest[1:]))\nsys.excepthook = hook\n1/0", "ZeroDivisionError: division by zero (app.py:6)"},
 		"a level in the message": {"raise OSError('refused: FATAL: password is wrong')",
 			"OSError: refused: FATAL: password is wrong (app.py:1)"},
-		"in Cython": {"exec(compile('def f(): raise ValueError(1)', 'pkg/inner.pyx', 'exec'))\nf()",
-			"ValueError: 1 (app.py:2)"},
 		"warnings at the end": {"import atexit, " +
 			"warnings\nwarnings.simplefilter('always')\natexit.register(lambda: warnings.warn('late: indeed'))\nf = " +
 			"open('/dev/null')\n1/0", "ZeroDivisionError: division by zero (app.py:5)"},
@@ -200,25 +187,15 @@ func dirOf(stderr []byte) string {
 
 func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
 	for name, program := range map[string]string{
-		"nothing":            "",
-		"exit code 3":        "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
-		"no end of the line": "import sys\nsys.stderr.write('10%')\nsys.exit(1)",
-		"progress":           "import sys\nsys.stderr.write('10%\\rdone\\n')\nsys.exit(1)",
-		"record":             "import sys\nsys.exit('2024-01-01 00:00:00 ERROR failed')",
-		"record of logging":  "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
-		"warning": "import sys, warnings\nwarnings.warn_explicit('old', DeprecationWarning, 'x.py', " +
-			"3)\nwarnings.simplefilter('always')\nwarnings.warn_explicit('old', UserWarning, 'x.py', 4)\nsys.exit(1)",
-		"a rule":   "import sys\nsys.exit('-' * 40)",
-		"indented": "import sys\nsys.exit('usage:\\n  app FILE')",
+		"nothing":           "",
+		"exit code 3":       "import sys\nprint('failed: for a reason', file=sys.stderr)\nsys.exit(3)",
+		"record of logging": "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
+		"indented":          "import sys\nsys.exit('usage:\\n  app FILE')",
 		"thread": "import threading\ndef f():\n    try:\n        1/0\n    except Exception:\n        " +
 			"raise ValueError('x')\nt = threading.Thread(target=f)\nt.start()\nt.join()\nraise SystemExit(1)",
 		"group in a thread": "import sys, threading\ndef f(): raise ExceptionGroup('several', [ValueError(1)])\nt = " +
 			"threading.Thread(target=f)\nt.start()\nt.join()\nsys.exit(1)",
 		"in a destructor": "class C:\n    def __del__(self): 1/0\nC()\nraise SystemExit(1)",
-		"long before the end": "import logging, sys\ntry:\n    1/0\nexcept Exception:\n    " +
-			"logging.exception('failed')\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
-		"printed, and went on": "import sys, traceback\ndef main():\n    try:\n        1/0\n    except Exception:\n    " +
-			"    traceback.print_exc()\nmain()\nfor i in range(30): print('line', i, file=sys.stderr)\nsys.exit(1)",
 		"printed, and logged on": "import logging, sys, traceback\nlogging.basicConfig(level=logging.INFO)\ntry:\n    " +
 			"1/0\nexcept Exception:\n    traceback.print_exc()\nfor i in range(30): logging.info('line %d', i)\nsys.exit(1)",
 		"another exit code": "import sys, traceback\ntry:\n    1/0\nexcept Exception:\n    " +
@@ -234,7 +211,6 @@ func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
 			"sys.exit(1)\nasyncio.run(main())",
 		"callback of a future": "import sys\nfrom concurrent.futures import Future\nf = " +
 			"Future()\nf.add_done_callback(lambda f: 1/0)\nf.set_result(1)\nsys.exit(1)",
-		"logging itself": "import logging, sys\nlogging.error('%d', 'x')\nsys.exit(1)",
 		"request of a server": "import socketserver, sys\ntry:\n    1/0\nexcept Exception:\n    " +
 			"socketserver.BaseServer(None, None).handle_error(None, 'a client')\nsys.exit(1)",
 		"stack": "import traceback, sys\ndef f(): traceback.print_stack()\nprint('first', " +
@@ -254,53 +230,11 @@ func TestLast_TakesCodeWithoutAFile(t *testing.T) {
 		"ZeroDivisionError: division by zero (<string>:2)": {"-c", "\n1/0"},
 		"json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0) (<string>:1)": {"-c",
 			"import json; json.loads('x')"},
-		"No module named nonexistent":                                            {"-m", "nonexistent"},
-		"can't open file '/nonexistent.py': [Errno 2] No such file or directory": {"/nonexistent.py"},
-		"Fatal Python error: Aborted (<string>:1)": {"-X", "faulthandler", "-c",
-			"import os; os.abort()"},
 	} {
 		stderr, code := stderrOf(t, nil, args...)
 		f, ok := Last(stderr, code)
 		must.True(t, ok, must.Sprintf("%q: got %q, %t of\n%s", args, f, ok, stderr))
 		test.Eq(t, want, f.String(), test.Sprintf("%q: got %q, %t of\n%s", args, f, ok, stderr))
-	}
-}
-
-func TestLast_FindsACutTraceback(t *testing.T) {
-	program := strings.ReplaceAll("import sys\nsys.setrecursionlimit(5000)\ndef F(n):\n    return g(n - 1)\ndef "+
-		"g(n):\n    return F(n) if n else 1/0\nsys.tracebacklimit = 4000\nF(1500)\n", "F", strings.Repeat("long", 30))
-	stderr, code := stderrOf(t, map[string]string{"app.py": program})
-	must.False(t, len(stderr) < MaxTail+1000, must.Sprintf("the traceback has %d bytes only", len(stderr)))
-	for n := 0; n < 300; n += 7 { // wherever in a line it is cut
-		f, ok := Last(append(stderr, strings.Repeat("x", n)...), code)
-		must.True(t, ok, must.Sprintf("with %d more bytes: %q, %t", n, f, ok))
-		must.Eq(t, "ZeroDivisionError: division by zero (app.py:6)", f.String(),
-			must.Sprintf("with %d more bytes: %q, %t", n, f, ok))
-	}
-	f, ok := Last(stderr[len(stderr)-1000:], code)
-	test.False(t, ok,
-		test.Sprintf("something that has no header and is not cut is taken for a traceback: %q", f))
-}
-
-func TestLast_ReadsOtherInterpreters(t *testing.T) {
-	for name, test := range map[string]struct {
-		stderr, want string
-		code         int
-	}{
-		"PyPy crashes": {"Fatal Python error: Segmentation fault\n\nStack (most recent call first, approximate " +
-			"line numbers):\n  File \"/srv/app.py\", line 3 in f\n  File \"/srv/app.py\", line 1 in " +
-			"<module>\n" + strings.Repeat("  File \"<builtin>/app_main.py\", line 1012 in execfile\n", 4),
-			"Fatal Python error: Segmentation fault (app.py:3)", 0},
-		"Python 3.14 crashes": {"Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fb899f39700 (most " +
-			"recent call first):\n  File \"/srv/app.py\", line 3 in f\n\nCurrent thread's C stack trace (most recent call " +
-			"first):\n" + strings.Repeat("  Binary file \"/usr/bin/python3.14\", at +0x32dbbe [0x5b27f7d85bbe]\n",
-			32) + "  <truncated rest of calls>\n", "Fatal Python error: Segmentation fault (app.py:3)", 0},
-		"no UTF-8": {"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2\n",
-			"SyntaxError: Non-UTF-8 code starting with '\\xff' in file /srv/app.py on line 2", 1},
-	} {
-		if f, ok := Last([]byte(test.stderr), test.code); !ok || f.String() != test.want {
-			t.Errorf("%s: got %q, %t", name, f, ok)
-		}
 	}
 }
 
