@@ -101,8 +101,8 @@ func openRegular(path string, flags int) (*os.File, error) {
 	return file, err
 }
 
-// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root. The thread ends
-// with the call.
+// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root and without any
+// capability (unless the user is root). The thread ends with the call.
 func asUser(u *task.User, f func() error) error {
 	if u == nil || os.Geteuid() != 0 {
 		return f()
@@ -137,6 +137,14 @@ func becomeOnThread(u *task.User) error {
 	// neither call reports an error
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
 		return errors.New("failed to take the task's user")
+	}
+	if u.UID == 0 {
+		return nil
+	}
+	// CAP_SYS_PTRACE would open /proc/<pid>/root, which leads into the mount namespaces of others
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+		return fmt.Errorf("failed to drop capabilities: %w", err)
 	}
 	return nil
 }

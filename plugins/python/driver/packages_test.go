@@ -4,6 +4,8 @@
 package driver
 
 import (
+	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -205,7 +207,17 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	for _, config := range []string{"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"",
+	// what everybody may read there, but only those who get there
+	other := exec.Command("unshare", "--mount", "sh", "-c",
+		"mount -t tmpfs none /mnt && echo password = hunter2 -e > /mnt/r.txt && echo made && exec sleep 1000")
+	made, err := other.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, other.Start())
+	defer func() { _, _ = other.Process.Kill(), other.Wait() }()
+	_, err = io.ReadFull(made, make([]byte, 5))
+	must.NoError(t, err)
+	for _, config := range []string{fmt.Sprintf("requirements = \"/proc/%d/root/mnt/r.txt\"", other.Process.Pid),
+		"requirements = \"local/link.txt\"", "requirements = \"" + secret + ".txt\"",
 		"lock = \"local/uv.lock\"", "lock = \"link.txt\""} {
 		cfg := a.task("script = \"app.py\"\nfind_links = [\"local\"]\n"+config, map[string]string{"app.py": useMoon})
 		must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "link.txt")))

@@ -55,7 +55,8 @@ var (
 	chained     = regexp.MustCompile(`^(?:During handling of the above|The above exception was the direct cause)`)
 	// the line before a traceback that did not end the program; asyncio's are of tasks that were not awaited
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing) |` +
-		`--- Logging error ---$|exception calling callback|Error in atexit|(?:future|handle|task|transport): <|source_traceback: )`)
+		`--- Logging error ---$|exception calling callback|Error in atexit|` +
+		`(?:future|handle|task|transport): <|source_traceback: )`)
 )
 
 // Last finds the failure with which a program's standard error ends. tail is the end of the output, of which the last

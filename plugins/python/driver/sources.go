@@ -1,0 +1,236 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/plugins/python/index"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// sources is where the packages of an environment come from.
+type sources struct {
+	indexes index.Sources // of the node and the job; directories of the node only
+	houses  []wheelhouse  // the job's own directories
+	netrc   []byte        // of the task, may be empty
+	limit   int64         // of the wheels in the job's directories, in bytes; 0 is none
+}
+
+// wheelhouse is a directory of a task with wheels. They are copied for uv, which has no access to the directory.
+type wheelhouse struct {
+	name, path string
+	files      taskFiles
+	sum        string // of the names and the content, "" where uv checks hashes
+}
+
+// newSources joins the sources that the node, the job and the job's requirements name.
+func newSources(
+	ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set,
+) (*sources, error) {
+	if !c.JobIndexes && required.Names {
+		return nil, index.ErrJobIndexes
+	}
+	indexes, directories, err := index.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
+	if err != nil {
+		return nil, err
+	}
+	s := &sources{indexes: indexes, limit: c.CacheMaxSize.Bytes()}
+	if s.netrc, err = readNetrc(files); err != nil {
+		return nil, err
+	}
+	for _, name := range directories {
+		path, info, err := files.find(name)
+		if err != nil {
+			return nil, fmt.Errorf("find_links %w", err)
+		}
+		if !info.IsDir() {
+			return nil, fmt.Errorf("find_links %q is not a directory: name the one that the wheels are in", name)
+		}
+		h := wheelhouse{name: name, path: path, files: files}
+		if !required.Hashed {
+			if h.sum, err = h.copy(ctx, nil, "", s.limit); err != nil {
+				return nil, err
+			}
+		}
+		s.houses = append(s.houses, h)
+	}
+	if indexes.Offline && len(s.houses) == 0 && len(indexes.FindLinks) == 0 {
+		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
+	}
+	return s, nil
+}
+
+func (c *Config) sources() index.Sources {
+	return index.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
+}
+
+func (t *TaskConfig) sources() index.Sources {
+	return index.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
+}
+
+// readNetrc reads the credentials in a task's secrets directory, with the rights of its user; there may be none.
+func readNetrc(files taskFiles) ([]byte, error) {
+	if files.secrets == "" {
+		return nil, nil
+	}
+	content, err := files.read(filepath.Join(files.secrets, ".netrc"), 64<<10)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the credentials for package indexes in secrets/.netrc: %w", err)
+	}
+	return content, nil
+}
+
+// describe lists the sources for the key of an environment. The content of directories matters only if the
+// requirements have no hashes: that of a task's own, and the time of one of the node's.
+func (s *sources) describe(hashed bool) []string {
+	list := []string{"offline " + fmt.Sprint(s.indexes.Offline)}
+	if s.indexes.URL != "" {
+		list = append(list, "index "+s.indexes.URL)
+	}
+	for _, e := range s.indexes.Extra {
+		list = append(list, "extra "+e)
+	}
+	for _, f := range s.indexes.FindLinks {
+		list = append(list, "links "+f)
+		if info, err := os.Stat(f); err == nil && !hashed {
+			list = append(list, "changed "+info.ModTime().String())
+		}
+	}
+	for _, h := range s.houses {
+		if !hashed {
+			list = append(list, "wheels "+h.sum)
+		}
+	}
+	return list
+}
+
+// into copies the job's wheels into the build's scratch directory, and returns the sources as uv sees them.
+// The directory may be another user's, so that no link in it is followed out of it.
+func (s *sources) into(ctx context.Context, scratch string) (index.Sources, error) {
+	indexes := s.indexes
+	indexes.FindLinks = slices.Clone(indexes.FindLinks)
+	root, err := os.OpenRoot(scratch)
+	if err != nil {
+		return indexes, err
+	}
+	defer root.Close()
+	for i, h := range s.houses {
+		dir := fmt.Sprintf("wheels-%d", i)
+		err := root.Mkdir(dir, 0o755)
+		if err == nil {
+			err = root.Chmod(dir, 0o755) // whatever the umask is
+		}
+		if err != nil {
+			return indexes, fmt.Errorf("failed to make a directory for wheels: %w", err)
+		}
+		sum, err := h.copy(ctx, root, dir, s.limit)
+		if err != nil {
+			return indexes, err
+		}
+		if h.sum != "" && sum != h.sum {
+			return indexes, fmt.Errorf("find_links %q has changed meanwhile", h.name)
+		}
+		indexes.FindLinks = append(indexes.FindLinks, filepath.Join(scratch, dir))
+	}
+	return indexes, nil
+}
+
+// copy reads the wheels with the rights of the task's user, copies them into a directory below root unless that is nil,
+// and returns the digest of their names and content.
+func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit int64) (sum string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("failed to read find_links %q: %w", h.name, err)
+		}
+	}()
+	var entries []os.DirEntry
+	err = asUser(h.files.user, func() (err error) { entries, err = os.ReadDir(h.path); return err })
+	if err != nil {
+		return "", err
+	}
+	all := sha256.New()
+	for _, e := range entries {
+		if !requirement.IsWheel(e.Name()) {
+			continue
+		}
+		content := sha256.New()
+		size, err := h.copyWheel(ctx, e.Name(), root, filepath.Join(dir, e.Name()), content, limit)
+		if err != nil {
+			return "", err
+		}
+		if limit > 0 && size >= limit {
+			return "", errors.New("its wheels are larger than an environment may be on this node (cache_max_size)")
+		}
+		if limit > 0 {
+			limit -= size
+		}
+		fmt.Fprintf(all, "%q %x\n", e.Name(), content.Sum(nil))
+	}
+	return hex.EncodeToString(all.Sum(nil)), nil
+}
+
+// copyWheel copies at most limit bytes of a wheel to sum, and to a file below root.
+func (h *wheelhouse) copyWheel(
+	ctx context.Context, name string, root *os.Root, target string, sum io.Writer, limit int64,
+) (size int64, err error) {
+	var in *os.File
+	err = asUser(h.files.user, func() (err error) { in, err = openRegular(filepath.Join(h.path, name), 0); return err })
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	var from io.Reader = untilEnd{ctx, in}
+	if limit > 0 {
+		from = io.LimitReader(from, limit)
+	}
+	if root == nil {
+		return io.Copy(sum, from)
+	}
+	out, err := root.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	defer out.Close()
+	if err := out.Chmod(0o644); err != nil { // whatever the umask is
+		return 0, err
+	}
+	size, err = io.Copy(io.MultiWriter(out, sum), from)
+	if err != nil {
+		return size, err
+	}
+	return size, out.Close()
+}
+
+// untilEnd reads until a context ends.
+type untilEnd struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilEnd) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,94 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
+)
+
+// sourcesOf are those of a job that names a directory of its own.
+func sourcesOf(ctx context.Context, dir string, hashed bool, limit string) (*sources, error) {
+	c := schema.Of[Config]().Default()
+	c.Offline, c.CacheMaxSize = true, schema.Size(limit)
+	set := &requirement.Set{Lines: []string{"a==1 --hash=sha256:" + strings.Repeat("0", 64)}, Hashed: hashed}
+	return newSources(ctx, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, set)
+}
+
+func TestWheelhouse_IsBounded(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int64{"a-1-py3-none-any.whl": 1000, "b-1-py3-none-any.whl": 1 << 40,
+		"notes.txt": 1 << 40} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		must.NoError(t, os.Truncate(filepath.Join(dir, name), size))
+	}
+	_, err := sourcesOf(t.Context(), dir, false, "1MiB")
+	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit"))
+	s, err := sourcesOf(t.Context(), dir, true, "1MiB")
+	must.NoError(t, err)
+	_, err = s.into(t.Context(), t.TempDir())
+	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit, for a build"))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = sourcesOf(ended, dir, false, "0B")
+	test.ErrorIs(t, err, context.Canceled, test.Sprint("after the start was canceled"))
+}
+
+func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
+	dir := t.TempDir()
+	wheel := filepath.Join(dir, "a-1-py3-none-any.whl")
+	must.NoError(t, os.WriteFile(wheel, []byte("one"), 0o600))
+	s, err := sourcesOf(t.Context(), dir, false, "1MiB")
+	must.NoError(t, err)
+	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any
+	indexes, err := s.into(t.Context(), t.TempDir())
+	must.NoError(t, err)
+	copied := filepath.Join(indexes.FindLinks[0], filepath.Base(wheel))
+	for path, want := range map[string]os.FileMode{indexes.FindLinks[0]: 0o755, copied: 0o644} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v: the builder has to read it", path, info.Mode(), err)
+		}
+	}
+	must.NoError(t, os.WriteFile(wheel, []byte("two"), 0o600))
+	_, err = s.into(t.Context(), t.TempDir())
+	test.ErrorContains(t, err, "changed meanwhile", test.Sprint("another wheel in its place"))
+	must.NoError(t, os.Remove(wheel))
+	must.NoError(t, unix.Mkfifo(wheel, 0o644))
+	_, err = sourcesOf(t.Context(), dir, false, "1MiB")
+	test.ErrorContains(t, err, "not a regular file", test.Sprint("a pipe"))
+}
+
+func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // so that reading a wheel fails
+	s, err := sourcesOf(ended, dir, true, "1MiB")
+	must.NoError(t, err)
+	_, err = s.into(ended, t.TempDir())
+	test.ErrorIs(t, err, context.Canceled)
+	indexes, err := s.into(t.Context(), t.TempDir())
+	must.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl"))
+	test.Eq(t, "one", string(text), test.Sprintf("copied %q, %v", text, err))
+}
+
+func TestSources_DescribeTheNodesDirectories(t *testing.T) {
+	dir := t.TempDir()
+	s := &sources{}
+	s.indexes.FindLinks = []string{dir}
+	before := s.describe(false)
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("1"), 0o644))
+	test.NotEq(t, before, s.describe(false))
+}
