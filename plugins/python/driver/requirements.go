@@ -11,7 +11,7 @@ import (
 )
 
 // maxRequirements bounds a requirements file or a lock.
-const maxRequirements = 8 << 20
+const maxRequirements = 4 << 20
 
 // readRequirements returns the requirements of the job and of the program together. A lock is complete, so that those
 // of the program are not added to it.
@@ -37,7 +37,7 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	if err != nil {
 		return nil, err
 	}
-	return listed.Join(declared)
+	return listed, listed.Add(declared)
 }
 
 // isProject reports whether the requirements are those of a project.

@@ -4,36 +4,23 @@
 package requirement
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 const (
-	maxFile     = 1 << 20 // bytes
-	maxLines    = 10_000  // of all files together
-	maxFiles    = 50
-	maxIncludes = 10 // one within the other; the place of an error names all
+	maxFiles   = 50 // that include each other
+	maxIndexes = 50 // each of which is asked for each package
+	maxShown   = 80 // characters of a file that an error shows
 )
-
-// place is where something is written, for errors: "requirements.txt:12".
-type place struct {
-	file string
-	line int
-}
-
-func (p place) String() string {
-	if p.file == "" {
-		return fmt.Sprintf("requirement %d", p.line)
-	}
-	return fmt.Sprintf("%s:%d", p.file, p.line)
-}
-
-func (p place) failed(err error) error { return fmt.Errorf("%s: %w", p, err) }
 
 // files reads requirements files as pip's reference specifies ("Requirements File Format").
 type files struct {
@@ -42,81 +29,66 @@ type files struct {
 	constraints []string
 	indexes     index.Sources
 	hashed      bool
-	names       bool     // a URL
-	open        []string // which file includes which
-	files       int
-	lines       int
+	names       bool // a URL
+	count       int
 }
 
-// file reads a file and those that it includes.
-func (f *files) file(name string, constraint bool) error {
-	if slices.Contains(f.open, name) {
-		return fmt.Errorf("%s includes itself through %s", name, strings.Join(f.open, ", "))
+func (f *files) set() *Set {
+	return &Set{
+		Lines: f.required, Constraints: f.constraints, Indexes: f.indexes, Names: f.names,
+		Hashed: f.hashed && len(f.required) > 0,
 	}
-	if f.files++; f.files > maxFiles || len(f.open) == maxIncludes {
-		return fmt.Errorf("there are too many files that include others: at most %d, and %d deep", maxFiles, maxIncludes)
+}
+
+var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
+
+// file reads a file and those that it includes. It joins continued lines and leaves comments out as pip does.
+func (f *files) file(name string, constraint bool) error {
+	if f.count++; f.count > maxFiles {
+		return fmt.Errorf("there are more than %d files, or one includes itself", maxFiles)
 	}
 	content, err := f.read(name)
 	if err != nil {
 		return fmt.Errorf("failed to read requirements file %s: %w", name, err)
 	}
-	if len(content) > maxFile {
-		return fmt.Errorf("%s is larger than %d KiB, which no requirements file is", name, maxFile>>10)
-	}
-	f.open = append(f.open, name)
-	defer func() { f.open = f.open[:len(f.open)-1] }()
-	return f.text(name, string(content), constraint)
-}
-
-var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
-
-// text reads the content of a file. It joins continued lines and leaves comments out as pip does.
-func (f *files) text(name, content string, constraint bool) error {
-	content = strings.TrimPrefix(content, "\ufeff")
 	var joined strings.Builder
-	start := 0
-	lines := strings.Split(content, "\n")
-	for i, line := range lines {
-		at := place{name, i + 1}
+	start := 1
+	for i, line := range strings.Split(strings.TrimPrefix(string(content), "\ufeff"), "\n") {
 		line = strings.TrimSuffix(line, "\r")
-		if f.lines++; f.lines > maxLines {
-			return at.failed(fmt.Errorf("there are more than %d lines", maxLines))
+		isComment := strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") // which ends a continued line
+		before, continued := strings.CutSuffix(line, `\`)
+		if continued && !isComment {
+			joined.WriteString(before)
+			continue
 		}
-		if joined.Len() == 0 {
-			start = i + 1
-		}
-		if strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") {
-			line = " " + line // a comment ends a continued line
-		} else if before, ok := strings.CutSuffix(line, `\`); ok {
-			if line = before; i < len(lines)-1 {
-				joined.WriteString(line)
-				continue
-			}
+		if isComment {
+			line = " " + line
 		}
 		joined.WriteString(line)
-		if err := f.line(place{name, start}, joined.String(), constraint); err != nil {
-			return err
+		text := strings.TrimSpace(comment.ReplaceAllString(joined.String(), ""))
+		if err := f.line(name, text, constraint); err != nil {
+			return fmt.Errorf("%s:%d: %w", name, start, err)
 		}
 		joined.Reset()
+		start = i + 2
+	}
+	if err := f.line(name, strings.TrimSpace(joined.String()), constraint); err != nil {
+		return fmt.Errorf("%s:%d: %w", name, start, err)
 	}
 	return nil
 }
 
-// line reads a complete line.
-func (f *files) line(at place, text string, constraint bool) error {
-	text = strings.TrimSpace(comment.ReplaceAllString(text, ""))
-	if err := checkText(text); err != nil {
-		return at.failed(err)
-	}
-	if text == "" {
-		return nil
+// line reads a complete line of a file.
+func (f *files) line(file, text string, constraint bool) error {
+	if err := checkText(text); err != nil || text == "" {
+		return err
 	}
 	if text[0] == '-' {
-		return f.option(at, text, constraint)
+		return f.option(file, text, constraint)
 	}
 	names, err := checkRequirement(text)
 	if err != nil {
-		return at.failed(err)
+		return err
 	}
 	f.names = f.names || names
 	f.hashed = f.hashed || strings.Contains(text, "--hash")
@@ -129,11 +101,61 @@ func (f *files) line(at place, text string, constraint bool) error {
 	return nil
 }
 
-func (f *files) set() *Set {
-	return &Set{
-		Lines: sorted(f.required), Constraints: sorted(f.constraints), Indexes: f.indexes, Names: f.names,
-		Hashed: f.hashed && len(f.required) > 0,
+var option = regexp.MustCompile(`^(--[a-z0-9-]+|-[a-z])[= \t]*(.*)$`)
+
+// option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone
+// decides which hosts are trusted.
+func (f *files) option(file, text string, constraint bool) (err error) {
+	m := option.FindStringSubmatch(text)
+	if m == nil {
+		return fmt.Errorf("%s is not an option: remove it", show(text))
 	}
+	name, value := m[1], strings.Trim(m[2], `"'`)
+	switch name {
+	case "--requirement", "-r", "--constraint", "-c":
+		only := constraint || name == "--constraint" || name == "-c"
+		if value == "" || strings.Contains(value, ":/") {
+			return fmt.Errorf("%s needs a file: fetch a URL with an artifact block", name)
+		}
+		return f.file(relative(file, value), only)
+	case "--index-url", "-i":
+		if f.indexes.URL != "" && f.indexes.URL != value {
+			return fmt.Errorf("there is a second %s: write --extra-index-url for another index", name)
+		}
+		f.indexes.URL = value
+		_, err = index.CheckURL(value)
+	case "--extra-index-url":
+		f.indexes.Extra = append(f.indexes.Extra, value)
+		_, err = index.CheckURL(value)
+	case "--find-links", "-f":
+		if strings.Contains(value, ":/") {
+			_, err = index.CheckURL(value)
+		} else {
+			value = relative(file, value)
+		}
+		f.indexes.FindLinks = append(f.indexes.FindLinks, value)
+	case "--no-index":
+		f.indexes.Offline = true
+	case "--require-hashes":
+		f.hashed = true
+	case "--only-binary", "--prefer-binary": // only wheels are installed anyway
+	case "--editable", "-e":
+		return fmt.Errorf("%s asks for an editable install: %w", name, errWheel)
+	case "--trusted-host":
+		return errors.New("--trusted-host would switch off the check of certificates: " +
+			"let the node's operator install that of your index's authority")
+	case "--pre":
+		return errors.New("--pre allows pre-releases of everything: name the one you mean, such as \"NAME>=2.0rc1\"")
+	default:
+		return fmt.Errorf("%s is not an option that requirements files have here: remove it", name)
+	}
+	if err == nil && len(f.indexes.Extra)+len(f.indexes.FindLinks) > maxIndexes {
+		err = fmt.Errorf("there are more than %d of these", maxIndexes)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // relative is a path that a file names, which is relative to that file.
@@ -142,4 +164,93 @@ func relative(file, name string) string {
 		return path.Clean(name)
 	}
 	return path.Join(path.Dir(file), name)
+}
+
+// show quotes a part of a file for an error, without passwords of URLs.
+func show(text string) string {
+	text = index.Redact(text)
+	if utf8.RuneCountInString(text) > maxShown {
+		text = string([]rune(text)[:maxShown]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// checkText refuses characters on which readers of such files do not agree, so that uv sees what was checked here.
+func checkText(text string) error {
+	odd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' || c == '\u2028' || c == '\u2029' }
+	switch {
+	case !utf8.ValidString(text):
+		return errors.New("this is not UTF-8: save the file as UTF-8 text")
+	case strings.ContainsFunc(text, odd):
+		return errors.New("there is a control character: remove it")
+	case strings.Contains(text, "${"):
+		return errors.New("variables of the environment are not put in, since they would be the Nomad agent's: " +
+			"write the file with a template block, or let Nomad's own interpolation fill in a list in the job")
+	}
+	return nil
+}
+
+var (
+	named    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*[ \t]*(\[[^\]]*\])?[ \t]*`)
+	trailing = regexp.MustCompile(`(?:^|[ \t])(-[^ \t=]*)(?:=|[ \t]+)?([^ \t]*)`)
+	safeHash = regexp.MustCompile(`^sha(?:256:[0-9a-fA-F]{64}|384:[0-9a-fA-F]{96}|512:[0-9a-fA-F]{128})$`)
+)
+
+// errWheel is for what is not a requirement that a node can check and install.
+var errWheel = errors.New("build a wheel of a path or a repository, and name its directory in find_links, or its URL; " +
+	"write others as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
+
+// checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a
+// URL. uv checks the rest.
+func checkRequirement(text string) (names bool, err error) {
+	for _, o := range trailing.FindAllStringSubmatch(text, -1) {
+		if o[1] != "--hash" || !safeHash.MatchString(o[2]) {
+			return false, fmt.Errorf("%s stands after a requirement, where only complete hashes do: use sha256, sha384 or "+
+				"sha512, as \"--hash=sha256:…\"", show(o[1]+" "+o[2]))
+		}
+	}
+	text, _, _ = strings.Cut(text, " --hash")
+	text, _, _ = strings.Cut(text, " ;")
+	url := text
+	if !index.IsURL(text) {
+		name := named.FindString(text)
+		rest, _, _ := strings.Cut(text[len(name):], ";")
+		var at bool
+		url, at = strings.CutPrefix(text[len(name):], "@")
+		if name == "" || !at && (strings.ContainsAny(rest, `/\`) || IsWheel(text)) {
+			return false, fmt.Errorf("%s is not a requirement of a package: %w", show(text), errWheel)
+		}
+		if !at {
+			return false, nil
+		}
+	}
+	u, err := index.CheckURL(strings.TrimSpace(url))
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("%s: %w: %w", show(text), err, errWheel)
+	case u.User != nil: // uv would record it in the environment (direct_url.json)
+		return false, fmt.Errorf("%s has a user or a password, which all users of the node could read: put it into "+
+			"secrets/.netrc", show(text))
+	case !IsWheel(u.Path):
+		return false, fmt.Errorf("%s is not the URL of a wheel: %w", show(text), errWheel)
+	}
+	return true, nil
+}
+
+// IsWheel reports whether a file is a wheel by its name.
+func IsWheel(name string) bool { return strings.HasSuffix(name, ".whl") }
+
+// checkAll checks the requirements of a project, and reports whether one names a URL.
+func checkAll(all []string) (names bool, err error) {
+	for _, text := range all {
+		if err := checkText(text); err != nil {
+			return false, fmt.Errorf("%s: %w", show(text), err)
+		}
+		one, err := checkRequirement(text)
+		if err != nil {
+			return false, err
+		}
+		names = names || one
+	}
+	return names, nil
 }

@@ -5,7 +5,6 @@ package requirement
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 
@@ -61,8 +60,12 @@ func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 func (c Choice) Project(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	var p pyproject
-	if err := decode("project", name, read, &p); err != nil {
-		return nil, err
+	content, err := read(name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read project %s: %w", name, err)
+	}
+	if err := decode(content, &p); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if p.Project == nil && len(p.Groups) == 0 {
 		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires "+
@@ -92,7 +95,7 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 			"lock the project with uv, or name the index by index_url and leave them out")
 	}
 	s := &Set{
-		RequiresPython: and(project.RequiresPython), Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
+		RequiresPython: project.RequiresPython, Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
 		NewerThan: p.Tool.UV.NewerThan, Names: len(p.Tool.UV.Sources)+len(p.Tool.UV.Indexes) > 0,
 	}
 	all := slices.Concat(project.Dependencies, s.Constraints, s.Overrides)
@@ -106,13 +109,11 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 			}
 		}
 	}
-	for _, text := range all {
-		names, err := checkProjectRequirement(text)
-		if err != nil {
-			return nil, err
-		}
-		s.Names = s.Names || names
+	names, err := checkAll(all)
+	if err != nil {
+		return nil, err
 	}
+	s.Names = s.Names || names
 	for name, source := range p.Tool.UV.Sources {
 		if err := checkSource(name, source); err != nil {
 			return nil, err
@@ -126,13 +127,6 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 	return s, nil
 }
 
-func checkProjectRequirement(text string) (names bool, err error) {
-	if err := checkText(text); err != nil {
-		return false, fmt.Errorf("%s: %w", show(text), err)
-	}
-	return checkRequirement(text)
-}
-
 // checkSource allows indexes and URLs of wheels: uv 0.6.14 builds an editable source even with --no-build.
 func checkSource(name string, source any) error {
 	list, ok := source.([]any)
@@ -141,7 +135,7 @@ func checkSource(name string, source any) error {
 	}
 	for _, one := range list {
 		table, _ := one.(map[string]any)
-		for key := range maps.Keys(table) {
+		for key := range table {
 			if !slices.Contains([]string{"index", "url", "marker", "extra", "group"}, key) {
 				return fmt.Errorf("%s comes from a source tree (tool.uv.sources has its %s): build a wheel of it, and name its "+
 					"directory in find_links, or its URL", show(name), key)

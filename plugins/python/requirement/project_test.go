@@ -74,7 +74,7 @@ func TestProject_IsRefusedInOneSentence(t *testing.T) {
 		head + "[tool.uv.sources]\nx = {url = 'https://h/x.tar.gz'}":   "not the URL of a wheel",
 		head + "[[tool.poetry.source]]\nname = 'x'":                    "Poetry or PDM",
 		head + "[[tool.pdm.source]]\nname = 'x'":                       "Poetry or PDM",
-		head + "dependencies = 'x'":                                    "this is not TOML, or not such a project",
+		head + "dependencies = 'x'":                                    "this is not TOML",
 	} {
 		s, err := Choice{}.Project("p/pyproject.toml", in(map[string]string{"p/pyproject.toml": text}))
 		test.ErrorContains(t, err, "p/pyproject.toml", test.Sprintf("%s: %+v", text, s))

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package requirement collects what a Python program requires, for uv: from lists, requirements files, projects, the
-// metadata of scripts, and locks. uv interprets them. This package reads them with the rights of the task, and refuses
-// what would run code of a package, read other files of the node, or decide what the node's operator decides.
+// metadata of scripts, and locks. uv interprets them. This package refuses what would run code of a package, read other
+// files of the node, or decide what the node's operator decides.
 package requirement
 
 import (
@@ -14,12 +14,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
+
 	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // Set is a set of requirements, ready for uv.
 type Set struct {
-	Lines       []string // of a requirements file, sorted, each once, with their hashes
+	Lines       []string // of a requirements file, with their hashes
 	Constraints []string // in the same form
 	Overrides   []string // in the same form
 	Projects    []Project
@@ -31,7 +35,7 @@ type Set struct {
 	// Complete: this is a lock, and nothing else is to be installed.
 	Complete bool
 
-	// RequiresPython is the specifier of a lock, project or script for the interpreter (PEP 440).
+	// RequiresPython is the specifier of a lock or project for the interpreter (PEP 440).
 	RequiresPython string
 
 	// Indexes are those that the file names; empty where it names none.
@@ -44,13 +48,21 @@ type Set struct {
 	UVLock *UVLock
 }
 
+// UVLock is a project that uv locked. uv has to export it.
+type UVLock struct {
+	Lock    []byte
+	Project []byte // its pyproject.toml or, if Script, the script
+	Script  bool
+	Choice  Choice
+}
+
 // Choice is the optional parts of a project, or of its lock, that are wanted.
 type Choice struct {
 	Extras []string // of [project.optional-dependencies]
 	Groups []string // of [dependency-groups] (PEP 735)
 }
 
-// Reader reads a file of the task by the name the job has for it.
+// Reader reads a file of the task by the name the job has for it. It bounds the size.
 type Reader func(name string) ([]byte, error)
 
 // List reads requirements that are written one by one, each with its hashes if it has any. An error has the number of
@@ -58,22 +70,19 @@ type Reader func(name string) ([]byte, error)
 func List(lines []string) (*Set, error) {
 	var f files
 	for i, l := range lines {
-		at := place{line: i + 1}
-		if strings.ContainsAny(l, "\r\n") {
-			return nil, at.failed(errors.New("it has several lines: write each requirement by itself"))
+		at := fmt.Sprintf("requirement %d", i+1)
+		l = strings.TrimSpace(l)
+		switch {
+		case strings.ContainsAny(l, "\r\n"):
+			return nil, fmt.Errorf("%s: it has several lines: write each requirement by itself", at)
+		case l == "" || l[0] == '#':
+			return nil, fmt.Errorf("%s: it is empty: remove it", at)
+		case l[0] == '-':
+			return nil, fmt.Errorf("%s: %s is an option, which only files have: write a requirements file, or use the "+
+				"options of the task", at, show(l))
 		}
-		if l = strings.TrimSpace(l); l == "" || l[0] == '#' {
-			return nil, at.failed(errors.New("it is empty: remove it"))
-		}
-		if l[0] == '-' {
-			return nil, at.failed(fmt.Errorf("%s is an option, which only files have: "+
-				"write a requirements file, or use the options of the task", show(l)))
-		}
-		if len(lines) > maxLines || len(l) > maxFile {
-			return nil, at.failed(errors.New("there is more than a program can require"))
-		}
-		if err := f.line(at, l, false); err != nil {
-			return nil, err
+		if err := f.line("", l, false); err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
 		}
 	}
 	return f.set(), nil
@@ -97,12 +106,11 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	base := path.Base(name)
 	switch {
-	case path.Ext(base) == ".toml":
-		return nil, fmt.Errorf("lock %s can't be read here: lock with uv, or as a requirements file with hashes", name)
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
-	case slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock", "conda-lock.yml"}, base):
-		return nil, fmt.Errorf("lock %s is its tool's own: export it as a requirements file with hashes", name)
+	case path.Ext(base) == ".toml" || slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock"}, base):
+		return nil, fmt.Errorf("lock %s can't be read here: lock with uv, or export it as a requirements file with hashes",
+			name)
 	case len(c.Extras)+len(c.Groups) > 0:
 		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock has", name)
 	case strings.HasSuffix(base, ".py.lock"):
@@ -116,70 +124,83 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// Join is the union of two sets; either may be nil. It is an error if only one has hashes, or if one is a lock of uv.
-func (s *Set) Join(other *Set) (*Set, error) {
-	s, other = cmp.Or(s, &Set{}), cmp.Or(other, &Set{})
-	lines := len(s.Lines) > 0 && len(other.Lines) > 0
+// readUVLock reads the lock of a project or a script, and the indexes in it, which an export leaves out.
+func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
+	var lock struct {
+		Version        int    `toml:"version"`
+		RequiresPython string `toml:"requires-python"`
+		Packages       []struct {
+			Source map[string]any `toml:"source"`
+		} `toml:"package"`
+	}
+	u := &UVLock{Choice: c}
+	var err error
+	if u.Lock, err = read(name); err != nil {
+		return nil, fmt.Errorf("failed to read lock %s: %w", name, err)
+	}
+	if err := decode(u.Lock, &lock); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	if lock.Version == 0 {
+		return nil, fmt.Errorf("%s has no version: it is not a lock of uv", name)
+	}
+	project := path.Join(path.Dir(name), "pyproject.toml")
+	if path.Base(name) != "uv.lock" {
+		project, u.Script = strings.TrimSuffix(name, ".lock"), true
+	}
+	if u.Project, err = read(project); err != nil {
+		return nil, fmt.Errorf("%s needs what it locks beside it: %w", name, err)
+	}
+	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
+	for _, p := range lock.Packages {
+		registry, _ := p.Source["registry"].(string)
+		// a directory is named by find_links, and PyPI stands for the node's own index, which may be a mirror of it
+		if !strings.HasPrefix(registry, "http") || strings.TrimSuffix(registry, "/") == "https://pypi.org/simple" ||
+			slices.Contains(s.Indexes.Extra, registry) {
+			continue
+		}
+		if _, err := index.CheckURL(registry); err != nil {
+			return nil, fmt.Errorf("%s: an index: %w", name, err)
+		}
+		if s.Indexes.Extra = append(s.Indexes.Extra, registry); len(s.Indexes.Extra) > maxIndexes {
+			return nil, fmt.Errorf("%s has more than %d indexes", name, maxIndexes)
+		}
+	}
+	return s, nil
+}
+
+// Add adds what a script requires, which is a project. It is an error if the set is not like it.
+func (s *Set) Add(script *Set) error {
 	switch {
-	case s.UVLock != nil && !other.Empty(), other.UVLock != nil && !s.Empty():
-		return nil, errors.New("a lock and other requirements exclude each other: lock them together")
-	case lines && s.Hashed != other.Hashed:
-		return nil, errors.New("some requirements have hashes and some have none: " +
-			"the program's own metadata and the job's requirements must both have them, or neither")
-	case s.Indexes.URL != "" && other.Indexes.URL != "" && s.Indexes.URL != other.Indexes.URL:
-		return nil, errors.New("two package indexes are named: write --extra-index-url for one of them")
+	case script.Empty():
+		return nil
+	case s.Hashed:
+		return errors.New("some requirements have hashes and some have none: lock those that the script declares, too")
 	}
-	joined := &Set{
-		Lines:          sorted(slices.Concat(s.Lines, other.Lines)),
-		Constraints:    sorted(slices.Concat(s.Constraints, other.Constraints)),
-		Overrides:      sorted(slices.Concat(s.Overrides, other.Overrides)),
-		Projects:       slices.Concat(s.Projects, other.Projects),
-		NewerThan:      cmp.Or(s.NewerThan, other.NewerThan),
-		Hashed:         s.Hashed || other.Hashed,
-		Complete:       s.Complete && other.Empty() || other.Complete && s.Empty(),
-		RequiresPython: and(s.RequiresPython, other.RequiresPython),
-		Indexes: index.Sources{
-			URL:       cmp.Or(s.Indexes.URL, other.Indexes.URL),
-			Extra:     each(s.Indexes.Extra, other.Indexes.Extra),
-			FindLinks: each(s.Indexes.FindLinks, other.Indexes.FindLinks),
-			Offline:   s.Indexes.Offline || other.Indexes.Offline,
-		},
-		Names:  s.Names || other.Names,
-		UVLock: cmp.Or(s.UVLock, other.UVLock),
-	}
-	return joined, nil
+	s.Projects = append(s.Projects, script.Projects...)
+	s.Constraints = append(s.Constraints, script.Constraints...)
+	s.Overrides = append(s.Overrides, script.Overrides...)
+	s.NewerThan = cmp.Or(s.NewerThan, script.NewerThan)
+	s.Names = s.Names || script.Names
+	return nil
 }
 
 // Empty reports whether nothing is to be installed.
-func (s *Set) Empty() bool {
-	return s == nil || len(s.Lines) == 0 && len(s.Projects) == 0 && s.UVLock == nil
-}
+func (s *Set) Empty() bool { return len(s.Lines) == 0 && len(s.Projects) == 0 && s.UVLock == nil }
 
-// and is the specifier of the versions that all specifiers allow.
-func and(specifiers ...string) string {
-	var list []string
-	for _, s := range specifiers {
-		for part := range strings.SplitSeq(s, ",") {
-			if part = strings.TrimSpace(part); part != "" {
-				list = append(list, part)
-			}
+// decode reads TOML.
+func decode(content []byte, into any) error {
+	err := toml.Unmarshal(content, into)
+	if err == nil {
+		return nil
+	}
+	line, why := 0, strings.TrimPrefix(plain.Line(err.Error(), 2*maxShown), "toml: ")
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		line, _ = at.Position()
+		if what, _, ok := strings.Cut(why, " into struct field "); ok { // which is of this program
+			why = strings.Join(at.Key(), ".") + ": " + what
 		}
 	}
-	return strings.Join(each(list), ",")
-}
-
-// each has each text once, in the order of their first occurrences.
-func each(lists ...[]string) []string {
-	var all []string
-	for _, text := range slices.Concat(lists...) {
-		if !slices.Contains(all, text) {
-			all = append(all, text)
-		}
-	}
-	return all
-}
-
-func sorted(list []string) []string {
-	slices.Sort(list)
-	return slices.Compact(list)
+	return fmt.Errorf("line %d: this is not TOML, or has a value of another type: %s", line, why)
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"github.com/pelletier/go-toml/v2"
 )
 
 // Script is the metadata that a script declares (PEP 723, inline script metadata).
@@ -66,10 +64,9 @@ func ReadScript(source []byte) (*Script, error) {
 		return nil, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
 	}
 	var s Script
-	if err := toml.Unmarshal(uncomment(content), &s); err != nil {
-		at, why := explain(err)
-		return nil, fmt.Errorf("line %d: \"# /// script\" block is not TOML, or has a value that is not of its type: %s",
-			line+at, why)
+	lines := bytes.Repeat([]byte("\n"), line) // so that those of an error are the script's
+	if err := decode(append(lines, uncomment(content)...), &s); err != nil {
+		return nil, fmt.Errorf("\"# /// script\" block: %w", err)
 	}
 	s.RequiresPython = strings.TrimSpace(s.RequiresPython)
 	return &s, nil
