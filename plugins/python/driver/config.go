@@ -25,7 +25,7 @@ type Config struct {
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
 	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is indefinitely."`
 	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that builds environments where the agent is root. No task of this driver may run as it, or have its group."`
-	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, and how long before that it may wait for other builds."`
+	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, with the wait for other builds."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`
 	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events, which everyone who may read the job can see."`

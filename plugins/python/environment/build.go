@@ -19,7 +19,7 @@ import (
 // returned as they are.
 func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environment, err error) {
 	id := strings.ToLower(rand.Text())
-	l, err := s.waitLock(ctx, id, shared, nil)
+	l, err := s.tryLock(id, shared)
 	if err != nil {
 		return nil, err
 	}

@@ -47,14 +47,6 @@ type Config struct {
 type Cache struct {
 	cfg    Config
 	places chan struct{} // a semaphore: one is taken for each build
-
-	mu     sync.Mutex
-	failed map[string]failure // the last failed build of each key, for the callers that waited
-}
-
-type failure struct {
-	at  time.Time
-	err error
 }
 
 // Open returns a cache. It reads and creates nothing before its first use.
@@ -62,7 +54,7 @@ func Open(cfg Config) *Cache {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0))), failed: map[string]failure{}}
+	return &Cache{cfg: cfg, places: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 }
 
 // Spec describes the environment that a caller needs.
@@ -87,16 +79,15 @@ type Spec struct {
 	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
 	Warnings func() []string
 
-	// Limit is how long Build may take, and how long it may have to wait for other builds before. The wait for another
-	// build of the same environment may take twice as long. 0 is no limit.
+	// Limit is how long Build may take, with the wait until fewer builds run than may run at once. The wait for another
+	// build of the same environment may take as long. 0 is no limit.
 	Limit time.Duration
 
 	// Outdated is called before Build if there is an outdated environment. May be nil.
 	Outdated func(age time.Duration)
 
-	// Waiting is called once if another task or process builds the same environment, Queued once if the build has to wait
-	// for other builds. Both may be nil.
-	Waiting, Queued func()
+	// Waiting is called once if another task or process builds the same environment. May be nil.
+	Waiting func()
 }
 
 // Environment may be used until Release.
@@ -117,115 +108,75 @@ type Environment struct {
 }
 
 // Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
-// process, one builds it and the others wait. If that fails, the callers that waited in this process get the same
-// error, unless the build was cancelled: then the next caller builds. Callers in other processes build themselves.
+// process, one builds it and the others wait; if that fails, the next one builds.
 //
-// The errors of Spec.Build are returned as they are. A full disk, and a place that did not become free in time, are
-// temporary errors.
+// The errors of Spec.Build are returned as they are. A full disk is a temporary error.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	env, err := c.get(ctx, &s)
 	return env, full(c.cfg.Dir, err)
 }
 
 func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
-	begun := time.Now()
 	st, err := c.cfg.open()
 	if err != nil {
 		return nil, err
 	}
 	key := s.key()
-	old, err := st.find(ctx, key)
-	if err != nil || old.serves(s) {
-		return old, err
-	}
-	if old != nil && s.Outdated != nil {
-		s.Outdated(old.Age)
-	}
-	old.Release()
-	return c.replace(ctx, st, key, s, begun)
-}
-
-// replace waits until no other caller or process builds the same, and then builds it unless another has.
-func (c *Cache) replace(
-	ctx context.Context, st *store, key string, s *Spec, begun time.Time,
-) (env *Environment, err error) {
-	waiting, cancel := s.limit(ctx, 2)
+	waiting, cancel := s.limit(ctx)
 	defer cancel()
 	var building *lock
 	defer func() { building.close() }()
-	for told := s.Waiting; building == nil; told = nil {
+	pause := 5 * time.Millisecond
+	for {
+		env, err := st.find(waiting, key)
+		if err != nil || env.serves(s) {
+			return env, err
+		}
+		env.Release()
+		if building != nil {
+			return c.build(ctx, st, key, s, env)
+		}
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
 		}
-		if building == nil { // all that wait go on together, which only a shared lock allows
-			ended, err := st.waitLock(waiting, s.Key, shared, told)
-			if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-				err = fmt.Errorf("another build of this environment did not end within %s (twice build_timeout): %w", 2*s.Limit,
-					err)
-			}
-			if err != nil {
-				return nil, err
-			}
-			ended.close()
+		if building != nil { // another may have built it just now
+			continue
 		}
-		if err := c.failure(key, begun); err != nil {
-			return nil, err
+		if s.Waiting != nil {
+			s.Waiting()
+			s.Waiting = nil
 		}
-		there, err := st.find(ctx, key)
-		if err != nil || there.serves(s) {
-			return there, err
+		select {
+		case <-waiting.Done():
+			return nil, waiting.Err()
+		case <-time.After(pause):
+			pause = min(2*pause, 80*time.Millisecond)
 		}
-		there.Release()
 	}
-	defer func() {
-		if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-			c.recordFailure(key, err)
-		}
-	}()
-	if err = c.takePlace(ctx, s); err != nil {
-		return nil, err
+}
+
+// build builds in place of an outdated environment, which may be nil. The caller has the key's lock.
+func (c *Cache) build(ctx context.Context, st *store, key string, s *Spec, old *Environment) (*Environment, error) {
+	if old != nil && s.Outdated != nil {
+		s.Outdated(old.Age)
+	}
+	limited, cancel := s.limit(ctx)
+	defer cancel()
+	select {
+	case c.places <- struct{}{}:
+	case <-limited.Done():
+		return nil, limited.Err()
 	}
 	defer func() { <-c.places }()
-	limited, cancel := s.limit(ctx, 1)
-	defer cancel()
 	return st.forPython(s.Interpreter).build(limited, key, s)
 }
 
-// takePlace waits until fewer builds run than may run at once.
-func (c *Cache) takePlace(ctx context.Context, s *Spec) error {
-	select {
-	case c.places <- struct{}{}:
-		return nil
-	default:
-	}
-	if s.Queued != nil {
-		s.Queued()
-	}
-	limited, cancel := s.limit(ctx, 1)
-	defer cancel()
-	select {
-	case c.places <- struct{}{}:
-		return nil
-	case <-limited.Done():
-		return s.tooBusy(ctx)
-	}
-}
-
-// tooBusy is the error of ctx, or of a build that could not begin in time.
-func (s *Spec) tooBusy(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return temporaryError{fmt.Errorf(
-		"no build could begin within %s (build_timeout), since this node was busy with other environments", s.Limit)}
-}
-
-// limit returns a context that ends after a multiple of Limit.
-func (s *Spec) limit(ctx context.Context, times time.Duration) (context.Context, context.CancelFunc) {
+// limit returns a context that ends after Limit.
+func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.Limit <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, times*s.Limit)
+	return context.WithTimeout(ctx, s.Limit)
 }
 
 // temporaryError is about a passing state of the node: the same may succeed later, or elsewhere.
@@ -243,28 +194,6 @@ func full(dir string, err error) error {
 		return temporaryError{err}
 	}
 	return err
-}
-
-// recordFailure is for failure.
-func (c *Cache) recordFailure(key string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, f := range c.failed {
-		if time.Since(f.at) > time.Minute {
-			delete(c.failed, key)
-		}
-	}
-	c.failed[key] = failure{time.Now(), err}
-}
-
-// failure is the error of the last build of a key in this process, if it ended after a time.
-func (c *Cache) failure(key string, after time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f := c.failed[key]; f.at.After(after) {
-		return f.err
-	}
-	return nil
 }
 
 // serves reports whether an environment, which may be nil, is fresh enough for a new task. One with a build time in the

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -34,43 +33,6 @@ func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	mustBeTidy(t, c, 0)
-}
-
-func TestCache_SharesTheErrorOfABuild(t *testing.T) {
-	for name, failure := range map[string]error{
-		"final": testError{}, "temporary": testError{temporary: true}, "neither": errors.New("the test's"),
-		"late": context.DeadlineExceeded,
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := testCache(t)
-			const tasks = 20
-			var builds, waited atomic.Int32
-			everyoneWaits := make(chan struct{})
-			s := Spec{Key: "k",
-				Waiting: func() {
-					if waited.Add(1) == tasks-1 {
-						close(everyoneWaits)
-					}
-				},
-				Build: func(context.Context, *Builder, string, string) error {
-					builds.Add(1)
-					<-everyoneWaits
-					return failure
-				}}
-			var all sync.WaitGroup
-			for range tasks {
-				all.Go(func() {
-					if _, err := c.Get(t.Context(), s); err != failure {
-						t.Errorf("got %v", err)
-					}
-				})
-			}
-			all.Wait()
-			if builds.Load() != 1 {
-				t.Errorf("%d builds", builds.Load())
-			}
-		})
-	}
 }
 
 func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
@@ -161,9 +123,6 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			var failure error
 			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
 				failure = building(3)(ctx, as, dir, scratch)
-				if failure == nil {
-					failure = os.Link(filepath.Join(dir, "bin", "activate"), filepath.Join(dir, "lib", "linked"))
-				}
 				return failure
 			}}
 			e, err := c.Get(t.Context(), s)

@@ -5,10 +5,9 @@ package environment
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path"
-	"path/filepath"
+	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,14 +16,13 @@ import (
 // sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to
 // an open file changes its times, which the next Get notices.
 type sealing struct {
-	store  *store
 	from   uint32 // the owner so far: the builder
-	python string // the only target of absolute links
+	python string // where links to the interpreter lead
 }
 
 // seal takes over what was built, and returns what it looks like afterwards.
 func (s *store) seal(dir string) (tree, error) {
-	return walk(dir, &sealing{store: s, from: s.builtBy(), python: s.python})
+	return walk(dir, &sealing{from: s.builtBy(), python: s.python})
 }
 
 // builtBy is the user that builds.
@@ -91,12 +89,10 @@ func (s *sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
 	if st.Mode&0o111 != 0 {
 		mode = 0o555
 	}
-	var err error
-	if st.Nlink > 1 { // it could be changed by its other name
-		err = copyInPlace(dir, name)
-	} else {
-		err = s.take(dir, name)
+	if st.Nlink > 1 {
+		return fmt.Errorf("%s has another name, by which it could be changed", rel)
 	}
+	err := s.take(dir, name)
 	if err == nil {
 		err = retry(func() error { return unix.Fchmodat(dir, name, mode, 0) })
 	}
@@ -115,8 +111,12 @@ func (s *sealing) link(dir int, name, rel string) error {
 	if err != nil {
 		return changing(rel, err)
 	}
-	if path.IsAbs(target) {
-		return s.linkInterpreter(dir, name, rel, target)
+	if path.IsAbs(target) && path.Dir(rel) == "bin" && interpreterName.MatchString(name) {
+		// the builder's may lead through links of other users, or through /proc/PID, which can change later
+		if err := unix.Unlinkat(dir, name, 0); err != nil {
+			return changing(rel, err)
+		}
+		return changing(rel, unix.Symlinkat(s.python, dir, name))
 	}
 	if err := checkLink(rel, target); err != nil {
 		return err
@@ -124,40 +124,17 @@ func (s *sealing) link(dir int, name, rel string) error {
 	return changing(rel, s.take(dir, name))
 }
 
-func copyInPlace(fd int, name string) error {
-	in, err := openFile(fd, name, unix.O_RDONLY|unix.O_NOFOLLOW)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := unix.Unlinkat(fd, name, 0); err != nil {
-		return err
-	}
-	out, err := openFile(fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if closing := out.Close(); err == nil {
-		err = closing
-	}
-	return err
-}
-
-func openFile(at int, name string, flags int) (*os.File, error) {
-	var fd int
-	err := retry(func() (err error) { fd, err = unix.Openat(at, name, flags|unix.O_CLOEXEC, 0o600); return err })
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
+// interpreterName matches the links that make a virtual environment.
+var interpreterName = regexp.MustCompile(`^(?:python|pypy)[0-9.]*t?$`)
 
 // checkLink allows relative links that stay inside. A ".." is only allowed at the start: after another link it would
 // lead elsewhere.
 func checkLink(rel, target string) error {
 	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
 	parts := strings.Split(target, "/")
+	if path.IsAbs(target) {
+		below = -1
+	}
 	for len(parts) > 0 && (parts[0] == ".." || parts[0] == "." || parts[0] == "") {
 		if parts[0] == ".." {
 			below--
@@ -173,34 +150,4 @@ func checkLink(rel, target string) error {
 		return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
 	}
 	return nil
-}
-
-// linkInterpreter allows an absolute link if it leads to the build's interpreter; its name does not matter (PyPy's is
-// bin/pypy3). It replaces the link by one to the interpreter's own path: the builder's may lead through links of other
-// users, or through /proc/PID, which can change later.
-func (s *sealing) linkInterpreter(fd int, name, rel, target string) error {
-	python, err := filepath.EvalSymlinks(s.python)
-	if err != nil {
-		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
-	}
-	info, err := os.Lstat(python)
-	if err != nil {
-		return fmt.Errorf("the interpreter of the environment is not there: %w", err)
-	}
-	at, err := os.Stat(target)
-	if err != nil {
-		return fmt.Errorf("%s is a link to %s, outside of the environment, where nothing is: %w", rel, target, err)
-	}
-	if !os.SameFile(at, info) {
-		return fmt.Errorf("%s is a link to %s, outside of the environment, and not to its interpreter, %s",
-			rel, target, python)
-	}
-	if python == s.store.dir || strings.HasPrefix(python, s.store.dir+"/") || !info.Mode().IsRegular() ||
-		s.store.builder != nil && owner(info) == s.from {
-		return fmt.Errorf("%s is a link to %s, which is no interpreter of the node", rel, target)
-	}
-	if err = unix.Unlinkat(fd, name, 0); err == nil {
-		err = unix.Symlinkat(python, fd, name)
-	}
-	return changing(rel, err)
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -35,25 +34,12 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		{"a socket", func(d string) error { return unix.Mknod(d+"/socket", unix.S_IFSOCK|0o644, 0) }, "socket is neither"},
 		{"a link to the interpreter", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/python3.11") }, ""},
 		{"a link to it of another name", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/pypy3") }, ""},
-		{"a link to it elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/x") }, ""},
-		{"a link to no interpreter", func(d string) error { return os.Symlink("/no/such", d+"/bin/python3.11") },
-			"nothing is"},
-		{"a link to another interpreter", func(d string) error { return os.Symlink("/bin/cat", d+"/bin/python3.11") },
-			"not to its interpreter"},
-		{"a link to a directory as the interpreter", func(d string) error { return os.Symlink("/bin", d+"/bin/python3.11") },
-			"not to its interpreter"},
-		{"a link to the cache as the interpreter", func(d string) error {
-			return os.Symlink(filepath.Dir(d),
-				d+"/bin/python3.11")
-		}, "not to its interpreter"},
-		{"a link to another environment's interpreter", func(d string) error {
-			other := filepath.Join(d, "../../other/bin")
-			if err := os.MkdirAll(other, 0o755); err != nil {
-				return err
-			}
-			return errors.Join(os.WriteFile(other+"/python3", nil, 0o755), os.Symlink(filepath.Join(other, "python3"),
-				d+"/bin/python3.11"))
-		}, "not to its interpreter"},
+		{"a link to it elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/x") }, "outside"},
+		{"a link to it below bin", func(d string) error {
+			return errors.Join(os.Mkdir(d+"/bin/bin", 0o755), os.Symlink("/bin/sh", d+"/bin/bin/python3"))
+		}, "outside"},
+		{"a file with another name", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") },
+			"another name"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
 		{"one that leads out by its way", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
@@ -122,39 +108,22 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 
 // Who may change what is on the way to the interpreter must not choose later what is run.
 func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
-	real, err := filepath.EvalSymlinks("/bin/sh")
-	must.NoError(t, err)
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
-	for _, target := range []string{"/bin/sh", others, fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
+	for _, target := range []string{"/bin/sh", others, "/nowhere", fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
 		build := func(_ context.Context, as *Builder, dir, _ string) error {
 			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
 		}
-		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/sh", Build: build})
+		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/cat", Build: build})
 		link := e.Dir + "/bin/python3.11"
 		got, err := os.Readlink(link)
-		must.Eq(t, real, got, must.Sprintf("%s became", target))
-		test.NoError(t, err, test.Sprintf("%s became", target))
+		must.NoError(t, err, must.Sprintf("%s became", target))
+		must.Eq(t, "/bin/cat", got, must.Sprintf("%s became", target))
 		info, err := os.Lstat(link)
 		must.NoError(t, err, must.Sprintf("%s: the link is not ours", target))
 		test.Eq(t, os.Geteuid(), int(owner(info)), test.Sprintf("%s: the link is not ours", target))
 		e.Release()
 	}
-}
-
-func TestSeal_RefusesABuildersInterpreter(t *testing.T) {
-	testsupport.NeedRoot(t) // without root there is no other user who builds
-	c := testCache(t)
-	python := filepath.Join(testDir(t), "python3")
-	must.NoError(t, errors.Join(os.WriteFile(python, nil, 0o755), os.Chown(python, int(builder().UID), 0)))
-	_, err := c.Get(t.Context(), Spec{Key: "k", Interpreter: python, Build: func(ctx context.Context, as *Builder, dir,
-		scratch string) error {
-		if err := writeTree(dir, 3); err != nil {
-			return err
-		}
-		return errors.Join(os.Symlink(python, dir+"/bin/python3.11"), chownTree(dir, as))
-	}})
-	test.ErrorContains(t, err, "no interpreter of the node")
 }
 
 func TestSeal_RefusesFilesOfOthers(t *testing.T) {
@@ -175,35 +144,6 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	must.Eq(t, 0o600, info.Mode(), must.Sprintf("it is %v, %v now", info, err))
 	test.Eq(t, 0, owner(info), test.Sprintf("it is %v, %v now", info, err))
 	mustBeTidy(t, c, 0)
-}
-
-// What Build links from elsewhere can't be changed there later.
-func TestSeal_CopiesLinkedFiles(t *testing.T) {
-	c := testCache(t)
-	var original string
-	e := mustGet(t, c, Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
-		if err := building(3)(ctx, as, dir, scratch); err != nil {
-			return err
-		}
-		original = filepath.Join(c.cfg.Dir, "original.py")
-		if err := os.WriteFile(original, []byte("x = 3\n"), 0o755); err != nil {
-			return err
-		}
-		if err := chownTree(original, builder()); err != nil {
-			return err
-		}
-		return os.Link(original, filepath.Join(dir, "lib", "linked.py"))
-	}})
-	defer e.Release()
-	must.NoError(t, os.WriteFile(original, []byte("x = 4\n"), 0o755))
-	linked := filepath.Join(e.Dir, "lib", "linked.py")
-	if content, err := os.ReadFile(linked); string(content) != "x = 3\n" || err != nil {
-		t.Errorf("got %q, %v", content, err)
-	}
-	info, err := os.Stat(linked)
-	if err != nil || info.Mode() != 0o555 || int(owner(info)) != os.Geteuid() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
-		t.Errorf("got %v of %d, %v", info.Mode(), owner(info), err)
-	}
 }
 
 // Another process of the builder swaps parts of the tree for links to a directory of root's while
