@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Interpreters []string `codec:"interpreters" doc:"Directories with interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt, uv and pyenv."`
 
-	UV string `codec:"uv" doc:"The path of uv, which builds environments. By default it is looked for on the agent's PATH and where its installers put it."`
+	UV string `codec:"uv" doc:"The path of uv, which builds environments. By default that of the agent's PATH."`
 
 	IndexURL       string   `codec:"index_url" default:"https://pypi.org/simple" doc:"The package index for jobs that name none."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes for jobs that name none."`

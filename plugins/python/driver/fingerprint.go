@@ -6,7 +6,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"math/bits"
 	"time"
 
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
@@ -42,18 +41,7 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 		"uv.version":   pstructs.NewStringAttribute(uv.Version),
 	}
 	d.tidy(ctx)
-	if size, _, err := d.cache.Usage(); err == nil {
-		all["cache.size"] = pstructs.NewIntAttribute(roundUp(size>>20), pstructs.UnitMiB)
-	}
 	return all, nil
-}
-
-// roundUp is the next power of two: a node is not updated for each environment.
-func roundUp(n int64) int64 {
-	if n <= 0 {
-		return 0
-	}
-	return 1 << bits.Len64(uint64(n-1))
 }
 
 // tidy tidies the cache if it is due, without waiting for it: a disk may be slow.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -47,11 +48,12 @@ func (d *instance) environment(
 	var built *install.Result
 	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch string) error {
 		r.Event("Environment: %s with %s for %s", doing, uv, python)
-		say := newProgress(r.Event)
-		defer say.stop()
+		var last atomic.Value // line of uv
+		last.Store("no line of uv yet")
+		defer every(quiet, func() { r.Event("Environment: still building, %.200s", last.Load()) })()
 		req := install.Request{
 			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
-			MaxSize: d.config.CacheMaxSize.Bytes(), Progress: say.hear,
+			MaxSize: d.config.CacheMaxSize.Bytes(), Progress: func(line string) { last.Store(line) },
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
@@ -88,6 +90,26 @@ func (d *instance) environment(
 		r.Event("Environment %s: %s warns: %.500s", env.ID, uv, strings.Join(env.Warnings, "; "))
 	}
 	return env, nil
+}
+
+// quiet is the time until the first event of a build that goes on.
+const quiet = 20 * time.Second
+
+// every calls f after a time, and then after twice the time each time, since Nomad keeps ten events of a task. The
+// function that it returns ends that.
+func every(wait time.Duration, f func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for ; ; wait *= 2 {
+			select {
+			case <-done:
+				return
+			case <-time.After(wait):
+				f()
+			}
+		}
+	}()
+	return func() { close(done) }
 }
 
 func packages(n int) string {

@@ -10,11 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/hashicorp/nomad/client/lib/idset"
-	"github.com/hashicorp/nomad/client/lib/numalib/hw"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -48,7 +44,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 		return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
 	}
 	cmd.Path = python.Path
-	cmd.Env = withCores(withHome(withoutAgents(cmd.Env), files, dirs.Dir), &r)
+	cmd.Env = withHome(withoutAgents(cmd.Env), files, dirs.Dir)
 	if !required.Empty() {
 		env, err := d.environment(ctx, r, files, python, required)
 		if err == nil {
@@ -114,21 +110,6 @@ func withHome(env []string, files taskFiles, dir string) []string {
 	}
 	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, variable) })
 	return append(env, variable+dir)
-}
-
-// withCores tells Python how many cores the job reserved for the task (resources { cores = 2 }), from 3.13 on:
-// os.cpu_count() is the host's otherwise.
-func withCores(env []string, r *request) []string {
-	if r.Task.Resources == nil || r.Task.Resources.LinuxResources == nil {
-		return env
-	}
-	cores := idset.Parse[hw.CoreID](r.Task.Resources.LinuxResources.CpusetCpus).Size()
-	const variable = "PYTHON_CPU_COUNT="
-	given := func(v string) bool { return strings.HasPrefix(v, variable) }
-	if cores == 0 || slices.ContainsFunc(env, given) {
-		return env
-	}
-	return append(env, variable+strconv.Itoa(cores))
 }
 
 // interpreterArgs are the options before the program.

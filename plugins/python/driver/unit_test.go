@@ -12,23 +12,20 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
 
-func TestProgress_IsRare(t *testing.T) {
-	said := 0
-	p := newProgress(func(string, ...any) { said++ })
-	defer p.stop()
-	p.hear("Collecting moon-phase")
-	for at := p.wait; at < 10*time.Minute; at += p.wait {
-		p.report()
+func TestEvery_IsRare(t *testing.T) {
+	said := make(chan time.Time, 100)
+	stop := every(time.Millisecond, func() { said <- time.Now() })
+	first := <-said
+	for range 5 {
+		<-said
 	}
-	if said < 3 || said > 5 { // of ten, Nomad's own and the build's beginning and end included
-		t.Errorf("%d events in ten minutes", said)
-	}
+	must.GreaterEq(t, 62*time.Millisecond, time.Since(first), must.Sprint("2 + 4 + … + 32 ms"))
+	stop()
 }
 
 func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
@@ -48,24 +45,6 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 		must.Eq(t, "text", string(b), must.Sprintf("%s: %q", path, b))
 		test.NoError(t, err, test.Sprintf("%s: %q", path, b))
 		must.NoError(t, f.Close())
-	}
-}
-
-func TestWithCores_CountsKernelLists(t *testing.T) {
-	for list, want := range map[string]string{
-		"": "A=1", "3": "A=1 PYTHON_CPU_COUNT=1", "0-2,5": "A=1 PYTHON_CPU_COUNT=4",
-	} {
-		resources := &drivers.Resources{LinuxResources: &drivers.LinuxResources{CpusetCpus: list}}
-		r := &request{Task: &drivers.TaskConfig{Resources: resources}}
-		test.Eq(t, want, strings.Join(withCores([]string{"A=1"}, r), " "), test.Sprint(list))
-		test.SliceLen(t, 1, withCores([]string{"PYTHON_CPU_COUNT=9"}, r))
-	}
-	test.SliceEmpty(t, withCores(nil, &request{Task: &drivers.TaskConfig{}}), test.Sprint("without resources"))
-}
-
-func TestRoundUp_IsAPowerOfTwo(t *testing.T) {
-	for n, want := range map[int64]int64{-1: 0, 0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1024: 1024, 1025: 2048} {
-		test.Eq(t, want, roundUp(n), test.Sprintf("%d", n))
 	}
 }
 

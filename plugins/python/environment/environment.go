@@ -19,8 +19,12 @@ package environment
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -203,4 +207,42 @@ func (e *Environment) serves(s *Spec) bool {
 		return false
 	}
 	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
+}
+
+// Acquire records that a task uses the environment for as long as the directory stateDir exists, which is absolute.
+// Call it before the task starts, when the directory does not exist yet, and Release after that: until Release nothing
+// checks whether the directory exists.
+//
+// The record need not survive a crash of the machine, because no task does.
+func (e *Environment) Acquire(stateDir string) error {
+	if !filepath.IsAbs(stateDir) {
+		return fmt.Errorf("failed to acquire an environment: the state directory %q is not absolute", stateDir)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lock == nil {
+		return errors.New("failed to acquire an environment that was released")
+	}
+	dir := e.store.path("users", e.id)
+	sum := sha256.Sum256([]byte(stateDir))
+	err := ignoreExisting(os.Mkdir(dir, 0o700))
+	if err == nil {
+		err = ignoreExisting(os.Symlink(stateDir, filepath.Join(dir, hex.EncodeToString(sum[:16]))))
+	}
+	if err != nil {
+		return full(e.store.dir, fmt.Errorf("failed to acquire an environment: %w", err))
+	}
+	return nil
+}
+
+// Release ends what Get began: from now on only tasks that acquired the environment keep it from removal. It may be
+// called more than once, and on nil.
+func (e *Environment) Release() {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lock.close()
+	e.lock = nil
 }

@@ -5,13 +5,17 @@ package environment
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
@@ -49,14 +53,6 @@ func (c *Config) open() (*store, error) {
 		}
 	}
 	return s, nil
-}
-
-// existing is open, but returns nil if there is no cache yet.
-func (c *Config) existing() (*store, error) {
-	if _, err := os.Stat(filepath.Join(c.Dir, "meta")); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return c.open()
 }
 
 // forPython returns the store for a build with an interpreter.
@@ -114,4 +110,83 @@ func (s *store) names(dir string) ([]string, error) {
 		return nil, fmt.Errorf("failed to list the cache: %w", err)
 	}
 	return names, nil
+}
+
+// A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
+// it when the process ends, and it also holds between goroutines. What is locked in the cache's lock file:
+//
+//	<Spec.Key>  exclusive: an environment of that text is being built
+//	<id>        shared: the environment is being built, or is between its Get and its Release;
+//	            exclusive: it may be removed
+type lock struct {
+	file *os.File
+	at   int64
+	once sync.Once
+}
+
+type lockKind int16
+
+const (
+	shared    lockKind = unix.F_RDLCK
+	exclusive lockKind = unix.F_WRLCK
+)
+
+// tryLock returns nil without an error when another has the lock.
+func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
+	sum := sha256.Sum256([]byte(name))
+	at := int64(binary.BigEndian.Uint64(sum[:8]) >> 2)
+	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open a lock: %w", err)
+	}
+	l := &lock{file: f, at: at}
+	if err = l.set(int16(kind)); err == nil {
+		return l, nil
+	}
+	f.Close()
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
+}
+
+// close may be called more than once, and on nil. It unlocks before it closes, because a child that is between fork and
+// exec also has the description.
+func (l *lock) close() {
+	if l == nil {
+		return
+	}
+	l.once.Do(func() {
+		_ = l.set(unix.F_UNLCK) // closing does it otherwise
+		_ = l.file.Close()
+	})
+}
+
+func (l *lock) set(kind int16) error {
+	return retry(func() error {
+		return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
+	})
+}
+
+// removeTree follows no links. Tidy tries to remove again what it leaves.
+func (s *store) removeTree(paths ...string) {
+	for _, path := range paths {
+		if err := owndir.RemoveAll(path); err != nil {
+			s.log("failed to remove %s, Tidy will try again: %v", path, err)
+		}
+	}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func ignoreExisting(err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }

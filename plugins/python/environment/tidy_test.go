@@ -106,11 +106,7 @@ func TestTidy_RemovesLeftovers(t *testing.T) {
 func TestTidy_MakesNoCache(t *testing.T) {
 	c := Open(Config{Dir: filepath.Join(testDir(t), "cache")})
 	mustTidy(t, c)
-	size, n, err := c.Usage()
-	must.Eq(t, 0, size)
-	must.Eq(t, 0, n)
-	test.NoError(t, err)
-	_, err = os.Lstat(c.cfg.Dir)
+	_, err := os.Lstat(c.cfg.Dir)
 	test.Error(t, err, test.Sprint("it was made"))
 }
 

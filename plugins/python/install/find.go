@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,7 +17,7 @@ import (
 
 // Finder finds the node's uv, and by it the node's interpreters. It is safe for concurrent use.
 type Finder struct {
-	uv      string              // the configured program; "" is the first on the agent's PATH and where installers put it
+	uv      string              // the configured program; "" is that of the agent's PATH
 	dirs    []string            // patterns (filepath.Match) of directories with interpreters
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
 	timeout time.Duration
@@ -59,38 +59,26 @@ func (f *Finder) lock(ctx context.Context) error {
 
 func (f *Finder) unlock() { <-f.searching }
 
-// find is for those who have the lock. While an earlier candidate may still answer, it returns no later one.
+// find is for those who have the lock.
 func (f *Finder) find(ctx context.Context) (Installer, error) {
-	if f.file != "" && identity(f.found.Path) == f.file {
+	path := f.uv
+	if path == "" {
+		path, _ = exec.LookPath("uv")
+	}
+	file := identity(path)
+	if file == "" || !filepath.IsAbs(path) {
+		return Installer{}, fmt.Errorf("there is no uv on the agent's PATH or at the path of the option uv, %q: install it "+
+			"(pip install uv)", f.uv)
+	}
+	if f.found.Path == path && f.file == file {
 		return f.found, nil
 	}
-	f.file = ""
-	candidates := []string{f.uv}
-	if f.uv == "" {
-		candidates = uvPlaces()
+	version, err := f.version(ctx, path)
+	if err != nil {
+		return Installer{}, err
 	}
-	var why []string
-	for _, path := range candidates {
-		file := identity(path)
-		if file == "" && f.uv == "" {
-			continue
-		}
-		version, err := f.version(ctx, path)
-		var temporary *Error
-		switch {
-		case err == nil:
-			f.found, f.file = Installer{Path: path, Version: version}, file
-			return f.found, nil
-		case ctx.Err() != nil, errors.As(err, &temporary):
-			return Installer{}, err
-		}
-		why = append(why, fmt.Sprintf("%s: %v", path, err))
-	}
-	if len(why) > 0 {
-		return Installer{}, fmt.Errorf("no uv that the build user can run: %s", strings.Join(why, "; "))
-	}
-	return Installer{}, errors.New("there is no uv on the agent's PATH or where its installers put it: " +
-		"install it (pip install uv), or name it by the option uv")
+	f.found, f.file = Installer{Path: path, Version: version}, file
+	return f.found, nil
 }
 
 // identity is that of a file which was not changed, "" if it is not there.
@@ -102,21 +90,6 @@ func identity(path string) string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
 }
 
-// uvPlaces are the PATH and where uv's installers put it (docs.astral.sh/uv, installation).
-func uvPlaces() []string {
-	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/local/bin", "/usr/bin")
-	if home, err := os.UserHomeDir(); err == nil {
-		dirs = append(dirs, filepath.Join(home, ".local/bin"), filepath.Join(home, ".cargo/bin"))
-	}
-	var places []string
-	for _, dir := range dirs {
-		if path := filepath.Join(dir, "uv"); filepath.IsAbs(dir) && !slices.Contains(places, path) {
-			places = append(places, path)
-		}
-	}
-	return places
-}
-
 // version asks a program whether it is uv.
 func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
@@ -125,13 +98,15 @@ func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	switch {
 	case errors.Is(err, errLate) || busy: // the node is overloaded, or the program is just being written
 		return "", &Error{Words: fmt.Sprintf("whether %s is uv is not known yet: %v", path, err), temporary: true}
+	case ctx.Err() != nil:
+		return "", ctx.Err()
 	case err != nil:
-		return "", err
+		return "", fmt.Errorf("the build user can't run %s: %w", path, err)
 	}
 	name, rest, _ := strings.Cut(strings.TrimSpace(out), " ")
 	version, _, _ := strings.Cut(rest, " ")
 	if name != "uv" || version == "" {
-		return "", fmt.Errorf("it is not uv: it answers %.80q to --version", clean(strings.TrimSpace(out)))
+		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, clean(strings.TrimSpace(out)))
 	}
 	return version, nil
 }

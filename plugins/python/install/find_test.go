@@ -71,10 +71,10 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 
 	tests := []struct{ name, uv, path, is, says string }{
 		{name: "the configured one", uv: good, is: "uv 9.8.7"},
-		{name: "one of the PATH", path: filepath.Dir(other) + ":" + filepath.Dir(good), is: "uv 9.8.7"},
+		{name: "the first of the PATH", path: filepath.Dir(good) + ":" + filepath.Dir(other), is: "uv 9.8.7"},
 		{name: "one that does not work", uv: broken, says: "exit status 3"},
 		{name: "one that nobody may run", uv: closed, says: "permission denied"},
-		{name: "another program", uv: other, says: "it is not uv"},
+		{name: "another program", uv: other, says: "is not uv"},
 		{name: "one that is not there", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 	}
 	for _, test := range tests {
