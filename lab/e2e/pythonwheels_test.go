@@ -5,10 +5,8 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,9 +40,8 @@ func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
 	dir := wheelhouse(t, wheels...)
 	released := make(chan struct{})
 	x := &heldIndex{asked: make(chan context.Context, 100), release: sync.OnceFunc(func() { close(released) })}
-	mux := http.NewServeMux()
-	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
-	mux.HandleFunc("/simple/{project}/", func(answer http.ResponseWriter, r *http.Request) {
+	index := wheel.Index(dir)
+	s := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
 		select {
 		case <-released:
 		default:
@@ -55,14 +52,8 @@ func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
 				return
 			}
 		}
-		answer.Header().Set("Content-Type", "text/html")
-		for _, w := range wheels {
-			if strings.ReplaceAll(w.Name, "_", "-") == r.PathValue("project") { // PEP 503, normalized names
-				fmt.Fprintf(answer, "<!DOCTYPE html><a href=\"/files/%s\">%s</a>\n", w.File(), w.File())
-			}
-		}
-	})
-	s := httptest.NewServer(mux)
+		index.ServeHTTP(answer, r)
+	}))
 	t.Cleanup(s.Close)
 	t.Cleanup(x.release)
 	x.url = s.URL + "/simple"

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 func TestReadNetrc_IsBounded(t *testing.T) {
@@ -27,7 +27,7 @@ func TestReadNetrc_IsBounded(t *testing.T) {
 
 // private is an index that wants a password.
 func private(t *testing.T, wheels, password string) string {
-	handler := wheeltest.Handler(wheels)
+	handler := wheel.Index(wheels)
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, has, _ := r.BasicAuth(); user != "build" || has != password {
 			w.Header().Set("WWW-Authenticate", `Basic realm="index"`)

@@ -9,8 +9,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 // The lock names the node's index without credentials.
@@ -37,7 +35,7 @@ func TestSources_AreFollowed(t *testing.T) {
 	strangers.Version = "9.9"
 	strangers.Write(t, public)
 	moon.Write(t, private)
-	main, more := wheeltest.Index(t, public).URL+"/simple", wheeltest.Index(t, private).URL+"/simple"
+	main, more := wheelIndex(t, public).URL+"/simple", wheelIndex(t, private).URL+"/simple"
 	tool := "[tool.uv.sources]\nmoon-phase = { index = \"private\" }\n" +
 		"[[tool.uv.index]]\nname = \"private\"\nexplicit = true\nurl = \"" + more + "\"\n"
 	block := ""
@@ -74,8 +72,8 @@ func TestUVLock_UsesItsIndexes(t *testing.T) {
 	older.Write(t, wheels)
 	moon.Write(t, private)
 	newer.Write(t, wheels)
-	wheeltest.Wheel{Name: "sun-spots", Version: "1.0"}.Write(t, wheels)
-	main, more := wheeltest.Index(t, wheels).URL+"/simple", wheeltest.Index(t, private).URL+"/simple"
+	madeWheel{Name: "sun-spots", Version: "1.0"}.Write(t, wheels)
+	main, more := wheelIndex(t, wheels).URL+"/simple", wheelIndex(t, private).URL+"/simple"
 	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [\"moon-phase\", \"sun-spots\"]\n" +
 		"[tool.uv.sources]\nmoon-phase = { index = \"private\" }\n" +

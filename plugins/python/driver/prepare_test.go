@@ -17,7 +17,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
@@ -50,7 +50,7 @@ func TestBuild_ShowsItsWarningsToEachTask(t *testing.T) {
 func TestFindLinks_TakesPagesOffline(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
+	page := wheelIndex(t, wheels).URL + "/simple/moon-phase/"
 	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
 		r *http.Request) {
 		t.Errorf("the index was asked for %s", r.URL)
@@ -79,7 +79,7 @@ func TestFindLinks_TakesPagesOffline(t *testing.T) {
 func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	handler := wheeltest.Handler(wheels)
+	handler := wheel.Index(wheels)
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store") // uv would take what it got within the same second
 		handler.ServeHTTP(w, r)

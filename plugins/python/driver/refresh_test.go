@@ -10,13 +10,13 @@ import (
 
 	"github.com/shoenig/test"
 
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 func TestRefresh_BuildsAnew(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	handler := wheeltest.Handler(wheels)
+	handler := wheel.Index(wheels)
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "max-age=600") // as PyPI has
 		handler.ServeHTTP(w, r)

@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
-
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	index := wheeltest.Index(t, wheels)
+	index := wheelIndex(t, wheels)
 	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [\"moon-phase\"]\n"
 	files := map[string]string{

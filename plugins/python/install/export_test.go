@@ -15,7 +15,6 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 func TestExport_InstallsALockedScript(t *testing.T) {
@@ -23,7 +22,7 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	const script = "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"hello-world\"]\n# ///\nprint()\n"
 	p := newPlace(t)
 	hello(t, p.wheels)
-	url := wheeltest.Index(t, p.wheels).URL + "/simple"
+	url := wheelIndex(t, p.wheels).URL + "/simple"
 	author := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(author, "s.py"), []byte(script), 0o644))
 	cmd := exec.Command(i.Path, "lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url,
@@ -41,7 +40,7 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	must.True(t, set.Hashed)
 	must.True(t, set.Complete)
 	must.SliceLen(t, 2, set.Lines)
-	wheeltest.Wheel{Name: "greeting-words", Version: "3.0"}.Write(t, p.wheels) // newer than the lock
+	madeWheel{Name: "greeting-words", Version: "3.0"}.Write(t, p.wheels) // newer than the lock
 	r.Requirements = set
 	check(t, p, i, r)
 }

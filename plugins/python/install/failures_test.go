@@ -18,7 +18,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
@@ -42,7 +41,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			i := uv(t)
 			p := newPlace(t)
-			for _, w := range []wheeltest.Wheel{
+			for _, w := range []madeWheel{
 				{Name: "app", Version: "1.0"},
 				{Name: "app", Version: "2.0"},
 				{Name: "wants-one", Version: "1.0", Requires: []string{"app<2"}},
@@ -72,7 +71,7 @@ func TestInstall_TellsAFullDisk(t *testing.T) {
 	p := newPlace(t)
 	small(t, p.dir, 24<<20, p.as)
 	p.mkdirs(t)
-	wheeltest.Wheel{
+	madeWheel{
 		Name:    "large",
 		Version: "1.0",
 		Files:   map[string]string{"large.bin": noise(40 << 20)},
@@ -101,14 +100,14 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	for _, name := range []string{"first", "second"} {
-		wheeltest.Wheel{
+		madeWheel{
 			Name:    name,
 			Version: "1.0",
 			Files:   map[string]string{name + ".bin": noise(3 << 20)},
 		}.Write(t, p.wheels)
 	}
 	// The end of the second file never comes: the installer itself waits for it.
-	handler, ended := wheeltest.Handler(p.wheels), make(chan struct{})
+	handler, ended := wheel.Index(p.wheels), make(chan struct{})
 	defer close(ended)
 	r := p.request(t, "first", "second")
 	r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -16,7 +16,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 const link = 0o120777 // S_IFLNK
@@ -47,7 +46,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			i := uv(t)
 			p := newPlace(t)
-			wheeltest.Wheel{Name: "evil", Version: "1.0", Files: test.files, Modes: test.modes}.Write(t, p.wheels)
+			madeWheel{Name: "evil", Version: "1.0", Files: test.files, Modes: test.modes}.Write(t, p.wheels)
 			before := list(t, p)
 			_, err := i.Install(t.Context(), p.request(t, "evil"))
 			t.Logf("the error: %v\n%s", err, lines(err))
@@ -89,7 +88,7 @@ func TestInstall_RunsNoStartupFileOfAWheel(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	marker := filepath.Join(p.work(), "ran")
-	wheeltest.Wheel{Name: "evil", Version: "1.0", Files: map[string]string{
+	madeWheel{Name: "evil", Version: "1.0", Files: map[string]string{
 		"evil.pth":         "import os; os.system('id > " + marker + "')\n",
 		"sitecustomize.py": "import os; os.system('id > " + marker + "')\n",
 		"compileall.py":    "import os; os.system('id > " + marker + "')\n",
@@ -125,10 +124,10 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 			must.NoError(t, os.Mkdir(filepath.Join(p.wheels, "evil"), 0o755))
 			setup := code + "\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
 			must.NoError(t, os.WriteFile(filepath.Join(p.wheels, "evil/setup.py"), []byte(setup), 0o644))
-			url := url(p, wheeltest.Index(t, p.wheels).URL)
-			wheeltest.Wheel{Name: "innocent", Version: "1.0", Requires: []string{"evil @ " + url}}.Write(t, p.wheels)
+			url := url(p, wheelIndex(t, p.wheels).URL)
+			madeWheel{Name: "innocent", Version: "1.0", Requires: []string{"evil @ " + url}}.Write(t, p.wheels)
 			r := p.request(t, "innocent")
-			r.Sources = index.Sources{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
+			r.Sources = index.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple"}
 			e := fails(t, i, r, false)
 			must.StrContains(t, e.Error(), "from wheels alone")
 			must.FileNotExists(t, marker)

@@ -17,7 +17,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 func TestInstall_MakesAnEnvironment(t *testing.T) {
@@ -77,7 +76,7 @@ func TestInstall_KeepsWarnings(t *testing.T) {
 func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
-	wheeltest.Wheel{Name: "another", Version: "1.0", Files: map[string]string{
+	madeWheel{Name: "another", Version: "1.0", Files: map[string]string{
 		"another-1.0.data/data/lib/an/site-packages/text.txt":                   "text",
 		"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
 	}}.Write(t, p.wheels)
@@ -112,9 +111,9 @@ func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
 			for n, version := range row.indexes {
 				dir := filepath.Join(p.wheels, string(rune('a'+n)))
 				if version != "" {
-					wheeltest.Wheel{Name: "report-tools", Version: version}.Write(t, dir)
+					madeWheel{Name: "report-tools", Version: version}.Write(t, dir)
 				}
-				urls = append(urls, wheeltest.Index(t, dir).URL+"/simple")
+				urls = append(urls, wheelIndex(t, dir).URL+"/simple")
 			}
 			r := p.request(t, row.wanted)
 			r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
@@ -132,14 +131,14 @@ func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	other := p.wheels + "/other"
-	matrix := wheeltest.Wheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
-	wheeltest.Wheel{Name: "matrix", Version: "1.0"}.Write(t, other)
-	wheeltest.Wheel{Name: "matrix", Version: "3.0"}.Write(t, other)
-	graphs := wheeltest.Wheel{Name: "graphs", Version: "1.0"}.Write(t, other)
-	wheeltest.Wheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
+	matrix := madeWheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
+	madeWheel{Name: "matrix", Version: "1.0"}.Write(t, other)
+	madeWheel{Name: "matrix", Version: "3.0"}.Write(t, other)
+	graphs := madeWheel{Name: "graphs", Version: "1.0"}.Write(t, other)
+	madeWheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
 	r := p.request(t)
 	r.Sources = index.Sources{
-		URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{wheeltest.Index(t, other).URL + "/simple"},
+		URL: wheelIndex(t, p.wheels).URL + "/simple", Extra: []string{wheelIndex(t, other).URL + "/simple"},
 	}
 	r.Requirements = &requirement.Set{
 		Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},

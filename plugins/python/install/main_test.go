@@ -32,13 +32,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 // system is this machine's best interpreter that builders can run.
 func system(t testing.TB) install.Python {
 	t.Helper()
-	found, err := install.NewFinder(wheeltest.UV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
+	found, err := install.NewFinder(findUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
 	must.NoError(t, err)
 	if len(found) == 0 {
 		t.Skip("there is no interpreter")
@@ -59,7 +58,7 @@ func builder() *syscall.Credential {
 var made atomic.Int32
 
 func uv(t testing.TB) install.Installer {
-	i, err := install.NewFinder(wheeltest.UV(t, builder()), nil, builder()).Find(t.Context())
+	i, err := install.NewFinder(findUV(t, builder()), nil, builder()).Find(t.Context())
 	must.NoError(t, err)
 	return i
 }
@@ -139,8 +138,8 @@ func lines(err error) (text string) {
 
 // hello is a wheel with a program of its own, hello, that requires another.
 func hello(t testing.TB, dir string) {
-	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
-	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
+	madeWheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
+	madeWheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
 		"hello_world.py": "import greeting_words\nVERSION = '2.0'\n" +
 			"def main():\n    print('hello', greeting_words.VERSION)\n" +
 			"def fail():\n    raise ValueError('no')\n",

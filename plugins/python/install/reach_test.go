@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 	"github.com/outrider-dev/outrider/plugins/python/index"
-	"github.com/outrider-dev/outrider/plugins/python/wheeltest"
 )
 
 // words is the package of many tests.
-var words = wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}
+var words = madeWheel{Name: "greeting-words", Version: "1.0"}
 
 // deaf is an address that refuses connections, and that no other gets while the test runs.
 func deaf(t *testing.T) string {
@@ -61,16 +61,16 @@ func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
 
 func TestInstall_TakesNothingFromAnotherIndexWhileTheFirstIsDown(t *testing.T) {
 	p := newPlace(t)
-	wheeltest.Wheel{Name: "report-tools", Version: "9.9"}.Write(t, p.wheels)
+	madeWheel{Name: "report-tools", Version: "9.9"}.Write(t, p.wheels)
 	r := p.request(t, "report-tools")
 	down := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) })
-	r.Sources = index.Sources{URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{down}}
+	r.Sources = index.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple", Extra: []string{down}}
 	fails(t, uv(t), r, true)
 }
 
 // withPassword is an index of wheels for user someone with password s3cr3t/w. saw is called for each request.
 func withPassword(t *testing.T, wheels string, saw func()) (url string) {
-	handler := wheeltest.Handler(wheels)
+	handler := wheel.Index(wheels)
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		saw()
 		if _, password, _ := r.BasicAuth(); password != "s3cr3t/w" {
@@ -159,7 +159,7 @@ func connect(w http.ResponseWriter, to net.Addr) {
 func TestInstall_GoesThroughTheAgentsProxy(t *testing.T) {
 	wheels := t.TempDir()
 	hello(t, wheels)
-	used := tunnels(t, listenTLS(t, wheeltest.Handler(wheels), trusted.issue("example.com")))
+	used := tunnels(t, listenTLS(t, wheel.Index(wheels), trusted.issue("example.com")))
 	p := newPlace(t)
 	r := p.request(t, "hello-world")
 	r.Sources = index.Sources{URL: "https://example.com/simple"}

@@ -1,29 +1,20 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package wheeltest
+package wheel
 
 import (
 	"crypto/sha256"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 )
 
-// Index serves the wheels of a directory as a package index (PEP 503) at <URL>/simple,
-// until the test ends.
-func Index(t testing.TB, dir string) *httptest.Server {
-	s := httptest.NewServer(Handler(dir))
-	t.Cleanup(s.Close)
-	return s
-}
-
-// Handler is an index: /simple/<project>/ lists files with their hashes, /files/<file> is one.
-func Handler(dir string) http.Handler {
+// Index serves the wheels of a directory as a package index (PEP 503): /simple/<project>/ lists files with their hashes,
+// /files/<file> is one.
+func Index(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
 	mux.HandleFunc("/simple/{project}/", func(w http.ResponseWriter, r *http.Request) {
