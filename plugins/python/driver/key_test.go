@@ -17,19 +17,22 @@ import (
 
 func TestEnvironmentKey_HidesPasswordsOfURLs(t *testing.T) {
 	c := schema.Of[Config]().Default()
-	of := func(secret string) key {
+	of := func(secret string) (string, string) {
 		set, err := requirement.List([]string{"moon-phase @ https://host/moon_phase-1.2-py3-none-any.whl"})
 		must.NoError(t, err)
 		job := &TaskConfig{ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
 		must.NoError(t, err)
-		return environmentKey(install.Python{}, install.Installer{}, set, src, "")
+		text, secret, err := environmentKey(install.Python{}, install.Installer{}, set, src, "")
+		must.NoError(t, err)
+		return text, secret
 	}
-	one, two := of("hunter2"), of("swordfish")
-	must.StrNotContains(t, one.text, "hunter2", must.Sprint("shown"))
-	test.Eq(t, two.text, one.text, test.Sprint("shown"))
-	must.NotEq(t, two.secret, one.secret)
-	test.StrContains(t, one.text, "//host/moon_phase-1.2-py3-none-any.whl")
+	one, secret := of("hunter2")
+	two, other := of("swordfish")
+	must.StrNotContains(t, one, "hunter2", must.Sprint("shown"))
+	test.Eq(t, two, one, test.Sprint("shown"))
+	must.NotEq(t, secret, other)
+	test.StrContains(t, one, "//host/moon_phase-1.2-py3-none-any.whl")
 }
 
 func TestRefreshing_ChangesOnceAMinute(t *testing.T) {
@@ -49,12 +52,14 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		src       sources
 		refresh   string
 	}
-	of := func(change func(*parts)) key {
+	of := func(change func(*parts)) string {
 		p := parts{set: requirement.Set{UVLock: &requirement.UVLock{}}}
 		change(&p)
-		return environmentKey(p.python, p.installer, &p.set, &p.src, p.refresh)
+		_, secret, err := environmentKey(p.python, p.installer, &p.set, &p.src, p.refresh)
+		must.NoError(t, err)
+		return secret
 	}
-	names := map[key]string{}
+	names := map[string]string{}
 	extra, group := requirement.Choice{Extras: []string{"x"}}, requirement.Choice{Groups: []string{"x"}}
 	for name, change := range map[string]func(*parts){
 		"nothing":                 func(*parts) {},
@@ -78,16 +83,18 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"uv's lock":               func(p *parts) { p.set.UVLock.Lock = []byte("x") },
 		"uv's project":            func(p *parts) { p.set.UVLock.Project = []byte("x") },
 		"none of uv's":            func(p *parts) { p.set.UVLock = nil },
-		"the index":               func(p *parts) { p.src.indexes.URL = "https://x" },
-		"another index":           func(p *parts) { p.src.indexes.Extra = []string{"https://x"} },
-		"a page of wheels":        func(p *parts) { p.src.indexes.FindLinks = []string{"https://x"} },
+		"the index":               func(p *parts) { p.src.Indexes.URL = "https://x" },
+		"another index":           func(p *parts) { p.src.Indexes.Extra = []string{"https://x"} },
+		"the job's wheels":        func(p *parts) { p.src.Wheels = []string{"x"} },
+		"the node's wheels":       func(p *parts) { p.src.Changed = []time.Time{{}} },
+		"a page of wheels":        func(p *parts) { p.src.Indexes.FindLinks = []string{"https://x"} },
 		"the credentials":         func(p *parts) { p.src.netrc = []byte("x") },
 		"a refresh":               func(p *parts) { p.refresh = "x" },
-		"that there is no index":  func(p *parts) { p.src.indexes.Offline = true },
+		"that there is no index":  func(p *parts) { p.src.Indexes.Offline = true },
 	} {
 		k := of(change)
 		other, ok := names[k]
-		test.False(t, ok, test.Sprintf("%s and %s have the same key:\n%s", name, other, k.text))
+		test.False(t, ok, test.Sprintf("%s and %s have the same key:\n%s", name, other, k))
 		names[k] = name
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -35,8 +34,11 @@ func (d *instance) environment(
 	if err != nil {
 		return nil, err
 	}
-	key := environmentKey(python, uv, required, src, refreshing(&r.Config, time.Now()))
-	spec := environment.Spec{Key: key.text, Secret: key.secret, Interpreter: python.Path, Limit: limit}
+	key, secret, err := environmentKey(python, uv, required, src, refreshing(&r.Config, time.Now()))
+	if err != nil {
+		return nil, err
+	}
+	spec := environment.Spec{Key: key, Secret: secret, Interpreter: python.Path, Limit: limit}
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = d.config.RefreshAfter.Duration()
 	}
@@ -67,7 +69,7 @@ func (d *instance) environment(
 				return err
 			}
 			if !d.config.JobIndexes && req.Requirements.Names {
-				return index.ErrJobIndexes
+				return requirement.ErrJobIndexes
 			}
 		}
 		built, err = uv.Install(ctx, req)

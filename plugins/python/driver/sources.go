@@ -14,26 +14,31 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// sources is where the packages of an environment come from.
+// sources is where the packages of an environment come from. Its exported fields are in the environment's key.
 type sources struct {
-	indexes index.Sources // of the node and the job; directories of the node only
-	houses  []wheelhouse  // the job's own directories
-	netrc   []byte        // of the task, may be empty
-	limit   int64         // of the wheels in the job's directories, in bytes; 0 is none
+	Indexes requirement.Sources // of the node and the job; directories of the node only
+
+	// Wheels is the digest of each of the job's directories, and Changed when a directory of the node was. Both are empty
+	// where the requirements have hashes, which uv checks.
+	Wheels  []string
+	Changed []time.Time
+
+	houses []wheelhouse // the job's directories
+	netrc  []byte       // of the task, may be empty
+	limit  int64        // of the wheels in the job's directories, in bytes; 0 is none
 }
 
 // wheelhouse is a directory of a task with wheels. They are copied for uv, which has no access to the directory.
 type wheelhouse struct {
 	name, path string
 	files      taskFiles
-	sum        string // of the names and the content, "" where uv checks hashes
 }
 
 // newSources joins the sources that the node, the job and the job's requirements name.
@@ -41,13 +46,13 @@ func newSources(
 	ctx context.Context, c *Config, t *TaskConfig, files taskFiles, required *requirement.Set,
 ) (*sources, error) {
 	if !c.JobIndexes && required.Names {
-		return nil, index.ErrJobIndexes
+		return nil, requirement.ErrJobIndexes
 	}
-	indexes, directories, err := index.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
+	indexes, directories, err := requirement.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
 	if err != nil {
 		return nil, err
 	}
-	s := &sources{indexes: indexes, limit: c.CacheMaxSize.Bytes()}
+	s := &sources{Indexes: indexes, limit: c.CacheMaxSize.Bytes()}
 	if s.netrc, err = readNetrc(files); err != nil {
 		return nil, err
 	}
@@ -60,12 +65,20 @@ func newSources(
 			return nil, fmt.Errorf("find_links %q is not a directory: name the one that the wheels are in", name)
 		}
 		h := wheelhouse{name: name, path: path, files: files}
-		if !required.Hashed {
-			if h.sum, err = h.copy(ctx, nil, "", s.limit); err != nil {
-				return nil, err
-			}
-		}
 		s.houses = append(s.houses, h)
+		if required.Hashed {
+			continue
+		}
+		sum, err := h.copy(ctx, nil, "", s.limit)
+		if err != nil {
+			return nil, err
+		}
+		s.Wheels = append(s.Wheels, sum)
+	}
+	for _, f := range indexes.FindLinks {
+		if info, err := os.Stat(f); err == nil && !required.Hashed {
+			s.Changed = append(s.Changed, info.ModTime())
+		}
 	}
 	if indexes.Offline && len(s.houses) == 0 && len(indexes.FindLinks) == 0 {
 		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
@@ -73,12 +86,12 @@ func newSources(
 	return s, nil
 }
 
-func (c *Config) sources() index.Sources {
-	return index.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
+func (c *Config) sources() requirement.Sources {
+	return requirement.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
 }
 
-func (t *TaskConfig) sources() index.Sources {
-	return index.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
+func (t *TaskConfig) sources() requirement.Sources {
+	return requirement.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
 }
 
 // readNetrc reads the credentials in a task's secrets directory, with the rights of its user; there may be none.
@@ -96,34 +109,10 @@ func readNetrc(files taskFiles) ([]byte, error) {
 	return content, nil
 }
 
-// describe lists the sources for the key of an environment. The content of directories matters only if the
-// requirements have no hashes: that of a task's own, and the time of one of the node's.
-func (s *sources) describe(hashed bool) []string {
-	list := []string{"offline " + fmt.Sprint(s.indexes.Offline)}
-	if s.indexes.URL != "" {
-		list = append(list, "index "+s.indexes.URL)
-	}
-	for _, e := range s.indexes.Extra {
-		list = append(list, "extra "+e)
-	}
-	for _, f := range s.indexes.FindLinks {
-		list = append(list, "links "+f)
-		if info, err := os.Stat(f); err == nil && !hashed {
-			list = append(list, "changed "+info.ModTime().String())
-		}
-	}
-	for _, h := range s.houses {
-		if !hashed {
-			list = append(list, "wheels "+h.sum)
-		}
-	}
-	return list
-}
-
 // into copies the job's wheels into the build's scratch directory, and returns the sources as uv sees them.
 // The directory may be another user's, so that no link in it is followed out of it.
-func (s *sources) into(ctx context.Context, scratch string) (index.Sources, error) {
-	indexes := s.indexes
+func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources, error) {
+	indexes := s.Indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)
 	root, err := os.OpenRoot(scratch)
 	if err != nil {
@@ -143,7 +132,7 @@ func (s *sources) into(ctx context.Context, scratch string) (index.Sources, erro
 		if err != nil {
 			return indexes, err
 		}
-		if h.sum != "" && sum != h.sum {
+		if i < len(s.Wheels) && sum != s.Wheels[i] {
 			return indexes, fmt.Errorf("find_links %q has changed meanwhile", h.name)
 		}
 		indexes.FindLinks = append(indexes.FindLinks, filepath.Join(scratch, dir))

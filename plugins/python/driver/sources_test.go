@@ -83,12 +83,3 @@ func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl"))
 	test.Eq(t, "one", string(text), test.Sprintf("copied %q, %v", text, err))
 }
-
-func TestSources_DescribeTheNodesDirectories(t *testing.T) {
-	dir := t.TempDir()
-	s := &sources{}
-	s.indexes.FindLinks = []string{dir}
-	before := s.describe(false)
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("1"), 0o644))
-	test.NotEq(t, before, s.describe(false))
-}

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
-	"github.com/outrider-dev/outrider/plugins/python/index"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // validate checks what the schema can't.
@@ -35,7 +35,7 @@ func validate(c *Config) error {
 		return err
 	}
 	for _, f := range c.FindLinks {
-		if !filepath.IsAbs(f) && !index.IsURL(f) {
+		if !filepath.IsAbs(f) && !requirement.IsURL(f) {
 			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
 		}
 	}
@@ -82,15 +82,15 @@ func (t *TaskConfig) check(c *Config) error {
 		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline " +
 			"is set")
 	}
-	if !c.JobIndexes && (len(urls) > 0 || slices.ContainsFunc(t.FindLinks, index.IsURL)) {
-		return index.ErrJobIndexes
+	if !c.JobIndexes && (len(urls) > 0 || slices.ContainsFunc(t.FindLinks, requirement.IsURL)) {
+		return requirement.ErrJobIndexes
 	}
 	return nil
 }
 
 func checkIndexes(urls []string) error {
 	for _, u := range urls {
-		if _, err := index.CheckURL(u); err != nil {
+		if _, err := requirement.CheckURL(u); err != nil {
 			return fmt.Errorf("an index: %w", err)
 		}
 	}

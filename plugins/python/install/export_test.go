@@ -13,7 +13,6 @@ import (
 
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -34,7 +33,7 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	must.NoError(t, err)
 	r := p.request(t)
 	r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: lock, Project: []byte(script), Script: true}}
-	r.Sources = index.Sources{URL: url}
+	r.Sources = requirement.Sources{URL: url}
 	set, err := i.Export(t.Context(), r)
 	must.NoError(t, err, must.Sprint(lines(err)))
 	must.True(t, set.Hashed)

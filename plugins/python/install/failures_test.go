@@ -16,7 +16,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -85,7 +84,7 @@ func TestInstall_EndsWithItsContext(t *testing.T) {
 	defer cancel()
 	p := newPlace(t)
 	r := p.request(t, "slow")
-	r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+	r.Sources = requirement.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 		case <-ctx.Done():
@@ -110,7 +109,7 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 	handler, ended := wheel.Index(p.wheels), make(chan struct{})
 	defer close(ended)
 	r := p.request(t, "first", "second")
-	r.Sources = index.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+	r.Sources = requirement.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "/files/second-") && r.Method == http.MethodGet && r.Header.Get("Range") == "" {
 			w = &stalling{ResponseWriter: w, left: 5 << 19, until: ended}
 		}

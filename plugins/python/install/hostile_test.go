@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 const link = 0o120777 // S_IFLNK
@@ -127,7 +127,7 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 			url := url(p, wheelIndex(t, p.wheels).URL)
 			madeWheel{Name: "innocent", Version: "1.0", Requires: []string{"evil @ " + url}}.Write(t, p.wheels)
 			r := p.request(t, "innocent")
-			r.Sources = index.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple"}
+			r.Sources = requirement.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple"}
 			e := fails(t, i, r, false)
 			must.StrContains(t, e.Error(), "from wheels alone")
 			must.FileNotExists(t, marker)

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -32,8 +31,8 @@ func (i Installer) String() string { return "uv " + i.Version }
 type Request struct {
 	Python       Python
 	Requirements *requirement.Set
-	Sources      index.Sources // with absolute directories; URL is never empty unless Offline
-	Netrc        []byte        // credentials of indexes, may be empty
+	Sources      requirement.Sources // with absolute directories; URL is never empty unless Offline
+	Netrc        []byte              // credentials of indexes, may be empty
 
 	// Dir is the empty directory in which to create the environment, Work one for temporary files and downloads. Files of
 	// Dir may be linked to files in Work, which is to be removed. Both belong to As, and are on one file system.
@@ -168,7 +167,7 @@ func (b *build) arguments() ([]string, error) {
 		}
 		for _, line := range file.lines {
 			if strings.ContainsAny(line, "\r\n\x00") {
-				return nil, fmt.Errorf("the requirement %q has more than one line", index.Redact(line))
+				return nil, fmt.Errorf("the requirement %q has more than one line", requirement.Redact(line))
 			}
 		}
 		path, err := b.file(file.name, []byte(strings.Join(file.lines, "\n")+"\n"))

@@ -14,7 +14,6 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -116,7 +115,7 @@ func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
 				urls = append(urls, wheelIndex(t, dir).URL+"/simple")
 			}
 			r := p.request(t, row.wanted)
-			r.Sources = index.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
+			r.Sources = requirement.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
 			if want := row.uv; want == "" {
 				fails(t, i, r, false)
 			} else {
@@ -137,7 +136,7 @@ func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
 	graphs := madeWheel{Name: "graphs", Version: "1.0"}.Write(t, other)
 	madeWheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
 	r := p.request(t)
-	r.Sources = index.Sources{
+	r.Sources = requirement.Sources{
 		URL: wheelIndex(t, p.wheels).URL + "/simple", Extra: []string{wheelIndex(t, other).URL + "/simple"},
 	}
 	r.Requirements = &requirement.Set{

@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // helper has the test binary install what its standard input says.
@@ -58,7 +58,7 @@ func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
 	})
 	defer close(over)
 	r := p.request(t, "slow")
-	r.Progress, r.Sources = nil, index.Sources{URL: url}
+	r.Progress, r.Sources = nil, requirement.Sources{URL: url}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), helper+"=1")
 	in, err := cmd.StdinPipe()

@@ -29,7 +29,6 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/python/index"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -101,7 +100,7 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 	return install.Request{
 		Python:       system(t),
 		Requirements: &requirement.Set{Lines: lines},
-		Sources:      index.Sources{FindLinks: []string{p.wheels}, Offline: true},
+		Sources:      requirement.Sources{FindLinks: []string{p.wheels}, Offline: true},
 		Dir:          p.env(), Work: p.work(),
 		As:       p.as,
 		Progress: func(words string) { t.Logf("progress: %s", words) },

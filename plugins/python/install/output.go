@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/outrider-dev/outrider/plugins/python/index"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // output splits what an installer writes into lines, and removes the passwords of URLs and control characters.
@@ -42,7 +42,7 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) end() { o.take(string(o.rest)); o.rest = nil }
 
 func (o *output) take(line string) {
-	line = strings.TrimRight(index.Redact(clean(line)), " ")
+	line = strings.TrimRight(requirement.Redact(clean(line)), " ")
 	if strings.TrimSpace(line) == "" {
 		return
 	}

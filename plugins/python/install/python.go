@@ -23,7 +23,7 @@ type Python struct {
 	Key            string `json:"key"`            // uv's name for it: "cpython-3.11.2-linux-x86_64-gnu"
 	Variant        string `json:"variant"`        // "default", "freethreaded"
 
-	File string `json:"-"` // the identity of the file at Path
+	File string `json:"file"` // the identity of the file at Path
 }
 
 // String is the interpreter for people: "CPython 3.11.2", "PyPy 3.9.16".

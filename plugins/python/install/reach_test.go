@@ -20,7 +20,8 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/plugins/python/index"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // words is the package of many tests.
@@ -53,7 +54,7 @@ func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := uv(t)
 			r := newPlace(t).request(t, "greeting-words")
-			r.Sources = index.Sources{URL: url}
+			r.Sources = requirement.Sources{URL: url}
 			fails(t, i, r, true)
 		})
 	}
@@ -64,7 +65,7 @@ func TestInstall_TakesNothingFromAnotherIndexWhileTheFirstIsDown(t *testing.T) {
 	madeWheel{Name: "report-tools", Version: "9.9"}.Write(t, p.wheels)
 	r := p.request(t, "report-tools")
 	down := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) })
-	r.Sources = index.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple", Extra: []string{down}}
+	r.Sources = requirement.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple", Extra: []string{down}}
 	fails(t, uv(t), r, true)
 }
 
@@ -97,7 +98,7 @@ func TestInstall_ShowsNoCredentials(t *testing.T) {
 	})
 	for _, wanted := range []string{"hello-world", "missing-thing"} {
 		r := newPlace(t).request(t, wanted)
-		r.Sources = index.Sources{URL: strings.Replace(open, "://", "://someone:s3cr3t%2Fw@", 1)}
+		r.Sources = requirement.Sources{URL: strings.Replace(open, "://", "://someone:s3cr3t%2Fw@", 1)}
 		r.Progress = func(words string) { heard = append(heard, words) }
 		_, err := i.Install(t.Context(), r)
 		must.EqOp(t, wanted == "hello-world", err == nil, must.Sprint(lines(err)))
@@ -162,7 +163,7 @@ func TestInstall_GoesThroughTheAgentsProxy(t *testing.T) {
 	used := tunnels(t, listenTLS(t, wheel.Index(wheels), trusted.issue("example.com")))
 	p := newPlace(t)
 	r := p.request(t, "hello-world")
-	r.Sources = index.Sources{URL: "https://example.com/simple"}
+	r.Sources = requirement.Sources{URL: "https://example.com/simple"}
 	check(t, p, uv(t), r)
 	must.Positive(t, used.Load())
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 const (
@@ -27,7 +25,7 @@ type files struct {
 	read        Reader
 	required    []string
 	constraints []string
-	indexes     index.Sources
+	indexes     Sources
 	hashed      bool
 	names       bool // a URL
 	count       int
@@ -123,13 +121,13 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 			return fmt.Errorf("there is a second %s: write --extra-index-url for another index", name)
 		}
 		f.indexes.URL = value
-		_, err = index.CheckURL(value)
+		_, err = CheckURL(value)
 	case "--extra-index-url":
 		f.indexes.Extra = append(f.indexes.Extra, value)
-		_, err = index.CheckURL(value)
+		_, err = CheckURL(value)
 	case "--find-links", "-f":
 		if strings.Contains(value, ":/") {
-			_, err = index.CheckURL(value)
+			_, err = CheckURL(value)
 		} else {
 			value = relative(file, value)
 		}
@@ -168,7 +166,7 @@ func relative(file, name string) string {
 
 // show quotes a part of a file for an error, without passwords of URLs.
 func show(text string) string {
-	text = index.Redact(text)
+	text = Redact(text)
 	if utf8.RuneCountInString(text) > maxShown {
 		text = string([]rune(text)[:maxShown]) + "…"
 	}
@@ -212,7 +210,7 @@ func checkRequirement(text string) (names bool, err error) {
 	text, _, _ = strings.Cut(text, " --hash")
 	text, _, _ = strings.Cut(text, " ;")
 	url := text
-	if !index.IsURL(text) {
+	if !IsURL(text) {
 		name := named.FindString(text)
 		rest, _, _ := strings.Cut(text[len(name):], ";")
 		var at bool
@@ -224,7 +222,7 @@ func checkRequirement(text string) (names bool, err error) {
 			return false, nil
 		}
 	}
-	u, err := index.CheckURL(strings.TrimSpace(url))
+	u, err := CheckURL(strings.TrimSpace(url))
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("%s: %w: %w", show(text), err, errWheel)

@@ -12,8 +12,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // hashOf is a well-formed hash.
@@ -58,7 +56,7 @@ func TestFile_ReadsLikePip(t *testing.T) {
 		Constraints: []string{"Limit <= 3", "limit>1 --hash=" + hashOf("d")},
 		Names:       true,
 		Hashed:      true,
-		Indexes: index.Sources{
+		Indexes: Sources{
 			URL: "https://host/simple", Extra: []string{"https://other/simple"}, Offline: true,
 			FindLinks: []string{"local/more", "local/wheels", "local/my wheels", "/srv/wheels", "https://host/page.html#x"},
 		},
@@ -208,7 +206,7 @@ func FuzzFile(f *testing.F) {
 		}
 		must.SliceEqOp(t, s.Lines, again.Lines, must.Sprintf("%q becomes", s.Lines))
 		must.Eq(t, s.Hashed, again.Hashed, must.Sprintf("%q becomes", s.Lines))
-		test.Eq(t, index.Sources{}, again.Indexes, test.Sprintf("%q becomes", s.Lines))
+		test.Eq(t, Sources{}, again.Indexes, test.Sprintf("%q becomes", s.Lines))
 		for _, l := range slices.Concat(s.Lines, s.Constraints) {
 			must.False(t, strings.HasPrefix(l, "-"))
 			must.False(t, strings.ContainsAny(l, "\n\r\x00"))

@@ -13,7 +13,7 @@ import (
 
 // Project is what uv reads of a project or a script.
 type Project struct {
-	Text []byte // a pyproject.toml with nothing that could be built or that configures uv
+	Text Content // a pyproject.toml with nothing that could be built or that configures uv
 	Choice
 }
 

@@ -8,6 +8,7 @@ package requirement
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path"
@@ -17,8 +18,6 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
-
-	"github.com/outrider-dev/outrider/plugins/python/index"
 )
 
 // Set is a set of requirements, ready for uv.
@@ -39,7 +38,7 @@ type Set struct {
 	RequiresPython string
 
 	// Indexes are those that the file names; empty where it names none.
-	Indexes index.Sources
+	Indexes Sources
 
 	// Names: some requirement names a URL or an index by itself.
 	Names bool
@@ -50,11 +49,17 @@ type Set struct {
 
 // UVLock is a project that uv locked. uv has to export it.
 type UVLock struct {
-	Lock    []byte
-	Project []byte // its pyproject.toml or, if Script, the script
+	Lock    Content
+	Project Content // its pyproject.toml or, if Script, the script
 	Script  bool
 	Choice  Choice
 }
+
+// Content is that of a file, and its digest in JSON.
+type Content []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (c Content) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%x", sha256.Sum256(c)), nil }
 
 // Choice is the optional parts of a project, or of its lock, that are wanted.
 type Choice struct {
@@ -159,7 +164,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 			slices.Contains(s.Indexes.Extra, registry) {
 			continue
 		}
-		if _, err := index.CheckURL(registry); err != nil {
+		if _, err := CheckURL(registry); err != nil {
 			return nil, fmt.Errorf("%s: an index: %w", name, err)
 		}
 		if s.Indexes.Extra = append(s.Indexes.Extra, registry); len(s.Indexes.Extra) > maxIndexes {

@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package index is about the origin of Python packages: package indexes and pages of links.
-package index
+package requirement
 
 import (
 	"cmp"
@@ -64,11 +63,9 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 // like replaces indexes without credentials, as locks have them, by known ones that have some.
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
-		if login, bare := split(index); login == nil && bare != "" {
-			for _, k := range known {
-				if _, same := split(k); same == bare {
-					return k
-				}
+		for _, k := range known {
+			if !HasLogin(index) && strings.TrimSuffix(withoutLogin(k), "/") == strings.TrimSuffix(index, "/") {
+				return k
 			}
 		}
 		return index
@@ -79,16 +76,6 @@ func (s Sources) like(known []string) Sources {
 		s.Extra[i] = find(extra)
 	}
 	return s
-}
-
-// split returns the credentials of an index, and its URL without them and without a slash at the end.
-func split(index string) (login *url.Userinfo, bare string) {
-	u, err := url.Parse(index)
-	if err != nil {
-		return nil, index
-	}
-	login, u.User = u.User, nil
-	return login, strings.TrimSuffix(u.String(), "/")
 }
 
 // Options returns the lines of a requirements file that name the sources, for uv.
@@ -129,6 +116,8 @@ func HasLogin(text string) bool { return credentials.MatchString(text) }
 
 // Redact removes users and passwords from the URLs of a text.
 func Redact(text string) string { return credentials.ReplaceAllString(text, "://…@") }
+
+func withoutLogin(index string) string { return credentials.ReplaceAllString(index, "://") }
 
 var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 
