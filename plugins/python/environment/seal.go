@@ -5,24 +5,63 @@ package environment
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
-	"path"
+	"path/filepath"
 	"regexp"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
-// sealing makes a tree ours and read-only. Another process may still have files and directories of it open. Writing to
-// an open file changes its times, which the next Get notices.
+// sealing makes a tree ours and read-only. Another process of the builder may still have files and directories of it
+// open, and change the tree at the same time. So each directory is made ours before it is read: from then on nobody can
+// replace what is in it, and a path through it leads where it led before. Writing to an open file changes its times,
+// which the next Get notices.
 type sealing struct {
+	dir    string
 	from   uint32 // the owner so far: the builder
 	python string // where links to the interpreter lead
 }
 
-// seal takes over what was built, and returns what it looks like afterwards.
+// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards.
 func (s *store) seal(dir string) (tree, error) {
-	return walk(dir, &sealing{from: s.builtBy(), python: s.python})
+	t := &sealing{dir: dir, from: s.builtBy(), python: s.python}
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info() // after the directory that it is in was made ours
+		if err != nil {
+			return err
+		}
+		if path == dir && !info.IsDir() {
+			return fmt.Errorf("%s is not a directory", dir)
+		}
+		switch info.Mode().Type() {
+		case fs.ModeDir:
+			dirs = append(dirs, path)
+			err = t.take(path, info)
+			if err == nil {
+				err = os.Chmod(path, 0o700)
+			}
+			return err
+		case 0:
+			return t.file(path, info)
+		case fs.ModeSymlink:
+			return t.link(path, info)
+		}
+		return fmt.Errorf("%s is neither a file, a directory nor a link", t.rel(path))
+	})
+	for _, d := range dirs {
+		if err == nil {
+			err = os.Chmod(d, 0o555)
+		}
+	}
+	if err != nil {
+		return tree{}, err
+	}
+	return measure(dir)
 }
 
 // builtBy is the user that builds.
@@ -33,108 +72,65 @@ func (s *store) builtBy() uint32 {
 	return s.builder.UID
 }
 
-// enter makes a directory ours before it is read. After that no other user can replace what is in it.
-func (s *sealing) enter(fd int, rel string, st *unix.Stat_t) error {
-	if err := s.checkOwner(rel, st); err != nil {
-		return err
-	}
-	if int(s.from) != os.Geteuid() {
-		if err := unix.Fchown(fd, os.Geteuid(), os.Getegid()); err != nil {
-			return changing(rel, err)
-		}
-	}
-	return changing(rel, unix.Fchmod(fd, 0o700))
-}
+func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }
 
-// leave is called after all that is in a directory.
-func (s *sealing) leave(fd int, rel string) error {
-	return changing(rel, unix.Fchmod(fd, 0o555))
-}
-
-// checkOwner refuses files that the builder linked or moved from elsewhere.
-func (s *sealing) checkOwner(rel string, st *unix.Stat_t) error {
-	if st.Uid != s.from {
-		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", path.Join(".", rel), st.Uid, s.from)
+// take makes something ours. It refuses what the builder linked or moved from elsewhere.
+func (s *sealing) take(path string, info fs.FileInfo) error {
+	if owner(info) != s.from {
+		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", s.rel(path), owner(info), s.from)
 	}
-	return nil
-}
-
-// changing adds the file to an error.
-func changing(rel string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &os.PathError{Op: "change", Path: path.Join(".", rel), Err: err}
-}
-
-// entry takes over a file or a link, and refuses anything else.
-func (s *sealing) entry(dir int, name, rel string, st *unix.Stat_t) error {
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return s.file(dir, name, rel, st)
-	case unix.S_IFLNK:
-		return s.link(dir, name, rel)
-	}
-	return fmt.Errorf("%s is neither a file, a directory nor a link", rel)
-}
-
-func (s *sealing) file(dir int, name, rel string, st *unix.Stat_t) error {
-	if err := s.checkOwner(rel, st); err != nil {
-		return err
-	}
-	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
-		return fmt.Errorf("%s is to run as another user (set-user-ID or set-group-ID)", rel)
-	}
-	mode := uint32(0o444)
-	if st.Mode&0o111 != 0 {
-		mode = 0o555
-	}
-	if st.Nlink > 1 {
-		return fmt.Errorf("%s has another name, by which it could be changed", rel)
-	}
-	err := s.take(dir, name)
-	if err == nil {
-		err = retry(func() error { return unix.Fchmodat(dir, name, mode, 0) })
-	}
-	return changing(rel, err)
-}
-
-func (s *sealing) take(dir int, name string) error {
 	if int(s.from) == os.Geteuid() {
 		return nil
 	}
-	return unix.Fchownat(dir, name, os.Geteuid(), os.Getegid(), unix.AT_SYMLINK_NOFOLLOW)
+	return os.Lchown(path, os.Geteuid(), os.Getegid())
 }
 
-func (s *sealing) link(dir int, name, rel string) error {
-	target, err := readLink(dir, name)
-	if err != nil {
-		return changing(rel, err)
+func (s *sealing) file(path string, info fs.FileInfo) error {
+	if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+		return fmt.Errorf("%s is to run as another user (set-user-ID or set-group-ID)", s.rel(path))
 	}
-	if path.IsAbs(target) && path.Dir(rel) == "bin" && interpreterName.MatchString(name) {
-		// the builder's may lead through links of other users, or through /proc/PID, which can change later
-		if err := unix.Unlinkat(dir, name, 0); err != nil {
-			return changing(rel, err)
-		}
-		return changing(rel, unix.Symlinkat(s.python, dir, name))
-	}
-	if err := checkLink(rel, target); err != nil {
+	if err := s.take(path, info); err != nil {
 		return err
 	}
-	return changing(rel, s.take(dir, name))
+	if info.Sys().(*syscall.Stat_t).Nlink > 1 {
+		return fmt.Errorf("%s has another name", s.rel(path))
+	}
+	mode := fs.FileMode(0o444)
+	if info.Mode()&0o111 != 0 {
+		mode = 0o555
+	}
+	return os.Chmod(path, mode)
 }
 
 // interpreterName matches the links that make a virtual environment.
 var interpreterName = regexp.MustCompile(`^(?:python|pypy)[0-9.]*t?$`)
 
-// checkLink allows relative links that stay inside. A ".." is only allowed at the start: after another link it would
-// lead elsewhere.
-func checkLink(rel, target string) error {
-	below := strings.Count(rel, "/") // how many ".." lead to the environment itself
-	parts := strings.Split(target, "/")
-	if path.IsAbs(target) {
-		below = -1
+// link allows relative links that stay inside, and replaces those to the interpreter: the builder's may lead through
+// links of other users, or through /proc/PID, which can change later.
+func (s *sealing) link(path string, info fs.FileInfo) error {
+	target, err := os.Readlink(path)
+	if err != nil {
+		return err
 	}
+	if !filepath.IsAbs(target) {
+		if err := checkLink(s.rel(path), target); err != nil {
+			return err
+		}
+		return s.take(path, info)
+	}
+	if filepath.Dir(path) != filepath.Join(s.dir, "bin") || !interpreterName.MatchString(filepath.Base(path)) {
+		return fmt.Errorf("%s is a link to %s, outside of the environment", s.rel(path), target)
+	}
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return os.Symlink(s.python, path)
+}
+
+// checkLink allows a ".." only at the start: after another link it would lead elsewhere.
+func checkLink(rel, target string) error {
+	below := strings.Count(rel, "/") - 1 // how many ".." lead to the environment itself
+	parts := strings.Split(target, "/")
 	for len(parts) > 0 && (parts[0] == ".." || parts[0] == "." || parts[0] == "") {
 		if parts[0] == ".." {
 			below--

@@ -47,7 +47,6 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink(".././bin//activate", d+"/lib/x") }, ""},
 		{"a link to nothing that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
-		{"a deep tree", func(d string) error { return os.MkdirAll(d+strings.Repeat("/d", 150), 0o755) }, "nested"},
 		{"no tree", func(d string) error { return os.RemoveAll(d) }, "no such file"},
 		{"a file instead", func(d string) error {
 			if err := os.RemoveAll(d); err != nil {

@@ -163,9 +163,12 @@ func (l *lock) close() {
 }
 
 func (l *lock) set(kind int16) error {
-	return retry(func() error {
-		return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
-	})
+	for {
+		err := unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
+		if err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // removeTree follows no links. Tidy tries to remove again what it leaves.
