@@ -10,9 +10,9 @@ import (
 
 // Config is the agent's plugin block.
 type Config struct {
-	Interpreters []string `codec:"interpreters" doc:"Directories with interpreters, absolute; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt, uv and pyenv."`
+	Interpreters []string `codec:"interpreters" doc:"Directories with interpreters; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt, uv and pyenv."`
 
-	UV string `codec:"uv" doc:"The path of uv, which builds environments. By default that of the agent's PATH."`
+	UV string `codec:"uv" doc:"The path of uv. By default that of the agent's PATH."`
 
 	IndexURL       string   `codec:"index_url" default:"https://pypi.org/simple" doc:"The package index for jobs that name none."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes for jobs that name none."`
@@ -20,40 +20,40 @@ type Config struct {
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone, without any index."`
 	JobIndexes     bool     `codec:"job_indexes" default:"true" doc:"Whether jobs may name indexes, pages and URLs of packages themselves."`
 
-	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, absolute. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache. Tasks of any user must be able to reach it."`
-	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which environments that no task uses are removed, the least recently used first."`
+	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, which tasks of any user must reach. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache."`
+	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which unused environments are removed."`
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
-	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked, so that what they resolve to may change; 0s is indefinitely."`
-	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that builds environments where the agent is root. No task of this driver may run as it, or have its group."`
-	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take, with the wait for other builds."`
+	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked; 0s is indefinitely."`
+	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user, a name or an id, that builds environments where the agent is root."`
+	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`
-	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events, which everyone who may read the job can see."`
+	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events."`
 
 	driver.PluginOptions
 }
 
 // TaskConfig is the config block of a task.
 type TaskConfig struct {
-	Script string   `codec:"script" doc:"The program: a file, a zip application (.pyz, .pex), or a directory with a __main__.py. A relative path is looked for in the working directory, then in the task's local directory and the task directory."`
+	Script string   `codec:"script" doc:"The program: a file, a zip application (.pyz, .pex), or a directory with a __main__.py. A relative path is looked for in the working directory, in local and in the task directory."`
 	Module string   `codec:"module" doc:"A module to run instead of a script, as with python -m."`
 	Code   string   `codec:"code" doc:"The program itself, instead of a script. It is written to local/inline_code.py."`
 	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
-	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\", or the path of one that the node offers. By default the newest CPython that the program and its project or lock allow."`
-	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a single value with a slash, or that ends in .txt or .in), its pyproject.toml, of which the dependencies are read, or a list of requirements. What the program itself declares (PEP 723) is added."`
-	Lock         string         `codec:"lock" doc:"Instead: a file of the task with exactly what is to be installed. A requirements file with hashes, or a uv.lock (with its pyproject.toml beside it)."`
+	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\", or the path of one that the node offers."`
+	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a value with a slash, or that ends in .txt or .in), its pyproject.toml, or a list of requirements."`
+	Lock         string         `codec:"lock" doc:"Instead: a requirements file with hashes, or a uv.lock."`
 	Extras       []string       `codec:"extras" doc:"The extras (optional-dependencies) of the pyproject.toml or uv.lock to install, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too, such as \"dev\"."`
 
-	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, restarts included, even if the node has an environment that fits, unless that is less than a minute old. Tasks that run keep theirs."`
+	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, at most once a minute."`
 
 	IndexURL       string   `codec:"index_url" doc:"The package index, instead of the node's."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes, instead of the node's."`
 	FindLinks      []string `codec:"find_links" doc:"Directories of the task and pages with wheels, besides the node's."`
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone, without any index."`
 
-	Isolated        bool     `codec:"isolated" default:"false" doc:"Whether the interpreter runs isolated (python -I): without PYTHON* variables, the user's packages, and the script's directory on sys.path."`
+	Isolated        bool     `codec:"isolated" default:"false" doc:"Whether the interpreter runs isolated (python -I)."`
 	Unbuffered      bool     `codec:"unbuffered" default:"true" doc:"Whether output appears as it is written (python -u)."`
 	InterpreterArgs []string `codec:"interpreter_args" doc:"More options for the interpreter, such as [\"-X\", \"dev\"]."`
 

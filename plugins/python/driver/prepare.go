@@ -5,10 +5,10 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,12 +50,9 @@ func (d *instance) environment(
 	var built *install.Result
 	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch string) error {
 		r.Event("Environment: %s with %s for %s", doing, uv, python)
-		var last atomic.Value // line of uv
-		last.Store("no line of uv yet")
-		defer every(quiet, func() { r.Event("Environment: still building, %.200s", last.Load()) })()
 		req := install.Request{
 			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
-			MaxSize: d.config.CacheMaxSize.Bytes(), Progress: func(line string) { last.Store(line) },
+			MaxSize: d.config.CacheMaxSize.Bytes(),
 		}
 		if as != nil {
 			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
@@ -94,26 +91,6 @@ func (d *instance) environment(
 	return env, nil
 }
 
-// quiet is the time until the first event of a build that goes on.
-const quiet = 20 * time.Second
-
-// every calls f after a time, and then after twice the time each time, since Nomad keeps ten events of a task. The
-// function that it returns ends that.
-func every(wait time.Duration, f func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		for ; ; wait *= 2 {
-			select {
-			case <-done:
-				return
-			case <-time.After(wait):
-				f()
-			}
-		}
-	}()
-	return func() { close(done) }
-}
-
 func packages(n int) string {
 	if n == 1 {
 		return "1 package"
@@ -142,4 +119,35 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 		return structs.NewRecoverableError(err, true)
 	}
 	return err
+}
+
+// format changes with the way in which environments are built, so that older ones are not used.
+const format = 8
+
+// environmentKey is what an environment depends on. Two environments that may differ have different keys. secret has
+// all of it, with the passwords of URLs; text is what the operator sees.
+func environmentKey(
+	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refreshed string,
+) (text, secret string, err error) {
+	all, err := json.Marshal(struct {
+		Format       int
+		Python       install.Python
+		UV           install.Installer
+		Requirements *requirement.Set
+		Sources      *sources
+		Refreshed    string
+	}{format, python, uv, required, src, refreshed})
+	if err != nil {
+		return "", "", fmt.Errorf("failed to describe the environment: %w", err)
+	}
+	return requirement.Redact(string(all)), string(all) + digest(src.netrc), nil
+}
+
+// refreshing distinguishes the environments of a job with refresh, "" without it. It changes once a minute: a task that
+// fails and is started again every few seconds must not fill the cache.
+func refreshing(t *TaskConfig, now time.Time) string {
+	if !t.Refresh {
+		return ""
+	}
+	return now.UTC().Truncate(time.Minute).Format(time.RFC3339)
 }

@@ -9,24 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 )
-
-func TestEvery_IsRare(t *testing.T) {
-	said := make(chan time.Time, 100)
-	stop := every(time.Millisecond, func() { said <- time.Now() })
-	first := <-said
-	for range 5 {
-		<-said
-	}
-	must.GreaterEq(t, 62*time.Millisecond, time.Since(first), must.Sprint("2 + 4 + … + 32 ms"))
-	stop()
-}
 
 func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 	dir := t.TempDir()

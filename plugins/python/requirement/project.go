@@ -21,36 +21,37 @@ type Project struct {
 // dependency groups).
 type pyproject struct {
 	Project *projectTable    `toml:"project"`
-	Groups  map[string][]any `toml:"dependency-groups"`
+	Groups  map[string][]any `toml:"dependency-groups,omitempty"`
 	Tool    tool             `toml:"tool"`
 }
 
 type projectTable struct {
 	Name           string              `toml:"name"`
-	RequiresPython string              `toml:"requires-python"`
+	Version        string              `toml:"version"`
+	RequiresPython string              `toml:"requires-python,omitempty"`
 	Dependencies   []string            `toml:"dependencies"`
-	Optional       map[string][]string `toml:"optional-dependencies"`
-	Dynamic        []string            `toml:"dynamic"`
+	Optional       map[string][]string `toml:"optional-dependencies,omitempty"`
+	Dynamic        []string            `toml:"dynamic,omitempty"`
 }
 
+// tool is what this driver has uv follow of its table. uv does not follow the others.
 type tool struct {
-	UV     uvTable `toml:"uv"`
-	Poetry struct {
-		Source []any `toml:"source"`
-	} `toml:"poetry"`
-	PDM struct {
-		Source []any `toml:"source"`
-	} `toml:"pdm"`
+	UV struct {
+		Sources     map[string]any   `toml:"sources,omitempty"`
+		Indexes     []map[string]any `toml:"index,omitempty"`
+		Constraints []string         `toml:"constraint-dependencies,omitempty"`
+		Overrides   []string         `toml:"override-dependencies,omitempty"`
+		NewerThan   string           `toml:"exclude-newer,omitempty"`
+	} `toml:"uv"`
+	Poetry *sourced `toml:"poetry,omitempty"`
+	PDM    *sourced `toml:"pdm,omitempty"`
 }
 
-// uvTable is what this driver has uv follow of its table.
-type uvTable struct {
-	Sources     map[string]any   `toml:"sources"`
-	Indexes     []map[string]any `toml:"index"`
-	Constraints []string         `toml:"constraint-dependencies"`
-	Overrides   []string         `toml:"override-dependencies"`
-	NewerThan   string           `toml:"exclude-newer"`
+type sourced struct {
+	Source []any `toml:"source"`
 }
+
+func (s *sourced) any() bool { return s != nil && len(s.Source) > 0 }
 
 // IsProject reports whether a file is a project by its name.
 func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
@@ -90,7 +91,7 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 				"write them out, or lock them", dynamic)
 		}
 	}
-	if len(p.Tool.Poetry.Source)+len(p.Tool.PDM.Source) > 0 {
+	if p.Tool.Poetry.any() || p.Tool.PDM.any() {
 		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv does not follow: " +
 			"lock the project with uv, or name the index by index_url and leave them out")
 	}
@@ -119,7 +120,9 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 			return nil, err
 		}
 	}
-	text, err := p.sanitised(project)
+	project.Version, project.Dynamic = "0", nil // uv reads the rest without a build
+	sanitised := pyproject{Project: &project, Groups: p.Groups, Tool: tool{UV: p.Tool.UV}}
+	text, err := toml.Marshal(sanitised)
 	if err != nil {
 		return nil, err
 	}
@@ -148,30 +151,4 @@ func checkSource(name string, source any) error {
 		}
 	}
 	return nil
-}
-
-// sanitised is the project without what a build needs: uv reads all of it without a build.
-func (p *pyproject) sanitised(project projectTable) ([]byte, error) {
-	table := map[string]any{"name": project.Name, "version": "0", "dependencies": project.Dependencies}
-	if project.RequiresPython != "" {
-		table["requires-python"] = project.RequiresPython
-	}
-	if len(project.Optional) > 0 {
-		table["optional-dependencies"] = project.Optional
-	}
-	whole := map[string]any{"project": table}
-	if len(p.Groups) > 0 {
-		whole["dependency-groups"] = p.Groups
-	}
-	uv := map[string]any{}
-	if len(p.Tool.UV.Sources) > 0 {
-		uv["sources"] = p.Tool.UV.Sources
-	}
-	if len(p.Tool.UV.Indexes) > 0 {
-		uv["index"] = p.Tool.UV.Indexes
-	}
-	if len(uv) > 0 {
-		whole["tool"] = map[string]any{"uv": uv}
-	}
-	return toml.Marshal(whole)
 }

@@ -39,9 +39,6 @@ var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+
 // ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line
 // of the script.
 func ReadScript(source []byte) (*Script, error) {
-	if len(source) > MaxScript {
-		return nil, fmt.Errorf("script is longer than %d MiB: start it from a module", MaxScript>>20)
-	}
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
 	var content []byte
