@@ -39,7 +39,7 @@ type instance struct {
 	logger  hclog.Logger
 	uv      *install.Finder
 	cache   *environment.Cache
-	builder *environment.Builder // the user that builds; nil for this process's
+	builder *syscall.Credential // the user that builds; nil for this process's
 
 	tidying sync.Mutex  // held while the cache is tidied, and never waited for
 	tidied  time.Time   // when that began last, guarded by tidying
@@ -65,16 +65,14 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(),
 		Log: func(format string, args ...any) { logger.Info(fmt.Sprintf(format, args...)) },
 	}
-	var as *syscall.Credential // that asks uv and interpreters for their versions
 	if os.Geteuid() == 0 {
 		if d.builder, err = builder(&c); err != nil {
 			return nil, err
 		}
-		cache.Builder = d.builder
-		as = &syscall.Credential{Uid: d.builder.UID, Gid: d.builder.GID}
 	}
+	cache.Builder = d.builder
 	d.cache = environment.Open(cache)
-	d.uv = install.NewFinder(c.UV, c.Interpreters, as)
+	d.uv = install.NewFinder(c.UV, c.Interpreters, d.builder)
 	return d, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -48,14 +47,11 @@ func (d *instance) environment(
 		doing = fmt.Sprintf("refreshing it, which is %s old,", age.Round(time.Minute))
 	}
 	var built *install.Result
-	spec.Build = func(ctx context.Context, as *environment.Builder, dir, scratch string) error {
+	spec.Build = func(ctx context.Context, dir, scratch string) error {
 		r.Event("Environment: %s with %s for %s", doing, uv, python)
 		req := install.Request{
 			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
-			MaxSize: d.config.CacheMaxSize.Bytes(),
-		}
-		if as != nil {
-			req.As = &syscall.Credential{Uid: as.UID, Gid: as.GID}
+			As: d.builder, MaxSize: d.config.CacheMaxSize.Bytes(),
 		}
 		var err error
 		if req.Sources, err = src.into(ctx, scratch); err != nil {

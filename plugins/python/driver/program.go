@@ -71,12 +71,9 @@ func (p *program) read(name string, source []byte) error {
 	if bytes.ContainsRune(source, 0) {
 		return nil
 	}
-	m, err := requirement.ReadScript(source)
-	if err != nil {
+	var err error
+	if p.metadata, err = requirement.ReadScript(source); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
-	}
-	if m != nil {
-		p.metadata = *m
 	}
 	return nil
 }

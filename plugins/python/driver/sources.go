@@ -158,8 +158,11 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 		if !requirement.IsWheel(e.Name()) {
 			continue
 		}
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
 		content := sha256.New()
-		size, err := h.copyWheel(ctx, e.Name(), root, filepath.Join(dir, e.Name()), content, limit)
+		size, err := h.copyWheel(e.Name(), root, filepath.Join(dir, e.Name()), content, limit)
 		if err != nil {
 			return "", err
 		}
@@ -176,7 +179,7 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 
 // copyWheel copies at most limit bytes of a wheel to sum, and to a file below root.
 func (h *wheelhouse) copyWheel(
-	ctx context.Context, name string, root *os.Root, target string, sum io.Writer, limit int64,
+	name string, root *os.Root, target string, sum io.Writer, limit int64,
 ) (size int64, err error) {
 	var in *os.File
 	err = asUser(h.files.user, func() (err error) { in, err = openRegular(filepath.Join(h.path, name), 0); return err })
@@ -184,7 +187,7 @@ func (h *wheelhouse) copyWheel(
 		return 0, err
 	}
 	defer in.Close()
-	var from io.Reader = untilEnd{ctx, in}
+	var from io.Reader = in
 	if limit > 0 {
 		from = io.LimitReader(from, limit)
 	}
@@ -204,19 +207,6 @@ func (h *wheelhouse) copyWheel(
 		return size, err
 	}
 	return size, out.Close()
-}
-
-// untilEnd reads until a context ends.
-type untilEnd struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r untilEnd) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 func digest(b []byte) string {

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 
-	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -98,12 +98,12 @@ func checkIndexes(urls []string) error {
 }
 
 // builder is the user that builds.
-func builder(c *Config) (*environment.Builder, error) {
+func builder(c *Config) (*syscall.Credential, error) {
 	b, err := lookUpUser(c.BuildUser)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("build_user %w", err)
-	case b.UID == 0 || b.GID == 0:
+	case b.Uid == 0 || b.Gid == 0:
 		return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; name another user")
 	}
 	return b, nil
@@ -115,15 +115,15 @@ func (d *instance) refuseBuilder(u *task.User) error {
 	if d.builder == nil || u == nil {
 		return nil
 	}
-	if u.UID == d.builder.UID || u.GID == d.builder.GID || slices.Contains(u.Groups, d.builder.GID) {
+	if u.UID == d.builder.Uid || u.GID == d.builder.Gid || slices.Contains(u.Groups, d.builder.Gid) {
 		return fmt.Errorf("user %d, or group %d, builds what tasks of this node use (build_user), and runs no tasks: "+
-			"set the task's user to another", d.builder.UID, d.builder.GID)
+			"set the task's user to another", d.builder.Uid, d.builder.Gid)
 	}
 	return nil
 }
 
 // lookUpUser is the user of that name or id. An id need not have an account.
-func lookUpUser(name string) (*environment.Builder, error) {
+func lookUpUser(name string) (*syscall.Credential, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
 		u, err = user.LookupId(name)
@@ -136,5 +136,5 @@ func lookUpUser(name string) (*environment.Builder, error) {
 	if err != nil || groupErr != nil {
 		return nil, fmt.Errorf("%q does not exist on this node", name)
 	}
-	return &environment.Builder{UID: uint32(id), GID: uint32(group)}, nil
+	return &syscall.Credential{Uid: uint32(id), Gid: uint32(group)}, nil
 }

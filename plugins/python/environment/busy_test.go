@@ -25,14 +25,14 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 3 * most {
 		all.Go(func() {
-			e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(n), Build: func(ctx context.Context, as *Builder, dir,
+			e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(n), Build: func(ctx context.Context, dir,
 				scratch string) error {
 				test.LessEq(t, int32(most), now.Add(1), test.Sprint("at once"))
 				defer now.Add(-1)
 				if built.Add(1) <= int32(most) { // the first ones are there together
 					testsupport.Eventually(t, "all places are taken", func() bool { return built.Load() >= int32(most) })
 				}
-				return building(3)(ctx, as, dir, scratch)
+				return building(3)(ctx, dir, scratch)
 			}})
 			test.NoError(t, err)
 			e.Release()

@@ -156,15 +156,8 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 // check compares an environment with what it was when it was built.
 func (s *store) check(e entry) error {
 	now, err := measure(s.path("envs", e.ID))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("files are missing: %w", errNotWhole)
-	case err != nil:
-		return err
-	case now.Files != e.Tree.Files:
-		return fmt.Errorf("it has %d files instead of %d: %w", now.Files, e.Tree.Files, errNotWhole)
-	case now.Digest != e.Tree.Digest:
-		return fmt.Errorf("files were changed: %w", errNotWhole)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now != e.Tree {
+		return fmt.Errorf("it has %d files instead of %d, or some were changed: %w", now.Files, e.Tree.Files, errNotWhole)
 	}
-	return nil
+	return err
 }

@@ -35,17 +35,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Builder is the user and group that build. No task may run as it: it could change what is being built.
-type Builder struct{ UID, GID uint32 }
-
 // Config configures a Cache.
 type Config struct {
 	Dir     string        // absolute; made on first use
 	MaxSize int64         // in bytes; 0 is no limit
 	MaxAge  time.Duration // since the last use; 0 is no limit
 
-	// Builder is the user of all builds, nil for this process's.
-	Builder *Builder
+	// Builder is the user of all builds, nil for this process's. No task may run as it: it could change what is being
+	// built.
+	Builder *syscall.Credential
 
 	Log func(format string, args ...any)
 }
@@ -78,11 +76,10 @@ type Spec struct {
 	// a lock resolve to changes with time.)
 	Fresh time.Duration
 
-	// Build creates the environment in dir, which is empty, as the user as (nil: this process's). Scratch is for its
-	// temporary files; it is on the same file system, and removed before the environment is sealed, so that files may be
+	// Build creates the environment in dir, which is empty, as the user Config.Builder. Scratch is for its temporary files; it is on the same file system, and removed before the environment is sealed, so that files may be
 	// linked. The directories belong to the builder, and so must all files that Build creates there. No process that
 	// Build started may run any more when it returns.
-	Build func(ctx context.Context, as *Builder, dir, scratch string) error
+	Build func(ctx context.Context, dir, scratch string) error
 
 	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
 	Warnings func() []string
@@ -176,7 +173,7 @@ func (c *Cache) build(ctx context.Context, st *store, key string, s *Spec, old *
 		return nil, limited.Err()
 	}
 	defer func() { <-c.places }()
-	return st.forPython(s.Interpreter).build(limited, key, s)
+	return st.build(limited, key, s)
 }
 
 // limit returns a context that ends after Limit.
@@ -273,11 +270,11 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 			return nil, err
 		}
 	}
-	if err := spec.Build(ctx, s.builder, dir, scratch); err != nil {
+	if err := spec.Build(ctx, dir, scratch); err != nil {
 		return nil, err
 	}
 	s.removeTree(scratch) // first, since sealing copies files that have another name
-	t, err := s.seal(dir)
+	t, err := s.seal(dir, spec.Interpreter)
 	if err != nil {
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)
 	}
@@ -295,7 +292,7 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 func (s *store) buildersDirectory(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if err == nil && s.builder != nil {
-		err = os.Lchown(path, int(s.builder.UID), int(s.builder.GID))
+		err = os.Lchown(path, int(s.builder.Uid), int(s.builder.Gid))
 	}
 	if err != nil {
 		return fmt.Errorf("failed to make a directory for the build: %w", err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,11 +34,11 @@ func testDir(t testing.TB) string {
 }
 
 // builder is who builds in tests: nobody else's number, where the test is root.
-func builder() *Builder {
+func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return &Builder{UID: 79998, GID: 79998}
+	return &syscall.Credential{Uid: 79998, Gid: 79998}
 }
 
 func testCache(t testing.TB) *Cache {
@@ -68,7 +69,7 @@ func writeTree(dir string, files int) error {
 }
 
 // chownTree is what running the installer as the builder does.
-func chownTree(dir string, b *Builder) error {
+func chownTree(dir string, b *syscall.Credential) error {
 	if b == nil {
 		return nil
 	}
@@ -76,14 +77,14 @@ func chownTree(dir string, b *Builder) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(p, int(b.UID), int(b.GID))
+		return os.Lchown(p, int(b.Uid), int(b.Gid))
 	})
 }
 
-type buildFunc = func(ctx context.Context, as *Builder, dir, scratch string) error
+type buildFunc = func(ctx context.Context, dir, scratch string) error
 
 func building(files int) buildFunc {
-	return func(_ context.Context, as *Builder, dir, _ string) error {
+	return func(_ context.Context, dir, _ string) error {
 		if err := writeTree(dir, files); err != nil {
 			return err
 		}
@@ -92,7 +93,7 @@ func building(files int) buildFunc {
 }
 
 func failing(err error) buildFunc {
-	return func(context.Context, *Builder, string, string) error { return err }
+	return func(context.Context, string, string) error { return err }
 }
 
 func mustGet(t testing.TB, c *Cache, s Spec) *Environment {
@@ -131,18 +132,18 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 func TestCache_BuildsOnce(t *testing.T) {
 	c := testCache(t)
 	var dirs [2]string
-	s := Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
+	s := Spec{Key: "k", Build: func(ctx context.Context, dir, scratch string) error {
 		dirs = [2]string{dir, scratch}
 		for _, d := range dirs {
 			info, err := os.Stat(d)
 			if err != nil {
 				return err
 			}
-			if b := builder(); b != nil && owner(info) != b.UID {
+			if b := builder(); b != nil && owner(info) != b.Uid {
 				return fmt.Errorf("%s is not the builder's", d)
 			}
 		}
-		return building(30)(ctx, as, dir, scratch)
+		return building(30)(ctx, dir, scratch)
 	}}
 	first := mustGet(t, c, s)
 	must.False(t, first.Hit, must.Sprintf("got %+v", first))
@@ -184,10 +185,10 @@ func TestCache_BuildsOnceForManyTasks(t *testing.T) {
 		if waited.Add(1) == 19 {
 			close(release) // only now may the build go on
 		}
-	}, Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
+	}, Build: func(ctx context.Context, dir, scratch string) error {
 		builds.Add(1)
 		<-release
-		return building(30)(ctx, as, dir, scratch)
+		return building(30)(ctx, dir, scratch)
 	}}
 	var hits atomic.Int32
 	var all sync.WaitGroup

@@ -22,9 +22,9 @@ import (
 func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
 	want := fmt.Errorf("failed: %w", testError{temporary: true})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir,
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir,
 		scratch string) error {
-		if err := building(30)(ctx, as, dir, scratch); err != nil {
+		if err := building(30)(ctx, dir, scratch); err != nil {
 			return err
 		}
 		return want
@@ -39,7 +39,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	build := func(context.Context, *Builder, string, string) error {
+	build := func(context.Context, string, string) error {
 		waits := make(chan struct{})
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
@@ -61,7 +61,7 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 func TestCache_WaitEndsWithItsContext(t *testing.T) {
 	c := testCache(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, *Builder, string, string) error {
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, string, string) error {
 		_, err := c.Get(ctx, Spec{Key: "k", Waiting: cancel})
 		return err
 	}})
@@ -121,8 +121,8 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			c := Open(Config{Dir: filepath.Join(dir, fmt.Sprint(step.what, n)), Builder: builder(), Log: t.Logf})
 			must.NoError(t, unix.Mount("", dir, "", unix.MS_REMOUNT, step.limit(n)))
 			var failure error
-			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, as *Builder, dir, scratch string) error {
-				failure = building(3)(ctx, as, dir, scratch)
+			s := Spec{Key: "k", Secret: "s", Build: func(ctx context.Context, dir, scratch string) error {
+				failure = building(3)(ctx, dir, scratch)
 				return failure
 			}}
 			e, err := c.Get(t.Context(), s)

@@ -79,14 +79,14 @@ type peer struct {
 }
 
 // startPeer starts this binary as another process, as a user (nil: this process's).
-func startPeer(t testing.TB, as *Builder, what, argument string) *peer {
+func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *peer {
 	t.Helper()
 	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
 	cmd.Env = append(os.Environ(), role+"="+what+" "+argument)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if as != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: as.UID, Gid: as.GID}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: as.Uid, Gid: as.Gid}
 	}
 	in, err := cmd.StdinPipe()
 	must.NoError(t, err)
@@ -105,7 +105,7 @@ func (p *peer) says(t testing.TB, want string) {
 }
 
 // reachableBinary is this one where that user can reach it.
-func reachableBinary(t testing.TB, as *Builder) string {
+func reachableBinary(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	self, err := os.Executable()
 	must.NoError(t, err)
@@ -142,9 +142,9 @@ func helpGet(dir string) {
 
 // helpBlock builds without end.
 func helpBlock(dir string) {
-	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context,
-		as *Builder, dir, scratch string) error {
-		fatal(building(30)(ctx, as, dir, scratch))
+	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context, dir,
+		scratch string) error {
+		fatal(building(30)(ctx, dir, scratch))
 		fmt.Println("building")
 		testsupport.BlockUntilKilled()
 		return nil

@@ -90,7 +90,7 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})
 	defer e.Release()
 	dir := c.cfg.Dir
-	for _, uid := range []uint32{65534, builder().UID} {
+	for _, uid := range []uint32{65534, builder().Uid} {
 		out, err := asUser(uid, "cat "+e.Dir+"/lib64/package1/module1.py")
 		must.NoError(t, err, must.Sprintf("user %d cannot read it", uid))
 		test.Eq(t, "x = 1\n", out, test.Sprintf("user %d cannot read it", uid))
@@ -123,7 +123,7 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 // All of these tests again as a user who is not root.
 func TestCache_WorksWithoutRoot(t *testing.T) {
 	testsupport.NeedRoot(t) // without root the other tests run like this already
-	nobody := &Builder{UID: 65534, GID: 65534}
+	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
 	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
 	home := testDir(t)
 	must.NoError(t, os.Chown(home, 65534, 65534))

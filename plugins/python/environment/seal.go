@@ -23,9 +23,10 @@ type sealing struct {
 	python string // where links to the interpreter lead
 }
 
-// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards.
-func (s *store) seal(dir string) (tree, error) {
-	t := &sealing{dir: dir, from: s.builtBy(), python: s.python}
+// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards. python is
+// the interpreter.
+func (s *store) seal(dir, python string) (tree, error) {
+	t := &sealing{dir: dir, from: s.builtBy(), python: python}
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -69,7 +70,7 @@ func (s *store) builtBy() uint32 {
 	if s.builder == nil {
 		return uint32(os.Geteuid())
 	}
-	return s.builder.UID
+	return s.builder.Uid
 }
 
 func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }

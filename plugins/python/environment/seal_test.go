@@ -63,7 +63,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)
-			s := Spec{Key: "k", Interpreter: "/bin/sh", Build: func(ctx context.Context, as *Builder, dir,
+			s := Spec{Key: "k", Interpreter: "/bin/sh", Build: func(ctx context.Context, dir,
 				scratch string) error {
 				if err := writeTree(dir, 30); err != nil {
 					return err
@@ -110,8 +110,8 @@ func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
 	for _, target := range []string{"/bin/sh", others, "/nowhere", fmt.Sprintf("/proc/%d/root/bin/sh", os.Getpid())} {
-		build := func(_ context.Context, as *Builder, dir, _ string) error {
-			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, as))
+		build := func(_ context.Context, dir, _ string) error {
+			return errors.Join(writeTree(dir, 3), os.Symlink(target, dir+"/bin/python3.11"), chownTree(dir, builder()))
 		}
 		e := mustGet(t, testCache(t), Spec{Key: "k", Interpreter: "/bin/cat", Build: build})
 		link := e.Dir + "/bin/python3.11"
@@ -130,9 +130,9 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	c := testCache(t)
 	secret := filepath.Join(testDir(t), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, as *Builder, dir,
+	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir,
 		scratch string) error {
-		if err := building(3)(ctx, as, dir, scratch); err != nil {
+		if err := building(3)(ctx, dir, scratch); err != nil {
 			return err
 		}
 		return os.Link(secret, filepath.Join(dir, "lib", "linked"))
@@ -165,9 +165,8 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	}
 	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // a busy machine may let no swap happen for a while
 		var failure error // of the build itself
-		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, as *Builder,
-			dir, scratch string) error {
-			if failure = building(200)(ctx, as, dir, scratch); failure != nil {
+		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, scratch string) error {
+			if failure = building(200)(ctx, dir, scratch); failure != nil {
 				return failure
 			}
 			if _, failure = fmt.Fprintln(swapper.in, dir, scratch); failure != nil {

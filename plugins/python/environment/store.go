@@ -22,9 +22,8 @@ import (
 
 // store is the cache's directory.
 type store struct {
-	dir     string   // without symbolic links
-	builder *Builder // the user of builds, nil if that is this process's
-	python  string   // Spec.Interpreter of a build
+	dir     string              // without symbolic links
+	builder *syscall.Credential // the user of builds, nil if that is this process's
 	log     func(format string, args ...any)
 }
 
@@ -53,13 +52,6 @@ func (c *Config) open() (*store, error) {
 		}
 	}
 	return s, nil
-}
-
-// forPython returns the store for a build with an interpreter.
-func (s *store) forPython(path string) *store {
-	its := *s
-	its.python = path
-	return &its
 }
 
 func (s *store) path(parts ...string) string {

@@ -40,14 +40,8 @@ func (e *Error) LastLines() string {
 	if len(e.Lines) == 0 {
 		return ""
 	}
-	const head, tail = 500, 300
-
-	// Events of Nomad have one line.
-	text := strings.Join(strings.Fields(strings.Join(e.Lines, " ")), " ")
-	if len(text) > head+tail {
-		text = strings.ToValidUTF8(text[:head], "") + " … " + strings.ToValidUTF8(text[len(text)-tail:], "")
-	}
-	return fmt.Sprintf(" (the last lines of %s: %s)", e.tool, text)
+	text := strings.Join(strings.Fields(strings.Join(e.Lines, " ")), " ") // events of Nomad have one line
+	return fmt.Sprintf(" (the last lines of %s: %s)", e.tool, cut(text, 800))
 }
 
 // explain returns an *Error with the last lines of uv, which failed with err. It tells what may pass.

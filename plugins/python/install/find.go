@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -22,10 +23,10 @@ type Finder struct {
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
 	timeout time.Duration
 
-	searching chan struct{} // a semaphore, which guards the rest
-	found     Installer
-	file      string // the identity of found
-	listings  map[string]listing
+	mu       sync.Mutex // guards the rest, and is held while uv runs
+	found    Installer
+	file     string // the identity of found
+	listings map[string]listing
 }
 
 // NewFinder returns a Finder that has not searched yet. Without patterns of directories it looks where interpreters
@@ -35,29 +36,16 @@ func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 		dirs = usualDirs()
 	}
 	// uv is quick, but the node may be overloaded
-	return &Finder{uv: uv, dirs: dirs, as: as, timeout: 30 * time.Second, searching: make(chan struct{}, 1)}
+	return &Finder{uv: uv, dirs: dirs, as: as, timeout: 30 * time.Second}
 }
 
 // Find returns the uv that was found last, as long as its file is the same, and searches otherwise. The error says what
 // to install on the node; it has Temporary() true if a program may be uv and could not answer now.
 func (f *Finder) Find(ctx context.Context) (Installer, error) {
-	if err := f.lock(ctx); err != nil {
-		return Installer{}, err
-	}
-	defer f.unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.find(ctx)
 }
-
-func (f *Finder) lock(ctx context.Context) error {
-	select {
-	case f.searching <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (f *Finder) unlock() { <-f.searching }
 
 // find is for those who have the lock.
 func (f *Finder) find(ctx context.Context) (Installer, error) {

@@ -57,9 +57,6 @@ func (p program) run(ctx context.Context) error {
 // errLate is the error of a program that did not end in time.
 var errLate = errors.New("did not answer")
 
-// maxAnswer is more than any answer has, in bytes.
-const maxAnswer = 1 << 20
-
 // ask runs a program in the directory / to its end, for limit at most, and returns its output. The error is that of
 // ctx, wraps errLate, or is that of package os/exec with the program's last line.
 func ask(
@@ -67,27 +64,16 @@ func ask(
 ) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	answer, complaint := &bounded{}, &bounded{}
-	err := program{as, argv, env, "/", answer, complaint}.run(limited)
+	var answer, complaint bytes.Buffer
+	err := program{as, argv, env, "/", &answer, &complaint}.run(limited)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
 		return "", fmt.Errorf("%w within %s", errLate, limit)
-	case err != nil && complaint.text.Len() > 0:
-		lines := bytes.Split(bytes.TrimSpace(complaint.text.Bytes()), []byte("\n"))
+	case err != nil && complaint.Len() > 0:
+		lines := bytes.Split(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
 		return "", fmt.Errorf("%w: %.200s", err, clean(string(lines[len(lines)-1])))
 	}
-	return answer.text.String(), err
-}
-
-// bounded is a buffer with a limit, after which the writer gets an error. (bytes.Buffer is not embedded: its ReadFrom
-// has no limit.)
-type bounded struct{ text bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.text.Len()+len(p) > maxAnswer {
-		return 0, errors.New("it printed too much")
-	}
-	return b.text.Write(p)
+	return answer.String(), err
 }

@@ -75,10 +75,8 @@ func (l listing) holds(places string) bool {
 // others, releases before pre-releases, and then the newest first. The request must be checked: uv also takes paths,
 // and runs what is there. uv is asked if a directory or an interpreter has changed since, and every ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
-	if err := f.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer f.unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	uv, err := f.find(ctx)
 	if err != nil {
 		return nil, err

@@ -36,9 +36,9 @@ const maxBlock = 256 << 10
 // newlines alone.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// ReadScript returns the metadata of a script's source, nil where it has none. An error is one sentence with the line
+// ReadScript returns the metadata of a script's source, the zero value where it has none. An error is one sentence with the line
 // of the script.
-func ReadScript(source []byte) (*Script, error) {
+func ReadScript(source []byte) (Script, error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
 	var content []byte
@@ -49,24 +49,24 @@ func ReadScript(source []byte) (*Script, error) {
 		}
 		here := 1 + bytes.Count(source[:at[0]], []byte("\n"))
 		if line > 0 {
-			return nil, fmt.Errorf("line %d: there is a second \"# /// script\" block, the first is on line %d: "+
+			return Script{}, fmt.Errorf("line %d: there is a second \"# /// script\" block, the first is on line %d: "+
 				"keep one of them (PEP 723)", here, line)
 		}
 		content, line = source[at[4]:at[5]], here
 	}
 	if line == 0 {
-		return nil, nil
+		return Script{}, nil
 	}
 	if len(content) > maxBlock {
-		return nil, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
+		return Script{}, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
 	}
 	var s Script
 	lines := bytes.Repeat([]byte("\n"), line) // so that those of an error are the script's
 	if err := decode(append(lines, uncomment(content)...), &s); err != nil {
-		return nil, fmt.Errorf("\"# /// script\" block: %w", err)
+		return Script{}, fmt.Errorf("\"# /// script\" block: %w", err)
 	}
 	s.RequiresPython = strings.TrimSpace(s.RequiresPython)
-	return &s, nil
+	return s, nil
 }
 
 // uncomment takes the comment signs away, and keeps the number of lines.

@@ -30,30 +30,30 @@ import requests
 `
 
 func TestReadScript_ReturnsTheMetadata(t *testing.T) {
-	full := &Script{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
+	full := Script{RequiresPython: ">=3.11", Dependencies: []string{"requests<3", "rich"}}
 	full.Tool.UV.NewerThan = "2023-10-16T00:00:00Z"
 	for name, test := range map[string]struct {
 		source string
-		want   *Script
+		want   Script
 	}{
 		"a block":    {script, full},
 		"of Windows": {strings.ReplaceAll(script, "\n", "\r\n"), full},
 		"with a byte order mark": {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n",
-			&Script{RequiresPython: ">=3.11"}},
+			Script{RequiresPython: ">=3.11"}},
 		"at the very end": {"# /// script\n# dependencies = [\"a\"]\n# ///",
-			&Script{Dependencies: []string{"a"}}},
-		"empty":                     {"# /// script\n#\n# ///\n", &Script{}},
-		"with nothing but a tool's": {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", &Script{}},
-		"with what is not known":    {"# /// script\n# other = 1\n# ///\n", &Script{}},
-		"an empty list":             {"# /// script\n# dependencies = []\n# ///\n", &Script{Dependencies: []string{}}},
+			Script{Dependencies: []string{"a"}}},
+		"empty":                     {"# /// script\n#\n# ///\n", Script{}},
+		"with nothing but a tool's": {"# /// script\n# [tool.x]\n# dependencies = 1\n# ///\n", Script{}},
+		"with what is not known":    {"# /// script\n# other = 1\n# ///\n", Script{}},
+		"an empty list":             {"# /// script\n# dependencies = []\n# ///\n", Script{Dependencies: []string{}}},
 		"beside another type's": {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# " +
-			"///\n", &Script{RequiresPython: "3.12"}},
-		"none":                           {"print(1)\n", nil},
-		"nothing at all":                 {"", nil},
-		"of another type":                {"# /// pyproject\n# requires-python = \">=3.11\"\n# ///\n", nil},
-		"that does not end":              {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", nil},
-		"that is indented":               {"  # /// script\n  # requires-python = \">=3.11\"\n  # ///\n", nil},
-		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", nil},
+			"///\n", Script{RequiresPython: "3.12"}},
+		"none":                           {"print(1)\n", Script{}},
+		"nothing at all":                 {"", Script{}},
+		"of another type":                {"# /// pyproject\n# requires-python = \">=3.11\"\n# ///\n", Script{}},
+		"that does not end":              {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", Script{}},
+		"that is indented":               {"  # /// script\n  # requires-python = \">=3.11\"\n  # ///\n", Script{}},
+		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", Script{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ReadScript([]byte(test.source))
@@ -104,7 +104,7 @@ func FuzzReadScript(f *testing.F) {
 	f.Add([]byte("# /// script\n# requires-python = 2020-01-01\n# ///"), "\\u0022")
 	f.Fuzz(func(t *testing.T, source []byte, name string) {
 		m, err := ReadScript(source)
-		if err != nil && (m != nil || strings.Contains(err.Error(), "\n")) {
+		if err != nil && (len(m.Dependencies) > 0 || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("got %+v, %q", m, err)
 		}
 		if strings.ContainsAny(name, "'\r\n") || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name,
