@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Index serves the wheels of a directory as a package index (PEP 503): /simple/<project>/ lists files with their hashes,
-// /files/<file> is one.
+// Index serves the wheels of a directory as a package index (PEP 503): /simple/<project>/ lists files with their
+// hashes, /files/<file> is one.
 func Index(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))

@@ -76,9 +76,10 @@ type Spec struct {
 	// a lock resolve to changes with time.)
 	Fresh time.Duration
 
-	// Build creates the environment in dir, which is empty, as the user Config.Builder. Scratch is for its temporary files; it is on the same file system, and removed before the environment is sealed, so that files may be
-	// linked. The directories belong to the builder, and so must all files that Build creates there. No process that
-	// Build started may run any more when it returns.
+	// Build creates the environment in dir, which is empty, as the user Config.Builder. Scratch is for its temporary
+	// files; it is on the same file system, and removed before the environment is sealed, so that files may be linked.
+	// The directories belong to the builder, and so must all files that Build creates there. No process that Build
+	// started may run any more when it returns.
 	Build func(ctx context.Context, dir, scratch string) error
 
 	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.

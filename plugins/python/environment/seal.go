@@ -23,8 +23,8 @@ type sealing struct {
 	python string // where links to the interpreter lead
 }
 
-// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards. python is
-// the interpreter.
+// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards. python
+// is the interpreter.
 func (s *store) seal(dir, python string) (tree, error) {
 	t := &sealing{dir: dir, from: s.builtBy(), python: python}
 	var dirs []string
@@ -42,11 +42,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 		switch info.Mode().Type() {
 		case fs.ModeDir:
 			dirs = append(dirs, path)
-			err = t.take(path, info)
-			if err == nil {
-				err = os.Chmod(path, 0o700)
-			}
-			return err
+			return t.directory(path, info)
 		case 0:
 			return t.file(path, info)
 		case fs.ModeSymlink:
@@ -84,6 +80,14 @@ func (s *sealing) take(path string, info fs.FileInfo) error {
 		return nil
 	}
 	return os.Lchown(path, os.Geteuid(), os.Getegid())
+}
+
+// directory makes a directory ours before it is read.
+func (s *sealing) directory(path string, info fs.FileInfo) error {
+	if err := s.take(path, info); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o700)
 }
 
 func (s *sealing) file(path string, info fs.FileInfo) error {

@@ -195,8 +195,8 @@ var (
 )
 
 // errWheel is for what is not a requirement that a node can check and install.
-var errWheel = errors.New("build a wheel of a path or a repository, and name its directory in find_links, or its URL; " +
-	"write others as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
+var errWheel = errors.New("build a wheel of a path or a repository, and name its directory in find_links, or its " +
+	"URL; write others as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
 
 // checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a
 // URL. uv checks the rest.

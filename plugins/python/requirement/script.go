@@ -36,8 +36,8 @@ const maxBlock = 256 << 10
 // newlines alone.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// ReadScript returns the metadata of a script's source, the zero value where it has none. An error is one sentence with the line
-// of the script.
+// ReadScript returns the metadata of a script's source, the zero value where it has none. An error is one sentence with
+// the line of the script.
 func ReadScript(source []byte) (Script, error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
