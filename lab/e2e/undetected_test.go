@@ -22,7 +22,7 @@ import (
 func TestPythonNode_DetectsPythonOnceInstalled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(mkdir(t), "python3")
-	n := newNode(t, nodeOptions{python: &pythonOptions{more: fmt.Sprintf("interpreters = [%q]", path)}})
+	n := newNode(t, nodeOptions{python: &pythonOptions{more: fmt.Sprintf("interpreters = [%q]", filepath.Dir(path))}})
 	node, _, err := n.Client().Nodes().Info(n.id(), nil)
 	must.NoError(t, err)
 	d := node.Drivers["python"]

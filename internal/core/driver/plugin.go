@@ -37,7 +37,7 @@ type Plugin[C, T any] struct {
 	// The logger is the driver's.
 	New func(config C, logger hclog.Logger) (Instance[T], error)
 
-	// Commands are for a person: nomad-driver-python constraint.
+	// Commands are for a person.
 	Commands []plugin.Command
 
 	// Roles are other programs in the same binary, see plugin.Plugin. Optional.
