@@ -39,8 +39,10 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	fitting := all
 	implementation := named.FindString(job)
 	if strings.HasPrefix(job, "/") {
-		path, _ := filepath.EvalSymlinks(job) // "" is none of them
-		fitting = slices.DeleteFunc(slices.Clone(all), func(p install.Python) bool { return p.Path != path })
+		path := filepath.Clean(job) // of which no link is followed: a task may have made it
+		fitting = slices.DeleteFunc(slices.Clone(all), func(p install.Python) bool {
+			return p.Path != path && !slices.Contains(p.Names, path)
+		})
 		if len(fitting) == 0 {
 			return install.Python{}, fmt.Errorf("%s is not an interpreter that this node offers, which has %s", job, list(all))
 		}
@@ -69,7 +71,9 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 		if err != nil {
 			return install.Python{}, err
 		}
-		fitting = slices.DeleteFunc(slices.Clone(fitting), func(p install.Python) bool { return !slices.Contains(these, p) })
+		fitting = slices.DeleteFunc(slices.Clone(fitting), func(p install.Python) bool {
+			return !slices.ContainsFunc(these, func(fits install.Python) bool { return fits.Path == p.Path })
+		})
 		wanted = append(wanted, w.source+" "+w.versions)
 	}
 	if len(fitting) == 0 {

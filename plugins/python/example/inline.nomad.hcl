@@ -5,8 +5,6 @@
 # it. The driver reads its first lines: it chooses the interpreter by requires-python,
 # and installs the dependencies.
 #   nomad job run inline.nomad.hcl     (or: go tool mage lab:run plugins/python/example/inline.nomad.hcl)
-# With the script in a file, this prints the constraint by which its job finds a node:
-#   nomad-driver-python constraint moon.py
 job "inline" {
   type = "batch"
 

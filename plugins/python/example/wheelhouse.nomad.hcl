@@ -23,7 +23,7 @@ job "wheelhouse" {
       }
 
       # The lock: what is installed, to the byte. "uv pip compile --generate-hashes" and
-      # "pip-compile --generate-hashes" write such files; uv.lock and pylock.toml do as well.
+      # "pip-compile --generate-hashes" write such files; a uv.lock does as well.
       template {
         destination = "local/requirements.lock"
         data        = <<EOF

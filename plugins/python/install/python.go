@@ -23,7 +23,8 @@ type Python struct {
 	Key            string `json:"key"`            // uv's name for it: "cpython-3.11.2-linux-x86_64-gnu"
 	Variant        string `json:"variant"`        // "default", "freethreaded"
 
-	File string `json:"file"` // the identity of the file at Path
+	Names []string `json:"-"`    // the paths at which uv found it
+	File  string   `json:"file"` // the identity of the file at Path
 }
 
 // String is the interpreter for people: "CPython 3.11.2", "PyPy 3.9.16".
@@ -131,11 +132,15 @@ func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request 
 	}
 	for _, p := range all {
 		path, err := filepath.EvalSymlinks(p.Path)
-		named := func(other Python) bool { return other.Path == path }
-		if err != nil || slices.ContainsFunc(pythons, named) { // gone meanwhile, or another name of it
+		if err != nil { // gone meanwhile
 			continue
 		}
-		p.Path, p.File = path, identity(path)
+		same := slices.IndexFunc(pythons, func(other Python) bool { return other.Path == path })
+		if same >= 0 {
+			pythons[same].Names = append(pythons[same].Names, p.Path)
+			continue
+		}
+		p.Path, p.File, p.Names = path, identity(path), []string{p.Path}
 		pythons = append(pythons, p)
 	}
 	slices.SortStableFunc(pythons, func(a, b Python) int { return cmp.Compare(a.rank(), b.rank()) })
