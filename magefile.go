@@ -231,5 +231,5 @@ func (Demo) Prepare(ctx context.Context) error {
 
 // demo plays a demo. With stage it waits for a key after each act.
 func demo(ctx context.Context, name string, stage *bool, args ...string) error {
-	return lab.RunProgram(ctx, "./lab/demo/"+name, append(args, fmt.Sprint("-stage=", stage != nil && *stage))...)
+	return lab.RunProgram(ctx, "./lab/demo", append(args, fmt.Sprint("-stage=", stage != nil && *stage), name)...)
 }

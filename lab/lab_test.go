@@ -309,9 +309,18 @@ func TestReasons_OfAnUnplacedJob(t *testing.T) {
 
 func TestShell_HasTheAgentsAddress(t *testing.T) {
 	a := &described{info: agent.Info{Runtime: agent.Container, Container: "c1"}}
-	got := strings.Join(containerShell(a, false), " ")
-	test.Eq(t, "exec -i -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash", got)
-	test.SliceContainsOp(t, containerShell(a, true), "-t", test.Sprint("on a terminal"))
+	t.Setenv("PATH", t.TempDir())
+	_, err := In(a, true, nil, "bash")
+	test.ErrorContains(t, err, "the docker command is missing")
+	must.NoError(t, os.Symlink("/bin/true", filepath.Join(os.Getenv("PATH"), "docker")))
+	for terminal, want := range map[bool]string{
+		false: "docker exec -i -e A=b -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash",
+		true:  "docker exec -i -t -e A=b -e NOMAD_ADDR=http://127.0.0.1:4747 c1 bash",
+	} {
+		cmd, err := In(a, terminal, []string{"A=b"}, "bash")
+		must.NoError(t, err)
+		test.Eq(t, want, strings.Join(cmd.Args, " "))
+	}
 }
 
 // described is an agent that only describes itself.

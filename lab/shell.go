@@ -4,12 +4,15 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/term"
 
@@ -23,13 +26,13 @@ func (l *Lab) Shell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd := hostShell(a)
+	sh := cmp.Or(os.Getenv("SHELL"), "/bin/sh")
 	if a.Info().Runtime == agent.Container {
-		docker, err := exec.LookPath("docker")
-		if err != nil {
-			return fmt.Errorf("failed to open a shell in the container: the docker command is missing: %w", err)
-		}
-		cmd = exec.CommandContext(ctx, docker, containerShell(a, term.IsTerminal(int(os.Stdin.Fd())))...)
+		sh = "bash"
+	}
+	cmd, err := In(a, term.IsTerminal(int(os.Stdin.Fd())), nil, sh)
+	if err != nil {
+		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, l.out, l.errOut
 	var exit *exec.ExitError
@@ -39,27 +42,34 @@ func (l *Lab) Shell(ctx context.Context) error {
 	return nil
 }
 
-// containerShell are docker's arguments. The image has nomad on its PATH.
-func containerShell(a agent.Agent, terminal bool) []string {
-	args := []string{"exec", "-i", "-e", "NOMAD_ADDR=" + a.Address()}
-	if terminal {
-		args = append(args, "-t")
+// In returns a command that runs where the agent's tasks run, with nomad on its PATH, NOMAD_ADDR and more environment.
+// The terminal, if it is to have one, is this process's.
+func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, error) {
+	env = append(env, "NOMAD_ADDR="+a.Address())
+	if a.Info().Runtime == agent.Container {
+		args := []string{"exec", "-i"}
+		if terminal {
+			args = append(args, "-t")
+		}
+		for _, v := range env {
+			args = append(args, "-e", v)
+		}
+		cmd := exec.Command("docker", append(append(args, a.Info().Container), argv...)...)
+		if cmd.Err != nil {
+			return nil, fmt.Errorf("failed to reach the lab's container: the docker command is missing: %w", cmd.Err)
+		}
+		return cmd, nil
 	}
-	return append(args, a.Info().Container, "bash")
-}
-
-func hostShell(a agent.Agent) *exec.Cmd {
-	sh := os.Getenv("SHELL")
-	if sh == "" {
-		sh = "/bin/sh"
-	}
-	cmd := exec.Command(sh)
 	// a link, since the cached binary's name has its version in it
 	bin := filepath.Join(a.Info().Dir, "bin")
-	if os.MkdirAll(bin, 0o755) == nil {
-		os.Symlink(a.Info().Binary, filepath.Join(bin, "nomad"))
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return nil, fmt.Errorf("failed to put nomad on the PATH: %w", err)
 	}
-	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+a.Address(),
-		"PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
-	return cmd
+	err := os.Symlink(a.Info().Binary, filepath.Join(bin, "nomad"))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("failed to put nomad on the PATH: %w", err)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = slices.Concat(os.Environ(), env, []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH")})
+	return cmd, nil
 }

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,7 +23,6 @@ import (
 	xterm "golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/demo/forest"
 	"github.com/outrider-dev/outrider/lab/demo/stage"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
@@ -32,6 +32,7 @@ const more = 10 // tasks that a key adds
 func main() {
 	seconds := flag.Int("seconds", 0, "end after this time; 0: at the key q, or after 10 s without a terminal")
 	tasks := flag.Int("tasks", more, "tasks of each driver at the beginning")
+	flag.Parse()
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
 		OnHost:  true, // where the processes are measured
@@ -55,7 +56,7 @@ type side struct {
 	asked   time.Time // for the last tasks
 	took    time.Duration
 	states  []string // of the tasks
-	helpers []forest.Process
+	helpers []process
 	pss     uint64 // bytes, of all helpers
 	used    map[int]float64
 	at      time.Time // of used
@@ -132,7 +133,7 @@ func (c *compare) key(k byte) error {
 // kill kills the first helper whose arguments have this text.
 func (c *compare) kill(s *side, text string) error {
 	for _, p := range s.helpers {
-		if !strings.Contains(p.Args, text) {
+		if !strings.Contains(p.args, text) {
 			continue
 		}
 		c.message = fmt.Sprintf("kill -9 %d (%s of %s)", p.PID, strings.TrimSpace(text), s.driver)
@@ -168,61 +169,73 @@ func (c *compare) add(n int) error {
 
 // helps reports whether a process works for the tasks of a driver. No task of exec-lite has a logmon.
 func helps(driver, args string) bool {
-	role := forest.Process{Args: args}.Role()
+	program, rest, _ := strings.Cut(args, " ")
 	if driver == "raw_exec" {
-		return role == forest.Helper
+		return strings.HasPrefix(rest, "executor ") || rest == "logmon"
 	}
-	return role == forest.Supervisor || role == forest.Plugin
+	return program == "outrider-supervisor" || filepath.Base(program) == "nomad-driver-exec-lite"
+}
+
+// process is one of this machine.
+type process struct {
+	procfs.Proc
+	args   string
+	parent int
 }
 
 // measure reads the tasks' states from Nomad, and memory and processor time from /proc.
 func (c *compare) measure(ctx context.Context) error {
-	all, err := forest.Read(ctx, c.agent.Exec)
+	agent, err := c.agent.PID(ctx)
 	if err != nil {
 		return err
+	}
+	list, err := procfs.AllProcs()
+	if err != nil {
+		return fmt.Errorf("failed to list processes: %w", err)
+	}
+	var ours []process
+	for _, proc := range list {
+		args, err := proc.CmdLine()
+		stat, statErr := proc.Stat()
+		if err != nil || statErr != nil {
+			continue // it has ended
+		}
+		p := process{proc, strings.Join(args, " "), stat.PPID}
+		if p.parent == agent || strings.Contains(p.args, c.agent.StateDir()) {
+			ours = append(ours, p)
+		}
 	}
 	for _, s := range c.sides {
 		if err := c.tasks(s); err != nil {
 			return err
 		}
-		s.helpers = slices.DeleteFunc(slices.Clone(all), func(p forest.Process) bool {
-			return !helps(s.driver, p.Args) || !c.ours(p, all)
-		})
-		used, now := map[int]float64{}, time.Now()
-		var cpu float64
-		s.pss = 0
-		for _, p := range s.helpers {
-			proc, err := procfs.NewProc(p.PID)
-			if err != nil {
-				continue // it has ended
-			}
-			memory, err := proc.ProcSMapsRollup()
-			stat, statErr := proc.Stat()
-			if err != nil || statErr != nil {
-				continue
-			}
-			s.pss += memory.Pss
-			used[p.PID] = stat.CPUTime()
-			if before, ok := s.used[p.PID]; ok {
-				cpu += used[p.PID] - before
-			}
-		}
-		if !s.at.IsZero() {
-			s.cpu = 100 * cpu / now.Sub(s.at).Seconds()
-		}
-		s.used, s.at = used, now
+		s.helpers = slices.DeleteFunc(slices.Clone(ours), func(p process) bool { return !helps(s.driver, p.args) })
+		s.measure()
 	}
 	return nil
 }
 
-// ours reports whether a process is of the demo's agent: below it, or with its state directory.
-func (c *compare) ours(p forest.Process, all []forest.Process) bool {
-	if strings.Contains(p.Args, c.agent.Info().Dir) || strings.Contains(p.Args, c.agent.StateDir()) {
-		return true
+// measure reads what the helpers use.
+func (s *side) measure() {
+	used, now := map[int]float64{}, time.Now()
+	var cpu float64
+	s.pss = 0
+	for _, p := range s.helpers {
+		memory, err := p.ProcSMapsRollup()
+		stat, statErr := p.Stat()
+		if err != nil || statErr != nil {
+			continue
+		}
+		s.pss += memory.Pss
+		used[p.PID] = stat.CPUTime()
+		if before, ok := s.used[p.PID]; ok {
+			cpu += used[p.PID] - before
+		}
 	}
-	return slices.ContainsFunc(all, func(parent forest.Process) bool {
-		return parent.PID == p.PPID && strings.Contains(parent.Args, c.agent.Info().Dir)
-	})
+	if !s.at.IsZero() {
+		s.cpu = 100 * cpu / now.Sub(s.at).Seconds()
+	}
+	s.used, s.at = used, now
 }
 
 // tasks reads the states of a driver's tasks, in the order of their names.

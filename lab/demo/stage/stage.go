@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package stage has the common parts of the demos: the agent, which is removed at the end,
-// its jobs, and the printing.
+// Package stage has the common parts of the demos: the agent, which is removed at the end, the keys of a presenter, and
+// the player of scripts.
 package stage
 
 import (
@@ -21,16 +21,14 @@ import (
 
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Demo is a program that shows a plugin with a Nomad agent of its own.
 type Demo struct {
-	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration
+	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration; empty: that of a lab
 	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
-	Dataset string            // a file system for datasets, as in lab.With; empty is none
-	Remote  string            // a host of the remote driver, as in lab.With; empty is none
+	With    lab.With
 
 	// Play is the demo itself. Everything is removed after it, also after an error.
 	Play func(context.Context, agent.Agent) error
@@ -38,7 +36,6 @@ type Demo struct {
 
 // Main plays the demo and exits with status 1 if it fails. An interrupt also removes everything.
 func (d Demo) Main() {
-	flag.Parse()
 	if *keyed && !xterm.IsTerminal(int(os.Stdin.Fd())) {
 		fmt.Fprintln(os.Stderr, "demo: -stage needs a terminal for its keys")
 		os.Exit(1)
@@ -57,7 +54,7 @@ var errLeft = errors.New("something of the demo is left")
 
 func (d Demo) run(ctx context.Context) (err error) {
 	start := time.Now()
-	Say("Starting a Nomad agent of the demo's own")
+	fmt.Println("\n== Starting a Nomad agent of the demo's own")
 	dir, err := os.MkdirTemp("", "outrider-demo-")
 	if err != nil {
 		return err
@@ -70,8 +67,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if d.OnHost {
 		runtime = "host"
 	}
-	with := lab.With{Dataset: d.Dataset, Remote: d.Remote}
-	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, with)
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, d.With)
 	if err != nil {
 		return err
 	}
@@ -82,9 +78,9 @@ func (d Demo) run(ctx context.Context) (err error) {
 			err = errors.Join(err, errLeft, cerr)
 			return
 		}
-		Say("The demo's agent, its tasks and its files are gone (%.0f s in all)", time.Since(start).Seconds())
+		fmt.Printf("\n== The demo's agent, its tasks and its files are gone (%s in all)\n", term.Short(time.Since(start)))
 	}()
-	Note("Nomad's web UI: %s/ui", a.Address())
+	fmt.Printf("   Nomad's web UI: %s/ui\n", a.Address())
 	if err := d.Play(ctx, a); !errors.Is(err, errQuit) {
 		return err
 	}
@@ -99,9 +95,9 @@ var errQuit = errors.New("quit")
 
 // InOrder plays the acts of a demo until one fails. On a stage it waits for a key after each: also a failed one can be
 // played again, or be passed over.
-func InOrder(ctx context.Context, acts ...func(context.Context) error) error {
+func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, act string) error) error {
 	for i := 0; i < len(acts); i++ {
-		err := acts[i](ctx)
+		err := play(ctx, acts[i])
 		if !*keyed || ctx.Err() != nil {
 			if err != nil {
 				return err
@@ -109,7 +105,7 @@ func InOrder(ctx context.Context, acts ...func(context.Context) error) error {
 			continue
 		}
 		if err != nil {
-			Note("failed: %v", err)
+			fmt.Println("   failed:", err)
 		}
 		again, err := key(ctx, os.Stdin)
 		if err != nil {
@@ -176,34 +172,4 @@ func Keys(terminal *os.File, last func(byte) bool) (keys <-chan byte, restore fu
 		}
 	}()
 	return pressed, func() error { return xterm.Restore(int(terminal.Fd()), before) }, nil
-}
-
-// Say prints the title of an act.
-func Say(format string, args ...any) { fmt.Println("\n" + lines("== ", format, args...)) }
-
-// Note prints a line of an act.
-func Note(format string, args ...any) { fmt.Println(lines("   ", format, args...)) }
-
-// lines breaks the text to the width of a terminal.
-func lines(prefix, format string, args ...any) string {
-	return term.Wrap(prefix+fmt.Sprintf(format, args...), term.Columns(os.Stdout), "   ")
-}
-
-// Until calls done until it returns true or an error, for at most two minutes. It prints a line while it waits.
-func Until(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	start := time.Now()
-	next := 3 * time.Second
-	err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		if took := time.Since(start); took >= next {
-			Note("(waiting for %s: %s)", what, term.Short(took))
-			next += 10 * time.Second
-		}
-		return done()
-	})
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("timed out waiting for %s: %w", what, err)
-	}
-	return err
 }

@@ -1,0 +1,153 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command demo shows a plugin, with a Nomad agent of its own, and removes everything at the end: go tool mage
+// demo:exec-lite. Each demo is a shell script, whose acts begin with say; see lib.sh.
+package main
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/outrider-dev/outrider/lab"
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/demo/stage"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+)
+
+//go:embed lib.sh */*.sh */*.hcl
+var files embed.FS
+
+var (
+	both = flag.Bool("both", false, "exec-lite: also kill plugin and supervisor at the same time")
+	id   = flag.String("id", "", "usb: a real stick, as lsusb writes it (10c4:ea60)")
+)
+
+const (
+	stateDir  = `state_dir = "${state_dir}"`
+	simulated = "10c4:ea60"
+	realNodes = "/dev/nomad-usb-demo" // not below /tmp, which may be mounted with nodev
+)
+
+func main() {
+	flag.Parse()
+	name := flag.Arg(0)
+	demos := map[string]stage.Demo{
+		"exec-lite": {Plugins: map[string]string{"exec-lite": stateDir}},
+		"python":    {Plugins: map[string]string{"python": ""}},
+		"usb":       {Plugins: map[string]string{"exec-lite": stateDir, "usb": usbConfig()}, OnHost: *id != ""},
+		"dataset": {Plugins: map[string]string{"exec-lite": stateDir, "dataset": ""}, OnHost: true,
+			With: lab.With{Dataset: "zfs-fuse"}},
+		"remote": {Plugins: map[string]string{"exec-lite": stateDir, "remote": ""}, OnHost: true,
+			With: lab.With{Remote: "sim"}},
+	}
+	d, ok := demos[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "demo: no demo %q\n", name)
+		os.Exit(1)
+	}
+	if *id != "" && os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "demo: a real stick needs root, which makes its device nodes for the task")
+		os.Exit(1)
+	}
+	if *id != "" {
+		defer os.RemoveAll(realNodes)
+	}
+	d.Play = func(ctx context.Context, a agent.Agent) error { return play(ctx, a, name) }
+	d.Main()
+}
+
+// usbConfig is the usb plugin's, with the kernel's devices or with those of a simulation, which no kernel reports.
+func usbConfig() string {
+	root, nodes, stick := "${state_dir}/usb", "${state_dir}/usb-nodes", simulated
+	if *id != "" {
+		root, nodes, stick = "/", realNodes, *id
+	}
+	return fmt.Sprintf(`root       = %q
+rescan     = "200ms"
+shadow_dir = %q
+grace      = "1m"
+device "zigbee" {
+  id   = %q
+  mode = "0666"
+}`, root, nodes, stick)
+}
+
+// play plays a script: each act is run by a shell where the agent's tasks run, after the script's beginning.
+func play(ctx context.Context, a agent.Agent, name string) error {
+	dir := filepath.Join(a.Info().Dir, "demo")
+	if err := copyFiles(name, dir); err != nil {
+		return fmt.Errorf("failed to write the demo's files: %w", err)
+	}
+	lib, err := files.ReadFile("lib.sh")
+	if err != nil {
+		return err
+	}
+	script, err := files.ReadFile(name + "/demo.sh")
+	if err != nil {
+		return err
+	}
+	acts := strings.Split(string(script), "\nsay ")
+	if *both {
+		more, err := files.ReadFile(name + "/both.sh")
+		if err != nil {
+			return err
+		}
+		_, act, _ := strings.Cut(string(more), "\nsay ")
+		acts = append(acts, act)
+	}
+	begin := "set -eu\nPATH=$NOMAD_VAR_plugins:$PATH\n" + string(lib) + acts[0] + "\nsay "
+	return stage.InOrder(ctx, acts[1:], func(ctx context.Context, act string) error {
+		if err := os.WriteFile(filepath.Join(dir, "act"), []byte(begin+act), 0o644); err != nil {
+			return err
+		}
+		cmd, err := lab.In(a, false, environment(a), "sh", "-c", `cd "$0" && exec sh act`, dir)
+		if err != nil {
+			return err
+		}
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // ^C ends it by itself
+		return cmd.Wait()
+	})
+}
+
+// copyFiles writes a demo's files into a directory that the agent's tasks have, too.
+func copyFiles(name, dir string) error {
+	own, err := fs.Sub(files, name)
+	if err == nil {
+		err = os.CopyFS(dir, own)
+	}
+	if err != nil || name != "python" {
+		return err
+	}
+	root, err := build.Root(".")
+	if err != nil {
+		return err
+	}
+	return os.CopyFS(dir, os.DirFS(filepath.Join(root, "plugins/python/example")))
+}
+
+// environment is that of the scripts. Words with NOMAD_VAR_ are also variables of the job files.
+func environment(a agent.Agent) []string {
+	env := []string{
+		"NOMAD_CLI_SHOW_HINTS=false", "NOMAD_VAR_plugins=" + a.PluginDir(), "NOMAD_VAR_state=" + a.StateDir(),
+		fmt.Sprintf("NOMAD_VAR_mark=# demo %d", os.Getpid()), "NOMAD_VAR_user=", "NOMAD_VAR_id=" + cmp.Or(*id, simulated),
+		"DEMO_AGENT=" + a.Info().Dir, "DEMO_VOLUME_PLUGINS=" + a.HostVolumePluginDir(), "DEMO_REAL=" + *id,
+		"COLUMNS=" + fmt.Sprint(term.Terminal(os.Stdout)), "COLOR=" + term.Paint(os.Stdout, "1", ""),
+	}
+	if a.Info().Runtime == agent.Container || agent.Privileged() {
+		env = append(env, "NOMAD_VAR_user=nobody")
+	}
+	return env
+}
