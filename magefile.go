@@ -10,9 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"slices"
 
 	"github.com/magefile/mage/mg"
 
@@ -23,21 +20,12 @@ import (
 	"github.com/outrider-dev/outrider/lab/release"
 )
 
-// init refuses what mage would refuse only after it has run the targets before it.
-func init() {
-	names := append(slices.Collect(maps.Keys(Aliases)), "build", "lint", "bench", "conformance PLUGIN")
-	if err := lab.CheckTargets(os.Args[1:], names, Lab{}, Demo{}, Test{}, Docs{}, New{}, Nix{}, Release{}); err != nil {
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(2)
-	}
-}
-
 // Lab is a Nomad agent of this checkout with every plugin loaded.
 type Lab mg.Namespace
 
 // Starts or updates Nomad (-usb=sim, -dataset=zfs-fuse, -remote=sim, -nodes=3).
-func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote, image *string, nodes *int) error {
-	with := lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote), Image: value(image)}
+func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote *string, nodes *int) error {
+	with := lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote)}
 	if nodes != nil {
 		with.Nodes = *nodes
 	}

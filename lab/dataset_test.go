@@ -46,7 +46,7 @@ type datasetLab struct {
 
 func newDatasetLab(t *testing.T) *datasetLab {
 	t.Helper()
-	if !agent.Privileged() {
+	if os.Geteuid() != 0 {
 		t.Skip("only root makes and mounts file systems")
 	}
 	if _, err := exec.LookPath("zfs-fuse"); err != nil {
@@ -152,7 +152,6 @@ func TestLab_WithDatasets(t *testing.T) {
 		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
 	d.does("The running task lived on", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
-	test.StrContains(t, d.out.String(), "with a new configuration", test.Sprint("it does not say why it restarts"))
 	test.ErrorContains(t, d.Up(t.Context(), With{Dataset: "none"}), "has datasets")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left

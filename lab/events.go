@@ -6,8 +6,6 @@ package lab
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -32,9 +30,6 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		switch {
 		case e.Type == api.TaskDriverMessage:
 			mark = "- "
-			if !time.Unix(0, e.Time).Before(s.StartedAt) { // those before a start are of its preparation
-				r.said[name] = message(e)
-			}
 		case slices.Contains(trouble, e.Type), e.Type == api.TaskRestarting, e.FailsTask && e.Type != api.TaskNotRestarting:
 		case e.Type == api.TaskTerminated && (e.ExitCode != 0 || e.Signal != 0):
 		default:
@@ -43,7 +38,6 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		text := message(e)
 		if e.Type != api.TaskDriverMessage {
 			text = e.Type + ": " + text
-			r.why, r.task = "task "+name+": "+text, name
 		}
 		r.out.Print("", term.Wrap(mark+name+" | "+text, term.Columns(r.lab.out), "    "))
 	}
@@ -67,16 +61,13 @@ func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
 
 func message(e *api.TaskEvent) string { return nomad.Plain(e.DisplayMessage) }
 
-// failure is the error of a job of which a task failed: the last event that explains it, and the driver's last message.
+// failure is the error of a job of which a task failed, in Nomad's words. The events that explain it are printed.
 func (r *jobRun) failure(allocs []*api.Allocation) error {
-	why := r.why
+	var why []string
 	for _, a := range allocs {
-		if why == "" && a.ClientDescription != "" {
-			why = fmt.Sprintf("%s: %s", a.ClientStatus, nomad.Plain(a.ClientDescription))
+		if a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost {
+			why = append(why, nomad.Plain(a.ClientDescription))
 		}
 	}
-	if said := r.said[r.task]; said != "" && !strings.Contains(why, said) {
-		why += ": " + said
-	}
-	return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
+	return fmt.Errorf("job %s failed: %s", *r.job.ID, joined(why))
 }

@@ -37,19 +37,10 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 		err = l.interrupted(context.WithoutCancel(ctx))
 	default:
 		const prefix = "Error: " // is mage's
-		return wrapped{err, term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):]}
+		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])
 	}
 	return err
 }
-
-// wrapped is an error in lines for a terminal.
-type wrapped struct {
-	error
-	text string
-}
-
-func (w wrapped) Error() string { return w.text }
-func (w wrapped) Unwrap() error { return w.error }
 
 // UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the process. It takes the
 // signal over from mage, which would end the process 5 s after the first one, during the clean-up.

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,8 +19,7 @@ import (
 
 // parseJob has the nomad program parse a job file.
 func parseJob(ctx context.Context, a agent.Agent, path string) (*api.Job, error) {
-	cmd := exec.CommandContext(ctx, a.Info().Binary, "job", "run", "-output", path)
-	cmd.Env = nomadEnv(a)
+	cmd := nomadCommand(ctx, a, "job", "run", "-output", path)
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	out, err := cmd.Output()

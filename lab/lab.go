@@ -36,7 +36,6 @@ type Lab struct {
 	remote      bool        // it has a host, see hostDir
 	host        sshd.Server // if remote
 	port        int         // 0: defaultPort, or a free one
-	image       string      // the container's; empty: that of the running lab, or agent.Image
 	nodes       int         // see With
 	steps       *term.Printer
 	out         io.Writer

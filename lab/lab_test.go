@@ -85,7 +85,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 			l.runtime, l.dataset, l.nodes = tc.asked, tc.dataset, tc.nodes
 			l.docker.answers = func(context.Context) error { return tc.docker }
 			l.docker.ensureImage = func(context.Context, func(string, ...any)) error { return tc.image }
-			got, _, why, err := l.chooseRuntime(t.Context())
+			got, why, err := l.chooseRuntime(t.Context())
 			if tc.err != "" {
 				test.EqError(t, err, tc.err, test.Sprint("error"))
 				return
@@ -155,35 +155,16 @@ func TestReload_ReportsWhichTasksLivedOn(t *testing.T) {
 		// 4 does not run any more
 		"5": run(nil), // is new
 	}
-	table, lost := compare(before, now)
-	var verdicts []string
-	for _, r := range table[1:] {
-		verdicts = append(verdicts, r[3])
-	}
-	must.Eq(t, "lived on|was started again|was started again|ended", strings.Join(verdicts, "|"),
-		must.Sprintf("got %v, %d lost", verdicts, lost))
-	test.Eq(t, 3, lost, test.Sprintf("got %v, %d lost", verdicts, lost))
-	test.Eq(t, "12345678", table[1][2], test.Sprint("allocation"))
-}
-
-func TestReload_SumsUpOneTaskAndSeveral(t *testing.T) {
-	for _, tc := range []struct {
-		tasks, lost int
-		says, err   string
-	}{
-		{tasks: 1, says: "The running task lived on."},
-		{tasks: 3, says: "All 3 running tasks lived on."},
-		{tasks: 1, lost: 1, err: "the running task did not live through the restart"},
-		{tasks: 3, lost: 1, err: "1 of 3 running tasks did not live through the restart"},
-	} {
-		says, err := sum(tc.tasks, tc.lost)
-		test.Eq(t, tc.says, says)
-		if tc.err == "" {
-			test.NoError(t, err)
-		} else {
-			test.EqError(t, err, tc.err)
-		}
-	}
+	_, err := compare(before, now)
+	test.EqError(t, err, "3 of 4 running tasks did not live through the restart: "+
+		"task t of job j (12345678) was started again, task t of job j (12345678) was started again, "+
+		"task t of job j (12345678) has ended")
+	text, err := compare(map[string]task{"1": run(nil)}, now)
+	must.NoError(t, err)
+	test.Eq(t, "The running task lived on.", text)
+	text, err = compare(map[string]task{"1": run(nil), "5": run(nil)}, now)
+	must.NoError(t, err)
+	test.Eq(t, "All 2 running tasks lived on.", text)
 }
 
 func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
@@ -223,22 +204,7 @@ func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
 	}
 }
 
-func TestChoose_TakesAnImageForAContainer(t *testing.T) {
-	l, _ := quiet(t)
-	must.NoError(t, l.choose(With{Image: "img:1"}))
-	_, image, _, err := l.chooseRuntime(t.Context())
-	test.EqError(t, err, "a container was asked for: no daemon")
-	test.Eq(t, "", image)
-	l.docker.answers = func(context.Context) error { return nil }
-	l.docker.ensureImage = func(context.Context, func(string, ...any)) error { return errors.New("it is built") }
-	_, image, _, err = l.chooseRuntime(t.Context())
-	must.NoError(t, err)
-	test.Eq(t, "img:1", image)
-	l.runtime = agent.Host
-	test.ErrorContains(t, l.choose(With{Image: "img:1"}), "leave out -image")
-}
-
-func TestFailure_HasTheDriversMessage(t *testing.T) {
+func TestFailure_HasNomadsWordsBelowTheEvents(t *testing.T) {
 	l, out := quiet(t)
 	r := newRun(l, &described{})
 	r.job = &api.Job{ID: new("j")}
@@ -247,8 +213,10 @@ func TestFailure_HasTheDriversMessage(t *testing.T) {
 		{Type: api.TaskDriverMessage, DisplayMessage: "The environment was built in 2 s", Time: 1},
 		{Type: api.TaskTerminated, ExitCode: 1, DisplayMessage: "Exit Code: 1"},
 	}})
-	test.EqError(t, r.failure(nil), "job j failed: task t: Terminated: Exit Code: 1: ValueError: no such city")
+	test.StrContains(t, out.String(), "- t | ValueError: no such city\n")
 	test.StrContains(t, out.String(), "! t | Terminated: Exit Code: 1\n")
+	failed := []*api.Allocation{{ClientStatus: "failed", ClientDescription: "Failed tasks"}, {ClientStatus: "running"}}
+	test.EqError(t, r.failure(failed), "job j failed: Failed tasks")
 }
 
 func TestDrain_ReportsOutputThatCannotBeRead(t *testing.T) {
@@ -295,16 +263,6 @@ func TestDeviceRows_HaveUsersAndReasons(t *testing.T) {
 	}
 	want := "10c4/zigbee/ea60;10c4:ea60:1;healthy;a/t, b/t;|10c4/zigbee/ea60 (unhealthy);10c4:ea60:2;unhealthy;;unplugged"
 	test.Eq(t, want, strings.Join(lines, "|"))
-}
-
-func TestReasons_OfAnUnplacedJob(t *testing.T) {
-	got := reasons(map[string]*api.AllocationMetric{
-		"g": {ConstraintFiltered: map[string]int{"missing drivers": 1},
-			DimensionExhausted: map[string]int{"memory": 1, "devices: no devices match request": 1}},
-		"h": {},
-	})
-	test.Eq(t, "group g: devices: no devices match request, memory exhausted, missing drivers; "+
-		"group h: no node is ready", got)
 }
 
 func TestShell_HasTheAgentsAddress(t *testing.T) {

@@ -198,7 +198,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	}
 
 	step(t, "up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
-	step(t, "up again", "is up already", func() error { return l.Up(ctx, With{}) })
+	step(t, "up again", "Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
 	watched(t, ctx, l)
 	step(t, "status", "raw_exec", func() error { return l.Status(ctx) })
 	step(t, "status for programs", "exec-lite", func() error { return l.StatusJSON(ctx) })
@@ -229,7 +229,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 			out.Reset()
 			err := l.Run(ctx, jobFile(t, "batch", "fail-"+d, d, "echo last words; exit 3"))
-			if err == nil || !strings.Contains(err.Error(), "Exit Code: 3") || !strings.Contains(out.String(), "last words") {
+			if err == nil || !strings.Contains(out.String(), "Exit Code: 3") || !strings.Contains(out.String(), "last words") {
 				t.Errorf("%s: a failing job: %v\n%s", d, err, out)
 			}
 
@@ -354,12 +354,12 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	does("is up already", func() error { return l.Up(ctx, With{USB: "sim"}) })
+	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{USB: "sim"}) })
 	test.StrContains(t, out.String(), "lab:run plugins/usb/example/serial.nomad.hcl",
 		test.Sprintf("it does not say what to do with the stick:\n%s", out))
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
-	does("is up already", func() error { return l.Up(ctx, With{}) })
-	does("usb-sim  stick  ", func() error { return l.Reload(ctx, "usb") })
+	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
+	does("All 3 running tasks lived on", func() error { return l.Reload(ctx, "usb") })
 	test.StrContains(t, out.String(), "lived on", test.Sprintf("the stick was started again:\n%s", out))
 
 	a, err := l.open(ctx)
@@ -390,7 +390,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	does("Pulling out the simulated stick", func() error { return l.Up(ctx, With{USB: "none"}) })
 	must.False(t, runs(ctx, a.Client(), simJob), must.Sprintf("the stick is still there:\n%s", out))
 	test.StrNotContains(t, out.String(), "10c4:ea60:0001  healthy", test.Sprint("the stick is still there"))
-	does("is up already", func() error { return l.Up(ctx, With{}) })
+	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
 	test.False(t, runs(ctx, a.Client(), simJob), test.Sprint("it is plugged in again"))
 	does("they are gone, with their files", func() error { return l.Down(ctx) })
 	left, err := a.Leftovers(ctx)

@@ -103,7 +103,7 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent, plugins []agent.Plu
 			return fmt.Errorf("failed to start node %s: %w", name, err)
 		}
 	}
-	if err := l.updateNodes(ctx, a); err != nil || !l.remote {
+	if err := l.healthyNodes(ctx, nodes); err != nil || !l.remote {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -119,8 +119,7 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent, plugins []agent.Plu
 	return nil
 }
 
-// updateNodes gives the nodes that there are the plugins of the lab's agent, and starts those that do not run. Tasks
-// live on.
+// updateNodes restarts the nodes that there are with the plugins of the lab's agent. Tasks live on.
 func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 	nodes, err := Nodes(ctx, l.dir)
 	if err != nil {
@@ -128,6 +127,16 @@ func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 	}
 	for name, n := range nodes {
 		if err := updateNode(ctx, a, n); err != nil {
+			return fmt.Errorf("failed to restart node %s: %w", name, err)
+		}
+	}
+	return l.healthyNodes(ctx, nodes)
+}
+
+// healthyNodes starts the nodes that do not run, and waits for their plugins.
+func (l *Lab) healthyNodes(ctx context.Context, nodes map[string]agent.Agent) error {
+	for name, n := range nodes {
+		if err := n.Start(ctx); err != nil {
 			return fmt.Errorf("failed to start node %s: %w", name, err)
 		}
 	}
@@ -140,22 +149,11 @@ func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
 }
 
 func updateNode(ctx context.Context, a, n agent.Agent) error {
-	stopped := false
+	err := n.Stop(ctx)
 	for _, p := range n.Info().Plugins {
-		binary := filepath.Join(a.PluginDir(), p)
-		same, err := agent.SameFile(binary, filepath.Join(n.PluginDir(), p))
-		if err == nil && !same && !stopped {
-			stopped = true
-			err = n.Stop(ctx)
-		}
-		if err == nil && !same {
-			err = n.ReplacePlugin(ctx, binary)
-		}
-		if err != nil {
-			return err
-		}
+		err = errors.Join(err, n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), p)))
 	}
-	return n.Start(ctx)
+	return err
 }
 
 // removeNodes removes the nodes, also those whose state is lost. What runs on the host is the lab's own agent's to

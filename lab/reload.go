@@ -5,7 +5,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // Reload builds a plugin (or all, if the name is empty), restarts the agent with it, and reports which running tasks
@@ -111,47 +109,32 @@ func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]ta
 	if err != nil {
 		return err
 	}
-	table, lost := compare(before, now)
-	l.say("")
-	if err := term.Table(l.out, table...); err != nil {
-		return err
-	}
-	text, err := sum(len(before), lost)
+	text, err := compare(before, now)
 	if err == nil {
-		l.say("\n%s", text)
+		l.say("%s", text)
 	}
 	return err
 }
 
-// sum is a restart in one sentence.
-func sum(tasks, lost int) (text string, err error) {
-	switch {
-	case lost > 0 && tasks == 1:
-		return "", errors.New("the running task did not live through the restart")
-	case lost > 0:
-		return "", fmt.Errorf("%d of %d running tasks did not live through the restart", lost, tasks)
-	case tasks == 1:
-		return "The running task lived on.", nil
-	}
-	return fmt.Sprintf("All %d running tasks lived on.", tasks), nil
-}
-
-// compare lists what became of each task that ran before, and counts those that did not live on.
-func compare(before, now map[string]task) (rows [][]string, lost int) {
-	rows = [][]string{{"JOB", "TASK", "ALLOCATION", "AFTER THE RESTART"}}
+// compare is a restart in one sentence, or an error with what became of the tasks that did not live on.
+func compare(before, now map[string]task) (text string, err error) {
+	var lost []string
 	for _, k := range slices.Sorted(maps.Keys(before)) {
 		b := before[k]
 		n, runs := now[k]
-		verdict := "lived on"
 		switch {
 		case !runs:
-			verdict = "ended"
-			lost++
+			lost = append(lost, fmt.Sprintf("task %s of job %s (%.8s) has ended", b.name, b.job, b.alloc))
 		case !b.same(n):
-			verdict = "was started again"
-			lost++
+			lost = append(lost, fmt.Sprintf("task %s of job %s (%.8s) was started again", b.name, b.job, b.alloc))
 		}
-		rows = append(rows, []string{b.job, b.name, fmt.Sprintf("%.8s", b.alloc), verdict})
 	}
-	return rows, lost
+	switch {
+	case len(lost) > 0:
+		return "", fmt.Errorf("%d of %d running tasks did not live through the restart: %s", len(lost), len(before),
+			joined(lost))
+	case len(before) == 1:
+		return "The running task lived on.", nil
+	}
+	return fmt.Sprintf("All %d running tasks lived on.", len(before)), nil
 }

@@ -50,9 +50,6 @@ func (l *Lab) hostPort() int {
 func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	end := l.step(ctx, "Preparing the host")
 	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.Port) }()
-	if os.Geteuid() == 0 && !agent.Privileged() {
-		return h, errors.New("the agent runs as nobody here, who can't log in: /sys/fs/cgroup is read-only")
-	}
 	port := l.hostPort()
 	if port == 0 {
 		ports, err := agent.FreePorts(1)

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Run submits a job file and shows what its tasks print. It waits until a batch job ends, or until a service or system
@@ -52,19 +49,16 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 // jobRun is one submission of a job.
 type jobRun struct {
 	lab     *Lab
+	agent   agent.Agent
 	client  *api.Client
 	job     *api.Job
 	out     *term.Lines
 	streams []*stream
-	shown   map[string]int    // number of events that were printed, by allocation and task
-	why     string            // the last event that explains a failure
-	task    string            // whose event that is
-	said    map[string]string // the driver's last message, by task
+	shown   map[string]int // number of events that were printed, by allocation and task
 }
 
 func newRun(l *Lab, a agent.Agent) *jobRun {
-	return &jobRun{lab: l, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{},
-		said: map[string]string{}}
+	return &jobRun{lab: l, agent: a, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
 }
 
 func (r *jobRun) run(ctx context.Context) error {
@@ -74,10 +68,12 @@ func (r *jobRun) run(ctx context.Context) error {
 	var before uint64 // the index of the last change of the job
 	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil {
 		before = *old.JobModifyIndex
-		if *old.Status == "dead" || r.over(ctx, old) {
-			if err := agent.Purge(ctx, r.client, *r.job.Namespace, id); err != nil {
-				return err
-			}
+		left, err := agent.Unended(ctx, r.client, *r.job.Namespace, id)
+		if err == nil && len(left) == 0 && !old.IsPeriodic() && !old.IsParameterized() {
+			err = agent.Purge(ctx, r.client, *r.job.Namespace, id)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	reg, _, err := r.client.Jobs().Register(r.job, w)
@@ -102,16 +98,6 @@ func (r *jobRun) run(ctx context.Context) error {
 	return r.watch(ctx, ids)
 }
 
-// over reports whether a batch job has ended that Nomad does not report as dead yet.
-func (r *jobRun) over(ctx context.Context, job *api.Job) bool {
-	if *job.Type != api.JobTypeBatch && *job.Type != api.JobTypeSysbatch {
-		return false
-	}
-	allocs, _, err := r.client.Jobs().Allocations(*job.ID, false, r.query(ctx))
-	running := func(a *api.AllocationListStub) bool { return !nomad.Ended(a) }
-	return err == nil && len(allocs) > 0 && !slices.ContainsFunc(allocs, running)
-}
-
 // placed waits for the evaluation, and returns the allocations that it made. If the job has changed, the allocations
 // of another evaluation count too: it may have come first, or may have replaced one that failed.
 func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, changed bool) ([]string, error) {
@@ -120,7 +106,9 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 		return nil, err
 	}
 	if len(e.FailedTGAllocs) > 0 {
-		return nil, fmt.Errorf("job %s finds no place: %s", *r.job.ID, reasons(e.FailedTGAllocs))
+		why, _ := nomadCommand(ctx, r.agent, "eval", "status", "-namespace="+*r.job.Namespace, reg.EvalID).CombinedOutput()
+		_, words, _ := strings.Cut(string(why), "Failed Placements\n")
+		return nil, fmt.Errorf("job %s finds no place:\n%s", *r.job.ID, strings.TrimSpace(words))
 	}
 	if e.Status != api.EvalStatusComplete {
 		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
@@ -248,25 +236,4 @@ func steady(a *api.Allocation) bool {
 		}
 	}
 	return len(a.TaskStates) > 0
-}
-
-// reasons describes why task groups were not placed, in Nomad's words.
-func reasons(failed map[string]*api.AllocationMetric) string {
-	var out []string
-	for group, m := range failed {
-		why := slices.Collect(maps.Keys(m.ConstraintFiltered))
-		for d := range m.DimensionExhausted {
-			if !strings.Contains(d, ":") { // else a sentence: devices, cores
-				d += " exhausted"
-			}
-			why = append(why, d)
-		}
-		if len(why) == 0 {
-			why = []string{"no node is ready"}
-		}
-		slices.Sort(why)
-		out = append(out, fmt.Sprintf("group %s: %s", group, joined(why)))
-	}
-	slices.Sort(out)
-	return strings.Join(out, "; ")
 }

@@ -72,8 +72,7 @@ func (l *Lab) Status(ctx context.Context) error {
 
 // nomad shows what the nomad program prints.
 func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
-	cmd := exec.CommandContext(ctx, a.Info().Binary, args...)
-	cmd.Env = nomadEnv(a)
+	cmd := nomadCommand(ctx, a, args...)
 	cmd.Stdout, cmd.Stderr = l.out, l.errOut
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("failed to run nomad %s: %w", strings.Join(args, " "), err)
@@ -83,7 +82,7 @@ func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
 
 func where(i agent.Info) string {
 	if i.Runtime == agent.Container {
-		return fmt.Sprintf("container %.12s of %s (%s)", i.Container, i.Image, i.Mode)
+		return fmt.Sprintf("container %.12s of %s (%s)", i.Container, agent.Image, i.Mode)
 	}
 	return "host process, state in " + i.Dir
 }
@@ -173,13 +172,15 @@ func health(d nomad.Driver) string {
 	}
 }
 
-// nomadEnv is this process's environment with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say. Variables
-// of job files stay.
-func nomadEnv(a agent.Agent) []string {
+// nomadCommand runs the nomad program with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say. Variables of
+// job files stay.
+func nomadCommand(ctx context.Context, a agent.Agent, args ...string) *exec.Cmd {
 	elsewhere := func(v string) bool {
 		return strings.HasPrefix(v, "NOMAD_") && !strings.HasPrefix(v, "NOMAD_VAR_")
 	}
-	return append(slices.DeleteFunc(os.Environ(), elsewhere), "NOMAD_ADDR="+a.Address(), "NOMAD_CLI_SHOW_HINTS=false")
+	cmd := exec.CommandContext(ctx, a.Info().Binary, args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), elsewhere), "NOMAD_ADDR="+a.Address(), "NOMAD_CLI_SHOW_HINTS=false")
+	return cmd
 }
 
 func joined(s []string) string { return strings.Join(s, ", ") }

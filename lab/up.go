@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +70,7 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
-	o.Runtime, o.Image, why, err = l.chooseRuntime(ctx)
+	o.Runtime, why, err = l.chooseRuntime(ctx)
 	end(err, "%s", why)
 	if err != nil {
 		return o, err
@@ -107,17 +106,17 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	return o, nil
 }
 
-// chooseRuntime decides between a container, for which it finds the image, and the host. A lab that is up keeps its
+// chooseRuntime decides between a container, whose image it builds if need be, and the host. A lab that is up keeps its
 // runtime.
-func (l *Lab) chooseRuntime(ctx context.Context) (r agent.Runtime, image, why string, err error) {
+func (l *Lab) chooseRuntime(ctx context.Context) (r agent.Runtime, why string, err error) {
 	needs, option := l.needsHost()
 	refusal := fmt.Errorf("%s, which a container does not have: %s lab:down lab:up -runtime=host %s", needs, mage, option)
 	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == auto || l.runtime == a.Info().Runtime) {
 		r = a.Info().Runtime
 		if r == agent.Container && needs != "" {
-			return "", "", "", refusal
+			return "", "", refusal
 		}
-		return r, cmp.Or(l.image, a.Info().Image), fmt.Sprintf("%s, as before", r), nil
+		return r, fmt.Sprintf("%s, as before", r), nil
 	}
 	host := "host process"
 	if os.Geteuid() != 0 {
@@ -125,23 +124,22 @@ func (l *Lab) chooseRuntime(ctx context.Context) (r agent.Runtime, image, why st
 	}
 	switch {
 	case l.runtime == agent.Container && needs != "":
-		return "", "", "", refusal
+		return "", "", refusal
 	case l.runtime == agent.Host:
-		return agent.Host, "", host, nil
+		return agent.Host, host, nil
 	case needs != "":
-		return agent.Host, "", host + ", since " + needs, nil
+		return agent.Host, host + ", since " + needs, nil
 	}
-	if err = l.docker.answers(ctx); err == nil && l.image == "" {
+	if err = l.docker.answers(ctx); err == nil {
 		err = l.docker.ensureImage(ctx, l.steps.Progress)
 	}
-	image = cmp.Or(l.image, agent.Image)
 	switch {
 	case err == nil:
-		return agent.Container, image, "container from " + image, nil
+		return agent.Container, "container from " + agent.Image, nil
 	case l.runtime == agent.Container:
-		return "", "", "", fmt.Errorf("a container was asked for: %w", err)
+		return "", "", fmt.Errorf("a container was asked for: %w", err)
 	default:
-		return agent.Host, "", fmt.Sprintf("%s, since %v", host, err), nil
+		return agent.Host, fmt.Sprintf("%s, since %v", host, err), nil
 	}
 }
 
@@ -210,43 +208,38 @@ func Missing(steps *term.Printer) func(error) {
 // explained reports whether a driver has a message of its own.
 func explained(d nomad.Driver) bool { return d.Description != "" }
 
-// update changes an existing lab to match o. It starts an agent that has ended, and restarts one with new plugins or
-// another configuration. If more differs, it returns an error.
+// update restarts the agent of an existing lab, or starts one that has ended, with the plugins and the configuration of
+// o. If more differs, it returns an error.
 func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) error {
 	info := a.Info()
 	var names []string
 	for _, p := range o.Plugins {
 		names = append(names, p.Name())
 	}
-	same := info.Runtime == o.Runtime && info.Image == o.Image && info.Binary == o.Binary
-	if !same || !slices.Equal(info.Plugins, names) {
-		return fmt.Errorf("the lab is up, with another runtime, image, nomad or set of plugins; to change that:\n\n"+
+	if info.Runtime != o.Runtime || info.Binary != o.Binary || !slices.Equal(info.Plugins, names) {
+		return fmt.Errorf("the lab is up, with another runtime, nomad or set of plugins; to change that:\n\n"+
 			"  %s lab:down lab:up", mage)
 	}
-	changed, err := a.Changes(o)
-	if err != nil {
-		return err
-	}
 	if a.Alive(ctx) == nil {
-		if len(changed) > 0 {
-			return l.restart(ctx, a, joined(changed), func() error { return a.Reconfigure(o) })
-		}
-		l.say("The lab is up already, and its plugins are as built.")
-		return l.healthy(ctx, a)
+		return l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
 	}
 	if !free(info.HTTP) {
 		return fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n"+
 			"  %s lab:down lab:up", info.HTTP, mage)
 	}
 	end := l.step(ctx, "Starting the agent again")
-	if err = a.Reconfigure(o); err == nil {
+	err := a.Reconfigure(o)
+	if err == nil {
 		err = a.Start(ctx)
 	}
 	end(err, "%s", a.Address())
+	if err == nil {
+		err = l.healthy(ctx, a)
+	}
 	if err != nil {
 		return err
 	}
-	return l.healthy(ctx, a)
+	return l.updateNodes(ctx, a)
 }
 
 // free reports whether a loopback port has no listener.
@@ -285,7 +278,7 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 		l.hint("lab:shell <<<'nomad volume create %s'", datasetExamples+"notes.volume.hcl")
 		l.hint("lab:run %s", datasetExamples+"volume.nomad.hcl")
 	}
-	if a.Info().Runtime == agent.Host && a.Info().NotRoot {
+	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
 		l.say("\nThe agent is not root: no task as another user, no limits by cgroup, and no isolation by Nomad's exec.")
 	}
 	return nil

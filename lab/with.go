@@ -4,11 +4,8 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"os"
-
-	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // With is what a lab has besides the plugins. What is empty stays as it is in the running lab, and is none in a new
@@ -18,7 +15,6 @@ type With struct {
 	Dataset string // "none", or "zfs-fuse" for a pool in a file
 	Remote  string // "none", or "sim" for an SSH server on this machine
 	Nodes   int    // clients of the lab's server, this agent among them
-	Image   string // of a container, instead of agent.Image
 }
 
 // choose checks the options, and finds by the lab's directories what it has already. A lab keeps its pool, its host and
@@ -39,16 +35,10 @@ func (l *Lab) choose(with With) error {
 			mage)
 	case with.Nodes < 0 || with.Nodes > 9:
 		return fmt.Errorf("-nodes=%d: want 1 to 9", with.Nodes)
-	case with.Image != "" && l.runtime == agent.Host:
-		return errors.New("an image is for a lab in a container, and this one is to run on the host: " +
-			"leave out -image, or give -runtime=container")
 	}
 	l.dataset = l.dataset || with.Dataset == "zfs-fuse"
 	l.remote = l.remote || with.Remote == "sim"
 	l.nodes = max(with.Nodes, 1)
-	if with.Image != "" {
-		l.image, l.runtime = with.Image, agent.Container
-	}
 	return nil
 }
 

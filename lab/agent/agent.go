@@ -57,9 +57,6 @@ type Options struct {
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
 	HTTPPort int
 
-	// Image is the container's image; empty means Image, which is built if need be.
-	Image string
-
 	// Name is the node's name; empty means "outrider".
 	Name string
 
@@ -161,10 +158,6 @@ type Agent interface {
 	// ReplacePlugin puts a new binary in place of the one with the same name. The
 	// agent uses it from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
-
-	// Changes lists what Reconfigure would change: names of plugins, and "a new
-	// configuration".
-	Changes(o Options) ([]string, error)
 
 	// Reconfigure replaces the plugins, the agent's configuration and the files of
 	// its host volume plugins. The agent uses them from its next Start on. An empty

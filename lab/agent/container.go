@@ -113,8 +113,7 @@ func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
 		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target = "lab" },
 	}})
 	if err != nil {
-		return fmt.Errorf("failed to build an image (lab:up -image=REF takes one that has the packages of "+
-			"lab/agent/Dockerfile): %w", err)
+		return fmt.Errorf("failed to build an image by lab/agent/Dockerfile: %w", err)
 	}
 	return nil
 }
@@ -174,7 +173,6 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.info.Image = cmp.Or(o.Image, Image)
 	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
 	if err := a.makeDirs(); err != nil {
 		return a, err
@@ -183,17 +181,15 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	if err := errors.Join(os.WriteFile(script, entrypoint, 0o755), a.Reconfigure(o), a.connect()); err != nil {
 		return a, err
 	}
-	if o.Image == "" {
-		if err := EnsureImage(ctx, o.Progress); err != nil {
-			return a, err
-		}
+	if err := EnsureImage(ctx, o.Progress); err != nil {
+		return a, err
 	}
 	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
 	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
 	local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
 	var refusals error
 	for _, right := range rights {
-		a.ctr, err = testcontainers.Run(ctx, a.info.Image, testcontainers.WithEntrypoint("sh", script),
+		a.ctr, err = testcontainers.Run(ctx, Image, testcontainers.WithEntrypoint("sh", script),
 			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env),
 			testcontainers.WithExposedPorts(port.String()),
 			testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),

@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,33 +46,6 @@ func (r *record) texts(o Options) (map[string]string, error) {
 		}
 	}
 	return files, nil
-}
-
-// Changes implements Agent.
-func (r *record) Changes(o Options) (changed []string, err error) {
-	for _, p := range o.Plugins {
-		same, err := SameFile(p.Binary, filepath.Join(r.PluginDir(), p.Name()))
-		if err != nil {
-			return nil, err
-		}
-		if !same {
-			changed = append(changed, p.Name())
-		}
-	}
-	files, err := r.texts(o)
-	if err != nil {
-		return nil, err
-	}
-	for path, text := range files {
-		now, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("failed to read the agent's configuration: %w", err)
-		}
-		if string(now) != text {
-			return append(changed, "a new configuration"), nil
-		}
-	}
-	return changed, nil
 }
 
 // Reconfigure implements Agent.
@@ -148,17 +120,4 @@ func install(src, dst string) error {
 		return fmt.Errorf("failed to install plugin: %w", err)
 	}
 	return os.Rename(tmp, dst)
-}
-
-// SameFile reports whether two files have the same content. The second may be missing.
-func SameFile(path, other string) (bool, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return false, fmt.Errorf("failed to compare plugins: %w", err)
-	}
-	now, err := os.ReadFile(other)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return bytes.Equal(content, now), err
 }

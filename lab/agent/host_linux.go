@@ -58,7 +58,6 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 		return nil, err
 	}
 	a := newHost(r)
-	a.info.NotRoot = os.Geteuid() != 0 || cgroupsReadOnly()
 	if err := errors.Join(a.makeDirs(), os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir())); err != nil {
 		return a, err
 	}
@@ -69,11 +68,6 @@ func startHost(ctx context.Context, o Options) (Agent, error) {
 	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
 	if err := errors.Join(a.Reconfigure(o), a.connect(), a.info.write()); err != nil {
 		return a, err
-	}
-	if a.info.NotRoot && os.Geteuid() == 0 {
-		if err := errors.Join(giveAway(a.info.Dir), giveAway(a.StateDir())); err != nil {
-			return a, fmt.Errorf("failed to hand the agent's directory over: %w", err)
-		}
 	}
 	if err := a.Start(ctx); err != nil {
 		return a, err
@@ -122,13 +116,6 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	cmd.Env = environment(os.Environ(), a.info.Dir, a.info.Env)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
-	if a.info.NotRoot && os.Geteuid() == 0 {
-		binary, err := asNobody(cmd)
-		if err != nil {
-			return err
-		}
-		defer binary.Close()
-	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
@@ -264,7 +251,7 @@ func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
 	leaves, err := killAll(ctx, a.info.Dir)
 	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)))
 	pool := filepath.Join(a.info.Dir, PoolDir)
-	if _, missing := os.Lstat(pool); missing == nil && Privileged() { // otherwise the directory may be nobody's
+	if _, missing := os.Lstat(pool); missing == nil && os.Geteuid() == 0 {
 		err = errors.Join(err, zfsfuse.Remove(pool))
 	}
 	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))

@@ -24,7 +24,6 @@ type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
 	Binary    string   `json:"binary,omitempty"`
-	Image     string   `json:"image,omitempty"`
 	Container string   `json:"container,omitempty"` // container id
 	Mode      string   `json:"mode,omitempty"`      // how the container got its rights
 	HTTP      int      `json:"http_port"`
@@ -42,9 +41,6 @@ type Info struct {
 
 	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
-
-	// NotRoot is set if the agent is not root, though its starter may be: see cgroupsReadOnly.
-	NotRoot bool `json:"not_root"`
 }
 
 // Drivers are the task drivers among the agent's plugins.

@@ -146,7 +146,7 @@ func environment(a agent.Agent) []string {
 		"DEMO_AGENT=" + a.Info().Dir, "DEMO_VOLUME_PLUGINS=" + a.HostVolumePluginDir(), "DEMO_REAL=" + *id,
 		"COLUMNS=" + fmt.Sprint(term.Terminal(os.Stdout)), "COLOR=" + term.Paint(os.Stdout, "1", ""),
 	}
-	if a.Info().Runtime == agent.Container || agent.Privileged() {
+	if a.Info().Runtime == agent.Container || os.Geteuid() == 0 {
 		env = append(env, "NOMAD_VAR_user=nobody")
 	}
 	return env

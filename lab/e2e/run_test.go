@@ -16,7 +16,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func TestOutput_IsReadThroughNomad(t *testing.T) {
@@ -365,16 +364,13 @@ func (n *node) tasksOf(allocID string) []string {
 
 // agentUser is the id of the user that the agent, and a task without a user, runs as.
 func agentUser() string {
-	if os.Geteuid() == 0 && !agent.Privileged() {
-		return "65534"
-	}
 	return fmt.Sprint(os.Geteuid())
 }
 
 // needRootAgent skips where the agent is not root.
 func needRootAgent(t testing.TB) {
 	t.Helper()
-	if !agent.Privileged() {
+	if os.Geteuid() != 0 {
 		t.Skip("needs an agent that is root")
 	}
 }
@@ -387,7 +383,7 @@ func needMemoryCgroup(t testing.TB) {
 }
 
 func hasMemoryCgroup() bool {
-	if !agent.Privileged() {
+	if os.Geteuid() != 0 {
 		return false
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {

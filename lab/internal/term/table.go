@@ -8,43 +8,22 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-	"unicode/utf8"
 )
 
 // Table writes rows in columns; the first row is the head. Line breaks in a cell become spaces, and an empty cell
-// becomes a dash. The last column is for messages: it continues on the next line if it is wider than w allows.
+// becomes a dash.
 func Table(w io.Writer, rows ...[]string) error {
-	const gap, least = 2, 40 // least: the minimum of the last column
-	var cells [][]string
-	var widths []int
+	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	for _, row := range rows {
-		line := make([]string, len(row))
-		for i, c := range row {
-			line[i] = strings.Join(strings.Fields(c), " ")
-			if line[i] == "" {
-				line[i] = "-"
+		var line []string
+		for _, cell := range row {
+			text := strings.Join(strings.Fields(cell), " ")
+			if text == "" {
+				text = "-"
 			}
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
+			line = append(line, text)
 		}
-		cells = append(cells, line)
-	}
-	rest := Columns(w)
-	for _, n := range widths[:max(len(widths)-1, 0)] {
-		rest -= n + gap
-	}
-	tw := tabwriter.NewWriter(w, 0, 4, gap, ' ', 0)
-	for _, line := range cells {
-		last := len(line) - 1
-		for i, part := range strings.Split(Wrap(line[last], max(rest, least), "  "), "\n") {
-			if i == 0 {
-				fmt.Fprintln(tw, strings.Join(append(line[:last:last], part), "\t"))
-				continue
-			}
-			fmt.Fprintln(tw, strings.Repeat("\t", last)+part)
-		}
+		fmt.Fprintln(tw, strings.Join(line, "\t"))
 	}
 	return tw.Flush()
 }

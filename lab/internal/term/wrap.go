@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/mitchellh/go-wordwrap"
 	"golang.org/x/term"
 )
 
@@ -42,37 +43,15 @@ func Paint(w io.Writer, code, text string) string {
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))] + more
-		for utf8.RuneCountInString(line) > width {
-			cut := lastBreak(line, width)
-			if cut < 0 {
-				break
-			}
-			out = append(out, strings.TrimRight(line[:cut], " "))
-			line = indent + strings.TrimLeft(line[cut:], " ")
+		text := strings.TrimLeft(line, " ")
+		indent := line[:len(line)-len(text)]
+		if utf8.RuneCountInString(line) > width {
+			room := max(width-len(indent)-len(more), 1)
+			line = indent + strings.ReplaceAll(wordwrap.WrapString(text, uint(room)), "\n", "\n"+indent+more)
 		}
 		out = append(out, line)
 	}
 	return strings.Join(out, "\n")
-}
-
-// lastBreak returns the index of the last space of a line with at most width before it, or else of the first space, or
-// -1 if only spaces follow.
-func lastBreak(line string, width int) int {
-	start := len(line) - len(strings.TrimLeft(line, " "))
-	found, column := -1, utf8.RuneCountInString(line[:start])
-	for i, r := range line[start:] {
-		if r == ' ' && (column <= width || found < 0) {
-			found = start + i
-		}
-		if column++; column > width && found >= 0 {
-			break
-		}
-	}
-	if found >= 0 && strings.TrimSpace(line[found:]) == "" {
-		return -1
-	}
-	return found
 }
 
 // Cut shortens a line to width, and marks it with an ellipsis.
