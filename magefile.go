@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"github.com/magefile/mage/mg"
+	"github.com/magefile/mage/sh"
 
 	"github.com/outrider-dev/outrider/lab"
 	"github.com/outrider-dev/outrider/lab/check"
@@ -140,8 +141,8 @@ func Conformance(ctx context.Context, plugin string, task, config *string) error
 // Docs is about the pages.
 type Docs mg.Namespace
 
-// Makes the pictures in docs/images: terminals, Nomad's UI (with npm, chromium).
-func (Docs) Pictures(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/pictures") }
+// Makes the pictures in docs/images (with asciinema, npm, chromium).
+func (Docs) Pictures() error { return sh.RunV("lab/pictures/make") }
 
 // New makes plugins from templates.
 type New mg.Namespace

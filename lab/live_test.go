@@ -359,7 +359,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		test.Sprintf("it does not say what to do with the stick:\n%s", out))
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
 	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
-	does("All 3 running tasks lived on", func() error { return l.Reload(ctx, "usb") })
+	does("All 2 running tasks lived on", func() error { return l.Reload(ctx, "usb") })
 	test.StrContains(t, out.String(), "lived on", test.Sprintf("the stick was started again:\n%s", out))
 
 	a, err := l.open(ctx)

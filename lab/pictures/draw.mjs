@@ -2,16 +2,17 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Draws what lab/pictures has recorded:
-//   node draw.mjs cast CAST SVG               an asciicast as an animated SVG
+//   node draw.mjs cast CAST SVG COMMAND       an asciicast of a command as an animated SVG
 //   node draw.mjs ui ADDRESS DIR CHROMIUM     pages of Nomad's web UI as PNG, of jobs that have run there
 
 import { readFileSync, writeFileSync } from 'node:fs'
+import { homedir } from 'node:os'
 import { chromium } from 'playwright-core'
 import svgTerm from 'svg-term'
 
 const [what, from, to, executablePath] = process.argv.slice(2)
 if (what === 'cast') {
-  const cast = readFileSync(from, 'utf8')
+  const cast = pace(readFileSync(from, 'utf8').replaceAll(homedir() + '/', '~/'), executablePath)
   const { width } = JSON.parse(cast.split('\n', 1))
   const svg = svgTerm.render(cast, { window: true, cursor: false })
   // a frame is beside the next one, and must end where that begins
@@ -23,6 +24,36 @@ if (what === 'cast') {
   } finally {
     await browser.close()
   }
+}
+
+// pace types the command at a prompt, cuts waiting, and gives each line time to be read: a picture is no measure of speed.
+function pace(cast, command) {
+  const [header, ...output] = cast.trim().split('\n').map((line) => JSON.parse(line))
+  const margin = 1 // letters of some fonts are wider than a column
+  const shown = [{ ...header, width: header.width + margin }]
+  let time = 0
+  const show = (after, text) => shown.push([(time += after), 'o', text])
+  const prompt = '\x1b[1;32m$\x1b[0m '
+  show(0, prompt)
+  for (const letter of command) show(0.035, letter)
+  show(1, '\r\n')
+  const changes = [] // each makes the picture larger
+  for (const [at, , text] of output) {
+    const last = changes.at(-1)
+    if (last && at - last.at < 0.1) last.text += text
+    else changes.push({ at, text })
+  }
+  let before = 0
+  let lines = 0
+  for (const { at, text } of changes) {
+    if (text.startsWith('\r\x1b[K') && !text.includes('\n')) continue // the same step, some seconds later
+    show(Math.max(Math.min(at - before, 1), 0.3 * lines), text)
+    before = at
+    lines = text.split('\n').length - 1
+  }
+  show(0.3 * lines, prompt)
+  show(5, '')
+  return shown.map((line) => JSON.stringify(line)).join('\n')
 }
 
 async function screenshots(page) {
