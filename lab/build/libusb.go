@@ -22,28 +22,17 @@ func (b Builder) Libusb(ctx context.Context) error {
 	if b.arch() != runtime.GOARCH {
 		return fmt.Errorf("built on %s for %s", runtime.GOARCH, b.arch())
 	}
-	cc, _, _ := strings.Cut(goEnv(ctx, b.Root, "CC"), " ")
-	if _, err := exec.LookPath(cc); err != nil {
-		return errors.New("there is no C compiler")
-	}
-	if goEnv(ctx, b.Root, "CGO_ENABLED") == "0" {
-		return errors.New("cgo is off")
-	}
-	if _, err := exec.LookPath("pkg-config"); err != nil {
-		return errors.New("there is no pkg-config")
-	}
-	if exec.CommandContext(ctx, "pkg-config", "--exists", "libusb-1.0").Run() != nil {
-		return errors.New("libusb-1.0's headers are not installed")
-	}
-	return nil
-}
-
-func goEnv(ctx context.Context, dir, name string) string {
-	cmd := exec.CommandContext(ctx, "go", "env", name)
-	cmd.Dir = dir
+	cmd := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED")
+	cmd.Dir = b.Root
 	out, err := cmd.Output()
 	if err != nil {
-		return ""
+		return fmt.Errorf("failed to ask the go command: %w", err)
 	}
-	return strings.TrimSpace(string(out))
+	if strings.TrimSpace(string(out)) != "1" {
+		return errors.New("cgo is off, or there is no C compiler")
+	}
+	if exec.CommandContext(ctx, "pkg-config", "--exists", "libusb-1.0").Run() != nil {
+		return errors.New("pkg-config or libusb-1.0's headers are not installed")
+	}
+	return nil
 }

@@ -92,7 +92,7 @@ batch() {
 ours() {
 	ps -ww -eo pid=,ppid=,args= | awk '
 		{ parent[$1] = $2; line[$1] = $0 }
-		index($0, ENVIRON["DEMO_AGENT"]) || index($0, ENVIRON["NOMAD_VAR_state"]) ||
+		$1 > 1 && index($0, ENVIRON["DEMO_AGENT"]) || index($0, ENVIRON["NOMAD_VAR_state"]) ||
 			index($0, ENVIRON["NOMAD_VAR_mark"]) { mine[$1] = 1 }
 		END {
 			do {

@@ -77,16 +77,32 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 }
 
 func TestBadPluginConfig_IsReportedByAgent(t *testing.T) {
-	for _, row := range []struct{ name, state, plugin, want string }{
-		{"state_dir not absolute", "run/outrider", "", `state_dir "run/outrider" is not absolute`},
-		{"state_dir too long", "/run/" + strings.Repeat("x", 90), "", `bytes too long for a unix socket in it`},
-		{"unknown collector", "", `log_collection = "nobody"`, `log_collection`},
-		{"unknown option", "", `log_colection = "driver"`, `log_colection`},
-		{"range of no ids", "", `denied_host_uids = "5-1"`, `denied_host_uids has "5-1"`},
+	state := func(dir string) nodeOptions { return nodeOptions{state: dir} }
+	config := func(text string) nodeOptions { return nodeOptions{plugin: text} }
+	usb := func(text string) nodeOptions { return nodeOptions{usb: &usbOptions{more: text}} }
+	for _, row := range []struct {
+		name string
+		o    nodeOptions
+		want string
+	}{
+		{"state_dir not absolute", state("run/outrider"), `state_dir "run/outrider" is not absolute`},
+		{"state_dir too long", state("/run/" + strings.Repeat("x", 90)), `bytes too long for a unix socket in it`},
+		{"unknown collector", config(`log_collection = "nobody"`), `log_collection`},
+		{"unknown option", config(`log_colection = "driver"`), `log_colection`},
+		{"range of no ids", config(`denied_host_uids = "5-1"`), `denied_host_uids has "5-1"`},
+		{"an id without quotes", usb("device \"x\" {\n  id = 0x0658\n}"),
+			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+		{"an id that is none", usb("device \"x\" {\n  id = \"10c4\"\n}"), `id "10c4" is not vendor and product`},
+		{"an unknown option of usb", usb("devices = 1"), `devices`},
+		{"an unknown node", usb("device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}"),
+			`nodes "ttys" is not known: use one of ["usb" "tty"`},
+		{"a block that matches everything", usb("device \"x\" {}"), `device "x": nothing says which devices are meant`},
+		{"permissions not octal", usb("device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}"),
+			`mode "0999" is not a file mode`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			n, err := startNode(t.Name(), nodeOptions{state: row.state, plugin: row.plugin})
+			n, err := startNode(t.Name(), row.o)
 			if err == nil {
 				n.end()
 				t.Fatal("the agent runs")

@@ -93,19 +93,6 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
 
-func TestOutput_OldFilesAreRemoved(t *testing.T) {
-	t.Parallel()
-	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "5000", "-every",
-		"1ms", "-lines", "40000"},
-		"logs": conf{"max_files": 2, "max_file_size": 1}}))
-	must.Eq(t, "exit 0", a.ended(t))
-	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
-	test.SliceLen(t, 2, files, test.Sprintf("kept %q, want 2 files", files))
-	if out := a.output(t, "stdout"); !strings.HasSuffix(out, "last 40000\n") {
-		t.Errorf("the newest line is %q", last(out, 40))
-	}
-}
-
 func TestExit_CodesAndSignalsArrive(t *testing.T) {
 	t.Parallel()
 	n := common(t)
@@ -161,52 +148,6 @@ func TestTask_RunsAsItsUser(t *testing.T) {
 	test.Eq(t, "x\n", a.output(t, "stderr"), test.Sprint("it could not open its own stderr"))
 }
 
-func TestTask_ExecutesTemplate(t *testing.T) {
-	t.Parallel()
-	a := common(t).submit(t, job(t, conf{"command": "local/script.sh", "args": []string{"there"}},
-		func(_ *api.Job, task *api.Task) {
-			task.Templates = []*api.Template{{
-				EmbeddedTmpl: new("#!/bin/sh\necho hello $1 from {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n"),
-				DestPath:     new("local/script.sh"),
-			}}
-		}))
-	if got := a.ended(t); got != "exit 3" {
-		t.Errorf("got %s: %s", got, a.story())
-	}
-	test.Eq(t, "hello there from main\n", a.output(t, "stdout"))
-}
-
-func TestDispatchedJobs_HaveTheirOwnExits(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	j := job(t, sh(`exit "$NOMAD_META_code"`), func(j *api.Job, _ *api.Task) {
-		j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"code"}}
-	})
-	_, _, err := n.Client().Jobs().Register(j, nil)
-	must.NoError(t, err)
-	defer n.Client().Jobs().Deregister(*j.ID, false, nil)
-	want := map[string]string{}
-	for _, code := range []string{"0", "1", "42"} {
-		r, _, err := n.Client().Jobs().Dispatch(*j.ID, map[string]string{"code": code}, nil, "", nil)
-		must.NoError(t, err)
-		want[r.DispatchedJobID] = "exit " + code
-	}
-	for id, want := range want {
-		a := &alloc{n: n, job: id}
-		testsupport.Within(t, time.Minute, func() error {
-			list, _, err := n.Client().Jobs().Allocations(id, false, nil)
-			if err == nil && len(list) == 0 {
-				return fmt.Errorf("%s has no allocation", id)
-			}
-			if err == nil {
-				a.id = list[0].ID
-			}
-			return err
-		})
-		test.Eq(t, want, a.ended(t), test.Sprint(id))
-	}
-}
-
 func TestStatistics_AreNotZero(t *testing.T) {
 	t.Parallel()
 	n := common(t)
@@ -230,20 +171,6 @@ func TestStatistics_AreNotZero(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestSignal_ReachesTask(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, sh(`trap 'echo got HUP' HUP; trap 'echo got USR1' USR1; echo ready; while :; do sleep 0.05; done`))
-	defer a.stop(t)
-	a.says(t, "stdout", "ready")
-	for _, sig := range []string{"SIGHUP", "SIGUSR1"} {
-		must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", sig))
-		a.says(t, "stdout", "got "+strings.TrimPrefix(sig, "SIG"))
-	}
-	test.Error(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGNONE"),
-		test.Sprint("an unknown signal was accepted"))
 }
 
 func TestRestart_KeepsLog(t *testing.T) {

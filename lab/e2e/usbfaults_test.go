@@ -158,32 +158,6 @@ func TestUSB_MissingDeviceIsExplained(t *testing.T) {
 	}
 }
 
-func TestUSB_BadConfigIsReportedByAgent(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ name, more, want string }{
-		{"an id without quotes", "device \"x\" {\n  id = 0x0658\n}",
-			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		{"an id that is none", "device \"x\" {\n  id = \"10c4\"\n}", `id "10c4" is not vendor and product`},
-		{"an unknown option", "devices = 1", `devices`},
-		{"an unknown node", "device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}",
-			`nodes "ttys" is not known: use one of ["usb" "tty"`},
-		{"a block that matches everything", "device \"x\" {}", `device "x": nothing says which devices are meant`},
-		{"permissions not octal", "device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}",
-			`mode "0999" is not a file mode`},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			n, err := startNode(t.Name(), nodeOptions{usb: &usbOptions{more: row.more}})
-			if err == nil {
-				n.end()
-				t.Fatal("the agent runs")
-			}
-			test.StrContains(t, err.Error(), row.want,
-				test.Sprintf("the agent does not say %q:\n%v", row.want, err))
-		})
-	}
-}
-
 // A change of the node's devices is one for all servers to agree on, and Nomad's client
 // logs it. The node's index would not tell: a heartbeat that an overloaded machine misses
 // changes it, too. OUTRIDER_QUIET=10m looks for longer.

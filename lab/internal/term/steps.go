@@ -57,7 +57,9 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	p.came = time.Now()
 	p.last = time.Time{}
 	p.quit = make(chan struct{})
-	p.draw()
+	if p.tty {
+		p.show(Cut)
+	}
 	go p.signs(p.quit)
 	return p.end
 }
@@ -71,48 +73,30 @@ func (p *Printer) signs(quit chan struct{}) {
 		case <-time.After(wait):
 		}
 		p.mu.Lock()
-		select {
-		case <-quit:
-		default:
-			switch {
-			case p.tty:
-				p.draw()
-			case time.Since(p.last) >= wait:
-				p.plain(Cut)
-			}
+		if p.quit == quit && p.name != "" && (p.tty || time.Since(p.last) >= wait) {
+			p.show(Cut)
 		}
 		p.mu.Unlock()
 	}
 }
 
-// draw shows the step that runs on a terminal.
-func (p *Printer) draw() {
-	if !p.tty || p.name == "" {
+// show shows the step that runs, in a line that is made to fit: in place on a terminal, else as one more line.
+func (p *Printer) show(fit func(line string, width int) string) {
+	took := ""
+	if d := time.Since(p.came); d >= p.first {
+		took = " (" + Short(d) + ")"
+	}
+	if p.tty {
+		text := Cut(strings.TrimSpace(p.name+" … "+p.msg), p.width-4-len(took)) + took
+		fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), text)
 		return
 	}
-	text := p.name + " …"
-	if p.msg != "" {
-		text += " " + p.msg
-	}
-	if took := time.Since(p.came); took >= p.first {
-		took := " (" + Short(took) + ")"
-		text = Cut(text, p.width-4-len(took)) + took
-	}
-	fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), Cut(text, p.width-4))
-}
-
-// plain prints a line about the running step if there is no terminal, made to fit.
-func (p *Printer) plain(fit func(line string, width int) string) {
 	p.last = time.Now()
 	text := p.name
 	if p.msg != "" {
 		text += ": " + p.msg
 	}
-	end := ""
-	if took := time.Since(p.came); took >= p.first {
-		end = " (" + Short(took) + ")"
-	}
-	fmt.Fprintln(p.w, fit("...    "+text, p.width-len(end))+end)
+	fmt.Fprintln(p.w, fit("...    "+text, p.width-len(took))+took)
 }
 
 func (p *Printer) end(err error, outcome string, args ...any) {
@@ -149,10 +133,8 @@ func (p *Printer) Progress(format string, args ...any) {
 	switch {
 	case p.name == "":
 		fmt.Fprintln(p.w, Wrap(p.msg, p.width, "  "))
-	case p.tty:
-		p.draw()
-	case time.Since(p.last) >= p.every:
-		p.plain(func(line string, width int) string { return Wrap(line, width, "       ") })
+	case p.tty, time.Since(p.last) >= p.every:
+		p.show(func(line string, width int) string { return Wrap(line, width, "       ") })
 	}
 }
 
@@ -167,11 +149,13 @@ func (p *Printer) Status(format string, args ...any) {
 func (p *Printer) Println(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.tty && p.name != "" {
-		fmt.Fprint(p.w, "\r\033[K")
+	text := Wrap(fmt.Sprintf(format, args...), p.width, "  ")
+	if !p.tty || p.name == "" {
+		fmt.Fprintln(p.w, text)
+		return
 	}
-	fmt.Fprintln(p.w, Wrap(fmt.Sprintf(format, args...), p.width, "  "))
-	p.draw()
+	fmt.Fprintf(p.w, "\r\033[K%s\n", text)
+	p.show(Cut)
 }
 
 func (p *Printer) paint(code, s string) string {
