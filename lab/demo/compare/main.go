@@ -9,6 +9,7 @@ package main
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"flag"
 	"fmt"
 	"os"
@@ -114,53 +115,51 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 // quits reports whether a key ends the demo: q, ^C, which sends no signal in raw mode, or the end of the terminal.
 func quits(k byte) bool { return k == 'q' || k == 3 || k == 0 }
 
-// key does what a key is for.
-func (c *compare) key(k byte) error {
-	raw, lite := c.sides[0], c.sides[1]
-	switch k {
-	case 'a':
-		return c.add(more)
-	case 'e':
-		return c.kill(raw, " executor ")
-	case 's':
-		return c.kill(lite, "outrider-supervisor supervise ")
-	case 'p':
-		return c.kill(lite, "nomad-driver-exec-lite")
-	}
-	return nil
+// victims are what keys kill: a side's first helper whose arguments have a text.
+var victims = map[byte]struct {
+	side int
+	text string
+}{
+	'e': {0, " executor "},
+	's': {1, "outrider-supervisor supervise "},
+	'p': {1, "nomad-driver-exec-lite"},
 }
 
-// kill kills the first helper whose arguments have this text.
-func (c *compare) kill(s *side, text string) error {
+// key does what a key is for.
+func (c *compare) key(k byte) error {
+	if k == 'a' {
+		return c.add(more)
+	}
+	victim := victims[k]
+	s := c.sides[victim.side]
 	for _, p := range s.helpers {
-		if !strings.Contains(p.args, text) {
+		if victim.text == "" || !strings.Contains(p.args, victim.text) {
 			continue
 		}
-		c.message = fmt.Sprintf("kill -9 %d (%s of %s)", p.PID, strings.TrimSpace(text), s.driver)
+		c.message = fmt.Sprintf("kill -9 %d (%s of %s)", p.PID, strings.TrimSpace(victim.text), s.driver)
 		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && err != syscall.ESRCH { //nolint:errorlint // an Errno
-			return fmt.Errorf("failed to kill %s: %w", text, err)
+			return fmt.Errorf("failed to kill %s: %w", victim.text, err)
 		}
 		return nil
 	}
 	return nil
 }
 
+//go:embed tasks.nomad.hcl
+var job string
+
 // add asks for more tasks of each driver.
 func (c *compare) add(n int) error {
 	c.count += n
 	for _, s := range c.sides {
-		task := api.NewTask("task", s.driver).
-			SetConfig("command", "/bin/sleep").SetConfig("args", []string{"86400"}).
-			Require(&api.Resources{CPU: new(1), MemoryMB: new(10)}).
-			SetLogConfig(&api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)})
-		task.KillTimeout = new(time.Second)
-		group := api.NewTaskGroup("g", c.count).AddTask(task)
-		group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-		group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
-		group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 		s.asked, s.took = time.Now(), 0
-		job := api.NewServiceJob(s.driver, s.driver, "global", 50).AddTaskGroup(group)
-		if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
+		variables := fmt.Sprintf("driver = %q\ncount = %d\n", s.driver, c.count)
+		jobs := c.agent.Client().Jobs()
+		parsed, err := jobs.ParseHCLOpts(&api.JobsParseRequest{JobHCL: job, Variables: variables, Canonicalize: true})
+		if err == nil {
+			_, _, err = jobs.Register(parsed, nil)
+		}
+		if err != nil {
 			return fmt.Errorf("failed to submit job %s: %w", s.driver, err)
 		}
 	}
@@ -282,16 +281,10 @@ func (c *compare) frame(width int) string {
 		}
 		return fmt.Sprintf("last start     %9.1f s, for all", s.took.Seconds())
 	})
-	running := func(s *side) (n int) {
-		for _, state := range s.states {
-			if state == api.AllocClientStatusRunning {
-				n++
-			}
-		}
-		return n
-	}
 	row(func(s *side) string {
-		return fmt.Sprintf("tasks          %9d run of %d", running(s), c.count)
+		waits := func(state string) bool { return state != api.AllocClientStatusRunning }
+		running := len(slices.DeleteFunc(slices.Clone(s.states), waits))
+		return fmt.Sprintf("tasks          %9d run of %d", running, c.count)
 	})
 	for from := 0; from < c.count; from += column {
 		row(func(s *side) string {
