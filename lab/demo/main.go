@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab"
@@ -65,20 +66,16 @@ func main() {
 	d.Main()
 }
 
+//go:embed usb/config.hcl
+var usbPlugin string
+
 // usbConfig is the usb plugin's, with the kernel's devices or with those of a simulation, which no kernel reports.
 func usbConfig() string {
-	root, nodes, stick := "${state_dir}/usb", "${state_dir}/usb-nodes", simulated
-	if *id != "" {
-		root, nodes, stick = "/", realNodes, *id
+	if *id == "" {
+		return usbPlugin
 	}
-	return fmt.Sprintf(`root       = %q
-rescan     = "200ms"
-shadow_dir = %q
-grace      = "1m"
-device "zigbee" {
-  id   = %q
-  mode = "0666"
-}`, root, nodes, stick)
+	real := strings.NewReplacer("${state_dir}/usb-nodes", realNodes, "${state_dir}/usb", "/", simulated, *id)
+	return real.Replace(usbPlugin)
 }
 
 // play plays a script: each act is run by a shell where the agent's tasks run, after the script's beginning.
@@ -96,13 +93,8 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 		return err
 	}
 	acts := strings.Split(string(script), "\nsay ")
-	if *both {
-		more, err := files.ReadFile(name + "/both.sh")
-		if err != nil {
-			return err
-		}
-		_, act, _ := strings.Cut(string(more), "\nsay ")
-		acts = append(acts, act)
+	if !*both {
+		acts = slices.DeleteFunc(acts, func(act string) bool { return strings.Contains(act, "\n# (with -both)\n") })
 	}
 	begin := "set -eu\nPATH=$NOMAD_VAR_plugins:$PATH\n" + string(lib) + acts[0] + "\nsay "
 	return stage.InOrder(ctx, acts[1:], func(ctx context.Context, act string) error {

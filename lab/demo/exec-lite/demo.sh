@@ -80,3 +80,8 @@ note "The new plugin found its supervisor again."
 say "kill -9 of the supervisor, the parent of all tasks"
 fault "kill -9 $supervisor" "plugin , supervisor new."
 note "The new supervisor has adopted the tasks."
+
+say "kill -9 of both, and the first task exits with code 7 while neither runs"
+# (with -both)
+fault "kill -9 $plugin $supervisor; kill -TERM $first" "plugin new, supervisor new."
+note "The new supervisor has adopted the tasks."
