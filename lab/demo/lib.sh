@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh
 
 # The words of the demos' scripts. Each act is a shell of its own, in a directory with the demo's job files, where the

@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh
 
 # A volume with a quota is filled, outlives its job, is rolled back and restored. Its pool is a file. The plugin's

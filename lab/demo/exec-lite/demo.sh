@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh
 
 # The processes behind exec-lite's tasks. When these are killed, the tasks continue, and exit codes stay exact.

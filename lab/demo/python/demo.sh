@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh
 
 # Python programs: a page, an environment that is built, and then found in the cache, a plugin that is killed while it

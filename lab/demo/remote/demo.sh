@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh
 
 # A task on an SSH host goes on while its node is drained, and when the next node is killed: another one takes the

@@ -1,5 +1,6 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
+
 # shellcheck shell=sh disable=SC2154 # of the runner
 
 # A stick is plugged in, used, pulled out and plugged in again. It is simulated by a job, unless -id names a real one,
