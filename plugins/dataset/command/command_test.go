@@ -5,7 +5,10 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -28,6 +32,7 @@ var commands = cases{
 	"list and check show the classes":          shown,
 	"a rollback brings the old bytes":          rolledBack,
 	"a rollback is refused while used":         rollbackInUse,
+	"a rollback is refused while claimed":      rollbackClaimed,
 	"a rollback loses no later snapshot":       rollbackLoses,
 	"an id wins over a name":                   named,
 	"a name means nothing to a hidden class":   hidden,
@@ -106,6 +111,32 @@ func rolledBack(t *testing.T, n *node) {
 	v.has("a", "old")
 	must.False(t, testsupport.Exists(v.path+"/b"))
 	must.NoError(t, v.call("create")) // as at an agent's start
+	v.has("a", "old")
+}
+
+// A task's mount namespace keeps nobody from unmounting the volume on the host: Nomad knows who has it.
+func rollbackClaimed(t *testing.T, n *node) {
+	v := n.create("data")
+	v.put("a", "old")
+	n.does("snapshot", "data", "before")
+	v.put("a", "new")
+	status := api.AllocClientStatusRunning
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/volume/host/"+v.id || r.URL.Query().Get("namespace") != "default" {
+			http.NotFound(w, r)
+			return
+		}
+		must.NoError(t, json.NewEncoder(w).Encode(api.HostVolume{Allocations: []*api.AllocationListStub{
+			{ID: "ended", JobID: "a", ClientStatus: api.AllocClientStatusComplete},
+			{ID: "has-it", JobID: "b", ClientStatus: status},
+		}}))
+	}))
+	defer server.Close()
+	n.env = append(n.env, "NOMAD_ADDR="+server.URL)
+	n.refuses("it is in use: allocation has-it of job \"b\" has it", "rollback", "data", "before")
+	v.has("a", "new")
+	status = api.AllocClientStatusComplete
+	n.does("rollback", "data", "before")
 	v.has("a", "old")
 }
 

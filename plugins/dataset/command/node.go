@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -166,42 +165,4 @@ func (c class) lock(ctx context.Context, key string) (unlock func(), err error) 
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return c.engine.Lock(ctx, key)
-}
-
-// Remains is that of device.Plugin, about the datasets of every class. With volumes or slots among them the plugin is
-// in use: an agent that starts without it drops the volumes. So it is when that is not known.
-func Remains(file string) (what []string, inUse error) {
-	classes, err := (&session{file: file}).look(context.Background())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	used := 0
-	for _, c := range classes {
-		if c.failed != nil {
-			err = fmt.Errorf("class %q: %w", c.label, c.failed)
-			continue
-		}
-		all := len(c.look.Datasets)
-		trash := 0
-		for _, d := range c.look.Datasets {
-			if engine.InTrash(d.Name) {
-				trash++
-			}
-		}
-		used += all - trash
-		if all > 0 {
-			what = append(what, fmt.Sprintf("%s stays, with %d datasets of class %q, of which %d are in the trash", c.Root, all,
-				c.label, trash))
-		}
-	}
-	if err != nil {
-		err = fmt.Errorf("whether there are volumes or slots is not known, and an agent that starts without the plugin "+
-			"drops its volumes: %w", err)
-		return append(what, err.Error()), err
-	}
-	if used > 0 {
-		return what, fmt.Errorf("there are volumes or slots (%d), and an agent that starts without the plugin drops its "+
-			"volumes: stop the jobs and delete the volumes (nomad volume delete -type host)", used)
-	}
-	return what, nil
 }
