@@ -191,8 +191,7 @@ func TestPythonTask_ReportsHowItEnded(t *testing.T) {
 		{"sys.exit", "raise SystemExit('no settings')", "exit 1",
 			[]string{"Python: exit code 1, last line on stderr: no settings"}},
 		{"terminated", "import os; os.kill(os.getpid(), 15)", "signal 15", nil},
-		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11",
-			[]string{"Python: ", "Segmentation fault"}},
+		{"crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11", nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
