@@ -271,7 +271,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 			}
 			d.waitExplained(ctx, h, explained)
 			d.waitDelivered(ctx, h)
-			d.tell(ctx, h, result)
+			result <- h.exitWithMessage()
 		case <-ctx.Done():
 			result <- &drivers.ExitResult{Err: ctx.Err()}
 		}
@@ -333,8 +333,6 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 		}
 		defer h.stopping()()
 	}
-	h.telling.Lock() // an agent destroys a task as soon as it has the exit
-	defer h.telling.Unlock()
 	if err := h.engine.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}

@@ -84,7 +84,7 @@ type Start struct {
 
 // Task is one run of a task in an engine. It is used until Engine.Destroy, and Ended and
 // Exit also after it: an embedded Ending has these two. It may be a Stopper, Saver,
-// Claimer, Describer, Teller, and a Sampler and Executor, or a Forwarder.
+// Claimer, Describer, and a Sampler and Executor, or a Forwarder.
 type Task interface {
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
@@ -158,13 +158,6 @@ type Claimer interface {
 	// configuration, may return this run: an agent that was killed during StartTask
 	// does not know of it.
 	Claim() error
-}
-
-// Teller is a Task that has to know whether Nomad knows of its exit.
-type Teller interface {
-	// Told is called once, when an agent that still waits has been given the exit. The
-	// task's DestroyTask waits until it has returned. The context ends after a few seconds.
-	Told(ctx context.Context)
 }
 
 // Describer is a Task that knows more of its Run than the lifecycle does.

@@ -7,11 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,107 +171,4 @@ func TestEngine_UsesOptionalMethods(t *testing.T) {
 	test.StrHasSuffix(t, "; one host is down", print.HealthDescription, test.Sprintf("got %+v", print))
 	test.SliceEmpty(t, a.known(), test.Sprint("the driver knows"))
 	a.destroy(cfg.ID)
-}
-
-// tellEngine has tasks that count who was told of their exits.
-type tellEngine struct {
-	Engine
-	task *tellTask
-}
-
-type tellTask struct {
-	Task
-	calls, done, early atomic.Int32 // early: the task was destroyed before Told had returned
-}
-
-func (e *tellEngine) Start(ctx context.Context, s *Start) (Task, error) {
-	t, err := e.Engine.Start(ctx, s)
-	e.task = &tellTask{Task: t}
-	return e.task, err
-}
-
-func (e *tellEngine) Destroy(ctx context.Context, id string) error {
-	if e.task.calls.Load() != e.task.done.Load() {
-		e.task.early.Add(1)
-	}
-	return e.Engine.Destroy(ctx, id)
-}
-
-func (t *tellTask) Told(context.Context) {
-	t.calls.Add(1)
-	time.Sleep(200 * time.Millisecond) // as a write elsewhere
-	t.done.Add(1)
-}
-
-func TestWaitTask_TellsTheTaskThatItsExitIsKnown(t *testing.T) {
-	e := &tellEngine{Engine: ExampleEngine()}
-	a := startInstance(t, testInstance{engine: e}, nil)
-	file := filepath.Join(t.TempDir(), "go")
-	cfg := a.program("until", file, "5")
-	a.run(cfg)
-	ctx, cancel := context.WithCancel(t.Context())
-	gone, err := a.driver.WaitTask(ctx, cfg.ID)
-	must.NoError(t, err)
-	cancel()
-	must.ErrorIs(t, await(t, "an agent that is gone", gone).Err, context.Canceled)
-	var waiters []<-chan *drivers.ExitResult
-	for range 3 {
-		ch, err := a.driver.WaitTask(t.Context(), cfg.ID)
-		must.NoError(t, err)
-		waiters = append(waiters, ch)
-	}
-	test.Eq(t, 0, e.task.calls.Load(), test.Sprint("told while it runs"))
-	must.NoError(t, os.WriteFile(file, nil, 0o600))
-	for _, ch := range waiters {
-		must.Eq(t, 5, await(t, "the exit", ch).ExitCode)
-	}
-	a.destroy(cfg.ID)
-	test.Eq(t, 1, e.task.calls.Load(), test.Sprint("told"))
-	test.Eq(t, 0, e.task.early.Load(), test.Sprint("destroyed before it was told"))
-}
-
-// call is the context of a call over the wire, which ends with its answer: here before the
-// driver's next look at it.
-type call struct {
-	context.Context
-	h *handle
-}
-
-func (c call) answered() bool {
-	c.h.mu.Lock()
-	defer c.h.mu.Unlock()
-	return c.h.exitSent
-}
-
-func (c call) Err() error {
-	if c.answered() {
-		<-c.Done()
-	}
-	return c.Context.Err()
-}
-
-func TestWaitTask_TellsTheTaskWhenTheAgentHasTheExit(t *testing.T) {
-	for took, want := range map[bool]int32{true: 1, false: 0} {
-		t.Run(fmt.Sprint(took), func(t *testing.T) {
-			e := &tellEngine{Engine: ExampleEngine()}
-			a := startInstance(t, testInstance{engine: e}, nil)
-			cfg := a.program("exit", "5")
-			a.run(cfg)
-			h, err := a.driver.handle(cfg.ID)
-			must.NoError(t, err)
-			ctx, over := context.WithCancel(t.Context())
-			defer over()
-			c := call{ctx, h}
-			ch, err := a.driver.WaitTask(c, cfg.ID)
-			must.NoError(t, err)
-			if took {
-				must.Eq(t, 5, await(t, "the exit", ch).ExitCode)
-			} else {
-				testsupport.Eventually(t, "the exit is there", c.answered)
-			}
-			over()
-			a.destroy(cfg.ID)
-			test.Eq(t, want, e.task.calls.Load(), test.Sprint("told"))
-		})
-	}
 }

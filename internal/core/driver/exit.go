@@ -7,7 +7,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -54,30 +53,4 @@ func (d *Driver) waitExplained(ctx context.Context, h *handle, explained <-chan 
 		d.logger.Warn("the exit is delivered without the driver's explanation, which takes too long", "task", h.config.ID)
 	case <-ctx.Done():
 	}
-}
-
-// tellTime is how long a task may take to record that its exit is known.
-const tellTime = 10 * time.Second
-
-// tell sends the exit to an agent that waits, and calls the task's Told when the agent has taken it. result must have
-// room for it.
-func (d *Driver) tell(ctx context.Context, h *handle, result chan<- *drivers.ExitResult) {
-	t, ok := h.task.(Teller)
-	if !ok {
-		result <- h.exitWithMessage()
-		return
-	}
-	h.telling.RLock()
-	defer h.telling.RUnlock()
-	gone := ctx.Err() != nil
-	result <- h.exitWithMessage()
-	// the context also ends when the agent has taken the result: its call is over then
-	if gone || ctx.Err() != nil && len(result) > 0 {
-		return
-	}
-	h.told.Do(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, tellTime)
-		defer cancel()
-		t.Told(ctx)
-	})
 }

@@ -27,9 +27,6 @@ type handle struct {
 
 	busy sync.Mutex // held while the task is recovered, or destroyed
 
-	telling sync.RWMutex // held by the waiters that give the exit to the agent, and while the task is destroyed
-	told    sync.Once
-
 	exitSeen  sync.Once
 	explained chan struct{} // closed when the driver has explained the exit
 
