@@ -220,52 +220,50 @@ func (g Group) Kill() error {
 	}
 }
 
-// LimitHits returns a number that grows when the group, or one below it, has no more memory since it is at its own
-// limit. It does not when a group above it, or the machine, is out of memory. On v1 it grows, too, when files that are
-// cached make way at the limit.
-func (g Group) LimitHits() (uint64, error) {
+// memoryEvents counts events of the memory controller, in the groups below, too: by a key of v2's memory.events, and
+// on v1 by what count reads of each group's directory.
+func (g Group) memoryEvents(key string, count func(dir string) (uint64, error)) (uint64, error) {
 	if !g.Has("memory") {
 		return 0, nil
 	}
 	if g.Mode == V2 {
-		events, err := readKeys(filepath.Join(g.Path, "memory.events")) // counts the groups below, too
-		if err != nil {
-			return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
-		}
-		return events["oom"], nil
+		events, err := readKeys(filepath.Join(g.Path, "memory.events"))
+		return events[key], err
 	}
 	var sum uint64
 	for i, dir := range tree(g.V1["memory"]) {
-		hits, err := readUint(filepath.Join(dir, "memory.failcnt"))
+		n, err := count(dir)
 		if err != nil && (i == 0 || !IsMissing(err)) {
-			return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
+			return 0, err
 		}
-		sum += hits
+		sum += n
 	}
 	return sum, nil
+}
+
+// LimitHits returns a number that grows when the group, or one below it, has no more memory since it is at its own
+// limit. It does not when a group above it, or the machine, is out of memory. On v1 it grows, too, when files that are
+// cached make way at the limit.
+func (g Group) LimitHits() (uint64, error) {
+	hits, err := g.memoryEvents("oom", func(dir string) (uint64, error) {
+		return readUint(filepath.Join(dir, "memory.failcnt"))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("failed to count hits of the memory limit: %w", err)
+	}
+	return hits, nil
 }
 
 // OOMKills returns how many processes of the group the kernel has killed
 // because memory ran out. On v1 it counts from when Nomad made the group, which may have
 // been for an earlier run of the task: compare with the number after Create.
 func (g Group) OOMKills() (uint64, error) {
-	if !g.Has("memory") {
-		return 0, nil
-	}
-	if g.Mode == V2 {
-		events, err := readKeys(filepath.Join(g.Path, "memory.events")) // counts the groups below, too
-		if err != nil {
-			return 0, fmt.Errorf("failed to count OOM kills: %w", err)
-		}
-		return events["oom_kill"], nil
-	}
-	var sum uint64
-	for i, dir := range tree(g.V1["memory"]) {
+	kills, err := g.memoryEvents("oom_kill", func(dir string) (uint64, error) {
 		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // oom_kill: Linux 4.13
-		if err != nil && (i == 0 || !IsMissing(err)) {
-			return 0, fmt.Errorf("failed to count OOM kills: %w", err)
-		}
-		sum += control["oom_kill"]
+		return control["oom_kill"], err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("failed to count OOM kills: %w", err)
 	}
-	return sum, nil
+	return kills, nil
 }

@@ -16,7 +16,7 @@ var scratch struct {
 	sync.Mutex // one loop needs none; it is there for a caller that has two
 	pipe       [2]int
 	made       bool
-	buf        [64 << 10]byte // what a pipe holds, pipe(7)
+	buf        [64 << 10]byte // what a pipe holds by default, pipe(7): of a wide one a part is looked at
 }
 
 // peek calls use with up to n of the bytes at the head of a FIFO, which stay
