@@ -28,10 +28,12 @@ get | unmount)
   fi
   # Next the dataset may be unmounted. The daemon stays busy for good if it is not told before of files that were
   # closed, which the kernel does in the background: an answer to another question comes after that.
-  for dir in $(findmnt -rno TARGET "$last"); do
-    stat -f "$dir" >/dev/null 2>&1
-    sleep 0.02
-  done
+  while read -r source dir _; do
+    if [ "$source" = "$last" ]; then
+      stat -f "$dir" >/dev/null 2>&1
+      sleep 0.02
+    fi
+  done </proc/self/mounts
   ;;
 set) # one property a command
   shift

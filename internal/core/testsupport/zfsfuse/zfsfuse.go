@@ -168,13 +168,14 @@ func Remove(dir string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil {
-		err = end(real)
-	}
 	if err != nil {
 		return err
 	}
 	pool, _ := Open(dir)
+	places := pool.mountPoints()
+	if err := end(real); err != nil {
+		return err
+	}
 	mounted, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return m.FSType != "fuse.zfs" || m.Source != pool.Root && !strings.HasPrefix(m.Source, pool.Root+"/"), false
 	})
@@ -185,12 +186,30 @@ func Remove(dir string) error {
 		if err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW); err != nil {
 			return &os.PathError{Op: "unmount", Path: m.Mountpoint, Err: err}
 		}
-		_ = os.Remove(m.Mountpoint) // an empty directory that was made for it
+		places = append(places, m.Mountpoint)
+	}
+	for _, place := range places {
+		_ = unix.Rmdir(place) // an empty directory that was made for it
 	}
 	if daemon() == 0 { // not another's
 		_, _ = os.Remove(socket), os.Remove(lock)
 	}
 	return os.RemoveAll(dir)
+}
+
+// mountPoints returns the directories where datasets of a pool are mounted or were about to be when the plugin was
+// killed. It returns none if the daemon does not answer.
+func (p Pool) mountPoints() []string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	list := exec.CommandContext(ctx, p.Program, "list", "-H", "-r", "-o", "mountpoint", p.Root)
+	list.WaitDelay = time.Second // its children keep its output open
+
+	out, err := list.Output()
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Fields(string(out)), func(place string) bool { return !filepath.IsAbs(place) })
 }
 
 // end ends the daemon of a directory.

@@ -32,6 +32,9 @@ func TestRemove_LeavesNothing(t *testing.T) {
 			mount := filepath.Join(t.TempDir(), "mount")
 			zfs(t, pool, "create", "-o", "mountpoint="+mount, pool.Root+"/a")
 			must.NoError(t, os.WriteFile(filepath.Join(mount, "file"), []byte("x"), 0o600))
+			unmounted := filepath.Join(t.TempDir(), "unmounted") // the plugin was killed before it mounted the dataset
+			zfs(t, pool, "create", "-o", "canmount=noauto", "-o", "mountpoint="+unmounted, pool.Root+"/b")
+			must.NoError(t, os.Mkdir(unmounted, 0))
 			daemons := daemons(t)
 			must.Len(t, 1, daemons)
 			dir, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(daemons[0]), "cwd"))
@@ -44,6 +47,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 
 			end(t, daemons[0])
 			must.NoError(t, zfsfuse.Remove(dir))
+			must.Eq(t, name != "as it is", testsupport.Exists(unmounted))
 			for _, file := range []string{dir, mount, "/run/zfs/zfs_socket", "/run/lock/zfs/zfs_lock"} {
 				must.False(t, testsupport.Exists(file), must.Sprint(file))
 			}
