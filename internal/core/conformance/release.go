@@ -200,6 +200,6 @@ func (r releaser) wantHeldOnce(id string) {
 
 func (r releaser) until(what string, try func() error) {
 	r.Helper()
-	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(patience), wait.Gap(20*time.Millisecond)),
+	must.Wait(r, wait.InitialSuccess(wait.ErrorFunc(try), wait.Timeout(patience), wait.Gap(100*time.Millisecond)),
 		must.Sprint(what))
 }

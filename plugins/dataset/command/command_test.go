@@ -428,14 +428,12 @@ func recordLost(t *testing.T, n *node) {
 }
 
 func adoptKilled(t *testing.T, n *node) {
-	self, err := os.Executable()
-	must.NoError(t, err)
 	v := n.create("data")
 	v.put("a", "text")
 	for _, step := range []string{"checked", "adopted"} {
 		dataset := n.brought(v, step)
 		n.env = []string{killAt + "=" + step}
-		must.EqOp(t, -1, n.with(self, "adopt", dataset).code, must.Sprint(step))
+		must.EqOp(t, -1, n.run("adopt", dataset).code, must.Sprint(step))
 		n.env = nil
 		n.specified(n.does("adopt", dataset).stdout).has("a", "text")
 		must.NoError(t, exec.Command(n.pool.Program, "destroy", n.pool.Root+"/default/"+v.id+"@sent").Run())

@@ -15,72 +15,42 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
 
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
+	"github.com/outrider-dev/outrider/plugins/dataset/slot"
+	"github.com/outrider-dev/outrider/plugins/dataset/volume"
 )
 
 const mib = 1 << 20
 
-// killAt makes the test's own binary, which is the commands too, die at a step.
-const killAt = "TEST_KILL_AT"
+// The test's own binary is the plugin, too, and dies at a step.
+const (
+	roleVar = "TEST_ROLE"
+	killAt  = "TEST_KILL_AT"
+)
 
 func TestMain(m *testing.M) {
-	if step := os.Getenv(killAt); step != "" {
-		at = func(now string) {
-			if now == step {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {}
-			}
-		}
-		for _, c := range All() {
-			if len(os.Args) > 1 && c.Name == os.Args[1] {
-				if err := c.Run(context.Background(), os.Args[2:]); err != nil {
-					fmt.Fprintln(os.Stderr, err)
-					os.Exit(1)
-				}
-				os.Exit(0)
-			}
+	if os.Getenv(roleVar) == "" {
+		zfsfusetest.Main(m)
+	}
+	at = func(step string) {
+		if step == os.Getenv(killAt) {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
 		}
 	}
-	code := zfsfusetest.Run(m)
-	if built.exe != "" {
-		_ = os.RemoveAll(filepath.Dir(built.exe))
-	}
-	os.Exit(code)
-}
-
-var built struct {
-	once sync.Once
-	exe  string
-	err  error
-}
-
-// binary is the plugin as it is released.
-func binary(t testing.TB) string {
-	t.Helper()
-	built.once.Do(func() {
-		var dir string
-		if dir, built.err = os.MkdirTemp("", "hand"); built.err != nil {
-			return
-		}
-		built.exe = filepath.Join(dir, "nomad-device-dataset")
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", built.exe, "..")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("%w: %s", err, out)
-		}
+	device.Main(device.Plugin[slot.Config]{
+		Name: "dataset", New: slot.New, Roles: []func() bool{volume.Role}, Commands: All(),
 	})
-	must.NoError(t, built.err)
-	return built.exe
 }
 
 // node is one with classes, of which Nomad has made volumes.
@@ -163,13 +133,11 @@ type output struct {
 	code           int
 }
 
-func (n *node) run(args ...string) output { return n.with(binary(n.t), args...) }
-
-// with runs a program as the plugin's binary.
-func (n *node) with(exe string, args ...string) output {
+// run runs the plugin's binary.
+func (n *node) run(args ...string) output {
 	n.t.Helper()
-	cmd := exec.Command(exe, append(args, "-file", n.file())...)
-	cmd.Env = append(os.Environ(), n.env...)
+	cmd := exec.Command("/proc/self/exe", append(args, "-file", n.file())...)
+	cmd.Env = append(append(os.Environ(), roleVar+"=plugin"), n.env...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	_ = cmd.Run()
@@ -247,8 +215,9 @@ func (v *nomadVolume) call(operation string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(binary(v.n.t), operation)
+	cmd := exec.Command("/proc/self/exe", operation)
 	cmd.Env = []string{
+		roleVar + "=plugin",
 		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + v.n.dir + "/volumes", "DHV_PLUGIN_DIR=" + v.n.dir,
 		"DHV_NODE_POOL=default",
 		"DHV_NAMESPACE=" + v.namespace, "DHV_VOLUME_NAME=" + v.name, "DHV_VOLUME_ID=" + v.id, "DHV_NODE_ID=" + v.n.id,

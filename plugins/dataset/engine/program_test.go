@@ -20,6 +20,7 @@ import (
 // Programs that don't end even when they are killed, as those of a pool whose disk does not answer, are few, and none
 // is waited for by what asks for another pool.
 func TestRun_PoolThatHangsHoldsUpNoOther(t *testing.T) {
+	t.Parallel() // it waits for programs that hang
 	dir := t.TempDir()
 	hangs, path := filepath.Join(dir, "hangs"), filepath.Join(dir, "zfs")
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))

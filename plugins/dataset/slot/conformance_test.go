@@ -177,7 +177,7 @@ func (s *site) hasSeen(t *testing.T, slot string) bool {
 func (s *site) wantSeen(t *testing.T, slot string) {
 	t.Helper()
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return s.hasSeen(t, slot) }),
-		wait.Timeout(30*time.Second), wait.Gap(20*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
+		wait.Timeout(30*time.Second), wait.Gap(100*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 }
 
 // release is the table's view of the site.
@@ -257,7 +257,7 @@ func TestSlots_AreMountedAgain(t *testing.T) {
 	var r *nomad.ContainerReservation
 	until := func(what string, f func() error) {
 		t.Helper()
-		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)),
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(100*time.Millisecond)),
 			must.Sprint(what))
 	}
 	until("the reservation", func() (err error) {

@@ -58,7 +58,7 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	}
 	eventually := func(what string, f func() error) {
 		t.Helper()
-		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)),
+		must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(f), wait.Timeout(time.Minute), wait.Gap(100*time.Millisecond)),
 			must.Sprint(what))
 	}
 	eventually("the first reservation", reserve)
@@ -138,7 +138,7 @@ func TestSlots_ReservationsLeakNothing(t *testing.T) {
 	must.Wait(t, wait.InitialSuccess(wait.ErrorFunc(func() error {
 		_, err := m.Reserve(group, "fast-00")
 		return err
-	}), wait.Timeout(time.Minute), wait.Gap(20*time.Millisecond)))
+	}), wait.Timeout(time.Minute), wait.Gap(100*time.Millisecond)))
 	before := resident(first)
 	began := time.Now()
 	after := resident(more)

@@ -446,12 +446,12 @@ func mistakes(t *testing.T, n *node) {
 
 func crowd(t *testing.T, n *node) {
 	var wg sync.WaitGroup
-	requests := make([]request, 20)
+	requests := make([]request, 8)
 	got := make([]result, len(requests))
 	for i := range requests {
 		requests[i] = volume()
 	}
-	requests[19] = requests[0]
+	requests[7] = requests[0]
 	for i, r := range requests {
 		wg.Go(func() { got[i] = n.call("create", r) })
 	}
@@ -460,18 +460,18 @@ func crowd(t *testing.T, n *node) {
 		must.Eq(t, "", g.Error, must.Sprintf("%d", i))
 		put(t, g.Path, "a", requests[i].id)
 	}
-	must.Eq(t, got[0], got[19])
+	must.Eq(t, got[0], got[7])
 	all, err := n.engine("dir").List(t.Context())
 	must.NoError(t, err)
-	must.SliceLen(t, 19, all)
-	must.SliceLen(t, 19, n.records())
+	must.SliceLen(t, 7, all)
+	must.SliceLen(t, 7, n.records())
 
 	for _, r := range requests {
 		wg.Go(func() { n.call("delete", r) })
 	}
 	wg.Wait()
 	must.SliceEmpty(t, n.records())
-	must.SliceLen(t, 19, n.inTrash())
+	must.SliceLen(t, 7, n.inTrash())
 	entries, err := os.ReadDir(engine.LockDir)
 	must.NoError(t, err)
 	for _, e := range entries {
@@ -484,6 +484,7 @@ func crowd(t *testing.T, n *node) {
 // The binary that Nomad runs. The limit of a fingerprint is a second, at an agent's start, when every plugin and
 // volume is looked at.
 func TestBinary_IsAHostVolumePlugin(t *testing.T) {
+	testsupport.Long(t, "builds the plugin")
 	exe := filepath.Join(t.TempDir(), "nomad-device-dataset")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", exe, "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
