@@ -112,7 +112,7 @@ func (s *server) settle(p *process, files []*os.File) {
 	if p.identity.BootID != task.BootID() {
 		e = lost("the host was restarted while it ran")
 	} else if len(files) == 1 {
-		e = s.observeExit(p.identity, int(files[0].Fd()))
+		e = observeExit(int(files[0].Fd()))
 	}
 	s.finish(p, e)
 }
@@ -217,14 +217,10 @@ func runs(id task.Identity) bool {
 func (s *server) processEnded(p *process) {
 	var e *task.Exit
 	if p.child {
-		e = peek(p.identity.PID)
-		for end := time.Now().Add(100 * time.Millisecond); e == nil && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-			e = peek(p.identity.PID)
-		}
+		e = childExit(p.identity.PID)
 	}
 	if e == nil {
-		e = s.observeExit(p.identity, p.pidfd)
+		e = observeExit(p.pidfd)
 	}
 	if p.group.Mode == cgroup.None {
 		_ = s.signalGroups(p, unix.SIGKILL) // what is left of it
@@ -262,9 +258,8 @@ func (s *server) finish(p *process, e *task.Exit) {
 	s.publish(p, e)
 }
 
-// saveLater records an exit that could not be recorded at once. Until it is, or
-// its task is destroyed, the process stays a zombie, so that a later supervisor gets the
-// exit from the kernel; and this supervisor stays.
+// saveLater records an exit that could not be recorded at once. Until it is, or its task is destroyed, the process stays
+// a zombie: a pidfd that its driver holds has the exit for a later supervisor. This supervisor stays, too.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)

@@ -108,9 +108,13 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 				h := newHost(t, cgroups)
 				file := filepath.Join(h.dir, "go")
 				st := h.orphaned(h.disguised(as, file))
+				want := task.Exit{Code: 7}
 				if ends {
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
-					h.waitDead(st)
+					h.waitReaped(st)
+					want = task.Exit{Lost: true} // nobody held its pidfd
+				} else if !SupportsPidfdExit() {
+					want = task.Exit{Lost: true}
 				}
 				c := h.client()
 				stat, err := c.Adopt(ctx(t), st)
@@ -119,7 +123,7 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 					t.Errorf("%s: status %+v", as, stat)
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
-				h.ends(c, st.ID, task.Exit{Code: 7}, as, ends)
+				h.ends(c, st.ID, want, as, ends)
 				h.destroy(c, st.ID)
 				reapOrphans()
 			}
@@ -208,7 +212,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another
 		h.waitDead(&task.State{Identity: task.Identity{PID: sup}})
 		if killed {
-			h.waitDead(now)
+			h.waitReaped(now)
 		}
 		first.kill()
 
@@ -223,7 +227,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
 			outcomes["killed"]++
-			h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)}, i)
+			h.ends(c, st.ID, task.Exit{Lost: true}, i) // nobody held its pidfd
 		default:
 			outcomes["runs"]++
 			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))

@@ -24,15 +24,6 @@ func waits(file, then string) string {
 	return fmt.Sprintf("echo first; while [ ! -e %s ]; do sleep 0.005; done; echo last; %s", file, then)
 }
 
-// reapWhenDead acts as an init that reaps at once: then only a pidfd has the exit.
-func reapWhenDead(pid int) {
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
-			return
-		}
-	}
-}
-
 func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
@@ -58,22 +49,14 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
 				},
-				"it ends meanwhile, and is reaped": func(st *task.State, file string) {
-					go reapWhenDead(st.Identity.PID)
-					pid := h.supervisor()
-					must.NoError(t, unix.Kill(pid, unix.SIGSTOP))
-					must.NoError(t, os.WriteFile(file, nil, 0o600))
-					h.waitDead(st)
-					h.kill(pid, unix.SIGKILL)
-				},
 			} {
-				if strings.HasSuffix(when, "reaped") && !SupportsPidfdExit() {
-					continue // only Linux 6.15 can tell
-				}
 				file := filepath.Join(h.dir, "go")
 				st := h.launch(c, h.shell(waits(file, want.then)))
 				h.waitOutput(st, "first")
 				scene(st, file)
+				if !SupportsPidfdExit() { // only Linux 6.15 tells it to others than the parent
+					want.exit = task.Exit{Lost: true}
+				}
 				h.ends(c, st.ID, want.exit, name, when)
 				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprintf("%s, %s: output", name, when))
 				n := len(h.reported(st.ID))
@@ -93,6 +76,12 @@ func (h *host) waitDead(st *task.State) {
 		now, err := task.ReadStat(st.Identity.PID)
 		return err != nil || now.Zombie
 	})
+}
+
+// waitReaped waits until a task's process is gone.
+func (h *host) waitReaped(st *task.State) {
+	h.t.Helper()
+	testsupport.Eventually(h.t, "the process is reaped", func() bool { return !st.Identity.Alive() })
 }
 
 func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {

@@ -4,6 +4,8 @@
 package supervisor
 
 import (
+	"os"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -12,11 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exit status has three sources: waitid(2), for the parent; /proc/<pid>/stat of the
-// zombie, until it is reaped, for a process that may trace it, if a test has proved that
-// it is right (proof_linux.go); and, on Linux 6.15 and later, a pidfd that was opened
-// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT,
-// include/uapi/linux/pidfd.h). If none has it, the exit is lost; none is ever invented.
+// An exit status has two sources: waitid(2), for the parent; and, on Linux 6.15 and later, a pidfd that was opened
+// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). If neither has it, the
+// exit is lost; none is ever invented. (The zombie's /proc/<pid>/stat is no source: of 100 tasks that an init reaped at
+// once, on Linux 6.1, none was seen there.)
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -29,79 +30,57 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// peek returns how a child ended, and leaves it a zombie. It is nil if wait4 would not
-// return yet: the child lives, or a debugger that traces it has not waited for it.
-func peek(pid int) *task.Exit {
-	var info childInfo
-	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
-		unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, 0, 0)
-	if errno != 0 || info.PID == 0 {
-		return nil
+// childExit returns how a dead child ended, and leaves it a zombie; nil if the process is no child. A debugger that
+// traces the child is told first: the call waits until it has asked, or has ended.
+func childExit(pid int) *task.Exit {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		var info childInfo
+		_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_PID, uintptr(pid), uintptr(unsafe.Pointer(&info)),
+			unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, 0, 0)
+		switch {
+		case errno == unix.ECHILD:
+			return nil
+		case errno != 0 || info.PID == 0: // interrupted, or not yet
+			time.Sleep(wait)
+		case info.Code == codeExited:
+			return &task.Exit{At: time.Now(), Code: int(info.Status)}
+		default:
+			return &task.Exit{At: time.Now(), Signal: int(info.Status)}
+		}
 	}
-	e := &task.Exit{At: time.Now()}
-	if info.Code == codeExited {
-		e.Code = int(info.Status)
-	} else {
-		e.Signal = int(info.Status)
-	}
-	return e
 }
 
-// observeExit returns how a process ended that is not our child. It blocks until a source
-// has it, at most for the time that an init may take to reap.
-func (s *server) observeExit(id task.Identity, pidfd int) *task.Exit {
+// observeExit returns how a process ended that is not our child. It blocks until its pidfd has it, at most for the time
+// that an init may take to reap.
+func observeExit(pidfd int) *task.Exit {
 	return witness{
-		inProc: func() (*task.Exit, bool) { return exitInProc(id, s.proved) },
-		inInfo: func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
+		told:   func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
 		reaped: func() bool { return reaped(pidfd) },
 	}.exit(time.Now().Add(10 * time.Second))
 }
 
-// witness is the sources for the exit of another's child: its entry in /proc while it is a
-// zombie, and its pidfd once it is reaped.
+// witness is what a pidfd tells of another's child.
 type witness struct {
-	inProc func() (e *task.Exit, zombie bool)
-	inInfo func() (unix.WaitStatus, bool)
+	told   func() (unix.WaitStatus, bool)
 	reaped func() bool
 }
 
 func (w witness) exit(deadline time.Time) *task.Exit {
-	// often a zombie exists for microseconds only, before an init reaps it
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		e, zombie := w.inProc()
-		if e != nil {
-			return e
-		}
-		if ws, ok := w.inInfo(); ok {
+		reaped := w.reaped() // before the question: the exit is there before the hang-up is
+		ws, ok := w.told()
+		if ok {
 			return exitOf(ws)
 		}
-		if !zombie && w.reaped() {
-			// the information is there before the hang-up is, so one more look is the last
-			if ws, ok := w.inInfo(); ok {
-				return exitOf(ws)
-			}
+		if reaped {
 			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) does not report " +
 				"it to another process")
 		}
 		if time.Now().After(deadline) {
-			return lost("its parent does not reap it, and its exit status can't be read: it is another user's, or the kernel " +
-				"is older than Linux 5.17")
+			return lost("it ended while no supervisor was its parent, and its parent does not reap it")
 		}
 		time.Sleep(wait)
 	}
-}
-
-// exitInProc returns how a zombie ended if /proc has it and is trusted. The proof comes
-// after the reading, since it takes time, in which the zombie may go.
-func exitInProc(id task.Identity, proved func() proof) (e *task.Exit, zombie bool) {
-	st, err := task.ReadStat(id.PID)
-	if err != nil || st.Start != id.Start || !st.Zombie {
-		return nil, false
-	}
-	if (st.Permitted || tracesAll()) && proved().believes(st) {
-		return exitOf(unix.WaitStatus(st.ExitCode)), true
-	}
-	return nil, true
 }
 
 func exitOf(ws unix.WaitStatus) *task.Exit {
@@ -150,11 +129,29 @@ func reaped(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
-// tracesAll reports whether this process should have the permission with which
-// /proc/<pid>/stat shows the exit code of any process (ptrace(2)). A security module may
-// still refuse it. Linux 5.16 and later mark what may be read (task.Stat.Permitted).
-func tracesAll() bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	return unix.Capget(&hdr, &caps[0]) == nil && caps[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
+// roleEnd is the argument of a process that ends at once.
+const roleEnd = "end"
+
+func init() {
+	if len(os.Args) == 2 && os.Args[0] == argv0 && os.Args[1] == roleEnd {
+		os.Exit(0)
+	}
+}
+
+// SupportsPidfdExit reports whether this kernel has the exit status of a reaped process in
+// its pidfd (Linux 6.15 and later). It tries with a child of its own.
+func SupportsPidfdExit() bool {
+	pidfd := -1
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{argv0, roleEnd}, &syscall.ProcAttr{
+		Sys: &syscall.SysProcAttr{PidFD: &pidfd},
+	})
+	if err != nil {
+		return false
+	}
+	defer unix.Close(pidfd)
+	for _, err = unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
+		_, err = unix.Wait4(pid, nil, 0, nil)
+	}
+	_, ok := pidfdExit(pidfd)
+	return ok
 }

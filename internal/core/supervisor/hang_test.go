@@ -167,9 +167,10 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports it to the tracer first
 		other := h.launch(c, h.shell("exit 3"))
 		h.ends(c, other.ID, task.Exit{Code: 3})
-		h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)})
+		must.SliceEmpty(t, h.reported(st.ID), must.Sprint("the debugger has not let it go"))
 		close(release)
 		<-attached
+		h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)})
 		h.destroy(c, other.ID)
 		h.destroy(c, st.ID)
 	})

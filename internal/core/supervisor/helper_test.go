@@ -104,6 +104,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 	}
 	must.NoError(t, os.Chmod(dir, 0o755))
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "alloc", "alloc", "logs"), 0o777))
+	reapAsInit(t)
 	if cgroups {
 		h.planCgroups()
 	}
@@ -617,6 +618,33 @@ func reapOrphans() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
 	}
+}
+
+// reapAsInit reaps, until the end of the test, what killed supervisors have left, soon after it has ended: until then a
+// kernel tells nobody but the parent how it did. Each supervisor and each task leads a session; what a test itself
+// starts does not.
+func reapAsInit(t testing.TB) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			for _, pid := range children() {
+				st, err := task.ReadStat(pid)
+				if err == nil && st.Zombie && st.Session == pid {
+					_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+				}
+			}
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(over)
+		<-ended
+	})
 }
 
 // tree is every path below dir, and dir itself.

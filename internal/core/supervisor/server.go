@@ -39,9 +39,6 @@ type server struct {
 	enders   semaphore    // through which the quick part of killing and destroying goes
 	forks    sync.Mutex   // held while a launcher is forked and recorded
 
-	proving sync.Mutex // held while the sources of exits are tested
-	proof   proof
-
 	lastRequest atomic.Int64 // when it was answered, ns since 1970
 
 	mu        sync.Mutex

@@ -77,15 +77,6 @@ type Stat struct {
 	// Zombie is a process that has ended, with all its threads, and that is not reaped. (One of
 	// which only the main thread has ended has that state, too, and runs on.)
 	Zombie bool
-
-	// ExitCode is the wait status of a zombie, as wait4(2) would return it; it
-	// reads 0 without the permission to ptrace the process, and before Linux 5.17
-	// it may be that of the first thread alone.
-	ExitCode int
-
-	// Permitted: the reader has that permission, of a process that does not run:
-	// field 35 (wchan) is 1 then, on Linux 5.16 and later, and 0 otherwise.
-	Permitted bool
 }
 
 // Identity is that of the process, in this boot.
@@ -111,17 +102,14 @@ func ReadStat(pid int) (Stat, error) {
 		return v
 	}
 	return Stat{
-		PID:      pid,
-		Parent:   int(field(4)),
-		Group:    int(field(5)),
-		Session:  int(field(6)),
-		UTime:    uint64(field(14)),
-		STime:    uint64(field(15)),
-		Start:    uint64(field(22)),
-		RSS:      field(24),
-		Zombie:   f[0] == "Z" && field(20) < 2,
-		ExitCode: int(field(52)),
-
-		Permitted: field(35) == 1,
+		PID:     pid,
+		Parent:  int(field(4)),
+		Group:   int(field(5)),
+		Session: int(field(6)),
+		UTime:   uint64(field(14)),
+		STime:   uint64(field(15)),
+		Start:   uint64(field(22)),
+		RSS:     field(24),
+		Zombie:  f[0] == "Z" && field(20) < 2,
 	}, nil
 }
