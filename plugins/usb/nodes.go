@@ -14,31 +14,33 @@ import (
 // exposed is a node that a task gets.
 type exposed struct {
 	sysfs.Node
+	what string // tty; or frontend, as the kernel calls it, where it has no kind
 	name string // tty, tty-if01, tty-if01-2
 }
 
 // choose returns the nodes of a device that a block exposes, with their names. The only
 // node of a kind has the kind's name. If several interfaces have one, the name contains
 // the interface; further ones are numbered. So a name does not depend on the numbers that
-// the kernel gives to nodes.
+// the kernel gives to nodes, nor on nodes of other kinds.
 func (b *block) choose(d sysfs.Device) []exposed {
 	var all []exposed
-	interfaces := map[sysfs.Kind][]int{}
+	interfaces := map[string][]int{}
 	for _, n := range d.Nodes {
 		if !b.wants(n.Kind) {
 			continue
 		}
-		all = append(all, exposed{Node: n})
-		if !slices.Contains(interfaces[n.Kind], n.Interface) {
-			interfaces[n.Kind] = append(interfaces[n.Kind], n.Interface)
+		what := n.What()
+		all = append(all, exposed{Node: n, what: what})
+		if !slices.Contains(interfaces[what], n.Interface) {
+			interfaces[what] = append(interfaces[what], n.Interface)
 		}
 	}
 	uses := map[string]int{}
 	for i := range all {
 		n := &all[i]
-		n.name = string(n.Kind)
-		if len(interfaces[n.Kind]) > 1 && n.Interface >= 0 {
-			n.name = fmt.Sprintf("%s-if%02x", n.Kind, n.Interface)
+		n.name = n.what
+		if len(interfaces[n.what]) > 1 && n.Interface >= 0 {
+			n.name = fmt.Sprintf("%s-if%02x", n.what, n.Interface)
 		}
 		uses[n.name]++
 		if use := uses[n.name]; use > 1 {

@@ -55,6 +55,34 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	}
 }
 
+// A node of another kind that comes and goes does not change the names of the others.
+func TestNodes_WithoutAKindHaveTheKernelsNames(t *testing.T) {
+	node := func(path string) sysfs.Node { return sysfs.Node{Kind: sysfs.Other, Path: path, Interface: 0} }
+	receiver := []sysfs.Node{
+		node("dev/dvb/adapter0/demux0"), node("dev/dvb/adapter0/dvr0"), node("dev/dvb/adapter0/frontend0"),
+		node("dev/dvb/adapter0/frontend1"), node("dev/iio:device3"), node("dev/lirc1"), node("dev/cdc-wdm0"), node("dev/7"),
+		node("dev/usb2"),
+	}
+	for _, nodes := range [][]sysfs.Node{receiver, append([]sysfs.Node{node("dev/dvb/adapter0/ca0")}, receiver...)} {
+		b := &block{Block: Block{Nodes: []string{"other"}, Names: map[string]string{}}}
+		s := &usbDevice{block: b}
+		got := map[string]string{}
+		for _, n := range b.choose(sysfs.Device{Nodes: nodes}) {
+			got[n.name] = n.Path
+			b.Names[n.name] = "/dev/x"
+			test.SliceContains(t, s.furtherPaths(n, 2, nil), "/"+n.Path)
+		}
+		delete(got, "ca")
+		test.Eq(t, map[string]string{
+			"demux": "dev/dvb/adapter0/demux0", "dvr": "dev/dvb/adapter0/dvr0", "frontend": "dev/dvb/adapter0/frontend0",
+			"frontend-2": "dev/dvb/adapter0/frontend1", "iio": "dev/iio:device3", "lirc": "dev/lirc1",
+			"cdc-wdm": "dev/cdc-wdm0", "other": "dev/7", "other-2": "dev/usb2",
+		}, got)
+		test.NoError(t, b.checkNames(map[string]bool{"other": true}))
+		test.Error(t, b.checkNames(nil))
+	}
+}
+
 func TestNodes_NamesCanBeConfigured(t *testing.T) {
 	var all []string
 	for _, kind := range sysfs.Kinds {

@@ -107,7 +107,7 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 			r.env[prefix+"_"+name] = value
 		}
 	}
-	kinds := map[sysfs.Kind]bool{}
+	named := map[string]bool{}
 	for _, node := range s.nodes {
 		host := r.hostPath(s, node)
 		task := host
@@ -115,11 +115,11 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 			task = path.Join(dir, node.name)
 		}
 		r.give(host, task, b)
-		variable := upper(string(node.Kind))
-		if kinds[node.Kind] {
+		variable := upper(node.what)
+		if named[node.what] {
 			variable = upper(node.name)
 		}
-		kinds[node.Kind] = true
+		named[node.what] = true
 		r.env[prefix+"_"+variable] = task
 		r.env[prefix+"_HOST_"+variable] = host
 		for _, further := range s.furtherPaths(node, n, r.links[node.Path]) {
@@ -129,7 +129,7 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	for _, m := range b.Mounts {
 		r.mount(m.HostPath, m.taskPath(), m.ReadOnly)
 	}
-	if of == 1 && s.dir != "" && s.forLibusb() && kinds[sysfs.USB] {
+	if of == 1 && s.dir != "" && s.forLibusb() && named[string(sysfs.USB)] {
 		r.mountForLibusb(s)
 	}
 }
@@ -155,7 +155,7 @@ func (s *usbDevice) furtherPaths(n exposed, nth int, links []string) []string {
 			all = append(all, "/"+link)
 		}
 	}
-	if n.Kind == sysfs.Sound || n.Kind == sysfs.Input {
+	if n.Kind == sysfs.Sound || n.Kind == sysfs.Input || n.Kind == sysfs.Other {
 		all = append(all, "/"+n.Path)
 	}
 	return all

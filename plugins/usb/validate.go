@@ -154,17 +154,19 @@ func (b Block) Validate() error {
 	return wrong.OrNil()
 }
 
-// nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2.
-var nodeName = regexp.MustCompile(`^([a-z]+)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
+// nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2, cdc-wdm.
+var nodeName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_-]*?)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
 func (b Block) checkNames(listed map[string]bool) error {
 	var wrong schema.Problems
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
+		case parts != nil && listed[string(sysfs.Other)] && !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
+			// the kernel's name of a node without a kind
 		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
 			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
-				"such as \"tty-if01\"", node)
+				"such as \"tty-if01\"; or list \"other\" in nodes and use the kernel's name", node)
 		case len(listed) > 0 && !listed[parts[1]]:
 			wrong.Addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
 		}

@@ -24,6 +24,7 @@ func decode(t *testing.T, text string) (Config, error) {
 func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	const unknownKind = ` is not known: use one of ["usb" "tty" "hidraw" "input" "video" "media" "sound" "printer" ` +
 		`"storage" "sg" "bsg" "other"]`
+	const kernelsName = `or list "other" in nodes and use the kernel's name`
 	const exclusive = `: neither can be inside of the other, use different paths`
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
@@ -65,10 +66,10 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
 			`which exists in each task: set path`},
 		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is not a node: use a ` +
-			`kind, such as "tty", or one with its interface, such as "tty-if01"`},
+			`kind, such as "tty", or one with its interface, such as "tty-if01"; ` + kernelsName},
 		"names, interface": {zigbee(`names = { "tty-1f" = "/dev/x" }`),
 			`device "x": names has "tty-1f", which is not a node: use a kind, such as "tty", or one with its interface, such as ` +
-				`"tty-if01"`},
+				`"tty-if01"; ` + kernelsName},
 		"names, not given": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
 			`device "x": names has "tty", of a kind that is not given: add "tty" to nodes`},
 		"names, relative": {zigbee(`names { tty = "ttyUSB0" }`), `device "x": names: "tty" "ttyUSB0" is not ` +

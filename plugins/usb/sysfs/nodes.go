@@ -77,6 +77,17 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 		Minor: uint32(minor)}
 }
 
+// What is the node's kind, or for one of the kind Other the kernel's name without its numbers: "frontend" for
+// dev/dvb/adapter0/frontend0, "iio" for dev/iio:device0.
+func (n Node) What() string {
+	name, _, _ := strings.Cut(path.Base(n.Path), ":")
+	name = Plain(strings.TrimRight(name, "0123456789"), "-")
+	if n.Kind != Other || name == "" || slices.Contains(Kinds, Kind(name)) {
+		return string(n.Kind)
+	}
+	return name
+}
+
 // readUevent reads the properties of the kernel's object that a directory stands for. They
 // are nil if it stands for a part of an object.
 func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string {
