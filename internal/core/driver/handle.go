@@ -170,8 +170,13 @@ func exitResult(e *task.Exit) *drivers.ExitResult {
 		return &drivers.ExitResult{ExitCode: -1, Err: errors.New("task is lost: nothing is known of it any more")}
 	case e.Lost:
 		return &drivers.ExitResult{ExitCode: -1, Err: fmt.Errorf("task is lost: %s", e.Reason)}
-	case e.Signal != 0:
-		return &drivers.ExitResult{ExitCode: 128 + e.Signal, Signal: e.Signal, OOMKilled: e.OOMKilled}
 	}
-	return &drivers.ExitResult{ExitCode: e.Code, OOMKilled: e.OOMKilled}
+	r := &drivers.ExitResult{ExitCode: e.Code, OOMKilled: e.OOMKilled}
+	if e.Signal != 0 {
+		r.ExitCode, r.Signal = 128+e.Signal, e.Signal
+	}
+	if e.Reason != "" { // the driver has ended it
+		r.Err = errors.New(e.Reason)
+	}
+	return r
 }

@@ -25,6 +25,7 @@ type localTask struct {
 	client   *supervisor.Client
 	storeDir string
 	killMode task.KillMode
+	unplug   unplug
 	event    Event
 
 	Ending // after the exit is reported
@@ -35,6 +36,7 @@ type localTask struct {
 	early    *task.Exit // that came before watch
 	sampler  *sampler   // made with the first sample
 	oomKills uint64     // that were reported
+	failure  string     // why the driver has stopped the task
 }
 
 var (
@@ -50,6 +52,7 @@ var (
 type savedTask struct {
 	StoreDir string        `json:"store_dir"`
 	KillMode task.KillMode `json:"kill_mode"`
+	Unplug   unplug        `json:"unplug"`
 	State    *task.State   `json:"state"` // used if the one on disk is lost
 }
 
@@ -60,7 +63,7 @@ const maxSaved = 1 << 20
 // Saved is part of Saver.
 func (t *localTask) Saved() ([]byte, error) {
 	st := *t.current()
-	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, State: &st}
+	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, Unplug: t.unplug, State: &st}
 	b, err := json.Marshal(saved)
 	if err == nil && len(b) > maxSaved {
 		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
@@ -89,7 +92,8 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 		return nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
 	}
 	return &localTask{
-		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode, state: st,
+		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode,
+		unplug: saved.Unplug, state: st,
 	}, nil
 }
 
@@ -99,6 +103,9 @@ func (t *localTask) watch(st *task.State) {
 	t.state, t.watched = st, true
 	e := t.early
 	t.mu.Unlock()
+	if len(st.Command.Devices) > 0 {
+		go t.watchDevices(st.Command.Devices)
+	}
 	if e != nil {
 		t.exited(e)
 	}
@@ -111,6 +118,11 @@ func (t *localTask) exited(e *task.Exit) {
 		t.early = e
 		t.mu.Unlock()
 		return
+	}
+	if t.failure != "" && !e.Lost {
+		failed := *e
+		failed.Reason = t.failure
+		e = &failed
 	}
 	t.mu.Unlock()
 	if e.OOMKilled {

@@ -31,6 +31,8 @@ type TaskOptions struct {
 	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout all that are left are killed, in any mode."`
 	Logs        *LogOptions       `codec:"logs" doc:"The max_files and max_file_size of the job's own logs block have no effect with log_collection = \"driver\", since they do not reach a driver: set here how much output is kept."`
 	MemorySwap  schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`
+	OnUnplug    string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens to the task when a device that was reserved for it is unplugged: nothing but an event, or it is stopped after unplug_delay and has failed. The restart block then decides when Nomad places it where the device is."`
+	UnplugDelay schema.Duration   `codec:"unplug_delay" default:"10s" doc:"How long a device is unplugged before the task is stopped."`
 	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"How willingly the kernel ends this task when the host is out of memory (oom_score_adj of proc(5))."`
 	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`

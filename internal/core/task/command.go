@@ -151,7 +151,7 @@ type Exit struct {
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
 	// Lost: the process is gone and its exit status is unknown. Code and Signal are
-	// not valid then; Reason is the cause.
+	// not valid then; Reason is the cause. Otherwise Reason is why the driver has ended the task, if it has.
 	Lost   bool   `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 
