@@ -14,61 +14,12 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/schema"
-	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
-
-const page = "../../docs/usb.md"
-
-func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
-	schematest.Document(t, page, map[string]schema.Described{"plugin options": schema.Of[Config]()})
-}
-
-func TestDocs_ConfigurationsAreRight(t *testing.T) {
-	text, err := os.ReadFile(page)
-	must.NoError(t, err)
-	m := newMachine(t, ``)
-	n := 0
-	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1],
-			"constraint") {
-			continue // a job
-		}
-		n++
-		if _, err := m.check(block[1]); err != nil {
-			t.Errorf("%v:\n%s", err, block[1])
-		}
-	}
-	test.False(t, n < 3, test.Sprintf("%d configurations found", n))
-}
-
-func TestDocs_NamesAreThoseGiven(t *testing.T) {
-	text, err := os.ReadFile(page)
-	must.NoError(t, err)
-	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
-	m.plug("10c4:ea60", "0001", "1-1")
-	m.plug("0403:6001", "A1", "1-2")
-	for _, g := range m.scan() {
-		for name := range g.Attributes {
-			test.StrContains(t, string(text), "`"+name+"`", test.Sprintf("attribute %s is not documented", name))
-		}
-	}
-	for name := range m.reserve("10c4:ea60:0001").Envs {
-		if name = strings.TrimPrefix(name, "USB_ZIGBEE"); !strings.Contains(string(text), "`"+name+"`") &&
-			!strings.Contains(string(text), "`USB_ZIGBEE"+name+"`") {
-			t.Errorf("variable %s is not documented", name)
-		}
-	}
-	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"})
-	m.must(err)
-	for name := range stats["10c4:ea60:0001"].Stats.Attributes {
-		test.StrContains(t, string(text), name, test.Sprintf("statistic %s is not documented", name))
-	}
-}
 
 // What somebody searches the page for is what they see.
 func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile("../../docs/usb.md")
 	must.NoError(t, err)
 	_, troubles, _ := strings.Cut(string(text), "\n## Troubles\n")
 	troubles, _, _ = strings.Cut(troubles, "\n## ")
@@ -103,4 +54,25 @@ func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 			t.Errorf("there is no section #%s", link[1])
 		}
 	}
+}
+
+func TestPlugin_NamesAgree(t *testing.T) {
+	const name = "nomad-device-usb"
+	module, err := os.ReadFile("go.mod")
+	must.NoError(t, err)
+	must.StrHasPrefix(t, "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n", string(module),
+		must.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, name, module))
+	test.Eq(t, name, "nomad-device-"+usb.Name,
+		test.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, name, module))
+	replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1)
+	must.SliceLen(t, 1, replaced, must.Sprint("modules are replaced"))
+	test.StrContains(t, replaced[0], "../../internal/core", test.Sprint("modules are replaced"))
+	test.False(t, regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module),
+		test.Sprint("it is built against an old Nomad"))
+	v := plugin.Version()
+	must.NotEq(t, "0.1.0", v, must.Sprintf("version %q is a constant", v))
+	test.NotEq(t, "", v, test.Sprintf("version %q is a constant", v))
+	page, err := os.ReadFile("../../docs/usb.md")
+	must.NoError(t, err, must.Sprint("it is not documented"))
+	test.StrContains(t, string(page), name, test.Sprint("it is not documented"))
 }

@@ -1,14 +1,21 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"os"
 	"testing"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
+
+// usb is the plugin without its commands.
+var usb = device.Plugin[config.Config]{Name: "usb", New: New}
+
+const pluginName = "nomad-device-usb"
 
 // roleVar makes the test binary the plugin's, so that an agent's parts meet a
 // process of it.

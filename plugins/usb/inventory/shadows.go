@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
@@ -133,8 +134,8 @@ func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	}
 	for _, n := range s.nodes {
 		node := shadow.Node{
-			Name: n.name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor, Held: held,
-			Mode: s.block.mode, UID: s.block.uid, GID: s.block.gid,
+			Name: n.Name, Source: filepath.Join(v.Root, n.Path), Block: n.Block, Major: n.Major, Minor: n.Minor, Held: held,
+			Mode: s.block.FileMode, UID: s.block.UID, GID: s.block.GID,
 		}
 		d.Nodes = append(d.Nodes, node)
 		if n.Kind == sysfs.USB && s.forLibusb() {
@@ -155,5 +156,5 @@ func (s *usbDevice) forLibusb() bool {
 	if s.block.Libusb != nil {
 		return *s.block.Libusb
 	}
-	return !slices.ContainsFunc(s.nodes, func(n exposed) bool { return n.Kind != sysfs.USB })
+	return !slices.ContainsFunc(s.nodes, func(n config.Node) bool { return n.Kind != sysfs.USB })
 }

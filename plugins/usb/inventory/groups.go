@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ import (
 func (v *inventory) groups(published []*usbDevice) []device.Group {
 	members := map[[2]string][]*usbDevice{}
 	for _, s := range published {
-		key := [2]string{s.block.kind, s.as.String()}
+		key := [2]string{s.block.Kind, s.as.String()}
 		members[key] = append(members[key], s)
 	}
 	var groups []device.Group

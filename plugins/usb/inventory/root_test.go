@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -121,7 +122,7 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 // Another user makes the directory after the look at it.
 func TestRoot_MissingStaysEmpty(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
-	tree, done, err := openTree(root)
+	tree, done, err := config.OpenTree(root)
 	must.NoError(t, err)
 	defer done()
 	must.NoError(t, os.Mkdir(root, 0o777))

@@ -1,7 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+// Package command has the plugin's commands for a person on the node.
+package command
 
 import (
 	"cmp"
@@ -18,12 +19,13 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
-var listCommand = plugin.Command{
+var List = plugin.Command{
 	Name: "list",
 	Help: "show what is plugged in, with the device block to copy",
 	Run: func(_ context.Context, args []string) error {
@@ -54,7 +56,7 @@ A block for a device that is not plugged in, with the id as lsusb shows it:
 // list prints the devices that are plugged in, with a block for each. root is / or a
 // simulation.
 func list(w io.Writer, root string) error {
-	if !isDir(filepath.Join(root, "sys/bus/usb/devices")) {
+	if !config.IsDir(filepath.Join(root, "sys/bus/usb/devices")) {
 		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",
 			filepath.Join(root, "sys/bus/usb/devices"), sample)
 		return nil
@@ -63,7 +65,7 @@ func list(w io.Writer, root string) error {
 	if err != nil {
 		return err
 	}
-	tree, done, err := openTree(root)
+	tree, done, err := config.OpenTree(root)
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,7 @@ var notInLabel = regexp.MustCompile(`[^a-z0-9]+`)
 func suggestLabel(d sysfs.Device, product string) string {
 	words := strings.Split(strings.Trim(notInLabel.ReplaceAllString(strings.ToLower(product), "-"), "-"), "-")
 	label := strings.Join(words[:min(2, len(words))], "-")
-	if label == "" || label == match.AnyType || slices.Contains(taken, path.Join("/dev", label)) {
+	if label == "" || label == match.AnyType || slices.Contains(config.Taken, path.Join("/dev", label)) {
 		return "my-device"
 	}
 	return label

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"fmt"
@@ -11,26 +11,26 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// exposed is a node that a task gets.
-type exposed struct {
+// Node is a node that a task gets.
+type Node struct {
 	sysfs.Node
-	what string // tty; or frontend, as the kernel calls it, where it has no kind
-	name string // tty, tty-if01, tty-if01-2
+	Title string // tty; or frontend, as the kernel calls it, where it has no kind
+	Name  string // tty, tty-if01, tty-if01-2
 }
 
-// choose returns the nodes of a device that a block exposes, with their names. The only
+// Choose returns the nodes of a device that a block exposes, with their names. The only
 // node of a kind has the kind's name. If several interfaces have one, the name contains
 // the interface; further ones are numbered. So a name does not depend on the numbers that
 // the kernel gives to nodes, nor on nodes of other kinds.
-func (b *block) choose(d sysfs.Device) []exposed {
-	var all []exposed
+func (b *Parsed) Choose(d sysfs.Device) []Node {
+	var all []Node
 	interfaces := map[string][]int{}
 	for _, n := range d.Nodes {
 		if !b.wants(n.Kind) {
 			continue
 		}
 		what := n.What()
-		all = append(all, exposed{Node: n, what: what})
+		all = append(all, Node{Node: n, Title: what})
 		if !slices.Contains(interfaces[what], n.Interface) {
 			interfaces[what] = append(interfaces[what], n.Interface)
 		}
@@ -38,20 +38,20 @@ func (b *block) choose(d sysfs.Device) []exposed {
 	uses := map[string]int{}
 	for i := range all {
 		n := &all[i]
-		n.name = n.what
-		if len(interfaces[n.what]) > 1 && n.Interface >= 0 {
-			n.name = fmt.Sprintf("%s-if%02x", n.what, n.Interface)
+		n.Name = n.Title
+		if len(interfaces[n.Title]) > 1 && n.Interface >= 0 {
+			n.Name = fmt.Sprintf("%s-if%02x", n.Title, n.Interface)
 		}
-		uses[n.name]++
-		if use := uses[n.name]; use > 1 {
-			n.name = fmt.Sprintf("%s-%d", n.name, use)
+		uses[n.Name]++
+		if use := uses[n.Name]; use > 1 {
+			n.Name = fmt.Sprintf("%s-%d", n.Name, use)
 		}
 	}
 	return all
 }
 
-// missing is what a device does not have and the block needs, empty if nothing.
-func (b *block) missing(d sysfs.Device) string {
+// Missing is what a device does not have and the block needs, empty if nothing.
+func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
 			return fmt.Sprintf("no %s: %s", kind, drivers(d))

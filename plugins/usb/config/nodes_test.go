@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"testing"
@@ -45,10 +45,10 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 		"none of them":      {[]string{"tty?"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &block{Block: Block{Nodes: c.nodes}}
+			b := &Parsed{Block: Block{Nodes: c.nodes}}
 			var got []string
-			for _, n := range b.choose(webcam) {
-				got = append(got, n.name)
+			for _, n := range b.Choose(webcam) {
+				got = append(got, n.Name)
 			}
 			test.SliceEqOp(t, c.want, got)
 		})
@@ -64,13 +64,11 @@ func TestNodes_WithoutAKindHaveTheKernelsNames(t *testing.T) {
 		node("dev/usb2"),
 	}
 	for _, nodes := range [][]sysfs.Node{receiver, append([]sysfs.Node{node("dev/dvb/adapter0/ca0")}, receiver...)} {
-		b := &block{Block: Block{Nodes: []string{"other"}, Names: map[string]string{}}}
-		s := &usbDevice{block: b}
+		b := &Parsed{Block: Block{Nodes: []string{"other"}, Names: map[string]string{}}}
 		got := map[string]string{}
-		for _, n := range b.choose(sysfs.Device{Nodes: nodes}) {
-			got[n.name] = n.Path
-			b.Names[n.name] = "/dev/x"
-			test.SliceContains(t, s.furtherPaths(n, 2, nil), "/"+n.Path)
+		for _, n := range b.Choose(sysfs.Device{Nodes: nodes}) {
+			got[n.Name] = n.Path
+			b.Names[n.Name] = "/dev/x"
 		}
 		delete(got, "ca")
 		test.Eq(t, map[string]string{
@@ -88,23 +86,8 @@ func TestNodes_NamesCanBeConfigured(t *testing.T) {
 	for _, kind := range sysfs.Kinds {
 		all = append(all, string(kind))
 	}
-	for _, n := range (&block{Block: Block{Nodes: all}}).choose(webcam) {
-		test.NoError(t, Block{Names: map[string]string{n.name: "/dev/x"}}.checkNames(nil))
-	}
-}
-
-func TestNodes_SoundAndInputKeepKernelNames(t *testing.T) {
-	s := &usbDevice{Device: webcam, block: &block{Block: Block{Names: map[string]string{"sound": "/dev/microphone"}}}}
-	for kind, want := range map[sysfs.Kind][]string{
-		sysfs.Sound: {"/dev/microphone", "/dev/snd/pcmC1D0c"}, sysfs.Input: {"/dev/input/event7"}, sysfs.Video: nil,
-		sysfs.USB: nil,
-	} {
-		for _, n := range (&block{}).choose(webcam) {
-			if n.Kind == kind {
-				test.SliceEqOp(t, want, s.furtherPaths(n, 1, nil), test.Sprint(kind))
-				break
-			}
-		}
+	for _, n := range (&Parsed{Block: Block{Nodes: all}}).Choose(webcam) {
+		test.NoError(t, Block{Names: map[string]string{n.Name: "/dev/x"}}.checkNames(nil))
 	}
 }
 
@@ -123,6 +106,6 @@ func TestNodes_MissingNodeIsExplained(t *testing.T) {
 		"no tty: it has no interface (it may not be configured, or not authorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {
-		test.Eq(t, want, (&block{Block: Block{Nodes: []string{"usb?", "tty"}}}).missing(d))
+		test.Eq(t, want, (&Parsed{Block: Block{Nodes: []string{"usb?", "tty"}}}).Missing(d))
 	}
 }

@@ -1,13 +1,12 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"bufio"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
@@ -135,24 +133,4 @@ func TestInventory_LogsNothingWithoutChange(t *testing.T) {
 	}
 	must.Eq(t, first, m.log.String(), must.Sprintf("logged: %s", m.log))
 	test.Eq(t, 1, strings.Count(first, "\n"), test.Sprintf("logged: %s", m.log))
-}
-
-func TestPlugin_NamesAgree(t *testing.T) {
-	module, err := os.ReadFile("go.mod")
-	must.NoError(t, err)
-	must.StrHasPrefix(t, "module github.com/outrider-dev/outrider/plugins/"+usb.Name+"\n", string(module),
-		must.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module))
-	test.Eq(t, pluginName, "nomad-device-"+usb.Name,
-		test.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, pluginName, module))
-	replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1)
-	must.SliceLen(t, 1, replaced, must.Sprint("modules are replaced"))
-	test.StrContains(t, replaced[0], "../../internal/core", test.Sprint("modules are replaced"))
-	test.False(t, regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module),
-		test.Sprint("it is built against an old Nomad"))
-	v := plugin.Version()
-	must.NotEq(t, "0.1.0", v, must.Sprintf("version %q is a constant", v))
-	test.NotEq(t, "", v, test.Sprintf("version %q is a constant", v))
-	page, err := os.ReadFile("../../docs/usb.md")
-	must.NoError(t, err, must.Sprint("it is not documented"))
-	test.StrContains(t, string(page), pluginName, test.Sprint("it is not documented"))
 }

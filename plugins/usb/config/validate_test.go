@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"testing"
@@ -182,7 +182,7 @@ func TestConfig_AcceptsValid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, err := decode(t, text)
 			must.NoError(t, err)
-			_, err = newPlan(c)
+			_, err = NewPlan(c)
 			must.NoError(t, err)
 		})
 	}
@@ -191,13 +191,13 @@ func TestConfig_AcceptsValid(t *testing.T) {
 func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	c, err := decode(t, `device "zigbee" { id = "10c4:ea60" }`)
 	must.NoError(t, err)
-	p, err := newPlan(c)
+	p, err := NewPlan(c)
 	must.NoError(t, err)
-	b := p.blocks["zigbee"]
-	must.Eq(t, "/dev/zigbee", b.path, must.Sprintf("got %+v", b))
-	must.Eq(t, 0o660, b.mode, must.Sprintf("got %+v", b))
-	must.Eq(t, -1, b.uid, must.Sprintf("got %+v", b))
-	must.Eq(t, -1, b.gid, must.Sprintf("got %+v", b))
+	b := p.Blocks["zigbee"]
+	must.Eq(t, "/dev/zigbee", b.Dir, must.Sprintf("got %+v", b))
+	must.Eq(t, 0o660, b.FileMode, must.Sprintf("got %+v", b))
+	must.Eq(t, -1, b.UID, must.Sprintf("got %+v", b))
+	must.Eq(t, -1, b.GID, must.Sprintf("got %+v", b))
 	must.Eq(t, "rw", b.Permissions, must.Sprintf("got %+v", b))
 	must.True(t, b.ByID, must.Sprintf("got %+v", b))
 	must.Eq(t, 1, b.Count, must.Sprintf("got %+v", b))
@@ -220,6 +220,6 @@ func TestConfig_IsReadWithoutMachine(t *testing.T) {
 		shadow_dir = "/nonexistent/shadow"
 		match_all  = true`)
 	must.NoError(t, err)
-	_, err = newInstance(c, nil)
+	_, err = NewPlan(c)
 	test.NoError(t, err)
 }

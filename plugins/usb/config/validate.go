@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"fmt"
@@ -39,21 +39,21 @@ func (c Config) Validate() error {
 		case c.MatchAll && label == match.AnyType:
 			wrong.Addf("device %q: this is the type of what match_all publishes: use another name", label)
 		}
-		variable := variableName(label)
+		variable := VariableName(label)
 		if other, taken := variables[variable]; taken {
 			wrong.Addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name",
 				label, variable, other)
 		}
 		variables[variable] = label
 		path := b.taskPath(label)
-		if slices.Contains(taken, path) {
+		if slices.Contains(Taken, path) {
 			wrong.Addf("device %q: its nodes would be in %s, which exists in each task: set path", label, path)
 		}
 		for i, m := range b.Mounts {
-			if inside(path, m.taskPath()) {
+			if inside(path, m.InTask()) {
 				wrong.Addf("device %q: mount[%d] is at %q and would hide the nodes, which are in %s: "+
 					"use another task_path, or path",
-					label, i, m.taskPath(), path)
+					label, i, m.InTask(), path)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (c Config) validateRoot() error {
 	if err := checkPath("root", c.Root, "/"); err != nil || c.Root == "/" {
 		return err
 	}
-	_, done, err := openTree(c.Root)
+	_, done, err := OpenTree(c.Root)
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,8 @@ func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// taken are paths that exist in each task.
-var taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
+// Taken are paths that exist in each task.
+var Taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
 
@@ -181,7 +181,7 @@ func (b Block) checkPlaces() error {
 	type place struct{ what, path string }
 	var mounts, nodes []place
 	for i, m := range b.Mounts {
-		mounts = append(mounts, place{fmt.Sprintf("mount[%d]", i), m.taskPath()})
+		mounts = append(mounts, place{fmt.Sprintf("mount[%d]", i), m.InTask()})
 	}
 	for _, node := range slices.Sorted(maps.Keys(b.Names)) {
 		nodes = append(nodes, place{fmt.Sprintf("names: %q", node), b.Names[node]})

@@ -1,13 +1,12 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"cmp"
 	"context"
 	"io/fs"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -111,9 +110,4 @@ func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	}
 	return &nomad.DeviceStats{Summary: stats["Transfers"], Stats: &structs.StatObject{Attributes: stats},
 		Timestamp: time.Now()}
-}
-
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }

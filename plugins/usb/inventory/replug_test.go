@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"fmt"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
@@ -107,7 +108,7 @@ func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m.must(p.Unplug())
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	test.True(t, isDir(m.nodes+"/10c4-ea60-0001"),
+	test.True(t, config.IsDir(m.nodes+"/10c4-ea60-0001"),
 		test.Sprint("the directory is gone, which a task may have mounted"))
 	p = m.plug("10c4:ea60", "0001", "1-4")
 	m.scan()
@@ -117,7 +118,7 @@ func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m.start(`match_all = true`)
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	test.False(t, isDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("what a former run left is not removed"))
+	test.False(t, config.IsDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("what a former run left is not removed"))
 }
 
 func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
@@ -177,7 +178,7 @@ func (m *machine) real(config string) {
 	testsupport.NeedRoot(m) // to make device nodes
 	c, err := decode(m.T, fmt.Sprintf("shadow_dir = %q\n%s", m.nodes, config))
 	m.must(err)
-	i, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
+	i, err := New(c, hclog.New(&hclog.LoggerOptions{Output: m.log}))
 	m.must(err)
 	m.inventory = i.(*inventory)
 	m.inventory.open = func() (fs.FS, func(), error) { return os.DirFS(m.root), func() {}, nil }
@@ -289,7 +290,7 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 			devices, err := sysfs.Scan(m.tree)
 			m.must(err)
 			var sticks []*usbDevice
-			for _, assigned := range m.rules.Assign(devices, &m.ids) {
+			for _, assigned := range m.Rules.Assign(devices, &m.ids) {
 				sticks = append(sticks, m.newDevice(assigned))
 			}
 			for _, r := range append(m.pull(a), m.pull(b)...) {

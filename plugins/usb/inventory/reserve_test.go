@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"encoding/json"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
 
 func TestReserve_UsesNamesOfBlock(t *testing.T) {
@@ -182,9 +183,9 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 			}
 		}
 		must.Eq(t, want, (bus != nil), must.Sprintf("%s: mounts are %+v, %+v", id, bus, sys))
-		test.Eq(t, (want && isDir("/sys/bus/usb/devices")), (sys != nil),
+		test.Eq(t, (want && config.IsDir("/sys/bus/usb/devices")), (sys != nil),
 			test.Sprintf("%s: mounts are %+v, %+v", id, bus, sys))
-		if want && (bus.HostPath != dir+"/bus" || !bus.ReadOnly || !isDir(dir+"/bus")) {
+		if want && (bus.HostPath != dir+"/bus" || !bus.ReadOnly || !config.IsDir(dir+"/bus")) {
 			t.Errorf("%s: mount is %+v", id, bus)
 		}
 		nodes, _ := filepath.Glob(dir + "/bus/*/*")

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package command
 
 import (
 	"bytes"
@@ -9,13 +9,50 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/usb/inventory"
+	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
+
+// machine is a simulated one.
+type machine struct {
+	*testing.T
+	root, nodes string
+}
+
+// newMachine has no stick yet.
+func newMachine(t *testing.T) *machine {
+	dir := t.TempDir()
+	return &machine{T: t, root: filepath.Join(dir, "sim"), nodes: filepath.Join(dir, "nodes")}
+}
+
+func (m *machine) must(err error) {
+	m.Helper()
+	must.NoError(m.T, err)
+}
+
+// plug plugs a stick with a serial number, or without where that is empty.
+func (m *machine) plug(id, serial, port string, functions ...string) *simulate.Plugged {
+	m.Helper()
+	parsed, err := sysfs.ParseID(id)
+	m.must(err)
+	p, err := simulate.Plug(m.root, simulate.Stick{ID: parsed, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
+		Product: "CP2102", Functions: functions})
+	m.must(err)
+	m.Cleanup(func() { m.must(p.Unplug()) })
+	return p
+}
 
 func (m *machine) list() string {
 	m.Helper()
@@ -52,7 +89,7 @@ func wantLines(t *testing.T, got string, lines ...string) {
 }
 
 func TestList_ShowsDevicesAndBlocks(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	toCopy := func(got string) {
 		t.Helper()
 		_, block, _ := strings.Cut(got, "    device")
@@ -76,24 +113,29 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 }
 
 func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	m.plug("1a86:7523", "", "1-1")
 	m.plug("1a86:7523", "", "1-2")
 	m.plug("10c4:ea60", "A 1", "1-3")
 	m.plug("10c4:ea60", "A 2", "1-4")
 	m.plug("0403:6001", "same", "2-1")
 	m.plug("0403:6001", "same", "2-2", "hidraw")
-	var config strings.Builder
+	var blocks strings.Builder
 	for line := range strings.Lines(m.list()) {
 		if strings.HasPrefix(line, "    ") && !strings.HasPrefix(line, "     /") && !strings.HasPrefix(line, "       ") {
-			config.WriteString(line)
+			blocks.WriteString(line)
 		}
 	}
-	m.start(config.String())
-	groups := m.scan()
-	if len(groups) != 6 {
-		t.Errorf("%d groups of 6 sticks, of\n%s", len(groups), config.String())
-	}
+	path := filepath.Join(t.TempDir(), "config.hcl")
+	text := fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, &blocks)
+	m.must(os.WriteFile(path, []byte(text), 0o600))
+	c, err := loadConfig(path)
+	m.must(err)
+	instance, err := inventory.New(c, hclog.NewNullLogger())
+	m.must(err)
+	groups, err := instance.List(t.Context())
+	m.must(err)
+	must.Len(t, 6, groups, must.Sprint(text))
 	for _, g := range groups {
 		test.SliceLen(t, 1, g.Devices, test.Sprintf("%s has", g.Type))
 	}
@@ -103,7 +145,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 func TestList_BlockFitsAnySerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {
-		m := newMachine(t, ``)
+		m := newMachine(t)
 		p := m.plug("10c4:ea60", serial, "1-1")
 		m.plug("10c4:ea60", "other", "1-2")
 		_, block, _ := strings.Cut(m.list(), "    device")
@@ -123,7 +165,7 @@ func TestList_BlockFitsAnySerial(t *testing.T) {
 }
 
 func TestCheck_ShowsBlocksOfDevices(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("1a86:7523", "", "1-2")
 	m.plug("1050:0407", "7", "1-3", "hidraw")
@@ -198,7 +240,7 @@ note: device "f": 1a86:7523@pci-0000:00:14.0-usbv2-0:2 would match, but its port
 }
 
 func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for name, config := range map[string]string{
 		"an agent's": `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
@@ -222,7 +264,7 @@ func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
 }
 
 func TestCheck_ReportsMistakes(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	for name, c := range map[string]struct{ config, want, printed string }{
 		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
 			`"nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
@@ -248,7 +290,7 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 }
 
 func TestCheck_ReportsBadShadowDir(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/precious", nil, 0o600))
 	got, err := m.check(fmt.Sprintf("shadow_dir = %q\ndevice \"z\" { id = \"10c4:ea60\" }", dir))
@@ -258,7 +300,7 @@ func TestCheck_ReportsBadShadowDir(t *testing.T) {
 }
 
 func TestCheck_ReadsDirectory(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	dir := t.TempDir()
 	m.must(os.WriteFile(dir+"/a.hcl", []byte("client { enabled = true }"), 0o644))
 	test.ErrorContains(t, check(new(bytes.Buffer), dir), "has no block plugin")
@@ -274,7 +316,7 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 
 // NixOS writes the configuration as JSON, and a block with labels as an object in one.
 func TestCheck_ReadsJSON(t *testing.T) {
-	m := newMachine(t, ``)
+	m := newMachine(t)
 	for config, want := range map[string]string{
 		`{"config": [{"device": {"a": {"id": "10c4:ea60"}, "b": {"id": "1546:*"}}}]}`:     "\ndevice \"b\"\n  nothing",
 		`{"config": [{"device": [{"a": {"id": "10c4:ea60"}}, {"b": {"id": "1546:*"}}]}]}`: "\ndevice \"b\"\n  nothing",
@@ -291,16 +333,34 @@ func TestCheck_ReadsJSON(t *testing.T) {
 
 func TestCommands_AreComplete(t *testing.T) {
 	names := map[string]bool{}
-	for _, c := range usb.Commands {
+	for _, c := range []plugin.Command{List, Check} {
 		names[c.Name] = c.Help != "" && c.Run != nil
 	}
-	for _, name := range []string{"list", "check", "simulate"} {
+	for _, name := range []string{"list", "check"} {
 		test.True(t, names[name], test.Sprintf("no command %s", name))
 	}
-	for _, c := range usb.Commands {
+	for _, c := range []plugin.Command{List, Check} {
 		test.ErrorIs(t, c.Run(t.Context(), []string{"-h"}), flag.ErrHelp, test.Sprintf("%s -h", c.Name))
 	}
 	for _, args := range [][]string{nil, {"a", "b"}, {"-x"}} {
-		test.ErrorContains(t, checkCommand.Run(t.Context(), args), "usage", test.Sprintf("check %v", args))
+		test.ErrorContains(t, Check.Run(t.Context(), args), "usage", test.Sprintf("check %v", args))
 	}
+}
+
+func TestDocs_ConfigurationsAreRight(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/usb.md")
+	must.NoError(t, err)
+	m := newMachine(t)
+	n := 0
+	for _, block := range regexp.MustCompile("(?s)```hcl\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		if !strings.HasPrefix(block[1], "plugin ") && !strings.HasPrefix(block[1], "device ") || strings.Contains(block[1],
+			"constraint") {
+			continue // a job
+		}
+		n++
+		if _, err := m.check(block[1]); err != nil {
+			t.Errorf("%v:\n%s", err, block[1])
+		}
+	}
+	test.False(t, n < 3, test.Sprintf("%d configurations found", n))
 }

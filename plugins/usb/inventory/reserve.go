@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -48,7 +49,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	for _, id := range ids {
 		v.reserved.Store(id, true)
 	}
-	if now.byID[ids[0]].block.kind == match.AnyType {
+	if now.byID[ids[0]].block.Kind == match.AnyType {
 		r.env["USB_VISIBLE_DEVICES"] = strings.Join(ids, ",")
 	}
 	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
@@ -71,7 +72,7 @@ func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 // hasNodes reports whether the nodes that were made for the device exist. When a driver is
 // reset its nodes are removed, while the device stays plugged in.
 func (v *inventory) hasNodes(s *usbDevice) bool {
-	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n exposed) bool {
+	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n config.Node) bool {
 		_, err := os.Lstat(v.hostPath(s, n))
 		return err != nil
 	})
@@ -90,7 +91,7 @@ type reservation struct {
 // add adds the nth of several devices.
 func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	b := s.block
-	prefix, dir := variableName(b.kind), b.path
+	prefix, dir := config.VariableName(b.Kind), b.Dir
 	if n > 1 {
 		prefix += "_" + strconv.Itoa(n)
 		if dir != "" {
@@ -112,14 +113,14 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 		host := r.hostPath(s, node)
 		task := host
 		if dir != "" {
-			task = path.Join(dir, node.name)
+			task = path.Join(dir, node.Name)
 		}
 		r.give(host, task, b)
-		variable := upper(node.what)
-		if named[node.what] {
-			variable = upper(node.name)
+		variable := config.Upper(node.Title)
+		if named[node.Title] {
+			variable = config.Upper(node.Name)
 		}
-		named[node.what] = true
+		named[node.Title] = true
 		r.env[prefix+"_"+variable] = task
 		r.env[prefix+"_HOST_"+variable] = host
 		for _, further := range s.furtherPaths(node, n, r.links[node.Path]) {
@@ -127,7 +128,7 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 		}
 	}
 	for _, m := range b.Mounts {
-		r.mount(m.HostPath, m.taskPath(), m.ReadOnly)
+		r.mount(m.HostPath, m.InTask(), m.ReadOnly)
 	}
 	if of == 1 && s.dir != "" && s.forLibusb() && named[string(sysfs.USB)] {
 		r.mountForLibusb(s)
@@ -135,9 +136,9 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 }
 
 // hostPath is the shadow node, or the kernel's own where there are none.
-func (v *inventory) hostPath(s *usbDevice, n exposed) string {
+func (v *inventory) hostPath(s *usbDevice, n config.Node) string {
 	if s.dir != "" {
-		return v.shadows.Path(s.dir, n.name)
+		return v.shadows.Path(s.dir, n.Name)
 	}
 	return filepath.Join(v.Root, n.Path)
 }
@@ -145,9 +146,9 @@ func (v *inventory) hostPath(s *usbDevice, n exposed) string {
 // furtherPaths are additional paths of a node: those of the configuration, for the first
 // device of its block; udev's; and the kernel's own for kinds whose programs know no
 // others.
-func (s *usbDevice) furtherPaths(n exposed, nth int, links []string) []string {
+func (s *usbDevice) furtherPaths(n config.Node, nth int, links []string) []string {
 	var all []string
-	if name, ok := s.block.Names[n.name]; ok && nth == 1 {
+	if name, ok := s.block.Names[n.Name]; ok && nth == 1 {
 		all = append(all, name)
 	}
 	if s.block.ByID {
@@ -161,7 +162,7 @@ func (s *usbDevice) furtherPaths(n exposed, nth int, links []string) []string {
 	return all
 }
 
-func (r *reservation) give(host, task string, b *block) {
+func (r *reservation) give(host, task string, b *config.Parsed) {
 	if !r.taken[task] {
 		r.taken[task] = true
 		r.devices = append(r.devices, &nomad.DeviceSpec{HostPath: host, TaskPath: task, CgroupPerms: b.Permissions})
@@ -180,7 +181,7 @@ func (r *reservation) mount(host, task string, readOnly bool) {
 func (r *reservation) mountForLibusb(s *usbDevice) {
 	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
 	const sys = "/sys/bus/usb/devices" // nothing can be mounted where nothing is
-	if isDir(sys) && isDir(r.shadows.Path(s.dir, "sys")) {
+	if config.IsDir(sys) && config.IsDir(r.shadows.Path(s.dir, "sys")) {
 		r.mount(r.shadows.Path(s.dir, "sys"), sys, true)
 	}
 }

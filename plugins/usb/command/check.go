@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package command
 
 import (
 	"context"
@@ -19,12 +19,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-var checkCommand = plugin.Command{
+var Check = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",
 	Run: func(_ context.Context, args []string) error {
@@ -43,9 +44,9 @@ var checkCommand = plugin.Command{
 // check prints which devices of this machine a configuration selects. It returns an error if
 // an agent would not start with the configuration.
 func check(w io.Writer, path string) error {
-	config, err := loadConfig(path)
+	c, err := loadConfig(path)
 	if err == nil {
-		return report(w, path, config)
+		return report(w, path, c)
 	}
 	var problems schema.Problems
 	if errors.As(err, &problems) && len(problems) > 1 {
@@ -62,38 +63,38 @@ const pluginName = "nomad-device-usb"
 
 // loadConfig reads and decodes the configuration that agentconfig.Block finds. Errors name the
 // path. Those about mistakes in the configuration wrap schema.Problems.
-func loadConfig(path string) (Config, error) {
+func loadConfig(path string) (config.Config, error) {
 	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {
-		return Config{}, err
+		return config.Config{}, err
 	}
-	config, err := schema.Of[Config]().DecodeAgent(body)
+	c, err := schema.Of[config.Config]().DecodeAgent(body)
 	if err != nil {
-		return Config{}, fmt.Errorf("%s: %w", path, err)
+		return config.Config{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return config, nil
+	return c, nil
 }
 
-func report(w io.Writer, path string, config Config) error {
-	p, err := newPlan(config)
+func report(w io.Writer, path string, c config.Config) error {
+	p, err := config.NewPlan(c)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	fmt.Fprintf(w, "%s: the configuration is valid.\n", path)
-	notes := p.notes()
-	if config.Root == "/" {
-		if err := shadow.New(config.ShadowDir).Check(); err != nil {
+	notes := notesOf(p)
+	if c.Root == "/" {
+		if err := shadow.New(c.ShadowDir).Check(); err != nil {
 			notes = append(notes, "shadow_dir: no device nodes can be made for tasks: "+err.Error())
 		}
 	}
-	assigned, _, done, err := p.assign()
+	assigned, _, done, err := p.Assign()
 	if err != nil {
 		return err
 	}
 	defer done()
-	if !isDir(filepath.Join(config.Root, "sys/bus/usb/devices")) {
+	if !config.IsDir(filepath.Join(c.Root, "sys/bus/usb/devices")) {
 		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded",
-			filepath.Join(config.Root, "sys/bus/usb/devices")))
+			filepath.Join(c.Root, "sys/bus/usb/devices")))
 	}
 	byType := map[string][]match.Assigned{}
 	for _, a := range assigned {
@@ -107,11 +108,11 @@ func report(w io.Writer, path string, config Config) error {
 				"matches %s", a.ID, a.Type, quoted(a.Also)))
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
+	for _, kind := range slices.Sorted(maps.Keys(p.Blocks)) {
 		fmt.Fprintf(w, "\ndevice %q\n", kind)
 		for _, a := range byType[kind] {
 			showAssigned(w, a)
-			if missing := p.blocks[kind].missing(a.Device); missing != "" {
+			if missing := p.Blocks[kind].Missing(a.Device); missing != "" {
 				fmt.Fprintf(w, "    unhealthy: %s\n", missing)
 			}
 		}
@@ -121,7 +122,7 @@ func report(w io.Writer, path string, config Config) error {
 			fmt.Fprintln(w, "  nothing: what it matches belongs to another block")
 		default:
 			fmt.Fprintln(w, "  nothing that is plugged in")
-			if near := nearly(config.Devices[kind].Match, assigned); near != "" {
+			if near := nearly(c.Devices[kind].Match, assigned); near != "" {
 				notes = append(notes, fmt.Sprintf("device %q: %s", kind, near))
 			}
 		}
@@ -158,18 +159,18 @@ func showAssigned(w io.Writer, a match.Assigned) {
 	fmt.Fprintln(w, cut("    "+about))
 }
 
-// notes are remarks about a valid configuration that may not be what the user wants.
-func (p *plan) notes() (all []string) {
-	if len(p.blocks) == 0 {
+// notesOf are remarks about a valid configuration that may not be what the user wants.
+func notesOf(p *config.Plan) (all []string) {
+	if len(p.Blocks) == 0 {
 		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")
 	}
 	if !p.Enabled {
 		all = append(all, "nothing is published: enabled is false")
 	}
 	used := map[string]string{}
-	for _, kind := range slices.Sorted(maps.Keys(p.blocks)) {
-		b := p.blocks[kind]
-		paths := append(slices.Sorted(maps.Values(b.Names)), b.path)
+	for _, kind := range slices.Sorted(maps.Keys(p.Blocks)) {
+		b := p.Blocks[kind]
+		paths := append(slices.Sorted(maps.Values(b.Names)), b.Dir)
 		for _, path := range paths {
 			if other := used[path]; other != "" && other != kind && path != "" {
 				all = append(all, fmt.Sprintf("device %q and device %q both have the path %s in a task: no task can have both",

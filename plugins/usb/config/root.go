@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"cmp"
@@ -15,10 +15,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
-// openTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
+// OpenTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
 // root and this process's user may be able to change it, and no link may lead out of it. The
 // simulation need not exist yet. The caller calls done.
-func openTree(root string) (tree fs.FS, done func(), err error) {
+func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil
 	}
@@ -49,4 +49,10 @@ type nothing struct{}
 // Open is part of fs.FS.
 func (nothing) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+}
+
+// IsDir reports whether a directory is at a path.
+func IsDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package inventory
 
 import (
 	"bytes"
@@ -14,10 +14,14 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/hcl"
 	nomad "github.com/hashicorp/nomad/plugins/device"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/schema"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
@@ -31,22 +35,29 @@ type machine struct {
 }
 
 // newMachine has no stick yet; shadow_dir and root are set.
-func newMachine(t *testing.T, config string) *machine {
+func newMachine(t *testing.T, text string) *machine {
 	t.Helper()
 	m := &machine{T: t, root: filepath.Join(t.TempDir(), "sim"), log: &output{}}
 	m.nodes = filepath.Join(filepath.Dir(m.root), "nodes")
-	m.start(config)
+	m.start(text)
 	return m
 }
 
 // start makes a new inventory, as a plugin that was started again does.
-func (m *machine) start(config string) {
+func (m *machine) start(text string) {
 	m.Helper()
-	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, config))
+	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, text))
 	m.must(err)
-	i, err := newInstance(c, hclog.New(&hclog.LoggerOptions{Output: m.log, Level: hclog.Trace}))
+	i, err := New(c, hclog.New(&hclog.LoggerOptions{Output: m.log, Level: hclog.Trace}))
 	m.must(err)
 	m.inventory = i.(*inventory)
+}
+
+func decode(t *testing.T, text string) (config.Config, error) {
+	t.Helper()
+	var body map[string]any
+	must.NoError(t, hcl.Decode(&body, text))
+	return schema.Of[config.Config]().DecodeAgent(body)
 }
 
 func (m *machine) must(err error) {

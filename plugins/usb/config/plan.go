@@ -1,10 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os/user"
@@ -19,28 +20,28 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// plan is a parsed configuration.
-type plan struct {
+// Plan is a parsed configuration.
+type Plan struct {
 	Config
-	rules  *match.Rules
-	udev   bool              // whether a rule asks for udev's properties
-	blocks map[string]*block // by type, with match.AnyType where match_all is set
+	Rules  *match.Rules
+	udev   bool               // whether a rule asks for udev's properties
+	Blocks map[string]*Parsed // by type, with match.AnyType where match_all is set
 }
 
-// block is a parsed device block.
-type block struct {
+// Parsed is a parsed device block.
+type Parsed struct {
 	Block
-	kind     string // the type that jobs ask for
-	path     string // empty: nodes have the paths of the host
-	mode     fs.FileMode
-	uid, gid int // -1: as the kernel's node
+	Kind     string // the type that jobs ask for
+	Dir      string // empty: nodes have the paths of the host
+	FileMode fs.FileMode
+	UID, GID int // -1: as the kernel's node
 }
 
 var blockDefaults = schema.Of[Block]().Default()
 
-// newPlan parses a valid configuration.
-func newPlan(c Config) (*plan, error) {
-	p := &plan{Config: c, blocks: map[string]*block{}}
+// NewPlan parses a valid configuration.
+func NewPlan(c Config) (*Plan, error) {
+	p := &Plan{Config: c, Blocks: map[string]*Parsed{}}
 	matches, knownAs := map[string]match.Match{}, map[string]sysfs.ID{}
 	for label, b := range c.Devices {
 		matches[label] = b.Match
@@ -49,27 +50,27 @@ func newPlan(c Config) (*plan, error) {
 		if err != nil {
 			return nil, fmt.Errorf("device %q: %w", label, err)
 		}
-		parsed.path = b.taskPath(label)
+		parsed.Dir = b.taskPath(label)
 		if b.KnownAs != "" {
 			knownAs[label], _ = b.knownAs() // Validate has checked it
 		}
-		p.blocks[label] = parsed
+		p.Blocks[label] = parsed
 	}
 	if c.MatchAll {
 		all, err := blockDefaults.parse(match.AnyType)
 		if err != nil {
 			return nil, err
 		}
-		p.blocks[match.AnyType] = all
+		p.Blocks[match.AnyType] = all
 	}
 	for _, m := range c.Exclude {
 		p.udev = p.udev || len(m.Udev) > 0
 	}
 	var err error
-	if p.rules, err = match.Compile(matches, c.Exclude, c.MatchAll); err != nil {
+	if p.Rules, err = match.Compile(matches, c.Exclude, c.MatchAll); err != nil {
 		return nil, err
 	}
-	p.rules.KnownAs = knownAs
+	p.Rules.KnownAs = knownAs
 	return p, nil
 }
 
@@ -89,39 +90,53 @@ func (b Block) knownAs() (sysfs.ID, error) {
 	return id, nil
 }
 
-func (b Block) parse(kind string) (*block, error) {
+func (b Block) parse(kind string) (*Parsed, error) {
 	mode, err := parseMode(b.Mode)
 	if err != nil {
 		return nil, err
 	}
-	parsed := &block{Block: b, kind: kind, mode: fs.FileMode(mode)}
-	if parsed.uid, err = lookupID("user", b.User); err != nil {
+	parsed := &Parsed{Block: b, Kind: kind, FileMode: fs.FileMode(mode)}
+	if parsed.UID, err = lookupID("user", b.User); err != nil {
 		return nil, err
 	}
-	parsed.gid, err = lookupID("group", b.Group)
+	parsed.GID, err = lookupID("group", b.Group)
 	return parsed, err
 }
 
-// assign lists the devices that are plugged in, each with its block. The caller calls done when
+// Assign lists the devices that are plugged in, each with its block. The caller calls done when
 // it has read the tree.
-func (p *plan) assign() (assigned []match.Assigned, tree fs.FS, done func(), err error) {
-	tree, done, err = openTree(p.Root)
+func (p *Plan) Assign() (assigned []match.Assigned, tree fs.FS, done func(), err error) {
+	tree, done, err = OpenTree(p.Root)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	devices, err := p.plugged(tree)
+	devices, err := p.Plugged(tree)
 	if err != nil {
 		done()
 		return nil, nil, nil, err
 	}
-	return p.rules.Assign(devices, new(match.IDs)), tree, done, nil
+	return p.Rules.Assign(devices, new(match.IDs)), tree, done, nil
+}
+
+// Plugged lists the devices of a tree. A simulation may not have started yet.
+func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
+	devices, err := sysfs.Scan(tree)
+	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for i := range devices {
+		if p.udev {
+			sysfs.AddUdev(tree, &devices[i])
+		}
+	}
+	return devices, err
 }
 
 // byName are the kinds that are exposed only if nodes lists them.
 var byName = []sysfs.Kind{sysfs.Storage, sysfs.SG, sysfs.BSG}
 
 // wants reports whether the task gets nodes of this kind.
-func (b *block) wants(k sysfs.Kind) bool {
+func (b *Parsed) wants(k sysfs.Kind) bool {
 	if len(b.Nodes) == 0 {
 		return !slices.Contains(byName, k)
 	}
@@ -129,7 +144,7 @@ func (b *block) wants(k sysfs.Kind) bool {
 }
 
 // needs are the kinds without which the device is unhealthy.
-func (b *block) needs() (all []sysfs.Kind) {
+func (b *Parsed) needs() (all []sysfs.Kind) {
 	for _, k := range b.Nodes {
 		if !strings.HasSuffix(k, "?") {
 			all = append(all, sysfs.Kind(k))
@@ -143,16 +158,16 @@ func (b Block) taskPath(kind string) string {
 	return cmp.Or(b.Path, path.Join("/dev", kind))
 }
 
-func (m Mount) taskPath() string {
+func (m Mount) InTask() string {
 	return cmp.Or(m.TaskPath, m.HostPath)
 }
 
-// variableName begins the names of a type's environment variables.
-func variableName(kind string) string {
-	return "USB_" + upper(kind)
+// VariableName begins the names of a type's environment variables.
+func VariableName(kind string) string {
+	return "USB_" + Upper(kind)
 }
 
-func upper(s string) string {
+func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
 

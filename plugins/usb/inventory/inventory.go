@@ -1,11 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+// Package inventory lists, reserves and measures the USB devices of a machine: the plugin's device.Instance.
+package inventory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -19,17 +19,23 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/libusb"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
+
+// settle is how long drivers take to make the nodes of a device. Most need less than half
+// of it.
+const settle = 300 * time.Millisecond
 
 // inventory is what is plugged in. The fields of List are used by its goroutine alone.
 // Reserve and Stats read the state that the last scan has stored.
 type inventory struct {
-	*plan
+	*config.Plan
 	logger hclog.Logger
 	open   func() (tree fs.FS, done func(), err error) // opens the root directory
 
@@ -76,8 +82,8 @@ type usbDevice struct {
 	sysfs.Device
 	id      string   // without the number of its count
 	as      sysfs.ID // vendor and product as published
-	block   *block
-	nodes   []exposed
+	block   *config.Parsed
+	nodes   []config.Node
 	problem string
 	dir     string // of its shadow nodes, empty where it has none
 	replugs int
@@ -101,15 +107,30 @@ type plugs struct {
 	again int
 }
 
-func newInventory(p *plan, logger hclog.Logger) *inventory {
+// New makes the plugin's instance of a valid configuration.
+func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
+	p, err := config.NewPlan(c)
+	if err != nil {
+		return nil, err
+	}
 	v := &inventory{
-		plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), idle: idle, libusb: libusb.Classes, names: usbids.Names{},
+		Plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), idle: idle, libusb: libusb.Classes, names: usbids.Names{},
 		warned:   map[string]bool{},
 		retained: map[string]*usbDevice{}, plugs: map[string]plugs{},
 	}
-	v.open = func() (fs.FS, func(), error) { return openTree(p.Root) }
+	v.open = func() (fs.FS, func(), error) { return config.OpenTree(p.Root) }
 	v.last.Store(&state{})
-	return v
+	return v, nil
+}
+
+// Options is part of device.Tuned.
+func (v *inventory) Options() device.Options {
+	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration()}
+}
+
+// Events is part of device.EventSource.
+func (v *inventory) Events(ctx context.Context, kick func()) error {
+	return uevent.Listen(ctx, uevent.Handler{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
 }
 
 // List is part of device.Instance.
@@ -117,7 +138,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	if !v.Enabled {
 		return nil, nil
 	}
-	if len(v.blocks) == 0 {
+	if len(v.Blocks) == 0 {
 		v.warn("no device is published: add device blocks, or match_all = true, to the configuration (\"nomad-device-usb " +
 			"list\" prints a block for each device)")
 	}
@@ -131,13 +152,13 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	defer done()
 	v.tree = tree
 	v.shadows.Begin()
-	devices, err := v.plugged(tree)
+	devices, err := v.Plugged(tree)
 	if err != nil {
 		return nil, err
 	}
 	v.join(devices)
 	var published []*usbDevice
-	for _, a := range v.rules.Assign(devices, &v.ids) {
+	for _, a := range v.Rules.Assign(devices, &v.ids) {
 		if len(a.Also) > 0 {
 			v.warn(fmt.Sprintf("device %s belongs to block %q, although %q matches it too: make them differ", a.ID, a.Type,
 				a.Also[0]))
@@ -164,7 +185,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 		for i, id := range old.ids() {
 			s.was[id] = old
 			groups = append(groups, device.Group{
-				Vendor: fmt.Sprintf("%04x", old.as.Vendor), Type: old.block.kind, Name: old.product(i),
+				Vendor: fmt.Sprintf("%04x", old.as.Vendor), Type: old.block.Kind, Name: old.product(i),
 				Devices: []device.Device{{ID: id, Problem: problem, PCIBusID: old.PCIBusID}},
 			})
 		}
@@ -190,24 +211,10 @@ func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 }
 
 func (v *inventory) newDevice(a match.Assigned) *usbDevice {
-	b := v.blocks[a.Type]
+	b := v.Blocks[a.Type]
 	return &usbDevice{
-		Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.choose(a.Device), problem: b.missing(a.Device),
+		Device: a.Device, id: a.ID, as: a.As, block: b, nodes: b.Choose(a.Device), problem: b.Missing(a.Device),
 	}
-}
-
-// plugged lists the devices of a tree. A simulation may not have started yet.
-func (p *plan) plugged(tree fs.FS) ([]sysfs.Device, error) {
-	devices, err := sysfs.Scan(tree)
-	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for i := range devices {
-		if p.udev {
-			sysfs.AddUdev(tree, &devices[i])
-		}
-	}
-	return devices, err
 }
 
 // ids are the ids under which it is published: with a count, one for each task that may

@@ -1,7 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package main
+// Package config is the plugin's configuration: what the operator writes, its mistakes, and what it means for the
+// devices that are plugged in.
+package config
 
 import (
 	"github.com/outrider-dev/outrider/internal/core/schema"

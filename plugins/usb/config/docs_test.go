@@ -1,0 +1,15 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package config
+
+import (
+	"testing"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
+)
+
+func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
+	schematest.Document(t, "../../../docs/usb.md", map[string]schema.Described{"plugin options": schema.Of[Config]()})
+}
