@@ -258,8 +258,8 @@ func (s *server) finish(p *process, e *task.Exit) {
 	s.publish(p, e)
 }
 
-// saveLater records an exit that could not be recorded at once. Until it is, or its task is destroyed, the process stays
-// a zombie: a pidfd that its driver holds has the exit for a later supervisor. This supervisor stays, too.
+// saveLater records an exit that could not be recorded at once. Until it is, or its task is destroyed, the process
+// stays a zombie: a pidfd that its driver holds has the exit for a later supervisor. This supervisor stays, too.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)

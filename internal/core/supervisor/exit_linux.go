@@ -5,6 +5,7 @@ package supervisor
 
 import (
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 	"unsafe"
@@ -15,9 +16,9 @@ import (
 )
 
 // An exit status has two sources: waitid(2), for the parent; and, on Linux 6.15 and later, a pidfd that was opened
-// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). If neither has it, the
-// exit is lost; none is ever invented. (The zombie's /proc/<pid>/stat is no source: of 100 tasks that an init reaped at
-// once, on Linux 6.1, none was seen there.)
+// before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). If neither has it,
+// the exit is lost; none is ever invented. (The zombie's /proc/<pid>/stat is no source: of 100 tasks that an init
+// reaped at once, on Linux 6.1, none was seen there.)
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -142,16 +143,15 @@ func init() {
 // its pidfd (Linux 6.15 and later). It tries with a child of its own.
 func SupportsPidfdExit() bool {
 	pidfd := -1
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{argv0, roleEnd}, &syscall.ProcAttr{
-		Sys: &syscall.SysProcAttr{PidFD: &pidfd},
-	})
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{argv0, roleEnd}
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
+	err := cmd.Start()
 	if err != nil {
 		return false
 	}
 	defer unix.Close(pidfd)
-	for _, err = unix.Wait4(pid, nil, 0, nil); err == unix.EINTR; {
-		_, err = unix.Wait4(pid, nil, 0, nil)
-	}
+	_ = cmd.Wait()
 	_, ok := pidfdExit(pidfd)
 	return ok
 }

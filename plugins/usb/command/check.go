@@ -25,6 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
+// Check is the command of that name.
 var Check = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",

@@ -25,6 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
+// List is the command of that name.
 var List = plugin.Command{
 	Name: "list",
 	Help: "show what is plugged in, with the device block to copy",

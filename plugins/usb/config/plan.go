@@ -158,6 +158,7 @@ func (b Block) taskPath(kind string) string {
 	return cmp.Or(b.Path, path.Join("/dev", kind))
 }
 
+// InTask is the path in the task.
 func (m Mount) InTask() string {
 	return cmp.Or(m.TaskPath, m.HostPath)
 }
@@ -167,6 +168,7 @@ func VariableName(kind string) string {
 	return "USB_" + Upper(kind)
 }
 
+// Upper is a text in the form of a variable's name.
 func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
