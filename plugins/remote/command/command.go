@@ -21,6 +21,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
@@ -56,13 +59,8 @@ type session struct {
 type endpoint struct {
 	Name    string `json:"endpoint"`
 	Problem string `json:"problem,omitempty"` // why it can't be used, a sentence
-	Missing string `json:"missing,omitempty"` // what it can be used without
-
-	Arch   string `json:"arch,omitempty"`
-	Root   bool   `json:"root"`
-	Cgroup string `json:"cgroup,omitempty"`
-	Dir    string `json:"dir,omitempty"`
-	Runs   []run  `json:"runs"`
+	host.About
+	Runs []run `json:"runs"`
 
 	host *host.Host
 	link *host.Link
@@ -131,19 +129,11 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 	if e.link, err = e.host.Connect(ctx); err != nil {
 		return err
 	}
-	about := e.link.About
-	e.Root, e.Cgroup, e.Missing = about.Root, about.Cgroup, about.Missing
-	e.Arch, e.Dir = e.link.Arch, plain.Line(e.link.Dir, 0)
-	return e.list(ctx)
-}
-
-// list asks for the runs.
-func (e *endpoint) list(ctx context.Context) error {
+	e.About = e.link.About
 	reply, err := shim.List.On(ctx, e.link.Shim, &shim.Nothing{})
 	if err != nil {
 		return fmt.Errorf("endpoint %q can't list its runs: %w", e.Name, err)
 	}
-	e.Runs = nil
 	for _, r := range reply.Runs {
 		e.Runs = append(e.Runs, run{Endpoint: e.Name, Names: driver.NamesOf(r.Key), Run: r})
 	}
@@ -172,7 +162,7 @@ func check(ctx context.Context, argv []string) error {
 			continue
 		}
 		fmt.Printf("endpoint %q can be used: arch %s, cgroup %s, root %t, dir %s, runs: %d\n", e.Name, e.Arch, e.Cgroup,
-			e.Root, e.Dir, len(e.Runs))
+			e.Root, plain.Line(e.Dir, 0), len(e.Runs))
 		if e.Missing != "" {
 			fmt.Printf("  note: %s\n", e.Missing)
 		}
@@ -267,12 +257,8 @@ func (r run) followed() string {
 // actTime is how long a host may take for a run.
 const actTime = time.Minute
 
-// act does something to a run that nobody follows, and says what. again is that the host is to be asked again, since it
-// waits until nobody has followed the run for some time.
-func act(
-	ctx context.Context, argv []string, u plugin.Usage, done string,
-	do func(ctx context.Context, e *endpoint, r run) (again bool, err error),
-) error {
+// act changes the state of a run that nobody follows, if it may have that in its present one, and says what was done.
+func act(ctx context.Context, argv []string, u plugin.Usage, done string, to shim.State) error {
 	u.Arguments = "RUN"
 	u.About += "\nRUN is as list shows it, or the beginning of its task's id."
 	s, argument, err := open(u, argv)
@@ -283,31 +269,24 @@ func act(
 		defer e.host.Close()
 	}
 	problems := s.look(ctx, true)
-	ctx, cancel := context.WithTimeout(ctx, actTime)
-	defer cancel()
 	e, r, err := s.find(argument)
 	if err != nil {
 		return errors.Join(problems, err)
 	}
-	for waits := false; ; waits = true {
-		if r.Followed {
-			return fmt.Errorf("its allocation has it: drain its node, or use nomad alloc stop %s",
-				plain.Line(r.Owner.AllocID, 40))
-		}
-		again, err := do(ctx, e, r)
-		if err != nil {
-			return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))
-		}
-		if !again {
-			break
-		}
-		if !waits {
-			fmt.Fprintln(os.Stderr, "Waiting until nobody has followed it for 15 s")
-		}
-		time.Sleep(time.Second)
-		if r = e.run(r.TaskID); r.TaskID == "" {
-			return errors.New("it has ended meanwhile")
-		}
+	goesOn := slices.Contains([]shim.State{shim.Running, shim.Released, shim.Kept}, r.State)
+	switch {
+	case r.Followed:
+		return fmt.Errorf("its allocation has it: drain its node, or use nomad alloc stop %s",
+			plain.Line(r.Owner.AllocID, 40))
+	case to == shim.Ending && r.State == shim.Kept:
+		return errors.New("an operator keeps it: release it first")
+	case to != shim.Ending && !goesOn:
+		return fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
+	}
+	ctx, cancel := context.WithTimeout(ctx, actTime)
+	defer cancel()
+	if err := e.change(ctx, r, to); err != nil {
+		return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))
 	}
 	if s.json {
 		return printJSON(r)
@@ -316,60 +295,44 @@ func act(
 	return nil
 }
 
-// run is a run of those that were listed last, by the id of its task; an empty one if it is not there.
-func (e *endpoint) run(taskID string) run {
-	i := slices.IndexFunc(e.Runs, func(r run) bool { return r.TaskID == taskID })
-	if i < 0 {
-		return run{}
+// change changes the state of a run. The host refuses to end it until nobody has followed it for some time.
+func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
+	request := &shim.ChangeRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: to}
+	until := time.Now().Add(shim.AbsentTime + time.Second)
+	for waits := false; ; waits = true {
+		_, err := shim.Change.On(ctx, e.link.Shim, request)
+		if to != shim.Ending || status.Code(err) != codes.FailedPrecondition || time.Now().After(until) {
+			return err
+		}
+		if !waits {
+			fmt.Fprintln(os.Stderr, "Waiting until nobody has followed it for 15 s")
+		}
+		time.Sleep(time.Second)
 	}
-	return e.Runs[i]
 }
 
 func stop(ctx context.Context, argv []string) error {
-	u := plugin.Usage{
+	return act(ctx, argv, plugin.Usage{
 		Command: "stop",
 		About: "Kills the processes of a run that no allocation follows. A run is ended when nobody has followed it\n" +
 			"for 15 s: until then its node may come back.",
-	}
-	return act(ctx, argv, u, "Ended", func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
-		if r.State == shim.Kept {
-			return false, errors.New("an operator keeps it: release it first")
-		}
-		_, err = shim.End.On(ctx, e.link.Shim, &shim.EndRequest{TaskID: r.TaskID, Epoch: r.Epoch})
-		if err == nil {
-			err = e.list(ctx)
-		}
-		return e.run(r.TaskID).TaskID != "", err
-	})
+	}, "Ended", shim.Ending)
 }
 
 func adopt(ctx context.Context, argv []string) error {
-	u := plugin.Usage{
+	return act(ctx, argv, plugin.Usage{
 		Command: "adopt",
 		About: "Keeps a run that no allocation follows until it is released: no allocation gets it, and neither its\n" +
 			"orphan_timeout nor the end of its job ends it.",
-	}
-	return act(ctx, argv, u, "Kept", assign(shim.Kept))
+	}, "Kept", shim.Kept)
 }
 
 func release(ctx context.Context, argv []string) error {
-	u := plugin.Usage{
+	return act(ctx, argv, plugin.Usage{
 		Command: "release",
 		About: "Leaves a run that no allocation follows to the next allocation of its task, which takes it over at\n" +
 			"once, whatever Nomad says of the former one. Its orphan_timeout begins anew.",
-	}
-	return act(ctx, argv, u, "Released", assign(shim.Released))
-}
-
-// assign gives a run to nobody, or to the operator.
-func assign(s shim.State) func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
-	return func(ctx context.Context, e *endpoint, r run) (again bool, err error) {
-		if !slices.Contains([]shim.State{shim.Running, shim.Released, shim.Kept}, r.State) {
-			return false, fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
-		}
-		_, err = shim.Assign.On(ctx, e.link.Shim, &shim.AssignRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: s})
-		return false, err
-	}
+	}, "Released", shim.Released)
 }
 
 // find returns the only run that a person means.

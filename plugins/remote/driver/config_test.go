@@ -12,7 +12,7 @@ import (
 )
 
 func TestConfig_IsRefusedInASentence(t *testing.T) {
-	good := ssh.Config{Host: "gpu1", Port: 22, KeyFile: "/k", HostKeys: []string{"ssh-ed25519 AAAAB"}}
+	good := ssh.Config{Host: "gpu1", Port: 22, User: "u", KeyFile: "/k", HostKeys: []string{"ssh-ed25519 AAAAB"}}
 	with := func(change func(*ssh.Config)) map[string]Endpoint {
 		s := good
 		change(&s)

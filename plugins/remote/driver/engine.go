@@ -39,7 +39,8 @@ type engine struct {
 
 	mu    sync.Mutex
 	tasks map[string]*remoteTask // by id, until they are destroyed
-	left  map[*remoteTask]bool   // whose runs are to be ended
+
+	left sync.Map // tasks of which the runs are to be ended, since Destroy did not reach their host
 }
 
 var (
@@ -51,8 +52,7 @@ var (
 // newEngine connects to nothing yet.
 func newEngine(c Config, logger hclog.Logger) *engine {
 	debug.SetGCPercent(100) // plugin.Serve has less, for plugins that idle: this one carries the output of its tasks
-	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{},
-		left: map[*remoteTask]bool{}}
+	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.nomad.client, e.nomad.err = agentapi.New(c.API)
 	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // as it runs, whatever has its name by now
@@ -94,14 +94,11 @@ func (e *engine) Capabilities(c *drivers.Capabilities) {
 
 // host is an endpoint by the name that a job uses.
 func (e *engine) host(name string) (*host.Host, error) {
-	if h := e.hosts[name]; h != nil {
-		return h, nil
+	h := e.hosts[name]
+	if h == nil {
+		return nil, fmt.Errorf("endpoint %q is not known: this node has %q", name, slices.Sorted(maps.Keys(e.hosts)))
 	}
-	if len(e.hosts) == 0 {
-		return nil, fmt.Errorf("endpoint %q is not known: this node's configuration of the plugin has none", name)
-	}
-	return nil, fmt.Errorf("endpoint %q is not known: this node has \"%s\"", name,
-		strings.Join(slices.Sorted(maps.Keys(e.hosts)), "\", \""))
+	return h, nil
 }
 
 // Start is part of core.Engine. An earlier run of the same task that no agent knows of is found by the host's record.
@@ -158,6 +155,9 @@ func (t *remoteTask) start(
 	if err != nil {
 		return err
 	}
+	t.engine.mu.Lock()
+	t.saved.RunID = reply.TaskID
+	t.engine.mu.Unlock()
 	if reply.Verdict == shim.Have {
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
 		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
@@ -168,15 +168,12 @@ func (t *remoteTask) start(
 		t.saved.Copied = now
 		return nil
 	}
-	t.engine.mu.Lock()
-	t.saved.Run = shim.Handle{TaskID: cfg.ID, AllocID: cfg.AllocID}
-	t.engine.mu.Unlock()
 	t.saved.Copied = reply.Copied // the task is restarted: it may have changed what it had
 	copied, err := t.copyFiles(ctx, link, ".")
 	if err != nil && link.Alive() {
 		ended := t.endRun(ctx, link) // the claim ends, too
 		if ended != nil {
-			t.engine.leave(t)
+			t.engine.left.Store(t, true)
 		}
 		return structs.NewRecoverableError(errors.Join(err, ended), true)
 	}
@@ -252,7 +249,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		err = t.endRun(ctx, link)
 	}
 	if err != nil { // Nomad does not ask again
-		e.leave(t)
+		e.left.Store(t, true)
 	}
 	return err
 }
@@ -289,7 +286,7 @@ func (e *engine) told(endpoint string, event *drivers.TaskEvent) {
 	e.mu.Lock()
 	var of []*remoteTask
 	for _, t := range e.tasks {
-		if t.saved.Endpoint == endpoint && t.saved.Run.TaskID == event.TaskID {
+		if t.saved.Endpoint == endpoint && t.saved.RunID == event.TaskID {
 			of = append(of, t)
 		}
 	}

@@ -53,8 +53,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	}
 	if len(paths) > 0 {
 		request := &shim.FilesRequest{
-			TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name, User: t.config.User,
-			At: now.Add(-clockTick),
+			TaskID: t.saved.RunID, User: t.config.User, At: now.Add(-clockTick),
 		}
 		err = shim.Files(ctx, link.Shim, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
@@ -197,7 +196,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 		number, _ := corelogs.End(t.config.AllocDir, names[i])
 		_, _ = copies[i].Write(number, nil) // there is a file also without output
 	}
-	request := &shim.LogsRequest{TaskID: t.saved.Run.TaskID, AllocID: t.saved.Run.AllocID, Task: t.config.Name}
+	request := &shim.LogsRequest{TaskID: t.saved.RunID}
 	for told := false; ; {
 		for i, place := range []*shim.Place{&request.Stdout, &request.Stderr} {
 			place.Number, place.Size = corelogs.End(t.config.AllocDir, names[i])

@@ -30,23 +30,27 @@ const (
 )
 
 // request claims a run of the task.
-func (t *remoteTask) request(runID string) *shim.ClaimRequest {
+func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
-		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: runID,
-		Owner: shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID}, Task: t.config.Name,
+		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
+		Owner:    shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID},
 		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
 }
 
 // claim returns when the run belongs to this allocation. It is to be started, or it is the one that an earlier
-// allocation of the task has left: then reply.Run is it.
+// allocation of the task has left. What Destroy has left is ended first: it could be taken for that.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	gone, alive := map[string]bool{}, map[string]bool{}
 	for told := false; ; {
 		request := t.request(t.config.ID)
 		request.Gone, request.Alive = slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(alive))
-		reply, err := t.claimOnce(ctx, link, request)
+		err := t.engine.endLeft(ctx, link)
+		var reply *shim.ClaimReply
+		if err == nil {
+			reply, err = shim.Claim.On(ctx, link.Shim, request)
+		}
 		if err != nil {
 			return nil, structs.NewRecoverableError(errors.New(plain.Line(err.Error(), mostOfReason)), true)
 		}
@@ -85,21 +89,6 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 
 const mostOfID = 40 // characters
 
-// claimOnce claims. What an earlier task of this process has left of the run is ended first.
-func (t *remoteTask) claimOnce(ctx context.Context, link *host.Link, q *shim.ClaimRequest) (*shim.ClaimReply, error) {
-	e := t.engine
-	if err := e.endLeft(ctx, link); err != nil {
-		return nil, err
-	}
-	reply, err := shim.Claim.On(ctx, link.Shim, q)
-	if err == nil && reply.Verdict == shim.Have {
-		e.mu.Lock()
-		t.saved.Run = reply.Run
-		e.mu.Unlock()
-	}
-	return reply, err
-}
-
 // reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it, and an
 // error with the code NotFound if the host does not have it.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
@@ -108,7 +97,7 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	if t.parted.Load() {
 		return false, nil
 	}
-	request := t.request(t.saved.Run.TaskID)
+	request := t.request(t.saved.RunID)
 	request.Resume = true
 	reply, err := shim.Claim.On(ctx, link.Shim, request)
 	switch {
@@ -172,48 +161,40 @@ func (t *remoteTask) release(reason string) {
 
 // become changes the state of the run.
 func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) error {
-	request := &shim.ChangeRequest{TaskID: t.saved.Run.TaskID, AllocID: t.config.AllocID, State: s}
-	_, err := shim.Change.On(ctx, link.Shim, request)
+	return become(ctx, link, t.saved.RunID, t.config.AllocID, s)
+}
+
+func become(ctx context.Context, link *host.Link, runID, allocID string, s shim.State) error {
+	_, err := shim.Change.On(ctx, link.Shim, &shim.ChangeRequest{TaskID: runID, AllocID: allocID, State: s})
 	return err
-}
-
-// leave has a run ended later.
-func (e *engine) leave(t *remoteTask) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.left[t] = true
-}
-
-// endLeft ends what was left on a host.
-func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
-	e.mu.Lock()
-	left := slices.Collect(maps.Keys(e.left))
-	e.mu.Unlock()
-	var errs []error
-	for _, t := range left {
-		if t.host.Connected() != link {
-			continue
-		}
-		if err := t.endRun(ctx, link); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		e.mu.Lock()
-		delete(e.left, t)
-		e.mu.Unlock()
-	}
-	return errors.Join(errs...)
 }
 
 // endRun ends the task's run, unless it belongs to another allocation by now, or to none.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
-	return endRun(ctx, link, t.saved.Run.TaskID, t.config.AllocID)
+	return endRun(ctx, link, t.saved.RunID, t.config.AllocID)
 }
 
 func endRun(ctx context.Context, link *host.Link, runID, allocID string) error {
-	_, err := shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: runID, AllocID: allocID})
+	err := become(ctx, link, runID, allocID, shim.Ending)
 	if status.Code(err) == codes.FailedPrecondition {
 		return nil
 	}
 	return err
+}
+
+// endLeft ends what Destroy has left on a host.
+func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
+	var errs []error
+	for left := range e.left.Range {
+		t := left.(*remoteTask)
+		if t.host.Connected() != link {
+			continue
+		}
+		err := t.endRun(ctx, link)
+		if err == nil {
+			e.left.Delete(t)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

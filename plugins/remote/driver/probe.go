@@ -67,8 +67,8 @@ func describe(node *core.Node, prefix string, link *host.Link, err error) {
 		return
 	}
 	node.Attributes[prefix+"arch"] = structs.NewStringAttribute(link.Arch)
-	node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(link.About.Cgroup)
-	node.Attributes[prefix+"root"] = structs.NewBoolAttribute(link.About.Root)
+	node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(link.Cgroup)
+	node.Attributes[prefix+"root"] = structs.NewBoolAttribute(link.Root)
 	if link.Address != "" {
 		node.Attributes[prefix+"address"] = structs.NewStringAttribute(link.Address)
 	}
@@ -86,6 +86,7 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		return
 	}
 	for _, run := range there.Runs {
+		end := &shim.ChangeRequest{TaskID: run.TaskID, Epoch: run.Epoch, State: shim.Ending}
 		if run.Followed || run.State == shim.Kept || run.Alone < shim.AbsentTime {
 			continue
 		}
@@ -94,7 +95,7 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}
-		if _, err := shim.End.On(ctx, link.Shim, &shim.EndRequest{TaskID: run.TaskID, Epoch: run.Epoch}); err != nil {
+		if _, err := shim.Change.On(ctx, link.Shim, end); err != nil {
 			e.logger.Warn("failed to end a run whose job was stopped", "run", run.TaskID, "error", err)
 			continue
 		}

@@ -60,13 +60,13 @@ type remoteTask struct {
 
 // saved is what Nomad keeps of a task. Fields are only ever added.
 type saved struct {
-	Endpoint  string      `json:"endpoint"`
-	Namespace string      `json:"namespace"`
-	JobID     string      `json:"job_id"`
-	Key       string      `json:"key"`  // see shim.ClaimRequest
-	Hash      string      `json:"hash"` // the same
-	Run       shim.Handle `json:"run"`
-	Logs      logs        `json:"logs"`
+	Endpoint  string `json:"endpoint"`
+	Namespace string `json:"namespace"`
+	JobID     string `json:"job_id"`
+	Key       string `json:"key"`  // see shim.ClaimRequest
+	Hash      string `json:"hash"` // the same
+	RunID     string `json:"run_id"`
+	Logs      logs   `json:"logs"`
 
 	Copied time.Time `json:"copied"` // how new the files are that were copied to the host
 
@@ -200,7 +200,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		<-output // the next one goes on where it ends
 	}()
 	go func() { _ = f.stopOn(link) }() // which may not have reached the host by an earlier connection
-	results, err := link.Driver.WaitTask(ctx, f.saved.Run.TaskID)
+	results, err := link.Driver.WaitTask(ctx, f.saved.RunID)
 	if err != nil {
 		return f.doubt(link, begun, err)
 	}
@@ -320,7 +320,7 @@ func (t *remoteTask) Signal(_ context.Context, signal string) error {
 		return err
 	}
 	t.refresh(t.ctx, link)
-	return link.Driver.SignalTask(t.saved.Run.TaskID, signal)
+	return link.Driver.SignalTask(t.saved.RunID, signal)
 }
 
 // connected is the connection that there is. Nobody waits for another one.
@@ -370,22 +370,13 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	t.mu.Unlock()
 	asked := make(chan error, 1)
 	link, err := t.connected()
-	ask := func() { asked <- t.stopOn(link) }
 	if err == nil {
-		go ask() // its end is the task's, or the connection's
+		go func() { asked <- t.stopOn(link) }() // its end is the task's, or the connection's
 	}
 	limit := time.After(timeout + stopGrace)
 	for {
 		select {
 		case err = <-asked:
-			if status.Code(err) == codes.FailedPrecondition { // it is not this connection's yet, or another allocation's
-				var mine bool
-				mine, err = t.reclaim(ctx, link)
-				if mine {
-					go ask()
-					continue
-				}
-			}
 			if err != nil && link.Alive() {
 				return errors.New(plain.Line(err.Error(), mostOfReason)) // the host's own
 			}
@@ -410,37 +401,32 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	if s == nil {
 		return nil
 	}
-	if err := t.become(t.ctx, link, shim.Stopping); err != nil {
+	err := t.become(t.ctx, link, shim.Stopping)
+	if status.Code(err) == codes.FailedPrecondition { // it is not this connection's yet, or another allocation's
+		mine, err := t.reclaim(t.ctx, link)
+		if err != nil || !mine {
+			return err
+		}
+		return t.stopOn(link)
+	}
+	if err != nil {
 		return err
 	}
-	return link.Driver.StopTask(t.saved.Run.TaskID, s.timeout, s.signal)
+	return link.Driver.StopTask(t.saved.RunID, s.timeout, s.signal)
 }
 
-// TaskStats is part of core.Forwarder. It brings what the host's driver sends by this connection: after the end of the
-// channel Nomad asks again.
+// TaskStats is part of core.Forwarder. After the end of the channel, as when the connection ends, Nomad asks again.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
-	usages := make(chan *drivers.TaskResourceUsage)
 	link, err := t.connected()
-	var from <-chan *drivers.TaskResourceUsage
 	if err == nil {
-		from, err = link.Driver.TaskStats(ctx, t.saved.Run.TaskID, interval)
-	}
-	if err != nil { // Nomad would log it every few seconds
-		close(usages)
-		return usages, nil
-	}
-	go func() {
-		defer close(usages)
-		for usage := range from {
-			usage.Timestamp = time.Now().UnixNano() // by this node's clock
-			select {
-			case usages <- usage:
-			case <-ctx.Done():
-				return
-			}
+		usages, err := link.Driver.TaskStats(ctx, t.saved.RunID, interval)
+		if err == nil {
+			return usages, nil
 		}
-	}()
-	return usages, nil
+	}
+	none := make(chan *drivers.TaskResourceUsage)
+	close(none) // Nomad would log an error every few seconds
+	return none, nil
 }
 
 // ExecTask is part of core.Forwarder. The command may be the script of a template that has changed.
@@ -452,7 +438,7 @@ func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers
 	ctx, cancel := context.WithTimeout(t.ctx, timeout)
 	defer cancel()
 	t.refresh(ctx, link)
-	result, err := link.Driver.ExecTask(t.saved.Run.TaskID, command, timeout)
+	result, err := link.Driver.ExecTask(t.saved.RunID, command, timeout)
 	return result, t.lostOr(link, err)
 }
 
@@ -466,7 +452,7 @@ func (t *remoteTask) ExecTaskStreamingRaw(
 	}
 	ctx, cancel := context.WithCancel(ctx) // ends the host's command when the agent's side is gone
 	defer cancel()
-	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.Run.TaskID, command, tty, stream))
+	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.RunID, command, tty, stream))
 }
 
 // lostOr is an error of the host, or that there is no connection any more.

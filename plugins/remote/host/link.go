@@ -30,14 +30,21 @@ import (
 
 // Link is one connection to a host, and the driver there. It is never made anew: calls on one that was lost fail.
 type Link struct {
-	Arch    string           // of the host, as in GOARCH: amd64 or arm64
-	Dir     string           // the plugin's directory there, absolute
+	About
 	Driver  Driver           // by Nomad's own client
 	Shim    *grpc.ClientConn // for the calls that Nomad's protocol does not have
 	Address string           // the host's IP address, empty if it is not known
-	About   About
 
 	conn *ssh.Conn
+}
+
+// About is what a host is, and can do.
+type About struct {
+	Arch    string `json:"arch,omitempty"`    // as in GOARCH: amd64 or arm64
+	Dir     string `json:"dir,omitempty"`     // the plugin's directory there, absolute
+	Root    bool   `json:"root"`              // tasks can be of any user
+	Cgroup  string `json:"cgroup,omitempty"`  // its version
+	Missing string `json:"missing,omitempty"` // what it can be used without, sentences
 }
 
 // Driver is a driver that can run commands in tasks.
@@ -107,7 +114,7 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	if first.Err != nil {
 		return first.Err
 	}
-	if l.About, err = aboutOf(first); err != nil {
+	if err := l.learn(first); err != nil {
 		return err
 	}
 	events, err := l.Driver.TaskEvents(l.conn.Context())
@@ -124,29 +131,20 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	return nil
 }
 
-// aboutOf returns an error if the host's driver can run no tasks.
-func aboutOf(f *drivers.Fingerprint) (about About, err error) {
+// learn returns an error if the host's driver can run no tasks.
+func (l *Link) learn(f *drivers.Fingerprint) error {
 	of := func(name string) *structs.Attribute {
 		return cmp.Or(f.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
 	}
-	about.Root, _ = of("root").GetBool()
+	l.Root, _ = of("root").GetBool()
 	cgroup, _ := of("cgroup").GetString()
-	about.Cgroup = plain.Line(cgroup, mostOfWord)
+	l.Cgroup = plain.Line(cgroup, 20)
 	message := plain.Line(f.HealthDescription, 0)
 	if f.Health != drivers.HealthStateHealthy {
-		return about, errors.New(message)
+		return errors.New(message)
 	}
-	about.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
-	return about, nil
-}
-
-const mostOfWord = 300 // characters
-
-// About is what a host can do.
-type About struct {
-	Root    bool   // tasks can be of any user
-	Cgroup  string // its version
-	Missing string // what it can be used without, sentences
+	l.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
+	return nil
 }
 
 func (l *Link) over() bool { return l.conn.Context().Err() != nil }

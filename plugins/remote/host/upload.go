@@ -6,7 +6,6 @@ package host
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -93,21 +92,6 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
-// open opens a local program, and makes its checksum.
-func open(path string) (file *os.File, size int64, sum string, err error) {
-	file, err = os.Open(path)
-	if err != nil {
-		return nil, 0, "", fmt.Errorf("failed to open the program for the host: %w", err)
-	}
-	hash := sha256.New()
-	size, err = io.Copy(hash, file)
-	if err != nil {
-		file.Close()
-		return nil, 0, "", fmt.Errorf("failed to read the program for the host: %w", err)
-	}
-	return file, size, hex.EncodeToString(hash.Sum(nil)), nil
-}
-
 // upload starts the program of the host's architecture there, and copies it first if the host does not have it. An
 // attempt that fails leaves nothing that can be run. The end of the context ends the connection.
 func upload(ctx context.Context, c Config) (*Link, error) {
@@ -135,14 +119,19 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 		return fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
 			"configuration", plain.Line(l.Arch, 100))
 	}
-	file, size, sum, err := open(path)
+	file, err := os.Open(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to open the program for the host: %w", err)
 	}
 	defer file.Close()
+	hash := sha256.New()
+	size, err := io.Copy(hash, file)
+	if err != nil {
+		return fmt.Errorf("failed to read the program for the host: %w", err)
+	}
 
 	options.Dir = l.Dir
-	_, _ = fmt.Fprintf(l.conn, "%d\n%s\n%s\n", size, sum, strings.Join(options.Args(), "\n"))
+	_, _ = fmt.Fprintf(l.conn, "%d\n%x\n%s\n", size, hash.Sum(nil), strings.Join(options.Args(), "\n"))
 	word, _, err := answer(l.conn)
 	if err != nil || word == "there" {
 		return err

@@ -99,7 +99,8 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 
 // copied is the file in an allocation's directory with how new the files are that were copied for a task. No name of a
 // task begins with a dot.
-func (a allocs) copied(id, task string) (file string, err error) {
+func (a allocs) copied(taskID string) (file string, err error) {
+	id, task := partsOf(taskID)
 	dir, err := a.path(id)
 	if err == nil && !isName(task) {
 		err = fmt.Errorf("%q is no name of a task", task)
@@ -144,7 +145,7 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	if err := h.owned(r.TaskID); err != nil {
 		return err
 	}
-	file, err := h.allocs.copied(r.AllocID, r.Task)
+	file, err := h.allocs.copied(r.TaskID)
 	if err != nil {
 		return err
 	}
@@ -152,19 +153,20 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	if err != nil {
 		return err
 	}
-	dir, err := h.allocs.make(r.AllocID, r.Task, uid, gid)
+	id, task := partsOf(r.TaskID)
+	dir, err := h.allocs.make(id, task, uid, gid)
 	if err != nil {
 		return err
 	}
-	if err := unpack(ctx, archive, filepath.Join(dir, r.Task), uid, gid); err != nil {
+	if err := unpack(ctx, archive, filepath.Join(dir, task), uid, gid); err != nil {
 		return err
 	}
 	return save(file, r.At)
 }
 
 // copiedAt is FilesRequest.At of the last copy.
-func (h *host) copiedAt(allocID, task string) (at time.Time) {
-	if file, err := h.allocs.copied(allocID, task); err == nil {
+func (h *host) copiedAt(taskID string) (at time.Time) {
+	if file, err := h.allocs.copied(taskID); err == nil {
 		_ = load(file, &at) // not there: nothing was copied
 	}
 	return at
@@ -215,13 +217,14 @@ const (
 
 // logs is part of server. It waits for output, or for the end of the task.
 func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
-	dir, err := h.allocs.path(r.AllocID)
+	allocID, task := partsOf(r.TaskID)
+	dir, err := h.allocs.path(allocID)
 	if err != nil {
 		return nil, err
 	}
-	stdout := corelogs.NewReader(dir, r.Task+".stdout", r.Stdout.Number, r.Stdout.Size)
+	stdout := corelogs.NewReader(dir, task+".stdout", r.Stdout.Number, r.Stdout.Size)
 	defer stdout.Close()
-	stderr := corelogs.NewReader(dir, r.Task+".stderr", r.Stderr.Number, r.Stderr.Size)
+	stderr := corelogs.NewReader(dir, task+".stderr", r.Stderr.Number, r.Stderr.Size)
 	defer stderr.Close()
 	buffer := make([]byte, chunkSize)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {

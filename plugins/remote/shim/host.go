@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -124,16 +123,17 @@ func (h *host) userOf(field string) (uid, gid int, err error) {
 
 // recover has this process's driver know a run, by what it has saved. Its error has the code NotFound if this host has
 // nothing of the task any more. Another error may pass.
-func (h *host) recover(run Handle, name string, state []byte) error {
-	dir, err := h.allocs.path(run.AllocID)
+func (h *host) recover(taskID string, state []byte) error {
+	allocID, name := partsOf(taskID)
+	dir, err := h.allocs.path(allocID)
 	if err != nil {
 		return err
 	}
 	handle := drivers.NewTaskHandle(1)
-	handle.Config = &drivers.TaskConfig{ID: run.TaskID, AllocID: run.AllocID, AllocDir: dir, Name: name}
+	handle.Config = &drivers.TaskConfig{ID: taskID, AllocID: allocID, AllocDir: dir, Name: name}
 	handle.State, handle.DriverState = drivers.TaskStateRunning, state
 	err = h.Driver.RecoverTask(handle)
-	if err != nil && !h.has(run.TaskID) {
+	if err != nil && !h.has(taskID) {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return err
@@ -175,7 +175,7 @@ func (h *host) end(id string) error {
 	if err := h.Driver.DestroyTask(id, true); err != nil {
 		return err
 	}
-	allocID, _, _ := strings.Cut(id, "/")
+	allocID, _ := partsOf(id)
 	h.allocs.used(allocID)
 	return h.runs.end(id)
 }
@@ -202,17 +202,17 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
 		if err == nil && len(over) == 0 && reply.Verdict == Start {
-			reply.Copied = h.copiedAt(r.Owner.AllocID, r.Task)
+			reply.Copied = h.copiedAt(r.TaskID)
 		}
 		if err == nil && reply.Verdict == Have && r.Resume {
-			err = h.recover(reply.Run, r.Task, reply.saved)
+			err = h.recover(reply.TaskID, reply.saved)
 		}
 		if err != nil || len(over) == 0 {
 			return reply, err
 		}
 		for _, o := range over {
-			if err := h.end(o.Run.TaskID); err != nil {
-				return nil, fmt.Errorf("the run of allocation %s can't be ended: %w", o.Run.AllocID, err)
+			if err := h.end(o.TaskID); err != nil {
+				return nil, fmt.Errorf("the run of task %s can't be ended: %w", o.TaskID, err)
 			}
 		}
 	}
@@ -220,7 +220,15 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 
 // change is part of server. A task that has filled the disk can be stopped.
 func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
-	err := h.runs.become(r.TaskID, r.AllocID, r.State)
+	var err error
+	switch {
+	case r.State == Ending:
+		err = h.seizeAndEnd(r)
+	case r.AllocID == "":
+		err = h.runs.assign(r)
+	default:
+		err = h.runs.become(r.TaskID, r.AllocID, r.State)
+	}
 	if r.State == Stopping && err != nil && !errors.Is(err, errNotOwner) {
 		h.logger.Warn("failed to record that a task is stopped", "task", r.TaskID, "error", err)
 		err = nil
@@ -228,9 +236,12 @@ func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	return &Nothing{}, notOwner(err)
 }
 
-// assign is part of server.
-func (h *host) assign(_ context.Context, r *AssignRequest) (*Nothing, error) {
-	return &Nothing{}, notOwner(h.runs.assign(r))
+// seizeAndEnd ends a run, whoever has it, if the request may do so.
+func (h *host) seizeAndEnd(r *ChangeRequest) error {
+	if err := h.runs.seize(r); err != nil {
+		return err
+	}
+	return h.end(r.TaskID)
 }
 
 // orphansEvery is how often orphans are looked for.
@@ -245,7 +256,7 @@ func (h *host) endOrphans(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := h.endOver(EndRequest{}); err != nil {
+		if err := h.endOver(); err != nil {
 			h.logger.Warn("failed to end the runs without an owner", "error", err)
 		}
 		if err := h.removeAllocs(); err != nil {
@@ -254,32 +265,14 @@ func (h *host) endOrphans(ctx context.Context) {
 	}
 }
 
-// endOver ends the runs that have had no owner for too long, and one that is listed.
-func (h *host) endOver(listed EndRequest) error {
-	over, err := h.runs.orphans(listed)
+// endOver ends the runs that have had no owner for too long.
+func (h *host) endOver() error {
+	over, err := h.runs.orphans()
 	for _, o := range over {
-		h.logger.Warn("ending a run that has no owner any more", "task", o.Run.TaskID)
-		err = errors.Join(err, h.end(o.Run.TaskID))
+		h.logger.Warn("ending a run that has no owner any more", "task", o.TaskID)
+		err = errors.Join(err, h.end(o.TaskID))
 	}
 	return err
-}
-
-// endRun is part of server.
-func (h *host) endRun(_ context.Context, r *EndRequest) (*Nothing, error) {
-	if r.AllocID == "" {
-		return &Nothing{}, h.endOver(*r)
-	}
-	return &Nothing{}, notOwner(h.endIf(r.TaskID, func(one *run) bool {
-		return one.Owner.AllocID == r.AllocID && one.State != Released
-	}))
-}
-
-// endIf ends a run that is there, whoever has it, if that is allowed; otherwise it returns errNotOwner.
-func (h *host) endIf(taskID string, allowed func(one *run) bool) error {
-	if err := h.runs.seize(taskID, allowed); err != nil {
-		return err
-	}
-	return h.end(taskID)
 }
 
 // keepTime is how long the directory of an allocation is kept that has no run: its tasks may wait to be started again.
@@ -295,7 +288,8 @@ func (h *host) removeAllocs() error {
 		}
 		inUse := map[string]bool{}
 		for _, one := range all {
-			inUse[one.Run.AllocID] = true
+			allocID, _ := partsOf(one.TaskID)
+			inUse[allocID] = true
 		}
 		var err error
 		old, err = h.allocs.retire(inUse, time.Now().Add(-keepTime))

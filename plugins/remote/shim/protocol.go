@@ -21,8 +21,6 @@ import (
 var (
 	Claim  = method[ClaimRequest, ClaimReply]{"Claim", server.claim} // may take as long as the end of other runs
 	Change = method[ChangeRequest, Nothing]{"Change", server.change}
-	Assign = method[AssignRequest, Nothing]{"Assign", server.assign}
-	End    = method[EndRequest, Nothing]{"End", server.endRun}
 	List   = method[Nothing, ListReply]{"List", server.list}
 	Logs   = method[LogsRequest, LogsReply]{"Logs", server.logs} // returns when there is output
 )
@@ -33,10 +31,12 @@ type Owner struct {
 	NodeID  string `codec:"node_id" json:"node_id"`
 }
 
-// Handle is a run: the task and the allocation are those that it was started for.
-type Handle struct {
-	TaskID  string `codec:"task_id" json:"task_id"`
-	AllocID string `codec:"alloc_id" json:"alloc_id"`
+// partsOf returns the allocation and the name of the task that a run was started for. The run has the id that Nomad gave
+// to that task, which begins with them.
+func partsOf(taskID string) (allocID, task string) {
+	allocID, rest, _ := strings.Cut(taskID, "/")
+	task, _, _ = strings.Cut(rest, "/")
+	return allocID, task
 }
 
 // ClaimRequest asks for the run that an allocation's task is to have. All calls that change a run are refused unless
@@ -49,7 +49,6 @@ type ClaimRequest struct {
 
 	Resume        bool          `codec:"resume"`         // the task has a run, which is recovered; none is started or ended
 	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
-	Task          string        `codec:"task"`           // its name in the job
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
 	Gone  []string `codec:"gone"`  // allocations that Nomad says are over
@@ -59,7 +58,7 @@ type ClaimRequest struct {
 // The verdicts of a claim.
 const (
 	Start    = "start"    // the run does not exist: StartTask makes it
-	Have     = "have"     // Run is the claimed one; Owner is the allocation that had it
+	Have     = "have"     // there is one; Owner is the allocation that had it
 	Held     = "held"     // Owner has it
 	Doubtful = "doubtful" // the claim is to be repeated with Owner's allocation in Gone or Alive
 	None     = "none"     // there is nothing to resume
@@ -69,8 +68,7 @@ const (
 type ClaimReply struct {
 	Verdict string `codec:"verdict"`
 	Owner   Owner  `codec:"owner"`
-	Run     Handle `codec:"run"`
-	Epoch   int64  `codec:"epoch"` // of the claim, where the verdict is Start or Have
+	TaskID  string `codec:"task_id"` // of the run, where the verdict is Start or Have
 
 	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
 	Copied time.Time `codec:"copied"`
@@ -78,19 +76,18 @@ type ClaimReply struct {
 	saved []byte // run.Saved
 }
 
-// ChangeRequest changes the state of a run that this connection has claimed for the allocation: another one of the same
-// node may have it by now.
+// ChangeRequest changes the state of a run. Released, which gives it up, and Stopping are for the connection that has
+// claimed it last for the allocation: another one of the same node may have it by now. Ending removes it, unless it was
+// released or another allocation has it.
+//
+// Without an allocation it is an operator's change, or Nomad's job is over: of a run that nobody follows, nor has
+// claimed since the epoch. Kept has it belong to the operator, Released to nobody; Ending is for one that nobody has
+// followed for AbsentTime, and that is not kept.
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
-	State   State  `codec:"state"` // Released, which gives it up, or Stopping
-}
-
-// AssignRequest has a run belong to an operator, or to nobody, which nobody follows, nor has claimed since that epoch.
-type AssignRequest struct {
-	TaskID string `codec:"task_id"`
-	Epoch  int64  `codec:"epoch"`
-	State  State  `codec:"state"` // Kept or Released
+	Epoch   int64  `codec:"epoch"`
+	State   State  `codec:"state"`
 }
 
 // Place is where a stream of a task's output ends on the node.
@@ -101,11 +98,9 @@ type Place struct {
 
 // LogsRequest asks for the output of a task from these places on.
 type LogsRequest struct {
-	TaskID  string `codec:"task_id"`
-	AllocID string `codec:"alloc_id"`
-	Task    string `codec:"task"`
-	Stdout  Place  `codec:"stdout"`
-	Stderr  Place  `codec:"stderr"`
+	TaskID string `codec:"task_id"` // of the run
+	Stdout Place  `codec:"stdout"`
+	Stderr Place  `codec:"stderr"`
 }
 
 // LogsReply is the next output from there.
@@ -139,23 +134,12 @@ type Run struct {
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
 }
 
-// EndRequest has a run ended: that of an allocation, unless it was released or another one has it, or without an
-// allocation one that nobody has followed for AbsentTime, nor claimed since that epoch.
-type EndRequest struct {
-	TaskID  string `codec:"task_id"`
-	AllocID string `codec:"alloc_id"`
-	Epoch   int64  `codec:"epoch"`
-}
-
 // FilesRequest begins a copy of files into the directory of a task that this connection owns. An archive in the format
 // of tar(5) follows in FilesParts, with paths relative to that directory.
 type FilesRequest struct {
-	TaskID  string `codec:"task_id"` // of the run
-	AllocID string `codec:"alloc_id"`
-	Task    string `codec:"task"`
-	User    string `codec:"user"` // whose the files become; empty: as for a task
-
-	At time.Time `codec:"at"` // how new the files are, by the node's clock
+	TaskID string    `codec:"task_id"` // of the run
+	User   string    `codec:"user"`    // whose the files become; empty: as for a task
+	At     time.Time `codec:"at"`      // how new the files are, by the node's clock
 }
 
 // FilesPart is a part of the archive.
@@ -257,8 +241,6 @@ type server interface {
 	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
 	change(ctx context.Context, r *ChangeRequest) (*Nothing, error)
 	list(ctx context.Context, r *Nothing) (*ListReply, error)
-	assign(ctx context.Context, r *AssignRequest) (*Nothing, error)
-	endRun(ctx context.Context, r *EndRequest) (*Nothing, error)
 	logs(ctx context.Context, r *LogsRequest) (*LogsReply, error)
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
@@ -273,7 +255,7 @@ var (
 		ServiceName: strings.Trim(serviceName, "/"),
 		HandlerType: (*server)(nil),
 		Methods: []grpc.MethodDesc{
-			Claim.describe(), Change.describe(), Assign.describe(), End.describe(), List.describe(), Logs.describe(),
+			Claim.describe(), Change.describe(), List.describe(), Logs.describe(),
 		},
 		Streams: []grpc.StreamDesc{filesStream},
 	}

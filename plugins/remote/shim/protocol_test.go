@@ -45,7 +45,7 @@ func clientOf(t *testing.T, s server) *grpc.ClientConn {
 func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
 	all := make(chan string, 1)
 	c := clientOf(t, receives{do: func(q *FilesRequest, archive io.Reader) error {
-		if q.Task == "refused" {
+		if q.TaskID == "refused" {
 			return errors.New("no space")
 		}
 		text, err := io.ReadAll(archive)
@@ -64,10 +64,10 @@ func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
 	must.Eq(t, "3145728 bytes, error false", <-all)
 
 	// an error of the node's files, also one that is no end of the call
-	must.ErrorIs(t, Files(ctx, c, &FilesRequest{Task: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
+	must.ErrorIs(t, Files(ctx, c, &FilesRequest{TaskID: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
 	must.StrHasSuffix(t, "error true", <-all)
 
-	must.ErrorContains(t, Files(ctx, c, &FilesRequest{Task: "refused"}, zeros(64<<20, nil)), "no space")
+	must.ErrorContains(t, Files(ctx, c, &FilesRequest{TaskID: "refused"}, zeros(64<<20, nil)), "no space")
 	must.NoError(t, ctx.Err())
 }
 

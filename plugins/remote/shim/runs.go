@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,18 +22,9 @@ import (
 
 // run is what the host records of a run of a task: whose it is. It is changed while the lock of all records is held.
 type run struct {
-	Key   string `json:"key"`  // of the task, see ClaimRequest
-	Hash  string `json:"hash"` // of what it runs
-	Epoch int64  `json:"epoch"`
-	State State  `json:"state"`
-	Owner Owner  `json:"owner"` // the last one
-	Run   struct {
-		Handle
-		Saved []byte `json:"state"` // by the core, for RecoverTask
-	} `json:"run"`
-
-	OrphanTimeout time.Duration `json:"orphan_timeout,omitempty"` // 0: none
-	Alone         int64         `json:"alone,omitempty"`          // since when nobody follows it, see now; 0: somebody does
+	Run          // Followed and Alone are not set
+	Hash  string `json:"hash"`  // of what it runs
+	Saved []byte `json:"saved"` // by the core, for RecoverTask
 }
 
 // State is what becomes of a run.
@@ -61,9 +51,8 @@ const AbsentTime = 15 * time.Second
 type runs struct {
 	dir string
 
-	mu      sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
-	claims  map[string]*claim
-	unsaved map[string]int64 // run.Alone by name, where the disk is full
+	mu     sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
+	claims map[string]*claim
 }
 
 // claim is a run that this connection owns, by the id of its task.
@@ -74,7 +63,7 @@ type claim struct {
 }
 
 func newRuns(dir string) *runs {
-	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}, unsaved: map[string]int64{}}
+	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}}
 }
 
 // nameOf is the name of a run's record. Runs of one task with different contents have different records.
@@ -98,7 +87,7 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 		return err
 	}
 	defer dir.Close()
-	lock, err := waitLock(filepath.Join(r.dir, "lock"), unix.LOCK_EX)
+	lock, err := waitLock(filepath.Join(r.dir, "lock"))
 	if err != nil {
 		return err
 	}
@@ -132,12 +121,13 @@ func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".l
 // follow has this connection own a run, and no other one. The lock of all is held.
 func (r *runs) follow(name string, one *run) error {
 	_ = os.Remove(r.lockOf(name)) // an earlier owner may hold its lock for ever
-	lock, err := tryLock(r.lockOf(name), unix.LOCK_EX)
+	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
 		return err
 	}
-	r.drop(one.Run.TaskID)
-	r.claims[one.Run.TaskID] = &claim{name: name, epoch: one.Epoch, lock: lock}
+	r.forgetAlone(name)
+	r.drop(one.TaskID)
+	r.claims[one.TaskID] = &claim{name: name, epoch: one.Epoch, lock: lock}
 	return nil
 }
 
@@ -149,48 +139,31 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// seen returns whether somebody follows a run; if not, since is when that was seen first, 0 for never. The lock of all
-// is held.
-func (r *runs) seen(name string, one *run) (followed bool, since int64) {
-	if r.isFollowed(name) {
+// alone returns whether somebody follows a run; if not, for how long nobody has, 0 if that was not seen before. The time
+// begins with the first look that counts. It is the time of the lock's file, for which a full disk has room. The lock of
+// all is held.
+func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
+	lock, err := tryLock(r.lockOf(name))
+	if err != nil {
+		return true, 0 // or it can't be told
+	}
+	defer lock.Close()
+	info, err := lock.Stat()
+	if err != nil {
 		return true, 0
 	}
-	since = max(one.Alone, r.unsaved[name])
-	if since > now() { // it is of the time before the host was started
-		since = 0
+	since := info.ModTime().UnixNano()
+	if since != 0 && since < now() { // a later one is of the time before the host was started
+		return false, time.Duration(now() - since)
 	}
-	return false, since
+	if counts {
+		_ = os.Chtimes(lock.Name(), time.Time{}, time.Unix(0, now()))
+	}
+	return false, 0
 }
 
-// alone is how long nobody has followed a run, and 0 if somebody does. The time counts from the first call that finds
-// nobody. The lock of all is held.
-func (r *runs) alone(name string, one *run) time.Duration {
-	followed, since := r.seen(name, one)
-	if !followed && since == 0 {
-		since = now()
-	}
-	delete(r.unsaved, name)
-	if since != one.Alone {
-		one.Alone = since
-		if r.save(name, one) != nil {
-			r.unsaved[name] = since
-		}
-	}
-	if followed {
-		return 0
-	}
-	return max(time.Duration(now()-since), 1)
-}
-
-// isFollowed is whether a connection may hold the lock of a run.
-func (r *runs) isFollowed(name string) bool {
-	f, err := os.OpenFile(r.lockOf(name), os.O_RDWR, 0)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
-	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
-}
+// forgetAlone has the time of alone begin anew.
+func (r *runs) forgetAlone(name string) { _ = os.Chtimes(r.lockOf(name), time.Time{}, time.Unix(0, 0)) }
 
 // now is the time since the host was started: nobody sets that clock.
 func now() int64 {
@@ -211,7 +184,7 @@ func (r *runs) change(taskID string, change func(name string, one *run, all reco
 	return r.locked(prefix, func(all records) error {
 		if c := r.claims[taskID]; c != nil { // by now
 			one := all[c.name]
-			if one != nil && one.Run.TaskID == taskID && one.Epoch == c.epoch {
+			if one != nil && one.TaskID == taskID && one.Epoch == c.epoch {
 				return change(c.name, one, all)
 			}
 		}
@@ -234,28 +207,30 @@ func (r *runs) become(taskID, allocID string, s State) error {
 		}
 		one.State = s
 		if s == Released {
-			one.Alone, one.Owner.NodeID = now(), ""
+			one.Owner.NodeID = ""
 			r.drop(taskID)
 		}
 		return r.save(name, one)
 	})
 }
 
-// assign is for AssignRequest.
-func (r *runs) assign(q *AssignRequest) error {
+// assign has a run belong to an operator, or to nobody, see ChangeRequest.
+func (r *runs) assign(q *ChangeRequest) error {
 	return r.locked("", func(all records) error {
 		for name, one := range all {
-			if one.Run.TaskID != q.TaskID || one.Epoch != q.Epoch || r.isFollowed(name) {
+			followed, _ := r.alone(name, false)
+			if one.TaskID != q.TaskID || one.Epoch != q.Epoch || followed {
 				continue
 			}
 			if !slices.Contains([]State{Running, Released, Kept}, one.State) {
 				continue
 			}
 			one.Epoch++
-			one.State, one.Owner, one.Alone = q.State, Owner{}, now()
+			one.State, one.Owner = q.State, Owner{}
 			if q.State == Kept {
 				one.Owner.AllocID = Operator
 			}
+			r.forgetAlone(name)
 			return r.save(name, one)
 		}
 		return errNotOwner
@@ -265,15 +240,20 @@ func (r *runs) assign(q *AssignRequest) error {
 // Operator stands for an allocation's id where an operator keeps a run.
 const Operator = "operator"
 
-// seize has this connection own a run without a claim, in order to end it, if that is allowed. It is no error if the
-// task has no record.
-func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
+// seize has this connection own a run without a claim, in order to end it, if ChangeRequest allows that. It is no error
+// if the task has no record.
+func (r *runs) seize(q *ChangeRequest) error {
 	return r.locked("", func(all records) error {
 		for name, one := range all {
-			if one.Run.TaskID != taskID {
+			if one.TaskID != q.TaskID {
 				continue
 			}
-			if !allowed(one) {
+			allowed := one.Owner.AllocID == q.AllocID && one.State != Released
+			if q.AllocID == "" {
+				_, alone := r.alone(name, true)
+				allowed = one.Epoch == q.Epoch && one.State != Kept && alone >= AbsentTime
+			}
+			if !allowed {
 				return errNotOwner
 			}
 			return r.condemn(name, one)
@@ -287,7 +267,7 @@ func (r *runs) seize(taskID string, allowed func(one *run) bool) error {
 func (r *runs) condemn(name string, one *run) error {
 	before := *one
 	one.Epoch++
-	one.State, one.Alone = Ending, now()
+	one.State = Ending
 	if r.save(name, one) != nil {
 		*one = before
 	}
@@ -297,7 +277,7 @@ func (r *runs) condemn(name string, one *run) error {
 // started records a run that has started.
 func (r *runs) started(taskID string, saved []byte) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
-		one.State, one.Run.Saved = Running, saved
+		one.State, one.Saved = Running, saved
 		return r.save(name, one)
 	})
 }
@@ -348,22 +328,20 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 
 		if reply.Verdict == Start {
 			if one == nil {
-				one = &run{Key: q.Key, Hash: q.Hash, State: Starting}
+				one = &run{Run: Run{Key: q.Key, State: Starting}, Hash: q.Hash}
 			}
-			r.drop(one.Run.TaskID)
-			one.Run.Handle = Handle{TaskID: q.TaskID, AllocID: q.Owner.AllocID}
+			r.drop(one.TaskID)
+			one.TaskID = q.TaskID
 		}
-		reply.Owner, reply.Run, reply.saved = one.Owner, one.Run.Handle, one.Run.Saved
-		err := r.take(name, one, q)
-		reply.Epoch = one.Epoch
-		return err
+		reply.Owner, reply.TaskID, reply.saved = one.Owner, one.TaskID, one.Saved
+		return r.take(name, one, q)
 	})
 	return reply, over, err
 }
 
 // take has the run belong to who claims it.
 func (r *runs) take(name string, one *run, q *ClaimRequest) error {
-	c := r.claims[one.Run.TaskID]
+	c := r.claims[one.TaskID]
 	if c != nil && c.name == name && c.epoch == one.Epoch && one.Owner == q.Owner {
 		return nil // this connection owns it already
 	}
@@ -372,7 +350,7 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 		one.State = Running
 	}
 	one.Epoch++
-	one.Owner, one.OrphanTimeout, one.Alone = q.Owner, q.OrphanTimeout, 0
+	one.Owner, one.OrphanTimeout = q.Owner, q.OrphanTimeout
 	err := r.save(name, one)
 	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
 		one.Epoch--
@@ -406,10 +384,11 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 // isBusy is whether a run is being started by another connection, or stopped by another allocation, which is there. It
 // is waited for: what is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
+	followed, alone := r.alone(name, true)
 	if one.State == Starting {
-		return r.claims[one.Run.TaskID] == nil && r.isFollowed(name)
+		return r.claims[one.TaskID] == nil && followed
 	}
-	return !mine && one.State == Stopping && r.alone(name, one) < AbsentTime
+	return !mine && one.State == Stopping && alone < AbsentTime
 }
 
 // ending is a verdict of judge: the run is to be ended before the task can start.
@@ -432,7 +411,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	}
 	mine := one.Owner.AllocID == q.Owner.AllocID
 	if q.Resume {
-		if one.Run.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released) {
+		if one.TaskID == q.TaskID && (mine && one.State != Released || one.State == Released) {
 			return Have, one.Owner
 		}
 		return Held, one.Owner
@@ -441,7 +420,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		return Held, one.Owner
 	}
 	if !mine && one.State != Released && one.State != Ending && !slices.Contains(q.Gone, one.Owner.AllocID) {
-		if r.alone(name, one) < AbsentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
+		if _, alone := r.alone(name, true); alone < AbsentTime || slices.Contains(q.Alive, one.Owner.AllocID) {
 			return Held, one.Owner
 		}
 	}
@@ -460,14 +439,8 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 func (r *runs) list() (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
-			followed, since := r.seen(name, one)
-			listed := Run{
-				TaskID: one.Run.TaskID, Key: one.Key, Epoch: one.Epoch, State: one.State,
-				Owner: one.Owner, Followed: followed, OrphanTimeout: one.OrphanTimeout,
-			}
-			if since > 0 {
-				listed.Alone = time.Duration(now() - since)
-			}
+			listed := one.Run
+			listed.Followed, listed.Alone = r.alone(name, false)
 			found = append(found, listed)
 		}
 		return nil
@@ -475,19 +448,19 @@ func (r *runs) list() (found []Run, err error) {
 	return found, err
 }
 
-// orphans marks the runs whose time without an owner is over as ending, and returns them: also one that is listed,
-// whatever its time, and those that were to be ended, and are still there.
-func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
+// orphans marks the runs whose time without an owner is over as ending, and returns them: also those that were to be
+// ended, and are still there.
+func (r *runs) orphans() (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
-			if r.claims[one.Run.TaskID] != nil && one.State == Ending { // its end has failed
-				r.drop(one.Run.TaskID)
+			if r.claims[one.TaskID] != nil && one.State == Ending { // its end has failed
+				r.drop(one.TaskID)
 			}
 			limit := one.OrphanTimeout
-			if one.State == Ending || one.Run.TaskID == listed.TaskID && one.Epoch == listed.Epoch {
+			if one.State == Ending {
 				limit = AbsentTime
 			}
-			alone := r.alone(name, one)
+			_, alone := r.alone(name, true)
 			if alone == 0 || limit == 0 || alone < limit || one.State == Kept {
 				continue
 			}
@@ -505,9 +478,9 @@ func (r *runs) orphans(listed EndRequest) (over []*run, err error) {
 const lockTime = 30 * time.Second
 
 // waitLock locks a file of this user, which it makes if it is missing. Closing the file unlocks it.
-func waitLock(path string, how int) (*os.File, error) {
+func waitLock(path string) (*os.File, error) {
 	for end := time.Now().Add(lockTime); ; time.Sleep(10 * time.Millisecond) {
-		f, err := tryLock(path, how)
+		f, err := tryLock(path)
 		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
 			return f, err
 		}
@@ -517,13 +490,13 @@ func waitLock(path string, how int) (*os.File, error) {
 	}
 }
 
-// tryLock returns EWOULDBLOCK if another process holds a lock that excludes this one.
-func tryLock(path string, how int) (*os.File, error) {
+// tryLock returns EWOULDBLOCK if another process, or another call of this one, holds the lock.
+func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("flock", err)
 	}

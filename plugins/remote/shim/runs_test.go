@@ -68,11 +68,13 @@ func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
 		reply, over, err := s.claim(s.request(alloc, change...))
 		must.NoError(s.t, err)
 		if len(over) == 0 {
-			return said + reply.Verdict + " " + reply.Run.AllocID + reply.held()
+			allocID, _ := partsOf(reply.TaskID)
+			return said + reply.Verdict + " " + allocID + reply.held()
 		}
 		for _, o := range over {
-			said += "ended " + o.Run.AllocID + ", "
-			must.NoError(s.t, s.runs.end(o.Run.TaskID))
+			allocID, _ := partsOf(o.TaskID)
+			said += "ended " + allocID + ", "
+			must.NoError(s.t, s.runs.end(o.TaskID))
 		}
 	}
 }
@@ -108,11 +110,12 @@ func (s side) leave() {
 func (s side) wait() {
 	s.t.Helper()
 	must.NoError(s.t, s.locked("", func(all records) error {
-		for name, one := range all {
-			if one.Alone != 0 {
-				one.Alone -= int64(time.Hour)
+		for name := range all {
+			info, err := os.Stat(s.lockOf(name))
+			must.NoError(s.t, err)
+			if info.ModTime().UnixNano() != 0 {
+				must.NoError(s.t, os.Chtimes(s.lockOf(name), time.Time{}, info.ModTime().Add(-time.Hour)))
 			}
-			must.NoError(s.t, s.save(name, one))
 		}
 		return nil
 	}))
@@ -221,10 +224,10 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			a.leave()
-			_, err := b.orphans(EndRequest{})
+			_, err := b.orphans()
 			must.NoError(t, err)
 			b.wait()
-			over, err := b.orphans(EndRequest{})
+			over, err := b.orphans()
 			must.NoError(t, err)
 			must.SliceEmpty(t, over)
 			must.Eq(t, "have a", b.ask("a", resume))
@@ -304,7 +307,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		},
 		"one that an operator keeps is nobody's until it is released": func(t *testing.T, a, b side) {
 			give := func(epoch int64, s State) error {
-				return b.assign(&AssignRequest{TaskID: "a/task", Epoch: epoch, State: s})
+				return b.assign(&ChangeRequest{TaskID: "a/task", Epoch: epoch, State: s})
 			}
 			a.start("a")
 			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is there
@@ -312,7 +315,8 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.ErrorIs(t, give(2, Kept), errNotOwner) // it was claimed since
 			must.NoError(t, give(1, Kept))
 			b.wait()
-			over, err := b.orphans(EndRequest{TaskID: "a/task", Epoch: 2})
+			must.ErrorIs(t, b.seize(&ChangeRequest{TaskID: "a/task", Epoch: 2}), errNotOwner)
+			over, err := b.orphans()
 			must.NoError(t, err)
 			must.SliceEmpty(t, over)
 			must.Eq(t, "held by operator", a.ask("a", resume))
@@ -327,7 +331,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
-			_, err := b.orphans(EndRequest{})
+			_, err := b.orphans()
 			must.NoError(t, err)
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
@@ -339,15 +343,15 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "held by b", a.ask("a", resume, gone("b")))
 		},
 		"one that was handed over is not ended by its first allocation": func(t *testing.T, a, b side) {
-			first := func(one *run) bool { return one.Owner.AllocID == one.Run.AllocID && one.State != Released }
+			first := &ChangeRequest{TaskID: "a/task", AllocID: "a"}
 			a.start("a")
-			must.NoError(t, b.seize("a/task", first))
+			must.NoError(t, b.seize(first))
 			b.ends("a/task")
 			a.start("a")
 			a.releases("a", "a/task")
-			must.ErrorIs(t, b.seize("a/task", first), errNotOwner)
+			must.ErrorIs(t, b.seize(first), errNotOwner)
 			must.Eq(t, "have a", b.ask("b"))
-			must.ErrorIs(t, a.seize("a/task", first), errNotOwner)
+			must.ErrorIs(t, a.seize(first), errNotOwner)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -362,7 +366,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	a, b := both[0], both[1]
 	a.start("a", func(q *ClaimRequest) { q.OrphanTimeout = 90 * time.Minute })
 	over := func() int {
-		found, err := b.orphans(EndRequest{})
+		found, err := b.orphans()
 		must.NoError(t, err)
 		return len(found)
 	}
@@ -407,7 +411,7 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	b.wait()
 	must.Eq(t, want, look(), must.Sprint("nobody but a look has seen that it is not followed"))
 
-	_, err := b.orphans(EndRequest{})
+	_, err := b.orphans()
 	must.NoError(t, err)
 	b.wait()
 	must.GreaterEq(t, time.Hour, look().Alone)
@@ -417,21 +421,17 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
-	ends := func(listed EndRequest) int {
-		over, err := b.orphans(listed)
-		must.NoError(t, err)
-		return len(over)
-	}
-	first, second := EndRequest{TaskID: "a/task", Epoch: 1}, EndRequest{TaskID: "a/task", Epoch: 2}
+	ends := func(epoch int64) error { return b.seize(&ChangeRequest{TaskID: "a/task", Epoch: epoch}) }
 	a.start("a")
-	must.Zero(t, ends(first), must.Sprint("its owner is there"))
+	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("its owner is there"))
 	a.releases("a", "a/task")
-	must.Zero(t, ends(first), must.Sprint("it was released just now"))
+	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("it was released just now"))
 	must.Eq(t, "have a", a.ask("c"))
 	a.releases("c", "a/task")
+	must.ErrorIs(t, ends(2), errNotOwner, must.Sprint("it was released just now"))
 	b.wait()
-	must.Zero(t, ends(first), must.Sprint("it had an owner meanwhile"))
-	must.Eq(t, 1, ends(second))
+	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("it had an owner meanwhile"))
+	must.NoError(t, ends(2))
 }
 
 // Two allocations of one node have the same connection: the former one's end may come behind the claim of the next one.

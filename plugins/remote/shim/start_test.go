@@ -62,7 +62,7 @@ func TestStart_ThatWasCutOffIsTakenUp(t *testing.T) {
 	starts, mark := filepath.Join(dir, "starts"), testsupport.Mark()
 	claims := func(h *host, id string) *drivers.TaskConfig {
 		reply, err := h.claim(t.Context(), &ClaimRequest{
-			Key: "job", Hash: "content", TaskID: id, Owner: Owner{AllocID: "alloc", NodeID: "node"}, Task: "main",
+			Key: "job", Hash: "content", TaskID: id, Owner: Owner{AllocID: "alloc", NodeID: "node"},
 		})
 		must.NoError(t, err)
 		must.Eq(t, Start, reply.Verdict)
@@ -93,7 +93,7 @@ func TestStart_ThatWasCutOffIsTakenUp(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceLen(t, 1, all)
 	must.Eq(t, "alloc/main/2", all[0].TaskID)
-	must.NoError(t, second.endIf("alloc/main/2", func(*run) bool { return true }))
+	must.NoError(t, second.seizeAndEnd(&ChangeRequest{TaskID: "alloc/main/2", AllocID: "alloc"}))
 	must.SliceEmpty(t, testsupport.Sleepers(mark))
 	must.NoError(t, second.Close())
 	testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {

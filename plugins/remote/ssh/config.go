@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/user"
 	"regexp"
 	"strconv"
 )
@@ -18,7 +17,7 @@ import (
 type Config struct {
 	Host string `codec:"host" required:"true" doc:"Name or address of the host."`
 	Port int    `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User string `codec:"user" doc:"The user there; it need not be root. By default the user of the agent."`
+	User string `codec:"user" required:"true" doc:"The user there; it need not be root."`
 
 	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
 	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
@@ -36,24 +35,13 @@ type Jump struct {
 	HostKeys []string `codec:"host_keys" doc:"The public keys of this host."`
 }
 
-// complete fills in the defaults.
-func (c Config) complete() Config {
-	c.Port = cmp.Or(c.Port, 22)
-	if c.User == "" {
-		if u, err := user.Current(); err == nil {
-			c.User = u.Username
-		}
-	}
-	return c
-}
-
-// way is the jump host of a complete configuration, nil if there is none.
+// way is the jump host, nil if there is none.
 func (c Config) way() *Config {
 	if c.Jump == nil {
 		return nil
 	}
 	w := c
-	w.Host, w.Port, w.Jump = c.Jump.Host, cmp.Or(c.Jump.Port, 22), nil
+	w.Host, w.Port, w.Jump = c.Jump.Host, c.Jump.Port, nil
 	w.User = cmp.Or(c.Jump.User, c.User)
 	w.HostKeys = c.Jump.HostKeys
 	return &w
@@ -61,12 +49,7 @@ func (c Config) way() *Config {
 
 // Check returns what is wrong with the configuration, as far as that shows without reading a file or connecting.
 func (c Config) Check() error {
-	c = c.complete()
 	switch {
-	case c.Host == "":
-		return errors.New("host is missing")
-	case c.User == "":
-		return errors.New("the user of this process has no name: set user")
 	case (c.KeyFile == "") == (c.AgentSocket == ""):
 		return errors.New("set key_file or agent_socket, and not both: the key to log in with")
 	case len(c.HostKeys) == 0:

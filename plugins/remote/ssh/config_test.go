@@ -33,7 +33,7 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"correct user":    {user("some.one-2@example.org"), ""},
 		"correct jump":    {func(c *Config) { c.Jump = &Jump{Host: "way", HostKeys: []string{key}} }, ""},
 
-		"no host":     {host(""), "host is missing"},
+		"no host":     {host(""), noHost},
 		"no key":      {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
 		"two keys":    {func(c *Config) { c.AgentSocket = "/agent" }, "set key_file or agent_socket, and not both"},
 		"no host key": {func(c *Config) { c.HostKeys = nil }, "set host_keys: the keys of the host"},
@@ -55,6 +55,7 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"user in host":    {host("u@h"), noHost},
 		"token in host":   {host("h%d"), noHost},
 		"space in host":   {host("a b"), noHost},
+		"no user":         {user(""), noUser},
 		"option as user":  {user("-oProxyCommand=x"), noUser},
 		"quote in user":   {user("it's"), noUser},
 		"line in user":    {user("a\n"), noUser},
@@ -63,7 +64,7 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"jump without a host key": {func(c *Config) { c.Jump = &Jump{Host: "way"} },
 			"jump: set host_keys"},
 	} {
-		config := Config{Host: "gpu1", KeyFile: "/key", HostKeys: []string{key}}
+		config := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{key}}
 		c.edit(&config)
 		err := config.Check()
 		if c.want == "" {
@@ -75,14 +76,14 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 }
 
 func TestWay_InheritsWhatTheJumpHostLeavesOut(t *testing.T) {
-	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{"key"}, Jump: &Jump{Host: "way"}}
+	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{"key"}, Jump: &Jump{Host: "way", Port: 22}}
 	way := c.way()
 	must.Eq(t, "u@way:22", way.String())
 	must.Eq(t, "/key", way.KeyFile)
 	must.SliceEmpty(t, way.HostKeys)
-	must.Eq(t, Jump{Host: "way"}, *c.Jump) // unchanged
+	must.Eq(t, Jump{Host: "way", Port: 22}, *c.Jump) // unchanged
 
-	c.Jump = &Jump{Host: "way", User: "v", HostKeys: []string{"key"}}
+	c.Jump = &Jump{Host: "way", Port: 22, User: "v", HostKeys: []string{"key"}}
 	way = c.way()
 	must.Eq(t, "v@way:22", way.String())
 	must.Nil(t, way.way())

@@ -52,7 +52,6 @@ const (
 // Start returns when a script of sh(1) runs on the host. The end of the context ends the connection. The configuration
 // has passed Check.
 func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
-	c = c.complete()
 	mark := "outrider-" + rand.Text() // what comes before it is of the login shell
 	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
 	conn, err := c.launch(ctx, "exec "+quote(words))
@@ -201,10 +200,6 @@ func (c Config) explain(text string) error {
 	}
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
-	case has("Could not resolve hostname"):
-		return fmt.Errorf("failed to look up the name %s: %s", c.Host, lastLine(text))
-	case has("Connection refused"):
-		return fmt.Errorf("no SSH server listens at %s: %s", c.address(), lastLine(text))
 	case has("Host key verification failed"):
 		return fmt.Errorf("the host key of %s is not that of host_keys (it is %s): the host was reinstalled, or another "+
 			"one answers in its place", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))

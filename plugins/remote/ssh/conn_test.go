@@ -222,8 +222,8 @@ func TestStart_LeavesNoProcess(t *testing.T) {
 	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
 		number, err := strconv.Atoi(port)
 		must.NoError(t, err)
-		c := Config{Host: "127.0.0.1", Port: number, KeyFile: os.Getenv("OUTRIDER_TEST_KEY"),
-			HostKeys: []string{os.Getenv("OUTRIDER_TEST_HOST_KEY")}}
+		c := Config{Host: "127.0.0.1", Port: number, User: os.Getenv("OUTRIDER_TEST_USER"),
+			KeyFile: os.Getenv("OUTRIDER_TEST_KEY"), HostKeys: []string{os.Getenv("OUTRIDER_TEST_HOST_KEY")}}
 		_, err = c.Start(t.Context(), "sleep "+os.Getenv("OUTRIDER_TEST_MARK")+" & pid=$!; cat; kill $pid")
 		must.NoError(t, err)
 		select {}
@@ -232,7 +232,7 @@ func TestStart_LeavesNoProcess(t *testing.T) {
 	mark := testsupport.Mark()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), "OUTRIDER_TEST_PORT="+strconv.Itoa(server.Port), "OUTRIDER_TEST_KEY="+server.KeyFile,
-		"OUTRIDER_TEST_HOST_KEY="+server.HostKey, "OUTRIDER_TEST_MARK="+mark)
+		"OUTRIDER_TEST_HOST_KEY="+server.HostKey, "OUTRIDER_TEST_USER="+server.User, "OUTRIDER_TEST_MARK="+mark)
 	must.NoError(t, cmd.Start())
 	testsupport.WaitSleepers(t, mark, 1)
 	children := childrenOf(t, cmd.Process.Pid)

@@ -77,12 +77,12 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 		"no agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "/no/agent" },
 			`^failed to connect to the ssh-agent: dial unix /no/agent: `, ""},
 
-		"nothing listens": {closed, `^no SSH server listens at 127.0.0.1:\d+: ssh: connect to host 127.0.0.1 port \d+: ` +
+		"nothing listens": {closed, `^there is no connection to \S+: ssh: connect to host 127.0.0.1 port \d+: ` +
 			`Connection refused$`, ""},
 		"no such name": {func(c *Config) { c.Host = "no-such-host.invalid" },
-			`^failed to look up the name no-such-host.invalid: ssh: Could not resolve hostname `, ""},
+			`^there is no connection to \S+@no-such-host.invalid:\d+: ssh: Could not resolve hostname `, ""},
 
-		"jump host: nothing listens": {jump(func(_ *Config, j *Jump) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: no SSH server listens at `, ""},
+		"jump host: nothing listens": {jump(func(_ *Config, j *Jump) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: there is no connection to `, ""},
 		"jump host: host key":        {jump(func(_ *Config, j *Jump) { j.HostKeys = []string{other} }), `^the jump host: the host key of \S+ is not that of host_keys \(it is SHA256:`, ""},
 		"jump host: key":             {jump(func(c *Config, _ *Jump) { c.KeyFile = otherFile }), `^the jump host: the SSH server at \S+ refuses `, ""},
 		"jump host: no forwarding": {func(c *Config) { c.Jump = jumpOf(t, forwardsNothing, server) },
