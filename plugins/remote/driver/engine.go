@@ -119,7 +119,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	system, err := e.nomad.begins(ctx, cfg.Namespace, cfg.AllocID)
+	system, wanted, err := e.nomad.begins(ctx, cfg.Namespace, cfg.AllocID)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.address = link.Address
+	t.address, t.wanted = link.Address, wanted
 	if err := t.start(ctx, link, cfg, s.Progress); err != nil {
 		e.forget(t)
 		return nil, err

@@ -33,8 +33,8 @@ const (
 func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
-		Owner:    shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID},
-		Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
+		Owner:  shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID},
+		Wanted: t.wanted, Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
 }
 

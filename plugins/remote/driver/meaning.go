@@ -169,17 +169,18 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins returns whether an allocation, whose task is to start, is of a job that has one on each node. An error is that
-// Nomad has given the allocation up: the one in its place may have run the task to its end.
-func (n nomad) begins(ctx context.Context, namespace, allocID string) (system bool, err error) {
+// begins returns whether an allocation, whose task is to start, is of a job that has one on each node, and whether Nomad
+// wants it to run. An error is that Nomad has given it up: the one in its place may have run the task to its end.
+func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {
-		return false, nil
+		return false, false, nil
 	}
 	if a.ClientStatus == structs.AllocClientStatusLost {
-		return false, errors.New("Nomad has given this allocation up, and another one may have run its task")
+		return false, false, errors.New("Nomad has given this allocation up, and another one may have run its task")
 	}
-	return a.Job != nil && a.Job.isSystem(), nil
+	wanted = a.DesiredStatus == structs.AllocDesiredStatusRun && !slices.Contains(overStatus, a.ClientStatus)
+	return a.Job != nil && a.Job.isSystem(), wanted, nil
 }
 
 // answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.

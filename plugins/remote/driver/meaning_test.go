@@ -128,7 +128,9 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 func TestBegins_NotForAnAllocationThatNomadHasGivenUp(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has given this allocation up",
-		`{"ID": "alloc", "ClientStatus": "pending", "Job": {"Type": "service"}}`: "system false",
+		`{"ID": "alloc", "ClientStatus": "pending", "Job": {"Type": "service"}}`: "system false, wanted false",
+		`{"ID": "alloc", "ClientStatus": "running", "DesiredStatus": "run"}`:     "system false, wanted true",
+		`{"ID": "alloc", "ClientStatus": "unknown", "DesiredStatus": "run"}`:     "system false, wanted false",
 		`{"ID": "alloc", "ClientStatus": "running", "Job": {"Type": "system"}}`:  "system true",
 		`{"ID": "other", "ClientStatus": "lost", "Job": {"Type": "system"}}`:     "system false",
 		`{"ID": "alloc", "DesiredStatus": "stop", "Job": {"Type": "sysbatch"}}`:  "system true", // a poststop task
@@ -138,8 +140,8 @@ func TestBegins_NotForAnAllocationThatNomadHasGivenUp(t *testing.T) {
 		}))
 		client, err := agentapi.New(agentapi.Config{Address: server.URL})
 		must.NoError(t, err)
-		system, err := nomad{client: client}.begins(t.Context(), "default", "alloc")
-		got := fmt.Sprintf("system %t", system)
+		system, wanted, err := nomad{client: client}.begins(t.Context(), "default", "alloc")
+		got := fmt.Sprintf("system %t, wanted %t", system, wanted)
 		if err != nil {
 			got = err.Error()
 		}

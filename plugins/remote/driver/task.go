@@ -52,6 +52,7 @@ type remoteTask struct {
 	events int       // since then
 
 	address string // of the host, where this process has started the task
+	wanted  bool   // shim.ClaimRequest.Wanted, when that was
 
 	mu      sync.Mutex
 	stop    *stop  // asked for, nil if the task is to run

@@ -27,7 +27,8 @@ import (
 //
 // A directory is unsafe if another user owns it or can write to it or a directory above. Group write is accepted above
 // for the user's private group, sticky directories such as /tmp too. The script removes temporary files that an attempt
-// has left, and versions that no node has used for 30 days. A process goes on if its program is removed.
+// has left, and versions that no node has used for 30 days, and forgets after as many which allocations have lost their
+// tasks. A process goes on if its program is removed.
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }
@@ -68,6 +69,7 @@ while :; do
 	p=${p%/*}; p=${p:-/}; depth=$((depth < 9 ? depth + 1 : 9))
 done
 
+find "$home/runs" -name '*.taken' -mtime +30 -exec rm -f {} \; 2>/dev/null
 if [ -f "$name" ] && [ ! -L "$name" ] && [ -x "$name" ] && sized "$name"; then
 	touch "$name" 2>/dev/null
 	echo there

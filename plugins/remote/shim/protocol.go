@@ -48,6 +48,7 @@ type ClaimRequest struct {
 	Owner  Owner  `codec:"owner"`
 
 	Resume        bool          `codec:"resume"`         // the task has a run, which is recovered; none is started or ended
+	Wanted        bool          `codec:"wanted"`         // Nomad says that the allocation is to run
 	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 

@@ -47,7 +47,8 @@ var errNotOwner = errors.New("the run belongs to another allocation, or to a lat
 const AbsentTime = 15 * time.Second
 
 // runs are the records of the host: <dir>/<name>.json, and beside it <name>.lock, of which the connection that follows
-// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all.
+// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all. A file *.taken is
+// of an allocation that has lost its task, and has the new owner in it. It outlives the run.
 type runs struct {
 	dir string
 
@@ -115,6 +116,10 @@ func (r *runs) save(name string, one *run) error {
 }
 
 func (r *runs) recordOf(name string) string { return filepath.Join(r.dir, name+".json") }
+
+func (r *runs) takenOf(key, allocID string) string {
+	return filepath.Join(r.dir, nameOf(key, allocID)+".taken")
+}
 
 func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".lock") }
 
@@ -303,26 +308,27 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		name := nameOf(q.Key, q.Hash)
 		one := all[name]
 		reply = &ClaimReply{}
+		var ends []*run
 		if !q.Resume {
-			over, reply.Verdict, reply.Owner = r.others(name, all, q)
+			ends, reply.Verdict, reply.Owner = r.others(name, all, q)
 		}
-		if reply.Verdict != "" {
-			return nil
+		if reply.Verdict == "" {
+			reply.Verdict, reply.Owner = r.judge(name, all, q)
 		}
-		reply.Verdict, reply.Owner = r.judge(name, all, q)
 		switch reply.Verdict {
-		case None, Held:
+		case None, Held, Doubtful:
 			return nil
 		case ending:
-			over = append(over, one)
+			ends = append(ends, one)
 		}
-		for _, o := range over {
-			o.Owner = q.Owner
-			if err := r.condemn(nameOf(o.Key, o.Hash), o); err != nil {
+		for _, o := range ends {
+			err := errors.Join(r.give(o, q.Owner), r.condemn(nameOf(o.Key, o.Hash), o))
+			if err != nil {
 				return err
 			}
 		}
-		if len(over) > 0 {
+		if len(ends) > 0 {
+			over = ends
 			return nil
 		}
 
@@ -350,8 +356,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 		one.State = Running
 	}
 	one.Epoch++
-	one.Owner, one.OrphanTimeout = q.Owner, q.OrphanTimeout
-	err := r.save(name, one)
+	one.OrphanTimeout = q.OrphanTimeout
+	err := errors.Join(r.give(one, q.Owner), r.save(name, one))
 	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
 		one.Epoch--
 		err = nil
@@ -360,6 +366,18 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 		return err
 	}
 	return r.follow(name, one)
+}
+
+// give has a run belong to another allocation, and records that the former one has lost its task: it may be cut off from
+// Nomad, and come back when the run is over.
+func (r *runs) give(one *run, to Owner) error {
+	former := one.Owner.AllocID
+	one.Owner = to
+	_ = os.Remove(r.takenOf(one.Key, to.AllocID))
+	if former == "" || former == to.AllocID {
+		return nil
+	}
+	return save(r.takenOf(one.Key, former), to)
 }
 
 // others are the runs of the same task with other contents that are over. If one has to be waited for, or it is not
@@ -397,6 +415,9 @@ const ending = "ending"
 // judge decides what becomes of a run of the same contents.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
+	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
+		return Held, owner
+	}
 	if one == nil && q.Resume {
 		for _, other := range all { // it was ended for that one
 			return Held, other.Owner

@@ -48,6 +48,7 @@ func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest
 
 // resume is of the run that allocation a has started.
 func resume(q *ClaimRequest)  { q.Resume, q.TaskID = true, "a/task" }
+func wanted(q *ClaimRequest)  { q.Wanted = true }
 func restart(q *ClaimRequest) { q.Reattach = false }
 func updated(q *ClaimRequest) { q.Hash = "new content" }
 
@@ -291,6 +292,44 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "held by b", a.ask("c"))
 			a.wait()
 			must.Eq(t, "have a", a.ask("c"))
+		},
+		"one that has lost its task to another one starts it only by Nomad's word": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.leave()
+			must.Eq(t, "have a", b.ask("b", gone("a")))
+			must.Eq(t, "have a", b.ask("c", gone("b")))
+			b.ends("a/task") // it has run to its end
+			must.Eq(t, "none ", a.ask("a", resume))
+			must.Eq(t, "held by b", a.ask("a"))
+			must.Eq(t, "held by b", a.ask("a", updated))
+			must.Eq(t, "held by c", a.ask("b"))
+			a.start("a", wanted)
+			must.Eq(t, "ended a, start d", b.ask("d", updated, gone("a")))
+			b.ends("d/task")
+			must.Eq(t, "held by d", a.ask("a"))
+			a.start("a", wanted)
+			a.ends("a/task")
+			a.start("a") // it is restarted
+		},
+		"one that gets its task back may start it again": func(t *testing.T, a, b side) {
+			a.start("a")
+			a.releases("a", "a/task")
+			must.Eq(t, "have a", b.ask("b"))
+			b.releases("b", "a/task")
+			must.Eq(t, "have a", a.ask("a", resume))
+			a.ends("a/task")
+			a.start("a")
+			a.ends("a/task")
+			must.Eq(t, "held by a", b.ask("b"))
+		},
+		"nothing is ended for one that has to wait": func(t *testing.T, a, b side) {
+			a.start("a")
+			b.start("b", updated, alive("a"))
+			for _, hash := range []string{"new content", "newer content"} {
+				_, over, err := a.claim(a.request("c", func(q *ClaimRequest) { q.Hash = hash }, gone("a")))
+				must.NoError(t, err)
+				must.SliceEmpty(t, over)
+			}
 		},
 		"another run is not resumed": func(t *testing.T, a, b side) {
 			a.start("a")
