@@ -29,34 +29,31 @@ type Config struct {
 	Event func(*drivers.TaskEvent) // is called with what the host says of tasks
 }
 
-// Host has at most one connection at a time. Its methods may be called concurrently.
+// Host has at most one connection at a time, and makes a new one when it is lost. Its methods may be called
+// concurrently.
 type Host struct {
 	config Config
 	ctx    context.Context
-	cancel context.CancelCauseFunc
+	cancel context.CancelFunc
+	begin  sync.Once // of keep
 
-	mu       sync.Mutex
-	link     *Link         // the last one, nil before the first
-	attempt  chan struct{} // closed at its end; nil: none is under way
-	failures int           // since the last success
-	last     error         // of the last attempt
-	next     time.Time
+	mu      sync.Mutex
+	link    *Link         // nil if there is none
+	problem error         // why there is none; nil while an attempt is under way
+	changed chan struct{} // closed when these change
 }
 
 // New returns a host that is not connected.
 func New(c Config) *Host {
-	h := &Host{config: c}
-	h.ctx, h.cancel = context.WithCancelCause(context.Background())
+	h := &Host{config: c, changed: make(chan struct{})}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
 
 // Close ends the connection. Tasks go on.
 func (h *Host) Close() error {
-	h.cancel(errClosed)
-	h.mu.Lock()
-	link := h.link
-	h.mu.Unlock()
-	if link != nil {
+	h.cancel()
+	if link := h.Connected(); link != nil {
 		link.close()
 	}
 	return nil
@@ -71,64 +68,98 @@ const (
 // attemptTime is how long an attempt may take: the program has some 40 MB, which are copied once.
 const attemptTime = 10 * time.Minute
 
+// shortLife is how long a connection lives that counts as a failed attempt.
+const shortLife = 15 * time.Second
+
 var errClosed = errors.New("the plugin ends")
 
 // Connect returns the connection, and makes one where there is none. For some time after a failed attempt it returns
 // that one's error. The context ends the wait; the attempt goes on, for all callers.
-func (h *Host) Connect(ctx context.Context) (*Link, error) {
-	h.mu.Lock()
-	if h.connected() == nil && h.attempt == nil && !time.Now().Before(h.next) {
-		h.attempt = make(chan struct{})
-		go h.try()
-	}
-	done := h.attempt
-	h.mu.Unlock()
-	if done != nil {
+func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, false) }
+
+// Keep returns the connection as soon as there is one, however long that takes. The context ends the wait.
+func (h *Host) Keep(ctx context.Context) (*Link, error) { return h.wait(ctx, true) }
+
+func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
+	h.begin.Do(func() { go h.keep() })
+	for {
+		h.mu.Lock()
+		link, problem, changed := h.link, h.problem, h.changed
+		h.mu.Unlock()
+		if link != nil && !link.over() {
+			return link, nil
+		}
+		if h.ctx.Err() != nil {
+			return nil, errClosed
+		}
+		if problem != nil && !keep {
+			return nil, problem
+		}
 		select {
-		case <-done:
+		case <-changed:
+		case <-h.ctx.Done():
 		case <-ctx.Done():
 			return nil, fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
 		}
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if link := h.connected(); link != nil {
-		return link, nil
-	}
-	return nil, h.last
 }
 
-// try makes an attempt.
-func (h *Host) try() {
-	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
-	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
-	link, err := newLink(ctx, h.config)
-	if err == nil {
-		link.Address = addressOf(ctx, h.config.SSH.Host)
-	}
-	limit.Stop()
+// Connected returns the connection if there is one, else nil.
+func (h *Host) Connected() *Link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	close(h.attempt)
-	h.attempt = nil
+	if h.link == nil || h.link.over() {
+		return nil
+	}
+	return h.link
+}
+
+// keep connects, and again after each loss, until Close.
+func (h *Host) keep() {
+	pause := firstPause
+	for h.ctx.Err() == nil {
+		h.set(nil, nil)
+		link, err := h.connect()
+		if err == nil {
+			begun := time.Now()
+			h.set(link, nil)
+			<-link.conn.Context().Done()
+			if time.Since(begun) > shortLife {
+				pause = firstPause
+				continue
+			}
+			err = fmt.Errorf("the connection to endpoint %q was lost", h.config.Name)
+		}
+		h.set(nil, err)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)): //nolint:gosec // not a secret
+		case <-h.ctx.Done():
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (h *Host) set(link *Link, problem error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.link, h.problem = link, problem
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// connect makes an attempt.
+func (h *Host) connect() (*Link, error) {
+	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
+	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
+	defer limit.Stop()
+	link, err := newLink(ctx, h.config)
 	if err != nil {
 		cancel(err)
-		h.failed(fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, err))
-		return
+		return nil, fmt.Errorf("endpoint %q can't be used: %w", h.config.Name, err)
 	}
-	h.link = link
-	h.last = fmt.Errorf("the connection to endpoint %q was lost", h.config.Name) // when it is
-	begun := time.Now()
-	context.AfterFunc(link.conn.Context(), func() {
-		cancel(nil)
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if time.Since(begun) < shortLife {
-			h.failed(h.last)
-			return
-		}
-		h.failures = 0
-	})
+	context.AfterFunc(link.conn.Context(), func() { cancel(nil) })
+	link.Address = addressOf(ctx, h.config.SSH.Host)
+	return link, nil
 }
 
 // addressOf returns the IP address of a name, empty where this node knows none, as behind a jump host.
@@ -143,46 +174,3 @@ func addressOf(ctx context.Context, name string) string {
 }
 
 const lookupTime = 5 * time.Second
-
-// failed puts the next attempt off. The caller holds the lock.
-func (h *Host) failed(err error) {
-	pause := min(firstPause<<min(h.failures, 10), longestPause)
-	h.failures++
-	h.last, h.next = err, time.Now().Add(pause/2+rand.N(pause/2)) //nolint:gosec // not a secret
-}
-
-// shortLife is how long a connection lives that counts as a failed attempt.
-const shortLife = 15 * time.Second
-
-// connected is the connection, nil if there is none. The caller holds the lock.
-func (h *Host) connected() *Link {
-	if h.link == nil || h.link.over() {
-		return nil
-	}
-	return h.link
-}
-
-// Keep returns the connection as soon as there is one, however long that takes. The context ends the wait.
-func (h *Host) Keep(ctx context.Context) (*Link, error) {
-	for {
-		link, err := h.Connect(ctx)
-		if err == nil || h.ctx.Err() != nil || ctx.Err() != nil {
-			return link, err
-		}
-		h.mu.Lock()
-		pause := max(time.Until(h.next), firstPause/10)
-		h.mu.Unlock()
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
-// Connected returns the connection if there is one, else nil.
-func (h *Host) Connected() *Link {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.connected()
-}
