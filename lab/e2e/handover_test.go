@@ -96,7 +96,7 @@ func (c *cluster) end() error {
 		}
 		errs = append(errs, n.Close(ctx))
 	}
-	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[!e]?")) // *.taken stays for some time
+	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // *.taken stays for some time
 	if len(left) > 0 {
 		errs = append(errs, fmt.Errorf("the host has records: %q", left))
 	}

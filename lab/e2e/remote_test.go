@@ -137,7 +137,6 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 				}
 			})
 		a.says(t, "stdout", "hello\n"+secret+"\nnobody 400\nnobody 644\nnobody 700\nartifact\n")
-		test.NoError(t, a.tells(`Copied files to endpoint "box"`))
 		value("goodbye")
 		a.says(t, "stdout", "goodbye\n"+secret+"\n")
 		must.NoError(t, os.WriteFile(filepath.Join(a.hostDir(), "main/local/artifact"), []byte("changed\n"), 0o644))
@@ -286,8 +285,8 @@ func TestRemote_ThroughAJumpHost(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(jump.Dir, "authorized_keys"), public, 0o644))
 	link := jump.Link()
 	options := host.options(host.server.Port, "")
-	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      host_keys = [%q]\n    }\n", jump.Host,
-		link.Port, jump.HostKey)
+	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      user = %q\n      host_keys = [%q]\n    }\n",
+		jump.Host, link.Port, jump.User, jump.HostKey)
 	options.plugin = strings.Replace(options.plugin, "  ssh {\n", way, 1)
 	n := newNode(t, options)
 

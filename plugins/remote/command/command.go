@@ -41,9 +41,18 @@ const binary = "nomad-driver-remote"
 func All() []plugin.Command {
 	return []plugin.Command{
 		{Name: "list", Help: "show the runs of tasks on all endpoints, and who has them", Run: list},
-		{Name: "adopt", Help: "keep a run that no allocation follows", Run: adopt},
-		{Name: "release", Help: "leave a run that no allocation follows to the next one", Run: release},
-		{Name: "stop", Help: "end a run that no allocation follows", Run: stop},
+		{Name: "adopt", Help: "keep a run that no allocation follows", Run: act{
+			"adopt", shim.Kept, "Kept", "Keeps a run that no allocation follows until it is released: no allocation gets it,\n" +
+				"and neither its orphan_timeout nor the end of its job ends it.",
+		}.run},
+		{Name: "release", Help: "leave a run that no allocation follows to the next one", Run: act{
+			"release", shim.Released, "Released", "Leaves a run that no allocation follows to the next allocation of its\n" +
+				"task, which takes it over at once, whatever Nomad says of the former one. Its orphan_timeout begins anew.",
+		}.run},
+		{Name: "stop", Help: "end a run that no allocation follows", Run: act{
+			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. A run is ended when\n" +
+				"nobody has followed it for 15 s: until then its node may come back.",
+		}.run},
 		{Name: "check", Help: "check whether each endpoint can be used, and whether the agent's API answers", Run: check},
 	}
 }
@@ -111,7 +120,7 @@ func (s *session) look(ctx context.Context, keep bool) error {
 				e.Problem = sentence(err)
 			}
 			if !keep {
-				_ = e.host.Close()
+				e.host.Close()
 			}
 		})
 	}
@@ -257,11 +266,19 @@ func (r run) followed() string {
 // actTime is how long a host may take for a run.
 const actTime = time.Minute
 
-// act changes the state of a run that nobody follows, if it may have that in its present one, and says what was done.
-func act(ctx context.Context, argv []string, u plugin.Usage, done string, to shim.State) error {
-	u.Arguments = "RUN"
-	u.About += "\nRUN is as list shows it, or the beginning of its task's id."
-	s, argument, err := open(u, argv)
+// act is a command that changes the state of a run that nobody follows.
+type act struct {
+	command string
+	to      shim.State
+	done    string // the word for that
+	about   string
+}
+
+func (a act) run(ctx context.Context, argv []string) error {
+	s, argument, err := open(plugin.Usage{
+		Command: a.command, Arguments: "RUN",
+		About: a.about + "\nRUN is as list shows it, or the beginning of its task's id.",
+	}, argv)
 	if err != nil {
 		return err
 	}
@@ -278,20 +295,20 @@ func act(ctx context.Context, argv []string, u plugin.Usage, done string, to shi
 	case r.Followed:
 		return fmt.Errorf("its allocation has it: drain its node, or use nomad alloc stop %s",
 			plain.Line(r.Owner.AllocID, 40))
-	case to == shim.Ending && r.State == shim.Kept:
+	case a.to == shim.Ending && r.State == shim.Kept:
 		return errors.New("an operator keeps it: release it first")
-	case to != shim.Ending && !goesOn:
+	case a.to != shim.Ending && !goesOn:
 		return fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
 	}
 	ctx, cancel := context.WithTimeout(ctx, actTime)
 	defer cancel()
-	if err := e.change(ctx, r, to); err != nil {
+	if err := e.change(ctx, r, a.to); err != nil {
 		return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))
 	}
 	if s.json {
 		return printJSON(r)
 	}
-	fmt.Printf("%s %s on endpoint %q.\n", done, r.label(), e.Name)
+	fmt.Printf("%s %s on endpoint %q.\n", a.done, r.label(), e.Name)
 	return nil
 }
 
@@ -309,30 +326,6 @@ func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 		}
 		time.Sleep(time.Second)
 	}
-}
-
-func stop(ctx context.Context, argv []string) error {
-	return act(ctx, argv, plugin.Usage{
-		Command: "stop",
-		About: "Kills the processes of a run that no allocation follows. A run is ended when nobody has followed it\n" +
-			"for 15 s: until then its node may come back.",
-	}, "Ended", shim.Ending)
-}
-
-func adopt(ctx context.Context, argv []string) error {
-	return act(ctx, argv, plugin.Usage{
-		Command: "adopt",
-		About: "Keeps a run that no allocation follows until it is released: no allocation gets it, and neither its\n" +
-			"orphan_timeout nor the end of its job ends it.",
-	}, "Kept", shim.Kept)
-}
-
-func release(ctx context.Context, argv []string) error {
-	return act(ctx, argv, plugin.Usage{
-		Command: "release",
-		About: "Leaves a run that no allocation follows to the next allocation of its task, which takes it over at\n" +
-			"once, whatever Nomad says of the former one. Its orphan_timeout begins anew.",
-	}, "Released", shim.Released)
 }
 
 // find returns the only run that a person means.

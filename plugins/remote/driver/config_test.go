@@ -12,7 +12,9 @@ import (
 )
 
 func TestConfig_IsRefusedInASentence(t *testing.T) {
-	good := ssh.Config{Host: "gpu1", Port: 22, User: "u", KeyFile: "/k", HostKeys: []string{"ssh-ed25519 AAAAB"}}
+	good := ssh.Config{
+		Hop: ssh.Hop{Host: "gpu1", Port: 22, User: "u", HostKeys: []string{"ssh-ed25519 AAAAB"}}, KeyFile: "/k",
+	}
 	with := func(change func(*ssh.Config)) map[string]Endpoint {
 		s := good
 		change(&s)

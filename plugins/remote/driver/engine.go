@@ -80,11 +80,10 @@ func Endpoints(c Config) (hosts map[string]*host.Host, answers func(context.Cont
 // Close ends the connections. Tasks go on.
 func (e *engine) Close() error {
 	e.cancel()
-	var errs []error
 	for _, h := range e.hosts {
-		errs = append(errs, h.Close())
+		h.Close()
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Capabilities is core.Capable.
@@ -132,14 +131,13 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 		return nil, err
 	}
 	t, err := e.newTask(s.Task, h, saved{
-		Endpoint: config.Endpoint, Namespace: cfg.Namespace, JobID: cfg.JobID, Key: keyOf(s.Task, node), Hash: hash,
-		Logs: logsOf(s.Task, config), OnDrain: config.OnDrain, OnLost: config.OnLost,
-		OrphanTimeout: config.OrphanTimeout.Duration(),
+		Endpoint: config.Endpoint, Key: keyOf(s.Task, node), Hash: hash, Logs: logsOf(s.Task, config),
+		OnDrain: config.OnDrain, OnLost: config.OnLost, OrphanTimeout: config.OrphanTimeout.Duration(),
 	}, s.Event)
 	if err != nil {
 		return nil, err
 	}
-	t.address, t.wanted = link.Address, wanted
+	t.wanted = wanted
 	if err := t.start(ctx, link, cfg, s.Progress); err != nil {
 		e.forget(t)
 		return nil, err
@@ -159,26 +157,23 @@ func (t *remoteTask) start(
 	t.saved.RunID = reply.TaskID
 	t.engine.mu.Unlock()
 	if reply.Verdict == shim.Have {
-		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfID))
+		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfReason))
 		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
 		now := time.Now().Round(0)
-		if _, err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
+		if err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
 			t.event("The task has the secrets of the former allocation: %v", err)
 		}
 		t.saved.Copied = now
 		return nil
 	}
 	t.saved.Copied = reply.Copied // the task is restarted: it may have changed what it had
-	copied, err := t.copyFiles(ctx, link, ".")
+	err = t.copyFiles(ctx, link, ".")
 	if err != nil && link.Alive() {
 		ended := t.endRun(ctx, link) // the claim ends, too
 		if ended != nil {
 			t.engine.left.Store(t, true)
 		}
 		return structs.NewRecoverableError(errors.Join(err, ended), true)
-	}
-	if copied {
-		t.event("Copied files to endpoint %q", t.saved.Endpoint)
 	}
 	if err == nil {
 		_, _, err = link.Driver.StartTask(cfg)
@@ -221,12 +216,13 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyTime)
 	defer cancel()
 	if t == nil {
+		allocID, _, _ := strings.Cut(id, "/")
+		t = &remoteTask{config: &drivers.TaskConfig{AllocID: allocID}, saved: saved{RunID: id}}
 		var errs []error
 		for _, h := range e.hosts {
 			link, err := h.Connect(ctx)
 			if err == nil {
-				allocID, _, _ := strings.Cut(id, "/")
-				err = endRun(ctx, link, id, allocID)
+				err = t.endRun(ctx, link)
 			}
 			errs = append(errs, err)
 		}

@@ -29,18 +29,17 @@ import (
 )
 
 // copyFiles copies to the host what Nomad has put into the task's directory on this node since the last copy:
-// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all. It returns whether
-// there was anything to copy.
-func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) (copied bool, err error) {
+// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all.
+func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) error {
 	t.copying.Lock()
 	defer t.copying.Unlock()
 	now := time.Now().Round(0) // by the clock of files
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer root.Close()
 	since := t.saved.Copied
@@ -49,7 +48,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	}
 	paths, err := filesOf(root, below, since)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if len(paths) > 0 {
 		request := &shim.FilesRequest{
@@ -58,11 +57,11 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 		err = shim.Files(ctx, link.Shim, request, func(w io.Writer) error { return archive(w, root, paths) })
 	}
 	if err != nil {
-		return false, fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
+		return fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
 			plain.Line(err.Error(), mostOfReason))
 	}
 	t.saved.Copied = now.Add(-clockTick)
-	return len(paths) > 0, nil
+	return nil
 }
 
 // clockTick is by how much a file's time may be behind: it is that of the last tick of the kernel's clock.
@@ -70,7 +69,7 @@ const clockTick = 10 * time.Millisecond
 
 // refresh copies what has changed. A failure is an event alone: a signal or a script may have nothing to do with files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
-	if _, err := t.copyFiles(ctx, link, "."); err != nil {
+	if err := t.copyFiles(ctx, link, "."); err != nil {
 		t.event("The task has old files: %v", err)
 	}
 }
@@ -198,7 +197,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	}
 	request := &shim.LogsRequest{TaskID: t.saved.RunID}
 	for told := false; ; {
-		for i, place := range []*shim.Place{&request.Stdout, &request.Stderr} {
+		for i, place := range []*shim.LogsPart{&request.Stdout, &request.Stderr} {
 			place.Number, place.Size = corelogs.End(t.config.AllocDir, names[i])
 		}
 		reply, err := shim.Logs.On(ctx, link.Shim, request)
@@ -225,12 +224,9 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 		}
 		told = true
 		select {
-		case <-time.After(fullPause):
+		case <-time.After(time.Second):
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
-
-// fullPause is the time between two attempts to write to a full disk.
-const fullPause = time.Second

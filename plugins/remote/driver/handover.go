@@ -61,7 +61,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		other := reply.Owner.AllocID
 		asked := gone[other] || alive[other]
 		delete(alive, other)
-		over, known := t.engine.nomad.over(ctx, t.saved.Namespace, other)
+		over, known := t.engine.nomad.over(ctx, NamesOf(t.saved.Key).Namespace, other)
 		if over {
 			gone[other] = true
 		} else if known || reply.Verdict == shim.Doubtful {
@@ -70,7 +70,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		if !asked && (gone[other] || reply.Verdict == shim.Doubtful) {
 			continue
 		}
-		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, mostOfID),
+		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, mostOfReason),
 			t.saved.Endpoint)
 		if time.Now().After(limit) {
 			return nil, structs.NewRecoverableError(fmt.Errorf("waited for %s", held), true)
@@ -86,8 +86,6 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		}
 	}
 }
-
-const mostOfID = 40 // characters
 
 // reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it, and an
 // error with the code NotFound if the host does not have it.
@@ -109,7 +107,7 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	case reply.Verdict == shim.None && !t.isTaken():
 		return false, status.Error(codes.NotFound, "it has no record of it")
 	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
-		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfID))
+		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfReason))
 	}
 	return false, nil
 }
@@ -161,21 +159,14 @@ func (t *remoteTask) release(reason string) {
 
 // become changes the state of the run.
 func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) error {
-	return become(ctx, link, t.saved.RunID, t.config.AllocID, s)
-}
-
-func become(ctx context.Context, link *host.Link, runID, allocID string, s shim.State) error {
-	_, err := shim.Change.On(ctx, link.Shim, &shim.ChangeRequest{TaskID: runID, AllocID: allocID, State: s})
+	request := &shim.ChangeRequest{TaskID: t.saved.RunID, AllocID: t.config.AllocID, State: s}
+	_, err := shim.Change.On(ctx, link.Shim, request)
 	return err
 }
 
 // endRun ends the task's run, unless it belongs to another allocation by now, or to none.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
-	return endRun(ctx, link, t.saved.RunID, t.config.AllocID)
-}
-
-func endRun(ctx context.Context, link *host.Link, runID, allocID string) error {
-	err := become(ctx, link, runID, allocID, shim.Ending)
+	err := t.become(ctx, link, shim.Ending)
 	if status.Code(err) == codes.FailedPrecondition {
 		return nil
 	}

@@ -83,7 +83,7 @@ func get[T interface{ id() string }](
 		return none, nil
 	}
 	if err == nil && answer.id() != id {
-		err = fmt.Errorf("the API's answer for %s %q is about %q", kind, id, plain.Line(answer.id(), mostOfID))
+		err = fmt.Errorf("the API's answer for %s %q is about %q", kind, id, plain.Line(answer.id(), mostOfReason))
 	}
 	if err != nil {
 		return none, err
@@ -108,10 +108,11 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
-	a, err := n.allocation(ctx, s.Namespace, allocID)
+	of := NamesOf(s.Key)
+	a, err := n.allocation(ctx, of.Namespace, allocID)
 	var j *job
 	if err == nil {
-		j, err = n.job(ctx, s.Namespace, s.JobID)
+		j, err = n.job(ctx, of.Namespace, of.Job)
 	}
 	if err != nil {
 		return meaning{true, "it is not known why Nomad ends it here: " + err.Error()}
@@ -169,8 +170,8 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins returns whether an allocation, whose task is to start, is of a job that has one on each node, and whether Nomad
-// wants it to run. An error is that Nomad has given it up: the one in its place may have run the task to its end.
+// begins returns whether an allocation, whose task is to start, is of a job that has one on each node, and whether
+// Nomad wants it to run. An error is that Nomad has given it up: the one in its place may have run the task to its end.
 func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {

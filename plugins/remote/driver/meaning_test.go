@@ -108,7 +108,7 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 			client, err := agentapi.New(agentapi.Config{Address: server.URL})
 			must.NoError(t, err)
 			defer client.CloseIdleConnections()
-			s := &saved{Namespace: "prod", JobID: "a/job", OnDrain: "release", OnLost: "reattach"}
+			s := &saved{Key: `["global","prod","a/job","","",""]`, OnDrain: "release", OnLost: "reattach"}
 			if row.onDrain != "" {
 				s.OnDrain = row.onDrain
 			}

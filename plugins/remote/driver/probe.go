@@ -21,8 +21,6 @@ import (
 const (
 	probeTime = 5 * time.Second // how long a look waits for connections, which are made all the same
 	lookAgain = 5 * time.Second // until the next look, while an endpoint can't be used
-
-	mostOfProblem = 300 // characters
 )
 
 // Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
@@ -45,33 +43,29 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			describe(&node, "endpoint."+name+".", link, err)
+			prefix := "endpoint." + name + "."
+			node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(err == nil)
+			if err != nil {
+				node.Missing = append(node.Missing, plain.Line(err.Error(), mostOfReason))
+				node.Again = lookAgain
+				return
+			}
+			node.Attributes[prefix+"arch"] = structs.NewStringAttribute(link.Arch)
+			node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(link.Cgroup)
+			node.Attributes[prefix+"root"] = structs.NewBoolAttribute(link.Root)
+			if link.Address != "" {
+				node.Attributes[prefix+"address"] = structs.NewStringAttribute(link.Address)
+			}
 		})
 	}
 	all.Wait()
 	slices.Sort(node.Missing)
 	if err := e.nomad.answers(ctx); err != nil {
 		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on: "+
-			plain.Line(err.Error(), mostOfProblem))
+			plain.Line(err.Error(), mostOfReason))
 		node.Again = lookAgain
 	}
 	return node, nil
-}
-
-// describe adds an endpoint to a node: its connection, or why there is none.
-func describe(node *core.Node, prefix string, link *host.Link, err error) {
-	node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(err == nil)
-	if err != nil {
-		node.Missing = append(node.Missing, plain.Line(err.Error(), mostOfProblem))
-		node.Again = lookAgain
-		return
-	}
-	node.Attributes[prefix+"arch"] = structs.NewStringAttribute(link.Arch)
-	node.Attributes[prefix+"cgroup"] = structs.NewStringAttribute(link.Cgroup)
-	node.Attributes[prefix+"root"] = structs.NewBoolAttribute(link.Root)
-	if link.Address != "" {
-		node.Attributes[prefix+"address"] = structs.NewStringAttribute(link.Address)
-	}
 }
 
 // tidy ends on a host what is over: tasks whose destruction did not reach it, and runs without an owner whose job was
@@ -95,10 +89,7 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}
-		if _, err := shim.Change.On(ctx, link.Shim, end); err != nil {
-			e.logger.Warn("failed to end a run whose job was stopped", "run", run.TaskID, "error", err)
-			continue
-		}
-		e.logger.Info("ended a run whose job was stopped", "run", run.TaskID)
+		_, err := shim.Change.On(ctx, link.Shim, end)
+		e.logger.Info("ended a run whose job was stopped", "run", run.TaskID, "error", err)
 	}
 }

@@ -51,8 +51,7 @@ type remoteTask struct {
 	minute time.Time // that began with an event of the host
 	events int       // since then
 
-	address string // of the host, where this process has started the task
-	wanted  bool   // shim.ClaimRequest.Wanted, when that was
+	wanted bool // shim.ClaimRequest.Wanted, where this process starts the task
 
 	mu      sync.Mutex
 	stop    *stop  // asked for, nil if the task is to run
@@ -61,13 +60,11 @@ type remoteTask struct {
 
 // saved is what Nomad keeps of a task. Fields are only ever added.
 type saved struct {
-	Endpoint  string `json:"endpoint"`
-	Namespace string `json:"namespace"`
-	JobID     string `json:"job_id"`
-	Key       string `json:"key"`  // see shim.ClaimRequest
-	Hash      string `json:"hash"` // the same
-	RunID     string `json:"run_id"`
-	Logs      logs   `json:"logs"`
+	Endpoint string `json:"endpoint"`
+	Key      string `json:"key"`  // see shim.ClaimRequest
+	Hash     string `json:"hash"` // the same
+	RunID    string `json:"run_id"`
+	Logs     logs   `json:"logs"`
 
 	Copied time.Time `json:"copied"` // how new the files are that were copied to the host
 
@@ -102,8 +99,8 @@ func (t *remoteTask) Claim() error {
 // Describe is part of core.Describer.
 func (t *remoteTask) Describe(r *core.Run) {
 	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
-	if t.address != "" {
-		r.Network = &drivers.DriverNetwork{IP: t.address}
+	if link := t.host.Connected(); link != nil && link.Address != "" {
+		r.Network = &drivers.DriverNetwork{IP: link.Address}
 	}
 }
 
@@ -264,7 +261,7 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 	}
 }
 
-// mostOfReason is how many characters of a host's words are shown.
+// mostOfReason is how many characters of the words of a host, or of Nomad, are shown.
 const mostOfReason = 500
 
 // lostPrefix is what the core's driver on the host begins with (internal/core/driver, exitResult).
@@ -369,30 +366,24 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	t.mu.Lock()
 	t.stop = &stop{timeout: timeout, signal: signal}
 	t.mu.Unlock()
-	asked := make(chan error, 1)
+	limit := time.After(timeout + stopGrace)
 	link, err := t.connected()
 	if err == nil {
-		go func() { asked <- t.stopOn(link) }() // its end is the task's, or the connection's
-	}
-	limit := time.After(timeout + stopGrace)
-	for {
-		select {
-		case err = <-asked:
-			if err != nil && link.Alive() {
-				return errors.New(plain.Line(err.Error(), mostOfReason)) // the host's own
-			}
-		case <-t.Ended():
-			return nil
-		case <-limit:
-			return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
-				cmp.Or(err, errNoExit))
-		case <-ctx.Done():
-			return ctx.Err()
+		err = t.stopOn(link) // it returns at the task's end, or the connection's
+		if err != nil && link.Alive() {
+			return errors.New(plain.Line(err.Error(), mostOfReason)) // the host's own
 		}
 	}
+	select {
+	case <-t.Ended():
+		return nil
+	case <-limit:
+		return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
+			cmp.Or(err, errors.New("the host has not told its exit")))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
-
-var errNoExit = errors.New("the host has not told its exit")
 
 // stopOn has the host stop the task, if that is asked for. From then on nobody claims the run.
 func (t *remoteTask) stopOn(link *host.Link) error {

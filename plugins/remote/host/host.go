@@ -51,12 +51,11 @@ func New(c Config) *Host {
 }
 
 // Close ends the connection. Tasks go on.
-func (h *Host) Close() error {
+func (h *Host) Close() {
 	h.cancel()
 	if link := h.Connected(); link != nil {
 		link.close()
 	}
-	return nil
 }
 
 // The times between two attempts to connect.

@@ -26,7 +26,8 @@ import (
 )
 
 func configOf(s *sshdtest.Server) ssh.Config {
-	return ssh.Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
+	hop := ssh.Hop{Host: s.Host, Port: s.Port, User: s.User, HostKeys: []string{s.HostKey}}
+	return ssh.Config{Hop: hop, KeyFile: s.KeyFile}
 }
 
 // here is a local program for hosts of this architecture.

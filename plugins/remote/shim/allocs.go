@@ -140,9 +140,9 @@ func (a allocs) used(id string) {
 	}
 }
 
-// files is part of server.
+// files answers Files.
 func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
-	if err := h.owned(r.TaskID); err != nil {
+	if err := h.runs.check(r.TaskID); err != nil {
 		return err
 	}
 	file, err := h.allocs.copied(r.TaskID)
@@ -208,14 +208,12 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 }
 
 const (
-	chunkSize = 256 << 10
-
 	// How long the files are left alone after a look that found nothing. It doubles each time.
 	shortestPause = 20 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 )
 
-// logs is part of server. It waits for output, or for the end of the task.
+// logs answers Logs. It waits for output, or for the end of the task.
 func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	allocID, task := partsOf(r.TaskID)
 	dir, err := h.allocs.path(allocID)
@@ -226,7 +224,7 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	defer stdout.Close()
 	stderr := corelogs.NewReader(dir, task+".stderr", r.Stderr.Number, r.Stderr.Size)
 	defer stderr.Close()
-	buffer := make([]byte, chunkSize)
+	buffer := make([]byte, Buffer)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		over := h.hasEnded(r.TaskID) // asked first: all output is in the files before an exit is told
 		reply := &LogsReply{}

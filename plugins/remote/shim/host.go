@@ -39,10 +39,7 @@ type host struct {
 	logger  hclog.Logger
 }
 
-var (
-	_ drivers.DriverPlugin = (*host)(nil)
-	_ server               = (*host)(nil)
-)
+var _ drivers.DriverPlugin = (*host)(nil)
 
 func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	a := allocs{filepath.Join(o.Dir, "allocs")}
@@ -153,7 +150,7 @@ func (h *host) has(id string) bool {
 func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch r := request.(type) {
 	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:
-		if err := h.owned(r.(interface{ GetTaskId() string }).GetTaskId()); err != nil {
+		if err := h.runs.check(r.(interface{ GetTaskId() string }).GetTaskId()); err != nil {
 			return nil, err
 		}
 	}
@@ -164,7 +161,7 @@ func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 func (h *host) ExecTaskStreamingRaw(
 	ctx context.Context, id string, command []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
-	if err := h.owned(id); err != nil {
+	if err := h.runs.check(id); err != nil {
 		return err
 	}
 	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
@@ -180,24 +177,13 @@ func (h *host) end(id string) error {
 	return h.runs.end(id)
 }
 
-// list is part of server.
+// list answers List.
 func (h *host) list(context.Context, *Nothing) (*ListReply, error) {
 	all, err := h.runs.list()
 	return &ListReply{Runs: all}, err
 }
 
-// owned returns an error if this connection does not own the run of a task.
-func (h *host) owned(taskID string) error { return notOwner(h.runs.check(taskID)) }
-
-// notOwner gives errNotOwner the code FailedPrecondition.
-func notOwner(err error) error {
-	if errors.Is(err, errNotOwner) {
-		return status.Error(codes.FailedPrecondition, err.Error())
-	}
-	return err
-}
-
-// claim is part of server.
+// claim answers Claim.
 func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
@@ -218,30 +204,21 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	}
 }
 
-// change is part of server. A task that has filled the disk can be stopped.
+// change answers Change.
 func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	var err error
 	switch {
 	case r.State == Ending:
-		err = h.seizeAndEnd(r)
+		err = h.runs.seize(r)
+		if err == nil {
+			err = h.end(r.TaskID)
+		}
 	case r.AllocID == "":
 		err = h.runs.assign(r)
 	default:
 		err = h.runs.become(r.TaskID, r.AllocID, r.State)
 	}
-	if r.State == Stopping && err != nil && !errors.Is(err, errNotOwner) {
-		h.logger.Warn("failed to record that a task is stopped", "task", r.TaskID, "error", err)
-		err = nil
-	}
-	return &Nothing{}, notOwner(err)
-}
-
-// seizeAndEnd ends a run, whoever has it, if the request may do so.
-func (h *host) seizeAndEnd(r *ChangeRequest) error {
-	if err := h.runs.seize(r); err != nil {
-		return err
-	}
-	return h.end(r.TaskID)
+	return &Nothing{}, err
 }
 
 // orphansEvery is how often orphans are looked for.
@@ -256,23 +233,18 @@ func (h *host) endOrphans(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := h.endOver(); err != nil {
+		over, err := h.runs.orphans()
+		for _, o := range over {
+			h.logger.Warn("ending a run that has no owner any more", "task", o.TaskID)
+			err = errors.Join(err, h.end(o.TaskID))
+		}
+		if err != nil {
 			h.logger.Warn("failed to end the runs without an owner", "error", err)
 		}
 		if err := h.removeAllocs(); err != nil {
 			h.logger.Warn("failed to remove the directories of former allocations", "error", err)
 		}
 	}
-}
-
-// endOver ends the runs that have had no owner for too long.
-func (h *host) endOver() error {
-	over, err := h.runs.orphans()
-	for _, o := range over {
-		h.logger.Warn("ending a run that has no owner any more", "task", o.TaskID)
-		err = errors.Join(err, h.end(o.TaskID))
-	}
-	return err
 }
 
 // keepTime is how long the directory of an allocation is kept that has no run: its tasks may wait to be started again.

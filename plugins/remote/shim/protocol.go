@@ -19,10 +19,10 @@ import (
 
 // The calls that Nomad's driver protocol does not have.
 var (
-	Claim  = method[ClaimRequest, ClaimReply]{"Claim", server.claim} // may take as long as the end of other runs
-	Change = method[ChangeRequest, Nothing]{"Change", server.change}
-	List   = method[Nothing, ListReply]{"List", server.list}
-	Logs   = method[LogsRequest, LogsReply]{"Logs", server.logs} // returns when there is output
+	Claim  = method[ClaimRequest, ClaimReply]{"Claim", (*host).claim} // may take as long as the end of other runs
+	Change = method[ChangeRequest, Nothing]{"Change", (*host).change}
+	List   = method[Nothing, ListReply]{"List", (*host).list}
+	Logs   = method[LogsRequest, LogsReply]{"Logs", (*host).logs} // returns when there is output
 )
 
 // Owner is an allocation that a run belongs to.
@@ -31,8 +31,8 @@ type Owner struct {
 	NodeID  string `codec:"node_id" json:"node_id"`
 }
 
-// partsOf returns the allocation and the name of the task that a run was started for. The run has the id that Nomad gave
-// to that task, which begins with them.
+// partsOf returns the allocation and the name of the task that a run was started for. The run has the id that Nomad
+// gave to that task, which begins with them.
 func partsOf(taskID string) (allocID, task string) {
 	allocID, rest, _ := strings.Cut(taskID, "/")
 	task, _, _ = strings.Cut(rest, "/")
@@ -91,17 +91,11 @@ type ChangeRequest struct {
 	State   State  `codec:"state"`
 }
 
-// Place is where a stream of a task's output ends on the node.
-type Place struct {
-	Number int64 `codec:"number"` // of the newest file
-	Size   int64 `codec:"size"`   // of that file, in bytes
-}
-
-// LogsRequest asks for the output of a task from these places on.
+// LogsRequest asks for the output of a task behind what the node has: the newest file of each stream, and its size.
 type LogsRequest struct {
-	TaskID string `codec:"task_id"` // of the run
-	Stdout Place  `codec:"stdout"`
-	Stderr Place  `codec:"stderr"`
+	TaskID string   `codec:"task_id"` // of the run
+	Stdout LogsPart `codec:"stdout"`
+	Stderr LogsPart `codec:"stderr"`
 }
 
 // LogsReply is the next output from there.
@@ -114,6 +108,7 @@ type LogsReply struct {
 // LogsPart is a part of one file.
 type LogsPart struct {
 	Number int64  `codec:"number"` // of the file, never less than before
+	Size   int64  `codec:"size"`
 	Data   []byte `codec:"data"`
 }
 
@@ -154,7 +149,7 @@ type Nothing struct{}
 // method is a call with one request and one reply.
 type method[Request, Reply any] struct {
 	name  string
-	serve func(server, context.Context, *Request) (*Reply, error)
+	serve func(*host, context.Context, *Request) (*Reply, error)
 }
 
 // On makes the call on a connection.
@@ -171,7 +166,7 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 		if err := decode(&request); err != nil {
 			return nil, err
 		}
-		return c.serve(s.(server), ctx, &request)
+		return c.serve(s.(*host), ctx, &request)
 	}
 	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
 }
@@ -237,12 +232,8 @@ func (r *receiver) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// server is what answers these calls.
-type server interface {
-	claim(ctx context.Context, r *ClaimRequest) (*ClaimReply, error)
-	change(ctx context.Context, r *ChangeRequest) (*Nothing, error)
-	list(ctx context.Context, r *Nothing) (*ListReply, error)
-	logs(ctx context.Context, r *LogsRequest) (*LogsReply, error)
+// receiving is the side of a copy that gets it.
+type receiving interface {
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
@@ -254,7 +245,7 @@ var (
 
 	service = grpc.ServiceDesc{
 		ServiceName: strings.Trim(serviceName, "/"),
-		HandlerType: (*server)(nil),
+		HandlerType: (*receiving)(nil),
 		Methods: []grpc.MethodDesc{
 			Claim.describe(), Change.describe(), List.describe(), Logs.describe(),
 		},
@@ -267,7 +258,7 @@ func serveFiles(s any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
-	if err := s.(server).files(stream.Context(), &request, &receiver{stream: stream}); err != nil {
+	if err := s.(receiving).files(stream.Context(), &request, &receiver{stream: stream}); err != nil {
 		return err
 	}
 	return stream.SendMsg(&Nothing{})

@@ -20,7 +20,6 @@ import (
 
 // receives is a host that only receives files.
 type receives struct {
-	server
 	do func(r *FilesRequest, archive io.Reader) error
 }
 
@@ -28,7 +27,7 @@ func (r receives) files(_ context.Context, q *FilesRequest, archive io.Reader) e
 	return r.do(q, archive)
 }
 
-func clientOf(t *testing.T, s server) *grpc.ClientConn {
+func clientOf(t *testing.T, s receiving) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
 	g := grpc.NewServer()

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
@@ -41,14 +43,15 @@ const (
 )
 
 // errNotOwner is for a change by an allocation that does not own the run, or by an earlier connection of its node.
-var errNotOwner = errors.New("the run belongs to another allocation, or to a later connection of the node")
+var errNotOwner = status.Error(codes.FailedPrecondition,
+	"the run belongs to another allocation, or to a later connection of the node")
 
 // AbsentTime is how long nobody may have followed a run until its owner counts as gone.
 const AbsentTime = 15 * time.Second
 
 // runs are the records of the host: <dir>/<name>.json, and beside it <name>.lock, of which the connection that follows
-// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all. A file *.taken is
-// of an allocation that has lost its task, and has the new owner in it. It outlives the run.
+// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all. A file *.taken
+// is of an allocation that has lost its task, and has the new owner in it. It outlives the run.
 type runs struct {
 	dir string
 
@@ -144,9 +147,9 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone returns whether somebody follows a run; if not, for how long nobody has, 0 if that was not seen before. The time
-// begins with the first look that counts. It is the time of the lock's file, for which a full disk has room. The lock of
-// all is held.
+// alone returns whether somebody follows a run; if not, for how long nobody has, 0 if that was not seen before. The
+// time begins with the first look that counts. It is the time of the lock's file, for which a full disk has room. The
+// lock of all is held.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
@@ -204,7 +207,8 @@ func (r *runs) check(taskID string) error {
 }
 
 // become changes the state of a run that this connection owns for an allocation. One that is released has no owner from
-// then on: on a full disk, too, since nobody follows it. One that is being stopped can't be released.
+// then on: on a full disk, too, since nobody follows it. One that is being stopped can't be released. A task that has
+// filled the disk can be stopped.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -215,7 +219,11 @@ func (r *runs) become(taskID, allocID string, s State) error {
 			one.Owner.NodeID = ""
 			r.drop(taskID)
 		}
-		return r.save(name, one)
+		err := r.save(name, one)
+		if s == Stopping {
+			return nil
+		}
+		return err
 	})
 }
 
@@ -318,7 +326,7 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		switch reply.Verdict {
 		case None, Held, Doubtful:
 			return nil
-		case ending:
+		case string(Ending):
 			ends = append(ends, one)
 		}
 		for _, o := range ends {
@@ -368,8 +376,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	return r.follow(name, one)
 }
 
-// give has a run belong to another allocation, and records that the former one has lost its task: it may be cut off from
-// Nomad, and come back when the run is over.
+// give has a run belong to another allocation, and records that the former one has lost its task: it may be cut off
+// from Nomad, and come back when the run is over.
 func (r *runs) give(one *run, to Owner) error {
 	former := one.Owner.AllocID
 	one.Owner = to
@@ -409,10 +417,7 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	return !mine && one.State == Stopping && alone < AbsentTime
 }
 
-// ending is a verdict of judge: the run is to be ended before the task can start.
-const ending = "ending"
-
-// judge decides what becomes of a run of the same contents.
+// judge decides what becomes of a run of the same contents. The verdict Ending has it ended before the task can start.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
 	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
@@ -453,7 +458,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	case one.State == Starting && mine: // the core takes up what may run of it
 		return Start, owner
 	}
-	return ending, owner
+	return string(Ending), owner
 }
 
 // list returns all runs. It is only a look: no time counts from it.

@@ -93,7 +93,8 @@ func TestStart_ThatWasCutOffIsTakenUp(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceLen(t, 1, all)
 	must.Eq(t, "alloc/main/2", all[0].TaskID)
-	must.NoError(t, second.seizeAndEnd(&ChangeRequest{TaskID: "alloc/main/2", AllocID: "alloc"}))
+	_, err = second.change(t.Context(), &ChangeRequest{TaskID: "alloc/main/2", AllocID: "alloc", State: Ending})
+	must.NoError(t, err)
 	must.SliceEmpty(t, testsupport.Sleepers(mark))
 	must.NoError(t, second.Close())
 	testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {

@@ -5,7 +5,6 @@
 package ssh
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -15,24 +14,20 @@ import (
 
 // Config is a host, and how to log in.
 type Config struct {
-	Host string `codec:"host" required:"true" doc:"Name or address of the host."`
-	Port int    `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User string `codec:"user" required:"true" doc:"The user there; it need not be root."`
+	Hop
 
 	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
 	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
 
-	HostKeys []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
-
-	Jump *Jump `codec:"jump" doc:"A host on the way, as with ssh -J."`
+	Jump *Hop `codec:"jump" doc:"A host on the way, as with ssh -J. The login there is with the same key."`
 }
 
-// Jump is a host on the way to another. The login there is with the same key.
-type Jump struct {
-	Host     string   `codec:"host" required:"true" doc:"Name or address."`
+// Hop is an SSH server.
+type Hop struct {
+	Host     string   `codec:"host" required:"true" doc:"Name or address of the host."`
 	Port     int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User     string   `codec:"user" doc:"The user there, by default that of the host behind it."`
-	HostKeys []string `codec:"host_keys" doc:"The public keys of this host."`
+	User     string   `codec:"user" required:"true" doc:"The user there; it need not be root."`
+	HostKeys []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
 }
 
 // way is the jump host, nil if there is none.
@@ -40,11 +35,7 @@ func (c Config) way() *Config {
 	if c.Jump == nil {
 		return nil
 	}
-	w := c
-	w.Host, w.Port, w.Jump = c.Jump.Host, c.Jump.Port, nil
-	w.User = cmp.Or(c.Jump.User, c.User)
-	w.HostKeys = c.Jump.HostKeys
-	return &w
+	return &Config{Hop: *c.Jump, KeyFile: c.KeyFile, AgentSocket: c.AgentSocket}
 }
 
 // Check returns what is wrong with the configuration, as far as that shows without reading a file or connecting.

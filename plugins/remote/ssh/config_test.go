@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
 )
 
 func TestCheck_MistakeIsOneSentence(t *testing.T) {
@@ -31,7 +30,7 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"correct agent":   {agent("/run/user/0/a,g:e_n@t+1-2.3"), ""},
 		"correct address": {host("fe80::1"), ""},
 		"correct user":    {user("some.one-2@example.org"), ""},
-		"correct jump":    {func(c *Config) { c.Jump = &Jump{Host: "way", HostKeys: []string{key}} }, ""},
+		"correct jump":    {func(c *Config) { c.Jump = &Hop{Host: "way", User: "u", HostKeys: []string{key}} }, ""},
 
 		"no host":     {host(""), noHost},
 		"no key":      {func(c *Config) { c.KeyFile = "" }, "set key_file or agent_socket, and not both"},
@@ -59,12 +58,12 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		"option as user":  {user("-oProxyCommand=x"), noUser},
 		"quote in user":   {user("it's"), noUser},
 		"line in user":    {user("a\n"), noUser},
-		"option as jump": {func(c *Config) { c.Jump = &Jump{Host: "-J", HostKeys: []string{key}} },
+		"option as jump": {func(c *Config) { c.Jump = &Hop{Host: "-J", User: "u", HostKeys: []string{key}} },
 			"jump: host \"-J\" " + noHost},
-		"jump without a host key": {func(c *Config) { c.Jump = &Jump{Host: "way"} },
+		"jump without a host key": {func(c *Config) { c.Jump = &Hop{Host: "way", User: "u"} },
 			"jump: set host_keys"},
 	} {
-		config := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{key}}
+		config := Config{Hop: Hop{Host: "gpu1", User: "u", HostKeys: []string{key}}, KeyFile: "/key"}
 		c.edit(&config)
 		err := config.Check()
 		if c.want == "" {
@@ -73,18 +72,4 @@ func TestCheck_MistakeIsOneSentence(t *testing.T) {
 		}
 		test.ErrorContains(t, err, c.want, test.Sprint(name))
 	}
-}
-
-func TestWay_InheritsWhatTheJumpHostLeavesOut(t *testing.T) {
-	c := Config{Host: "gpu1", User: "u", KeyFile: "/key", HostKeys: []string{"key"}, Jump: &Jump{Host: "way", Port: 22}}
-	way := c.way()
-	must.Eq(t, "u@way:22", way.String())
-	must.Eq(t, "/key", way.KeyFile)
-	must.SliceEmpty(t, way.HostKeys)
-	must.Eq(t, Jump{Host: "way", Port: 22}, *c.Jump) // unchanged
-
-	c.Jump = &Jump{Host: "way", Port: 22, User: "v", HostKeys: []string{"key"}}
-	way = c.way()
-	must.Eq(t, "v@way:22", way.String())
-	must.Nil(t, way.way())
 }

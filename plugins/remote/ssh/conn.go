@@ -205,7 +205,8 @@ func (c Config) explain(text string) error {
 			"one answers in its place", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
 	case has("Permission denied"), has("Too many authentication failures"):
 		return fmt.Errorf("the SSH server at %s refuses user %s with %s: there is no such user, or its authorized_keys "+
-			"lacks the key", c.address(), c.User, cmp.Or(c.KeyFile, "the keys of the ssh-agent at "+c.AgentSocket))
+			"lacks the key, or the key can't be used without a passphrase", c.address(), c.User,
+			cmp.Or(c.KeyFile, "the keys of the ssh-agent at "+c.AgentSocket))
 	}
 	return fmt.Errorf("there is no connection to %s: %s", c, cmp.Or(lastLine(text), "the host allows no session"))
 }

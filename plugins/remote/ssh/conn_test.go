@@ -186,7 +186,7 @@ func TestKeepAlive_ClosesAConnectionThatIsCut(t *testing.T) {
 			link, config := server.Link(), c
 			config.Port = link.Port
 			if jump {
-				config.Port, config.Jump = c.Port, &Jump{Host: c.Host, Port: link.Port, HostKeys: c.HostKeys}
+				config.Port, config.Jump = c.Port, &Hop{Host: c.Host, Port: link.Port, User: c.User, HostKeys: c.HostKeys}
 			}
 			program, err := config.Start(t.Context(), "sleep 25; cat") // idle, which is no reason
 			must.NoError(t, err)
@@ -222,8 +222,9 @@ func TestStart_LeavesNoProcess(t *testing.T) {
 	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
 		number, err := strconv.Atoi(port)
 		must.NoError(t, err)
-		c := Config{Host: "127.0.0.1", Port: number, User: os.Getenv("OUTRIDER_TEST_USER"),
-			KeyFile: os.Getenv("OUTRIDER_TEST_KEY"), HostKeys: []string{os.Getenv("OUTRIDER_TEST_HOST_KEY")}}
+		hop := Hop{Host: "127.0.0.1", Port: number, User: os.Getenv("OUTRIDER_TEST_USER"),
+			HostKeys: []string{os.Getenv("OUTRIDER_TEST_HOST_KEY")}}
+		c := Config{Hop: hop, KeyFile: os.Getenv("OUTRIDER_TEST_KEY")}
 		_, err = c.Start(t.Context(), "sleep "+os.Getenv("OUTRIDER_TEST_MARK")+" & pid=$!; cat; kill $pid")
 		must.NoError(t, err)
 		select {}

@@ -16,18 +16,23 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
+func hopOf(s *sshdtest.Server) Hop {
+	return Hop{Host: s.Host, Port: s.Port, User: s.User, HostKeys: []string{s.HostKey}}
+}
+
 // configOf is how to reach a server.
 func configOf(s *sshdtest.Server) Config {
-	return Config{Host: s.Host, Port: s.Port, User: s.User, KeyFile: s.KeyFile, HostKeys: []string{s.HostKey}}
+	return Config{Hop: hopOf(s), KeyFile: s.KeyFile}
 }
 
 // jumpOf is a server as a host on the way to another one, with whose key one can log in there.
-func jumpOf(t *testing.T, s, to *sshdtest.Server) *Jump {
+func jumpOf(t *testing.T, s, to *sshdtest.Server) *Hop {
 	t.Helper()
 	public, err := exec.Command("ssh-keygen", "-y", "-f", to.KeyFile).Output()
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(filepath.Join(s.Dir, "authorized_keys"), public, 0o644))
-	return &Jump{Host: s.Host, Port: s.Port, HostKeys: []string{s.HostKey}}
+	hop := hopOf(s)
+	return &hop
 }
 
 // run runs a script to its end.
