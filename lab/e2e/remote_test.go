@@ -285,8 +285,8 @@ func TestRemote_ThroughAJumpHost(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(jump.Dir, "authorized_keys"), public, 0o644))
 	link := jump.Link()
 	options := host.options(host.server.Port, "")
-	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      user = %q\n      host_keys = [%q]\n    }\n",
-		jump.Host, link.Port, jump.User, jump.HostKey)
+	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      user = %q\n      host_keys = [%q]\n"+
+		"    }\n", jump.Host, link.Port, jump.User, jump.HostKey)
 	options.plugin = strings.Replace(options.plugin, "  ssh {\n", way, 1)
 	n := newNode(t, options)
 

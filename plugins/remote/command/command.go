@@ -263,9 +263,6 @@ func (r run) followed() string {
 	return fmt.Sprintf("not for %v, until its orphan_timeout of %v", alone, r.OrphanTimeout)
 }
 
-// actTime is how long a host may take for a run.
-const actTime = time.Minute
-
 // act is a command that changes the state of a run that nobody follows.
 type act struct {
 	command string
@@ -300,7 +297,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	case a.to != shim.Ending && !goesOn:
 		return fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
 	}
-	ctx, cancel := context.WithTimeout(ctx, actTime)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := e.change(ctx, r, a.to); err != nil {
 		return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))

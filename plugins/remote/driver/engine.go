@@ -205,15 +205,12 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	return t, nil
 }
 
-// destroyTime is how long a destruction waits for a host that can't be reached.
-const destroyTime = 15 * time.Second
-
 // Destroy is part of core.Engine. A task that this process never saw may be on any host.
 func (e *engine) Destroy(ctx context.Context, id string) error {
 	e.mu.Lock()
 	t := e.tasks[id]
 	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, destroyTime)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // for a host that can't be reached
 	defer cancel()
 	if t == nil {
 		allocID, _, _ := strings.Cut(id, "/")

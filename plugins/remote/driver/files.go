@@ -88,7 +88,7 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 		if entry.IsDir() && slices.Contains(ofNode, path) {
 			return fs.SkipDir
 		}
-		if slices.Contains(ofHost, path) || entry.Name() == secretsMark {
+		if slices.Contains(ofHost, path) || entry.Name() == ".nomad-mount" { // Nomad's mark in a directory of secrets
 			return nil
 		}
 		switch kind := entry.Type(); {
@@ -104,9 +104,6 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 	})
 	return paths, err
 }
-
-// secretsMark is what Nomad keeps in a directory of secrets (client/allocdir/fs_linux.go).
-const secretsMark = ".nomad-mount"
 
 // archive writes files of a directory in the format of tar(5). Other tasks of the group may change them at any time.
 func archive(w io.Writer, root *os.Root, paths []string) error {

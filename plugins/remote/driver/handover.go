@@ -140,15 +140,12 @@ func (t *remoteTask) part() {
 	t.cancel()
 }
 
-// releaseTime is how long a host may take to record a release.
-const releaseTime = 5 * time.Second
-
 // release leaves the run to the next allocation of the task. A host that can't record it sees that nobody follows the
 // run.
 func (t *remoteTask) release(reason string) {
 	t.claiming.Lock()
 	defer t.claiming.Unlock()
-	ctx, cancel := context.WithTimeout(t.engine.ctx, releaseTime)
+	ctx, cancel := context.WithTimeout(t.engine.ctx, 5*time.Second)
 	defer cancel()
 	if link, err := t.connected(); err == nil {
 		_ = t.become(ctx, link, shim.Released)

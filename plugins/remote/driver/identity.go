@@ -93,7 +93,7 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 	for name, value := range c.Env {
 		own, set := os.LookupEnv(name)
 		ofNomad := strings.HasPrefix(name, "NOMAD_")
-		if set && own == value && !ofNomad || name == parentCgroup {
+		if set && own == value && !ofNomad || name == "NOMAD_PARENT_CGROUP" {
 			continue // the agent's, which Nomad gives to tasks that it takes for this node's
 		}
 		env[name] = replace.Replace(value)
@@ -105,8 +105,6 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 	}
 	return c, c.EncodeConcreteDriverConfig(replaced(written, replace))
 }
-
-const parentCgroup = "NOMAD_PARENT_CGROUP"
 
 // replaced is a value in which each text is replaced.
 func replaced(value any, replace *strings.Replacer) any {

@@ -18,10 +18,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-const (
-	probeTime = 5 * time.Second // how long a look waits for connections, which are made all the same
-	lookAgain = 5 * time.Second // until the next look, while an endpoint can't be used
-)
+// probeTime is how long a look waits for connections, which are made all the same, and how soon the next one is while an
+// endpoint can't be used.
+const probeTime = 5 * time.Second
 
 // Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
 // can run. A job asks for one with a constraint on its attributes.
@@ -29,7 +28,6 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
 	if len(e.hosts) == 0 {
 		node.Missing = append(node.Missing, "no endpoint is configured")
-		return node, nil
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex // of the node
@@ -47,7 +45,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(err == nil)
 			if err != nil {
 				node.Missing = append(node.Missing, plain.Line(err.Error(), mostOfReason))
-				node.Again = lookAgain
+				node.Again = probeTime
 				return
 			}
 			node.Attributes[prefix+"arch"] = structs.NewStringAttribute(link.Arch)
@@ -63,7 +61,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	if err := e.nomad.answers(ctx); err != nil {
 		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on: "+
 			plain.Line(err.Error(), mostOfReason))
-		node.Again = lookAgain
+		node.Again = probeTime
 	}
 	return node, nil
 }

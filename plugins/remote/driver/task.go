@@ -264,16 +264,13 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 // mostOfReason is how many characters of the words of a host, or of Nomad, are shown.
 const mostOfReason = 500
 
-// lostPrefix is what the core's driver on the host begins with (internal/core/driver, exitResult).
-const lostPrefix = "task is lost: "
-
 // exitOf is the exit that a host tells. What it says besides becomes events.
 func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	message := ""
 	if r.Err != nil {
 		message = plain.Line(r.Err.Error(), mostOfReason)
 	}
-	if reason, ok := strings.CutPrefix(message, lostPrefix); ok {
+	if reason, ok := strings.CutPrefix(message, "task is lost: "); ok { // internal/core/driver, exitResult
 		return lost(reason)
 	}
 	if message != "" {
@@ -296,17 +293,15 @@ func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reas
 // ofCore are the events that the core on this node makes by itself.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// mostOfMinute is how many events of the host are shown in a minute: Nomad writes each to its disk.
-const mostOfMinute = 30
-
-// told is called with the events of the host's driver, by one goroutine.
+// told is called with the events of the host's driver, by one goroutine. It shows few, since Nomad writes each to its
+// disk.
 func (t *remoteTask) told(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
 	}
 	t.events++
 	ours := slices.ContainsFunc(ofCore, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
-	if !ours && t.events <= mostOfMinute && !t.parted.Load() {
+	if !ours && t.events <= 30 && !t.parted.Load() {
 		t.event("%s", plain.Line(message, mostOfReason))
 	}
 }

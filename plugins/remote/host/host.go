@@ -70,8 +70,6 @@ const attemptTime = 10 * time.Minute
 // shortLife is how long a connection lives that counts as a failed attempt.
 const shortLife = 15 * time.Second
 
-var errClosed = errors.New("the plugin ends")
-
 // Connect returns the connection, and makes one where there is none. For some time after a failed attempt it returns
 // that one's error. The context ends the wait; the attempt goes on, for all callers.
 func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, false) }
@@ -89,7 +87,7 @@ func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
 			return link, nil
 		}
 		if h.ctx.Err() != nil {
-			return nil, errClosed
+			return nil, errors.New("the plugin ends")
 		}
 		if problem != nil && !keep {
 			return nil, problem
@@ -163,7 +161,7 @@ func (h *Host) connect() (*Link, error) {
 
 // addressOf returns the IP address of a name, empty where this node knows none, as behind a jump host.
 func addressOf(ctx context.Context, name string) string {
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 	if err != nil || len(addresses) == 0 {
@@ -171,5 +169,3 @@ func addressOf(ctx context.Context, name string) string {
 	}
 	return addresses[0].Unmap().String()
 }
-
-const lookupTime = 5 * time.Second

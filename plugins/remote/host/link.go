@@ -101,7 +101,8 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 // maxMessage is that of an agent and a plugin (internal/core/plugin).
 const maxMessage = 64 << 20
 
-// greet waits for the first answers, and has events reach the node.
+// greet learns what the host can do, and has events reach the node. It returns an error if the driver there can run no
+// tasks.
 func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	fingerprints, err := l.Driver.Fingerprint(l.conn.Context())
 	if err != nil {
@@ -114,9 +115,17 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	if first.Err != nil {
 		return first.Err
 	}
-	if err := l.learn(first); err != nil {
-		return err
+	of := func(name string) *structs.Attribute {
+		return cmp.Or(first.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
 	}
+	l.Root, _ = of("root").GetBool()
+	cgroup, _ := of("cgroup").GetString()
+	l.Cgroup = plain.Line(cgroup, 20)
+	message := plain.Line(first.HealthDescription, 0)
+	if first.Health != drivers.HealthStateHealthy {
+		return errors.New(message)
+	}
+	l.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
 	events, err := l.Driver.TaskEvents(l.conn.Context())
 	if err != nil {
 		return err
@@ -128,22 +137,6 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 			}
 		}
 	}()
-	return nil
-}
-
-// learn returns an error if the host's driver can run no tasks.
-func (l *Link) learn(f *drivers.Fingerprint) error {
-	of := func(name string) *structs.Attribute {
-		return cmp.Or(f.Attributes["driver."+shim.Name+"."+name], &structs.Attribute{})
-	}
-	l.Root, _ = of("root").GetBool()
-	cgroup, _ := of("cgroup").GetString()
-	l.Cgroup = plain.Line(cgroup, 20)
-	message := plain.Line(f.HealthDescription, 0)
-	if f.Health != drivers.HealthStateHealthy {
-		return errors.New(message)
-	}
-	l.Missing = strings.TrimPrefix(strings.TrimPrefix(message, drivers.DriverHealthy), "; ")
 	return nil
 }
 

@@ -164,14 +164,6 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	return save(file, r.At)
 }
 
-// copiedAt is FilesRequest.At of the last copy.
-func (h *host) copiedAt(taskID string) (at time.Time) {
-	if file, err := h.allocs.copied(taskID); err == nil {
-		_ = load(file, &at) // not there: nothing was copied
-	}
-	return at
-}
-
 // unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
 // program can do no more than the task. The context ends it.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
@@ -226,7 +218,8 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	defer stderr.Close()
 	buffer := make([]byte, Buffer)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		over := h.hasEnded(r.TaskID) // asked first: all output is in the files before an exit is told
+		status, err := h.InspectTask(r.TaskID) // asked first: all output is in the files before an exit is told
+		over := err != nil || status.State == drivers.TaskStateExited
 		reply := &LogsReply{}
 		for reader, part := range map[*corelogs.Reader]*LogsPart{stdout: &reply.Stdout, stderr: &reply.Stderr} {
 			number, n, err := reader.Read(buffer)
@@ -247,10 +240,4 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// hasEnded is true also for a task that is not known any more.
-func (h *host) hasEnded(id string) bool {
-	status, err := h.InspectTask(id)
-	return err != nil || status.State == drivers.TaskStateExited
 }

@@ -8,10 +8,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -31,7 +29,6 @@ import (
 // variables that are this host's.
 type host struct {
 	*core.Driver
-	state   string // below which each node has the store of its tasks
 	allocs  allocs
 	cgroups string // the parent of tasks' cgroups: each directory of tasks on a host has one
 	support cgroup.Support
@@ -44,7 +41,7 @@ var _ drivers.DriverPlugin = (*host)(nil)
 func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
-		Driver: d, state: filepath.Join(o.Dir, Name), allocs: a,
+		Driver: d, allocs: a,
 		cgroups: fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(o.Dir))), support: cgroup.Detect(""),
 		runs: newRuns(o.Dir), logger: logger,
 	}
@@ -130,23 +127,14 @@ func (h *host) recover(taskID string, state []byte) error {
 	handle.Config = &drivers.TaskConfig{ID: taskID, AllocID: allocID, AllocDir: dir, Name: name}
 	handle.State, handle.DriverState = drivers.TaskStateRunning, state
 	err = h.Driver.RecoverTask(handle)
-	if err != nil && !h.has(taskID) {
+	if errors.Is(err, task.ErrNoState) {
 		return status.Error(codes.NotFound, err.Error())
 	}
 	return err
 }
 
-// has is whether a node's store has something of a task.
-func (h *host) has(id string) bool {
-	nodes, _ := filepath.Glob(filepath.Join(h.state, "*")) // the pattern is good
-	return slices.ContainsFunc(nodes, func(node string) bool {
-		_, err := os.Lstat(task.Store{Dir: node}.TaskDir(id))
-		return !errors.Is(err, fs.ErrNotExist)
-	})
-}
-
 // ofOwner refuses Nomad's calls that change a task of which this connection does not own the run. A run is destroyed by
-// End.
+// Change.
 func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch r := request.(type) {
 	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:
@@ -188,7 +176,10 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
 		if err == nil && len(over) == 0 && reply.Verdict == Start {
-			reply.Copied = h.copiedAt(r.TaskID)
+			file, unnamed := h.allocs.copied(r.TaskID)
+			if unnamed == nil {
+				_ = load(file, &reply.Copied) // not there: nothing was copied
+			}
 		}
 		if err == nil && reply.Verdict == Have && r.Resume {
 			err = h.recover(reply.TaskID, reply.saved)
@@ -221,15 +212,12 @@ func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	return &Nothing{}, err
 }
 
-// orphansEvery is how often orphans are looked for.
-const orphansEvery = 5 * time.Second
-
 // endOrphans ends the runs that have had no owner for too long, and removes what former allocations have left. The
 // first look leaves the node of this connection time to claim its own.
 func (h *host) endOrphans(ctx context.Context) {
 	for {
 		select {
-		case <-time.After(orphansEvery):
+		case <-time.After(5 * time.Second):
 		case <-ctx.Done():
 			return
 		}

@@ -114,9 +114,7 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 	return change(all)
 }
 
-func (r *runs) save(name string, one *run) error {
-	return save(r.recordOf(name), one)
-}
+func (r *runs) save(name string, one *run) error { return save(r.recordOf(name), one) }
 
 func (r *runs) recordOf(name string) string { return filepath.Join(r.dir, name+".json") }
 
@@ -396,7 +394,7 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 		mine := o.Owner.AllocID == q.Owner.AllocID
 		switch {
 		case o.Key != q.Key || other == name:
-		case o.State == Kept || r.isBusy(other, o, mine):
+		case r.isBusy(other, o, mine):
 			return nil, Held, o.Owner
 		case mine || o.State != Running && o.State != Starting || slices.Contains(q.Gone, o.Owner.AllocID):
 			over = append(over, o)
@@ -407,14 +405,14 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy is whether a run is being started by another connection, or stopped by another allocation, which is there. It
-// is waited for: what is being started may run at any moment.
+// isBusy is whether a run is being started by another connection, or stopped by another allocation, which is there, or
+// is kept. It is waited for: what is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {
 		return r.claims[one.TaskID] == nil && followed
 	}
-	return !mine && one.State == Stopping && alone < AbsentTime
+	return one.State == Kept || !mine && one.State == Stopping && alone < AbsentTime
 }
 
 // judge decides what becomes of a run of the same contents. The verdict Ending has it ended before the task can start.
@@ -431,9 +429,6 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	}
 	if one == nil {
 		return Start, owner
-	}
-	if one.State == Kept {
-		return Held, one.Owner
 	}
 	mine := one.Owner.AllocID == q.Owner.AllocID
 	if q.Resume {
