@@ -6,6 +6,7 @@ package host
 import (
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -126,6 +127,9 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 		return fmt.Errorf("failed to open the program for the host: %w", err)
 	}
 	defer file.Close()
+	if f, err := elf.NewFile(file); err == nil && f.Machine != machines[l.Arch] {
+		return fmt.Errorf("the program %s for the host is one for %v: its architecture is %s", path, f.Machine, l.Arch)
+	}
 	hash := sha256.New()
 	size, err := io.Copy(hash, file)
 	if err != nil {
@@ -147,6 +151,8 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	}
 	return nil
 }
+
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // answer reads a word of the script and what it says more, or an error.
 func answer(conn *ssh.Conn) (word, text string, err error) {

@@ -6,6 +6,7 @@ package host
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -240,6 +241,35 @@ func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 		_, _, err := start(t.Context(), configOf(server), "/dir", programs)
 		test.ErrorContains(t, err, want)
 	}
+}
+
+func TestProgram_IsThatOfTheHostsArchitecture(t *testing.T) {
+	tools, arch, machine := t.TempDir(), "arm64", "aarch64"
+	if runtime.GOARCH == arch {
+		arch, machine = "amd64", "x86_64"
+	}
+	uname := []byte("#!/bin/sh\n[ $1 = -m ] && echo " + machine + " || echo Linux\n")
+	must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"), uname, 0o755))
+	c := configOf(sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin")))
+	dir := filepath.Join(t.TempDir(), "dir")
+	programs := map[string]string{"amd64": local(t, 1), "arm64": local(t, 2)}
+	l, path, err := start(t.Context(), c, dir, programs)
+	must.NoError(t, err)
+	must.Eq(t, arch, l.Arch)
+	got, err := os.ReadFile(path)
+	must.NoError(t, err)
+	want, err := os.ReadFile(programs[arch])
+	must.NoError(t, err)
+	must.Eq(t, want, got)
+
+	self, err := os.Executable()
+	must.NoError(t, err)
+	programs[arch] = self
+	_, _, err = start(t.Context(), c, dir+"2", programs)
+	must.ErrorContains(t, err, "the program "+self+" for the host is one for EM_")
+	must.StrHasSuffix(t, ": its architecture is "+arch, err.Error())
+	_, err = os.Lstat(dir + "2")
+	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
