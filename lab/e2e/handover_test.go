@@ -27,6 +27,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // handoverServer notices a lost node within some seconds.
@@ -463,6 +464,37 @@ var handovers = []handover{
 			_, still := s.on(t)
 			must.Eq(t, second, still)
 			s.goesOn(t)
+		}},
+	{name: "agent back before the server, and another node has run the task to its end", long: true, batch: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
+			kill(t, first)
+			s.on(t, first)
+			s.goesOn(t)
+			must.NoError(t, os.WriteFile(s.log+".end", nil, 0o644))
+			testsupport.Within(t, time.Minute, func() error {
+				if state := c.host.state(*s.job.ID); state != "not there" {
+					return fmt.Errorf("the run is %s", state)
+				}
+				return nil
+			})
+			pid := c.server.Info().Process.PID
+			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+			defer cancel()
+			err := first.Start(ctx)
+			if err == nil {
+				err = testsupport.Poll(time.Minute, func() error { // it wants to restart a task that is lost to it
+					if !strings.Contains(first.log(), "Waiting for allocation ") && len(s.starts()) == 1 {
+						return errors.New("it does nothing")
+					}
+					return nil
+				})
+			}
+			must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			must.NoError(t, err)
+			_, err = agent.WaitHealthy(ctx, first.Agent)
+			must.NoError(t, err)
+			must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
 		}},
 	{name: "server away for more than stop_on_client_after", long: true,
 		editGroup: func(group *api.TaskGroup) {
