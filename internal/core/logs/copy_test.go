@@ -142,7 +142,7 @@ func TestCopy_HasTheSameFiles(t *testing.T) {
 	addTo(t, filepath.Join(fromDir, "web.stdout.9"), "fourth\n")
 	carry() // goes on at the end
 	carry() // has nothing to do
-	numbers, err := Indexes(toDir, "web.stdout")
+	numbers, err := numbersIn(toDir, "web.stdout")
 	if err != nil || len(numbers) != 2 || numbers[0] != 8 || numbers[1] != 9 {
 		t.Fatalf("the copy has files %v (%v), want the 2 newest", numbers, err)
 	}

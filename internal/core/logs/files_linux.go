@@ -274,17 +274,6 @@ func End(allocDir, name string) (index, size int64) {
 	return index, st.Size
 }
 
-// Indexes returns the numbers of the files of one stream ("web.stderr") in a directory, ascending, among its first
-// maxListed entries; none if there are none. The error is that of reading the directory.
-func Indexes(dir, name string) ([]int64, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	return listed(d, name)
-}
-
 func indexes(entries []os.DirEntry, name string) (found []int64) {
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), name+".")

@@ -194,3 +194,13 @@ func numbered(t testing.TB, all []byte, n int) {
 	}
 	must.Eq(t, n, i, must.Sprintf("%d lines", i))
 }
+
+// numbersIn are those of the files of one stream ("web.stderr") in a directory.
+func numbersIn(dir, name string) ([]int64, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return listed(d, name)
+}

@@ -290,7 +290,7 @@ func TestOpen_LooksAtABoundedNumberOfEntries(t *testing.T) {
 	for i := range maxListed + 2000 {
 		must.NoError(t, unix.Mknod(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), unix.S_IFREG|0o644, 0))
 	}
-	numbers, err := Indexes(logs, "web.stdout")
+	numbers, err := numbersIn(logs, "web.stdout")
 	must.NoError(t, err)
 	test.Len(t, maxListed, numbers)
 	test.True(t, slices.IsSorted(numbers))

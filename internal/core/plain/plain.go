@@ -5,18 +5,20 @@
 package plain
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 )
 
-// Tail keeps the last 4 KiB of what a program writes to it.
+// Tail keeps the end of what a program writes to it.
 type Tail []byte
 
-const tailSize = 4 << 10
+// TailSize is how many bytes a Tail keeps at most.
+const TailSize = 4 << 10
 
 func (t *Tail) Write(b []byte) (int, error) {
 	*t = append(*t, b...)
-	*t = (*t)[max(0, len(*t)-tailSize):]
+	*t = (*t)[max(0, len(*t)-TailSize):]
 	return len(b), nil
 }
 
@@ -30,6 +32,12 @@ func Text(text string) string {
 		return ' '
 	}, strings.ToValidUTF8(text, "?"))
 }
+
+// sequences are those that terminals obey (ECMA-48).
+var sequences = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
+
+// Uncoloured returns a text without colours and other sequences of terminals.
+func Uncoloured(text string) string { return sequences.ReplaceAllString(text, "") }
 
 // Line returns a text as one line of printable UTF-8: white space and characters that can't be printed become single
 // spaces. A text of more than most characters is cut there and gets an ellipsis; 0 is no limit.

@@ -16,7 +16,7 @@ func TestTail_KeepsTheEnd(t *testing.T) {
 		_, err := tail.Write([]byte(strings.Repeat("x", 1000) + "\n"))
 		test.NoError(t, err)
 	}
-	test.Eq(t, tailSize, len(tail))
+	test.Eq(t, TailSize, len(tail))
 	test.StrHasSuffix(t, "x\n", string(tail))
 }
 
@@ -44,4 +44,13 @@ func TestLine_IsOneOfPrintableText(t *testing.T) {
 		test.Eq(t, want, Line(want, len(want)))
 	}
 	test.Eq(t, "üü…", Line("üüü", 2))
+}
+
+func TestUncoloured_HasNoTerminalSequences(t *testing.T) {
+	for text, want := range map[string]string{
+		"\x1b[1;31mred\x1b[0m \x1bM€":               "red €",
+		"\x1b]0;title\aa \x1b]8;;link\x1b\\b\x1b]x": "a b",
+	} {
+		test.Eq(t, want, Uncoloured(text))
+	}
 }

@@ -25,7 +25,7 @@ type Config struct {
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
 	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked; 0s is indefinitely."`
 	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user that builds environments where the agent is root."`
-	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long the build of an environment may take."`
+	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long a task may take to get an environment, with the wait for another that builds the same."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`
 	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events."`
@@ -53,7 +53,6 @@ type TaskConfig struct {
 	FindLinks      []string `codec:"find_links" doc:"Directories of the task and pages with wheels, besides the node's."`
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone."`
 
-	Isolated        bool     `codec:"isolated" default:"false" doc:"Whether the interpreter runs isolated (python -I)."`
 	Unbuffered      bool     `codec:"unbuffered" default:"true" doc:"Whether output appears as it is written (python -u)."`
 	InterpreterArgs []string `codec:"interpreter_args" doc:"More options for the interpreter."`
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 // The lock names the node's index without credentials.
@@ -35,7 +37,7 @@ func TestSources_AreFollowed(t *testing.T) {
 	strangers.Version = "9.9"
 	strangers.Write(t, public)
 	moon.Write(t, private)
-	main, more := wheelIndex(t, public).URL+"/simple", wheelIndex(t, private).URL+"/simple"
+	main, more := wheeltest.Index(t, public).URL+"/simple", wheeltest.Index(t, private).URL+"/simple"
 	tool := "[tool.uv.sources]\nmoon-phase = { index = \"private\" }\n" +
 		"[[tool.uv.index]]\nname = \"private\"\nexplicit = true\nurl = \"" + more + "\"\n"
 	block := ""
@@ -72,8 +74,8 @@ func TestUVLock_UsesItsIndexes(t *testing.T) {
 	older.Write(t, wheels)
 	moon.Write(t, private)
 	newer.Write(t, wheels)
-	madeWheel{Name: "sun-spots", Version: "1.0"}.Write(t, wheels)
-	main, more := wheelIndex(t, wheels).URL+"/simple", wheelIndex(t, private).URL+"/simple"
+	wheeltest.Wheel{Name: "sun-spots", Version: "1.0"}.Write(t, wheels)
+	main, more := wheeltest.Index(t, wheels).URL+"/simple", wheeltest.Index(t, private).URL+"/simple"
 	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [\"moon-phase\", \"sun-spots\"]\n" +
 		"[tool.uv.sources]\nmoon-phase = { index = \"private\" }\n" +

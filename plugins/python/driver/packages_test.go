@@ -20,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 // withUV runs a test with an agent that has a uv.
@@ -47,14 +48,14 @@ func with(uv string) func(*Config) {
 }
 
 // withWheels writes wheels to a task's local directory, and returns their checksums.
-func (a *agent) withWheels(cfg *drivers.TaskConfig, wheels ...madeWheel) (sums []string) {
+func (a *agent) withWheels(cfg *drivers.TaskConfig, wheels ...wheeltest.Wheel) (sums []string) {
 	for _, w := range wheels {
 		sums = append(sums, w.Write(a.t, filepath.Join(cfg.TaskDir().LocalDir, "wheels")))
 	}
 	return sums
 }
 
-var moon = madeWheel{Name: "moon-phase", Version: "1.2"}
+var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
@@ -95,7 +96,7 @@ func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 
 		// the same name and version is not the same wheel
 		third := a.withMoon(useMoon, "Moon_Phase >= 1")
-		a.withWheels(third, madeWheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
+		a.withWheels(third, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
 		test.NotEq(t, out, a.runs(third), test.Sprint("another wheel has the environment of the first"))
 	})
 }
@@ -193,7 +194,7 @@ func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 }
 
 func TestEnvironment_IsFirstOnThePath(t *testing.T) {
-	tool := madeWheel{Name: "tool", Version: "1", Files: map[string]string{
+	tool := wheeltest.Wheel{Name: "tool", Version: "1", Files: map[string]string{
 		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == " +
 			"sys.base_prefix)\n",
 		"tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}

@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -22,10 +22,9 @@ import (
 func (d *instance) environment(
 	ctx context.Context, r request, files taskFiles, python install.Python, required *requirement.Set,
 ) (*environment.Environment, error) {
-	limit := d.config.BuildTimeout.Duration()
-	looking, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, d.config.BuildTimeout.Duration())
 	defer cancel()
-	src, err := newSources(looking, &d.config, &r.Config, files, required)
+	src, err := newSources(ctx, &d.config, &r.Config, files, required)
 	if err != nil {
 		return nil, err
 	}
@@ -37,18 +36,15 @@ func (d *instance) environment(
 	if err != nil {
 		return nil, err
 	}
-	spec := environment.Spec{Key: key, Secret: secret, Interpreter: python.Path, Limit: limit}
+	spec := environment.Spec{Key: key, Secret: secret, Interpreter: python.Path}
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = d.config.RefreshAfter.Duration()
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
-	doing := "not in the cache, building it"
-	spec.Outdated = func(age time.Duration) {
-		doing = fmt.Sprintf("refreshing it, which is %s old,", age.Round(time.Minute))
-	}
-	var built *install.Result
+	var begun time.Time
 	spec.Build = func(ctx context.Context, dir, scratch string) error {
-		r.Event("Environment: %s with %s for %s", doing, uv, python)
+		begun = time.Now()
+		r.Event("Environment: not in the cache, building it with %s for %s", uv, python)
 		req := install.Request{
 			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
 			As: d.builder, MaxSize: d.config.CacheMaxSize.Bytes(),
@@ -65,33 +61,19 @@ func (d *instance) environment(
 				return requirement.ErrJobIndexes
 			}
 		}
-		built, err = uv.Install(ctx, req)
-		return err
+		return uv.Install(ctx, req)
 	}
-	spec.Warnings = func() []string { return built.Warnings }
 	env, err := d.cache.Get(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case env.Hit:
+	if env.Hit {
 		r.Event("Environment %s: cache hit", env.ID)
-	case built != nil:
-		d.grown.Store(true) // the next fingerprint tidies the cache
-		r.Event("Environment %s: built in %.1f s, %s, %.1f MB", env.ID, built.Took.Seconds(), packages(built.Packages),
-			float64(env.Size)/1e6)
+		return env, nil
 	}
-	if len(env.Warnings) > 0 {
-		r.Event("Environment %s: %s warns: %.500s", env.ID, uv, strings.Join(env.Warnings, "; "))
-	}
+	d.grown.Store(true) // the next fingerprint tidies the cache
+	r.Event("Environment %s: built in %.1f s, %.1f MB", env.ID, time.Since(begun).Seconds(), float64(env.Size)/1e6)
 	return env, nil
-}
-
-func packages(n int) string {
-	if n == 1 {
-		return "1 package"
-	}
-	return fmt.Sprintf("%d packages", n)
 }
 
 // startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
@@ -99,16 +81,15 @@ func packages(n int) string {
 // own, which ends with it.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	var may interface{ Temporary() bool }
-	temporary := errors.As(err, &may) && may.Temporary()
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	temporary := full || errors.As(err, &may) && may.Temporary()
 	var failed *install.Error
-	of := ""
-	if errors.As(err, &failed) {
-		of = failed.LastLines()
-	}
 	switch {
+	case full:
+		err = fmt.Errorf("the disk of the cache is full: free some space, or lower cache_max_size: %w", err)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		err = fmt.Errorf("failed to build the environment within %s (build_timeout)%s", limit, of)
-	case failed != nil:
+		err = fmt.Errorf("failed to build the environment within %s (build_timeout): %w", limit, err)
+	case errors.As(err, &failed):
 		err = fmt.Errorf("failed to build the environment: %w", err)
 	}
 	if temporary {

@@ -18,6 +18,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
@@ -32,25 +33,10 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
 }
 
-func TestBuild_ShowsItsWarningsToEachTask(t *testing.T) {
-	withUV(t, func(t *testing.T, a *agent) {
-		for _, event := range []string{"built in", ": cache hit"} {
-			cfg := a.withMoon(useMoon, "moon-phase[gone]")
-			a.runs(cfg)
-			a.says(cfg, event)
-			a.hasSaid()
-			_, warned, _ := strings.Cut(strings.Join(a.said(cfg), "\n"), " warns: ")
-			if !strings.Contains(warned, "gone") {
-				t.Errorf("%s: %q", event, a.said(cfg))
-			}
-		}
-	})
-}
-
 func TestFindLinks_TakesPagesOffline(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	page := wheelIndex(t, wheels).URL + "/simple/moon-phase/"
+	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
 	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
 		r *http.Request) {
 		t.Errorf("the index was asked for %s", r.URL)
@@ -99,7 +85,7 @@ func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {
 		a.age(28 * time.Hour)
 		runs("1.2", ": cache hit")
 		a.age(2 * time.Hour)
-		runs("1.3", "Environment: refreshing it, which is 30h0m0s old, with ")
+		runs("1.3", "not in the cache")
 	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
 }
 

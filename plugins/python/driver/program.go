@@ -28,8 +28,8 @@ type program struct {
 	metadata requirement.Script
 }
 
-// newProgram finds a task's program. dir is where it will start.
-func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
+// newProgram finds a task's program.
+func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 	if t.Module != "" {
 		return program{args: []string{"-m", t.Module}}, nil
 	}
@@ -43,12 +43,6 @@ func newProgram(t *TaskConfig, files taskFiles, dir string) (program, error) {
 		return program{}, fmt.Errorf("script %w", err)
 	}
 	p := program{args: []string{path}}
-	if rel := filepath.Clean(t.Script); !filepath.IsAbs(t.Script) && path == filepath.Join(dir, t.Script) {
-		p.args[0] = rel // as the author knows it
-		if strings.HasPrefix(rel, "-") {
-			p.args[0] = "./" + rel
-		}
-	}
 	source := path
 	if info.IsDir() {
 		source = filepath.Join(path, "__main__.py")

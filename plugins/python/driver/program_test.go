@@ -69,10 +69,10 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 		"print(int(sys.stdout.write_through), f.isolated, f.dev_mode, sys.warnoptions, " +
 		"faulthandler.is_enabled(), *sys.argv[1:])\n"
 	for config, want := range map[string]string{
-		``:                   "1 0 False [] True",
-		`unbuffered = true`:  "1 0 False [] True",
-		`unbuffered = false`: "0 0 False [] True",
-		`isolated = true`:    "1 1 False [] True",
+		``:                          "1 0 False [] True",
+		`unbuffered = true`:         "1 0 False [] True",
+		`unbuffered = false`:        "0 0 False [] True",
+		`interpreter_args = ["-I"]`: "1 1 False [] True",
 		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True ['default', 'ignore'] True",
 	} {
 		config += "\nscript = \"app.py\"\nargs = [\"-X\"]"

@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 const shopProject = `[project]
@@ -35,7 +36,7 @@ print(*[n for n in ("moon_phase", "mail_post", "test_tool", "dev_tool", "shop") 
 // shopWheels writes the wheels of its packages. There is none of the project itself.
 func shopWheels(t *testing.T, dir string) {
 	for _, name := range []string{"moon-phase", "mail-post", "test-tool", "dev-tool"} {
-		madeWheel{Name: name, Version: "1.2"}.Write(t, dir)
+		wheeltest.Wheel{Name: name, Version: "1.2"}.Write(t, dir)
 	}
 }
 
@@ -74,7 +75,7 @@ func TestUVLock_InstallsTheChosenDependencies(t *testing.T) {
 	uv := uv(t)
 	wheels := t.TempDir()
 	shopWheels(t, wheels)
-	index := wheelIndex(t, wheels)
+	index := wheeltest.Index(t, wheels)
 	files := map[string]string{
 		"app.py": found, "pyproject.toml": shopProject, "uv.lock": uvLock(t, uv, index.URL+"/simple", shopProject),
 	}

@@ -31,7 +31,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	cmd := r.Run("python3")
 	dirs := r.Task.TaskDir()
 	files := taskFiles{user: r.User(), dirs: []string{cmd.Dir, dirs.LocalDir, dirs.Dir}, secrets: dirs.SecretsDir}
-	p, err := newProgram(&r.Config, files, cmd.Dir)
+	p, err := newProgram(&r.Config, files)
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +118,6 @@ func interpreterArgs(c *TaskConfig) []string {
 	if c.Unbuffered {
 		args = append(args, "-u")
 	}
-	if c.Isolated {
-		args = append(args, "-I")
-	}
-	args = append(args, "-X", "faulthandler") // as an option: isolated ignores the variable
+	args = append(args, "-X", "faulthandler") // as an option: with -I the variable has no effect
 	return append(args, c.InterpreterArgs...)
 }

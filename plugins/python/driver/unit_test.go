@@ -4,13 +4,17 @@
 package driver
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -44,6 +48,13 @@ func TestIsFileName_DistinguishesRequirements(t *testing.T) {
 	} {
 		test.Eq(t, want, isFileName(text), test.Sprint(text))
 	}
+}
+
+func TestStartError_MayPassWhereTheDiskIsFull(t *testing.T) {
+	err := startError(t.Context(), fmt.Errorf("failed to seal: %w", &os.PathError{Err: unix.ENOSPC}), time.Minute)
+	test.True(t, structs.IsRecoverable(err))
+	test.ErrorContains(t, err, "cache_max_size")
+	test.False(t, structs.IsRecoverable(startError(t.Context(), errors.New("no such package"), time.Minute)))
 }
 
 func TestConfig_IsRefusedInOneSentence(t *testing.T) {

@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
+
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	index := wheelIndex(t, wheels)
+	index := wheeltest.Index(t, wheels)
 	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [\"moon-phase\"]\n"
 	files := map[string]string{

@@ -5,13 +5,12 @@ package driver
 
 import (
 	"fmt"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/outrider-dev/outrider/internal/core/account"
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -97,16 +96,16 @@ func checkIndexes(urls []string) error {
 	return nil
 }
 
-// builder is the user that builds.
+// builder is the user that builds. An id need not have an account.
 func builder(c *Config) (*syscall.Credential, error) {
-	b, err := lookUpUser(c.BuildUser)
+	u, err := account.Resolve(c.BuildUser, nil)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("build_user %w", err)
-	case b.Uid == 0 || b.Gid == 0:
+		return nil, fmt.Errorf("build_user: %w", err)
+	case u == nil || u.UID == 0 || u.GID == 0:
 		return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; name another user")
 	}
-	return b, nil
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }
 
 // refuseBuilder refuses a task that has an id of the builder: it could change what is being built. u is nil where the
@@ -120,21 +119,4 @@ func (d *instance) refuseBuilder(u *task.User) error {
 			"set the task's user to another", d.builder.Uid, d.builder.Gid)
 	}
 	return nil
-}
-
-// lookUpUser is the user of that name or id. An id need not have an account.
-func lookUpUser(name string) (*syscall.Credential, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		u, err = user.LookupId(name)
-	}
-	if err != nil {
-		u = &user.User{Uid: name, Gid: name}
-	}
-	id, err := strconv.ParseUint(u.Uid, 10, 31)
-	group, groupErr := strconv.ParseUint(u.Gid, 10, 31)
-	if err != nil || groupErr != nil {
-		return nil, fmt.Errorf("%q does not exist on this node", name)
-	}
-	return &syscall.Credential{Uid: uint32(id), Gid: uint32(group)}, nil
 }

@@ -21,12 +21,11 @@ import (
 // time of the record's file is the time of the last use. The file is writable until Tidy has written the environment to
 // the disk: until then a crash of the machine may lose part of it.
 type entry struct {
-	ID       string    `json:"id"`  // the name of the directory
-	Key      string    `json:"key"` // Spec.Key
-	Built    time.Time `json:"built"`
-	Boot     string    `json:"boot"` // which of the machine's starts it was built in
-	Tree     tree      `json:"tree"`
-	Warnings []string  `json:"warnings,omitempty"` // Spec.Warnings
+	ID    string    `json:"id"`  // the name of the directory
+	Key   string    `json:"key"` // Spec.Key
+	Built time.Time `json:"built"`
+	Boot  string    `json:"boot"` // which of the machine's starts it was built in
+	Tree  tree      `json:"tree"`
 
 	key  string    // the name of the record
 	used time.Time // the modification time
@@ -142,7 +141,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			s.touch(key)
 			return &Environment{
 				Dir: s.path("envs", e.ID), ID: e.ID[:8], Hit: true, Age: time.Since(e.Built), Size: e.Tree.Size,
-				Warnings: e.Warnings, id: e.ID, store: s, lock: l,
+				id: e.ID, store: s, lock: l,
 			}, nil
 		case errors.Is(err, errNotWhole):
 			s.log("environment %q is not used any more: %v", e.ID, err)

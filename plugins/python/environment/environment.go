@@ -22,13 +22,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -82,16 +80,6 @@ type Spec struct {
 	// started may run any more when it returns.
 	Build func(ctx context.Context, dir, scratch string) error
 
-	// Warnings returns messages of Build for each task that uses the environment. It is called after Build. May be nil.
-	Warnings func() []string
-
-	// Limit is how long Build may take, with the wait until fewer builds run than may run at once. The wait for another
-	// build of the same environment may take as long. 0 is no limit.
-	Limit time.Duration
-
-	// Outdated is called before Build if there is an outdated environment. May be nil.
-	Outdated func(age time.Duration)
-
 	// Waiting is called once if another task or process builds the same environment. May be nil.
 	Waiting func()
 }
@@ -104,43 +92,32 @@ type Environment struct {
 	Age  time.Duration // since it was built
 	Size int64         // bytes on the disk
 
-	Warnings []string // of its build
-
 	id    string // the name of Dir
 	store *store
 	lock  *lock // shared, on id
-
-	mu sync.Mutex // guards lock
 }
 
 // Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
 // process, one builds it and the others wait; if that fails, the next one builds.
 //
-// The errors of Spec.Build are returned as they are. A full disk is a temporary error.
+// The errors of Spec.Build are returned as they are.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
-	env, err := c.get(ctx, &s)
-	return env, full(c.cfg.Dir, err)
-}
-
-func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
 	st, err := c.cfg.open()
 	if err != nil {
 		return nil, err
 	}
 	key := s.key()
-	waiting, cancel := s.limit(ctx)
-	defer cancel()
 	var building *lock
 	defer func() { building.close() }()
 	pause := 5 * time.Millisecond
 	for {
-		env, err := st.find(waiting, key)
-		if err != nil || env.serves(s) {
+		env, err := st.find(ctx, key)
+		if err != nil || env.serves(&s) {
 			return env, err
 		}
 		env.Release()
 		if building != nil {
-			return c.build(ctx, st, key, s, env)
+			return c.build(ctx, st, key, &s)
 		}
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
@@ -153,53 +130,23 @@ func (c *Cache) get(ctx context.Context, s *Spec) (*Environment, error) {
 			s.Waiting = nil
 		}
 		select {
-		case <-waiting.Done():
-			return nil, waiting.Err()
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		case <-time.After(pause):
 			pause = min(2*pause, 80*time.Millisecond)
 		}
 	}
 }
 
-// build builds in place of an outdated environment, which may be nil. The caller has the key's lock.
-func (c *Cache) build(ctx context.Context, st *store, key string, s *Spec, old *Environment) (*Environment, error) {
-	if old != nil && s.Outdated != nil {
-		s.Outdated(old.Age)
-	}
-	limited, cancel := s.limit(ctx)
-	defer cancel()
+// build waits until fewer builds run than may run at once, and builds. The caller has the key's lock.
+func (c *Cache) build(ctx context.Context, st *store, key string, s *Spec) (*Environment, error) {
 	select {
 	case c.places <- struct{}{}:
-	case <-limited.Done():
-		return nil, limited.Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	defer func() { <-c.places }()
-	return st.build(limited, key, s)
-}
-
-// limit returns a context that ends after Limit.
-func (s *Spec) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if s.Limit <= 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, s.Limit)
-}
-
-// temporaryError is about a passing state of the node: the same may succeed later, or elsewhere.
-type temporaryError struct{ error }
-
-func (e temporaryError) Unwrap() error { return e.error }
-
-// Temporary reports true, by which callers recognise such an error.
-func (e temporaryError) Temporary() bool { return true }
-
-// full marks the error of a full disk.
-func full(dir string, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("the disk of the cache %s is full: free some space, or lower cache_max_size: %w", dir, err)
-		return temporaryError{err}
-	}
-	return err
+	return st.build(ctx, key, s)
 }
 
 // serves reports whether an environment, which may be nil, is fresh enough for a new task. One with a build time in the
@@ -220,11 +167,6 @@ func (e *Environment) Acquire(stateDir string) error {
 	if !filepath.IsAbs(stateDir) {
 		return fmt.Errorf("failed to acquire an environment: the state directory %q is not absolute", stateDir)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.lock == nil {
-		return errors.New("failed to acquire an environment that was released")
-	}
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))
 	err := ignoreExisting(os.Mkdir(dir, 0o700))
@@ -232,7 +174,7 @@ func (e *Environment) Acquire(stateDir string) error {
 		err = ignoreExisting(os.Symlink(stateDir, filepath.Join(dir, hex.EncodeToString(sum[:16]))))
 	}
 	if err != nil {
-		return full(e.store.dir, fmt.Errorf("failed to acquire an environment: %w", err))
+		return fmt.Errorf("failed to acquire an environment: %w", err)
 	}
 	return nil
 }
@@ -240,13 +182,9 @@ func (e *Environment) Acquire(stateDir string) error {
 // Release ends what Get began: from now on only tasks that acquired the environment keep it from removal. It may be
 // called more than once, and on nil.
 func (e *Environment) Release() {
-	if e == nil {
-		return
+	if e != nil {
+		e.lock.close()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lock.close()
-	e.lock = nil
 }
 
 // build makes a new environment for a key, whose lock the caller has, and returns it locked. It is built where it will
@@ -280,13 +218,10 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)
 	}
 	e := entry{ID: id, Key: spec.Key, Built: time.Now(), Boot: task.BootID(), Tree: t, key: key}
-	if spec.Warnings != nil {
-		e.Warnings = spec.Warnings()
-	}
 	if err := s.writeEntry(e); err != nil {
 		return nil, err
 	}
-	return &Environment{Dir: dir, ID: id[:8], Size: t.Size, Warnings: e.Warnings, id: id, store: s, lock: l}, nil
+	return &Environment{Dir: dir, ID: id[:8], Size: t.Size, id: id, store: s, lock: l}, nil
 }
 
 // buildersDirectory makes a directory of the builder in one of ours.

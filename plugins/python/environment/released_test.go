@@ -23,8 +23,7 @@ const (
 	layoutFile = "layout.txt"
 )
 
-var releasedSpec = Spec{Key: "cpython 3.11\nrich==13.9.4\n", Secret: "s", Build: building(3),
-	Warnings: func() []string { return []string{"one"} }}
+var releasedSpec = Spec{Key: "cpython 3.11\nrich==13.9.4\n", Secret: "s", Build: building(3)}
 
 const releasedTask = "/run/outrider/python/node/tasks/0123456789abcdef"
 
@@ -91,7 +90,6 @@ func TestCache_OfEachReleaseIsRead(t *testing.T) {
 			testsupport.KeepsJSON(t, meta, e)
 			test.Eq(t, id, e.ID)
 			test.Eq(t, releasedSpec.Key, e.Key)
-			test.Eq(t, []string{"one"}, e.Warnings)
 			test.True(t, e.Built.After(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
 		}
 		used, err := s.inUse(id, func() {})

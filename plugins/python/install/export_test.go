@@ -13,6 +13,8 @@ import (
 
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
+
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -21,7 +23,7 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	const script = "# /// script\n# requires-python = \">=3.8\"\n# dependencies = [\"hello-world\"]\n# ///\nprint()\n"
 	p := newPlace(t)
 	hello(t, p.wheels)
-	url := wheelIndex(t, p.wheels).URL + "/simple"
+	url := wheeltest.Index(t, p.wheels).URL + "/simple"
 	author := t.TempDir()
 	must.NoError(t, os.WriteFile(filepath.Join(author, "s.py"), []byte(script), 0o644))
 	cmd := exec.Command(i.Path, "lock", "--no-config", "--no-cache", "--python", system(t).Path, "--default-index", url,
@@ -35,11 +37,11 @@ func TestExport_InstallsALockedScript(t *testing.T) {
 	r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: lock, Project: []byte(script), Script: true}}
 	r.Sources = requirement.Sources{URL: url}
 	set, err := i.Export(t.Context(), r)
-	must.NoError(t, err, must.Sprint(lines(err)))
+	must.NoError(t, err)
 	must.True(t, set.Hashed)
 	must.True(t, set.Complete)
 	must.SliceLen(t, 2, set.Lines)
-	madeWheel{Name: "greeting-words", Version: "3.0"}.Write(t, p.wheels) // newer than the lock
+	wheeltest.Wheel{Name: "greeting-words", Version: "3.0"}.Write(t, p.wheels) // newer than the lock
 	r.Requirements = set
 	check(t, p, i, r)
 }
@@ -62,6 +64,6 @@ func TestExport_LeavesOutDefaultGroups(t *testing.T) {
 	r := newPlace(t).request(t)
 	r.Requirements = &requirement.Set{UVLock: &requirement.UVLock{Lock: []byte(lock), Project: []byte(project)}}
 	set, err := uv(t).Export(t.Context(), r)
-	must.NoError(t, err, must.Sprint(lines(err)))
+	must.NoError(t, err)
 	must.Eq(t, []string{"hello==1 --hash=" + hash}, set.Lines)
 }

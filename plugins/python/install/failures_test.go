@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
@@ -40,7 +41,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			i := uv(t)
 			p := newPlace(t)
-			for _, w := range []madeWheel{
+			for _, w := range []wheeltest.Wheel{
 				{Name: "app", Version: "1.0"},
 				{Name: "app", Version: "2.0"},
 				{Name: "wants-one", Version: "1.0", Requires: []string{"app<2"}},
@@ -56,7 +57,7 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 			r := p.request(t, row.lines...)
 			r.Requirements.Hashed = row.hashed
 			e := fails(t, i, r, false)
-			must.Between(t, 1, len(e.Lines), 10)
+			must.StrNotContains(t, e.Error(), "\n")
 			text := strings.ToLower(strings.ReplaceAll(e.Error(), "_", "-"))
 			for _, want := range row.says {
 				must.StrContains(t, text, strings.ReplaceAll(want, "_", "-"))
@@ -70,7 +71,7 @@ func TestInstall_TellsAFullDisk(t *testing.T) {
 	p := newPlace(t)
 	small(t, p.dir, 24<<20, p.as)
 	p.mkdirs(t)
-	madeWheel{
+	wheeltest.Wheel{
 		Name:    "large",
 		Version: "1.0",
 		Files:   map[string]string{"large.bin": noise(40 << 20)},
@@ -90,7 +91,7 @@ func TestInstall_EndsWithItsContext(t *testing.T) {
 		case <-ctx.Done():
 		}
 	})}
-	_, err := i.Install(ctx, r)
+	err := i.Install(ctx, r)
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 	p.nothingRuns(t)
 }
@@ -99,7 +100,7 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	for _, name := range []string{"first", "second"} {
-		madeWheel{
+		wheeltest.Wheel{
 			Name:    name,
 			Version: "1.0",
 			Files:   map[string]string{name + ".bin": noise(3 << 20)},
@@ -145,7 +146,7 @@ func TestInstall_RefusesALineBreakInARequirement(t *testing.T) {
 	p := newPlace(t)
 	r := p.request(t)
 	r.Requirements = &requirement.Set{Lines: []string{"app\n--index-url https://user:secret@host"}}
-	_, err := uv(t).Install(t.Context(), r)
+	err := uv(t).Install(t.Context(), r)
 	must.ErrorContains(t, err, "more than one line")
 	must.StrNotContains(t, err.Error(), "secret")
 }

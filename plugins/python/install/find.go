@@ -94,7 +94,7 @@ func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(out), " ")
 	version, _, _ := strings.Cut(rest, " ")
 	if name != "uv" || version == "" {
-		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, clean(strings.TrimSpace(out)))
+		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
 	}
 	return version, nil
 }

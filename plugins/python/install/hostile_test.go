@@ -14,6 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -30,6 +31,9 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 	}{
 		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}, made: true},
 		{name: "an absolute path", files: map[string]string{outside: "x"}, made: true},
+		{name: "a console script upwards", files: map[string]string{
+			"evil-1.0.dist-info/entry_points.txt": "[console_scripts]\n../../planted = evil:main\n",
+		}},
 		{name: "a script upwards", files: map[string]string{"evil-1.0.data/scripts/../../../outside.py": "x"}, made: true},
 		{
 			name:  "a link to a directory outside and a file in it",
@@ -46,10 +50,10 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			i := uv(t)
 			p := newPlace(t)
-			madeWheel{Name: "evil", Version: "1.0", Files: test.files, Modes: test.modes}.Write(t, p.wheels)
+			wheeltest.Wheel{Name: "evil", Version: "1.0", Files: test.files, Modes: test.modes}.Write(t, p.wheels)
 			before := list(t, p)
-			_, err := i.Install(t.Context(), p.request(t, "evil"))
-			t.Logf("the error: %v\n%s", err, lines(err))
+			err := i.Install(t.Context(), p.request(t, "evil"))
+			t.Logf("the error: %v", err)
 			var e *install.Error
 			if errors.As(err, &e) {
 				if e.Temporary() {
@@ -88,12 +92,12 @@ func TestInstall_RunsNoStartupFileOfAWheel(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	marker := filepath.Join(p.work(), "ran")
-	madeWheel{Name: "evil", Version: "1.0", Files: map[string]string{
+	wheeltest.Wheel{Name: "evil", Version: "1.0", Files: map[string]string{
 		"evil.pth":         "import os; os.system('id > " + marker + "')\n",
 		"sitecustomize.py": "import os; os.system('id > " + marker + "')\n",
 		"compileall.py":    "import os; os.system('id > " + marker + "')\n",
 	}}.Write(t, p.wheels)
-	_, err := i.Install(t.Context(), p.request(t, "evil"))
+	err := i.Install(t.Context(), p.request(t, "evil"))
 	must.NoError(t, err)
 	text, err := os.ReadFile(marker)
 	test.Error(t, err, test.Sprintf("it ran as %s", text))
@@ -124,10 +128,10 @@ func TestInstall_BuildsNoDependencyByURL(t *testing.T) {
 			must.NoError(t, os.Mkdir(filepath.Join(p.wheels, "evil"), 0o755))
 			setup := code + "\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
 			must.NoError(t, os.WriteFile(filepath.Join(p.wheels, "evil/setup.py"), []byte(setup), 0o644))
-			url := url(p, wheelIndex(t, p.wheels).URL)
-			madeWheel{Name: "innocent", Version: "1.0", Requires: []string{"evil @ " + url}}.Write(t, p.wheels)
+			url := url(p, wheeltest.Index(t, p.wheels).URL)
+			wheeltest.Wheel{Name: "innocent", Version: "1.0", Requires: []string{"evil @ " + url}}.Write(t, p.wheels)
 			r := p.request(t, "innocent")
-			r.Sources = requirement.Sources{URL: wheelIndex(t, p.wheels).URL + "/simple"}
+			r.Sources = requirement.Sources{URL: wheeltest.Index(t, p.wheels).URL + "/simple"}
 			e := fails(t, i, r, false)
 			must.StrContains(t, e.Error(), "from wheels alone")
 			must.FileNotExists(t, marker)

@@ -7,14 +7,19 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -43,25 +48,14 @@ type Request struct {
 
 	// MaxSize bounds the environment, and what is in Work, in bytes; 0 is no limit.
 	MaxSize int64
-
-	// Progress is called with each line of uv's output. It may be nil.
-	Progress func(string) `json:"-"`
-}
-
-// Result describes a new environment.
-type Result struct {
-	Packages int
-	Warnings []string // of uv, for example about an extra that a package does not have
-	Took     time.Duration
 }
 
 // build is one run of uv.
 type build struct {
 	with Installer
 	Request
-	root     *os.Root // of Work
-	env      []string
-	warnings []string
+	root *os.Root // of Work
+	env  []string
 }
 
 // begin opens Work; end closes it.
@@ -76,33 +70,24 @@ func (i Installer) begin(r Request) (*build, error) {
 func (b *build) end() { _ = b.root.Close() }
 
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
-// this process is killed, uv is killed. The error is an *Error if uv failed.
-func (i Installer) Install(ctx context.Context, r Request) (*Result, error) {
-	begun := time.Now()
+// this process is killed, uv is killed. The error is an *Error if uv failed, and wraps that of ctx if it ended.
+func (i Installer) Install(ctx context.Context, r Request) error {
 	b, err := i.begin(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer b.end()
 	packages, err := b.arguments()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.uv(ctx, "venv", "--no-project", "--python", b.Python.Path, b.Dir); err != nil {
-		return nil, err
-	}
-	site, err := filepath.Glob(filepath.Join(b.Dir, "lib/*/site-packages"))
-	if err != nil || len(site) != 1 {
-		return nil, fmt.Errorf("failed to find site-packages in the new environment: there are %d", len(site))
+		return err
 	}
 	if err := b.uv(ctx, packages...); err != nil {
-		return nil, err
+		return err
 	}
-	if err := b.bytecode(ctx, site[0]); err != nil {
-		return nil, err
-	}
-	infos, err := filepath.Glob(filepath.Join(site[0], "*.dist-info"))
-	return &Result{Packages: len(infos), Warnings: b.warnings, Took: time.Since(begun)}, err
+	return b.bytecode(ctx)
 }
 
 // Export converts a project that uv locked (Set.UVLock) to a Set for the interpreter.
@@ -270,49 +255,78 @@ func environ(work string) []string {
 
 // run runs a program to its end; out gets stdout and stderr.
 func (b *build) run(ctx context.Context, out io.Writer, argv ...string) error {
-	return program{as: b.As, argv: argv, env: b.env, dir: b.Work, stdout: out, stderr: out}.run(ctx)
+	return program{
+		as: b.As, argv: argv, env: b.env, dir: b.Work, writes: []string{b.Dir, b.Work}, stdout: out, stderr: out,
+	}.run(ctx)
 }
 
-// uv runs uv, without the node's configuration, and with a cache of this build. If it fails, the error is an *Error.
+var errTooLarge = errors.New("the packages are too large")
+
+// uv runs uv, without the node's configuration, and with a cache of this build. It ends uv when the build is larger
+// than MaxSize.
 func (b *build) uv(ctx context.Context, argv ...string) error {
 	argv = slices.Concat([]string{b.with.Path}, argv, []string{"--no-config", "--no-python-downloads",
 		"--color", "never", "--cache-dir", filepath.Join(b.Work, "cache")})
-	out := &output{}
-	out.line = func(line string) {
-		line = strings.TrimSpace(line)
-		b.warned(line)
-		if b.Progress != nil {
-			b.Progress(line)
-		}
-	}
-	watched, stop := b.watch(ctx)
-	err := b.run(watched, out, argv...)
-	tooLarge := stop()
-	out.end()
+	running, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { b.watch(running, end) })
+	var tail plain.Tail
+	err := b.run(running, &tail, argv...)
+	end(nil)
+	watching.Wait()
 	switch {
-	case tooLarge:
+	case context.Cause(running) == errTooLarge || b.tooLarge(ctx):
 		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
 			b.MaxSize>>20)}
 	case err != nil:
-		return b.explain(ctx, err, out.lines)
+		return b.explain(ctx, err, tail)
 	}
 	return nil
 }
 
-// warned collects the first warnings.
-func (b *build) warned(line string) {
-	const most, longest = 20, 500
-	text, ok := strings.CutPrefix(line, "warning: ")
-	if text = cut(text, longest); ok && len(b.warnings) < most && !slices.Contains(b.warnings, text) {
-		b.warnings = append(b.warnings, text)
+// watch ends ctx when a directory of the build is larger than MaxSize: the size of a package is unknown until it is
+// unpacked.
+func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
+	for ctx.Err() == nil {
+		begun := time.Now()
+		if b.tooLarge(ctx) {
+			end(errTooLarge)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // it looks a tenth of the time at most
+		}
 	}
+}
+
+func (b *build) tooLarge(ctx context.Context) bool {
+	return b.MaxSize > 0 && max(sizeOf(ctx, b.Dir), sizeOf(ctx, b.Work)) > b.MaxSize
+}
+
+// sizeOf is the size of the files in a directory, 0 if it does not exist. uv may change it meanwhile. It is incomplete
+// when ctx ends.
+func sizeOf(ctx context.Context, dir string) (size int64) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil {
+			if info, err := d.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return ctx.Err() // errors of files are ignored: they may be removed meanwhile
+	})
+	return size
 }
 
 // bytecode compiles the packages, because tasks cannot write there. The sources do not change, so the interpreter need
 // not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does not compile is
 // not an error.
-func (b *build) bytecode(ctx context.Context, site string) error {
+func (b *build) bytecode(ctx context.Context) error {
 	_ = b.run(ctx, io.Discard, b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", site)
+		"--invalidation-mode", "unchecked-hash", filepath.Join(b.Dir, "lib"))
 	return ctx.Err()
 }

@@ -26,7 +26,7 @@ const helper = "INSTALL_TEST_HELPER"
 
 type errand struct {
 	Installer install.Installer
-	Request   install.Request // without Progress, which is no data
+	Request   install.Request
 }
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	if err := json.NewDecoder(os.Stdin).Decode(&e); err != nil {
 		panic(err)
 	}
-	_, err := e.Installer.Install(context.Background(), e.Request)
+	err := e.Installer.Install(context.Background(), e.Request)
 	if err != nil {
 		panic(err)
 	}
@@ -58,7 +58,7 @@ func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
 	})
 	defer close(over)
 	r := p.request(t, "slow")
-	r.Progress, r.Sources = nil, requirement.Sources{URL: url}
+	r.Sources = requirement.Sources{URL: url}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), helper+"=1")
 	in, err := cmd.StdinPipe()

@@ -29,6 +29,7 @@ import (
 	"github.com/shoenig/test/wait"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
@@ -36,7 +37,7 @@ import (
 // system is this machine's best interpreter that builders can run.
 func system(t testing.TB) install.Python {
 	t.Helper()
-	found, err := install.NewFinder(findUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
+	found, err := install.NewFinder(wheeltest.FindUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
 	must.NoError(t, err)
 	if len(found) == 0 {
 		t.Skip("there is no interpreter")
@@ -57,7 +58,7 @@ func builder() *syscall.Credential {
 var made atomic.Int32
 
 func uv(t testing.TB) install.Installer {
-	i, err := install.NewFinder(findUV(t, builder()), nil, builder()).Find(t.Context())
+	i, err := install.NewFinder(wheeltest.FindUV(t, builder()), nil, builder()).Find(t.Context())
 	must.NoError(t, err)
 	return i
 }
@@ -102,43 +103,32 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 		Requirements: &requirement.Set{Lines: lines},
 		Sources:      requirement.Sources{FindLinks: []string{p.wheels}, Offline: true},
 		Dir:          p.env(), Work: p.work(),
-		As:       p.as,
-		Progress: func(words string) { t.Logf("progress: %s", words) },
+		As: p.as,
 	}
 }
 
 // installs installs, and returns the environment's interpreter.
-func installs(t testing.TB, i install.Installer, r install.Request) (*install.Result, string) {
+func installs(t testing.TB, i install.Installer, r install.Request) (python string) {
 	t.Helper()
-	result, err := i.Install(t.Context(), r)
-	must.NoError(t, err, must.Sprint(lines(err)))
-	return result, filepath.Join(r.Dir, "bin/python")
+	must.NoError(t, i.Install(t.Context(), r))
+	return filepath.Join(r.Dir, "bin/python")
 }
 
 // fails installs what can't be, and checks whether that may pass.
 func fails(t testing.TB, i install.Installer, r install.Request, temporary bool) *install.Error {
 	t.Helper()
-	_, err := i.Install(t.Context(), r)
+	err := i.Install(t.Context(), r)
 	t.Log(err)
 	var e *install.Error
 	must.True(t, errors.As(err, &e), must.Sprintf("the error is %v", err))
-	must.EqOp(t, temporary, e.Temporary(), must.Sprintf("%v\n%s", err, lines(err)))
+	must.EqOp(t, temporary, e.Temporary(), must.Sprint(err))
 	return e
-}
-
-func lines(err error) (text string) {
-	if e, ok := err.(*install.Error); ok {
-		for _, line := range e.Lines {
-			text += line + "\n"
-		}
-	}
-	return text
 }
 
 // hello is a wheel with a program of its own, hello, that requires another.
 func hello(t testing.TB, dir string) {
-	madeWheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
-	madeWheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
+	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
+	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
 		"hello_world.py": "import greeting_words\nVERSION = '2.0'\n" +
 			"def main():\n    print('hello', greeting_words.VERSION)\n" +
 			"def fail():\n    raise ValueError('no')\n",

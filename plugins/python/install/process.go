@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // program is one to run.
@@ -22,24 +24,36 @@ type program struct {
 	argv   []string            // the first is its path, absolute
 	env    []string
 	dir    string
-	stdout io.Writer // may be the same as stderr
-	stderr io.Writer
+	writes []string // the directories in which alone it changes files, see confine; nil: as its user may
+	stdout io.Writer
+	stderr io.Writer // may be the same as stdout
 }
 
 // run runs a program to its end. When ctx ends, the program and its children are killed, and the error is that of ctx;
 // otherwise it is that of package os/exec. The kernel kills the program with this process. When run returns, no process
 // of the program's session is left.
 func (p program) run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() {
+		// The program's confinement and its death signal (prctl(2)) are those of the thread that starts it. The thread is
+		// never unlocked, so that it ends with this function.
+		runtime.LockOSThread()
+		if err := confine(p.writes); err != nil {
+			done <- err
+			return
+		}
+		done <- p.runOnThread(ctx)
+	}()
+	return <-done
+}
+
+func (p program) runOnThread(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.dir, p.env, p.stdout, p.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.as, Setsid: true, Pdeathsig: syscall.SIGKILL}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Cancel = kill
 	cmd.WaitDelay = time.Second // for children in another session that hold the pipe
-
-	// The death signal is that of the thread which starts the program (prctl(2)).
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start %s: %w", filepath.Base(p.argv[0]), err)
 	}
@@ -65,7 +79,8 @@ func ask(
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var answer, complaint bytes.Buffer
-	err := program{as, argv, env, "/", &answer, &complaint}.run(limited)
+	p := program{as: as, argv: argv, env: env, dir: "/", stdout: &answer, stderr: &complaint}
+	err := p.run(limited)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -73,7 +88,7 @@ func ask(
 		return "", fmt.Errorf("%w within %s", errLate, limit)
 	case err != nil && complaint.Len() > 0:
 		lines := bytes.Split(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
-		return "", fmt.Errorf("%w: %.200s", err, clean(string(lines[len(lines)-1])))
+		return "", fmt.Errorf("%w: %s", err, plain.Line(string(lines[len(lines)-1]), 200))
 	}
 	return answer.String(), err
 }

@@ -12,7 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 // Failure is why a program failed. Its texts are valid UTF-8, one line, and of a bounded length.
@@ -147,19 +148,7 @@ func nested(line string) bool { return strings.Contains(line, "+-+--------------
 
 // plainLines are the lines of an output without control characters, and without empty lines at the end.
 func plainLines(tail []byte) []string {
-	text := escapes.ReplaceAllString(strings.ToValidUTF8(string(tail), "\ufffd"), "")
-	text = strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n':
-			return c
-		case c == '\t' || c == '\u2028' || c == '\u2029':
-			return ' '
-		case unicode.IsControl(c) || unicode.Is(unicode.Cf, c): // also those that reverse the direction of text
-			return -1
-		}
-		return c
-	}, text)
-	lines := strings.Split(text, "\n")
+	lines := strings.Split(plain.Text(plain.Uncoloured(string(tail))), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")
 	}
@@ -170,8 +159,6 @@ func plainLines(tail []byte) []string {
 }
 
 var (
-	// colours of Python 3.13 and later, and other control sequences of terminals
-	escapes = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
 	// the directories of installed packages, and of Python's own
 	packages = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages)/`)
 	library  = regexp.MustCompile(`(?:^|/)lib(?:64)?/(?:python|pypy)[0-9.]+/`)

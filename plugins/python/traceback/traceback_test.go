@@ -111,7 +111,7 @@ func TestLast_FindsTheException(t *testing.T) {
 			"__main__.E: <exception str() failed> (app.py:3)"},
 		"invalid UTF-8": {"import " +
 			"sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise " +
-			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: \ufffd red (app.py:4)"},
+			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: ? red (app.py:4)"},
 		"long": {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x",
 			287) + "… (app.py:1)"},
 		"CRLF": {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')",

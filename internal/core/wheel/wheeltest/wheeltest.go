@@ -1,7 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package install_test
+// Package wheeltest makes wheels and package indexes in tests.
+package wheeltest
 
 import (
 	"crypto/sha256"
@@ -17,13 +18,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// madeWheel is a wheel for a test.
-type madeWheel wheel.Wheel
+// Wheel is a wheel for a test.
+type Wheel wheel.Wheel
 
-func (w madeWheel) File() string { return wheel.Wheel(w).File() }
+// File is the wheel's file name.
+func (w Wheel) File() string { return wheel.Wheel(w).File() }
 
 // Write puts the wheel into a directory, which it makes, and returns its SHA-256 in hex.
-func (w madeWheel) Write(t testing.TB, dir string) string {
+func (w Wheel) Write(t testing.TB, dir string) string {
 	t.Helper()
 	content, err := wheel.Wheel(w).Archive()
 	must.NoError(t, err)
@@ -32,15 +34,15 @@ func (w madeWheel) Write(t testing.TB, dir string) string {
 	return fmt.Sprintf("%x", sha256.Sum256(content))
 }
 
-// wheelIndex serves the wheels of a directory as a package index at <URL>/simple, until the test ends.
-func wheelIndex(t testing.TB, dir string) *httptest.Server {
+// Index serves the wheels of a directory as a package index at <URL>/simple, until the test ends.
+func Index(t testing.TB, dir string) *httptest.Server {
 	s := httptest.NewServer(wheel.Index(dir))
 	t.Cleanup(s.Close)
 	return s
 }
 
-// findUV is the uv that tests use: $UV, or else that of the PATH.
-func findUV(t testing.TB, as *syscall.Credential) string {
+// FindUV is a uv that as can run, see wheel.FindUV. It skips the test where there is none.
+func FindUV(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	uv := wheel.FindUV(as)
 	if uv == "" {
