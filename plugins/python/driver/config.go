@@ -40,7 +40,7 @@ type TaskConfig struct {
 	Code   string   `codec:"code" doc:"The program itself, which is written to local/inline_code.py."`
 	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
-	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\", or the path of one that the node offers."`
+	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\"."`
 	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a value with a slash, or that ends in .txt or .in), its pyproject.toml, or a list of requirements."`
 	Lock         string         `codec:"lock" doc:"Instead: a requirements file with hashes, or a uv.lock."`
 	Extras       []string       `codec:"extras" doc:"The extras of the pyproject.toml or uv.lock to install, too."`

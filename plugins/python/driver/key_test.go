@@ -23,7 +23,7 @@ func TestEnvironmentKey_HidesPasswordsOfURLs(t *testing.T) {
 		job := &TaskConfig{ExtraIndexURLs: []string{"https://user:" + secret + "@host/simple"}}
 		src, err := newSources(t.Context(), &c, job, taskFiles{}, set)
 		must.NoError(t, err)
-		text, secret, err := environmentKey(install.Python{}, install.Installer{}, set, src, "")
+		text, secret, err := environmentKey(install.Python{}, install.Installer{}, set, src, false)
 		must.NoError(t, err)
 		return text, secret
 	}
@@ -35,22 +35,13 @@ func TestEnvironmentKey_HidesPasswordsOfURLs(t *testing.T) {
 	test.StrContains(t, one, "//host/moon_phase-1.2-py3-none-any.whl")
 }
 
-func TestRefreshing_ChangesOnceAMinute(t *testing.T) {
-	at := time.Date(2026, 11, 29, 12, 0, 1, 0, time.UTC)
-	job := &TaskConfig{Refresh: true}
-	first := refreshing(job, at)
-	must.Eq(t, first, refreshing(job, at.Add(58*time.Second)))
-	must.NotEq(t, first, refreshing(job, at.Add(time.Minute)))
-	must.Eq(t, "", refreshing(&TaskConfig{}, at))
-}
-
 func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 	type parts struct {
 		python    install.Python
 		installer install.Installer
 		set       requirement.Set
 		src       sources
-		refresh   string
+		refresh   bool
 	}
 	of := func(change func(*parts)) string {
 		p := parts{set: requirement.Set{UVLock: &requirement.UVLock{}}}
@@ -89,7 +80,7 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"the node's wheels":       func(p *parts) { p.src.Changed = []time.Time{{}} },
 		"a page of wheels":        func(p *parts) { p.src.Indexes.FindLinks = []string{"https://x"} },
 		"the credentials":         func(p *parts) { p.src.netrc = []byte("x") },
-		"a refresh":               func(p *parts) { p.refresh = "x" },
+		"a refresh":               func(p *parts) { p.refresh = true },
 		"that there is no index":  func(p *parts) { p.src.Indexes.Offline = true },
 	} {
 		k := of(change)

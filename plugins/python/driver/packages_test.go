@@ -142,7 +142,7 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 		t.Skip("there is no pypy3 in /usr/bin")
 	}
 	withUV(t, func(t *testing.T, a *agent) {
-		for _, python := range []string{pypy, "pypy", "pypy>=3.8", "pypy@3"} {
+		for _, python := range []string{"pypy", "pypy>=3.8", "pypy@3"} {
 			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\npython = \""+
 				python+"\"", map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
 			a.withWheels(cfg, moon)

@@ -32,13 +32,16 @@ func (d *instance) environment(
 	if err != nil {
 		return nil, err
 	}
-	key, secret, err := environmentKey(python, uv, required, src, refreshing(&r.Config, time.Now()))
+	key, secret, err := environmentKey(python, uv, required, src, r.Config.Refresh)
 	if err != nil {
 		return nil, err
 	}
 	spec := environment.Spec{Key: key, Secret: secret, Interpreter: python.Path}
 	if !required.Hashed && required.UVLock == nil {
 		spec.Fresh = d.config.RefreshAfter.Duration()
+	}
+	if r.Config.Refresh {
+		spec.Fresh = time.Minute // a task that fails and is started again every few seconds must not build all the time
 	}
 	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	var begun time.Time
@@ -104,7 +107,7 @@ const format = 8
 // environmentKey is what an environment depends on. Two environments that may differ have different keys. secret has
 // all of it, with the passwords of URLs; text is what the operator sees.
 func environmentKey(
-	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refreshed string,
+	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refresh bool,
 ) (text, secret string, err error) {
 	all, err := json.Marshal(struct {
 		Format       int
@@ -112,19 +115,10 @@ func environmentKey(
 		UV           install.Installer
 		Requirements *requirement.Set
 		Sources      *sources
-		Refreshed    string
-	}{format, python, uv, required, src, refreshed})
+		Refresh      bool
+	}{format, python, uv, required, src, refresh})
 	if err != nil {
 		return "", "", fmt.Errorf("failed to describe the environment: %w", err)
 	}
-	return requirement.Redact(string(all)), string(all) + digest(src.netrc), nil
-}
-
-// refreshing distinguishes the environments of a job with refresh, "" without it. It changes once a minute: a task that
-// fails and is started again every few seconds must not fill the cache.
-func refreshing(t *TaskConfig, now time.Time) string {
-	if !t.Refresh {
-		return ""
-	}
-	return now.UTC().Truncate(time.Minute).Format(time.RFC3339)
+	return requirement.Redact(string(all)), string(all) + string(src.netrc), nil
 }

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
@@ -43,16 +41,10 @@ func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 		return program{}, fmt.Errorf("script %w", err)
 	}
 	p := program{args: []string{path}}
-	source := path
-	if info.IsDir() {
-		source = filepath.Join(path, "__main__.py")
-		if _, _, err := files.find(source); err != nil {
-			return program{}, fmt.Errorf("script %q is a directory without a __main__.py", t.Script)
-		}
-	} else if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {
+	if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {
 		return p, nil // a zip application may be large; python reports what is wrong with others
 	}
-	content, err := files.read(source, requirement.MaxScript)
+	content, err := files.read(path, requirement.MaxScript)
 	if err != nil {
 		return program{}, fmt.Errorf("failed to read script: %w", err)
 	}
@@ -72,32 +64,27 @@ func (p *program) read(name string, source []byte) error {
 	return nil
 }
 
-// writeInlineCode writes the option code to its file, readable for the task's user. It follows no link out of the task
-// directory.
+// writeInlineCode writes the option code to its file, with the rights of the task's user.
 func writeInlineCode(taskDir, code string, u *task.User) error {
-	root, err := os.OpenRoot(taskDir)
+	path := filepath.Join(taskDir, inlineCode)
+	err := asUser(u, func() error {
+		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // opens no FIFO, and follows no link
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if _, err := f.WriteString(code); err != nil {
+			return err
+		}
+		return f.Close()
+	})
 	if err != nil {
 		return fmt.Errorf("failed to write code: %w", err)
 	}
-	defer root.Close()
-	if err := root.Remove(inlineCode); err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("failed to write code: %w", err)
-	}
-	f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("failed to write code: %w", err)
-	}
-	defer f.Close()
-	if u != nil && os.Geteuid() == 0 {
-		err = f.Chown(int(u.UID), int(u.GID))
-	}
-	if err == nil {
-		_, err = f.WriteString(code)
-	}
-	if err != nil {
-		return fmt.Errorf("failed to write code: %w", err)
-	}
-	return f.Close()
+	return nil
 }
 
 // maxRequirements bounds a requirements file or a lock.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,34 +28,24 @@ const (
 	maxSpecifier = 1000
 )
 
-// choose finds the best interpreter that the job, the program and its project or lock agree on. The job may name a
-// path.
+var errNoPython = errors.New("no Python that tasks can run is on this node: install one, or name its directory with " +
+	"interpreters in the plugin's config")
+
+// choose finds the best interpreter that the job, the program and its project or lock agree on.
 func (d *instance) choose(ctx context.Context, job, script, project string) (install.Python, error) {
 	all, err := d.uv.Pythons(ctx, "")
 	if err != nil {
 		return install.Python{}, err
 	}
-	fitting := all
-	implementation := named.FindString(job)
-	if strings.HasPrefix(job, "/") {
-		path := filepath.Clean(job) // of which no link is followed: a task may have made it
-		fitting = slices.DeleteFunc(slices.Clone(all), func(p install.Python) bool {
-			return p.Path != path && !slices.Contains(p.Names, path)
-		})
-		if len(fitting) == 0 {
-			return install.Python{}, fmt.Errorf("%s is not an interpreter that this node offers, which has %s", job, list(all))
-		}
-		implementation = fitting[0].Implementation
-	}
-	var wanted []string
 	if len(all) == 0 {
-		return install.Python{}, errors.New("no Python is on this node: install one, or name its directory with " +
-			"interpreters in the plugin's config")
+		return install.Python{}, errNoPython
 	}
+	fitting := all
+	var wanted []string
 	for _, w := range []struct{ source, versions string }{
 		{"python", job}, {"requires-python of the script", script}, {"requires-python of the project or lock", project},
 	} {
-		if w.versions == "" || strings.HasPrefix(w.versions, "/") {
+		if w.versions == "" {
 			continue
 		}
 		if len(w.versions) > maxSpecifier || !specifier.MatchString(w.versions) {
@@ -65,7 +54,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 		}
 		request := w.versions
 		if named.FindString(request) == "" {
-			request = implementation + strings.ReplaceAll(request, " ", "")
+			request = named.FindString(job) + strings.ReplaceAll(request, " ", "")
 		}
 		these, err := d.uv.Pythons(ctx, strings.TrimSuffix(request, ","))
 		if err != nil {
@@ -88,9 +77,6 @@ func list(pythons []install.Python) string {
 	var names []string
 	for _, p := range pythons {
 		names = append(names, p.String())
-	}
-	if len(names) == 0 {
-		return "none"
 	}
 	return strings.Join(slices.Compact(names), ", ")
 }

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +34,7 @@ type sources struct {
 
 	houses []wheelhouse // the job's directories
 	netrc  []byte       // of the task, may be empty
-	limit  int64        // of the wheels in the job's directories, in bytes; 0 is none
+	limit  int64        // of the wheels in one of the job's directories, in bytes
 }
 
 // wheelhouse is a directory of a task with wheels. They are copied for uv, which has no access to the directory.
@@ -52,7 +54,7 @@ func newSources(
 	if err != nil {
 		return nil, err
 	}
-	s := &sources{Indexes: indexes, limit: c.CacheMaxSize.Bytes()}
+	s := &sources{Indexes: indexes, limit: cmp.Or(c.CacheMaxSize.Bytes(), math.MaxInt64)}
 	if s.netrc, err = readNetrc(files); err != nil {
 		return nil, err
 	}
@@ -166,11 +168,8 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 		if err != nil {
 			return "", err
 		}
-		if limit > 0 && size >= limit {
+		if limit -= size; limit <= 0 {
 			return "", errors.New("its wheels are larger than an environment may be on this node (cache_max_size)")
-		}
-		if limit > 0 {
-			limit -= size
 		}
 		fmt.Fprintf(all, "%q %x\n", e.Name(), content.Sum(nil))
 	}
@@ -187,10 +186,7 @@ func (h *wheelhouse) copyWheel(
 		return 0, err
 	}
 	defer in.Close()
-	var from io.Reader = in
-	if limit > 0 {
-		from = io.LimitReader(from, limit)
-	}
+	from := io.LimitReader(in, limit)
 	if root == nil {
 		return io.Copy(sum, from)
 	}
@@ -207,9 +203,4 @@ func (h *wheelhouse) copyWheel(
 		return size, err
 	}
 	return size, out.Close()
-}
-
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }

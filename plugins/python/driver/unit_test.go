@@ -61,7 +61,6 @@ func TestConfig_IsRefusedInOneSentence(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
 		"is not a pattern": func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
-		"uv \"uv\" is not": func(c *Config) { c.UV = "uv" },
 		"write it as":      func(c *Config) { c.IndexURL = "token:secret@host" },
 		"find_links has":   func(c *Config) { c.FindLinks = []string{"wheels"} },
 		"cache_dir":        func(c *Config) { c.CacheDir = "cache" },

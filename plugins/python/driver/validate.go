@@ -27,9 +27,6 @@ func validate(c *Config) error {
 			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)
 		}
 	}
-	if c.UV != "" && !filepath.IsAbs(c.UV) {
-		return fmt.Errorf("uv %q is not absolute: write the program's path from /", c.UV)
-	}
 	if err := checkIndexes(append([]string{c.IndexURL}, c.ExtraIndexURLs...)); err != nil {
 		return err
 	}
@@ -62,8 +59,6 @@ func (t *TaskConfig) check(c *Config) error {
 	case strings.HasPrefix(t.Module, "-") || strings.ContainsAny(t.Module, " /\x00"):
 		return fmt.Errorf("module %q is not the name of a module: write it as after python -m, such as \"http.server\"",
 			t.Module)
-	case strings.ContainsRune(t.Script, 0):
-		return fmt.Errorf("script has a NUL character, which no path has")
 	}
 	for _, arg := range t.InterpreterArgs {
 		if slices.Contains([]string{"-c", "-m", "-", "-h", "-V", "--help", "--version"}, arg) {

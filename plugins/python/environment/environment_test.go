@@ -5,7 +5,6 @@ package environment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -272,12 +271,6 @@ func TestEnvironment_OfTheFutureIsOutdated(t *testing.T) {
 	}
 }
 
-type testError struct{ temporary bool }
+type testError struct{}
 
-func (e testError) Error() string   { return fmt.Sprintf("the test's error, temporary %v", e.temporary) }
-func (e testError) Temporary() bool { return e.temporary }
-
-func isTemporary(err error) bool {
-	var t interface{ Temporary() bool }
-	return errors.As(err, &t) && t.Temporary()
-}
+func (e testError) Error() string { return "the test's error" }

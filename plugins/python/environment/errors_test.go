@@ -21,7 +21,7 @@ import (
 
 func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
 	c := testCache(t)
-	want := fmt.Errorf("failed: %w", testError{temporary: true})
+	want := fmt.Errorf("failed: %w", testError{})
 	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir,
 		scratch string) error {
 		if err := building(30)(ctx, dir, scratch); err != nil {
@@ -49,11 +49,11 @@ func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
 		})
 		<-waits
 		cancel()
-		return testError{temporary: true}
+		return testError{}
 	}
 	_, err := c.Get(ctx, Spec{Key: "k", Build: build})
 	all.Wait()
-	if err != (testError{temporary: true}) {
+	if err != (testError{}) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -117,38 +117,16 @@ func (s *sealing) link(path string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	if !filepath.IsAbs(target) {
-		if err := checkLink(s.rel(path), target); err != nil {
-			return err
-		}
+	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // ".." after another link would lead elsewhere
+	if clean && filepath.IsLocal(filepath.Join(filepath.Dir(s.rel(path)), target)) {
 		return s.take(path, info)
 	}
-	if filepath.Dir(path) != filepath.Join(s.dir, "bin") || !interpreterName.MatchString(filepath.Base(path)) {
+	toPython := filepath.Dir(path) == filepath.Join(s.dir, "bin") && interpreterName.MatchString(filepath.Base(path))
+	if !filepath.IsAbs(target) || !toPython {
 		return fmt.Errorf("%s is a link to %s, outside of the environment", s.rel(path), target)
 	}
 	if err := os.Remove(path); err != nil {
 		return err
 	}
 	return os.Symlink(s.python, path)
-}
-
-// checkLink allows a ".." only at the start: after another link it would lead elsewhere.
-func checkLink(rel, target string) error {
-	below := strings.Count(rel, "/") - 1 // how many ".." lead to the environment itself
-	parts := strings.Split(target, "/")
-	for len(parts) > 0 && (parts[0] == ".." || parts[0] == "." || parts[0] == "") {
-		if parts[0] == ".." {
-			below--
-		}
-		parts = parts[1:]
-	}
-	for _, p := range parts {
-		if p == ".." {
-			below = -1
-		}
-	}
-	if below < 0 {
-		return fmt.Errorf("%s is a link to %s, outside of the environment", rel, target)
-	}
-	return nil
 }

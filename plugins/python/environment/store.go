@@ -91,15 +91,13 @@ func (s *Spec) key() string {
 }
 
 // names lists one of the cache's directories.
-func (s *store) names(dir string) ([]string, error) {
-	f, err := os.Open(s.path(dir))
+func (s *store) names(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(s.path(dir))
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the cache: %w", err)
 	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list the cache: %w", err)
+	for _, e := range entries {
+		names = append(names, e.Name())
 	}
 	return names, nil
 }

@@ -22,7 +22,8 @@ import (
 // candidate is an environment that no task uses, with its exclusive lock: no task can acquire it until that is closed.
 type candidate struct {
 	entry
-	lock *lock
+	recorded bool // it has a record
+	lock     *lock
 }
 
 // Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
@@ -36,17 +37,22 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	idle, dead, total, err := s.unused(ctx)
+	idle, total, err := s.unused(ctx)
 	slices.SortFunc(idle, func(a, b candidate) int { return a.used.Compare(b.used) })
+	var dead []candidate
 	for _, e := range idle {
-		if (c.cfg.MaxAge <= 0 || time.Since(e.used) <= c.cfg.MaxAge) && (c.cfg.MaxSize <= 0 || total <= c.cfg.MaxSize) {
+		old := c.cfg.MaxAge > 0 && time.Since(e.used) > c.cfg.MaxAge
+		large := c.cfg.MaxSize > 0 && total > c.cfg.MaxSize
+		if e.recorded && !old && !large {
 			e.lock.close()
 			continue
 		}
-		total -= e.Tree.Size
-		s.log("removing environment %s, which was last used at %s", e.ID, e.used.Format(time.RFC3339))
+		if e.recorded {
+			total -= e.Tree.Size
+			s.log("removing environment %s, which was last used at %s", e.ID, e.used.Format(time.RFC3339))
+			err = errors.Join(err, s.forget(e.entry))
+		}
 		dead = append(dead, e)
-		err = errors.Join(err, s.forget(e.entry))
 	}
 	// the last step, since it may take long, and tasks wait for locked environments that have a record
 	for _, e := range dead {
@@ -58,14 +64,13 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	return errors.Join(err, s.removeLeftovers(), s.sync(), ctx.Err())
 }
 
-// unused returns the environments that no task uses: those with a record, and those without. total is the size of all
-// that have one.
-func (s *store) unused(ctx context.Context) (idle, dead []candidate, total int64, err error) {
+// unused returns the environments that no task uses. total is the size of all that have a record.
+func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err error) {
 	envs, err := s.names("envs")
 	users, usersErr := s.names("users")
 	entries, entriesErr := s.entries()
 	if err = errors.Join(err, usersErr, entriesErr); err != nil {
-		return nil, nil, 0, err
+		return nil, 0, err
 	}
 	ids := slices.AppendSeq(slices.Concat(envs, users), maps.Keys(entries))
 	slices.Sort(ids)
@@ -89,25 +94,14 @@ func (s *store) unused(ctx context.Context) (idle, dead []candidate, total int64
 			})
 		}
 		err = errors.Join(err, failed)
-		_, missing := os.Lstat(s.path("envs", id))
-		switch {
-		case used || failed != nil:
+		if used || failed != nil {
 			l.close()
-		case recorded && errors.Is(missing, os.ErrNotExist):
-			err = errors.Join(err, s.forget(e))
-			dead = append(dead, candidate{e, l})
-		case recorded:
-			if now := time.Now(); e.used.After(now) { // the clock was put back: it would never be the oldest
-				s.touch(e.key)
-				e.used = now
-			}
-			idle = append(idle, candidate{e, l})
-		default:
-			e.ID = id
-			dead = append(dead, candidate{e, l})
+			continue
 		}
+		e.ID = id
+		idle = append(idle, candidate{e, recorded, l})
 	}
-	return idle, dead, total, err
+	return idle, total, err
 }
 
 // forget removes the record of an environment, so that no task uses it any more. (A build that replaces the record at
@@ -146,11 +140,8 @@ func (s *store) sync() error {
 	var pending []*os.File
 	for _, name := range names {
 		f, err := os.Open(s.path("meta", name))
-		if ignoreMissing(err) != nil {
-			return fmt.Errorf("failed to read the records of environments: %w", err)
-		}
 		if err != nil {
-			continue
+			continue // it is gone
 		}
 		defer f.Close()
 		if info, err := f.Stat(); err == nil && unsynced(info) {

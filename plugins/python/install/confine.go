@@ -67,7 +67,8 @@ func allow(ruleset *os.File, path string, flags int, access uint64) error {
 		return err
 	}
 	defer at.Close()
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(at.Fd())}
+	fd := int32(at.Fd()) //nolint:gosec // a descriptor
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: fd}
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 	if errno != 0 {

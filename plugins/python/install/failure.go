@@ -94,27 +94,15 @@ func (b *build) unreachable(ctx context.Context) (host string, err error) {
 			continue
 		}
 		u.User = nil
-		u.Path = strings.TrimSuffix(u.Path, "/") + "/"
-		if err := answers(ctx, client, u); err != nil {
+		answer, err := client.Do((&http.Request{Method: http.MethodGet, URL: u.JoinPath("/")}).WithContext(ctx))
+		if err != nil {
 			return u.Host, err
+		}
+		answer.Body.Close()
+		switch code := answer.StatusCode; {
+		case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
+			return u.Host, fmt.Errorf("it answered %s", answer.Status)
 		}
 	}
 	return "", nil
-}
-
-func answers(ctx context.Context, client *http.Client, u *url.URL) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(r)
-	if err != nil {
-		return err
-	}
-	answer.Body.Close()
-	switch code := answer.StatusCode; {
-	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
-		return fmt.Errorf("it answered %s", answer.Status)
-	}
-	return nil
 }

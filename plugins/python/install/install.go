@@ -39,8 +39,9 @@ type Request struct {
 	Sources      requirement.Sources // with absolute directories; URL is never empty unless Offline
 	Netrc        []byte              // credentials of indexes, may be empty
 
-	// Dir is the empty directory in which to create the environment, Work one for temporary files and downloads. Files of
-	// Dir may be linked to files in Work, which is to be removed. Both belong to As, and are on one file system.
+	// Dir is the empty directory in which to create the environment, Work one for temporary files and downloads, which
+	// only As may enter. Files of Dir may be linked to files in Work, which is to be removed. Both belong to As, and are
+	// on one file system.
 	Dir, Work string
 
 	// As is the user that runs uv, nil for this process's user.
@@ -122,7 +123,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err := b.uv(ctx, append(argv, "--output-file", exported)...); err != nil {
 		return nil, err
 	}
-	return requirement.Lock(exported, b.root.ReadFile)
+	return requirement.Choice{}.Lock(exported, b.root.ReadFile)
 }
 
 // arguments writes the files that uv reads, and returns the arguments that install the packages. URLs may have
@@ -162,11 +163,7 @@ func (b *build) arguments() ([]string, error) {
 		argv = append(argv, file.option, path)
 	}
 	for n, project := range r.Projects {
-		dir := fmt.Sprint("project-", n)
-		if err := b.directory(dir); err != nil {
-			return nil, err
-		}
-		path, err := b.file(dir+"/pyproject.toml", project.Text)
+		path, err := b.file(fmt.Sprintf("project-%d/pyproject.toml", n), project.Text)
 		if err != nil {
 			return nil, err
 		}
@@ -198,39 +195,21 @@ func (b *build) arguments() ([]string, error) {
 	return argv, err
 }
 
-// file makes a file in Work that only the builder can read, and returns its path. The builder owns that directory: no
-// link out of it is followed.
+// file makes a file in Work, maybe in a directory, that the builder can read, and returns its path. The builder owns
+// Work: no link out of it is followed.
 func (b *build) file(name string, content []byte) (path string, err error) {
-	f, err := b.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("failed to write what uv reads: %w", err)
-	}
-	defer f.Close()
-	if b.As != nil {
-		err = f.Chown(int(b.As.Uid), int(b.As.Gid))
+	dir := filepath.Dir(name)
+	err = errors.Join(b.root.MkdirAll(dir, 0o755), b.root.WriteFile(name, content, 0o644))
+	if err == nil && dir != "." {
+		err = b.root.Chmod(dir, 0o755) // whatever the umask is
 	}
 	if err == nil {
-		_, err = f.Write(content)
-	}
-	if err == nil {
-		err = f.Close()
+		err = b.root.Chmod(name, 0o644)
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to write what uv reads: %w", err)
 	}
 	return filepath.Join(b.Work, name), nil
-}
-
-// directory makes a directory of the builder in Work.
-func (b *build) directory(name string) error {
-	err := b.root.Mkdir(name, 0o700)
-	if err == nil && b.As != nil {
-		err = b.root.Lchown(name, int(b.As.Uid), int(b.As.Gid))
-	}
-	if err != nil {
-		return fmt.Errorf("failed to make a directory for what uv reads: %w", err)
-	}
-	return nil
 }
 
 // environ returns uv's environment. Of this process's it has only the certificates to trust and the proxies.
@@ -275,7 +254,7 @@ func (b *build) uv(ctx context.Context, argv ...string) error {
 	end(nil)
 	watching.Wait()
 	switch {
-	case context.Cause(running) == errTooLarge || b.tooLarge(ctx):
+	case errors.Is(context.Cause(running), errTooLarge) || b.tooLarge(ctx):
 		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
 			b.MaxSize>>20)}
 	case err != nil:

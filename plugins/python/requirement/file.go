@@ -12,6 +12,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
 const (
@@ -142,8 +144,6 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 	case "--trusted-host":
 		return errors.New("--trusted-host would switch off the check of certificates: " +
 			"let the node's operator install that of your index's authority")
-	case "--pre":
-		return errors.New("--pre allows pre-releases of everything: name the one you mean, such as \"NAME>=2.0rc1\"")
 	default:
 		return fmt.Errorf("%s is not an option that requirements files have here: remove it", name)
 	}
@@ -166,11 +166,7 @@ func relative(file, name string) string {
 
 // show quotes a part of a file for an error, without passwords of URLs.
 func show(text string) string {
-	text = Redact(text)
-	if utf8.RuneCountInString(text) > maxShown {
-		text = string([]rune(text)[:maxShown]) + "…"
-	}
-	return strconv.Quote(text)
+	return strconv.Quote(plain.Line(Redact(text), maxShown))
 }
 
 // checkText refuses characters on which readers of such files do not agree, so that uv sees what was checked here.

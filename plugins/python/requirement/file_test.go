@@ -69,7 +69,7 @@ func TestLock_ReadsPipCompile(t *testing.T) {
 		"certifi==2024.2.2 \\\n    --hash=" + hashOf("a") + " \\\n    --hash=" + hashOf("b") + "\n    # via requests\n" +
 		"requests==2.31.0 ; python_version >= \"3.8\" \\\n    --hash=" + hashOf("c") + "\n    # via -r requirements.in\n"
 	read := in(map[string]string{"requirements.lock": content})
-	s, err := Lock("requirements.lock", read)
+	s, err := Choice{}.Lock("requirements.lock", read)
 	must.NoError(t, err, must.Sprintf("%+v", s))
 	must.True(t, s.Complete, must.Sprintf("%+v", s))
 	must.True(t, s.Hashed, must.Sprintf("%+v", s))
@@ -88,7 +88,7 @@ func TestLock_RefusesLocksOfOtherTools(t *testing.T) {
 	for name, says := range map[string]string{
 		"poetry.lock": "lock with uv", "Pipfile.lock": "lock with uv", "lock.toml": "lock with uv",
 	} {
-		_, err := Lock(name, in(nil))
+		_, err := Choice{}.Lock(name, in(nil))
 		test.ErrorContains(t, err, says, test.Sprint(name))
 	}
 	_, err := Choice{Extras: []string{"x"}}.Lock("l.txt", in(nil))
@@ -101,7 +101,6 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 		"--editable=git+https://h/x":             "editable",
 		"--trusted-host host":                    "operator",
 		"--no-binary :all:":                      "not an option",
-		"--pre":                                  "pre-release",
 		"--use-pep517":                           "not an option",
 		"--config-settings a=b":                  "not an option",
 		"-x":                                     "not an option",
@@ -163,7 +162,9 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 }
 
 func TestList_HasNoOptionsAndNoLines(t *testing.T) {
-	for text, says := range map[string]string{"": "empty", "# a": "empty", "-e .": "option", "a\nb": "several lines"} {
+	for text, says := range map[string]string{
+		"": "empty", "# a": "not a requirement", "-e .": "option", "a\nb": "control",
+	} {
 		_, err := List([]string{"first", text})
 		test.ErrorContains(t, err, says, test.Sprintf("%q", text))
 		test.ErrorContains(t, err, "requirement 2", test.Sprintf("%q", text))

@@ -106,15 +106,13 @@ func TestLock_ReadsIndexesOfUV(t *testing.T) {
 		lock += "[[package]]\nname = 'a'\nsource = " + source + "\n"
 	}
 	files := map[string]string{
-		"d/uv.lock": lock, "d/pyproject.toml": project, "bad/uv.lock": "x = 1", "alone/uv.lock": lock,
+		"d/uv.lock": lock, "d/pyproject.toml": project, "alone/uv.lock": lock,
 	}
-	s, err := Lock("d/uv.lock", in(files))
+	s, err := Choice{}.Lock("d/uv.lock", in(files))
 	must.NoError(t, err)
 	must.Eq(t, []string{"https://host/simple"}, s.Indexes.Extra)
 	must.Eq(t, ">=3.9", s.RequiresPython)
 	must.Eq(t, project, string(s.UVLock.Project))
-	_, err = Lock("bad/uv.lock", in(files))
-	must.ErrorContains(t, err, "not a lock of uv")
-	_, err = Lock("alone/uv.lock", in(files))
+	_, err = Choice{}.Lock("alone/uv.lock", in(files))
 	must.ErrorContains(t, err, "beside it")
 }

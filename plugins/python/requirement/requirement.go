@@ -77,14 +77,9 @@ func List(lines []string) (*Set, error) {
 	for i, l := range lines {
 		at := fmt.Sprintf("requirement %d", i+1)
 		l = strings.TrimSpace(l)
-		switch {
-		case strings.ContainsAny(l, "\r\n"):
-			return nil, fmt.Errorf("%s: it has several lines: write each requirement by itself", at)
-		case l == "" || l[0] == '#':
-			return nil, fmt.Errorf("%s: it is empty: remove it", at)
-		case l[0] == '-':
-			return nil, fmt.Errorf("%s: %s is an option, which only files have: write a requirements file, or use the "+
-				"options of the task", at, show(l))
+		if l == "" || l[0] == '-' {
+			return nil, fmt.Errorf("%s: %s is empty or an option, which only files have: write a requirements file, or use "+
+				"the options of the task", at, show(l))
 		}
 		if err := f.line("", l, false); err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
@@ -102,9 +97,6 @@ func File(name string, read Reader) (*Set, error) {
 	}
 	return f.set(), nil
 }
-
-// Lock is Choice.Lock without a choice.
-func Lock(name string, read Reader) (*Set, error) { return Choice{}.Lock(name, read) }
 
 // Lock reads a lock file: by its name a uv.lock or SCRIPT.py.lock of uv, or otherwise a requirements file with hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
@@ -132,7 +124,6 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 // readUVLock reads the lock of a project or a script, and the indexes in it, which an export leaves out.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
-		Version        int    `toml:"version"`
 		RequiresPython string `toml:"requires-python"`
 		Packages       []struct {
 			Source map[string]any `toml:"source"`
@@ -145,9 +136,6 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	}
 	if err := decode(u.Lock, &lock); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
-	}
-	if lock.Version == 0 {
-		return nil, fmt.Errorf("%s has no version: it is not a lock of uv", name)
 	}
 	project := path.Join(path.Dir(name), "pyproject.toml")
 	if path.Base(name) != "uv.lock" {

@@ -123,9 +123,6 @@ var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 
 // CheckURL parses the URL of an index, a page or a package. The URL, which may have a password, is not in the error.
 func CheckURL(text string) (*url.URL, error) {
-	if strings.HasSuffix(text, ";") {
-		return nil, errors.New("the URL ends in a semicolon: put a blank before it")
-	}
 	if !urlText.MatchString(text) {
 		return nil, errors.New("the URL is empty, or has characters that URLs do not have: encode them (%20)")
 	}

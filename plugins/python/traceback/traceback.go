@@ -71,7 +71,8 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	if len(lines) == 0 || code != 1 || !exitText(lines) {
 		return Failure{}, false
 	}
-	return Failure{Text: bounded("exit code 1, last line on stderr: " + lines[len(lines)-1]), Parting: true}, true
+	text := plain.Line("exit code 1, last line on stderr: "+lines[len(lines)-1], maxText)
+	return Failure{Text: text, Parting: true}, true
 }
 
 // exitText reports whether the last line may be the text of sys.exit, and not the rest of a traceback or of logging.
@@ -120,7 +121,7 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 // failure is the exception in a line, after these frames. rest are the lines after it: those of a group have its
 // exceptions, of which the first is named, with its own place.
 func failure(line string, rest, frames, dirs []string) Failure {
-	text := bounded(strings.TrimSuffix(line, ":"))
+	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
 	leaf := ""
 	for i, line := range rest {
 		if !decoration.MatchString(line) || leaf != "" && strings.Contains(line, "+---") {
@@ -136,9 +137,9 @@ func failure(line string, rest, frames, dirs []string) Failure {
 		}
 	}
 	if leaf != "" {
-		text = cut(text, maxText/2) + "; the first is " + strings.TrimSuffix(leaf, ":")
+		text = plain.Line(text, maxText/2) + "; the first is " + strings.TrimSuffix(leaf, ":")
 	}
-	f := Failure{Text: bounded(text)}
+	f := Failure{Text: plain.Line(text, maxText)}
 	f.File, f.Line = innermost(frames, dirs)
 	return f
 }
@@ -163,15 +164,6 @@ var (
 	packages = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages)/`)
 	library  = regexp.MustCompile(`(?:^|/)lib(?:64)?/(?:python|pypy)[0-9.]+/`)
 )
-
-func bounded(text string) string { return cut(text, maxText) }
-
-func cut(text string, most int) string {
-	if r := []rune(text); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return text
-}
 
 // innermost is the last of the frames with the highest rank: the program's own files come before installed packages,
 // Python's library, and what has no file.
@@ -212,7 +204,7 @@ func shown(name string, dirs []string) string {
 		}
 	}
 	if len(rest) > maxName {
-		return cut(path.Base(name), maxName)
+		return plain.Line(path.Base(name), maxName)
 	}
 	return rest
 }

@@ -71,14 +71,14 @@ func TestLast_FindsTheException(t *testing.T) {
 			"g.create_task(f())\nasyncio.run(main())", "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception); " +
 			"the first is OSError: late (app.py:6)"},
 		"group with a long message": {"raise ExceptionGroup('m' * 1000, [ValueError('x')])",
-			"ExceptionGroup: " + strings.Repeat("m", 133) + "…; the first is ValueError: x (app.py:1)"},
+			"ExceptionGroup: " + strings.Repeat("m", 134) + "…; the first is ValueError: x (app.py:1)"},
 		"group while handling": {"try:\n    1/0\nexcept Exception:\n    raise ExceptionGroup('g', " +
 			"[ExceptionGroup('h', []) if 0 else KeyError(1)])",
 			"ExceptionGroup: g (1 sub-exception); the first is KeyError: 1 (app.py:4)"},
 		"group, and one while it is": {"try:\n    raise ExceptionGroup('g', [KeyError(1)])\nexcept Exception:\n    " +
 			"raise OSError('x')", "OSError: x (app.py:4)"},
 		"message of 200 kB": {"raise ValueError('x' * 200_000)", "ValueError: " + strings.Repeat("x",
-			287) + "… (app.py:1)"},
+			288) + "… (app.py:1)"},
 		"message of 200 kB in lines": {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)",
 			"ValueError: 5 errors (app.py:1)"},
 		"sys.exit": {"import sys\nsys.exit('failed: for a reason')",
@@ -113,7 +113,7 @@ func TestLast_FindsTheException(t *testing.T) {
 			"sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise " +
 			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: ? red (app.py:4)"},
 		"long": {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x",
-			287) + "… (app.py:1)"},
+			288) + "… (app.py:1)"},
 		"CRLF": {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')",
 			"ValueError: x (app.py:3)"},
 		"message as pydantic's": {"raise ValueError('5 validation errors for M\\n' + '\\n'.join('field_%d\\n  " +
