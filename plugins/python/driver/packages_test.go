@@ -6,7 +6,6 @@ package driver
 import (
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,11 +67,17 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock is a lock of a project, by uv itself. The project's packages come from an index.
-func uvLock(t *testing.T, uv, index, project string) string {
+// uvLock is a lock of a project, by uv itself. The project's packages come from an index. Members of its workspace
+// require an older sun-spots.
+func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "pyproject.toml"), []byte(project), 0o644))
+	for _, name := range members {
+		must.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+		text := strings.Replace(project(`"sun-spots<2"`, ""), "shop", name, 1)
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name, "pyproject.toml"), []byte(text), 0o644))
+	}
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "pyproject.toml"), []byte(pyproject), 0o644))
 	cmd := exec.Command(uv, "lock", "--no-python-downloads", "--no-cache", "--default-index", index)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
@@ -98,41 +103,6 @@ func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {
 		third := a.withMoon(useMoon, "Moon_Phase >= 1")
 		a.withWheels(third, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
 		test.NotEq(t, out, a.runs(third), test.Sprint("another wheel has the environment of the first"))
-	})
-}
-
-func TestRequirements_ComeFromEachSource(t *testing.T) {
-	withUV(t, func(t *testing.T, a *agent) {
-		sum := "--hash=sha256:" + moon.Write(t, t.TempDir())
-		for name, c := range map[string]struct {
-			config string
-			files  map[string]string
-		}{
-			"list": {`requirements = ["moon-phase==1.2"]`, nil},
-			"file": {`requirements = "local/requirements.txt"`,
-				map[string]string{"requirements.txt": "# needed\nmoon-phase  # any\n"}},
-			"file that says where": {`requirements = "local/requirements.txt"`,
-				map[string]string{"requirements.txt": "--no-index\n-f wheels\nmoon-phase\n"}},
-			"lock": {`lock = "requirements.lock"`,
-				map[string]string{"requirements.lock": "moon-phase==1.2 \\\n    " + sum + "\n"}},
-			"inline": {"", map[string]string{"app.py": "# /// script\n# requires-python = \">=3.8\"\n# " +
-				"dependencies = [\"moon-phase<2\"]\n# ///\n" + useMoon}},
-			"inline code": {"code = <<EOT\n# /// script\n# dependencies = [\"moon-phase<2\"]\n# " +
-				"///\n" + useMoon + "EOT\n", nil},
-			"module of it": {"module = \"moon_phase\"\nrequirements = [\"moon-phase\"]", nil},
-		} {
-			files := map[string]string{"app.py": useMoon}
-			maps.Copy(files, c.files)
-			config := c.config + "\noffline = true\nfind_links = [\"local/wheels\"]"
-			if !strings.Contains(config, "code =") && !strings.Contains(config, "module =") {
-				config += "\nscript = \"app.py\""
-			}
-			cfg := a.task(config, files)
-			a.withWheels(cfg, moon)
-			if out := a.runs(cfg); !strings.HasPrefix(out, "1.2 ") && name != "module of it" {
-				t.Errorf("%s: got %q", name, out)
-			}
-		}
 	})
 }
 

@@ -67,18 +67,10 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	}
 	if len(fitting) == 0 {
 		return install.Python{}, fmt.Errorf("%s is not on this node, which has %s: let a constraint on "+
-			"${attr.driver.python.versions} keep the job to nodes that have it", strings.Join(wanted, " and "), list(all))
+			"${attr.driver.python.versions} keep the job to nodes that have it", strings.Join(wanted, " and "),
+			versionsOf(all))
 	}
 	return fitting[0], nil
-}
-
-// list is for people.
-func list(pythons []install.Python) string {
-	var names []string
-	for _, p := range pythons {
-		names = append(names, p.String())
-	}
-	return strings.Join(slices.Compact(names), ", ")
 }
 
 // versionsOf are minor and full versions, each once, for set_contains and set_contains_any. A minor version with only

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
@@ -55,4 +56,20 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// The lock names the node's index without credentials.
+func TestUVLock_UsesTheNodesCredentials(t *testing.T) {
+	uv := uv(t)
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	url := private(t, wheels, "hunter2")
+	with := strings.Replace(url, "://", "://build:hunter2@", 1)
+	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
+		"dependencies = [\"moon-phase\"]\n"
+	files := map[string]string{"app.py": useMoon, "pyproject.toml": project, "uv.lock": uvLock(t, uv, with, project)}
+	must.StrNotContains(t, files["uv.lock"], "hunter2")
+	withUV(t, func(t *testing.T, a *agent) {
+		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)))
+	}, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
 }

@@ -72,10 +72,6 @@ func (t *TaskConfig) check(c *Config) error {
 	if err := checkIndexes(urls); err != nil {
 		return err
 	}
-	if t.Offline && len(urls) > 0 {
-		return fmt.Errorf("offline and index URLs exclude each other: packages come from find_links alone when offline " +
-			"is set")
-	}
 	if !c.JobIndexes && (len(urls) > 0 || slices.ContainsFunc(t.FindLinks, requirement.IsURL)) {
 		return requirement.ErrJobIndexes
 	}

@@ -112,12 +112,18 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	pause := 5 * time.Millisecond
 	for {
 		env, err := st.find(ctx, key)
-		if err != nil || env.serves(&s) {
+		if err != nil || env != nil && env.serves(&s) {
 			return env, err
 		}
 		env.Release()
 		if building != nil {
-			return c.build(ctx, st, key, &s)
+			select {
+			case c.places <- struct{}{}:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			defer func() { <-c.places }()
+			return st.build(ctx, key, &s)
 		}
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
@@ -138,23 +144,9 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	}
 }
 
-// build waits until fewer builds run than may run at once, and builds. The caller has the key's lock.
-func (c *Cache) build(ctx context.Context, st *store, key string, s *Spec) (*Environment, error) {
-	select {
-	case c.places <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-c.places }()
-	return st.build(ctx, key, s)
-}
-
-// serves reports whether an environment, which may be nil, is fresh enough for a new task. One with a build time in the
-// future is outdated, since the clock was wrong then, or is wrong now.
+// serves reports whether an environment is fresh enough for a new task. One with a build time in the future is
+// outdated, since the clock was wrong then, or is wrong now.
 func (e *Environment) serves(s *Spec) bool {
-	if e == nil {
-		return false
-	}
 	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
 }
 
@@ -164,9 +156,6 @@ func (e *Environment) serves(s *Spec) bool {
 //
 // The record need not survive a crash of the machine, because no task does.
 func (e *Environment) Acquire(stateDir string) error {
-	if !filepath.IsAbs(stateDir) {
-		return fmt.Errorf("failed to acquire an environment: the state directory %q is not absolute", stateDir)
-	}
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))
 	err := ignoreExisting(os.Mkdir(dir, 0o700))
@@ -205,8 +194,12 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 		}
 	}()
 	for _, d := range []string{dir, scratch} {
-		if err := s.buildersDirectory(d); err != nil {
-			return nil, err
+		err := os.Mkdir(d, 0o700)
+		if err == nil && s.builder != nil {
+			err = os.Lchown(d, int(s.builder.Uid), int(s.builder.Gid))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to make a directory for the build: %w", err)
 		}
 	}
 	if err := spec.Build(ctx, dir, scratch); err != nil {
@@ -222,16 +215,4 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 		return nil, err
 	}
 	return &Environment{Dir: dir, ID: id[:8], Size: t.Size, id: id, store: s, lock: l}, nil
-}
-
-// buildersDirectory makes a directory of the builder in one of ours.
-func (s *store) buildersDirectory(path string) error {
-	err := os.Mkdir(path, 0o700)
-	if err == nil && s.builder != nil {
-		err = os.Lchown(path, int(s.builder.Uid), int(s.builder.Gid))
-	}
-	if err != nil {
-		return fmt.Errorf("failed to make a directory for the build: %w", err)
-	}
-	return nil
 }

@@ -26,7 +26,10 @@ type sealing struct {
 // seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards. python
 // is the interpreter.
 func (s *store) seal(dir, python string) (tree, error) {
-	t := &sealing{dir: dir, from: s.builtBy(), python: python}
+	t := &sealing{dir: dir, from: uint32(os.Geteuid()), python: python}
+	if s.builder != nil {
+		t.from = s.builder.Uid
+	}
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -42,7 +45,10 @@ func (s *store) seal(dir, python string) (tree, error) {
 		switch info.Mode().Type() {
 		case fs.ModeDir:
 			dirs = append(dirs, path)
-			return t.directory(path, info)
+			if err := t.take(path, info); err != nil {
+				return err
+			}
+			return os.Chmod(path, 0o700)
 		case 0:
 			return t.file(path, info)
 		case fs.ModeSymlink:
@@ -61,14 +67,6 @@ func (s *store) seal(dir, python string) (tree, error) {
 	return measure(dir)
 }
 
-// builtBy is the user that builds.
-func (s *store) builtBy() uint32 {
-	if s.builder == nil {
-		return uint32(os.Geteuid())
-	}
-	return s.builder.Uid
-}
-
 func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }
 
 // take makes something ours. It refuses what the builder linked or moved from elsewhere.
@@ -80,14 +78,6 @@ func (s *sealing) take(path string, info fs.FileInfo) error {
 		return nil
 	}
 	return os.Lchown(path, os.Geteuid(), os.Getegid())
-}
-
-// directory makes a directory ours before it is read.
-func (s *sealing) directory(path string, info fs.FileInfo) error {
-	if err := s.take(path, info); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o700)
 }
 
 func (s *sealing) file(path string, info fs.FileInfo) error {

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -40,7 +40,7 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w%s", ctx.Err(), e.Last)
 	}
-	if isFull(last) {
+	if full.MatchString(last) {
 		e.Words = "the disk is full"
 		return e
 	}
@@ -70,15 +70,8 @@ func lastWords(tail plain.Tail) string {
 	return string(r)
 }
 
-// isFull reports whether uv printed the system's error of a full disk (as Rust writes it).
-func isFull(text string) bool {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
-		if strings.Contains(text, fmt.Sprintf("(os error %d)", int(errno))) {
-			return true
-		}
-	}
-	return false
-}
+// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust writes them.
+var full = regexp.MustCompile(`\(os error (?:28|122)\)`)
 
 // unreachable asks each index once, without credentials, and returns the first that does not answer, or that answers by
 // an error about its own state; "" if all do.

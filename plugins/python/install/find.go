@@ -65,12 +65,6 @@ const (
 	maxListings = 100
 )
 
-// holds reports whether nothing has changed since.
-func (l listing) holds(places string) bool {
-	changed := func(p Python) bool { return identity(p.Path) != p.File }
-	return l.places == places && !slices.ContainsFunc(l.pythons, changed)
-}
-
 // Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): CPython before
 // others, releases before pre-releases, and then the newest first. The request must be checked: uv also takes paths,
 // and runs what is there. uv is asked if a directory or an interpreter has changed since, and every ten minutes.
@@ -94,7 +88,8 @@ func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) 
 		places += "\n" + dir + " " + identity(dir)
 	}
 	last := f.listings[request]
-	holds := last.holds(places)
+	changed := func(p Python) bool { return identity(p.Path) != p.File }
+	holds := last.places == places && !slices.ContainsFunc(last.pythons, changed)
 	if holds && time.Since(last.at) < listAgain {
 		return last.pythons, nil
 	}
@@ -226,17 +221,16 @@ func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	out, err := ask(ctx, f.timeout, f.as, env, path, "--version")
 	busy := errors.Is(err, syscall.ETXTBSY) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
 	switch {
-	case errors.Is(err, errLate) || busy: // the node is overloaded, or the program is just being written
-		return "", &Error{Words: fmt.Sprintf("whether %s is uv is not known yet: %v", path, err), temporary: true}
 	case ctx.Err() != nil:
 		return "", ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded) || busy: // the node is overloaded, or the program is just being written
+		return "", &Error{Words: fmt.Sprintf("whether %s is uv is not known yet: %v", path, err), temporary: true}
 	case err != nil:
 		return "", fmt.Errorf("the build user can't run %s: %w", path, err)
 	}
-	name, rest, _ := strings.Cut(strings.TrimSpace(out), " ")
-	version, _, _ := strings.Cut(rest, " ")
-	if name != "uv" || version == "" {
+	words := strings.Fields(out)
+	if len(words) < 2 || words[0] != "uv" {
 		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
 	}
-	return version, nil
+	return words[1], nil
 }

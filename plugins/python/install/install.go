@@ -59,7 +59,7 @@ type build struct {
 	env  []string
 }
 
-// begin opens Work; end closes it.
+// begin opens Work. The caller closes root.
 func (i Installer) begin(r Request) (*build, error) {
 	root, err := os.OpenRoot(r.Work)
 	if err != nil {
@@ -68,8 +68,6 @@ func (i Installer) begin(r Request) (*build, error) {
 	return &build{with: i, Request: r, root: root, env: environ(r.Work)}, nil
 }
 
-func (b *build) end() { _ = b.root.Close() }
-
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
 // this process is killed, uv is killed. The error is an *Error if uv failed, and wraps that of ctx if it ended.
 func (i Installer) Install(ctx context.Context, r Request) error {
@@ -77,7 +75,7 @@ func (i Installer) Install(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	defer b.end()
+	defer b.root.Close()
 	packages, err := b.arguments()
 	if err != nil {
 		return err
@@ -97,7 +95,7 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err != nil {
 		return nil, err
 	}
-	defer b.end()
+	defer b.root.Close()
 	lock := r.Requirements.UVLock
 	argv := []string{"export", "--frozen", "--offline", "--python", r.Python.Path, "--no-default-groups"}
 	for _, extra := range lock.Choice.Extras {

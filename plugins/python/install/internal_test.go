@@ -24,13 +24,13 @@ func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
-func TestIsFull_FindsAFullDisk(t *testing.T) {
+func TestFull_MatchesAFullDisk(t *testing.T) {
 	for line, want := range map[string]bool{
 		"error: No space left on device (os error 28)":  true,
 		"Caused by: Disk quota exceeded (os error 122)": true,
 		"No such file or directory (os error 2)":        false,
 		"error: 28":                                     false,
 	} {
-		must.Eq(t, want, isFull("first "+line), must.Sprint(line))
+		must.Eq(t, want, full.MatchString("first "+line), must.Sprint(line))
 	}
 }

@@ -68,11 +68,8 @@ func (p program) runOnThread(ctx context.Context) error {
 	return err
 }
 
-// errLate is the error of a program that did not end in time.
-var errLate = errors.New("did not answer")
-
 // ask runs a program in the directory / to its end, for limit at most, and returns its output. The error is that of
-// ctx, wraps errLate, or is that of package os/exec with the program's last line.
+// ctx, wraps context.DeadlineExceeded, or is that of package os/exec with the program's last line.
 func ask(
 	ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string,
 ) (string, error) {
@@ -85,7 +82,7 @@ func ask(
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", fmt.Errorf("%w within %s", errLate, limit)
+		return "", fmt.Errorf("it did not answer within %s: %w", limit, limited.Err())
 	case err != nil && complaint.Len() > 0:
 		lines := bytes.Split(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
 		return "", fmt.Errorf("%w: %s", err, plain.Line(string(lines[len(lines)-1]), 200))

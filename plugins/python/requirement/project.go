@@ -173,10 +173,7 @@ func (s *Script) Set() (*Set, error) {
 }
 
 // MaxScript is the size of the longest source that is searched, in bytes.
-const MaxScript = 16 << 20
-
-// maxBlock is the longest block that is parsed.
-const maxBlock = 256 << 10
+const MaxScript = 1 << 20
 
 // block is the PEP's reference expression, with one group for the type and one for the content. It is matched with
 // newlines alone.
@@ -202,9 +199,6 @@ func ReadScript(source []byte) (Script, error) {
 	}
 	if line == 0 {
 		return Script{}, nil
-	}
-	if len(content) > maxBlock {
-		return Script{}, fmt.Errorf("line %d: \"# /// script\" block is longer than %d KiB", line, maxBlock>>10)
 	}
 	var s Script
 	lines := bytes.Repeat([]byte("\n"), line) // so that those of an error are the script's

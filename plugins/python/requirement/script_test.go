@@ -82,8 +82,6 @@ func TestReadScript_NamesTheLineOfTheScript(t *testing.T) {
 		"a table for the list":  {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: "},
 		"of Windows": {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"),
 			"line 5: this is not TOML, or has a value of another type: requires-python: "},
-		"a block that is too long": {head + strings.Repeat("# # "+strings.Repeat("x", 1000)+"\n", 300) + "# ///\n",
-			"line 3: \"# /// script\" block is longer than 256 KiB"},
 		"values that are nested deeply":  {head + "# a = " + strings.Repeat("[", 50000) + "\n# ///\n", "line "},
 		"bytes that are no text":         {head + "# a = \"\xff\xfe\"\n# ///\n", "line 4:"},
 		"a message with several lines":   {head + "# a = '''\n# b\n# ///\n", "line "},

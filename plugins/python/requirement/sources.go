@@ -64,7 +64,8 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		for _, k := range known {
-			if !HasLogin(index) && strings.TrimSuffix(withoutLogin(k), "/") == strings.TrimSuffix(index, "/") {
+			plain := credentials.ReplaceAllString(k, "://")
+			if !credentials.MatchString(index) && strings.TrimSuffix(plain, "/") == strings.TrimSuffix(index, "/") {
 				return k
 			}
 		}
@@ -111,13 +112,8 @@ func IsURL(text string) bool {
 
 var credentials = regexp.MustCompile(`://[^/\s]*@`)
 
-// HasLogin reports whether a text has a URL with user or password.
-func HasLogin(text string) bool { return credentials.MatchString(text) }
-
 // Redact removes users and passwords from the URLs of a text.
 func Redact(text string) string { return credentials.ReplaceAllString(text, "://…@") }
-
-func withoutLogin(index string) string { return credentials.ReplaceAllString(index, "://") }
 
 var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 

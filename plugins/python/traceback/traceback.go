@@ -52,7 +52,8 @@ var (
 	record      = regexp.MustCompile(`^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):`) // of the logging module
 	logged      = regexp.MustCompile(`\b(?:WARNING|ERROR|CRITICAL)\b`)          // before a traceback that was logged
 	outermost   = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
-	decoration  = regexp.MustCompile(`^ *[|+] ?`) // of the lines of a group
+	decoration  = regexp.MustCompile(`^ *[|+] ?`)   // of the lines of a group
+	nested      = regexp.MustCompile(`\+-\+-+ 1 -`) // begins the exceptions of a group
 	chained     = regexp.MustCompile(`^(?:During handling of the above|The above exception was the direct cause)`)
 	// the line before a traceback that did not end the program; asyncio's are of tasks that were not awaited
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing) |` +
@@ -132,7 +133,7 @@ func failure(line string, rest, frames, dirs []string) Failure {
 		switch {
 		case frame.MatchString(line):
 			frames = append(frames, line)
-		case exception.MatchString(line) && (i+1 == len(rest) || !nested(rest[i+1])):
+		case exception.MatchString(line) && (i+1 == len(rest) || !nested.MatchString(rest[i+1])):
 			leaf = line
 		}
 	}
@@ -143,9 +144,6 @@ func failure(line string, rest, frames, dirs []string) Failure {
 	f.File, f.Line = innermost(frames, dirs)
 	return f
 }
-
-// nested reports whether a line begins the exceptions of a group.
-func nested(line string) bool { return strings.Contains(line, "+-+---------------- 1 ---") }
 
 // plainLines are the lines of an output without control characters, and without empty lines at the end.
 func plainLines(tail []byte) []string {
