@@ -118,7 +118,7 @@ func wheelhouseExample(t *testing.T, a *alloc) {
 	must.Eq(t, 7, strings.Count(out, "\n"))
 	must.StrHasPrefix(t, "Wed 21 Feb 2024 ", out)
 	test.StrContains(t, out, "% lit  full moon\n")
-	test.NoError(t, a.tells("1 package,"))
+	test.NoError(t, a.tells(": built in "))
 }
 
 func inlineExample(t *testing.T, a *alloc) {

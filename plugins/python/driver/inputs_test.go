@@ -72,11 +72,12 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 	pyproject := func(dependencies, more string) map[string]string {
 		return map[string]string{"pyproject.toml": project(dependencies, more)}
 	}
-	locked := func(dependencies, more string, members ...string) map[string]string {
+	byUV := func(dependencies, more string, members ...string) map[string]string {
 		files := pyproject(dependencies, more)
 		files["uv.lock"] = uvLock(t, uv, public, files["pyproject.toml"], members...)
 		return files
 	}
+	declared := asScript("dependencies = [\"sun-spots<2\"]\n")
 	table := []input{
 		{name: "list", config: `requirements = ["Sun_Spots < 2"]`, want: "sun-spots==1.0"},
 		{name: "list in a file", config: byFile, files: file("# all\nsun-spots <2 # one\n"), want: "sun-spots==1.0"},
@@ -105,18 +106,19 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "conda's", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
 		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e asks for an editable install"},
 
-		{name: "script", config: "", files: map[string]string{"app.py": asScript("dependencies = [\"sun-spots<2\"]\n")},
+		{name: "script", config: "", files: map[string]string{"app.py": declared},
 			want: "sun-spots==1.0"},
 		{name: "script with sources", config: "", want: "moon-phase==1.2", names: true,
 			files: map[string]string{"app.py": asScript("dependencies = [\"moon-phase\"]\n" + sources)}},
-		{name: "code", config: "code = <<EOT\n" + asScript("dependencies = [\"sun-spots<2\"]\n") + "EOT\n",
+		{name: "code", config: "code = <<EOT\n" + declared + "EOT\n",
 			want: "sun-spots==1.0"},
 		{name: "script and list", config: `requirements = ["mail-post"]`, want: "mail-post==1.2 sun-spots==1.0",
-			files: map[string]string{"app.py": asScript("dependencies = [\"sun-spots<2\"]\n")}},
+			files: map[string]string{"app.py": declared}},
 
 		{name: "project", config: byProject, files: pyproject(`"sun-spots<2"`, optional), want: "sun-spots==1.0"},
-		{name: "project with an extra and a group", config: byProject + "\nextras = [\"Mail\"]\ndependency_groups = [\"test\"]",
-			files: pyproject(`"sun-spots"`, optional), want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2"},
+		{name: "project with an extra and a group", want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2",
+			config: byProject + "\nextras = [\"Mail\"]\ndependency_groups = [\"test\"]",
+			files:  pyproject(`"sun-spots"`, optional)},
 		{name: "project without that extra", config: byProject + "\nextras = [\"gone\"]",
 			files: pyproject(`"sun-spots"`, optional), says: "not found: gone"},
 		{name: "an extra of a list", config: "requirements = [\"sun-spots\"]\nextras = [\"x\"]", says: "are a project's"},
@@ -133,20 +135,24 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or name the index",
 			files: pyproject(`"moon-phase"`, "[[tool.pdm.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
 
-		{name: "uv.lock", config: byLock, files: locked(`"sun-spots"`, optional), want: "sun-spots==2.0"},
+		{name: "uv.lock", config: byLock, files: byUV(`"sun-spots"`, optional), want: "sun-spots==2.0"},
 		{name: "uv.lock with an extra and a group", config: byLock + "\nextras = [\"mail\"]\ndependency_groups = [\"test\"]",
-			files: locked(`"sun-spots"`, optional), want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2"},
+			files: byUV(`"sun-spots"`, optional), want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2"},
 		{name: "uv.lock without that group", config: byLock + "\ndependency_groups = [\"gone\"]",
-			files: locked(`"sun-spots"`, ""), says: "`gone`"},
-		{name: "uv.lock with an explicit index", config: byLock, files: locked(`"moon-phase", "mail-post"`, sources),
+			files: byUV(`"sun-spots"`, ""), says: "`gone`"},
+		{name: "uv.lock with an explicit index", config: byLock, files: byUV(`"moon-phase", "mail-post"`, sources),
 			want: "mail-post==1.2 moon-phase==1.2", names: true},
 		{name: "uv.lock of a workspace", config: byLock, want: "mail-post==1.2 sun-spots==1.0",
-			files: locked(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
+			files: byUV(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
 				"[tool.uv.workspace]\nmembers = [\"member\"]\n", "member")},
+		{name: "lock of a script", config: `lock = "local/app.py.lock"`, want: "sun-spots==1.0", files: map[string]string{
+			"app.py": declared, "app.py.lock": locked(t, uv, public, "app.py", declared)}},
 		{name: "pylock.toml", config: `lock = "local/pylock.toml"`, says: "lock with uv, or export"},
 
 		{name: "wheels of the task, offline", config: "requirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\n" +
 			"offline = true", want: "moon-phase==1.2"},
+		{name: "a page of wheels, offline", config: "requirements = [\"moon-phase\"]\nfind_links = [\"" + ours +
+			"/moon-phase/\"]\noffline = true", want: "moon-phase==1.2", names: true},
 		{name: "wheels beside a list", config: byFile, files: file("--no-index\n-f wheels\nmoon-phase\n"),
 			want: "moon-phase==1.2"},
 	}

@@ -70,6 +70,11 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 // uvLock is a lock of a project, by uv itself. The project's packages come from an index. Members of its workspace
 // require an older sun-spots.
 func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string {
+	return locked(t, uv, index, "pyproject.toml", pyproject, members...)
+}
+
+// locked is the same for a project or, by its name, a script.
+func locked(t *testing.T, uv, index, name, text string, members ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range members {
@@ -77,14 +82,19 @@ func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string
 		text := strings.Replace(project(`"sun-spots<2"`, ""), "shop", name, 1)
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name, "pyproject.toml"), []byte(text), 0o644))
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "pyproject.toml"), []byte(pyproject), 0o644))
+	must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	lock := "uv.lock"
 	cmd := exec.Command(uv, "lock", "--no-python-downloads", "--no-cache", "--default-index", index)
+	if name != "pyproject.toml" {
+		lock = name + ".lock"
+		cmd.Args = append(cmd.Args, "--script", name)
+	}
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
-	lock, err := os.ReadFile(filepath.Join(dir, "uv.lock"))
+	content, err := os.ReadFile(filepath.Join(dir, lock))
 	must.NoError(t, err)
-	return string(lock)
+	return string(content)
 }
 
 func TestEnvironment_IsBuiltOnceAndReused(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/wheel"
-	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
 func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
@@ -31,35 +30,6 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 			t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
 		}
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
-}
-
-func TestFindLinks_TakesPagesOffline(t *testing.T) {
-	wheels := t.TempDir()
-	moon.Write(t, wheels)
-	page := wheeltest.Index(t, wheels).URL + "/simple/moon-phase/"
-	index := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
-		r *http.Request) {
-		t.Errorf("the index was asked for %s", r.URL)
-	}))
-	defer index.Close()
-	tasks := map[string]string{
-		"the node is offline": "requirements = [\"moon-phase\"]\nfind_links = [\"" + page + "\"]",
-		"the job is":          "requirements = [\"moon-phase>=1\"]\noffline = true\nfind_links = [\"" + page + "\"]",
-		"its file says so":    "requirements = \"local/requirements.txt\"",
-	}
-	files := map[string]string{"app.py": useMoon, "requirements.txt": "--no-index\n-f " + page + "\nmoon-phase>=1.1\n"}
-	for name, config := range tasks {
-		t.Run(name, func(t *testing.T) {
-			offline := name == "the node is offline"
-			config += "\nscript = \"app.py\""
-			withUV(t, func(t *testing.T, a *agent) {
-				test.StrHasPrefix(t, "1.2 ", a.runs(a.task(config, files)))
-			}, func(c *Config) { c.Offline, c.IndexURL = offline, index.URL+"/simple" })
-			a := start(t, func(c *Config) { c.Offline, c.JobIndexes = offline, false })
-			err := a.refused(a.task(config, files))
-			test.StrContains(t, err.Error(), "job_indexes", test.Sprintf("where jobs may name none: %v", err))
-		})
-	}
 }
 
 func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {

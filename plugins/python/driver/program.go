@@ -5,6 +5,7 @@ package driver
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -64,22 +65,24 @@ func (p *program) read(name string, source []byte) error {
 	return nil
 }
 
-// writeInlineCode writes the option code to its file, with the rights of the task's user.
+// writeInlineCode writes the option code to its file, with the rights of the task's user. It follows no link out of the
+// task directory.
 func writeInlineCode(taskDir, code string, u *task.User) error {
-	path := filepath.Join(taskDir, inlineCode)
-	err := asUser(u, func() error {
-		if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+	root, err := os.OpenRoot(taskDir)
+	if err != nil {
+		return fmt.Errorf("failed to write code: %w", err)
+	}
+	defer root.Close()
+	err = asUser(u, func() error {
+		if err := root.Remove(inlineCode); err != nil && !os.IsNotExist(err) {
 			return err
 		}
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // opens no FIFO, and follows no link
+		f, err := root.OpenFile(inlineCode, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // not a FIFO
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		if _, err := f.WriteString(code); err != nil {
-			return err
-		}
-		return f.Close()
+		_, err = f.WriteString(code)
+		return errors.Join(err, f.Close())
 	})
 	if err != nil {
 		return fmt.Errorf("failed to write code: %w", err)

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"archive/zip"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -81,7 +82,7 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin")} })
 	err := a.refused(a.task(`code = "1"`, nil))
-	must.StrContains(t, err.Error(), "no Python that tasks can run is on this node")
+	must.StrContains(t, err.Error(), "no Python interpreter that tasks can run is on this node")
 	own := filepath.Join(a.dir, "own/bin/python3")
 	must.NoError(t, os.MkdirAll(filepath.Dir(own), 0o755))
 	must.NoError(t, os.Symlink("/usr/bin/python3", own))
@@ -180,6 +181,13 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
 	b, _ := os.ReadFile(secret)
 	test.Eq(t, "keep", string(b), test.Sprintf("code was written to where a link leads: %q", b))
+	// or in the place of the directory, to one in which this task may write
+	outside := filepath.Join(a.dir, "outside")
+	must.NoError(t, errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777)))
+	cfg = a.task(`code = "1"`, nil)
+	must.NoError(t, errors.Join(os.RemoveAll(cfg.TaskDir().LocalDir), os.Symlink(outside, cfg.TaskDir().LocalDir)))
+	test.ErrorContains(t, a.refused(cfg), "failed to write code")
+	test.FileNotExists(t, filepath.Join(outside, "inline_code.py"))
 }
 
 func TestCommand_DoesNotBufferOutput(t *testing.T) {

@@ -28,8 +28,8 @@ const (
 	maxSpecifier = 1000
 )
 
-var errNoPython = errors.New("no Python that tasks can run is on this node: install one, or name its directory with " +
-	"interpreters in the plugin's config")
+var errNoPython = errors.New("no Python interpreter that tasks can run is on this node: install one, or name its " +
+	"directory with interpreters in the plugin's config")
 
 // choose finds the best interpreter that the job, the program and its project or lock agree on.
 func (d *instance) choose(ctx context.Context, job, script, project string) (install.Python, error) {

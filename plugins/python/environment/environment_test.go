@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -173,41 +171,6 @@ func TestCache_BuildsOnce(t *testing.T) {
 		return nil
 	})
 	test.NoError(t, err)
-	mustBeTidy(t, c, 1)
-}
-
-func TestCache_BuildsOnceForManyTasks(t *testing.T) {
-	c := testCache(t)
-	var builds, waited atomic.Int32
-	release := make(chan struct{})
-	s := Spec{Key: "k", Waiting: func() {
-		if waited.Add(1) == 19 {
-			close(release) // only now may the build go on
-		}
-	}, Build: func(ctx context.Context, dir, scratch string) error {
-		builds.Add(1)
-		<-release
-		return building(30)(ctx, dir, scratch)
-	}}
-	var hits atomic.Int32
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() {
-			e, err := c.Get(t.Context(), s)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if e.Hit {
-				hits.Add(1)
-			}
-			e.Release()
-		})
-	}
-	all.Wait()
-	if builds.Load() != 1 || hits.Load() != 19 || waited.Load() != 19 {
-		t.Errorf("%d builds, %d hits, %d waited", builds.Load(), hits.Load(), waited.Load())
-	}
 	mustBeTidy(t, c, 1)
 }
 

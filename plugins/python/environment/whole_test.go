@@ -5,7 +5,6 @@ package environment
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -178,20 +177,4 @@ func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
 	again := mustGet(t, c, s)
 	defer again.Release()
 	test.True(t, again.Hit, test.Sprint("it was built anew"))
-}
-
-func TestMeasure_NoticesEachDirectory(t *testing.T) {
-	dir := testDir(t)
-	must.NoError(t, writeTree(dir, 100))
-	seen := map[string]bool{}
-	for i := -1; i < 10; i++ {
-		if i >= 0 {
-			must.NoError(t, os.Mkdir(filepath.Join(dir, "lib", fmt.Sprintf("package%d", i), "more"), 0o755))
-		}
-		tree, err := measure(dir)
-		must.NoError(t, err)
-		must.Eq(t, 1+100+10+1+1+1+1+1+(i+1), tree.Files)
-		seen[tree.Digest] = true
-	}
-	test.MapLen(t, 11, seen, test.Sprintf("%d digests of 11 states", len(seen)))
 }

@@ -14,13 +14,13 @@ import (
 
 // confine keeps this thread, and what it starts, from changing files outside of these directories (landlock(7)). uv
 // takes names of files from wheels, and 0.6.14 does not check those of console scripts. Without directories, or where
-// the kernel has no Landlock (before Linux 5.13, or switched off), nothing is confined.
+// there is no Landlock (before Linux 5.13, switched off, or kept from this process), nothing is confined.
 func confine(writable []string) error {
 	if len(writable) == 0 {
 		return nil
 	}
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP {
+	if errno != 0 {
 		return nil
 	}
 	onFile := uint64(unix.LANDLOCK_ACCESS_FS_WRITE_FILE)

@@ -219,11 +219,12 @@ func identity(path string) string {
 func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	out, err := ask(ctx, f.timeout, f.as, env, path, "--version")
+	var late *Error
 	busy := errors.Is(err, syscall.ETXTBSY) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded) || busy: // the node is overloaded, or the program is just being written
+	case errors.As(err, &late) || busy: // the node is overloaded, or the program is just being written
 		return "", &Error{Words: fmt.Sprintf("whether %s is uv is not known yet: %v", path, err), temporary: true}
 	case err != nil:
 		return "", fmt.Errorf("the build user can't run %s: %w", path, err)

@@ -114,27 +114,6 @@ func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
 	}
 }
 
-func TestInstall_TakesALockFromSeveralIndexes(t *testing.T) {
-	i := uv(t)
-	p := newPlace(t)
-	other := p.wheels + "/other"
-	matrix := wheeltest.Wheel{Name: "matrix", Version: "2.0"}.Write(t, p.wheels)
-	wheeltest.Wheel{Name: "matrix", Version: "1.0"}.Write(t, other)
-	wheeltest.Wheel{Name: "matrix", Version: "3.0"}.Write(t, other)
-	graphs := wheeltest.Wheel{Name: "graphs", Version: "1.0"}.Write(t, other)
-	wheeltest.Wheel{Name: "graphs", Version: "9.9"}.Write(t, p.wheels)
-	r := p.request(t)
-	r.Sources = requirement.Sources{
-		URL: wheeltest.Index(t, p.wheels).URL + "/simple", Extra: []string{wheeltest.Index(t, other).URL + "/simple"},
-	}
-	r.Requirements = &requirement.Set{
-		Lines:  []string{"graphs==1.0 --hash=sha256:" + graphs, "matrix==2.0 --hash=sha256:" + matrix},
-		Hashed: true, Complete: true,
-	}
-	installs(t, i, r)
-	has(t, p, "graphs-1.0", "matrix-2.0")
-}
-
 // has checks which packages an environment has.
 func has(t *testing.T, p place, packages ...string) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,17 @@ func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
 	var e *Error
 	must.True(t, errors.As(err, &e) && e.Temporary())
 	must.ErrorContains(t, err, "did not answer within 100ms")
+}
+
+func TestEnviron_HasCertificatesAndProxiesOfTheAgentAlone(t *testing.T) {
+	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "no_proxy", "UV_INDEX"} {
+		t.Setenv(name, "the agent's")
+	}
+	env := strings.Join(environ("/work"), "\n")
+	for _, has := range []string{"SSL_CERT_FILE=the agent's", "SSL_CERT_DIR=", "HTTPS_PROXY=", "no_proxy=", "HOME=/work"} {
+		must.StrContains(t, env, has)
+	}
+	must.StrNotContains(t, env, "INDEX")
 }
 
 func TestFull_MatchesAFullDisk(t *testing.T) {

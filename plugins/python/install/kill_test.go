@@ -31,10 +31,7 @@ type errand struct {
 
 func TestMain(m *testing.M) {
 	if os.Getenv(helper) == "" {
-		file := trust()
-		code := m.Run()
-		os.Remove(file)
-		os.Exit(code)
+		os.Exit(m.Run())
 	}
 	var e errand
 	if err := json.NewDecoder(os.Stdin).Decode(&e); err != nil {

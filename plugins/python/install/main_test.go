@@ -4,21 +4,13 @@
 package install_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -187,74 +179,4 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s.URL + "/simple"
-}
-
-// serveTLS is the same with a certificate for localhost, of the authority that tests trust.
-func serveTLS(t *testing.T, h http.Handler) string {
-	return strings.Replace(listenTLS(t, h, trusted.issue("localhost")).URL, "127.0.0.1", "localhost", 1) + "/simple"
-}
-
-func listenTLS(t *testing.T, h http.Handler, certificate tls.Certificate) *httptest.Server {
-	s := httptest.NewUnstartedServer(h)
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
-	s.StartTLS()
-	t.Cleanup(s.Close)
-	return s
-}
-
-// authority issues certificates.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-// trusted is the authority that this process and its installers trust.
-var trusted = newAuthority()
-
-func newAuthority() authority {
-	a := authority{certificate: &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign,
-	}}
-	der := a.sign(a.certificate, &a.key)
-	a.certificate, _ = x509.ParseCertificate(der)
-	return a
-}
-
-// sign makes a key for a certificate and signs that; a new authority signs itself.
-func (a authority) sign(template *x509.Certificate, key **ecdsa.PrivateKey) []byte {
-	*key, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	signer := a.key
-	if signer == nil {
-		signer = *key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &(*key).PublicKey, signer)
-	if err != nil {
-		panic(err)
-	}
-	return der
-}
-
-func (a authority) issue(host string) tls.Certificate {
-	var key *ecdsa.PrivateKey
-	der := a.sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), DNSNames: []string{host}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, &key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
-// trust has this process and its installers trust the authority of the tests. It returns the file to remove.
-func trust() (file string) {
-	f, err := os.CreateTemp("", "install-test-*.pem")
-	if err != nil {
-		panic(err)
-	}
-	err = pem.Encode(f, &pem.Block{Type: "CERTIFICATE", Bytes: trusted.certificate.Raw})
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		panic(err)
-	}
-	os.Setenv("SSL_CERT_FILE", f.Name())
-	return f.Name()
 }

@@ -69,7 +69,7 @@ func (p program) runOnThread(ctx context.Context) error {
 }
 
 // ask runs a program in the directory / to its end, for limit at most, and returns its output. The error is that of
-// ctx, wraps context.DeadlineExceeded, or is that of package os/exec with the program's last line.
+// ctx, a temporary *Error, or that of package os/exec with the program's last line.
 func ask(
 	ctx context.Context, limit time.Duration, as *syscall.Credential, env []string, argv ...string,
 ) (string, error) {
@@ -82,7 +82,7 @@ func ask(
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", fmt.Errorf("it did not answer within %s: %w", limit, limited.Err())
+		return "", &Error{Words: fmt.Sprintf("it did not answer within %s", limit), temporary: true}
 	case err != nil && complaint.Len() > 0:
 		lines := bytes.Split(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
 		return "", fmt.Errorf("%w: %s", err, plain.Line(string(lines[len(lines)-1]), 200))

@@ -72,13 +72,8 @@ func TestLast_FindsTheException(t *testing.T) {
 			"the first is OSError: late (app.py:6)"},
 		"group with a long message": {"raise ExceptionGroup('m' * 1000, [ValueError('x')])",
 			"ExceptionGroup: " + strings.Repeat("m", 134) + "…; the first is ValueError: x (app.py:1)"},
-		"group while handling": {"try:\n    1/0\nexcept Exception:\n    raise ExceptionGroup('g', " +
-			"[ExceptionGroup('h', []) if 0 else KeyError(1)])",
-			"ExceptionGroup: g (1 sub-exception); the first is KeyError: 1 (app.py:4)"},
 		"group, and one while it is": {"try:\n    raise ExceptionGroup('g', [KeyError(1)])\nexcept Exception:\n    " +
 			"raise OSError('x')", "OSError: x (app.py:4)"},
-		"message of 200 kB": {"raise ValueError('x' * 200_000)", "ValueError: " + strings.Repeat("x",
-			288) + "… (app.py:1)"},
 		"message of 200 kB in lines": {"raise ValueError('5 errors\\n' + 'x y\\n' * 10 + ('z' * 60 + '\\n') * 3_000)",
 			"ValueError: 5 errors (app.py:1)"},
 		"sys.exit": {"import sys\nsys.exit('failed: for a reason')",
@@ -91,15 +86,9 @@ func TestLast_FindsTheException(t *testing.T) {
 		"in the standard library": {"import json\njson.loads('{')",
 			"json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) " +
 				"(app.py:2)"},
-		"in a package":        {"import pkg.mod\npkg.mod.f()", "ValueError: inner (pkg/mod.py:2)"},
-		"in a package itself": {"import pkg\npkg.f()", "ValueError: inner (pkg/__init__.py:2)"},
+		"in a package": {"import pkg.mod\npkg.mod.f()", "ValueError: inner (pkg/mod.py:2)"},
 		"in an installed package": {"import sys; sys.path.append('site-packages')\nimport installed\ninstalled.f()",
 			"ValueError: inner (app.py:3)"},
-		"in a worker process": {"from concurrent.futures import ProcessPoolExecutor\ndef f(): raise " +
-			"ValueError('in worker')\nif __name__ == '__main__':\n    with ProcessPoolExecutor(1) as p:\n        " +
-			"p.submit(f).result()", "ValueError: in worker (app.py:5)"},
-		"in a pool": {"import multiprocessing\ndef f(x): raise ValueError('in pool')\nif __name__ == " +
-			"'__main__':\n    with multiprocessing.Pool(1) as p:\n        p.map(f, [1])", "ValueError: in pool (app.py:5)"},
 		"atexit": {"import atexit, sys\natexit.register(lambda: print('closing: all\\nbye', " +
 			"file=sys.stderr))\n1/0", "ZeroDivisionError: division by zero (app.py:3)"},
 		"main and then a thread": {"import threading\ne = threading.Event()\ndef f():\n    e.wait()\n    raise " +
@@ -112,16 +101,8 @@ func TestLast_FindsTheException(t *testing.T) {
 		"invalid UTF-8": {"import " +
 			"sys\nsys.stderr.buffer.write(b'\\xff\\xfe\\n')\nsys.stderr.reconfigure(encoding='latin-1')\nraise " +
 			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: ? red (app.py:4)"},
-		"long": {"raise ValueError('x' * 1000)", "ValueError: " + strings.Repeat("x",
-			288) + "… (app.py:1)"},
 		"CRLF": {"import sys\nsys.stderr.reconfigure(newline='\\r\\n')\nraise ValueError('x')",
 			"ValueError: x (app.py:3)"},
-		"message as pydantic's": {"raise ValueError('5 validation errors for M\\n' + '\\n'.join('field_%d\\n  " +
-			"Input should be a valid integer [type=int_parsing]\\n    For further information visit " +
-			"https://errors.pydantic.dev/2.5/v/int_parsing' % n for n in range(5)))",
-			"ValueError: 5 validation errors for M (app.py:1)"},
-		"message as jsonschema's": {"raise ValueError('[0, 1] is not of type\\n\\nFailed validating in schema:\\n' + " +
-			"'    {},\\n' * 30 + '\\nOn instance:\\n' + '    1,\\n' * 30)", "ValueError: [0, 1] is not of type (app.py:1)"},
 		"message of a hundred lines": {"import " +
 			"logging\nlogging.basicConfig(level=logging.INFO)\nlogging.info('begins')\nraise ValueError('\\n'.join('line " +
 			"%d' % n for n in range(100)))", "ValueError: line 0 (app.py:4)"},
@@ -148,11 +129,6 @@ func TestLast_FindsTheException(t *testing.T) {
 			"INFO beat\\n' + ''.join(rest[1:]))\nsys.excepthook = hook\n1/0", "ZeroDivisionError: division by zero (app.py:6)"},
 		"a level in the message": {"raise OSError('refused: FATAL: password is wrong')",
 			"OSError: refused: FATAL: password is wrong (app.py:1)"},
-		"warnings at the end": {"import atexit, " +
-			"warnings\nwarnings.simplefilter('always')\natexit.register(lambda: warnings.warn('late: indeed'))\nf = " +
-			"open('/dev/null')\n1/0", "ZeroDivisionError: division by zero (app.py:5)"},
-		"tests that fail": {"import unittest\nclass T(unittest.TestCase):\n    def test(self): " +
-			"self.assertEqual([1], [2])\nunittest.main()", "AssertionError: Lists differ: [1] != [2] (app.py:3)"},
 		"source is not shown": {"connect = lambda **k: 1/0\nconnect(password='hunter2')",
 			"ZeroDivisionError: division by zero (app.py:1)"},
 	} {
