@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
 
@@ -63,6 +64,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.CacheDir = dir
 	d := &instance{config: c, logger: logger}
 	cache := environment.Config{
 		Dir: dir, MaxSize: c.CacheMaxSize.Bytes(), MaxAge: c.CacheMaxAge.Duration(),
@@ -95,8 +97,7 @@ func cacheDir(configured string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache_dir is not set, and the agent's user has no home directory for a default: set it in " +
-			"the plugin's config")
+		return "", fmt.Errorf("cache_dir is not set in the plugin's config, and there is no default: %w", err)
 	}
 	return filepath.Join(dir, "outrider", "python"), nil
 }
@@ -121,6 +122,9 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	if len(found) == 0 {
 		return nil, driver.Undetected(errNoPython.Error())
 	}
+	if err := checkExec(d.config.CacheDir); err != nil {
+		return nil, err
+	}
 	all := map[string]*pstructs.Attribute{
 		"versions":     pstructs.NewStringAttribute(versionsOf(found)),
 		"default":      pstructs.NewStringAttribute(found[0].Version),
@@ -129,6 +133,18 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	}
 	d.tidy(ctx)
 	return all, nil
+}
+
+// checkExec returns an error if no program can be run below a directory, which need not exist yet.
+func checkExec(dir string) error {
+	var fs unix.Statfs_t
+	for unix.Statfs(dir, &fs) == unix.ENOENT && dir != "/" {
+		dir = filepath.Dir(dir)
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		return fmt.Errorf("cache_dir is on a mount with noexec, %s, where no environment can run: choose another", dir)
+	}
+	return nil
 }
 
 // tidy tidies the cache if it is due, without waiting for it: a disk may be slow.

@@ -14,6 +14,9 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 )
@@ -36,6 +39,18 @@ func TestCommand_IsRecoverableWithoutAKnownInstaller(t *testing.T) {
 	must.NoError(t, written.Close())
 	test.StrHasPrefix(t, "1.2 ", a.runs(cfg))
 	a.says(cfg, "building it with uv ")
+}
+
+func TestFingerprint_IsUnhealthyWhereNoEnvironmentCanRun(t *testing.T) {
+	testsupport.NeedRoot(t) // only root can mount
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=1m"); err != nil {
+		t.Skipf("no file system can be mounted here: %v", err)
+	}
+	defer func() { test.NoError(t, unix.Unmount(dir, 0)) }()
+	a := start(t, func(c *Config) { c.CacheDir = filepath.Join(dir, "not/yet") }, with(uv(t)))
+	_, err := a.python.Fingerprint(t.Context())
+	test.ErrorContains(t, err, "cache_dir is on a mount with noexec, "+dir)
 }
 
 func TestFingerprint_TidiesTheCacheOneAtATime(t *testing.T) {

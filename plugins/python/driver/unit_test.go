@@ -60,7 +60,6 @@ func TestStartError_MayPassWhereTheDiskIsFull(t *testing.T) {
 func TestConfig_IsRefusedInOneSentence(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
-		"is not a pattern": func(c *Config) { c.Interpreters = []string{"/opt/[x"} },
 		"write it as":      func(c *Config) { c.IndexURL = "token:secret@host" },
 		"find_links has":   func(c *Config) { c.FindLinks = []string{"wheels"} },
 		"cache_dir":        func(c *Config) { c.CacheDir = "cache" },

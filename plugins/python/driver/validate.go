@@ -23,9 +23,6 @@ func validate(c *Config) error {
 			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /, such as "+
 				"\"/opt/python/*/bin\"", g)
 		}
-		if _, err := filepath.Match(g, "/"); err != nil {
-			return fmt.Errorf("interpreters has %q, which is not a pattern: %w", g, err)
-		}
 	}
 	if err := checkIndexes(append([]string{c.IndexURL}, c.ExtraIndexURLs...)); err != nil {
 		return err
@@ -40,16 +37,11 @@ func validate(c *Config) error {
 
 // check returns what is wrong with a task's config block, as far as the block alone shows it.
 func (t *TaskConfig) check(c *Config) error {
-	programs := 0
-	for _, p := range []string{t.Script, t.Module, t.Code} {
-		if p != "" {
-			programs++
-		}
-	}
+	programs := slices.DeleteFunc([]string{t.Script, t.Module, t.Code}, func(p string) bool { return p == "" })
 	switch {
-	case programs == 0:
+	case len(programs) == 0:
 		return fmt.Errorf("nothing to run: set script, module or code")
-	case programs > 1:
+	case len(programs) > 1:
 		return fmt.Errorf("script, module and code exclude each other: set one of them")
 	case len(t.Requirements) > 0 && t.Lock != "":
 		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")

@@ -11,7 +11,7 @@
 //	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
 //	users/<id>/      for each task that uses it a link to a directory that exists for as long
 //	builds/          temporary files of builds
-//	lock             a file whose bytes are locked, see lock.go
+//	lock             a file whose bytes are locked, see type lock
 //
 // Where Config.Builder is nil, tasks run as the owner of the environments. A task can change one then: the next Get
 // notices that, nothing prevents it.

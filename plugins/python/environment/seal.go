@@ -48,7 +48,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 			if err := t.take(path, info); err != nil {
 				return err
 			}
-			return os.Chmod(path, 0o700)
+			return os.Chmod(path, 0o700) //nolint:gosec // it is ours by now, in a directory of ours
 		case 0:
 			return t.file(path, info)
 		case fs.ModeSymlink:

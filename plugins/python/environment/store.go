@@ -153,12 +153,7 @@ func (l *lock) close() {
 }
 
 func (l *lock) set(kind int16) error {
-	for {
-		err := unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
-		if err != unix.EINTR {
-			return err
-		}
-	}
+	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
 }
 
 // removeTree follows no links. Tidy tries to remove again what it leaves.

@@ -110,10 +110,7 @@ func (s *store) forget(e entry) error {
 	if now, err := s.readEntry(e.key); err == nil && now.ID != e.ID {
 		return nil // it is that of a newer environment
 	}
-	if err := ignoreMissing(os.Remove(s.entryPath(e.key))); err != nil {
-		return fmt.Errorf("failed to remove an environment's record: %w", err)
-	}
-	return nil
+	return ignoreMissing(os.Remove(s.entryPath(e.key)))
 }
 
 // removeLeftovers removes temporary files of builds that were killed.
