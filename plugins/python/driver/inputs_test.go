@@ -142,6 +142,8 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: byUV(`"sun-spots"`, ""), says: "`gone`"},
 		{name: "uv.lock with an explicit index", config: byLock, files: byUV(`"moon-phase", "mail-post"`, sources),
 			want: "mail-post==1.2 moon-phase==1.2", names: true},
+		{name: "uv.lock with the URL of a wheel", config: byLock, want: "moon-phase==1.2", names: true,
+			files: byUV(`"moon-phase @ `+strings.TrimSuffix(ours, "simple")+"files/"+moon.File()+`"`, "")},
 		{name: "uv.lock of a workspace", config: byLock, want: "mail-post==1.2 sun-spots==1.0",
 			files: byUV(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
 				"[tool.uv.workspace]\nmembers = [\"member\"]\n", "member")},

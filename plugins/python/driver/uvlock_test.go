@@ -40,22 +40,6 @@ func TestUVLock_InstallsWhatIsLocked(t *testing.T) {
 	if err := a.refused(a.task(config, files)); !strings.Contains(err.Error(), "ash mismatch for `") {
 		t.Error(err)
 	}
-
-	// a lock may name where a file is, too
-	files["pyproject.toml"] = strings.Replace(project, "moon-phase",
-		"moon-phase @ "+index.URL+"/files/"+later.File(), 1)
-	files["uv.lock"] = uvLock(t, uv, index.URL+"/simple", files["pyproject.toml"])
-	for _, may := range []bool{true, false} {
-		a = start(t, func(c *Config) {
-			c.IndexURL, c.Offline, c.JobIndexes = index.URL+"/simple", false, may
-		}, with(uv))
-		cfg := a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)
-		if may {
-			test.StrHasPrefix(t, "1.3 ", a.runs(cfg))
-		} else if err := a.refused(cfg); !strings.Contains(err.Error(), "job_indexes") {
-			t.Error(err)
-		}
-	}
 }
 
 // The lock names the node's index without credentials.

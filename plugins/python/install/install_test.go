@@ -4,7 +4,6 @@
 package install_test
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -48,31 +47,6 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	} {
 		test.StrContains(t, string(out), want)
 	}
-}
-
-func TestInstall_WorksInMemory(t *testing.T) {
-	if _, err := os.Stat("/dev/shm"); err != nil {
-		t.Skip("no /dev/shm")
-	}
-	t.Setenv("TMPDIR", "/dev/shm")
-	i := uv(t)
-	p := newPlace(t)
-	hello(t, p.wheels)
-	installs(t, i, p.request(t, "greeting-words"))
-}
-
-func TestInstall_KeepsOtherDirectoriesCalledSitePackages(t *testing.T) {
-	i := uv(t)
-	p := newPlace(t)
-	wheeltest.Wheel{Name: "another", Version: "1.0", Files: map[string]string{
-		"another-1.0.data/data/lib/an/site-packages/text.txt":                   "text",
-		"another-1.0.data/data/lib/an/site-packages/odd-2.0.dist-info/METADATA": "Name: odd\nVersion: 2.0\n",
-	}}.Write(t, p.wheels)
-	installs(t, i, p.request(t, "another"))
-	must.FileExists(t, filepath.Join(p.env(), "lib/an/site-packages/text.txt"))
-	compiled, err := filepath.Glob(filepath.Join(p.env(), "lib/python*/site-packages/__pycache__/*.pyc"))
-	must.NoError(t, err)
-	must.SliceNotEmpty(t, compiled)
 }
 
 // With pip, whoever registers a private name on a public index reaches jobs of the node.
