@@ -37,22 +37,20 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 		last = err.Error()
 	}
 	e := &Error{Last: fmt.Sprintf(" (the last lines of %s: %s)", b.with, last), temporary: true}
-	if ctx.Err() != nil {
+	host, down := b.unreachable(ctx)
+	switch {
+	case ctx.Err() != nil:
 		return fmt.Errorf("%w%s", ctx.Err(), e.Last)
-	}
-	if full.MatchString(last) {
+	case full.MatchString(last):
 		e.Words = "the disk is full"
-		return e
+	case down != nil:
+		e.Words = plain.Line(fmt.Sprintf("%s did not answer as it should: %v", host, down), 0)
+	case broken.MatchString(last):
+		e.Words = "a download failed"
+	default:
+		e.Words = fmt.Sprintf("%s failed for %s, from wheels alone", b.with, b.Python)
+		e.temporary = false
 	}
-	if host, err := b.unreachable(ctx); err != nil {
-		e.Words = plain.Line(fmt.Sprintf("%s did not answer as it should: %v", host, err), 0)
-		return e
-	}
-	e.Words = fmt.Sprintf("%s failed for %s, from wheels alone", b.with, b.Python)
-	if b.Sources.Offline {
-		e.Words += ", without an index (offline)"
-	}
-	e.temporary = false
 	return e
 }
 
@@ -70,8 +68,12 @@ func lastWords(tail plain.Tail) string {
 	return string(r)
 }
 
-// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust writes them.
-var full = regexp.MustCompile(`\(os error (?:28|122)\)`)
+// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust writes them, and broken what uv's HTTP
+// client prints of a connection that failed, after uv has tried again.
+var (
+	full   = regexp.MustCompile(`\(os error (?:28|122)\)`)
+	broken = regexp.MustCompile(`error (?:sending request|decoding response body)|request or response body error`)
+)
 
 // unreachable asks each index once, without credentials, and returns the first that does not answer, or that answers by
 // an error about its own state; "" if all do.

@@ -59,6 +59,26 @@ func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
 	}
 }
 
+func TestInstall_TellsAFileThatIsCut(t *testing.T) {
+	p := newPlace(t)
+	wheeltest.Wheel{
+		Name: "large", Version: "1.0", Files: map[string]string{"large.bin": noise(1 << 20)},
+	}.Write(t, p.wheels)
+	handler := wheel.Index(p.wheels)
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/files/") || r.Method == http.MethodHead {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Length", "1000000")
+		_, _ = w.Write(make([]byte, 1000))
+		panic(http.ErrAbortHandler)
+	})
+	r := p.request(t, "large")
+	r.Sources = requirement.Sources{URL: url}
+	must.StrContains(t, fails(t, uv(t), r, true).Words, "a download failed")
+}
+
 func TestInstall_TakesNothingFromAnotherIndexWhileTheFirstIsDown(t *testing.T) {
 	p := newPlace(t)
 	wheeltest.Wheel{Name: "report-tools", Version: "9.9"}.Write(t, p.wheels)
