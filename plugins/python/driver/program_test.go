@@ -189,12 +189,3 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	test.ErrorContains(t, a.refused(cfg), "failed to write code")
 	test.FileNotExists(t, filepath.Join(outside, "inline_code.py"))
 }
-
-func TestCommand_DoesNotBufferOutput(t *testing.T) {
-	a := start(t)
-	cfg := a.task(`code = "import time\nprint('first')\ntime.sleep(1000)"`, nil)
-	_, _, err := a.StartTask(cfg)
-	must.NoError(t, err)
-	defer func() { must.NoError(t, a.DestroyTask(cfg.ID, true)) }()
-	testsupport.Eventually(t, "the line is in the log", func() bool { return a.output(cfg, "stdout") == "first\n" })
-}

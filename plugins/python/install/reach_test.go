@@ -23,9 +23,6 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// words is the package of many tests.
-var words = wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}
-
 // deaf is an address that refuses connections, and that no other gets while the test runs.
 func deaf(t *testing.T) string {
 	t.Helper()
