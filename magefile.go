@@ -78,11 +78,6 @@ func (Lab) Down(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
 
-// Removes also the image, and the cache that all labs of this user share.
-func (Lab) Purge(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Purge(ctx) })
-}
-
 func withLab(ctx context.Context, runtime *string, do func(context.Context, *lab.Lab) error) error {
 	l, err := lab.New(value(runtime))
 	if err != nil {
@@ -110,7 +105,7 @@ type Test mg.Namespace
 
 // test runs all unit tests, and the end-to-end tests of the main paths.
 func (Test) Main(ctx context.Context) error {
-	mg.CtxDeps(ctx, lab.BuildPlugins) // ^C is mage's, for the tests
+	mg.CtxDeps(ctx, lab.Build) // ^C is mage's, for the tests
 	return check.Test(ctx, ".")
 }
 
@@ -123,7 +118,7 @@ func (Test) All(ctx context.Context) error {
 
 // Builds one module (plugins/usb) by its own go.mod, runs its unit tests (-race).
 func (Test) Module(ctx context.Context, module string, race *bool) error {
-	mg.CtxDeps(ctx, lab.BuildPlugins)
+	mg.CtxDeps(ctx, lab.Build)
 	return check.TestModule(ctx, ".", module, race != nil && *race)
 }
 

@@ -42,7 +42,7 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 	if l.remote {
 		o.Config = heartbeats(3*time.Second, 2*time.Second) // somebody watches
 	}
-	a, err := l.launch(ctx, o, "")
+	a, err := l.launch(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (l *Lab) PrepareDemos(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	end := l.step(ctx, "Compiling the demos")
-	demos := gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}, Progress: l.steps.Progress}
+	demos := gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}}
 	err = demos.Run(ctx)
 	end(err, "")
 	if err != nil {

@@ -35,7 +35,7 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 		default:
 			continue
 		}
-		text := message(e)
+		text := nomad.Plain(e.DisplayMessage)
 		if e.Type != api.TaskDriverMessage {
 			text = e.Type + ": " + text
 		}
@@ -43,23 +43,6 @@ func (r *jobRun) events(a *api.Allocation, name string, s *api.TaskState) {
 	}
 	r.shown[key] = len(s.Events)
 }
-
-// pending prints the last event of each task that has not started, and returns whether there is one.
-func (r *jobRun) pending(allocs []*api.Allocation) (some bool) {
-	for _, a := range allocs {
-		for name, s := range a.TaskStates {
-			if s.State != "pending" || len(s.Events) == 0 {
-				continue
-			}
-			last := s.Events[len(s.Events)-1]
-			r.out.Print("", term.Wrap("... "+name+" | "+last.Type+": "+message(last), term.Columns(r.lab.out), "    "))
-			some = true
-		}
-	}
-	return some
-}
-
-func message(e *api.TaskEvent) string { return nomad.Plain(e.DisplayMessage) }
 
 // failure is the error of a job of which a task failed, in Nomad's words. The events that explain it are printed.
 func (r *jobRun) failure(allocs []*api.Allocation) error {

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
@@ -34,7 +33,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 	switch {
 	case err == nil, errors.As(err, &interrupted):
 	case cancelled(ctx):
-		err = l.interrupted(context.WithoutCancel(ctx))
+		err = Interrupted("what runs now: " + mage + " lab:status")
 	default:
 		const prefix = "Error: " // is mage's
 		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])
@@ -60,21 +59,6 @@ func cancelled(ctx context.Context) bool {
 	case <-time.After(100 * time.Millisecond):
 	}
 	return ctx.Err() != nil
-}
-
-// interrupted reports the state of the lab.
-func (l *Lab) interrupted(ctx context.Context) error {
-	a, err := agent.Open(ctx, l.dir)
-	switch {
-	case errors.Is(err, agent.ErrNone):
-		return Interrupted("nothing is left running. Start again with: " + mage + " lab:up")
-	case err != nil:
-		return err
-	case a.Alive(ctx) != nil:
-		return Interrupted("the agent is stopped, and tasks live on. Start it again with: " + mage + " lab:up")
-	default:
-		return Interrupted(fmt.Sprintf("the lab is up at %s. Remove it with: %s lab:down", a.Address(), mage))
-	}
 }
 
 // goesOn is the interruption of a command that watched a job.

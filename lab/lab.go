@@ -13,9 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
@@ -40,22 +38,12 @@ type Lab struct {
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer
-	firstOutput time.Duration // how long to wait for the output of a silent service
-	docker      docker
+	firstOutput time.Duration               // how long to wait for the output of a silent service
+	docker      func(context.Context) error // returns nil if a container can be started; for tests to replace
 }
-
-// docker are functions of lab/agent, for tests to replace.
-type docker struct {
-	answers     func(context.Context) error
-	ensureImage func(ctx context.Context, progress func(string, ...any)) error
-	hasImage    func(context.Context) bool
-	removeImage func(context.Context) error
-}
-
-var realDocker = docker{agent.DockerAnswers, agent.EnsureImage, agent.HasImage, agent.RemoveImage}
 
 // New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
-// host, container), LAB_DIR and LAB_PORT. A runtime that is not empty overrides LAB_RUNTIME.
+// host, container) and LAB_DIR. A runtime that is not empty overrides LAB_RUNTIME.
 func New(runtime string) (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -71,16 +59,11 @@ func New(runtime string) (*Lab, error) {
 	l := &Lab{
 		root: root, dir: defaultDir(root), runtime: r,
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
-		firstOutput: 3 * time.Second, docker: realDocker,
+		port: defaultPort, firstOutput: 3 * time.Second, docker: agent.DockerAnswers,
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {
 			return nil, err
-		}
-	}
-	if port := os.Getenv("LAB_PORT"); port != "" {
-		if l.port, err = strconv.Atoi(port); err != nil || l.port < 1 || l.port > 65535 {
-			return nil, fmt.Errorf("LAB_PORT is %q: want a port number", port)
 		}
 	}
 	return l, nil
@@ -100,33 +83,14 @@ func parseRuntime(s string) (agent.Runtime, error) {
 	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
 }
 
-// defaultDir is the directory of a checkout's lab. It is in the checkout, unless root's agent can't be there or has
-// its directory elsewhere already.
+// defaultDir is the directory of a checkout's lab: in the checkout, or elsewhere for root, whose tasks may run as any
+// user. Each has to reach the directory, which most home directories do not allow, and only root may be able to replace
+// what a driver stores there.
 func defaultDir(root string) string {
-	elsewhere := filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
-	if _, err := os.Stat(elsewhere); err == nil || os.Geteuid() == 0 && !fit(root) {
-		return elsewhere
+	if os.Geteuid() != 0 {
+		return filepath.Join(root, ".lab")
 	}
-	return filepath.Join(root, ".lab")
-}
-
-// fit reports whether root's agent can have its tasks below a directory. Tasks may run as any user, and each has to
-// reach the directory: most home directories do not allow that. Only root may be able to replace what a driver stores
-// there.
-func fit(dir string) bool {
-	for ; ; dir = filepath.Dir(dir) {
-		st, err := os.Stat(dir)
-		if err != nil || st.Mode()&0o001 == 0 {
-			return false
-		}
-		sys, ok := st.Sys().(*syscall.Stat_t)
-		if !ok || sys.Uid != 0 || st.Mode()&0o022 != 0 && st.Mode()&os.ModeSticky == 0 {
-			return false
-		}
-		if dir == filepath.Dir(dir) {
-			return true
-		}
-	}
+	return filepath.Join("/var/lib", fmt.Sprintf("outrider-lab-%.6x", sha256.Sum256([]byte(root))))
 }
 
 var (

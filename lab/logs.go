@@ -6,6 +6,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
 	"time"
 
@@ -22,12 +23,13 @@ func (l *Lab) Logs(ctx context.Context, job string) error {
 		return err
 	}
 	if job == "" {
-		err = a.Logs(ctx, l.out, true)
-	} else if err = l.follow(ctx, a, job); err != nil && ctx.Err() != nil {
-		return goesOn(job)
+		tail := exec.CommandContext(ctx, "tail", "-n", "+1", "-F", a.LogPath())
+		tail.Stdout = l.out
+		return tail.Run()
 	}
-	if err == nil && ctx.Err() != nil { // which is how the agent's log ends
-		err = ctx.Err()
+	err = l.follow(ctx, a, job)
+	if err != nil && ctx.Err() != nil {
+		return goesOn(job)
 	}
 	return err
 }

@@ -141,7 +141,7 @@ func (l *Lab) healthyNodes(ctx context.Context, nodes map[string]agent.Agent) er
 		}
 	}
 	for name, n := range nodes {
-		if _, err := agent.WaitHealthy(ctx, n, Missing(l.steps)); err != nil {
+		if _, err := agent.WaitHealthy(ctx, n, l.steps.Progress); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
 		}
 	}

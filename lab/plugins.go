@@ -12,23 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Build is BuildPlugins as a command that ^C ends.
+// Build builds every plugin into bin/, and prints their paths.
 func Build(ctx context.Context) error {
-	l, err := New("")
-	if err != nil {
-		return err
-	}
-	return l.Command(ctx, func(ctx context.Context) error {
-		err := BuildPlugins(ctx)
-		if err != nil && cancelled(ctx) {
-			return Interrupted("what was compiled is kept. Go on with: " + mage + " build")
-		}
-		return err
-	})
-}
-
-// BuildPlugins builds every plugin into bin/, and prints their paths.
-func BuildPlugins(ctx context.Context) error {
 	l, err := New("")
 	if err != nil {
 		return err
@@ -42,7 +27,7 @@ func BuildPlugins(ctx context.Context) error {
 
 // build builds the named plugins, or all, for an agent of this runtime.
 func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]string, error) {
-	b := build.Builder{Root: l.root, Progress: l.steps.Progress}
+	b := build.Builder{Root: l.root}
 	if r == agent.Container {
 		b = b.ForContainer()
 	}

@@ -30,7 +30,7 @@ func RunProgram(ctx context.Context, pkg string, args ...string) error {
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, path.Base(pkg))
 	end := l.step(ctx, "Compiling %s", pkg)
-	err = gobuild.Build{Dir: l.root, Args: []string{"-o", program, pkg}, Progress: l.steps.Progress}.Run(ctx)
+	err = gobuild.Build{Dir: l.root, Args: []string{"-o", program, pkg}}.Run(ctx)
 	end(err, "")
 	if err != nil && cancelled(ctx) {
 		return Interrupted("nothing was started")
@@ -42,10 +42,8 @@ func RunProgram(ctx context.Context, pkg string, args ...string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, l.out, l.errOut
 	err = cmd.Run()
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return Interrupted(fmt.Sprintf("%s ended with: %v", pkg, err))
 	case ctx.Err() != nil:
-		return Interrupted("nothing of it is left running")
+		return Interrupted(pkg + " has cleaned up, if it says nothing else")
 	case err != nil:
 		return fmt.Errorf("failed to run %s: %w", pkg, err)
 	}

@@ -41,21 +41,28 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	})
 }
 
-// restart restarts the agent with a change, which is made while it is down, while its tasks run on.
+// restart restarts the agent, or starts one that has ended, with a change, which is made while it is down, while its
+// tasks run on.
 func (l *Lab) restart(ctx context.Context, a agent.Agent, what string, change func() error) error {
-	before, err := tasks(ctx, a.Client())
-	if err != nil {
-		return err
+	var before map[string]time.Time
+	var err error
+	alive := a.Alive(ctx) == nil
+	if alive {
+		if before, err = tasks(ctx, a.Client()); err != nil {
+			return err
+		}
 	}
 	end := l.step(ctx, "Restarting the agent with %s", what)
-	err = a.Stop(ctx)
+	if alive {
+		err = a.Stop(ctx)
+	}
 	if err == nil {
 		err = change()
 	}
 	if err == nil {
 		err = a.Start(ctx)
 	}
-	end(err, "")
+	end(err, "%s", a.Address())
 	if err != nil {
 		return err
 	}
@@ -66,42 +73,9 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, what string, change fu
 		return err
 	}
 	if len(before) == 0 {
-		l.say("No task was running.")
 		return nil
 	}
-	return l.survivors(ctx, a, before)
-}
-
-// task is a running task as the servers know it.
-type task struct {
-	*api.TaskState
-	job, alloc, name string
-}
-
-// same reports whether it is still the same run of the task.
-func (t task) same(o task) bool { return t.StartedAt.Equal(o.StartedAt) && t.Restarts == o.Restarts }
-
-// tasks returns the running tasks, by allocation and name.
-func tasks(ctx context.Context, c *api.Client) (map[string]task, error) {
-	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
-	list, _, err := c.Allocations().List(q)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list allocations: %w", err)
-	}
-	found := map[string]task{}
-	for _, a := range list {
-		for name, s := range a.TaskStates {
-			if s.State == "running" {
-				found[a.ID+"/"+name] = task{s, a.JobID, a.ID, name}
-			}
-		}
-	}
-	return found, nil
-}
-
-// survivors compares the tasks from before a restart with the current ones. The
-// client reports a task that ended to its servers within about a second.
-func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]task) error {
+	// the client reports a task that ended to its servers within about a second
 	if err := poll.Sleep(ctx, time.Second); err != nil {
 		return err
 	}
@@ -109,32 +83,37 @@ func (l *Lab) survivors(ctx context.Context, a agent.Agent, before map[string]ta
 	if err != nil {
 		return err
 	}
-	text, err := compare(before, now)
-	if err == nil {
-		l.say("%s", text)
+	if lost := changed(before, now); len(lost) > 0 {
+		return fmt.Errorf("%d of %d running tasks have ended or were started again: %s", len(lost), len(before),
+			joined(lost))
 	}
-	return err
+	l.say("All running tasks lived on (%d).", len(before))
+	return nil
 }
 
-// compare is a restart in one sentence, or an error with what became of the tasks that did not live on.
-func compare(before, now map[string]task) (text string, err error) {
-	var lost []string
-	for _, k := range slices.Sorted(maps.Keys(before)) {
-		b := before[k]
-		n, runs := now[k]
-		switch {
-		case !runs:
-			lost = append(lost, fmt.Sprintf("task %s of job %s (%.8s) has ended", b.name, b.job, b.alloc))
-		case !b.same(n):
-			lost = append(lost, fmt.Sprintf("task %s of job %s (%.8s) was started again", b.name, b.job, b.alloc))
+// tasks returns when the running tasks were started, by a text for people that names one task.
+func tasks(ctx context.Context, c *api.Client) (map[string]time.Time, error) {
+	list, _, err := c.Allocations().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list allocations: %w", err)
+	}
+	found := map[string]time.Time{}
+	for _, a := range list {
+		for name, s := range a.TaskStates {
+			if s.State == "running" {
+				found[fmt.Sprintf("task %s of job %s (%s)", name, a.JobID, a.ID)] = s.StartedAt
+			}
 		}
 	}
-	switch {
-	case len(lost) > 0:
-		return "", fmt.Errorf("%d of %d running tasks did not live through the restart: %s", len(lost), len(before),
-			joined(lost))
-	case len(before) == 1:
-		return "The running task lived on.", nil
+	return found, nil
+}
+
+// changed returns the tasks from before that do not run any more, or run since another time.
+func changed(before, now map[string]time.Time) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if !now[name].Equal(before[name]) {
+			names = append(names, name)
+		}
 	}
-	return fmt.Sprintf("All %d running tasks lived on.", len(before)), nil
+	return names
 }

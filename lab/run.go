@@ -133,8 +133,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 	ends := *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch
 	var since time.Time
 	printed := false
-	told := time.Now()
-	for patience := 3 * time.Second; ; {
+	for {
 		allocs, err := r.show(ctx, ids)
 		if err != nil {
 			return err
@@ -176,9 +175,6 @@ func (r *jobRun) watch(ctx context.Context, ids []string) error {
 			}
 		default:
 			since = time.Time{}
-		}
-		if time.Since(told) > patience && r.pending(allocs) {
-			told, patience = time.Now(), 10*time.Second
 		}
 		if err := poll.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err

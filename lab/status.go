@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func (l *Lab) Status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.say("Agent    %s, pid %d, %s", a.Address(), pid, where(i))
+	l.say("Agent    %s, pid %d, runtime %s, in %s", a.Address(), pid, i.Runtime, i.Dir)
 	l.say("Web UI   %s/ui", a.Address())
 	if exists(l.poolDir()) {
 		l.say("Datasets zfs-fuse, in %s", l.poolDir())
@@ -78,13 +79,6 @@ func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
 		return fmt.Errorf("failed to run nomad %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
-}
-
-func where(i agent.Info) string {
-	if i.Runtime == agent.Container {
-		return fmt.Sprintf("container %.12s of %s (%s)", i.Container, agent.Image, i.Mode)
-	}
-	return "host process, state in " + i.Dir
 }
 
 // table prints the plugins with version and health, and the devices.
@@ -184,3 +178,44 @@ func nomadCommand(ctx context.Context, a agent.Agent, args ...string) *exec.Cmd 
 }
 
 func joined(s []string) string { return strings.Join(s, ", ") }
+
+// devicePlugins returns the table's rows of the device plugins. Nomad's API does not list them: whether one runs
+// follows from the processes, and the version comes from the plugin's own binary.
+func devicePlugins(ctx context.Context, a agent.Agent) ([][]string, error) {
+	names := a.Info().DevicePlugins()
+	if len(names) == 0 {
+		return nil, nil
+	}
+	pids, err := a.PluginPIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]string
+	for _, name := range names {
+		version := ""
+		if out, err := a.Exec(ctx, path.Join(a.PluginDir(), name), "version"); err == nil {
+			line, _, _ := strings.Cut(out, "\n") // "nomad-device-usb 0.1.0", and a remark
+			_, version, _ = strings.Cut(line, " ")
+			version, _, _ = strings.Cut(version, " ")
+		}
+		health, message := "healthy", "Runs"
+		if pids[name] == 0 {
+			health, message = "missing", "Does not run: the agent's log says why"
+		}
+		rows = append(rows, []string{strings.TrimPrefix(name, agent.DevicePrefix), version, health, message})
+	}
+	return rows, nil
+}
+
+// deviceRows is the table of what device plugins publish.
+func deviceRows(devices []nomad.Device) [][]string {
+	rows := [][]string{{"DEVICE", "ID", "HEALTH", "MESSAGE"}}
+	for _, d := range devices {
+		health := "healthy"
+		if !d.Healthy {
+			health = "unhealthy"
+		}
+		rows = append(rows, []string{d.Group, d.ID, health, d.Description})
+	}
+	return rows
+}

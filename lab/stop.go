@@ -27,9 +27,6 @@ func (l *Lab) Stop(ctx context.Context, job string) error {
 	end := l.step(ctx, "Stopping job %s", job)
 	err = stopJob(ctx, a.Client(), namespace, job)
 	end(err, "its tasks have ended")
-	if err == nil && job == simJob {
-		l.say("The stick is pulled out. Plug it in again with: %s lab:up", mage)
-	}
 	if err == nil && job == hostJob {
 		l.say("Host %s is not reached any more; its tasks run on. Bring it back with: %s lab:up", endpoint, mage)
 	}

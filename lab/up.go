@@ -35,17 +35,16 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 		return nil, err
 	}
 	a, none := agent.Open(ctx, l.dir)
-	if errors.Is(none, agent.ErrNone) && l.port != 0 && !free(l.port) {
-		return nil, fmt.Errorf("port %d, which LAB_PORT names, is taken by another program: "+
-			"name another, or none for any that is free", l.port)
-	}
 	o, err := l.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case errors.Is(none, agent.ErrNone):
-		a, err = l.create(ctx, o)
+		if free(l.port) {
+			o.HTTPPort = l.port
+		}
+		a, err = l.launch(ctx, o)
 	case none != nil:
 		err = none
 	default:
@@ -65,13 +64,13 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 
 // prepare finds Nomad, builds the named plugins, or all, and describes the agent to run.
 func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, error) {
-	o := agent.Options{Dir: l.dir, Name: "outrider-lab", HTTPPort: l.port, Progress: l.steps.Progress}
+	o := agent.Options{Dir: l.dir, Name: "outrider-lab", Progress: l.steps.Progress}
 
 	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
 	o.Runtime, why, err = l.chooseRuntime(ctx)
-	end(err, "%s", why)
+	end(err, "%s, %s", o.Runtime, why)
 	if err != nil {
 		return o, err
 	}
@@ -106,58 +105,35 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	return o, nil
 }
 
-// chooseRuntime decides between a container, whose image it builds if need be, and the host. A lab that is up keeps its
-// runtime.
+// chooseRuntime decides between a container and the host. A lab that is up keeps its runtime.
 func (l *Lab) chooseRuntime(ctx context.Context) (r agent.Runtime, why string, err error) {
-	needs, option := l.needsHost()
-	refusal := fmt.Errorf("%s, which a container does not have: %s lab:down lab:up -runtime=host %s", needs, mage, option)
-	if a, err := agent.Open(ctx, l.dir); err == nil && (l.runtime == auto || l.runtime == a.Info().Runtime) {
-		r = a.Info().Runtime
-		if r == agent.Container && needs != "" {
-			return "", "", refusal
-		}
-		return r, fmt.Sprintf("%s, as before", r), nil
+	r, why = l.runtime, "as asked for"
+	if a, err := agent.Open(ctx, l.dir); err == nil && r == auto {
+		r, why = a.Info().Runtime, "as before"
 	}
-	host := "host process"
-	if os.Geteuid() != 0 {
-		host += ", not as root"
+	needs := l.needsHost()
+	if r == auto && needs != "" {
+		r, why = agent.Host, "since "+needs
 	}
 	switch {
-	case l.runtime == agent.Container && needs != "":
-		return "", "", refusal
-	case l.runtime == agent.Host:
-		return agent.Host, host, nil
-	case needs != "":
-		return agent.Host, host + ", since " + needs, nil
+	case r == agent.Container && needs != "":
+		return "", "", fmt.Errorf("%s, which a container does not have: %s lab:down, and lab:up -runtime=host", needs, mage)
+	case r == agent.Host:
+		return r, why, nil
 	}
-	if err = l.docker.answers(ctx); err == nil {
-		err = l.docker.ensureImage(ctx, l.steps.Progress)
-	}
+	err = l.docker(ctx)
 	switch {
 	case err == nil:
-		return agent.Container, "container from " + agent.Image, nil
-	case l.runtime == agent.Container:
+		return agent.Container, "from " + agent.Image, nil
+	case r == agent.Container:
 		return "", "", fmt.Errorf("a container was asked for: %w", err)
-	default:
-		return agent.Host, fmt.Sprintf("%s, since %v", host, err), nil
 	}
-}
-
-// create starts a new lab.
-func (l *Lab) create(ctx context.Context, o agent.Options) (agent.Agent, error) {
-	instead := ""
-	switch {
-	case o.HTTPPort == 0 && free(defaultPort):
-		o.HTTPPort = defaultPort
-	case o.HTTPPort == 0:
-		instead = fmt.Sprintf(", since another program has Nomad's usual port %d", defaultPort)
-	}
-	return l.launch(ctx, o, instead)
+	return agent.Host, fmt.Sprintf("since %v", err), nil
 }
 
 // launch starts a new agent, on the host if no container can run it, and waits until it is healthy. A failure leaves
 // nothing behind.
-func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.Agent, error) {
+func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) {
 	end := l.step(ctx, "Starting the agent")
 	a, err := agent.Start(ctx, o)
 	if err != nil {
@@ -167,12 +143,9 @@ func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.A
 		}
 		l.say("No container can run the agent: %v\nTrying as a host process.", err)
 		o.Runtime = agent.Host
-		return l.launch(ctx, o, note)
+		return l.launch(ctx, o)
 	}
-	if a.Info().Runtime == agent.Container {
-		note += fmt.Sprintf(", in a container (%s)", a.Info().Mode)
-	}
-	end(nil, "%s%s", a.Address(), note)
+	end(nil, "%s", a.Address())
 	err = l.healthy(ctx, a)
 	if err == nil {
 		return a, nil
@@ -188,25 +161,10 @@ func (l *Lab) launch(ctx context.Context, o agent.Options, note string) (agent.A
 // healthy waits for the plugins.
 func (l *Lab) healthy(ctx context.Context, a agent.Agent) error {
 	end := l.step(ctx, "Waiting for the plugins")
-	_, err := agent.WaitHealthy(ctx, a, Missing(l.steps))
+	_, err := agent.WaitHealthy(ctx, a, l.steps.Progress)
 	end(err, "healthy")
 	return err
 }
-
-// Missing shows what an agent waits for. It prints a driver's own message at once, since it may not change, and
-// anything else only if the step takes long.
-func Missing(steps *term.Printer) func(error) {
-	return func(err error) {
-		var unhealthy *nomad.NotHealthyError
-		if errors.As(err, &unhealthy) && slices.ContainsFunc(unhealthy.Drivers, explained) {
-			steps.Println("       %v", err)
-		}
-		steps.Status("%v", err)
-	}
-}
-
-// explained reports whether a driver has a message of its own.
-func explained(d nomad.Driver) bool { return d.Description != "" }
 
 // update restarts the agent of an existing lab, or starts one that has ended, with the plugins and the configuration of
 // o. If more differs, it returns an error.
@@ -220,26 +178,11 @@ func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) error 
 		return fmt.Errorf("the lab is up, with another runtime, nomad or set of plugins; to change that:\n\n"+
 			"  %s lab:down lab:up", mage)
 	}
-	if a.Alive(ctx) == nil {
-		return l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
-	}
-	if !free(info.HTTP) {
+	if a.Alive(ctx) != nil && !free(info.HTTP) {
 		return fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n"+
 			"  %s lab:down lab:up", info.HTTP, mage)
 	}
-	end := l.step(ctx, "Starting the agent again")
-	err := a.Reconfigure(o)
-	if err == nil {
-		err = a.Start(ctx)
-	}
-	end(err, "%s", a.Address())
-	if err == nil {
-		err = l.healthy(ctx, a)
-	}
-	if err != nil {
-		return err
-	}
-	return l.updateNodes(ctx, a)
+	return l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
 }
 
 // free reports whether a loopback port has no listener.
@@ -262,36 +205,18 @@ func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) er
 	l.say("Ready in %s. You can now use it like this:\n", term.Short(took))
 	l.hint("%s", l.next(ctx, a))
 	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
-	if runs(ctx, a.Client(), simJob) {
-		l.say("\nThe stick is plugged in while job %s runs. Pull it out, and plug it in again, with:\n", simJob)
-		l.hint("lab:stop %s", simJob)
-		l.hint("lab:up")
-	}
-	if l.remote {
-		l.say("\nThat job has its task on host %s, which is there while job %s runs. Take it away, and bring it back, "+
-			"with:\n", endpoint, hostJob)
-		l.hint("lab:stop %s", hostJob)
-		l.hint("lab:up")
-	}
-	if l.dataset {
-		l.say("\nThat job has scratch of class fast. A volume, and a job that has it:\n")
-		l.hint("lab:shell <<<'nomad volume create %s'", datasetExamples+"notes.volume.hcl")
-		l.hint("lab:run %s", datasetExamples+"volume.nomad.hcl")
-	}
 	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
 		l.say("\nThe agent is not root: no task as another user, no limits by cgroup, and no isolation by Nomad's exec.")
 	}
 	return nil
 }
 
-const datasetExamples = "plugins/dataset/example/"
-
 // next is the command to suggest to a newcomer.
 func (l *Lab) next(ctx context.Context, a agent.Agent) string {
 	example := "plugins/exec-lite/example/hello.nomad.hcl"
 	switch {
 	case exists(l.poolDir()):
-		example = datasetExamples + "scratch.nomad.hcl"
+		example = "plugins/dataset/example/scratch.nomad.hcl"
 	case exists(l.hostDir()):
 		example = "plugins/remote/example/counter.nomad.hcl"
 	case runs(ctx, a.Client(), simJob):

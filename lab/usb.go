@@ -38,35 +38,13 @@ device "` + simType + `" {
   mode = "0666" # whatever user the task has
 }`
 
-// setStick plugs the simulated stick in or pulls it out. If want is empty, a lab that has had the stick has it again.
-func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err error) {
+// setStick plugs the simulated stick in, if it is wanted or the lab has had it.
+func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) error {
 	_, _, missing := a.Client().Jobs().Info(simJob, (&api.QueryOptions{}).WithContext(ctx))
-	switch {
-	case want == "none" && missing == nil:
-		err = l.unplug(ctx, a)
-	case want == "sim", want == "" && missing == nil:
-		err = l.plug(ctx, a)
+	if want == "" && missing != nil {
+		return nil
 	}
-	return err
-}
-
-// unplug ends the job of the simulated stick, and waits until the node is without the device. The job is purged, so
-// that the next lab:up does not plug the stick in again.
-func (l *Lab) unplug(ctx context.Context, a agent.Agent) (err error) {
-	end := l.step(ctx, "Pulling out the simulated stick")
-	defer func() { end(err, "") }()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	if err := stopJob(ctx, a.Client(), api.DefaultNamespace, simJob); err != nil {
-		return err
-	}
-	if err := agent.Purge(ctx, a.Client(), api.DefaultNamespace, simJob); err != nil {
-		return err
-	}
-	return poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		devices, err := nomad.Devices(ctx, a.Client())
-		return !slices.ContainsFunc(devices, isStick), err
-	})
+	return l.plug(ctx, a)
 }
 
 // plug runs the job of the simulated stick, and waits until the node has the device. The stick is plugged in while the

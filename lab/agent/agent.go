@@ -11,7 +11,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -65,9 +64,6 @@ type Options struct {
 
 	// Progress is called with the state of steps that can take long. May be nil.
 	Progress func(format string, args ...any) `json:"-"`
-
-	// Missing is called with what Run waits for, see WaitHealthy. May be nil.
-	Missing func(error) `json:"-"`
 }
 
 // Plugin is one plugin binary with its configuration.
@@ -114,7 +110,7 @@ func (p Plugin) Driver() string {
 func (p Plugin) Device() bool { return strings.HasPrefix(p.Name(), DevicePrefix) }
 
 // Agent is one private agent. Its methods are not safe for concurrent use,
-// except Client, Address and Logs.
+// except Client, Address and Log.
 type Agent interface {
 	// Info describes what was started.
 	Info() Info
@@ -148,8 +144,11 @@ type Agent interface {
 	// and returns its output, both streams in one.
 	Exec(ctx context.Context, argv ...string) (string, error)
 
-	// Logs copies the agent's log to w; with follow until the context ends.
-	Logs(ctx context.Context, w io.Writer, follow bool) error
+	// Log is the agent's log until now.
+	Log() (string, error)
+
+	// LogPath is the log's file on this machine.
+	LogPath() string
 
 	// PluginPIDs are the process ids of the plugins that run, by name, in the pid
 	// namespace that Exec runs in.
@@ -193,7 +192,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := WaitHealthy(ctx, a, o.Missing); err != nil {
+	if _, err := WaitHealthy(ctx, a); err != nil {
 		return nil, errors.Join(err, closeNew(ctx, a))
 	}
 	return a, nil

@@ -70,15 +70,6 @@ func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
 	test.SliceEqOp(t, want, got)
 }
 
-func TestInteresting_KeepsErrorsOfALog(t *testing.T) {
-	const log = "==> Starting\n  2026 [INFO]  agent: a\n  2026 [ERROR] agent: bad\n\n  2026 [INFO]  agent: b\n" +
-		"panic: rpc error: code = Unknown desc = x\n"
-	if got, want := interesting(log, 2), "  2026 [ERROR] agent: bad\npanic: x"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	test.Eq(t, "  [INFO] b", interesting("  [INFO] a\n  [INFO] b\n", 1), test.Sprint("without trouble"))
-}
-
 func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := readInfo(dir); err != ErrNone {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -27,7 +28,7 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
-	"github.com/testcontainers/testcontainers-go/log"
+	tclog "github.com/testcontainers/testcontainers-go/log"
 )
 
 // Image is the container's image: Debian with the programs that tasks and people expect. Nomad and the plugins are
@@ -75,25 +76,16 @@ func DockerAnswers(ctx context.Context) error {
 // that started it, and needs an image from a registry.
 var quiet = sync.OnceFunc(func() {
 	os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
-	log.SetDefault(silent{})
+	tclog.SetDefault(log.New(io.Discard, "", 0))
 })
 
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
-
-// HasImage reports whether Image exists.
-func HasImage(ctx context.Context) bool {
-	return withDocker(func(docker *client.Client) error {
+// ensureImage builds Image by the Dockerfile unless it exists.
+func ensureImage(ctx context.Context, progress func(string, ...any)) error {
+	found := withDocker(func(docker *client.Client) error {
 		_, err := docker.ImageInspect(ctx, Image)
 		return err
-	}) == nil
-}
-
-// EnsureImage builds Image by the Dockerfile unless it exists.
-func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
-	quiet()
-	if HasImage(ctx) {
+	})
+	if found == nil {
 		return nil
 	}
 	progress("building %s by lab/agent/Dockerfile", Image)
@@ -116,16 +108,6 @@ func EnsureImage(ctx context.Context, progress func(string, ...any)) error {
 		return fmt.Errorf("failed to build an image by lab/agent/Dockerfile: %w", err)
 	}
 	return nil
-}
-
-// RemoveImage removes Image, and not the one that it was made from.
-func RemoveImage(ctx context.Context) error {
-	return withDocker(func(docker *client.Client) error {
-		if _, err := docker.ImageRemove(ctx, Image, client.ImageRemoveOptions{}); err != nil {
-			return fmt.Errorf("failed to remove image %s: %w", Image, err)
-		}
-		return nil
-	})
 }
 
 // rights are ways to give a container the rights that Nomad needs, in the order in which they are tried. A daemon that
@@ -181,7 +163,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	if err := errors.Join(os.WriteFile(script, entrypoint, 0o755), a.Reconfigure(o), a.connect()); err != nil {
 		return a, err
 	}
-	if err := EnsureImage(ctx, o.Progress); err != nil {
+	if err := ensureImage(ctx, o.Progress); err != nil {
 		return a, err
 	}
 	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
@@ -208,7 +190,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 				right.apply(hc)
 			}))
 		if err == nil {
-			a.info.Container, a.info.Mode = a.ctr.GetContainerID(), right.name
+			a.info.Container = a.ctr.GetContainerID()
 			return a, errors.Join(a.info.write(), a.Start(ctx))
 		}
 		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err))
@@ -267,7 +249,7 @@ func (a *containerAgent) Start(ctx context.Context) error {
 		err = a.ctr.Start(ctx)
 	}
 	if err == nil {
-		_, err = a.Exec(ctx, append([]string{"sh", "-c", startAgent, "sh", a.logPath()}, a.arguments()...)...)
+		_, err = a.Exec(ctx, append([]string{"sh", "-c", startAgent, "sh", a.LogPath()}, a.arguments()...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
@@ -293,7 +275,7 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 	if err == nil || ctx.Err() != nil { // the caller's time is over, which says nothing of the agent
 		return nil
 	}
-	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(ctx, a))
+	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))
 }
 
 // PID implements Agent.
@@ -326,18 +308,17 @@ func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, erro
 	return string(out), nil
 }
 
-// PluginPIDs implements Agent. The image may have no ps.
+// PluginPIDs implements Agent.
 func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error) {
-	const script = `cd /proc && for p in [0-9]*; do echo "$p $(tr '\0' ' ' 2>/dev/null <$p/cmdline)"; done 2>/dev/null`
-	out, err := a.Exec(ctx, "sh", "-c", script)
+	out, err := a.Exec(ctx, "ps", "-e", "-ww", "-o", "pid=,args=")
 	if err != nil {
 		return nil, err
 	}
 	commands := map[int]string{}
 	for line := range strings.Lines(out) {
-		pid, command, _ := strings.Cut(line, " ")
+		pid, command, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if n, err := strconv.Atoi(pid); err == nil {
-			commands[n] = strings.TrimSpace(command)
+			commands[n] = command
 		}
 	}
 	return pluginPIDs(commands, a.PluginDir()), nil

@@ -4,7 +4,6 @@
 package agent_test
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -30,9 +29,8 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	must.NoError(t, err, must.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	test.NotEq(t, "nomad", strings.TrimSpace(out), test.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	testsupport.Eventually(t, "the log tells of three starts", func() bool { // Docker takes it by the way
-		var log bytes.Buffer
-		err := a.Logs(ctx, &log, false)
-		return err == nil && strings.Count(log.String(), "Nomad agent started!") >= 3
+		log, err := a.Log()
+		return err == nil && strings.Count(log, "Nomad agent started!") >= 3
 	})
 
 	must.NoError(t, a.Close(ctx))

@@ -11,13 +11,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
-	"time"
 
-	"github.com/outrider-dev/outrider/lab/internal/poll"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-func (r *record) logPath() string     { return filepath.Join(r.info.Dir, "agent.log") }
+// LogPath implements Agent.
+func (r *record) LogPath() string { return filepath.Join(r.info.Dir, "agent.log") }
+
 func (r *record) mainConfig() string  { return filepath.Join(r.info.Dir, "agent.hcl") }
 func (r *record) extraConfig() string { return filepath.Join(r.info.Dir, "extra.hcl") }
 
@@ -81,22 +83,10 @@ func (r *record) ReplacePlugin(_ context.Context, binary string) error {
 	return install(binary, filepath.Join(r.PluginDir(), filepath.Base(binary)))
 }
 
-// Logs implements Agent.
-func (r *record) Logs(ctx context.Context, w io.Writer, follow bool) error {
-	f, err := os.Open(r.logPath())
-	if err != nil {
-		return fmt.Errorf("failed to open the agent's log: %w", err)
-	}
-	defer f.Close()
-	err = poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
-		_, gone := os.Stat(r.logPath()) // with a Close meanwhile
-		_, err := io.Copy(w, f)
-		return !follow || gone != nil, err
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
+// Log implements Agent.
+func (r *record) Log() (string, error) {
+	text, err := os.ReadFile(r.LogPath())
+	return string(text), err
 }
 
 // install copies a program by a rename, so that a running one is not disturbed. This process forks no other meanwhile:
@@ -120,4 +110,14 @@ func install(src, dst string) error {
 		return fmt.Errorf("failed to install plugin: %w", err)
 	}
 	return os.Rename(tmp, dst)
+}
+
+// logTail returns the last lines of an agent's log.
+func logTail(a Agent) string {
+	log, err := a.Log()
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	return nomad.Plain(strings.Join(lines[max(len(lines)-20, 0):], "\n"))
 }

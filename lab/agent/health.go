@@ -20,9 +20,8 @@ import (
 // undetected, by its own report), every device plugin runs, and every host volume plugin has answered. It returns the
 // drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
 // registers the node. If the context or the
-// agent ends first, the error has what was missing and why. Each function of tell is called with that whenever it
-// changes.
-func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]nomad.Driver, error) {
+// agent ends first, the error has what was missing and why. progress is called with that whenever it changes.
+func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
@@ -51,10 +50,8 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		}
 		if ctx.Err() == nil || missing == nil {
 			if missing == nil || missing.Error() != err.Error() {
-				for _, f := range tell {
-					if f != nil {
-						f(err)
-					}
+				for _, show := range progress {
+					show("%v", err)
 				}
 			}
 			missing = err
@@ -62,9 +59,7 @@ func WaitHealthy(ctx context.Context, a Agent, tell ...func(missing error)) ([]n
 		return false, errors.Join(early.mend(ctx, a, err), busy.mend(ctx, a, err))
 	})
 	if err != nil && ctx.Err() != nil {
-		lctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(lctx, a))
+		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
 	}
 	return got, err
 }

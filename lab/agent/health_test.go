@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -134,11 +133,11 @@ type unregistered struct {
 	begun  func() // called at each start
 }
 
-func (u *unregistered) Info() Info                                  { return Info{} }
-func (u *unregistered) Client() *api.Client                         { return u.client }
-func (u *unregistered) Alive(context.Context) error                 { return nil }
-func (u *unregistered) Stop(context.Context) error                  { return nil }
-func (u *unregistered) Logs(context.Context, io.Writer, bool) error { return nil }
+func (u *unregistered) Info() Info                  { return Info{} }
+func (u *unregistered) Client() *api.Client         { return u.client }
+func (u *unregistered) Alive(context.Context) error { return nil }
+func (u *unregistered) Stop(context.Context) error  { return nil }
+func (u *unregistered) Log() (string, error)        { return "", nil }
 func (u *unregistered) Start(context.Context) error {
 	u.starts++
 	u.begun()
@@ -192,8 +191,8 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var told []string
-	tell := func(missing error) {
-		told = append(told, missing.Error())
+	tell := func(format string, args ...any) {
+		told = append(told, fmt.Sprintf(format, args...))
 		time.AfterFunc(300*time.Millisecond, cancel) // some more looks
 	}
 	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, tell)

@@ -82,7 +82,7 @@ func (a *hostAgent) up(ctx context.Context) error {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, logTail(ctx, a))
+			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, logTail(a))
 		}
 		return a.answers(ctx), nil
 	})
@@ -105,7 +105,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	if a.process().alive() {
 		return nil
 	}
-	log, err := os.OpenFile(a.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(a.LogPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("failed to open the agent's log: %w", err)
 	}
@@ -176,7 +176,7 @@ func (a *hostAgent) Alive(ctx context.Context) error {
 	if a.process().alive() {
 		return nil
 	}
-	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", logTail(ctx, a))
+	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", logTail(a))
 }
 
 // PID implements Agent.

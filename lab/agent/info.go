@@ -25,7 +25,6 @@ type Info struct {
 	Dir       string   `json:"dir"`
 	Binary    string   `json:"binary,omitempty"`
 	Container string   `json:"container,omitempty"` // container id
-	Mode      string   `json:"mode,omitempty"`      // how the container got its rights
 	HTTP      int      `json:"http_port"`
 	RPC       int      `json:"rpc_port"`
 	Serf      int      `json:"serf_port"`

@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -98,11 +99,7 @@ func (p process) command() string {
 	if err != nil {
 		return ""
 	}
-	return commandLine(proc)
-}
-
-func commandLine(p procfs.Proc) string {
-	args, _ := p.CmdLine()
+	args, _ := proc.CmdLine()
 	return strings.Join(args, " ")
 }
 
@@ -156,19 +153,37 @@ func (p process) ownCgroups() (dirs []string) {
 	return dirs
 }
 
-// RunBelow lists the processes whose program is below dir: each one's id and command line.
-func RunBelow(dir string) (found []string, err error) {
-	if dir, err = resolve(dir); err != nil {
-		return nil, err
+// KillNamespace ends a process that is the first of a pid namespace, and all others of it with that
+// (pid_namespaces(7)). It then removes the cgroups that an agent in it has made: of supervisors, and of the allocations
+// below data, the agent's data directory as this process sees it. wait waits for the first process.
+func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
+	allocs := map[string]bool{}
+	entries, _ := os.ReadDir(filepath.Join(data, "alloc"))
+	for _, e := range entries {
+		allocs[e.Name()] = true
+	}
+	leaves, err := namespaceLeaves(first.Pid)
+	err = errors.Join(err, first.Kill(), wait())
+	return errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
+}
+
+func namespaceLeaves(first int) (leaves []string, err error) {
+	namespace := func(pid int) string {
+		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+		return link
+	}
+	own := namespace(first)
+	if own == "" {
+		return nil, nil
 	}
 	list, err := procfs.AllProcs()
 	if err != nil {
 		return nil, fmt.Errorf("failed to list processes: %w", err)
 	}
 	for _, p := range list {
-		if runsBelow(p, dir) {
-			found = append(found, fmt.Sprintf("%d (%s)", p.PID, commandLine(p)))
+		if namespace(p.PID) == own {
+			leaves = append(leaves, process{task.Identity{PID: p.PID}}.ownCgroups()...)
 		}
 	}
-	return found, nil
+	return leaves, nil
 }

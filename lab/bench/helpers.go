@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -82,16 +83,10 @@ func used(pids []int) (sum use, err error) {
 }
 
 func pss(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
-			var kB float64
-			_, err := fmt.Sscan(rest, &kB)
-			return kB, err
-		}
-	}
-	return 0, fmt.Errorf("process %d has no PSS", pid)
+	memory, err := p.ProcSMapsRollup()
+	return float64(memory.Pss) / 1024, err
 }

@@ -34,9 +34,6 @@ type Builder struct {
 	// Release builds what is published: each module alone, by its own go.mod, for every
 	// processor of the architecture, without symbols, whatever the user's environment says.
 	Release bool
-
-	// Progress is called with the state of a long build. May be nil.
-	Progress func(format string, args ...any)
 }
 
 // Root finds the repository that a directory is in, by its go.work.
@@ -150,13 +147,8 @@ func (b Builder) goBuild(ctx context.Context, name, dir, out string, cgo bool, a
 		err = os.MkdirAll(filepath.Dir(out), 0o755)
 	}
 	if err == nil {
-		build := gobuild.Build{Dir: dir, Env: b.Env(cgo), Args: append([]string{"-trimpath", "-o", out}, args...)}
-		if b.Progress != nil {
-			build.Progress = func(format string, args ...any) {
-				b.Progress("%s: %s", filepath.Base(dir), fmt.Sprintf(format, args...))
-			}
-		}
-		err = build.Run(ctx)
+		args = append([]string{"-trimpath", "-o", out}, args...)
+		err = gobuild.Build{Dir: dir, Env: b.Env(cgo), Args: args}.Run(ctx)
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s: %w", name, err)

@@ -143,10 +143,10 @@ func TestDocs_UnconfiguredPluginIsNotLoaded(t *testing.T) {
 	test.StrNotContains(t, out, "driver.exec-lite", test.Sprint("the node has the driver"))
 	page, err := os.ReadFile("../../docs/exec-lite.md")
 	must.NoError(t, err)
-	var log strings.Builder
-	must.NoError(t, n.Logs(t.Context(), &log, false))
+	log, err := n.Log()
+	must.NoError(t, err)
 	const said = "plugin not referenced in the agent configuration file, loading skipped"
-	must.StrContains(t, log.String(), said, must.Sprint("the page and the log do not both have"))
+	must.StrContains(t, log, said, must.Sprint("the page and the log do not both have"))
 	test.StrContains(t, string(page), said, test.Sprint("the page and the log do not both have"))
 }
 
@@ -331,9 +331,8 @@ func (n *plainNode) end(t *testing.T) {
 		return
 	}
 	if t.Failed() {
-		var log bytes.Buffer
-		err := a.Logs(ctx, &log, false)
-		t.Logf("the agent's log (%v):\n%s", err, log.String())
+		log, err := a.Log()
+		t.Logf("the agent's log (%v):\n%s", err, log)
 	}
 	test.NoError(t, a.Close(ctx))
 	test.NoError(t, testsupport.Poll(time.Minute, func() error {

@@ -283,11 +283,8 @@ func (n *node) taskDirs() []string {
 
 // log is the agent's log.
 func (n *node) log() string {
-	var b strings.Builder
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	n.Logs(ctx, &b, false)
-	return b.String()
+	text, _ := n.Log()
+	return text
 }
 
 // tellLog shows the lines of the agent's log that may say why a test failed.

@@ -88,16 +88,15 @@ echo "policy=$(chrt -p $$ | sed -n 's/.*policy: //p')"
 	}
 )
 
-// surroundings are the rows of issue 25, but for number 1: see testMounts.
-func surroundings(keyring string) map[string][]agentStart {
-	keys := surrounding{name: "5: session keyring", script: keyring + " show", edit: asUsers("nobody"),
-		want: "key=none\ndeath=0", raw: "key=of the agent"}
+// surroundings are the rows of issue 25, but for number 1, see testMounts, and for number 5, the session keyring, which
+// is internal/core/launch's.
+func surroundings() map[string][]agentStart {
 	return map[string][]agentStart{
 		"root": {
 			{
 				shell: each("export %s=/agent", unitVariables...) + `
 umask 0002
-set -- ` + keyring + ` add setarch "$(uname -m)" -R env --block-signal=USR2 --ignore-signal=HUP,QUIT "$@"
+set -- setarch "$(uname -m)" -R env --block-signal=USR2 --ignore-signal=HUP,QUIT "$@"
 set -- prlimit --nofile=1024:1024 nice -n 5 taskset -c 0 ionice -c 2 -n 7 "$@"`,
 				rows: []surrounding{
 					priorities,
@@ -110,7 +109,6 @@ set -- prlimit --nofile=1024:1024 nice -n 5 taskset -c 0 ionice -c 2 -n 7 "$@"`,
 						}),
 						want:       "NOTIFY_SOCKET=/job\nHOME=/root/of/the/job",
 						rawSession: "HOME=/nonexistent"},
-					keys, keys,
 					{name: "7: inherited by each process", script: `echo "umask=$(umask)"
 echo "personality=$(cat /proc/self/personality)"
 ` + status("SigBlk", "SigIgn"),
@@ -159,18 +157,12 @@ func asUsers(name string, more ...func(*api.Job, *api.Task)) []func(*api.Job, *a
 func TestSurroundings_AreThoseOfTheAgentThatStartsTheTask(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
-	keyring := filepath.Join(mkdir(t), "keyring")
-	cmd := exec.Command("go", "build", "-o", keyring, "./keyring")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	must.NoError(t, err, must.Sprintf("failed to build keyring: %s", out))
-	must.NoError(t, os.Chmod(keyring, 0o755))
 	for _, driver := range []string{"exec-lite", "python"} {
 		t.Run(driver+", 1: mount namespace", func(t *testing.T) {
 			t.Parallel()
 			testMounts(t, driver, nodeOptions{}, restarts)
 		})
-		for name, starts := range surroundings(keyring) {
+		for name, starts := range surroundings() {
 			t.Run(driver+", "+name, func(t *testing.T) {
 				t.Parallel()
 				n := newNode(t, withDriver(driver, nodeOptions{shell: starts[0].shell, bare: name == "not root"}))

@@ -37,7 +37,7 @@ var templates embed.FS
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 
 // Create makes plugins/<name>, its page in docs and its place in the workspace, and
-// returns the new files by their paths in the repository. After an error there are none.
+// returns the new files by their paths in the repository. After an error git shows what was made.
 func Create(ctx context.Context, root string, kind Kind, name string) (files []string, err error) {
 	dir := filepath.Join("plugins", name)
 	page := filepath.Join("docs", name+".md")
@@ -49,15 +49,6 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 			return nil, fmt.Errorf("%s exists already", path)
 		}
 	}
-	undo := []func(){func() { os.RemoveAll(filepath.Join(root, dir)) }, func() { os.Remove(filepath.Join(root, page)) }}
-	defer func() {
-		if err != nil {
-			files, err = nil, fmt.Errorf("failed to make %s: %w", dir, err)
-			for _, f := range undo {
-				f()
-			}
-		}
-	}()
 	write := func(path string, text []byte) error {
 		files = append(files, path)
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755); err != nil {
@@ -84,15 +75,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 			return nil, err
 		}
 	}
-	// the workspace, and the lab's table if the plugin needs a line there
-	for _, file := range []string{"go.work", table} {
-		old, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			return nil, err
-		}
-		undo = append(undo, func() { _ = os.WriteFile(filepath.Join(root, file), old, 0o644) })
-	}
-	if kind == Device {
+	if kind == Device { // the lab's table needs a line
 		if err := declare(filepath.Join(root, table), name); err != nil {
 			return nil, err
 		}

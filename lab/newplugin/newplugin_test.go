@@ -4,7 +4,6 @@
 package newplugin
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,19 +68,4 @@ func TestCreate_RefusesWhatIsNoNameOrExists(t *testing.T) {
 		_, err := Create(t.Context(), root, Driver, name)
 		must.ErrorContains(t, err, want)
 	}
-}
-
-func TestCreate_LeavesNothingAfterAnError(t *testing.T) {
-	root := checkout(t)
-	before, err := os.ReadFile(filepath.Join(root, "go.work"))
-	must.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // so that the go command does not run
-	_, err = Create(ctx, root, Device, "my-plugin")
-	must.ErrorIs(t, err, context.Canceled)
-	after, err := os.ReadFile(filepath.Join(root, "go.work"))
-	must.NoError(t, err)
-	must.Eq(t, string(before), string(after))
-	must.FileNotExists(t, filepath.Join(root, "plugins/my-plugin"))
-	must.FileNotExists(t, filepath.Join(root, "docs/my-plugin.md"))
 }

@@ -60,7 +60,7 @@ func Binary(ctx context.Context, progress Progress) (Program, error) {
 // path.
 type finder struct {
 	release func(ctx context.Context, scratch string, progress Progress) (string, error)
-	source  func(ctx context.Context, scratch string, progress Progress) (string, error)
+	source  func(ctx context.Context, scratch string) (string, error)
 }
 
 func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
@@ -91,9 +91,9 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
-		progress.say("no official release (%v); building Nomad %s from source", err, Version)
+		progress.say("no official release (%v); building Nomad %s from source: minutes, once", err, Version)
 		origin = FromSource
-		return f.source(ctx, scratch, progress)
+		return f.source(ctx, scratch)
 	})
 	if err != nil {
 		return Program{}, fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w",

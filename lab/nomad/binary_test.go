@@ -67,7 +67,8 @@ func TestBinary_LooksInOrder(t *testing.T) {
 					return fake(t, filepath.Join(scratch, "nomad"), Version), nil
 				}
 			}
-			f := finder{release: get(tc.release), source: get(tc.source)}
+			source := func(ctx context.Context, scratch string) (string, error) { return get(tc.source)(ctx, scratch, nil) }
+			f := finder{release: get(tc.release), source: source}
 			var said []string
 			got, err := f.find(t.Context(), func(s string, a ...any) { said = append(said, fmt.Sprintf(s, a...)) })
 			must.NoError(t, err)

@@ -6,6 +6,7 @@ package nomad
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -18,4 +19,9 @@ func NewClient(address string) (*api.Client, error) {
 	}
 	c.SetSecretID("")
 	return c, nil
+}
+
+// Plain removes from a message of Nomad's the prefix that gRPC puts before each error of a plugin.
+func Plain(message string) string {
+	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

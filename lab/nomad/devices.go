@@ -6,7 +6,6 @@ package nomad
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
@@ -17,8 +16,7 @@ type Device struct {
 	Group       string // vendor/type/name
 	ID          string
 	Healthy     bool
-	Description string   // the plugin's message, if it is not healthy
-	Users       []string // jobs that have it, with the task: "job/task"
+	Description string // the plugin's message, if it is not healthy
 }
 
 // Devices lists the devices of the agent's own node, ordered by group and id. They are as the server knows them: the
@@ -28,12 +26,7 @@ func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := (&api.QueryOptions{Namespace: "*", Params: map[string]string{"resources": "true"}}).WithContext(ctx)
-	allocs, _, err := c.Allocations().List(q)
-	if err != nil {
-		return nil, fmt.Errorf("failed to list allocations: %w", err)
-	}
-	return devicesOf(node, allocs), nil
+	return devicesOf(node), nil
 }
 
 // Ended reports whether no task of an allocation runs any more.
@@ -41,30 +34,14 @@ func Ended(a *api.AllocationListStub) bool {
 	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
 }
 
-func devicesOf(node *api.Node, allocs []*api.AllocationListStub) []Device {
+func devicesOf(node *api.Node) []Device {
 	if node.NodeResources == nil {
 		return nil
-	}
-	users := map[string][]string{}
-	for _, a := range allocs {
-		if Ended(a) || a.AllocatedResources == nil {
-			continue
-		}
-		for name, task := range a.AllocatedResources.Tasks {
-			for _, d := range task.Devices {
-				for _, id := range d.DeviceIDs {
-					users[id] = append(users[id], a.JobID+"/"+name)
-				}
-			}
-		}
 	}
 	var found []Device
 	for _, g := range node.NodeResources.Devices {
 		for _, d := range g.Instances {
-			slices.Sort(users[d.ID])
-			found = append(found, Device{
-				Group: g.ID(), ID: d.ID, Healthy: d.Healthy, Description: d.HealthDescription, Users: users[d.ID],
-			})
+			found = append(found, Device{g.ID(), d.ID, d.Healthy, d.HealthDescription})
 		}
 	}
 	slices.SortFunc(found, func(a, b Device) int {

@@ -6,7 +6,6 @@ package nomad
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"os"
 	"path/filepath"
 
@@ -23,12 +22,9 @@ var sourceMod []byte
 //go:embed source/go.sum.txt
 var sourceSum []byte
 
-// sourcePackages is how many packages the build compiles with an empty cache.
-const sourcePackages = 1650
-
 // buildSource builds Nomad with its web UI in a directory. It takes minutes with an empty Go build cache, and about one
 // minute otherwise.
-func buildSource(ctx context.Context, dir string, progress Progress) (string, error) {
+func buildSource(ctx context.Context, dir string) (string, error) {
 	for name, content := range map[string][]byte{"go.mod": sourceMod, "go.sum": sourceSum} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return "", err
@@ -40,10 +36,6 @@ func buildSource(ctx context.Context, dir string, progress Progress) (string, er
 		Env: []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "GOOS=", "GOARCH="},
 		Args: []string{"-trimpath", "-buildvcs=false", "-tags", "release ui", "-ldflags", "-s -w",
 			"-o", out, "github.com/hashicorp/nomad"},
-		Packages: sourcePackages,
-		Progress: func(format string, args ...any) {
-			progress.say("building Nomad %s from source: %s", Version, fmt.Sprintf(format, args...))
-		},
 	}.Run(ctx)
 	return out, err
 }

@@ -57,7 +57,7 @@ func BuildCommand(ctx context.Context, o Options) error {
 	end(err, "")
 	for _, r := range results {
 		for _, name := range r.Files {
-			p.Println("%s", filepath.Join(r.Dir, name))
+			fmt.Println(filepath.Join(r.Dir, name))
 		}
 	}
 	return err

@@ -4,7 +4,6 @@
 package vm
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,10 +69,4 @@ func verdictPath() string {
 		return os.DevNull
 	}
 	return filepath.Join(dir, "vm", "kvm-does-not-work")
-}
-
-// firstLine is the error without the console.
-func firstLine(err error) error {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return errors.New(line)
 }

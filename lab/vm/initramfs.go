@@ -28,7 +28,7 @@ var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p",
 // initramfs makes the archive that the kernel starts from: the guest's program, the modules in the order to load them,
 // and the configuration.
 func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
-	path, err := Build(ctx, "guest", o.Progress)
+	path, err := Build(ctx, "guest")
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func dependencies(k kernel, names []string) (files []string, err error) {
 }
 
 // Build builds one of the programs of this folder that run in a VM, guest or vmctl, and returns its path in the cache.
-func Build(ctx context.Context, name string, progress func(string, ...any)) (string, error) {
+func Build(ctx context.Context, name string) (string, error) {
 	root, err := build.Root(".")
 	if err != nil {
 		return "", err
@@ -105,7 +105,7 @@ func Build(ctx context.Context, name string, progress func(string, ...any)) (str
 	}
 	defer unlock()
 	err = gobuild.Build{
-		Dir: filepath.Join(root, "lab"), Env: []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"}, Progress: progress,
+		Dir: filepath.Join(root, "lab"), Env: []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64"},
 		Args: []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", out, "./vm/" + name},
 	}.Run(ctx)
 	if err != nil {

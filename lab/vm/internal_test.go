@@ -82,7 +82,7 @@ func TestFindZFS_ReportsWhatIsMissing(t *testing.T) {
 	}
 	t.Run("packages", func(t *testing.T) {
 		testsupport.NeedPrograms(t, "gcc", "make", "strip")
-		find(t, "failed to make OpenZFS for the VM's kernel: failed to run apt-cache")
+		find(t, "failed to make OpenZFS for the VM's kernel: exit status 1: ")
 		find(t, "is the kernel in the cache older than the archive's?")
 	})
 	t.Run("programs", func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 }
 
 func TestTail_KeepsTheLast(t *testing.T) {
-	tl := newTail(nil)
+	tl := &tail{}
 	for range 3 {
 		tl.Write([]byte(strings.Repeat("a", tailSize/2)))
 	}
@@ -133,5 +133,5 @@ func TestVM_IsGivenUpIfItHangs(t *testing.T) {
 	}
 	took := time.Since(begin)
 	test.False(t, took > 5*time.Minute, test.Sprintf("only after %v", took))
-	test.NoError(t, v.Kill())
+	v.Kill()
 }

@@ -5,12 +5,12 @@ package vm
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
@@ -32,137 +32,29 @@ func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules",
 // findKernel returns the kernel that LAB_VM_KERNEL names, or else the one in the cache, or else downloads Debian's.
 // For a newer one, remove the one in the cache.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
-	dir, err := cache.Dir()
-	if err != nil {
-		return kernel{}, err
-	}
-	dir = filepath.Join(dir, "vm")
-	// two tests must not unpack the same package at once
-	unlock, err := cache.Lock(ctx, filepath.Join(dir, "kernel.lock"), func() {
-		progress("waiting for another process that unpacks the VM's kernel")
-	})
-	if err != nil {
-		return kernel{}, err
-	}
-	defer unlock()
-	if given := os.Getenv(kernelEnv); given != "" {
-		k, err := givenKernel(ctx, given, dir)
+	given, name := os.Getenv(kernelEnv), "kernel"
+	if given != "" {
+		st, err := os.Stat(given)
+		if err == nil {
+			given, err = filepath.Abs(given)
+		}
 		if err != nil {
 			return kernel{}, fmt.Errorf("failed to use %s: %w", kernelEnv, err)
 		}
-		return k, nil
+		if st.IsDir() {
+			return unpacked(given)
+		}
+		name = "given-" + strings.TrimSuffix(filepath.Base(given), ".deb")
 	}
-	if k, err := cachedKernel(dir); err == nil {
-		return k, nil
-	}
-	if err := fetchKernel(ctx, dir, progress); err != nil {
+	dir, err := cache.Once(ctx, filepath.Join("vm", name), progress, func(scratch string) (string, error) {
+		progress("unpacking the VM's kernel, and downloading it if need be (70 MB)")
+		return debian(ctx, "kernel", scratch, given)
+	})
+	if err != nil {
 		return kernel{}, fmt.Errorf("failed to get a kernel for the VM "+
 			"(set %s to a linux-image package, or to a directory with one unpacked in it): %w", kernelEnv, err)
 	}
-	return cachedKernel(dir)
-}
-
-// givenKernel returns the kernel that the user named.
-func givenKernel(ctx context.Context, path, cache string) (kernel, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return kernel{}, err
-	}
-	if path, err = filepath.Abs(path); err != nil {
-		return kernel{}, err
-	}
-	if st.IsDir() {
-		k, err := unpacked(path)
-		if err != nil {
-			return kernel{}, err
-		}
-		return k, index(ctx, k)
-	}
-	to := filepath.Join(cache, "given-"+strings.TrimSuffix(filepath.Base(path), ".deb"))
-	if k, err := unpacked(to); err == nil {
-		return k, nil
-	}
-	if err := unpack(ctx, path, to); err != nil {
-		return kernel{}, err
-	}
-	return unpacked(to)
-}
-
-// cachedKernel returns the kernel in the cache.
-func cachedKernel(dir string) (kernel, error) {
-	dirs, err := filepath.Glob(filepath.Join(dir, "linux-image-*"))
-	if err != nil {
-		return kernel{}, err
-	}
-	for _, d := range dirs {
-		if k, err := unpacked(d); err == nil {
-			return k, nil
-		}
-	}
-	return kernel{}, errors.New("there is no kernel in " + dir)
-}
-
-var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-\S+)`)
-
-// fetchKernel downloads the package that Debian's linux-image-amd64 depends on now.
-func fetchKernel(ctx context.Context, dir string, progress func(string, ...any)) error {
-	for _, tool := range []string{"apt-get", "apt-cache", "dpkg-deb"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("%s is missing: this is no Debian", tool)
-		}
-	}
-	const meta = "linux-image-amd64"
-	out, err := output(ctx, "", "apt-cache", "depends", meta)
-	if err != nil {
-		return err
-	}
-	m := dependsLine.FindStringSubmatch(out)
-	if m == nil {
-		return fmt.Errorf("apt knows no package %s (apt-get update?)", meta)
-	}
-	progress("downloading the VM's kernel, package %s (70 MB)", m[1])
-	tmp, err := os.MkdirTemp(dir, "download-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	if _, err := output(ctx, tmp, "apt-get", "download", m[1]); err != nil {
-		return err
-	}
-	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("apt-get has downloaded %q, %w", debs, err)
-	}
-	progress("unpacking the VM's kernel")
-	return unpack(ctx, debs[0], filepath.Join(dir, strings.TrimSuffix(filepath.Base(debs[0]), ".deb")))
-}
-
-// unpack unpacks a package by a rename, so that a partly unpacked one never looks complete.
-func unpack(ctx context.Context, deb, to string) error {
-	tmp := to + ".new"
-	if err := os.RemoveAll(tmp); err != nil {
-		return err
-	}
-	if _, err := output(ctx, "", "dpkg-deb", "-x", deb, tmp); err != nil {
-		return errors.Join(err, os.RemoveAll(tmp))
-	}
-	// merged /usr has them there
-	if _, err := os.Lstat(filepath.Join(tmp, "lib")); errors.Is(err, os.ErrNotExist) {
-		if err := os.Symlink("usr/lib", filepath.Join(tmp, "lib")); err != nil {
-			return err
-		}
-	}
-	k, err := unpacked(tmp)
-	if err == nil {
-		err = index(ctx, k)
-	}
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(tmp))
-	}
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	return os.Rename(tmp, to)
+	return unpacked(dir)
 }
 
 // unpacked looks for a kernel in a directory.
@@ -180,17 +72,19 @@ func unpacked(dir string) (kernel, error) {
 	return kernel{}, fmt.Errorf("there is no kernel in %s: want boot/vmlinuz-VERSION and lib/modules/VERSION", dir)
 }
 
-// index makes the lists of modules by name and by alias, if the package has none.
-func index(ctx context.Context, k kernel) error {
-	if _, err := os.Stat(filepath.Join(k.modules(), "modules.dep.bin")); err == nil {
-		return nil
+//go:embed debian.sh
+var debianScript string
+
+// debian has debian.sh make something from Debian's packages below a scratch directory, and returns its path there.
+func debian(ctx context.Context, what, scratch string, args ...string) (string, error) {
+	said := &tail{}
+	args = append([]string{"-c", debianScript, "debian.sh", what, scratch}, args...)
+	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
-	depmod, err := sbin("depmod")
-	if err != nil {
-		return fmt.Errorf("%w (package kmod)", err)
-	}
-	_, err = output(ctx, "", depmod, "-b", k.dir, k.release)
-	return err
+	return filepath.Join(scratch, "made"), nil
 }
 
 // sbin finds a program that a user's PATH may not have.
@@ -208,10 +102,8 @@ func sbin(name string) (string, error) {
 }
 
 // output runs a tool and returns what it prints on stdout. Its stderr is in the error.
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	out, err := cmd.Output()
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, name, args...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))

@@ -55,7 +55,7 @@ func startMachine(
 	ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options,
 ) (_ *machine, err error) {
 	var files []*os.File // the process's, from descriptor 3 on
-	m := &machine{console: newTail(o.Console), said: newTail(nil), printed: make(chan struct{}), done: make(chan struct{})}
+	m := &machine{console: &tail{}, said: &tail{}, printed: make(chan struct{}), done: make(chan struct{})}
 	var ours []net.Conn
 	defer func() {
 		for _, f := range files {

@@ -24,7 +24,7 @@ import (
 
 // Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
 type Cmd struct {
-	Args []string // a program, looked for in the PATH of Env if it has no slash, and its arguments
+	Args []string // a program, looked for in the usual directories if it has no slash, and its arguments
 	Env  []string // nil is this process's, and what Options adds
 	Dir  string   // empty is this process's, which the VM has, too
 
@@ -47,7 +47,7 @@ func (e *ExitError) Error() string {
 
 // Run runs a command and waits for it. The error is an *ExitError if the command did not exit with 0. Any other error
 // is the VM's, with the end of its console. When ctx ends, the command and all its processes are killed. Processes
-// that it leaves when it ends by itself live on.
+// that it leaves when it ends by itself live on; their output is lost a minute later.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if len(c.Args) == 0 {
 		return errors.New("no command given")

@@ -4,28 +4,20 @@
 package vm
 
 import (
-	"io"
 	"strings"
 	"sync"
 )
 
 const tailSize = 8 << 10
 
-// tail keeps the end of what is written to it, and may pass everything on.
+// tail keeps the end of what is written to it.
 type tail struct {
-	also io.Writer // may be nil
-
 	mu   sync.Mutex // guards data
 	data []byte
 }
 
-func newTail(also io.Writer) *tail { return &tail{also: also} }
-
 // Write implements io.Writer. It never fails: it must not stop the machine.
 func (t *tail) Write(p []byte) (int, error) {
-	if t.also != nil {
-		t.also.Write(p)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.data = append(t.data, p...)

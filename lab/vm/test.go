@@ -4,16 +4,17 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
-
-	"gotest.tools/gotestsum/testjson"
 )
 
 // New starts a VM for a test, and closes it with the test.
@@ -34,75 +35,79 @@ func New(t testing.TB, o Options) *VM {
 	return v
 }
 
-// Test runs the tests of a package in the VM, and reports each as a subtest of t: as passed, failed or skipped, with
-// the output of one that did not pass. The flags are those of the test binary, such as -test.run=X. It is a failure if
-// no test ran.
+// Test runs the tests of a package in the VM, and logs their output. The flags are those of the test binary, such as
+// -test.run=X. It is a failure if no test passed.
 //
 // The tests are compiled here, and run in the directory of their package, as by `go test`.
 func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
 	t.Helper()
 	ctx := t.Context()
-	out, err := output(ctx, "", "go", "list", "-f", "{{.Dir}}", pkg)
+	dir, err := output(ctx, "go", "list", "-f", "{{.Dir}}", pkg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := strings.TrimSpace(out)
 	binary := filepath.Join(t.TempDir(), "package.test")
-	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, pkg).CombinedOutput(); err != nil {
-		t.Fatalf("failed to compile the tests of %s: %v\n%s", pkg, err, out)
-	}
-	results, err := v.runTest(ctx, pkg, binary, dir, flags)
-	var exit *ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if _, err := output(ctx, "go", "test", "-c", "-o", binary, pkg); err != nil {
 		t.Fatal(err)
 	}
-	report := func(tests []testjson.TestCase, how func(*testing.T, ...any)) {
-		for _, one := range tests {
-			t.Run(one.Test.Name(), func(t *testing.T) {
-				how(t, one.Elapsed, "in the VM", strings.Join(results.OutputLines(one), ""))
-			})
-		}
-	}
-	report(results.Passed, (*testing.T).Log)
-	report(results.Skipped, (*testing.T).Skip)
-	report(results.Failed, (*testing.T).Error)
-	own := strings.Join(results.OutputLines(testjson.TestCase{}), "") // of no test
-	if len(results.Passed)+len(results.Failed) == 0 {
-		t.Errorf("no test of %s ran in the VM: %s", pkg, own)
-	} else if err != nil && !t.Failed() {
-		t.Errorf("the tests of %s passed, but: %v\n%s", pkg, err, own)
-	}
-}
-
-// runTest runs a test binary and returns its results. A test that has not ended has failed.
-func (v *VM) runTest(ctx context.Context, pkg, binary, dir string, flags []string) (*testjson.Package, error) {
-	convert := exec.CommandContext(ctx, "go", "tool", "test2json", "-t", "-p", pkg) // -t: with how long they took
-	stdin, err := convert.StdinPipe()
+	var out bytes.Buffer
+	args := append([]string{binary, "-test.v", "-test.paniconexit0"}, flags...)
+	err = v.Run(ctx, Cmd{Args: args, Dir: strings.TrimSpace(dir), Stdout: &out, Stderr: &out})
+	t.Logf("%s in the VM:\n%s", pkg, &out)
 	if err != nil {
-		return nil, err
+		t.Errorf("the tests of %s failed in the VM: %v", pkg, err)
+	} else if !strings.Contains(out.String(), "--- PASS: ") {
+		t.Errorf("no test of %s passed in the VM", pkg)
 	}
-	events, err := convert.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := convert.Start(); err != nil {
-		return nil, fmt.Errorf("failed to run go tool test2json: %w", err)
-	}
-	ran := make(chan error, 1)
-	go func() {
-		args := append([]string{binary, "-test.v=test2json", "-test.paniconexit0"}, flags...)
-		err := v.Run(ctx, Cmd{Args: args, Dir: dir, Stdout: stdin, Stderr: stdin})
-		ran <- errors.Join(err, stdin.Close())
-	}()
-	results, err := testjson.ScanTestOutput(testjson.ScanConfig{
-		Stdout: events, Stop: func() { _ = convert.Process.Kill() },
-	})
-	err = errors.Join(err, <-ran, convert.Wait())
-	if results == nil || results.Package(pkg) == nil {
-		return nil, fmt.Errorf("no results of the tests of %s: %w", pkg, err)
-	}
-	return results.Package(pkg), err
 }
 
 // environment is this process's environment with the mark.
 func environment() []string { return append(os.Environ(), insideEnv+"=1") }
+
+// insideEnv is in the environment of every command in a VM.
+const insideEnv = "OUTRIDER_VM"
+
+// Inside reports whether this process runs in a VM of this package.
+func Inside() bool { return os.Getenv(insideEnv) != "" }
+
+// Main is the TestMain of a package whose tests all need a VM. Outside of a VM it boots one, calls each of prepare
+// with it, and runs the test binary in it with the same flags.
+//
+//	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
+func Main(m *testing.M, o Options, prepare ...func(*VM)) int {
+	flag.Parse()
+	if Inside() || testing.Short() { // all tests are testsupport.Long's, which skips them
+		return m.Run()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	code, err := runSelf(ctx, o, prepare)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+func runSelf(ctx context.Context, o Options, prepare []func(*VM)) (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	v, err := Start(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range prepare {
+		f(v)
+	}
+	err = v.Run(ctx, Cmd{Args: append([]string{self}, os.Args[1:]...), Stdout: os.Stdout, Stderr: os.Stderr})
+	var exit *ExitError
+	switch {
+	case errors.As(err, &exit) && exit.Signal == 0:
+		return exit.Code, v.Close()
+	case err != nil:
+		return 0, errors.Join(err, v.Close())
+	}
+	return 0, v.Close()
+}

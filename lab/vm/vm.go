@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"runtime"
@@ -54,10 +53,6 @@ type Options struct {
 	// Env is added to the environment of commands that have none of their own.
 	Env []string
 
-	// Console gets the output of the kernel and the first process. May be nil;
-	// errors have the end of it in any case.
-	Console io.Writer
-
 	// Progress is called with the state of long steps. May be nil.
 	Progress func(format string, args ...any)
 
@@ -68,7 +63,6 @@ type Options struct {
 type VM struct {
 	env     []string // as in Options
 	kernel  string
-	accel   string
 	machine *machine
 	client  *ssh.Client
 	quit    context.CancelFunc // ends watch
@@ -108,14 +102,15 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 		var v *VM
 		if v, err = boot(ctx, qemu, k, initrd, a, o); err == nil {
 			if err = errors.Join(v.loadZFS(ctx, zfs), v.loadUSB(ctx, o.Adapter)); err != nil {
-				return nil, errors.Join(err, v.Kill())
+				v.Kill()
+				return nil, err
 			}
 			return v, nil
 		}
 		if a.remember == nil || ctx.Err() != nil {
 			break
 		}
-		o.Progress("%s does not work here, the processor is emulated: %v", a.name, firstLine(err))
+		o.Progress("%s does not work here, the processor is emulated: %v", a.name, err)
 		a.remember()
 	}
 	return nil, err
@@ -142,9 +137,6 @@ func (o *Options) fill(ctx context.Context) error {
 	if o.CPUs == 0 {
 		o.CPUs = min(2, runtime.NumCPU())
 	}
-	if o.Memory < 256 || o.CPUs < 1 {
-		return fmt.Errorf("a VM with %d MiB and %d processors: want at least 256 MiB and 1 processor", o.Memory, o.CPUs)
-	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
@@ -169,7 +161,7 @@ func makeDisk(ctx context.Context, path string) error {
 	defer os.Remove(made)
 	err = os.WriteFile(made, nil, 0o600)
 	if err == nil {
-		_, err = output(ctx, "", mkfs, "-q", "-F", "-E", "lazy_itable_init=1", made, diskSize)
+		_, err = output(ctx, mkfs, "-q", "-F", "-E", "lazy_itable_init=1", made, diskSize)
 	}
 	if err == nil {
 		err = os.Rename(made, path)
@@ -191,7 +183,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 			m.kill()
 		}
 	}()
-	v := &VM{env: o.Env, accel: a.name, machine: m}
+	v := &VM{env: o.Env, machine: m}
 	m.port.SetDeadline(time.Now().Add(a.patience))
 	// any key will do: the other end is our own QEMU
 	config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
@@ -231,9 +223,6 @@ func (v *VM) watch(ctx context.Context, patience time.Duration) {
 // Kernel is the release of the VM's kernel, such as 6.1.0-56-amd64.
 func (v *VM) Kernel() string { return v.kernel }
 
-// Accelerator is what runs the VM's processors: "kvm", or "tcg" for emulation.
-func (v *VM) Accelerator() string { return v.accel }
-
 // Console is the end of what the kernel and the first process have printed.
 func (v *VM) Console() string { return v.machine.console.String() }
 
@@ -251,9 +240,8 @@ func (v *VM) Close() error {
 const offTime = time.Minute
 
 // Kill ends the VM as a power cut does.
-func (v *VM) Kill() error {
+func (v *VM) Kill() {
 	v.quit()
 	v.machine.kill()
 	v.client.Close()
-	return nil
 }

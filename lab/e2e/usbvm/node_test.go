@@ -327,12 +327,12 @@ func (x *task) stop(t testing.TB) {
 
 // tellLog shows the end of the agent's log.
 func (n *node) tellLog() {
-	var b strings.Builder
-	if err := n.Logs(context.Background(), &b, false); err != nil {
+	log, err := n.Log()
+	if err != nil {
 		fmt.Println(err)
 	}
 	var lines []string
-	for line := range strings.Lines(b.String()) {
+	for line := range strings.Lines(log) {
 		if !strings.Contains(line, "[DEBUG]") {
 			lines = append(lines, strings.TrimSuffix(line, "\n"))
 		}

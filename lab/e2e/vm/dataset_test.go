@@ -225,7 +225,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pool"))
 	test.Eq(t, 1, strings.Count(h.output(slot), "used"), test.Sprint("the task has started without its slot"))
 
-	h.run(nil, h.ctl, "agent", "stop", agentDir)
+	h.run(nil, h.ctl, "stop", agentDir)
 	h.shell(importPool)
 	c = h.startWithDatasets()
 	testsupport.Within(t, 3*time.Minute, func() error {
@@ -248,6 +248,6 @@ func TestReboot_DatasetsStay(t *testing.T) {
 		}
 		return nil
 	})
-	h.run(nil, h.ctl, "agent", "close", agentDir)
+	h.run(nil, h.ctl, "close", agentDir)
 	h.shell("zpool export tank")
 }

@@ -37,7 +37,7 @@ const agentDir = vm.DiskMount + "/agent"
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	ctl, err := vm.Build(t.Context(), "vmctl", t.Logf)
+	ctl, err := vm.Build(t.Context(), "vmctl")
 	must.NoError(t, err)
 	h := &host{t: t, ctl: ctl}
 	h.o = vm.Options{Memory: 3072, Disk: filepath.Join(t.TempDir(), "disk"), Progress: t.Logf}
@@ -56,9 +56,7 @@ func (h *host) boot() {
 func (h *host) cutPower() {
 	h.t.Helper()
 	h.run(nil, "sync")
-	if err := h.vm.Kill(); err != nil {
-		h.t.Fatal(err)
-	}
+	h.vm.Kill()
 }
 
 // run runs a command in the VM and returns its output.
@@ -104,11 +102,11 @@ func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	}
 	options, err := json.Marshal(map[string]any{"Binary": p.Path, "Name": "rebooted", "Plugins": configured})
 	must.NoError(h.t, err)
-	return h.client(h.run(options, h.ctl, "agent", "run", agentDir))
+	return h.client(h.run(options, h.ctl, "run", agentDir))
 }
 
 // startAgent starts the agent again.
 func (h *host) startAgent() *api.Client {
 	h.t.Helper()
-	return h.client(h.run(nil, h.ctl, "agent", "start", agentDir))
+	return h.client(h.run(nil, h.ctl, "start", agentDir))
 }

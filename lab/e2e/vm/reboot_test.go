@@ -18,13 +18,31 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
+// plugTwin makes a serial stick without a serial number, and plugs it into a port. A process in the background writes
+// what the stick gets to a file.
+const plugTwin = `PATH=$PATH:/usr/sbin:/sbin
+port=$1 name=twin$1
+modprobe dummy_hcd num=2
+modprobe libcomposite
+mkdir /sys/kernel/config/usb_gadget/$name
+cd /sys/kernel/config/usb_gadget/$name
+echo 0x1d6b >idVendor
+echo 0x0108 >idProduct
+echo 0x0200 >bcdUSB
+mkdir -p strings/0x409 configs/c.1 functions/acm.$name
+echo "Serial stick" >strings/0x409/product
+ln -s functions/acm.$name configs/c.1
+echo dummy_udc.$port >UDC
+far=/dev/ttyGS$(cat functions/acm.$name/port_num)
+stty -F $far raw -echo
+setsid cat $far >/run/usb-$name 2>/dev/null </dev/null &
+until ls -d /sys/devices/platform/dummy_hcd.$port/usb*/*/*/tty/*; do sleep 0.05; done`
+
 // plug plugs the twins in this order, each into its own port.
 func (h *host) plug(order ...int) {
 	h.t.Helper()
 	for _, i := range order {
-		h.run(nil, h.ctl, "plug", fmt.Sprint("twin", i), fmt.Sprint(i), "1d6b:0108")
-		h.run(nil, "sh", "-c", fmt.Sprintf("until ls -d /sys/devices/platform/dummy_hcd.%d/usb*/*/*/tty/*; do sleep 0.05; "+
-			"done", i))
+		h.run(nil, "sh", "-ec", plugTwin, "sh", fmt.Sprint(i))
 	}
 }
 
@@ -97,7 +115,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 			return nil
 		})
 	}
-	h.run(nil, h.ctl, "agent", "close", agentDir)
+	h.run(nil, h.ctl, "close", agentDir)
 }
 
 // twins waits until the server knows the two, and returns their ids in the order of

@@ -36,9 +36,20 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the cache lock: %w", err)
 	}
-	if err := Flock(ctx, f, syscall.LOCK_EX, waits); err != nil {
+	err = poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return true, err
+		}
+		if waits != nil {
+			waits()
+			waits = nil
+		}
+		return false, nil
+	})
+	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("failed to lock %s: %w", path, err)
 	}
 	return func() { f.Close() }, nil
 }
@@ -70,23 +81,4 @@ func Once(ctx context.Context, name string, progress func(format string, args ..
 		return "", err
 	}
 	return path, os.Rename(made, path)
-}
-
-// Flock takes a flock(2) of that kind on an open file, as Lock does. Closing the file releases it.
-func Flock(ctx context.Context, f *os.File, how int, waits func()) error {
-	err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
-		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return true, err
-		}
-		if waits != nil {
-			waits()
-			waits = nil
-		}
-		return false, nil
-	})
-	if err != nil {
-		return fmt.Errorf("failed to lock %s: %w", f.Name(), err)
-	}
-	return nil
 }

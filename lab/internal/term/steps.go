@@ -22,7 +22,6 @@ import (
 type Printer struct {
 	w     io.Writer
 	tty   bool
-	color bool
 	width int
 	first time.Duration // how long a step may be silent
 	every time.Duration // and the interval of its updates after that
@@ -31,7 +30,6 @@ type Printer struct {
 	name string     // the step that runs; empty: none
 	msg  string     // its last progress
 	came time.Time
-	last time.Time     // when a line was printed in plain mode
 	quit chan struct{} // closed by the step's end
 }
 
@@ -44,7 +42,6 @@ func New(w io.Writer) *Printer {
 	if p.tty {
 		p.every = time.Second // the line moves
 	}
-	p.color = p.tty && os.Getenv("NO_COLOR") == ""
 	return p
 }
 
@@ -55,10 +52,9 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	defer p.mu.Unlock()
 	p.name, p.msg = fmt.Sprintf(format, args...), ""
 	p.came = time.Now()
-	p.last = time.Time{}
 	p.quit = make(chan struct{})
 	if p.tty {
-		p.show(Cut)
+		p.show()
 	}
 	go p.signs(p.quit)
 	return p.end
@@ -73,30 +69,29 @@ func (p *Printer) signs(quit chan struct{}) {
 		case <-time.After(wait):
 		}
 		p.mu.Lock()
-		if p.quit == quit && p.name != "" && (p.tty || time.Since(p.last) >= wait) {
-			p.show(Cut)
+		if p.quit == quit && p.name != "" {
+			p.show()
 		}
 		p.mu.Unlock()
 	}
 }
 
-// show shows the step that runs, in a line that is made to fit: in place on a terminal, else as one more line.
-func (p *Printer) show(fit func(line string, width int) string) {
+// show shows the step that runs: in place on a terminal, in a line that is cut to fit, else as one more line.
+func (p *Printer) show() {
 	took := ""
 	if d := time.Since(p.came); d >= p.first {
 		took = " (" + Short(d) + ")"
 	}
 	if p.tty {
 		text := Cut(strings.TrimSpace(p.name+" … "+p.msg), p.width-4-len(took)) + took
-		fmt.Fprintf(p.w, "\r\033[K %s %s", p.paint("36", "•"), text)
+		fmt.Fprintf(p.w, "\r\033[K %s %s", Paint(p.w, "36", "•"), text)
 		return
 	}
-	p.last = time.Now()
-	text := p.name
+	text := "...    " + p.name
 	if p.msg != "" {
 		text += ": " + p.msg
 	}
-	fmt.Fprintln(p.w, fit("...    "+text, p.width-len(took))+took)
+	fmt.Fprintln(p.w, Wrap(text+took, p.width, "       "))
 }
 
 func (p *Printer) end(err error, outcome string, args ...any) {
@@ -118,14 +113,14 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 	took := "(" + Short(time.Since(p.came)) + ")"
 	if p.tty {
 		text := Wrap(fmt.Sprintf(" %s %s%s %s", mark, p.name, outcome, took), p.width, "   ")
-		fmt.Fprintf(p.w, "\r\033[K%s\n", strings.Replace(text, mark, p.paint(code, mark), 1))
+		fmt.Fprintf(p.w, "\r\033[K%s\n", strings.Replace(text, mark, Paint(p.w, code, mark), 1))
 	} else {
 		fmt.Fprintln(p.w, Wrap(fmt.Sprintf("%s %s%s %s", plain, p.name, outcome, took), p.width, "       "))
 	}
 	p.name = ""
 }
 
-// Progress reports how far the running step is.
+// Progress reports how far the running step is. Without a terminal, that is shown if the step takes long.
 func (p *Printer) Progress(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,36 +128,9 @@ func (p *Printer) Progress(format string, args ...any) {
 	switch {
 	case p.name == "":
 		fmt.Fprintln(p.w, Wrap(p.msg, p.width, "  "))
-	case p.tty, time.Since(p.last) >= p.every:
-		p.show(func(line string, width int) string { return Wrap(line, width, "       ") })
+	case p.tty:
+		p.show()
 	}
-}
-
-// Status is Progress that is shown only if the step takes long.
-func (p *Printer) Status(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.msg = fmt.Sprintf(format, args...)
-}
-
-// Println prints a line, also in the middle of a step.
-func (p *Printer) Println(format string, args ...any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	text := Wrap(fmt.Sprintf(format, args...), p.width, "  ")
-	if !p.tty || p.name == "" {
-		fmt.Fprintln(p.w, text)
-		return
-	}
-	fmt.Fprintf(p.w, "\r\033[K%s\n", text)
-	p.show(Cut)
-}
-
-func (p *Printer) paint(code, s string) string {
-	if !p.color {
-		return s
-	}
-	return "\033[" + code + "m" + s + "\033[0m"
 }
 
 // Short writes a duration for people: 0.4 s, 12 s, 3 min 5 s.

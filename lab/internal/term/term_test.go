@@ -28,7 +28,6 @@ func run(p *Printer, b *bytes.Buffer) string {
 	end(nil, "%d files", 2)
 	end = p.Step("Starting it")
 	end(errors.New("no"), "not shown")
-	p.Println("done")
 	return seconds.ReplaceAllString(b.String(), "N s")
 }
 
@@ -38,19 +37,11 @@ func terminal(w io.Writer) *Printer {
 	return p
 }
 
-func colored(w io.Writer) *Printer {
-	p := terminal(w)
-	p.color = true
-	return p
-}
-
 func TestPrinter_PrintsPlainLinesWithoutATerminal(t *testing.T) {
 	var b bytes.Buffer
 	got := run(New(&b), &b)
-	want := "...    Building it: 1 of 2\n" +
-		"ok     Building it: 2 files (N s)\n" +
-		"failed Starting it (N s)\n" +
-		"done\n"
+	want := "ok     Building it: 2 files (N s)\n" +
+		"failed Starting it (N s)\n"
 	test.Eq(t, want, got, test.Sprintf("got\n%swant", got))
 }
 
@@ -62,25 +53,6 @@ func TestPrinter_MarksStepsOnATerminal(t *testing.T) {
 		test.StrContains(t, got, want)
 	}
 	test.StrNotContains(t, got, "\033[3", test.Sprint("colour without being asked"))
-}
-
-func TestPrinter_UsesColourOnTerminalsOnly(t *testing.T) {
-	var b bytes.Buffer
-	test.StrContains(t, run(colored(&b), &b), "\033[32m✓\033[0m", test.Sprint("no green mark in"))
-}
-
-func TestPrinter_ShowsProgressOfALongStep(t *testing.T) {
-	var b bytes.Buffer
-	p := New(&b)
-	p.every = time.Hour
-	end := p.Step("Building")
-	for range 100 {
-		p.Progress("still at it")
-	}
-	end(nil, "")
-	if n := strings.Count(b.String(), "still at it"); n != 1 {
-		t.Errorf("%d lines, want 1: %s", n, b.String())
-	}
 }
 
 func TestPrinter_ShowsThatASilentStepGoesOn(t *testing.T) {
@@ -102,12 +74,12 @@ func TestPrinter_ShowsThatASilentStepGoesOn(t *testing.T) {
 	}
 }
 
-func TestPrinter_ShowsStatusOfALongStep(t *testing.T) {
+func TestPrinter_ShowsProgressOfALongStep(t *testing.T) {
 	var b locked
 	p := New(&b)
 	p.first = 20 * time.Millisecond
 	end := p.Step("Waiting")
-	p.Status("for it")
+	p.Progress("for it")
 	test.Eq(t, "", b.String(), test.Sprint("at once"))
 	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(),
 		"Waiting: for it"); time.Sleep(time.Millisecond) {

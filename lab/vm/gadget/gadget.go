@@ -67,11 +67,6 @@ func Keyboard() Function {
 	}}
 }
 
-// Storage is a disk with the content of a file.
-func Storage(file string) Function {
-	return Function{kind: "mass_storage", files: map[string]string{"lun.0/file": file}}
-}
-
 // keyboard is the report descriptor of the kernel's Documentation/usb/gadget_hid.rst.
 const keyboard = "\x05\x01\x09\x06\xa1\x01\x05\x07\x19\xe0\x29\xe7\x15\x00\x25\x01\x75\x01\x95\x08\x81\x02" +
 	"\x95\x01\x75\x08\x81\x03\x95\x05\x75\x01\x05\x08\x19\x01\x29\x05\x91\x02\x95\x01\x75\x03\x91\x03" +

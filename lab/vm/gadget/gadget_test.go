@@ -161,9 +161,6 @@ func TestGadget_RefusesABadDevice(t *testing.T) {
 	if _, err := gadget.New("none", gadget.Device{}); err == nil || !strings.Contains(err.Error(), "no function") {
 		t.Errorf("without a function: %v", err)
 	}
-	if _, err := gadget.New("bad", gadget.Device{Functions: []gadget.Function{gadget.Storage("/nowhere")}}); err == nil {
-		t.Error("a disk that is not there")
-	}
 	if left, err := os.ReadDir("/sys/kernel/config/usb_gadget"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

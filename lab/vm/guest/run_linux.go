@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -76,18 +75,16 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	if len(r.Args) == 0 {
 		return none, errors.New("no command given")
 	}
-	cmd := exec.Command(r.Args[0], r.Args[1:]...)
-	if cmd.Path, err = lookPath(r.Args[0], r.Env); err != nil {
-		return none, err
-	}
 	if _, err := os.Stat(r.Dir); err != nil { // otherwise the error would name the program
 		return none, err
 	}
-	cmd.Err = nil // from exec.Command's search in this process's PATH
+	cmd := exec.Command(r.Args[0], r.Args[1:]...)
 	cmd.Env, cmd.Dir = r.Env, r.Dir
 	if cmd.Env == nil {
 		cmd.Env = []string{} // not this process's
 	}
+	cmd.Stdout, cmd.Stderr = c, c.Stderr()
+	cmd.WaitDelay = time.Minute // what it leaves running may hold its output open
 	scope := filepath.Join(slice, fmt.Sprintf("run-%d.scope", runs.Add(1)))
 	if err := os.Mkdir(scope, 0o755); err != nil {
 		return none, err
@@ -101,17 +98,6 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Setsid: true}
 
 	var in io.WriteCloser
-	var outputs []*output
-	for to, w := range map[*io.Writer]io.Writer{&cmd.Stdout: c, &cmd.Stderr: c.Stderr()} {
-		ours, theirs, err := os.Pipe()
-		if err != nil {
-			return none, err
-		}
-		defer ours.Close()
-		defer theirs.Close()
-		*to = theirs
-		outputs = append(outputs, newOutput(ours, w))
-	}
 	if r.Stdin {
 		if in, err = cmd.StdinPipe(); err != nil {
 			return none, err
@@ -119,12 +105,6 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	}
 	if err := cmd.Start(); err != nil {
 		return none, err
-	}
-	// else the end of the output would not be seen
-	cmd.Stdout.(*os.File).Close()
-	cmd.Stderr.(*os.File).Close()
-	for _, o := range outputs {
-		go o.pass()
 	}
 	if in != nil {
 		go func() { // ends with the channel
@@ -142,73 +122,9 @@ func (c *command) wait(r *wire.Run) (none syscall.WaitStatus, err error) {
 	}()
 	err = cmd.Wait()
 	close(ended)
-	for _, o := range outputs {
-		o.finish()
-	}
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
 		return none, err
 	}
 	return cmd.ProcessState.Sys().(syscall.WaitStatus), nil
-}
-
-// output is one output of a command.
-type output struct {
-	from *os.File
-	to   io.Writer
-	done chan struct{}
-}
-
-func newOutput(from *os.File, to io.Writer) *output { return &output{from, to, make(chan struct{})} }
-
-// pass copies until no process has the other end open.
-func (o *output) pass() {
-	defer close(o.done)
-	io.Copy(o.to, o.from)
-}
-
-// finish returns when everything that the ended command has written is passed on. Processes that it has left may hold
-// its output open; then the end is when the output is empty. The host may be slow to read.
-func (o *output) finish() {
-	for range 600 { // a minute, if what it has left running writes all the time
-		select {
-		case <-o.done:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
-		if o.empty() {
-			break
-		}
-	}
-	o.from.Close()
-	<-o.done
-}
-
-func (o *output) empty() bool {
-	left := 0
-	conn, err := o.from.SyscallConn()
-	if err == nil {
-		conn.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	}
-	return err != nil || left == 0
-}
-
-// lookPath finds a program as execvp(3) does with the environment's PATH.
-func lookPath(name string, env []string) (string, error) {
-	if strings.Contains(name, "/") {
-		return name, nil
-	}
-	var dirs string
-	for _, v := range env {
-		if p, ok := strings.CutPrefix(v, "PATH="); ok {
-			dirs = p
-		}
-	}
-	for _, dir := range filepath.SplitList(dirs) {
-		p := filepath.Join(dir, name)
-		if st, err := os.Stat(p); err == nil && !st.IsDir() && st.Mode()&0o111 != 0 {
-			return p, nil
-		}
-	}
-	return "", fmt.Errorf("there is no program %s in %s", name, dirs)
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/crypto/ssh"
 
@@ -20,6 +21,7 @@ import (
 // serve answers requests until the host is gone. Then it switches the machine off.
 func serve(port *os.File) {
 	defer powerOff()
+	_ = os.Setenv("PATH", strings.TrimPrefix(path, "PATH="))
 	go hotplug()
 	if err := answer(port); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "guest:", err)

@@ -32,7 +32,7 @@ func system(c wire.Config) error {
 	if err := unix.Mount(c.Modules, modules, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("failed to put the kernel's modules in their place: %w", err)
 	}
-	if err := staticNodes(filepath.Join(modules, "modules.devname")); err != nil {
+	if err := makeNodes(); err != nil {
 		return err
 	}
 	if err := modprobe("configfs"); err != nil {

@@ -1,33 +1,77 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent and USB sticks there:
+// Command vmctl runs in a VM of package vm, for the host. It controls a Nomad agent there:
 //
-//	vmctl agent run|start|stop|close DIR
-//	vmctl plug NAME PORT ID
+//	vmctl run|start|stop|close DIR
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"time"
+
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	err := errors.New("usage: vmctl run|start|stop|close DIR")
+	if len(os.Args) == 3 {
+		err = runAgent(os.Args[1], os.Args[2])
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "vmctl:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
-	switch {
-	case len(args) == 3 && args[0] == "agent":
-		return runAgent(args[1], args[2])
-	case len(args) == 4 && args[0] == "plug":
-		return plug(args[1], args[2], args[3])
-	case len(args) == 2 && args[0] == "listen":
-		return listen(args[1])
+// runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
+// start print its address once it is up, and leave it running.
+func runAgent(verb, dir string) error {
+	// an emulated machine that is busy, too, takes minutes to answer the agent in time
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	if verb == "run" {
+		var o agent.Options
+		if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
+			return fmt.Errorf("failed to read the agent's options: %w", err)
+		}
+		o.Runtime, o.Dir = agent.Host, dir
+		a, err := agent.Run(ctx, o)
+		if err != nil {
+			return err
+		}
+		fmt.Println(a.Address())
+		return nil
 	}
-	return errors.New("usage: vmctl agent run|start|stop|close DIR, or vmctl plug NAME PORT ID")
+	a, err := agent.Open(ctx, dir)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "start":
+		if err := a.Start(ctx); err != nil {
+			return err
+		}
+		if _, err := agent.WaitHealthy(ctx, a); err != nil {
+			return err
+		}
+		fmt.Println(a.Address())
+		return nil
+	case "stop":
+		return a.Stop(ctx)
+	case "close":
+		if err := a.Close(ctx); err != nil {
+			return err
+		}
+		left, err := a.Leftovers(ctx)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("the agent has left: %q", left)
+		}
+		return err
+	}
+	return errors.New("want run, start, stop or close")
 }
