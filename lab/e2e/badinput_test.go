@@ -26,24 +26,14 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 	}
 	rows := []row{
 		{name: "empty command", c: conf{"command": ""}, want: `command is empty`},
-		{name: "no command", c: conf{"args": []string{"x"}}, want: `command is empty`},
 		{name: "missing program", c: conf{"command": "/no/such/program"}, want: `command "/no/such/program" not found`},
-		{name: "missing program in PATH", c: conf{"command": "no-such-program"}, want: `command "no-such-program" not found`},
 		{name: "not executable", c: conf{"command": "/etc/passwd"}, want: `command "/etc/passwd" is not executable`},
-		{name: "a directory", c: conf{"command": "/usr/bin/"}, want: `is a directory`},
 		{name: "no such user", c: sh("true"), edit: func(_ *api.Job, task *api.Task) { task.User = "nobody-here" },
 			want: `user "nobody-here" does not exist on this node`},
-		{name: "negative limit", c: sh("true").with(conf{"pids_limit": -1}), want: `pids_limit`},
 		{name: "unknown option", c: sh("true").with(conf{"comand": "x"}), want: `No argument or block type is named "comand"`,
 			byNomad: true},
-		{name: "missing work_dir", c: sh("true").with(conf{"work_dir": "/no/such/dir"}), want: `work_dir "/no/such/dir"`},
-		{name: "kill_mode of no meaning", c: sh("true").with(conf{"kill_mode": "everyone"}), want: `kill_mode`},
-		{name: "umask not octal", c: sh("true").with(conf{"umask": "0999"}), want: `umask "0999"`},
-		{name: "nice out of range", c: sh("true").with(conf{"nice": 40}), want: `nice`},
 		{name: "soft limit above the hard one", c: sh("true").with(conf{"ulimit": conf{"nofile": "20:10"}}),
 			want: `ulimit nofile = "20:10" has a soft limit above the hard one`},
-		{name: "limit of nothing", c: sh("true").with(conf{"ulimit": conf{"fun": "1"}}), want: `ulimit "fun" is not known`},
-		{name: "no log files", c: sh("true").with(conf{"logs": conf{"max_files": 0}}), want: `max_files`},
 	}
 	if os.Geteuid() == 0 {
 		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}),
@@ -86,19 +76,10 @@ func TestBadPluginConfig_IsReportedByAgent(t *testing.T) {
 		want string
 	}{
 		{"state_dir not absolute", state("run/outrider"), `state_dir "run/outrider" is not absolute`},
-		{"state_dir too long", state("/run/" + strings.Repeat("x", 90)), `bytes too long for a unix socket in it`},
-		{"unknown collector", config(`log_collection = "nobody"`), `log_collection`},
 		{"unknown option", config(`log_colection = "driver"`), `log_colection`},
-		{"range of no ids", config(`denied_host_uids = "5-1"`), `denied_host_uids has "5-1"`},
 		{"an id without quotes", usb("device \"x\" {\n  id = 0x0658\n}"),
 			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		{"an id that is none", usb("device \"x\" {\n  id = \"10c4\"\n}"), `id "10c4" is not vendor and product`},
-		{"an unknown option of usb", usb("devices = 1"), `devices`},
-		{"an unknown node", usb("device \"x\" {\n  id = \"10c4:ea60\"\n  nodes = [\"ttys\"]\n}"),
-			`nodes "ttys" is not known: use one of ["usb" "tty"`},
 		{"a block that matches everything", usb("device \"x\" {}"), `device "x": nothing says which devices are meant`},
-		{"permissions not octal", usb("device \"x\" {\n  id = \"10c4:ea60\"\n  mode = \"0999\"\n}"),
-			`mode "0999" is not a file mode`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

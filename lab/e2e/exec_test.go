@@ -8,9 +8,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +15,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // session runs a command in a task through Nomad's API.
@@ -81,17 +76,6 @@ func TestExec_IsInTasksCgroup(t *testing.T) {
 	test.StrContains(t, stdout, a.id+".main", test.Sprint("the cgroups of the session are"))
 }
 
-func TestExec_FollowsTerminalSize(t *testing.T) {
-	t.Parallel()
-	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
-	defer a.stop(t)
-	sizes := make(chan api.TerminalSize, 1)
-	sizes <- api.TerminalSize{Height: 33, Width: 77}
-	_, out, _ := a.session(t, true, nil, sizes, "/bin/sh", "-c",
-		`for i in $(seq 1 1000); do s=$(stty size); [ "$s" = "33 77" ] && break; sleep 0.05; done; echo size $s`)
-	test.StrContains(t, out, "size 33 77")
-}
-
 func TestExec_ReportsMissingCommand(t *testing.T) {
 	t.Parallel()
 	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
@@ -107,80 +91,22 @@ func TestExec_ReportsMissingCommand(t *testing.T) {
 	}
 }
 
-func TestExec_EndsWithClientAndTask(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
-	run := func(ctx context.Context, tag string) chan error {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, silent(tag), strings.NewReader(""),
-				io.Discard, io.Discard, nil, nil)
-			ended <- err
-		}()
-		testsupport.Within(t, time.Minute, func() error {
-			if len(n.find(isSilent(tag))) != 1 {
-				return fmt.Errorf("%s does not run", tag)
-			}
-			return nil
-		})
-		return ended
+// try is session for a command that may be refused.
+func (a *alloc) try(t testing.TB, argv ...string) (string, error) {
+	i, _, err := a.info()
+	if err != nil {
+		return "", err
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := run(ctx, "one")
-	cancel()
-	<-ended
-	testsupport.Within(t, time.Minute, func() error {
-		if p := n.find(isSilent("one")); len(p) > 0 {
-			return fmt.Errorf("lives without its client: %v", p)
-		}
-		return nil
-	})
-	ended = run(t.Context(), "two")
-	a.stop(t)
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
-		t.Error("the session goes on without its task")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	code, err := a.n.Client().Allocations().Exec(ctx, i, "main", false, argv, strings.NewReader(""), &out, &errOut, nil,
+		nil)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d", code)
 	}
-	testsupport.Within(t, time.Minute, func() error {
-		if p := n.find(isSilent("two")); len(p) > 0 {
-			return fmt.Errorf("lives without its task: %v", p)
-		}
-		return nil
-	})
-}
-
-// silent is a command that neither reads nor says anything.
-func silent(tag string) []string { return []string{"/bin/sh", "-c", "sleep 600; :", tag} }
-
-func isSilent(tag string) func(proc) bool {
-	return func(p proc) bool { return slices.Equal(p.args, silent(tag)) }
-}
-
-func TestExec_EndsWithKilledClient(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
-	defer a.stop(t)
-	cmd := exec.Command(nomadBinary, append([]string{"alloc", "exec", "-t=false", a.id}, silent("killed")...)...)
-	cmd.Env = []string{"NOMAD_ADDR=" + n.Address(), "PATH=" + os.Getenv("PATH"), "HOME=" + scratch}
-	stdin, err := cmd.StdinPipe() // left open, as a shell's is
-	must.NoError(t, err)
-	defer stdin.Close()
-	must.NoError(t, cmd.Start())
-	testsupport.Within(t, time.Minute, func() error {
-		if len(n.find(isSilent("killed"))) != 1 {
-			return fmt.Errorf("the command does not run")
-		}
-		return nil
-	})
-	must.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait() // "signal: killed"
-	testsupport.Within(t, time.Minute, func() error {
-		if p := n.find(isSilent("killed")); len(p) > 0 {
-			return fmt.Errorf("lives without its client: %v", p)
-		}
-		return nil
-	})
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, errOut.String())
+	}
+	return out.String(), err
 }

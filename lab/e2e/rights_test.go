@@ -84,20 +84,3 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 		t.Run(f.name, func(t *testing.T) { f.run(t, n, label) })
 	}
 }
-
-// A task's daemon is killed whose main process ended while there was no supervisor to notice.
-func TestFamily_EndsWithMainProcessWithoutSupervisor(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nodeOptions{})
-	a := n.start(t, family("exit 4"))
-	procs := members(t, a)
-	resume := n.plugin(t).pause(t)
-	defer resume()
-	n.supervisor(t).end(t)
-	procs["main"].end(t)
-	resume()
-	if got := a.ended(t); got != "signal 9" && (got != "lost" || n.tellsExit()) {
-		t.Errorf("got %s: %s", got, a.story())
-	}
-	gone(t, procs)
-}

@@ -93,59 +93,64 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
 
-func TestExit_CodesAndSignalsArrive(t *testing.T) {
+// TestTask_DoesWhatItsJobAsks has a row for each way that is no option of the driver.
+func TestTask_DoesWhatItsJobAsks(t *testing.T) {
 	t.Parallel()
 	n := common(t)
-	rows := map[string]struct {
-		c    conf
-		want string
+	for _, row := range []struct {
+		name   string
+		c      conf
+		edit   func(*api.Job, *api.Task)
+		do     func(*alloc) error // while it runs
+		want   string
+		output string
 	}{
-		"success":                   {conf{"command": "/bin/true"}, "exit 0"},
-		"code":                      {sh("exit 7"), "exit 7"},
-		"highest code":              {sh("exit 255"), "exit 255"},
-		"code like that of a shell": {sh("exit 143"), "exit 143"},
-		"signal":                    {sh("kill -TERM $$"), "signal 15"},
-		"crash":                     {sh("kill -SEGV $$"), "signal 11"},
+		{name: "a code like that of a shell", c: sh("exit 143"), want: "exit 143"},
+		{name: "a crash", c: sh("kill -SEGV $$"), want: "signal 11"},
+		{name: "a signal through the API",
+			c: sh("trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.1; done"),
+			do: func(a *alloc) error {
+				a.says(t, "stdout", "ready\n")
+				return n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1")
+			},
+			want: "exit 3", output: "ready\nheard\n"},
+		{name: "a template as the command", c: conf{"command": "local/program", "args": []string{"x"}},
+			edit: func(_ *api.Job, task *api.Task) {
+				task.Templates = []*api.Template{{DestPath: new("local/program"), Perms: new("755"),
+					EmbeddedTmpl: new("#!/bin/sh\necho $1 {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n")}}
+			},
+			want: "exit 3", output: "x main\n"},
+		{name: "a dispatch", c: sh(`cat local/payload; echo "$NOMAD_META_word"; exit 4`),
+			edit: func(j *api.Job, task *api.Task) {
+				j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"word"}}
+				task.DispatchPayload = &api.DispatchPayloadConfig{File: "payload"}
+			},
+			want: "exit 4", output: "of the payload\nof the meta\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			j := job(t, row.c)
+			if row.edit != nil {
+				row.edit(j, j.TaskGroups[0].Tasks[0])
+			}
+			var a *alloc
+			if j.ParameterizedJob == nil {
+				a = n.submit(t, j)
+			} else {
+				_, _, err := n.Client().Jobs().Register(j, nil)
+				must.NoError(t, err)
+				d, _, err := n.Client().Jobs().Dispatch(*j.ID, map[string]string{"word": "of the meta"},
+					[]byte("of the payload\n"), "", nil)
+				must.NoError(t, err)
+				a = &alloc{n: n, job: d.DispatchedJobID, id: n.placed(t, d.DispatchedJobID)}
+			}
+			if row.do != nil {
+				must.NoError(t, row.do(a))
+			}
+			test.Eq(t, row.want, a.ended(t), test.Sprint(a.story()))
+			test.Eq(t, row.output, a.output(t, "stdout"))
+		})
 	}
-	allocs := map[string]*alloc{}
-	for name, row := range rows {
-		allocs[name] = n.submit(t, job(t, row.c))
-	}
-	for name, row := range rows {
-		test.Eq(t, row.want, allocs[name].ended(t), test.Sprint(name))
-	}
-}
-
-func TestEnvironment_IsTasksOwn(t *testing.T) {
-	t.Parallel()
-	a := common(t).submit(t, job(t, sh("env; pwd; id -u; umask; ulimit -Hn; nice").with(conf{
-		"umask": "0027", "ulimit": conf{"nofile": "512:1024"}, "nice": 5,
-	}), func(_ *api.Job, task *api.Task) {
-		task.Env = map[string]string{"GREETING": "hello there", "EMPTY": ""}
-	}))
-	if got := a.ended(t); got != "exit 0" {
-		t.Fatal(got, a.story())
-	}
-	out := a.output(t, "stdout")
-	for _, want := range []string{"GREETING=hello there\n", "EMPTY=\n", "NOMAD_ALLOC_ID=" + a.id + "\n",
-		"NOMAD_TASK_NAME=main\n",
-		a.dir() + "/main\n", agentUser() + "\n0027\n1024\n5\n"} {
-		test.StrContains(t, out, want, test.Sprintf("no %q in", want))
-	}
-}
-
-func TestTask_RunsAsItsUser(t *testing.T) {
-	needRootAgent(t)
-	t.Parallel()
-	a := common(t).submit(t, job(t, sh(`id -un; echo $USER $LOGNAME $HOME; echo x > /dev/stderr`),
-		func(_ *api.Job, task *api.Task) {
-			task.User = "nobody"
-		}))
-	if got := a.ended(t); got != "exit 0" {
-		t.Fatal(got, a.story(), a.output(t, "stderr"))
-	}
-	test.StrHasPrefix(t, "nobody\nnobody nobody /", a.output(t, "stdout"))
-	test.Eq(t, "x\n", a.output(t, "stderr"), test.Sprint("it could not open its own stderr"))
 }
 
 func TestStatistics_AreNotZero(t *testing.T) {
@@ -168,24 +173,6 @@ func TestStatistics_AreNotZero(t *testing.T) {
 		}
 		if len(task.Pids) != 1 {
 			return fmt.Errorf("%d processes, want 1", len(task.Pids))
-		}
-		return nil
-	})
-}
-
-func TestRestart_KeepsLog(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, sh(`echo started; exec sleep 600`))
-	defer a.stop(t)
-	a.says(t, "stdout", "started")
-	before := a.pid(t)
-	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
-	a.says(t, "stdout", "started\nstarted\n")
-	test.False(t, before.alive(), test.Sprint("the process from before the restart lives"))
-	testsupport.Within(t, time.Minute, func() error {
-		if dirs := n.tasksOf(a.id); len(dirs) != 1 {
-			return fmt.Errorf("state of %d runs", len(dirs))
 		}
 		return nil
 	})
@@ -252,29 +239,6 @@ func (n *node) countRunning(job string, want int) error {
 		return fmt.Errorf("%d allocations run, want %d", running, want)
 	}
 	return nil
-}
-
-func TestOutput_IsNotCollectedIfDisabled(t *testing.T) {
-	t.Parallel()
-	a := common(t).submit(t, job(t, sh(`echo nobody reads this; exit 4`), func(_ *api.Job, task *api.Task) {
-		task.LogConfig.Disabled = new(true)
-	}))
-	test.Eq(t, "exit 4", a.ended(t))
-	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.*")
-	test.SliceEmpty(t, files, test.Sprint("there are log files"))
-}
-
-func TestTask_IsKilledAtMemoryLimit(t *testing.T) {
-	needMemoryCgroup(t)
-	t.Parallel()
-	a := common(t).submit(t, job(t, conf{"command": counter, "args": []string{"-lines", "3", "-then", "oom"}}))
-	if got := a.ended(t); got != "oom" {
-		t.Errorf("got %s: %s", got, a.story())
-	}
-	test.NoError(t, a.tells("OOM: killed at 32 MiB of memory"))
-	_, ended, err := numbered(a.output(t, "stdout"))
-	must.NoError(t, err, must.Sprint("output"))
-	test.True(t, ended, test.Sprint("output"))
 }
 
 // tasksOf lists the state directories of an allocation's runs.

@@ -67,58 +67,6 @@ func members(t *testing.T, a *alloc) map[string]proc {
 	return found
 }
 
-func TestStop_SignalsByKillMode(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		mode string
-		hear []string
-		want string
-	}{
-		{"process", []string{"main"}, "exit 4"},
-		{"group", []string{"main", "child"}, "exit 4"},
-		{"all", []string{"main", "child", "daemon"}, "exit 4"},
-	} {
-		t.Run(row.mode, func(t *testing.T) {
-			t.Parallel()
-			a := common(t).start(t, family("exit 4").with(conf{"kill_mode": row.mode}), func(_ *api.Job, task *api.Task) {
-				task.KillSignal = "SIGTERM"
-			})
-			procs := members(t, a)
-			a.stop(t)
-			test.Eq(t, row.want, a.outcome())
-			gone(t, procs)
-			out := a.output(t, "stdout")
-			for name := range procs {
-				want := false
-				for _, h := range row.hear {
-					want = want || h == name
-				}
-				if strings.Contains(out, name+" got TERM") != want {
-					t.Errorf("%s got the signal: %v, want %v:\n%s", name, !want, want, out)
-				}
-			}
-		})
-	}
-}
-
-func TestStop_KillsDeafFamilyAtTimeout(t *testing.T) {
-	t.Parallel()
-	a := common(t).start(t, family(":").with(conf{"kill_mode": "all"}), func(_ *api.Job, task *api.Task) {
-		task.KillSignal = "SIGTERM"
-		task.KillTimeout = new(20 * time.Second) // in which all have heard it, on a busy machine, too
-	})
-	procs := members(t, a)
-	start := time.Now()
-	a.stop(t)
-	took := time.Since(start)
-	test.False(t, took < 20*time.Second, test.Sprintf("stopped after %v: the timeout was not kept", took))
-	test.Eq(t, "signal 9", a.outcome())
-	test.NoError(t, a.tells("kill_timeout of 20s passed"))
-	gone(t, procs)
-	out := a.output(t, "stdout")
-	test.Eq(t, 3, strings.Count(out, "got TERM"), test.Sprintf("the signal was not told to all: %q", out))
-}
-
 func TestPurge_MakesNoWarnings(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nodeOptions{})
@@ -137,15 +85,6 @@ func TestPurge_MakesNoWarnings(t *testing.T) {
 	for line := range strings.Lines(n.log()) {
 		test.StrNotContains(t, line, "no handler registered")
 	}
-}
-
-func TestFamily_EndsWithMainProcess(t *testing.T) {
-	t.Parallel()
-	a := common(t).start(t, family("exit 4"))
-	procs := members(t, a)
-	procs["main"].kill(t, 15)
-	test.Eq(t, "exit 4", a.ended(t))
-	gone(t, procs)
 }
 
 // gone asks that the processes have ended: Nomad has told so already, or is about to.

@@ -6,7 +6,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,66 +49,6 @@ func sameProcess(t *testing.T, before, now proc, what string) {
 }
 
 const replacedSupervisor = "replaced the supervisor of another version"
-
-// TestUpgrade_AndRollbackKeepTasks: tasks go on, with the device that they have, and their exits are exact; those that
-// end while no agent runs, too. The newer version saves what the older one does not know.
-func TestUpgrade_AndRollbackKeepTasks(t *testing.T) {
-	testsupport.Long(t, "two releases are built, and a bare Debian")
-	t.Parallel()
-	r := getReleases(t)
-	root := filepath.Join(mkdir(t), "usb")
-	stick := plug(t, root, "-id", "10c4:ea60", "-serial", "1", "-port", "1-1")
-	n := newNode(t, nodeOptions{binaries: r.bin(older), usb: &usbOptions{root: root, more: zigbee}})
-	file := func(name string) string { return filepath.Join(n.dir, name) }
-	counting := func(until, then string) conf {
-		return conf{"command": counter, "args": []string{"-every", "20ms", "-until", file(until), "-then", then}}
-	}
-	first := n.start(t, counting("first", "exit:7"))
-	down := n.start(t, counting("down", "exit:5"))
-	device := n.start(t, sh(fmt.Sprintf("T=$USB_ZIGBEE_TTY; until [ -e %s ]; do sleep 0.05; done; ", file("device"))+
-		fmt.Sprintf(talk, "late")+"; exit 4"), withDevice("zigbee"), asUser(anybody()))
-	pids := map[*alloc]proc{}
-	for _, a := range []*alloc{first, device} {
-		pids[a] = a.pid(t)
-	}
-	same := func(version string) {
-		t.Helper()
-		for a, p := range pids {
-			sameProcess(t, p, a.pid(t), version+": the task of "+a.job)
-		}
-	}
-
-	n.install(t, r, newer, func() { touch(t, file("down")) })
-	same(newer)
-	test.Eq(t, "exit 5", down.ended(t), test.Sprint("it ended during the upgrade"))
-	second := n.start(t, counting("second", "exit:9"))
-	downAgain := n.start(t, counting("down-again", "signal:9"))
-	pids[second] = second.pid(t)
-	dir, _ := n.stateOf(t, second.id)
-	state, err := os.ReadFile(filepath.Join(dir, "task.json"))
-	must.NoError(t, err)
-	must.StrContains(t, string(state), `"later":{"n":1}`, must.Sprint("the newer version saves nothing new"))
-
-	n.install(t, r, older, func() { touch(t, file("down-again")) })
-	same(older)
-	test.Eq(t, "signal 9", downAgain.ended(t), test.Sprint("it ended during the rollback"))
-	test.Eq(t, "devices: no devices match request", n.unplaced(t, job(t, sh("true"), withDevice("zigbee"))),
-		test.Sprint("the device is still the first task's"))
-	touch(t, file("device"))
-	test.Eq(t, "exit 4", device.ended(t))
-	test.Eq(t, "stick: late\n", device.output(t, "stdout"))
-	test.StrContains(t, stick.heard(), "late\n")
-	for a, want := range map[*alloc]string{first: "exit 7", second: "exit 9", down: "exit 5"} {
-		if a != down {
-			a.held(t)
-			touch(t, file(map[*alloc]string{first: "first", second: "second"}[a]))
-		}
-		test.Eq(t, want, a.ended(t), test.Sprint(a.story()))
-		lines, ended, err := numbered(a.output(t, "stdout"))
-		test.NoError(t, err)
-		test.True(t, ended, test.Sprintf("the output ends after %d lines", lines))
-	}
-}
 
 // TestUpgrade_AndRollbackKeepPythonTasks: their environments stay, too.
 func TestUpgrade_AndRollbackKeepPythonTasks(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -179,35 +178,6 @@ func TestUSB_MissingDeviceIsExplained(t *testing.T) {
 	}
 }
 
-// A change of the node's devices is one for all servers to agree on, and Nomad's client
-// logs it. The node's index would not tell: a heartbeat that an overloaded machine misses
-// changes it, too. OUTRIDER_QUIET=10m looks for longer.
-func TestUSB_NodeIsNotUpdatedWithoutChange(t *testing.T) {
-	testsupport.Long(t, "waits long enough for an update of the node")
-	t.Parallel()
-	quiet := 45 * time.Second
-	if s := os.Getenv("OUTRIDER_QUIET"); s != "" {
-		var err error
-		if quiet, err = time.ParseDuration(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	root := filepath.Join(mkdir(t), "usb")
-	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, usual: true, more: zigbee}, config: `log_level = "DEBUG"`})
-	n.offers(t, "10c4:ea60:0001")
-	changes := func() int { return strings.Count(n.log(), "new devices detected") }
-	before, plugin := changes(), n.usbPlugin(t)
-	must.NotEq(t, 0, before, must.Sprint("the agent's log does not tell of the stick: the test proves nothing"))
-	cpu := cpuTime(t, plugin.pid)
-	time.Sleep(quiet)
-	now := changes()
-	test.Eq(t, before, now, test.Sprintf("the node was changed %d times in %v", now-before, quiet))
-	test.True(t, plugin.alive(), test.Sprint("the plugin is another"))
-	usbReport.add(fmt.Sprintf("CPU in %v in which nothing happens", quiet), "", (cpuTime(t, plugin.pid) - cpu).String(),
-		"", "")
-}
-
 func TestUSB_PluginIsUnchangedAfterManyPlugs(t *testing.T) {
 	t.Parallel()
 	const id = "10c4:ea60:0001"
@@ -280,12 +250,4 @@ func TestUSB_LibusbServesAgent(t *testing.T) {
 		n.awaitSeen(t, "10c4:ea60:0001", true)
 	}
 	test.StrNotContains(t, n.log(), "libusb is not available", test.Sprint("the plugin has given libusb up"))
-}
-
-// cpuTime is what a process has used.
-func cpuTime(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	st, err := task.ReadStat(pid)
-	must.NoError(t, err)
-	return time.Duration(st.UTime+st.STime) * 10 * time.Millisecond // a tick is 1/100 s
 }

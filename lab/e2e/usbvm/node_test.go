@@ -284,37 +284,6 @@ func (x *task) output(stream string) string {
 	return string(b)
 }
 
-// says waits until the task has printed this.
-func (x *task) says(t testing.TB, want string) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		if got := x.output("stdout"); !strings.Contains(got, want) {
-			return fmt.Errorf("the task says %q, %q; want %q in it", got, x.output("stderr"), want)
-		}
-		return nil
-	})
-}
-
-// goesOn waits until a talker has begun and ended a turn.
-func (x *task) goesOn(t testing.TB) {
-	t.Helper()
-	turns := func() int { return strings.Count(x.output("stderr"), "again\n") }
-	before := turns()
-	testsupport.Within(t, time.Minute, func() error {
-		if turns() < before+2 {
-			return errors.New("the task does not go on")
-		}
-		return nil
-	})
-}
-
-func (x *task) restart(t testing.TB) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error { // an agent that was just started refuses it until it has the task
-		return x.n.Client().Allocations().Restart(&api.Allocation{ID: x.alloc}, "", nil)
-	})
-}
-
 // stop stops the job and waits for the end of its task.
 func (x *task) stop(t testing.TB) {
 	t.Helper()

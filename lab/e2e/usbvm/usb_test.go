@@ -16,7 +16,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // cycles is how often the times of plugging are taken.
@@ -69,51 +68,6 @@ func terminal(t *testing.T, port int) (name string) {
 // talker writes a word a moment, whenever it can, and notes each time.
 const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; echo again >&2; sleep 0.2; done`
 
-func TestUSB_TaskKeepsDeviceThroughRestarts(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	n := shared(t)
-	s := newStick(t, "kept", 0)
-	s.plug(t)
-	n.offers(t, "kept", 1)
-	x := n.submit(t, spec{device: "kept", script: fmt.Sprintf(talker, "$USB_KEPT_TTY")}).running(t)
-	s.hearsAnew(t, "word")
-
-	pid := func() int {
-		pids, err := n.PluginPIDs(t.Context())
-		must.NoError(t, err)
-		return pids["nomad-device-usb"]
-	}
-	old := pid()
-	p, err := os.FindProcess(old)
-	must.NoError(t, err)
-	must.NoError(t, p.Kill())
-	testsupport.Within(t, time.Minute, func() error {
-		if now := pid(); now == 0 || now == old {
-			return fmt.Errorf("the plugin's process is %d", now)
-		}
-		return nil
-	})
-	n.awaitSeen(t, id("kept"), true)
-	s.hearsAnew(t, "word")
-
-	must.NoError(t, n.Kill(t.Context()))
-	s.hearsAnew(t, "word")
-	must.NoError(t, n.Start(t.Context()))
-	_, err = agent.WaitHealthy(t.Context(), n.Agent)
-	must.NoError(t, err)
-	testsupport.Within(t, 2*time.Minute, func() error { return x.is("running") })
-	n.awaitSeen(t, id("kept"), true)
-	s.hearsAnew(t, "word")
-
-	// Nomad itself has forgotten the device by now (nomad#9473)
-	x.restart(t)
-	x.says(t, "started\nstarted\n")
-	s.hearsAnew(t, "word")
-	if ids := n.offers(t, "kept", 1); ids[0] != id("kept") {
-		t.Errorf("it is %s now", ids[0])
-	}
-}
-
 func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
@@ -152,29 +106,6 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 				test.Sprintf("it can't ask its device for its serial number:\n%s", got))
 		})
 	}
-}
-
-func TestUSB_RunningTaskRegainsDeviceAfterReplug(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	t.Parallel()
-	n := shared(t)
-	s, between := newStick(t, "again", 3), newStick(t, "between", 4)
-	s.plug(t)
-	n.offers(t, "again", 1)
-	x := n.submit(t, spec{device: "again", script: fmt.Sprintf(talker, "$USB_AGAIN_TTY")}).running(t)
-	s.hearsAnew(t, "word")
-	s.unplug(t)
-	n.awaitSeen(t, id("again"), false)
-	between.plug(t) // may take the number that the stick's terminal had
-	terminal(t, 4)
-	n.awaitSeen(t, id("between"), true)
-	x.goesOn(t) // and what it had opened it has closed
-	time.Sleep(500 * time.Millisecond)
-	s.plug(t)
-	n.awaitSeen(t, id("again"), true)
-	s.hearsAnew(t, "word")
-	test.NoError(t, x.is("running"))
-	test.Eq(t, "", between.heard(), test.Sprint("the stick that came between"))
 }
 
 // Two sticks are pulled, and plugged in again each in the other's port, so that each has
@@ -257,40 +188,6 @@ func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
 	test.SliceEmpty(t, list, test.Sprint("another job was placed"))
 	x.stop(t)
 	waits.ended(t)
-}
-
-func TestUSB_TwinsDifferByPort(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	t.Parallel()
-	n := shared(t)
-	twins := []*stick{newStick(t, "twin", 6), newStick(t, "twin", 7)}
-	var ids []string
-	for round, order := range [][]int{{0, 1}, {1, 0}} {
-		for _, i := range order {
-			twins[i].plug(t)
-			terminal(t, twins[i].port) // one after the other
-		}
-		now := n.offers(t, "twin", 2)
-		if round > 0 && !slices.Equal(ids, now) {
-			t.Errorf("their ids were %q and are %q", ids, now)
-		}
-		ids = now
-		for i, id := range ids {
-			word := fmt.Sprintf("round %d for %d", round, i)
-			x := n.submit(t, spec{device: "twin", id: id, script: `echo $USB_TWIN_ID; echo "` + word +
-				`" >$USB_TWIN_TTY; sleep 0.2`})
-			test.Eq(t, id+"\n", x.ended(t), test.Sprintf("the job of %s has", id))
-			twins[i].hears(t, word)
-			test.StrNotContains(t, twins[1-i].heard(), word,
-				test.Sprintf("the word for %s came out of the other", id))
-		}
-		if round == 0 {
-			for _, s := range twins {
-				s.unplug(t)
-			}
-			n.offers(t, "twin", 0)
-		}
-	}
 }
 
 func TestUSB_AdapterAnswersTask(t *testing.T) {
