@@ -183,7 +183,7 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 				hc.PortBindings = network.PortMap{port: {local}}
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
-					{Type: mount.TypeBind, Source: o.Binary, Target: "/usr/local/bin/nomad", ReadOnly: true},
+					{Type: mount.TypeBind, Source: o.Binary, Target: program, ReadOnly: true},
 					// not overlay: tasks' directories are bind mounted
 					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
 				}
@@ -218,25 +218,14 @@ func openContainer(ctx context.Context, info Info) (Agent, error) {
 	return a, a.connect()
 }
 
-// The scripts for the agent's process. Its id is in a file together with its start time, so that no other process is
-// taken for it.
+// daemon is a command about the agent's process: it is the one of the file that runs the nomad program.
+func daemon(args ...string) []string {
+	return append([]string{"start-stop-daemon", "--pidfile", pidFile, "--exec", program}, args...)
+}
+
 const (
-	pidFile   = "/run/nomad-agent.pid"
-	findAgent = `{ read -r pid start <` + pidFile + `; } 2>/dev/null
-lives() { [ -n "$pid" ] && [ "$(cut -d ' ' -f 22 /proc/$pid/stat 2>/dev/null)" = "$start" ]; }
-`
-	startAgent = findAgent + `lives && exit 0
-rm -f ` + pidFile + `
-setsid -f sh -c 'log=$1; shift; echo $$ $(cut -d " " -f 22 /proc/$$/stat) >` + pidFile + `.new
-	mv ` + pidFile + `.new ` + pidFile + `; exec nomad "$@" >>"$log" 2>&1' sh "$@"
-for i in $(seq 1200); do [ -e ` + pidFile + ` ] && exit 0; sleep 0.05; done
-echo "the agent does not start"; exit 1`
-	endAgent = findAgent + `for signal in $1 KILL; do
-	lives || exit 0
-	kill -$signal $pid
-	for i in $(seq 600); do lives || exit 0; sleep 0.05; done
-done
-echo "agent $pid does not end"; exit 1`
+	pidFile = "/run/nomad-agent.pid"
+	program = "/usr/local/bin/nomad"
 )
 
 // Start implements Agent.
@@ -249,7 +238,8 @@ func (a *containerAgent) Start(ctx context.Context) error {
 		err = a.ctr.Start(ctx)
 	}
 	if err == nil {
-		_, err = a.Exec(ctx, append([]string{"sh", "-c", startAgent, "sh", a.LogPath()}, a.arguments()...)...)
+		start := daemon("--start", "--oknodo", "--background", "--make-pidfile", "--output", a.LogPath(), "--")
+		_, err = a.Exec(ctx, append(start, a.arguments()...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
@@ -259,13 +249,13 @@ func (a *containerAgent) Start(ctx context.Context) error {
 
 // Stop implements Agent.
 func (a *containerAgent) Stop(ctx context.Context) error {
-	_, err := a.Exec(ctx, "sh", "-c", endAgent, "sh", "INT")
+	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "INT/30/KILL/30")...)
 	return err
 }
 
 // Kill implements Agent.
 func (a *containerAgent) Kill(ctx context.Context) error {
-	_, err := a.Exec(ctx, "sh", "-c", endAgent, "sh", "KILL")
+	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "KILL/30")...)
 	return err
 }
 
@@ -280,7 +270,10 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 
 // PID implements Agent.
 func (a *containerAgent) PID(ctx context.Context) (int, error) {
-	out, err := a.Exec(ctx, "sh", "-c", findAgent+"lives && echo $pid")
+	if _, err := a.Exec(ctx, daemon("--status")...); err != nil {
+		return 0, err
+	}
+	out, err := a.Exec(ctx, "cat", pidFile)
 	if err != nil {
 		return 0, err
 	}
