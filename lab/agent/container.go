@@ -29,6 +29,8 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	tcexec "github.com/testcontainers/testcontainers-go/exec"
 	tclog "github.com/testcontainers/testcontainers-go/log"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // Image is the container's image: Debian with the programs that tasks and people expect. Nomad and the plugins are
@@ -244,6 +246,13 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
+	// at first the process still runs start-stop-daemon; one that ends at once is for Alive to report
+	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) {
+		_, err := a.PID(moment)
+		return err == nil, nil
+	})
 	return nil
 }
 

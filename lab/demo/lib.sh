@@ -19,7 +19,7 @@ say() {
 note() { echo "$*" | fold_to '   '; }
 
 # show prints a command's output.
-show() { sed 's/^/     | /'; }
+show() { fold -s -w $((COLUMNS - 8)) | sed 's/^/     | /'; }
 
 fail() {
 	echo "$*" >&2
