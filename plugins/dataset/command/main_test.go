@@ -5,7 +5,6 @@ package command
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -91,7 +90,7 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	n.pool.Root += "/" + n.id[:8]
 	must.NoError(t, exec.Command(pool.Program, "create", "-o", "mountpoint=none", n.pool.Root).Run())
 	n.write(options)
-	t.Cleanup(n.clean)
+	t.Cleanup(func() { zfsfusetest.UnmountBelow(t, dir) })
 	return n
 }
 
@@ -108,23 +107,6 @@ func (n *node) engine() *engine.Engine {
 	n.t.Helper()
 	e := engine.Open(n.pool.Program, n.pool.Root)
 	return e
-}
-
-// clean destroys what a test has left, clones before their origins.
-func (n *node) clean() {
-	ctx := context.Background() // the test's is over
-	for range 3 {
-		all, err := n.engine().List(ctx)
-		if err != nil || len(all) == 0 {
-			break
-		}
-		for _, d := range all {
-			_ = n.engine().Destroy(ctx, d.Name)
-		}
-	}
-	all, err := n.engine().List(ctx)
-	must.NoError(n.t, err)
-	must.SliceEmpty(n.t, all)
 }
 
 // output is what a command did.

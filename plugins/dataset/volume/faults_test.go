@@ -372,5 +372,4 @@ func TestRestore_OfManyVolumes(t *testing.T) {
 		t.Logf("%d volumes: %v", count, took)
 		must.Less(t, 50*time.Second, took)
 	}
-	n.abandoned = true
 }

@@ -5,7 +5,6 @@ package volume
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -54,7 +53,6 @@ type node struct {
 	pool             zfsfuse.Pool
 	exe              string
 	volumes, plugins string
-	abandoned        bool // its pool is about to be removed, with all that is on it
 }
 
 func testBinary(t testing.TB) string {
@@ -82,34 +80,8 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 		}
 	}
 	n.file("")
-	t.Cleanup(n.clean)
+	t.Cleanup(func() { zfsfusetest.UnmountBelow(t, dir) })
 	return n
-}
-
-// clean destroys what the test has left to look at.
-func (n *node) clean() {
-	if n.abandoned {
-		mounts, _ := filepath.Glob(filepath.Join(n.volumes, "*-*"))
-		zfsfusetest.Unmount(n.t, mounts...)
-		return
-	}
-	for _, class := range []string{"dir", "other"} {
-		e := n.engine(class)
-		all, err := e.List(context.Background())
-		if err != nil {
-			continue // the test has taken the pool away
-		}
-		var left []string
-		for range 2 { // clones go before their origins
-			left = nil
-			for _, d := range all {
-				if err := e.Destroy(context.Background(), d.Name); err != nil {
-					left = append(left, err.Error())
-				}
-			}
-		}
-		must.SliceEmpty(n.t, left)
-	}
 }
 
 func (n *node) engine(class string) *engine.Engine {

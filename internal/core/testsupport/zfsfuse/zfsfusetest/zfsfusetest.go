@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -104,6 +106,20 @@ func Sub(t testing.TB, pool zfsfuse.Pool, name string) (root string) {
 	out, err := exec.Command(pool.Program, "create", "-o", "mountpoint=none", root).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	return root
+}
+
+// UnmountBelow unmounts the datasets that are mounted below a directory. They stay in their pool.
+func UnmountBelow(t testing.TB, dir string) {
+	t.Helper()
+	real, err := filepath.EvalSymlinks(dir)
+	must.NoError(t, err)
+	mounted, err := mountinfo.GetMounts(mountinfo.PrefixFilter(real))
+	must.NoError(t, err)
+	var dirs []string
+	for _, m := range slices.Backward(mounted) {
+		dirs = append(dirs, m.Mountpoint)
+	}
+	Unmount(t, dirs...)
 }
 
 // Unmount unmounts datasets, as a person does. See zfs.sh for what is done before.
