@@ -80,7 +80,6 @@ func killedInAdopt(t *testing.T, n *node) {
 		if step != "ready" {
 			n.delete(r) // Nomad does not have it
 			must.SliceContains(t, n.names(), name)
-			n.killed(step, "create", r)
 			r = volume("adopt", "key-"+step) // and gives it another id when it is tried again
 		}
 		got := n.create(r)
