@@ -216,7 +216,7 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		config conf
 		why    string
 	}{
-		"an endpoint that is not known": {conf{"endpoint": "gpu1"}, `endpoint "gpu1" is not known: this node has "box"`},
+		"an endpoint that is not known": {conf{"endpoint": "gpu1"}, `endpoint "gpu1" is not known: this node has ["box"]`},
 		"a program that is not there":   {conf{"command": "no-such-program"}, "no-such-program"},
 		"a user that is not there":      {conf{"groups": []string{"no-such-group"}}, "no-such-group"},
 	} {

@@ -36,6 +36,7 @@ type Host struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	begin  sync.Once // of keep
+	keeps  sync.WaitGroup
 
 	mu      sync.Mutex
 	link    *Link         // nil if there is none
@@ -50,12 +51,10 @@ func New(c Config) *Host {
 	return h
 }
 
-// Close ends the connection. Tasks go on.
+// Close ends the connection, or the attempt to make one. Tasks go on.
 func (h *Host) Close() {
 	h.cancel()
-	if link := h.Connected(); link != nil {
-		link.close()
-	}
+	h.keeps.Wait()
 }
 
 // The times between two attempts to connect.
@@ -78,7 +77,7 @@ func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, 
 func (h *Host) Keep(ctx context.Context) (*Link, error) { return h.wait(ctx, true) }
 
 func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
-	h.begin.Do(func() { go h.keep() })
+	h.begin.Do(func() { h.keeps.Go(h.keep) })
 	for {
 		h.mu.Lock()
 		link, problem, changed := h.link, h.problem, h.changed
@@ -121,6 +120,7 @@ func (h *Host) keep() {
 			begun := time.Now()
 			h.set(link, nil)
 			<-link.conn.Context().Done()
+			link.close() // it waits until ssh has ended
 			if time.Since(begun) > shortLife {
 				pause = firstPause
 				continue

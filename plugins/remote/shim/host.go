@@ -39,9 +39,8 @@ type host struct {
 var _ drivers.DriverPlugin = (*host)(nil)
 
 func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
-	a := allocs{filepath.Join(o.Dir, "allocs")}
 	return &host{
-		Driver: d, allocs: a,
+		Driver: d, allocs: allocs{filepath.Join(o.Dir, "allocs")},
 		cgroups: fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(o.Dir))), support: cgroup.Detect(""),
 		runs: newRuns(o.Dir), logger: logger,
 	}

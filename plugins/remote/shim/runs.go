@@ -217,11 +217,10 @@ func (r *runs) become(taskID, allocID string, s State) error {
 			one.Owner.NodeID = ""
 			r.drop(taskID)
 		}
-		err := r.save(name, one)
-		if s == Stopping {
-			return nil
+		if err := r.save(name, one); s != Stopping {
+			return err
 		}
-		return err
+		return nil
 	})
 }
 
@@ -328,8 +327,8 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 			ends = append(ends, one)
 		}
 		for _, o := range ends {
-			err := errors.Join(r.give(o, q.Owner), r.condemn(nameOf(o.Key, o.Hash), o))
-			if err != nil {
+			_ = r.give(o, q.Owner) // a full disk does not keep a run from being ended
+			if err := r.condemn(nameOf(o.Key, o.Hash), o); err != nil {
 				return err
 			}
 		}
@@ -363,7 +362,10 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	}
 	one.Epoch++
 	one.OrphanTimeout = q.OrphanTimeout
-	err := errors.Join(r.give(one, q.Owner), r.save(name, one))
+	err := r.give(one, q.Owner)
+	if err == nil {
+		err = r.save(name, one)
+	}
 	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
 		one.Epoch--
 		err = nil
