@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// probeTime is how long a look waits for connections, which are made all the same, and how soon the next one is while an
-// endpoint can't be used.
+// probeTime is how long a look waits for connections, which are made all the same, and how soon the next look is while
+// an endpoint can't be used.
 const probeTime = 5 * time.Second
 
 // Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
