@@ -88,6 +88,6 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 			continue
 		}
 		_, err := shim.Change.On(ctx, link.Shim, end)
-		e.logger.Info("ended a run whose job was stopped", "run", run.TaskID, "error", err)
+		e.logger.Info("ending a run whose job was stopped", "run", run.TaskID, "error", err)
 	}
 }
