@@ -42,8 +42,10 @@ func RunProgram(ctx context.Context, pkg string, args ...string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, l.out, l.errOut
 	err = cmd.Run()
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return Interrupted(fmt.Sprintf("%s ended with: %v", pkg, err))
 	case ctx.Err() != nil:
-		return Interrupted(pkg + " has cleaned up, if it says nothing else")
+		return Interrupted("nothing of it is left running")
 	case err != nil:
 		return fmt.Errorf("failed to run %s: %w", pkg, err)
 	}

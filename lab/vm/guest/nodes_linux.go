@@ -4,7 +4,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -27,7 +29,8 @@ func makeNodes() error {
 		if err := os.MkdirAll(filepath.Dir(n.path), 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mknod(n.path, n.mode|unix.S_IFCHR, int(unix.Mkdev(n.major, n.minor))); err != nil {
+		err := unix.Mknod(n.path, n.mode|unix.S_IFCHR, int(unix.Mkdev(n.major, n.minor)))
+		if err != nil && !errors.Is(err, fs.ErrExist) { // a kernel that has it built in makes it
 			return fmt.Errorf("failed to make %s: %w", n.path, err)
 		}
 		if err := unix.Chmod(n.path, n.mode); err != nil { // the umask may have removed bits
