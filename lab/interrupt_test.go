@@ -35,12 +35,12 @@ func TestCommand_ReportsTheLabOnInterrupt(t *testing.T) {
 		want string
 	}{
 		"nothing runs": {func(ctx context.Context) error { <-ctx.Done(); return errors.New("half-finished") },
-			"what runs now: go tool mage lab:status"},
+			"go tool mage lab:status"},
 		"a job": {func(ctx context.Context) error { <-ctx.Done(); return goesOn("hello") },
 			"job hello goes on. Stop it with: "},
 		// ended by ^C itself, a moment before we hear of that
 		"a program": {func(context.Context) error { return errors.New("signal: interrupt") },
-			"what runs now: go tool mage lab:status"},
+			"go tool mage lab:status"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := quiet(t)
