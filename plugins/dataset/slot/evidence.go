@@ -56,7 +56,7 @@ func (i *instance) remember(now look) {
 		there[l.Name] = true
 		m := i.matters[l.Name]
 		m.engine = l.engine
-		i.matters[l.Name] = m
+		i.matters[strings.Clone(l.Name)] = m // or it keeps the whole list that it was read from
 	}
 	maps.DeleteFunc(i.matters, func(name string, m matter) bool {
 		_, looked := now.found[m.engine]
