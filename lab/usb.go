@@ -6,7 +6,7 @@ package lab
 import (
 	"context"
 	"fmt"
-	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -52,7 +53,13 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) error {
 func (l *Lab) plug(ctx context.Context, a agent.Agent) (err error) {
 	end := l.step(ctx, "Plugging in the simulated stick")
 	defer func() { end(err, "job %s", simJob) }()
-	if _, _, err := a.Client().Jobs().Register(stick(a), (&api.WriteOptions{}).WithContext(ctx)); err != nil {
+	program := filepath.Join(a.Info().Dir, "usb-stick") // a container has this directory, too
+	err = build.Builder{Root: l.root}.Stick(ctx, program)
+	if err != nil {
+		return err
+	}
+	_, _, err = a.Client().Jobs().Register(stick(a, program), (&api.WriteOptions{}).WithContext(ctx))
+	if err != nil {
 		return fmt.Errorf("failed to submit job %s: %w", simJob, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -79,10 +86,9 @@ func runs(ctx context.Context, c *api.Client, job string) bool {
 }
 
 // stick is the job of the simulated stick.
-func stick(a agent.Agent) *api.Job {
+func stick(a agent.Agent, program string) *api.Job {
 	task := api.NewTask("stick", "exec-lite").
-		SetConfig("command", path.Join(a.PluginDir(), usbPlugin)).
-		SetConfig("args", []string{"simulate", a.StateDir() + simRoot, "-id", simID}).
+		SetConfig("command", program).SetConfig("args", []string{"-id", simID, a.StateDir() + simRoot}).
 		Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	group := api.NewTaskGroup("stick", 1).AddTask(task)

@@ -82,6 +82,13 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo, append(args, ".")...)
 }
 
+// Stick builds the program that is a simulated USB stick, at a path. It is static.
+func (b Builder) Stick(ctx context.Context, path string) error {
+	core := filepath.Join(b.Root, "internal", "core")
+	_, err := b.goBuild(ctx, "the simulated stick", core, path, false, "-buildvcs=false", "./testsupport/usbsim/usb-stick")
+	return err
+}
+
 // All builds the named plugins, or every plugin, and returns their paths.
 func (b Builder) All(ctx context.Context, names ...string) ([]string, error) {
 	plugins, err := Plugins(b.Root)

@@ -84,6 +84,16 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 	if err := copyFiles(name, dir); err != nil {
 		return fmt.Errorf("failed to write the demo's files: %w", err)
 	}
+	if name == "usb" && *id == "" {
+		root, err := build.Root(".")
+		if err != nil {
+			return err
+		}
+		err = build.Builder{Root: root}.Stick(ctx, filepath.Join(dir, "usb-stick"))
+		if err != nil {
+			return err
+		}
+	}
 	lib, err := files.ReadFile("lib.sh")
 	if err != nil {
 		return err
@@ -135,6 +145,7 @@ func environment(a agent.Agent) []string {
 	env := []string{
 		"NOMAD_CLI_SHOW_HINTS=false", "NOMAD_VAR_plugins=" + a.PluginDir(), "NOMAD_VAR_state=" + a.StateDir(),
 		fmt.Sprintf("NOMAD_VAR_mark=# demo %d", os.Getpid()), "NOMAD_VAR_user=", "NOMAD_VAR_id=" + cmp.Or(*id, simulated),
+		"NOMAD_VAR_stick=" + filepath.Join(a.Info().Dir, "demo", "usb-stick"),
 		"DEMO_AGENT=" + a.Info().Dir, "DEMO_VOLUME_PLUGINS=" + a.HostVolumePluginDir(), "DEMO_REAL=" + *id,
 		"COLUMNS=" + fmt.Sprint(term.Terminal(os.Stdout)), "COLOR=" + term.Paint(os.Stdout, "1", ""),
 	}

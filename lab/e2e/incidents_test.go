@@ -95,7 +95,7 @@ fi`,
 
 	"a stick is plugged in": `
 install -m 0755 nomad-device-usb nomad-driver-python $plugins
-$plugins/nomad-device-usb simulate /srv/usb -id 10c4:ea60 >/dev/null 2>&1 </dev/null & echo $! >/run/stick
+./usb-stick /srv/usb >/dev/null 2>&1 </dev/null & echo $! >/run/stick
 cat >/etc/nomad.d/usb.hcl <<'END'
 plugin "nomad-device-usb" {
   config {
@@ -170,7 +170,7 @@ args = ["infinity"]' 'device "zigbee" {}'
 eventually 'nomad job status zigbee | grep "missing devices"'`,
 
 	"the stick is plugged in again": `
-$plugins/nomad-device-usb simulate /srv/usb -id 10c4:ea60 >/dev/null 2>&1 </dev/null & echo $! >/run/stick
+./usb-stick /srv/usb >/dev/null 2>&1 </dev/null & echo $! >/run/stick
 eventually 'nomad job allocs -t "{{(index . 0).ClientStatus}}" zigbee | grep running'
 nomad job status zigbee | tail -n 1`,
 

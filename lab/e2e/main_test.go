@@ -33,6 +33,7 @@ var (
 	execLite    string // the plugin
 	python      string // another
 	usbPlugin   string // another
+	usbStick    string // a simulated USB stick
 	dataset     string // another
 	remote      string // another
 	libusb      error  // why usbPlugin has no libusb
@@ -99,6 +100,10 @@ func run(m *testing.M) (int, error) {
 	}
 	execLite, python, usbPlugin, dataset, remote = paths[0], paths[1], paths[2], paths[3], paths[4]
 	libusb = b.Libusb(ctx)
+	usbStick = filepath.Join(scratch, "usb-stick")
+	if err := b.Stick(ctx, usbStick); err != nil {
+		return 1, err
+	}
 	counter = filepath.Join(scratch, "counter")
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

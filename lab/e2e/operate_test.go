@@ -87,6 +87,7 @@ func operatorsNode(t *testing.T) *root {
 	for _, plugin := range []string{python, usbPlugin} {
 		r.put(".", filepath.Join(rel.bin(older), filepath.Base(plugin)))
 	}
+	r.put(".", usbStick)
 	disk := filepath.Join(r.Dir, "srv", "disk")
 	must.NoError(t, os.WriteFile(disk, nil, 0o600))
 	must.NoError(t, os.Truncate(disk, 8<<30))

@@ -92,7 +92,7 @@ func (s *stick) heard() string {
 func plug(t testing.TB, root string, args ...string) *stick {
 	t.Helper()
 	must.NoError(t, os.MkdirAll(root, 0o755))
-	s := &stick{cmd: exec.Command(usbPlugin, append([]string{"simulate", root}, args...)...)}
+	s := &stick{cmd: exec.Command(usbStick, append(args, root)...)}
 	s.cmd.Stdout, s.cmd.Stderr = s, s
 	must.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { s.unplug(t) })

@@ -11,7 +11,6 @@ require (
 	github.com/outrider-dev/outrider/internal/core v0.0.0
 	github.com/shoenig/test v1.13.2
 	golang.org/x/sys v0.47.0
-	golang.org/x/term v0.45.0
 )
 
 require (
@@ -120,6 +119,7 @@ require (
 	golang.org/x/mod v0.37.0 // indirect
 	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/term v0.45.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
 	golang.org/x/tools v0.47.0 // indirect

@@ -11,14 +11,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/command"
 	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/inventory"
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
 )
 
 var usb = device.Plugin[config.Config]{
 	Name:     "usb",
 	Summary:  "gives USB devices to tasks, by name",
 	New:      inventory.New,
-	Commands: []plugin.Command{command.List, command.Check, simulate.Command()},
+	Commands: []plugin.Command{command.List, command.Check},
 }
 
 func main() { device.Main(usb) }

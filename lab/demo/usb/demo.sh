@@ -43,7 +43,7 @@ note "No stick is plugged in: the job waits."
 
 say "The stick is plugged in"
 plug in
-[ -n "$DEMO_REAL" ] || note "(It is simulated: the job runs nomad-device-usb simulate, and is stopped to unplug it.)"
+[ -n "$DEMO_REAL" ] || note "(It is simulated: the job is the stick, and is stopped to unplug it.)"
 note "(An agent tells its servers of a change to its node after 5 to 10 s. This delay is Nomad's.)"
 expect " true " devices
 note "$(took) after it, the node has the stick."

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # The simulated stick: it is plugged in while this job runs.
-variable "plugins" {}
+variable "stick" {}
 variable "state" {}
 variable "id" {}
 
@@ -12,8 +12,8 @@ job "stick" {
       driver = "exec-lite"
 
       config {
-        command = "${var.plugins}/nomad-device-usb"
-        args    = ["simulate", "${var.state}/usb", "-id", var.id, "-serial", "0001"]
+        command = var.stick
+        args    = ["-id", var.id, "${var.state}/usb"]
       }
 
       resources {

@@ -21,8 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
 	"github.com/outrider-dev/outrider/plugins/usb/inventory"
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
-	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 )
 
 // machine is a simulated one.
@@ -43,11 +42,9 @@ func (m *machine) must(err error) {
 }
 
 // plug plugs a stick with a serial number, or without where that is empty.
-func (m *machine) plug(id, serial, port string, functions ...string) *simulate.Plugged {
+func (m *machine) plug(id, serial, port string, functions ...string) *usbsim.Plugged {
 	m.Helper()
-	parsed, err := sysfs.ParseID(id)
-	m.must(err)
-	p, err := simulate.Plug(m.root, simulate.Stick{ID: parsed, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
+	p, err := usbsim.Plug(m.root, usbsim.Stick{ID: id, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
 		Product: "CP2102", Functions: functions})
 	m.must(err)
 	m.Cleanup(func() { m.must(p.Unplug()) })

@@ -50,8 +50,6 @@ A block for a device that is not plugged in, with the id as lsusb shows it:
     device "zigbee" {
       id = "10c4:ea60"
     }
-
-"nomad-device-usb simulate DIR" simulates such a device.
 `
 
 // list prints the devices that are plugged in, with a block for each. root is / or a

@@ -21,7 +21,7 @@ type Config struct {
 	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"Time between scans without an event of the kernel."`
 	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed, as unhealthy, and how long a reservation waits for it."`
 	ShadowDir string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Directory in which the plugin makes device nodes for tasks, absolute. Only root and the agent's user may be able to replace it, and its file system must be mounted without nodev. Unlike the kernel's nodes, these keep their paths after a re-plug."`
-	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev that the plugin reads. Any other than / must be a simulation that \"nomad-device-usb simulate\" made, with another shadow_dir. Only root and the agent's user may be able to change it. Links that lead out of it are not followed, except to the pseudo-terminals of its sticks."`
+	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev that the plugin reads. Any other than / must be a simulation (lab:up -usb=sim), with another shadow_dir. Only root and the agent's user may be able to change it. Links that lead out of it are not followed, except to the pseudo-terminals of its sticks."`
 }
 
 // Block is a device that jobs ask for by name, and what a task gets of it.

@@ -4,7 +4,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/simulation"
 )
 
 // OpenTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
@@ -30,15 +29,19 @@ func OpenTree(root string) (tree fs.FS, done func(), err error) {
 		return nil, nil, fmt.Errorf("root: %w", err)
 	}
 	defer dir.Close()
+
 	r, err := os.OpenRoot(dir.Name())
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
 	}
 	tree = r.FS()
-	if entries, err := fs.ReadDir(tree, "."); err != nil || len(entries) > 0 && !simulate.Simulated(tree) {
+	entries, err := fs.ReadDir(tree, ".")
+	if err == nil && len(entries) > 0 && !simulation.Is(tree) {
+		err = fmt.Errorf("root: %s is no simulation: without root it is this machine's devices", root)
+	}
+	if err != nil {
 		r.Close()
-		return nil, nil, cmp.Or(err, fmt.Errorf("root: %s is no simulation: \"nomad-device-usb simulate\" makes one; "+
-			"without root it is this machine's devices", root))
+		return nil, nil, err
 	}
 	return tree, func() { r.Close() }, nil
 }

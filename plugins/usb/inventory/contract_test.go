@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 )
 
 // These tests cover mistakes of Nomad's example of a USB plugin (cgbaker's demo). Further
@@ -41,7 +41,7 @@ func TestReserve_TaskTalksToDevice(t *testing.T) {
 }
 
 // serve has the stick answer until the test ends.
-func (m *machine) serve(p *simulate.Plugged) *output {
+func (m *machine) serve(p *usbsim.Plugged) *output {
 	var out output
 	done := make(chan error, 1)
 	go func() { done <- p.Serve(m.Context(), &out) }() // which ends before Cleanup is called

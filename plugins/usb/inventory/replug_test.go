@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/plugins/usb/config"
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
@@ -185,7 +185,7 @@ func (m *machine) real(config string) {
 }
 
 // numbers are those of the nodes of a stick.
-func (m *machine) numbers(p *simulate.Plugged) (all []uevent.Number) {
+func (m *machine) numbers(p *usbsim.Plugged) (all []uevent.Number) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
 	m.must(err)
@@ -200,7 +200,7 @@ func (m *machine) numbers(p *simulate.Plugged) (all []uevent.Number) {
 }
 
 // pull unplugs a stick, and returns what the kernel tells of it.
-func (m *machine) pull(p *simulate.Plugged) (gone []uevent.Number) {
+func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	m.Helper()
 	gone = m.numbers(p)
 	m.must(p.Unplug())
@@ -208,7 +208,7 @@ func (m *machine) pull(p *simulate.Plugged) (gone []uevent.Number) {
 }
 
 // tellAdded is what the kernel does for a stick.
-func (m *machine) tellAdded(sticks ...*simulate.Plugged) {
+func (m *machine) tellAdded(sticks ...*usbsim.Plugged) {
 	m.Helper()
 	for _, p := range sticks {
 		for _, n := range m.numbers(p) {
@@ -299,7 +299,7 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 				}
 			}
 			m.must(os.Remove(m.root + "/.simulate/bus1"))
-			again := []*simulate.Plugged{m.plug("10c4:ea60", "B", "1-1"), m.plug("10c4:ea60", "A", "1-2")}
+			again := []*usbsim.Plugged{m.plug("10c4:ea60", "B", "1-1"), m.plug("10c4:ea60", "A", "1-2")}
 			left := m.shadow(sticks, devices)
 			must.SliceLen(t, 2, sticks,
 				must.Sprintf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left)))
@@ -441,9 +441,9 @@ func TestReplug_WarnsForReservedOnly(t *testing.T) {
 	z := m.plug("0658:0200", "Z", "1-3")
 	m.scan()
 	m.reserve("10c4:ea60:A", "10c4:ea60:B")
-	for _, p := range []*simulate.Plugged{a, b, z} {
+	for _, p := range []*usbsim.Plugged{a, b, z} {
 		m.must(p.Unplug())
-		m.plug(p.ID.String(), p.Serial, p.Port)
+		m.plug(p.ID, p.Serial, p.Port)
 	}
 	m.scan()
 	for id, want := range map[string]int{"10c4:ea60:A": 1, "10c4:ea60:B": 1, "0658:0200:Z": 0} {

@@ -162,7 +162,7 @@ func TestRoot_IgnoresReusedTerminal(t *testing.T) {
 	defer os.WriteFile(m.root+"/.simulate/1-2", nil, 0o600)
 	groups := m.scan()
 	for _, d := range groups[0].Devices {
-		test.Eq(t, (d.Problem == ""), d.ID == p.ID.String()+":0001", test.Sprintf("%s: %q", d.ID, d.Problem))
+		test.Eq(t, (d.Problem == ""), d.ID == p.ID+":0001", test.Sprintf("%s: %q", d.ID, d.Problem))
 	}
 	if info, err := os.Stat(terminal); err != nil || info.Mode().Perm() != 0o620 {
 		t.Errorf("the terminal is %v now, %v", info.Mode(), err)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/match"
 	"github.com/outrider-dev/outrider/plugins/usb/shadow"
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/plugins/usb/simulation"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
@@ -130,7 +130,7 @@ func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	d := shadow.Device{Name: dir}
 	var held func(string) bool
 	if v.Root != "/" {
-		held = func(terminal string) bool { return simulate.Holds(v.Root, terminal) }
+		held = func(terminal string) bool { return simulation.Holds(v.Root, terminal) }
 	}
 	for _, n := range s.nodes {
 		node := shadow.Node{

@@ -28,7 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/usb/simulate"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
@@ -140,9 +140,9 @@ func asker(t *testing.T, root string) (ask func(times int) answer) {
 	}
 }
 
-func plug(t *testing.T, dir string, s simulate.Stick) *simulate.Plugged {
+func plug(t *testing.T, dir string, s usbsim.Stick) *usbsim.Plugged {
 	t.Helper()
-	p, err := simulate.Plug(dir, s)
+	p, err := usbsim.Plug(dir, s)
 	must.NoError(t, err)
 	t.Cleanup(func() { p.Unplug() })
 	return p
@@ -150,9 +150,9 @@ func plug(t *testing.T, dir string, s simulate.Stick) *simulate.Plugged {
 
 func TestClasses_AgreesWithSysfs(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, simulate.Stick{Port: "1-1", Serial: "0001"})
-	plug(t, dir, simulate.Stick{Port: "2-1", Functions: []string{"tty", "hidraw"}}) // the same address on another bus
-	plug(t, dir, simulate.Stick{Port: "3-1", ID: sysfs.ID{Vendor: 0x0403, Product: 0x6001}, Functions: []string{"hidraw"}})
+	plug(t, dir, usbsim.Stick{Port: "1-1", Serial: "0001"})
+	plug(t, dir, usbsim.Stick{Port: "2-1", Functions: []string{"tty", "hidraw"}}) // the same address on another bus
+	plug(t, dir, usbsim.Stick{Port: "3-1", ID: "0403:6001", Functions: []string{"hidraw"}})
 	for _, where := range []struct{ preload, root string }{{dir, dir}, {"", "/"}} {
 		got := asker(t, where.preload)(1)
 		must.Eq(t, "", got.Error)
@@ -171,7 +171,7 @@ func TestClasses_AgreesWithSysfs(t *testing.T) {
 
 func TestClasses_SeesNewDevices(t *testing.T) {
 	dir := t.TempDir()
-	first := plug(t, dir, simulate.Stick{})
+	first := plug(t, dir, usbsim.Stick{})
 	ask := asker(t, dir)
 	sticks := func() []int {
 		var addresses []int
@@ -181,11 +181,11 @@ func TestClasses_SeesNewDevices(t *testing.T) {
 		return addresses
 	}
 	test.SliceEqOp(t, []int{4}, sticks(), test.Sprint("first there are"))
-	plug(t, dir, simulate.Stick{Port: "1-2"})
+	plug(t, dir, usbsim.Stick{Port: "1-2"})
 	test.SliceEqOp(t, []int{4, 5}, sticks(), test.Sprint("with another there are"))
 	first.Unplug()
 	test.SliceEqOp(t, []int{5}, sticks(), test.Sprint("without the first there are"))
-	plug(t, dir, simulate.Stick{})
+	plug(t, dir, usbsim.Stick{})
 	test.SliceEqOp(t, []int{5, 6}, sticks(), test.Sprint("with the first again there are"))
 }
 
@@ -193,7 +193,7 @@ func TestClasses_ScansLeakNothing(t *testing.T) {
 	testsupport.Long(t, "repeats")
 	dir := t.TempDir()
 	for i := range 3 {
-		plug(t, dir, simulate.Stick{Port: fmt.Sprintf("1-%d", i+1)})
+		plug(t, dir, usbsim.Stick{Port: fmt.Sprintf("1-%d", i+1)})
 	}
 	for name, root := range map[string]string{"an emulated tree": dir, "this machine": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestClasses_OpensNoDevice(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	p := plug(t, dir, simulate.Stick{})
+	p := plug(t, dir, usbsim.Stick{})
 	node := filepath.Join(dir, fmt.Sprintf("dev/bus/usb/001/%03d", p.Address))
 	opened := opens(t, node)
 	got := asker(t, dir)(3)
@@ -271,7 +271,7 @@ func opens(t *testing.T, path string) func() bool {
 
 func TestClasses_PanicIsError(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, simulate.Stick{})
+	plug(t, dir, usbsim.Stick{})
 	// interface 0, interface 1, and once more setting 0 of interface 0, for which
 	// gousb keeps no setting and takes the first
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package simulate
+package usbsim
 
 import "encoding/binary"
 
@@ -17,8 +17,9 @@ func (p *Plugged) descriptors() []byte {
 	}
 	le := binary.LittleEndian
 	device := []byte{18, 1, 0x00, 0x02, 0, 0, 0, 64}
-	device = le.AppendUint16(device, p.ID.Vendor)
-	device = le.AppendUint16(device, p.ID.Product)
+	vendor, product := p.ids()
+	device = le.AppendUint16(device, vendor)
+	device = le.AppendUint16(device, product)
 	device = le.AppendUint16(device, 0x0100)
 	device = append(device, index(p.Manufacturer, 1), index(p.Product, 2), index(p.Serial, 3), 1)
 

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package simulate simulates USB sticks, for tests and demonstrations without hardware. It
+// Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It
 // makes the files of a stick in /sys and /dev below a directory of its own, with a
 // pseudo-terminal for each device node. A stick stays plugged in as long as its process
 // runs. This needs neither root nor a kernel with USB. The directory has
@@ -12,9 +12,12 @@
 //	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
 //	.simulate                      a file for each port, with the process and the pseudo-terminals of its stick
 //
+// The plugin takes a directory with .simulate for a simulation, and finds in the files of the ports which terminals are
+// sticks now: plugins/usb/simulation.
+//
 // libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the
 // directory. Root hubs stay when the last stick is unplugged.
-package simulate
+package usbsim
 
 import (
 	"cmp"
@@ -31,19 +34,20 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 // Stick describes a stick.
 type Stick struct {
-	ID                            sysfs.ID // zero is 10c4:ea60
+	ID                            string   // as lsusb writes it; empty is "10c4:ea60"
 	Manufacturer, Product, Serial string   // may be empty
 	Port                          string   // the kernel's name: bus, "-", port; empty is "1-1"
 	Functions                     []string // "tty", "hidraw": an interface and a node for each; none is one tty
 }
 
-var portForm = regexp.MustCompile(`^([1-9][0-9]?)-([1-9][0-9]?)$`)
+var (
+	portForm = regexp.MustCompile(`^([1-9][0-9]?)-([1-9][0-9]?)$`)
+	idForm   = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}$`)
+)
 
 // lastBus is the last bus for which busTree has a PCI address.
 const lastBus = 12
@@ -52,8 +56,9 @@ const lastBus = 12
 const maxFunctions = 15
 
 func (s *Stick) complete() error {
-	if s.ID == (sysfs.ID{}) {
-		s.ID = sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
+	s.ID = cmp.Or(s.ID, "10c4:ea60")
+	if !idForm.MatchString(s.ID) {
+		return fmt.Errorf("id %q is not vendor and product in hex: write it such as \"10c4:ea60\"", s.ID)
 	}
 	s.Port = cmp.Or(s.Port, "1-1")
 	if !portForm.MatchString(s.Port) || s.bus() > lastBus {
@@ -71,6 +76,12 @@ func (s *Stick) complete() error {
 		}
 	}
 	return nil
+}
+
+// ids are the vendor's and the product's.
+func (s *Stick) ids() (vendor, product uint16) {
+	_, _ = fmt.Sscanf(s.ID, "%x:%x", &vendor, &product) // complete has looked at it
+	return vendor, product
 }
 
 func (s *Stick) bus() int {
@@ -148,7 +159,7 @@ func open(dir string) (*os.Root, error) {
 		return nil, err
 	}
 	root, err := os.OpenRoot(dir)
-	if err != nil || Simulated(root.FS()) {
+	if err != nil || exists(root, stateDir) {
 		return root, err
 	}
 	for _, name := range []string{"sys", "dev"} {
@@ -193,37 +204,6 @@ func (p *Plugged) pull() error {
 const stateDir = ".simulate"
 
 func state(name string) string { return path.Join(stateDir, name) }
-
-// Simulated reports whether a tree is a simulation, into which a stick was plugged once.
-func Simulated(tree fs.FS) bool {
-	info, err := fs.Lstat(tree, stateDir)
-	return err == nil && info.IsDir()
-}
-
-// Holds reports whether a pseudo-terminal ("/dev/pts/7") belongs to a stick that is plugged
-// into dir now. The kernel reuses the numbers of closed terminals, so the terminal may also
-// be a user's session.
-func Holds(dir, terminal string) bool {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return false
-	}
-	defer root.Close()
-	ports, _ := fs.Glob(root.FS(), state("*-*"))
-	return slices.ContainsFunc(ports, func(name string) bool {
-		f, err := root.Open(name)
-		if err != nil {
-			return false
-		}
-		defer f.Close()
-		lock := unix.Flock_t{Type: unix.F_RDLCK}
-		if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type != unix.F_WRLCK {
-			return false // its process has ended
-		}
-		text, err := io.ReadAll(f)
-		return err == nil && slices.Contains(strings.Fields(string(text)), terminal)
-	})
-}
 
 // lock keeps other processes from changing the directory.
 func lock(root *os.Root) (unlock func(), err error) {

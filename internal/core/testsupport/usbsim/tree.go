@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package simulate
+package usbsim
 
 import (
 	"cmp"
@@ -10,10 +10,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 // drivers are the kernel's drivers for the serial ports of vendors.
@@ -84,16 +83,17 @@ func (w *writer) subsystem(object, name string) {
 	w.link(path.Join(object, "subsystem"), path.Join("sys", name))
 }
 
-func usbUevent(id sysfs.ID, bus, address int) string {
+func usbUevent(vendor, product uint16, bus, address int) string {
 	return fmt.Sprintf("MAJOR=189\nMINOR=%d\nDEVNAME=bus/usb/%03d/%03d\nDEVTYPE=usb_device\n"+
 		"DRIVER=usb\nPRODUCT=%x/%x/100\nTYPE=0/0/0\nBUSNUM=%03d\nDEVNUM=%03d",
-		(bus-1)*128+address-1, bus, address, id.Vendor, id.Product, bus, address)
+		(bus-1)*128+address-1, bus, address, vendor, product, bus, address)
 }
 
 // write makes everything of the stick. Scans see it after the last step.
 func (p *Plugged) write() error {
 	w := &writer{root: p.root}
 	bus, tree := p.bus(), treeOf(p.Port)
+	vendor, product := p.ids()
 	if !exists(p.root, fmt.Sprintf("sys/bus/usb/devices/usb%d", bus)) {
 		w.rootHub(bus)
 	}
@@ -101,14 +101,14 @@ func (p *Plugged) write() error {
 	w.subsystem(tree, "bus/usb")
 	w.attributes(tree,
 		"busnum", fmt.Sprint(bus), "devnum", fmt.Sprint(p.Address), "devpath", p.Port[strings.IndexByte(p.Port, '-')+1:],
-		"idVendor", fmt.Sprintf("%04x", p.ID.Vendor), "idProduct", fmt.Sprintf("%04x", p.ID.Product), "bcdDevice", "0100",
+		"idVendor", p.ID[:4], "idProduct", p.ID[5:], "bcdDevice", "0100",
 		"bDeviceClass", "00", "bDeviceSubClass", "00", "bDeviceProtocol", "00", "bNumConfigurations", "1",
 		"bConfigurationValue", "1",
 		"bNumInterfaces", fmt.Sprintf("%2d", len(p.Functions)), "bMaxPower", "100mA", "speed", "12", "version", " 2.00",
 		"maxchild", "0", "urbnum", "0",
 		"manufacturer", p.Manufacturer, "product", p.Product, "serial", p.Serial,
 		"power/runtime_status", "active", "power/control", "on",
-		"uevent", usbUevent(p.ID, bus, p.Address))
+		"uevent", usbUevent(vendor, product, bus, p.Address))
 	w.file(path.Join(tree, "descriptors"), binary)
 	for i, f := range p.Functions {
 		p.function(w, i, f)
@@ -137,7 +137,8 @@ func (p *Plugged) interfaceName(i int) string { return fmt.Sprintf("%s:1.%d", p.
 // function writes the tree of an interface and of its node, and chooses the node.
 func (p *Plugged) function(w *writer, i int, kind string) {
 	object := path.Join(treeOf(p.Port), p.interfaceName(i))
-	driver, class, format, major := cmp.Or(drivers[p.ID.Vendor], "cp210x"), "ff", "ttyUSB%d", 188
+	vendor, product := p.ids()
+	driver, class, format, major := cmp.Or(drivers[vendor], "cp210x"), "ff", "ttyUSB%d", 188
 	if kind == "hidraw" {
 		driver, class, format, major = "usbhid", "03", "hidraw%d", 245
 	}
@@ -148,15 +149,15 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 	name := fmt.Sprintf(format, n)
 	parent := name // the directory above that of the class: the port, or the HID
 	if kind == "hidraw" {
-		parent = fmt.Sprintf("0003:%04X:%04X.%04X", p.ID.Vendor, p.ID.Product, n+1)
+		parent = fmt.Sprintf("0003:%04X:%04X.%04X", vendor, product, n+1)
 	}
 	p.Nodes = append(p.Nodes, "dev/"+name)
 
 	w.subsystem(object, "bus/usb")
 	w.attributes(object, "bInterfaceNumber", fmt.Sprintf("%02x", i), "bAlternateSetting", " 0", "bNumEndpoints", "02",
 		"bInterfaceClass", class, "bInterfaceSubClass", "00", "bInterfaceProtocol", "00",
-		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, p.ID.Vendor,
-			p.ID.Product))
+		"uevent", fmt.Sprintf("DEVTYPE=usb_interface\nDRIVER=%s\nPRODUCT=%x/%x/100\nTYPE=0/0/0", driver, vendor,
+			product))
 	w.dir(path.Join("sys/bus/usb/drivers", driver))
 	w.link(path.Join(object, "driver"), path.Join("sys/bus/usb/drivers", driver))
 	node := path.Join(object, parent, kind, name)
@@ -167,18 +168,15 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 
 // udevName is the name of a serial port by udev's rules (60-serial.rules).
 func (p *Plugged) udevName(i int) string {
-	parts := []string{p.Manufacturer, p.Product}
-	if p.Manufacturer == "" {
-		parts[0] = fmt.Sprintf("%04x", p.ID.Vendor)
-	}
-	if p.Product == "" {
-		parts[1] = fmt.Sprintf("%04x", p.ID.Product)
-	}
+	parts := []string{cmp.Or(p.Manufacturer, p.ID[:4]), cmp.Or(p.Product, p.ID[5:])}
 	if p.Serial != "" {
 		parts = append(parts, p.Serial)
 	}
-	return fmt.Sprintf("dev/serial/by-id/usb-%s-if%02x-port0", sysfs.Plain(strings.Join(parts, "_"), "._-"), i)
+	name := notInName.ReplaceAllString(strings.Join(parts, "_"), "_")
+	return fmt.Sprintf("dev/serial/by-id/usb-%s-if%02x-port0", name, i)
 }
+
+var notInName = regexp.MustCompile(`[^0-9A-Za-z._-]`)
 
 func (w *writer) rootHub(bus int) {
 	tree := busTree(bus)
@@ -191,7 +189,7 @@ func (w *writer) rootHub(bus int) {
 		"bDeviceClass", "09", "bDeviceSubClass", "00", "bDeviceProtocol", "01", "bNumConfigurations", "1",
 		"bConfigurationValue", "1",
 		"bMaxPower", "0mA", "speed", "480", "version", " 2.00", "maxchild", "99",
-		"uevent", usbUevent(sysfs.ID{Vendor: 0x1d6b, Product: 2}, bus, 1))
+		"uevent", usbUevent(0x1d6b, 2, bus, 1))
 	w.file(path.Join(tree, "descriptors"), string(rootHubDescriptors))
 	w.file(usbNode(bus, 1), string(rootHubDescriptors))
 	w.link(path.Join("sys/bus/usb/devices", path.Base(tree)), tree)

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-package simulate
+package simulation
 
 import (
 	"bufio"
@@ -12,12 +12,9 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,28 +23,54 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
+
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// childVar makes the test binary nomad-device-usb simulate, with these arguments.
-const childVar = "OUTRIDER_TEST_SIMULATE"
+// childVar makes the test binary a process that plugs a stick into this directory, until it is killed.
+const childVar = "OUTRIDER_TEST_STICK"
 
 func TestMain(m *testing.M) {
-	if args := os.Getenv(childVar); args != "" {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-		defer stop()
-		if err := Command().Run(ctx, strings.Split(args, "|")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	dir := os.Getenv(childVar)
+	if dir == "" {
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	_, err := usbsim.Plug(dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(plugged)
+	select {}
 }
 
-func plug(t *testing.T, dir string, s Stick) *Plugged {
+const plugged = "plugged"
+
+// plugInProcess plugs a stick with a tty and a hidraw in by a process of its own. The caller kills it.
+func plugInProcess(t *testing.T, dir string) (kill func()) {
 	t.Helper()
-	p, err := Plug(dir, s)
+	exe, err := os.Executable()
+	must.NoError(t, err)
+	c := exec.Command(exe)
+	c.Env = append(os.Environ(), childVar+"="+dir)
+	out, err := c.StdoutPipe()
+	must.NoError(t, err)
+	must.NoError(t, c.Start())
+	kill = func() {
+		c.Process.Kill()
+		c.Wait()
+	}
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	must.NoError(t, err)
+	must.Eq(t, plugged+"\n", line)
+	return kill
+}
+
+func plug(t *testing.T, dir string, s usbsim.Stick) *usbsim.Plugged {
+	t.Helper()
+	p, err := usbsim.Plug(dir, s)
 	must.NoError(t, err)
 	t.Cleanup(func() {
 		test.NoError(t, p.Unplug())
@@ -79,7 +102,7 @@ func listing(t *testing.T, dir string) []string {
 
 func TestPlug_LooksLikeRealStick(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty",
+	plug(t, dir, usbsim.Stick{Manufacturer: "Silicon Labs", Product: "CP2102", Serial: "0001", Functions: []string{"tty",
 		"hidraw", "tty"}})
 	want := sysfs.Device{
 		Name: "1-1", Bus: 1, Address: 4, Path: "pci-0000:00:14.0-usbv2-0:1", PCIBusID: "0000:00:14.0",
@@ -111,9 +134,9 @@ func TestPlug_LooksLikeRealStick(t *testing.T) {
 
 func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 	dir := t.TempDir()
-	first := plug(t, dir, Stick{Port: "1-1"})
-	plug(t, dir, Stick{Port: "1-2"})
-	plug(t, dir, Stick{Port: "2-1"})
+	first := plug(t, dir, usbsim.Stick{Port: "1-1"})
+	plug(t, dir, usbsim.Stick{Port: "1-2"})
+	plug(t, dir, usbsim.Stick{Port: "2-1"})
 	before := scan(t, dir)
 	must.SliceLen(t, 3, before)
 	for i, want := range []string{"1-1 4 pci-0000:00:14.0-usbv2-0:1 dev/ttyUSB0",
@@ -123,7 +146,7 @@ func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 	}
 	must.NoError(t, first.Unplug())
 	test.SliceLen(t, 2, scan(t, dir))
-	plug(t, dir, Stick{Port: "1-1"})
+	plug(t, dir, usbsim.Stick{Port: "1-1"})
 	got := scan(t, dir)
 	must.SliceLen(t, 3, got)
 	must.Eq(t, before[0].Path, got[0].Path)
@@ -132,11 +155,11 @@ func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 
 func TestUnplug_LeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
+	plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir) // with a root hub
 	descriptors := testsupport.Descriptors(t)
 	for range 3 {
-		p := plug(t, dir, Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
+		p := plug(t, dir, usbsim.Stick{Serial: "x", Functions: []string{"hidraw", "tty"}})
 		got := listing(t, dir)
 		test.False(t, len(got) <= len(empty), test.Sprintf("only %d paths", len(got)))
 		for range 2 {
@@ -153,8 +176,8 @@ func TestUnplug_LeavesNothing(t *testing.T) {
 
 func TestPlug_PortIsTakenOnce(t *testing.T) {
 	dir := t.TempDir()
-	p := plug(t, dir, Stick{})
-	_, err := Plug(dir, Stick{})
+	p := plug(t, dir, usbsim.Stick{})
+	_, err := usbsim.Plug(dir, usbsim.Stick{})
 	test.EqError(t, err, fmt.Sprintf("port 1-1 of %s is taken by a stick of process %d: choose another port, or end "+
 		"that process",
 		dir, os.Getpid()))
@@ -168,7 +191,7 @@ func TestPlug_StaysInDirectory(t *testing.T) {
 	for _, name := range []string{"dev", "sys", "dev/bus", "dev/serial", "sys/devices", ".simulate"} {
 		dir, outside := t.TempDir(), t.TempDir()
 		if name != ".simulate" {
-			plug(t, dir, Stick{Port: "9-9"}).Unplug()
+			plug(t, dir, usbsim.Stick{Port: "9-9"}).Unplug()
 			must.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
 		}
 		link := outside
@@ -176,7 +199,7 @@ func TestPlug_StaysInDirectory(t *testing.T) {
 			link, _ = filepath.Rel(filepath.Dir(filepath.Join(dir, name)), outside)
 		}
 		must.NoError(t, os.Symlink(link, filepath.Join(dir, name)))
-		_, err := Plug(dir, Stick{})
+		_, err := usbsim.Plug(dir, usbsim.Stick{})
 		test.Error(t, err, test.Sprintf("%s was followed", name))
 		there, _ := os.ReadDir(outside)
 		test.SliceEmpty(t, there, test.Sprintf("%s: made outside", name))
@@ -186,7 +209,7 @@ func TestPlug_StaysInDirectory(t *testing.T) {
 func TestSimulated_IsFalseForMachine(t *testing.T) {
 	dir := t.TempDir()
 	node := filepath.Join(dir, "dev/ttyUSB0")
-	tree := filepath.Join(dir, treeOf("1-1"))
+	tree := filepath.Join(dir, "sys/devices/pci0000:00/0000:00:14.0/usb1/1-1")
 	for _, err := range []error{
 		os.MkdirAll(filepath.Dir(node), 0o755), os.WriteFile(node, nil, 0o600),
 		os.MkdirAll(tree, 0o755), os.WriteFile(tree+"/uevent", []byte("DEVNAME=ttyUSB0\n"), 0o600),
@@ -194,7 +217,7 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 		must.NoError(t, err)
 	}
 	before := listing(t, dir)
-	_, err := Plug(dir, Stick{})
+	_, err := usbsim.Plug(dir, usbsim.Stick{})
 	test.ErrorContains(t, err, "has a sys that is no simulation")
 	now := listing(t, dir)
 	test.Eq(t, before, now, test.Sprintf("there are %q, were", now))
@@ -202,24 +225,25 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 
 func TestHolds_UntilUnplugged(t *testing.T) {
 	dir := t.TempDir()
-	p := plug(t, dir, Stick{Functions: []string{"tty", "tty"}})
-	for _, pty := range p.terminals {
-		if !Holds(dir, pty.name()) {
-			t.Errorf("%s is not held", pty.name())
-		}
+	p := plug(t, dir, usbsim.Stick{Functions: []string{"tty", "tty"}})
+	var terminals []string
+	for _, node := range p.Nodes {
+		terminal, err := os.Readlink(filepath.Join(dir, node))
+		must.NoError(t, err)
+		test.True(t, Holds(dir, terminal), test.Sprintf("%s is not held", terminal))
+		terminals = append(terminals, terminal)
 	}
 	must.False(t, Holds(dir, "/dev/pts/99999"), must.Sprint("what is no stick's is held"))
 	must.False(t, Holds(dir, ""), must.Sprint("what is no stick's is held"))
-	test.False(t, Holds(dir+"x", p.terminals[0].name()), test.Sprint("what is no stick's is held"))
+	test.False(t, Holds(dir+"x", terminals[0]), test.Sprint("what is no stick's is held"))
 	p.Unplug()
-	c, _ := start(t, dir)
+	kill := plugInProcess(t, dir)
 	terminal, err := os.Readlink(filepath.Join(dir, "dev/ttyUSB0"))
 	must.NoError(t, err, must.Sprintf("%s is not held", terminal))
 	test.True(t, Holds(dir, terminal), test.Sprintf("%s is not held", terminal))
-	c.Process.Kill()
-	c.Wait()
+	kill()
 	test.False(t, Holds(dir, terminal), test.Sprint("it is held by a process that was killed"))
-	left, err := os.Open(filepath.Join(dir, state("1-1"))) // as any user can
+	left, err := os.Open(filepath.Join(dir, stateDir, "1-1")) // as any user can
 	must.NoError(t, err)
 	defer left.Close()
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
@@ -237,12 +261,10 @@ func TestHolds_UntilUnplugged(t *testing.T) {
 	}
 }
 
-// Holds may look at a claim that a killed process has left while another takes it.
-func TestPlug_ReadClaimIsTaken(t *testing.T) {
+// Holds may look at what a killed process has left at a port while another takes the port.
+func TestPlug_PortThatIsLookedAtIsTaken(t *testing.T) {
 	dir := t.TempDir()
-	p := plug(t, dir, Stick{Functions: []string{"tty"}})
-	p.Unplug()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, state("1-1")), []byte("1\n/dev/pts/99999\n"), 0o600))
+	plug(t, dir, usbsim.Stick{}).Unplug()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for range 2 {
@@ -252,16 +274,11 @@ func TestPlug_ReadClaimIsTaken(t *testing.T) {
 			}
 		})
 	}
-	for range 300 {
-		root, err := os.OpenRoot(dir)
+	for range 100 {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, stateDir, "1-1"), []byte("1\n/dev/pts/99999\n"), 0o600))
+		p, err := usbsim.Plug(dir, usbsim.Stick{})
 		must.NoError(t, err)
-		f, err := claim(root, "1-1")
-		root.Close()
-		if err != nil {
-			t.Errorf("got %v", err)
-			break
-		}
-		f.Close() // its process was killed
+		must.NoError(t, p.Unplug())
 	}
 	cancel()
 	all.Wait()
@@ -269,13 +286,14 @@ func TestPlug_ReadClaimIsTaken(t *testing.T) {
 
 func TestPlug_MistakeChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	for want, s := range map[string]Stick{
-		`port "1-1.4" is not a bus up to 12 and a port: write it such as "1-1"`:  {Port: "1-1.4"},
-		`port "13-1" is not a bus up to 12 and a port: write it such as "1-1"`:   {Port: "13-1"},
-		`port "../x-1" is not a bus up to 12 and a port: write it such as "1-1"`: {Port: "../x-1"},
-		`function "disk" is not known: use "tty" or "hidraw"`:                    {Functions: []string{"tty", "disk"}},
+	for want, s := range map[string]usbsim.Stick{
+		`port "1-1.4" is not a bus up to 12 and a port: write it such as "1-1"`:    {Port: "1-1.4"},
+		`port "13-1" is not a bus up to 12 and a port: write it such as "1-1"`:     {Port: "13-1"},
+		`port "../x-1" is not a bus up to 12 and a port: write it such as "1-1"`:   {Port: "../x-1"},
+		`id "10c4" is not vendor and product in hex: write it such as "10c4:ea60"`: {ID: "10c4"},
+		`function "disk" is not known: use "tty" or "hidraw"`:                      {Functions: []string{"tty", "disk"}},
 	} {
-		_, err := Plug(dir, s)
+		_, err := usbsim.Plug(dir, s)
 		test.EqError(t, err, want)
 	}
 	_, err := os.Stat(dir)
@@ -284,13 +302,13 @@ func TestPlug_MistakeChangesNothing(t *testing.T) {
 
 func TestPlug_IsAtomicForScans(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{Port: "3-9"})
+	plug(t, dir, usbsim.Stick{Port: "3-9"})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				p, err := Plug(dir, Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty",
+				p, err := usbsim.Plug(dir, usbsim.Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty",
 					"hidraw"}})
 				if err != nil {
 					t.Error(err)
@@ -319,7 +337,7 @@ func TestPlug_IsAtomicForScans(t *testing.T) {
 
 func TestServe_Answers(t *testing.T) {
 	dir := t.TempDir()
-	p := plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}})
+	p := plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	reader, out := io.Pipe()
 	said := make(chan string)
@@ -370,61 +388,18 @@ func TestServe_Answers(t *testing.T) {
 	test.Error(t, err, test.Sprint("it can still be written to"))
 }
 
-// start runs the command in a process of its own until it has plugged the stick in.
-func start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
-	t.Helper()
-	exe, err := os.Executable()
-	must.NoError(t, err)
-	var out bytes.Buffer
-	c := exec.Command(exe)
-	c.Env = append(os.Environ(), childVar+"="+strings.Join(args, "|"))
-	c.Stdout = &out
-	notes, err := c.StderrPipe()
-	must.NoError(t, err)
-	must.NoError(t, c.Start())
-	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	line, err := bufio.NewReader(notes).ReadString('\n')
-	must.NoError(t, err, must.Sprint("it said"))
-	must.StrContains(t, line, "is plugged into port", must.Sprint("it said"))
-	return c, &out
-}
-
-func TestCommand_PlugsUntilInterrupted(t *testing.T) {
-	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		dir := t.TempDir()
-		c, out := start(t, dir, "-id", "0403:6001", "-serial", "", "-port", "1-2")
-		got := scan(t, dir)
-		must.SliceLen(t, 1, got)
-		must.Eq(t, "0403:6001", got[0].ID.String())
-		must.Eq(t, "", got[0].Serial)
-		must.Eq(t, "1-2", got[0].Name)
-		must.Eq(t, "ftdi_sio", got[0].Interfaces[0].Driver)
-		port, err := os.OpenFile(filepath.Join(dir, "dev/ttyUSB0"), os.O_RDWR, 0)
-		must.NoError(t, err)
-		fmt.Fprintln(port, "hello")
-		answer, err := bufio.NewReader(port).ReadString('\n')
-		test.Eq(t, "stick: hello\n", answer, test.Sprintf("it answered %q, %v", answer, err))
-		port.Close()
-		c.Process.Signal(signal)
-		test.NoError(t, c.Wait(), test.Sprintf("after %s it ended with", signal))
-		test.Eq(t, "hello\n", out.String(), test.Sprintf("it printed %q", out))
-		test.SliceEmpty(t, scan(t, dir), test.Sprint("left"))
-	}
-}
-
 func TestPlug_ReplacesStickOfKilledProcess(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
+	plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir)
-	c, _ := start(t, dir, "-functions", "tty,hidraw")
-	_, err := Plug(dir, Stick{})
+	kill := plugInProcess(t, dir)
+	_, err := usbsim.Plug(dir, usbsim.Stick{})
 	must.Error(t, err, must.Sprint("the port of a process that runs was taken"))
-	c.Process.Kill()
-	c.Wait()
+	kill()
 	got := scan(t, dir)
 	must.SliceLen(t, 1, got, must.Sprint("it has left"))
 	must.SliceLen(t, 3, got[0].Nodes, must.Sprint("it has left"))
-	p := plug(t, dir, Stick{Serial: "new"})
+	p := plug(t, dir, usbsim.Stick{Serial: "new"})
 	got = scan(t, dir)
 	must.SliceLen(t, 1, got)
 	must.Eq(t, "new", got[0].Serial)
@@ -436,28 +411,9 @@ func TestPlug_ReplacesStickOfKilledProcess(t *testing.T) {
 	}
 }
 
-func TestCommand_ReportsMistakes(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"", `0 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
-		{"a b", `2 directories are given, one is needed: nomad-device-usb simulate DIR [options]`},
-		{"d -id 10c4", `-id "10c4" is not vendor and product as lsusb writes them: write it such as "10c4:ea60"`},
-		{"-functions tty,x d", `function "x" is not known: use "tty" or "hidraw"`},
-		{"d -speed 12", `flag provided but not defined: -speed`},
-	} {
-		if _, _, err := parse(strings.Fields(test.args), io.Discard); err == nil || err.Error() != test.want {
-			t.Errorf("%q: got %v, want %s", test.args, err, test.want)
-		}
-	}
-	var usage bytes.Buffer
-	if err := func() error { _, _, err := parse([]string{"-h"}, &usage); return err }(); err == nil ||
-		!strings.Contains(usage.String(), "-serial") {
-		t.Errorf("-h prints %q", usage.String())
-	}
-}
-
 func TestPlug_ScansLeakNoDescriptor(t *testing.T) {
 	dir := t.TempDir()
-	plug(t, dir, Stick{})
+	plug(t, dir, usbsim.Stick{})
 	scan(t, dir)
 	descriptors := testsupport.Descriptors(t)
 	for range 1000 {
