@@ -169,6 +169,7 @@ func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGrou
 			return
 		case out <- device.NewFingerprint(now...):
 			sentEmpty = len(now) == 0
+			p.logger.Debug("devices published", "groups", len(now))
 		}
 	}
 }

@@ -164,6 +164,7 @@ func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *sl
 	})
 	if err == nil {
 		held.failing.over()
+		p.logger.Debug("device released", "device", l.ID, "holder", l.Holder)
 	} else if ctx.Err() == nil {
 		held.failing.failed("a lease has ended and stands", err)
 	}

@@ -64,6 +64,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	case err != nil:
 		return nil, err
 	}
+	p.logger.Debug("devices reserved", "devices", ids)
 	return complete(r, inst.MountsInEnvironment)
 }
 

@@ -122,6 +122,7 @@ func (d *Driver) SetConfig(c *base.Config) error {
 		}
 	}
 	d.instance.Store(i)
+	d.logger.Debug("configured", "agent", c.AgentConfig != nil)
 	return nil
 }
 
@@ -176,6 +177,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 		d.forget(id)
 		return fmt.Errorf("failed to recover task: %w", err)
 	}
+	d.logger.Debug("task recovered", "task", id, "ended", h.hasEnded())
 	if !h.hasEnded() {
 		pid := ""
 		if n, ok := h.run().Attributes["pid"]; ok {
@@ -202,6 +204,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
+	d.logger.Debug("starting task", "task", cfg.ID)
 	s.Event = d.eventsOf(h)
 	s.Progress = func(format string, args ...any) { begun.event(fmt.Sprintf(format, args...)) }
 	if i, ok := optional[UserDefaulter](d); ok {
@@ -209,6 +212,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	}
 	t, err := i.engine.Start(d.callContext(cfg.ID), s)
 	if err != nil {
+		d.logger.Debug("task is not started", "task", cfg.ID, "error", err)
 		return nil, nil, err
 	}
 	h.startedAt = time.Now()
@@ -220,7 +224,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		d.forget(cfg.ID)
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
-	return th, h.run().Network, nil
+	run := h.run()
+	d.logger.Debug("task runs", "task", cfg.ID, "pid", run.Attributes["pid"])
+	return th, run.Network, nil
 }
 
 // StartCall registers the context of a call of StartTask, which is not among that
@@ -290,6 +296,7 @@ func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error
 	if err := h.claim(); err != nil {
 		d.logger.Warn("stopping the task nevertheless", "task", id, "error", err)
 	}
+	d.logger.Debug("stopping task", "task", id, "signal", signal, "timeout", timeout)
 	defer h.stopping()()
 	if t, ok := h.task.(Stopper); ok {
 		return t.Stop(d.ctx, timeout, signal)
@@ -337,6 +344,7 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}
 	d.retire(h)
+	d.logger.Debug("task destroyed", "task", id)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 	h.exitSeen.Do(func() {
 		e := h.task.Exit()
+		d.logger.Debug("task has ended", "task", h.config.ID, "exit", e)
 		switch {
 		case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
 			// Nomad's own event is complete

@@ -4,6 +4,7 @@
 package driver_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,7 +39,9 @@ func TestExample_RunsModules(t *testing.T) {
 	state, err := os.MkdirTemp("", "otx") // short, for a socket
 	must.NoError(t, err)
 	defer os.RemoveAll(state)
-	d := driver.New(t.Context(), hclog.NewNullLogger(), wasmPlugin)
+	var log bytes.Buffer
+	logger := hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, DisableTime: true})
+	d := driver.New(t.Context(), logger, wasmPlugin)
 	defer d.Close()
 	h := testutils.NewDriverHarness(t, d)
 	defer harness.Kill(h)
@@ -96,6 +99,14 @@ func TestExample_RunsModules(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "says hello\n", string(out))
 	must.NoError(t, h.DestroyTask(cfg.ID, true))
+	about := "task=" + cfg.ID
+	from := 0
+	for _, line := range []string{"starting task: " + about, "task runs: " + about + " pid=" + status.DriverAttributes["pid"],
+		"task has ended: " + about + ` exit="code 3"`, "task destroyed: " + about} {
+		at := strings.Index(log.String()[from:], line+"\n")
+		must.NonNegative(t, at, must.Sprintf("no %q, in this order, in\n%s", line, &log))
+		from += at
+	}
 
 	config.Runtime = "no-such-runtime"
 	configure()

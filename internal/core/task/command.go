@@ -8,6 +8,7 @@
 package task
 
 import (
+	"fmt"
 	"path"
 	"time"
 )
@@ -157,4 +158,22 @@ type Exit struct {
 
 	// At is when the exit was seen; zero where unknown.
 	At time.Time `json:"at,omitzero"`
+}
+
+// String is the exit in a log: "code 3", "signal 9, out of memory", "lost: …".
+func (e *Exit) String() string {
+	switch {
+	case e == nil:
+		return "unknown"
+	case e.Lost:
+		return "lost: " + e.Reason
+	}
+	text := fmt.Sprintf("code %d", e.Code)
+	if e.Signal != 0 {
+		text = fmt.Sprintf("signal %d", e.Signal)
+	}
+	if e.OOMKilled {
+		text += ", out of memory"
+	}
+	return text
 }
