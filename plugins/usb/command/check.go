@@ -88,11 +88,10 @@ func report(w io.Writer, path string, c config.Config) error {
 			notes = append(notes, "shadow_dir: no device nodes can be made for tasks: "+err.Error())
 		}
 	}
-	assigned, _, done, err := p.Assign()
+	assigned, err := p.Assign()
 	if err != nil {
 		return err
 	}
-	defer done()
 	if !config.IsDir(filepath.Join(c.Root, "sys/bus/usb/devices")) {
 		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded",
 			filepath.Join(c.Root, "sys/bus/usb/devices")))

@@ -103,19 +103,19 @@ func (b Block) parse(kind string) (*Parsed, error) {
 	return parsed, err
 }
 
-// Assign lists the devices that are plugged in, each with its block. The caller calls done when
-// it has read the tree.
-func (p *Plan) Assign() (assigned []match.Assigned, tree fs.FS, done func(), err error) {
-	tree, done, err = OpenTree(p.Root)
+// Assign lists the devices that are plugged in, each with its block.
+func (p *Plan) Assign() ([]match.Assigned, error) {
+	tree, done, err := OpenTree(p.Root)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
+	defer done()
+
 	devices, err := p.Plugged(tree)
 	if err != nil {
-		done()
-		return nil, nil, nil, err
+		return nil, err
 	}
-	return p.Rules.Assign(devices, new(match.IDs)), tree, done, nil
+	return p.Rules.Assign(devices, new(match.IDs)), nil
 }
 
 // Plugged lists the devices of a tree. A simulation may not have started yet.
