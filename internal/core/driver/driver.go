@@ -34,7 +34,7 @@ type Driver struct {
 	eventer  *eventer.Eventer
 	calm     *time.Timer // returns memory some time after the last start
 	local    *local
-	sampling worker                   // takes all samples of statistics
+	sampling sampling
 	instance atomic.Pointer[instance] // of the last configuration
 	ctx      context.Context
 
@@ -76,13 +76,14 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	logger = logger.Named(p.name)
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
-		eventer: eventer.NewEventer(ctx, logger), sampling: newWorker(ctx),
+		eventer: eventer.NewEventer(ctx, logger), sampling: newSampling(),
 		// a burst of starts leaves much more garbage than memory in use
 		calm:    time.AfterFunc(time.Hour, debug.FreeOSMemory),
 		calls:   map[string]context.Context{},
 		handles: map[string]*handle{},
 	}
 	d.instance.Store(&instance{engine: d.local})
+	go d.sampling.run(ctx, d.sample)
 	return d
 }
 
@@ -264,25 +265,32 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	}
 	d.flush(h)
 	result := make(chan *drivers.ExitResult, 1)
-	go func() {
+	stop := h.task.AfterEnd(func() {
 		defer close(result)
-		select {
-		case <-h.task.Ended():
-			explained := d.exited(h)
-			if over := h.stopOver(); over != nil {
-				select { // Nomad waits for that too, and for processes besides the main one
-				case <-over:
-				case <-ctx.Done():
-				}
-			}
-			d.waitExplained(ctx, h, explained)
-			d.waitDelivered(ctx, h)
-			result <- h.exitWithMessage()
-		case <-ctx.Done():
+		result <- d.exitOf(ctx, h)
+	})
+	context.AfterFunc(ctx, func() {
+		if stop() {
+			defer close(result)
 			result <- &drivers.ExitResult{Err: ctx.Err()}
 		}
-	}()
+	})
 	return result, nil
+}
+
+// exitOf returns how a task ended, when its events are delivered and it is stopped, or ctx has ended.
+func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
+	explained := d.exited(h)
+	over := h.stopOver()
+	if over != nil {
+		select { // Nomad waits for that too, and for processes besides the main one
+		case <-over:
+		case <-ctx.Done():
+		}
+	}
+	d.waitExplained(ctx, h, explained)
+	d.waitDelivered(ctx, h)
+	return h.exitWithMessage()
 }
 
 // StopTask is part of drivers.DriverPlugin: it signals, waits for the timeout,

@@ -82,13 +82,17 @@ type Start struct {
 	Progress Event
 }
 
-// Task is one run of a task in an engine. It is used until Engine.Destroy, and Ended and
-// Exit also after it: an embedded Ending has these two. It may be a Stopper, Saver,
+// Task is one run of a task in an engine. It is used until Engine.Destroy, and its end
+// also after that: an embedded Ending has the first three. It may be a Stopper, Saver,
 // Claimer, Describer, and a Sampler and Executor, or a Forwarder.
 type Task interface {
 	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
+
+	// AfterEnd calls f in a goroutine of its own when the task has ended, unless stop was
+	// called before. A task that is waited for costs no goroutine.
+	AfterEnd(f func()) (stop func() bool)
 
 	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL
 	// the task ends.
@@ -97,25 +101,27 @@ type Task interface {
 
 // Ending is the end of a task, to embed in a Task. The zero value is that of a task that runs.
 type Ending struct {
-	mu    sync.Mutex
-	ended chan struct{} // made when it is needed
-	over  bool
-	exit  *task.Exit
+	mu   sync.Mutex
+	life context.Context // ends with the task; made when it is needed, as is:
+	end  context.CancelFunc
+	exit *task.Exit
+}
+
+// context lasts as long as the task.
+func (e *Ending) context() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life == nil {
+		e.life, e.end = context.WithCancel(context.Background())
+	}
+	return e.life
 }
 
 // Ended is part of Task.
-func (e *Ending) Ended() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.channel()
-}
+func (e *Ending) Ended() <-chan struct{} { return e.context().Done() }
 
-func (e *Ending) channel() chan struct{} {
-	if e.ended == nil {
-		e.ended = make(chan struct{})
-	}
-	return e.ended
-}
+// AfterEnd is part of Task.
+func (e *Ending) AfterEnd(f func()) (stop func() bool) { return context.AfterFunc(e.context(), f) }
 
 // Exit is part of Task.
 func (e *Ending) Exit() *task.Exit {
@@ -127,11 +133,12 @@ func (e *Ending) Exit() *task.Exit {
 // End ends the task. Only the first call has an effect. exit is nil if it is unknown how
 // the task ended.
 func (e *Ending) End(exit *task.Exit) {
+	life := e.context()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.over {
-		e.over, e.exit = true, exit
-		close(e.channel())
+	if life.Err() == nil {
+		e.exit = exit
+		e.end()
 	}
 }
 

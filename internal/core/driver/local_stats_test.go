@@ -38,11 +38,11 @@ func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	return cmd.Process.Pid, cgroup.Group{Mode: cgroup.V2, Path: dir}, dir
 }
 
-func sampling() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
+func testSampler() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
 
 func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	pid, group, dir := busy(t)
-	s := sampling()
+	s := testSampler()
 	usec := uint64(0)
 	const nearly = 0.99 // each figure is of its own moment
 	var last time.Time
@@ -81,7 +81,7 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 
 func TestSampler_StartsAnewForAReusedPID(t *testing.T) {
 	pid, group, _ := busy(t)
-	s := sampling()
+	s := testSampler()
 	former := &pidSampler{start: 1}
 	s.pids[pid], s.pids[999_999_999] = former, former
 	s.perPID(group, task.Identity{})
@@ -100,7 +100,7 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	pid, _, _ := busy(t)
 	id, err := task.Identify(pid)
 	must.NoError(t, err)
-	s := sampling()
+	s := testSampler()
 	testsupport.Eventually(t, "its use is seen", func() bool {
 		u, err := s.sample(cgroup.Group{}, id)
 		must.NoError(t, err)

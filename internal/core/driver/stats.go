@@ -6,6 +6,9 @@ package driver
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -28,31 +31,7 @@ func (d *Driver) TaskStats(
 	if f, ok := h.task.(Forwarder); ok {
 		return f.TaskStats(ctx, interval)
 	}
-	usages := make(chan *drivers.TaskResourceUsage)
-	go func() {
-		defer close(usages)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for {
-			var u *drivers.TaskResourceUsage
-			d.sampling.run(func() { u = d.sample(ctx, h) })
-			if u != nil {
-				select {
-				case usages <- u:
-				case <-ctx.Done():
-					return
-				}
-			}
-			select {
-			case <-tick.C:
-			case <-h.task.Ended():
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return usages, nil
+	return d.sampling.add(ctx, h, interval), nil
 }
 
 // sample is the engine's with the driver's own statistics, nil if there is none now.
@@ -73,35 +52,102 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 	return u
 }
 
-// worker is one goroutine that does the work of many: their stacks stay small,
-// and a thousand tasks are not measured all at the same time.
-type worker struct {
-	ctx  context.Context
-	work chan func()
+// sampling takes the samples of all tasks in one goroutine: a task costs none of its own, and a thousand tasks are not
+// measured all at the same time.
+type sampling struct {
+	mu      sync.Mutex
+	streams map[*statsStream]bool
+	changed chan struct{} // a stream was added, or may be over
 }
 
-// newWorker starts the goroutine; ctx ends it.
-func newWorker(ctx context.Context) worker {
-	w := worker{ctx: ctx, work: make(chan func())}
-	go func() {
-		for {
-			select {
-			case f := <-w.work:
-				f()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return w
+// statsStream is one call of TaskStats.
+type statsStream struct {
+	ctx      context.Context
+	handle   *handle
+	interval time.Duration
+	due      time.Time
+	out      chan *drivers.TaskResourceUsage // of one place: a reader that is late misses samples
+	begun    bool
 }
 
-// run returns when f has, or without it when the worker has ended.
-func (w worker) run(f func()) {
-	done := make(chan struct{})
+func newSampling() sampling {
+	return sampling{streams: map[*statsStream]bool{}, changed: make(chan struct{}, 1)}
+}
+
+func (s *sampling) add(ctx context.Context, h *handle, interval time.Duration) <-chan *drivers.TaskResourceUsage {
+	stream := &statsStream{ctx: ctx, handle: h, interval: interval, out: make(chan *drivers.TaskResourceUsage, 1)}
+	s.mu.Lock()
+	s.streams[stream] = true
+	s.mu.Unlock()
+	stop := h.task.AfterEnd(s.change)
+	context.AfterFunc(ctx, func() {
+		stop()
+		s.change()
+	})
+	s.change()
+	return stream.out
+}
+
+func (s *sampling) change() {
 	select {
-	case w.work <- func() { defer close(done); f() }:
-		<-done
-	case <-w.ctx.Done():
+	case s.changed <- struct{}{}:
+	default:
 	}
+}
+
+// run takes samples until ctx ends.
+func (s *sampling) run(ctx context.Context, sample func(context.Context, *handle) *drivers.TaskResourceUsage) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		next := time.Hour
+		for _, stream := range s.all() {
+			next = min(next, s.visit(stream, sample))
+		}
+		timer.Reset(next)
+		select {
+		case <-timer.C:
+		case <-s.changed:
+		case <-ctx.Done():
+		}
+	}
+	for _, stream := range s.all() {
+		close(stream.out)
+	}
+}
+
+func (s *sampling) all() []*statsStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.streams))
+}
+
+// visit takes a sample if it is due, closes a stream that is over, and returns when to come back.
+func (s *sampling) visit(
+	stream *statsStream, sample func(context.Context, *handle) *drivers.TaskResourceUsage,
+) (wait time.Duration) {
+	over := stream.ctx.Err() != nil || stream.begun && stream.handle.hasEnded()
+	if over {
+		s.mu.Lock()
+		delete(s.streams, stream)
+		s.mu.Unlock()
+		close(stream.out)
+		return time.Hour
+	}
+	wait = time.Until(stream.due)
+	if wait > 0 {
+		return wait
+	}
+	stream.begun, stream.due = true, time.Now().Add(stream.interval)
+	usage := sample(stream.ctx, stream.handle)
+	if usage != nil {
+		select {
+		case stream.out <- usage:
+		default:
+		}
+	}
+	if stream.handle.hasEnded() { // meanwhile
+		s.change()
+	}
+	return stream.interval
 }
