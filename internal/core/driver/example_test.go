@@ -5,8 +5,6 @@ package driver_test
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"os/exec"
 
 	"github.com/hashicorp/go-hclog"
@@ -40,17 +38,6 @@ func (w *wasm) Fingerprint(context.Context) (map[string]*structs.Attribute, erro
 }
 
 func (w *wasm) Capabilities(c *drivers.Capabilities) { c.Exec = false } // a module has no shell
-
-func (w *wasm) ReportStats(_ context.Context, _ driver.Run, u *drivers.TaskResourceUsage) error {
-	u.ResourceUsage.MemoryStats.RSS = 0 // the module's own, without the code of the runtime
-	for pid := range u.Pids {
-		var size, resident, shared uint64                  // pages
-		statm, _ := os.ReadFile("/proc/" + pid + "/statm") // none: it has just ended
-		_, _ = fmt.Sscan(string(statm), &size, &resident, &shared)
-		u.ResourceUsage.MemoryStats.RSS += (resident - shared) * uint64(os.Getpagesize())
-	}
-	return nil
-}
 
 var wasmPlugin = driver.Plugin[Config, TaskConfig]{
 	Name: "wasm", Summary: "runs WebAssembly modules",

@@ -118,7 +118,6 @@ type testTask struct {
 type testInstance struct {
 	command     func(context.Context, testRequest) (*task.Command, error)
 	ended       func(Ended) string
-	stats       func(Run, *drivers.TaskResourceUsage) error
 	defaultUser string
 	engine      Engine // nil is the local one
 }
@@ -144,13 +143,6 @@ func (i testInstance) ReportExit(e Ended) string {
 }
 
 func (i testInstance) DefaultUser() string { return i.defaultUser }
-
-func (i testInstance) ReportStats(_ context.Context, r Run, u *drivers.TaskResourceUsage) error {
-	if i.stats == nil {
-		return nil
-	}
-	return i.stats(r, u)
-}
 
 func testPlugin(i testInstance) Plugin[testConfig, testTask] {
 	return Plugin[testConfig, testTask]{

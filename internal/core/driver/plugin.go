@@ -45,8 +45,7 @@ type Plugin[C, T any] struct {
 }
 
 // Instance is a driver with its configuration. Besides Command it may have the
-// methods of Fingerprinter, StatsReporter, ExitReporter, Capable,
-// UserDefaulter and EngineProvider.
+// methods of Fingerprinter, ExitReporter, Capable, UserDefaulter and EngineProvider.
 // All are called from several goroutines.
 type Instance[T any] interface {
 	// Command turns a task into the command to run. It may take minutes, such as for
@@ -61,15 +60,6 @@ type Fingerprinter interface {
 	// Fingerprint returns attributes, each by its name below driver.<Name>. An error
 	// makes the driver unhealthy with this message, or undetected if it is an Undetected.
 	Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error)
-}
-
-// StatsReporter is an Instance with statistics of its own.
-type StatsReporter interface {
-	// ReportStats is called for each sample of a running task, with what the kernel
-	// counts. It changes and adds values. A value is shown if the field Measured beside
-	// it has its name. After an error the sample is shown as it is, and the error is
-	// logged.
-	ReportStats(ctx context.Context, r Run, u *drivers.TaskResourceUsage) error
 }
 
 // ExitReporter is an Instance that explains exits.

@@ -34,7 +34,7 @@ func (d *Driver) TaskStats(
 	return d.sampling.add(ctx, h, interval), nil
 }
 
-// sample is the engine's with the driver's own statistics, nil if there is none now.
+// sample is the engine's, nil if there is none now.
 func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsage {
 	t, ok := h.task.(Sampler)
 	if !ok {
@@ -43,11 +43,6 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 	u, err := t.Stats(ctx)
 	if err != nil {
 		d.logger.Warn("failed to read statistics", "task", h.config.ID, "error", err)
-	}
-	if i, ok := optional[StatsReporter](d); ok && u != nil {
-		if err := i.ReportStats(ctx, h.run(), u); err != nil {
-			d.logger.Warn("failed to read the driver's own statistics", "task", h.config.ID, "error", err)
-		}
 	}
 	return u
 }
