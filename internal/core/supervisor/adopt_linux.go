@@ -64,7 +64,7 @@ func (s *server) adoptAll(found []*process) {
 // foundTask is a process that is known by its state only, until takeOver has examined it.
 func foundTask(st *task.State) *process {
 	p := newTask(st)
-	p.found = st
+	p.phase, p.state = found, st
 	p.identity, p.group, p.oomKills = st.Identity, st.Group, st.OOMKills
 	return p
 }
@@ -105,7 +105,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
-	if !p.gone || p.ended() {
+	if s.phaseOf(p) != gone {
 		return
 	}
 	e := lost("it ended while neither its supervisor nor its driver was there to see it")
@@ -121,7 +121,7 @@ func (s *server) settle(p *process, files []*os.File) {
 // that is gone without a record of its exit. It returns false for a task whose program
 // never ran, and removes that.
 func (s *server) takeOver(p *process) bool {
-	st := p.found
+	st := p.state
 	begun := sync.OnceFunc(func() { close(p.begun) })
 	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
@@ -130,7 +130,8 @@ func (s *server) takeOver(p *process) bool {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		p.exit, p.found = e, nil
+		p.exit, p.state = e, nil
+		p.advance(ended)
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
 		if err == nil && p.output.collected() { // a collector may have the rest of its output yet
 			s.collector.Keep(collector.SpecOf(st))
@@ -156,7 +157,8 @@ func (s *server) takeOver(p *process) bool {
 		go s.drainOutput(p)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		p.gone, p.found = true, nil
+		p.state = nil
+		p.advance(gone)
 		return true
 	}
 	p.child = isChild(p.identity)
@@ -177,7 +179,8 @@ func (s *server) takeOver(p *process) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.found = nil
+	p.state = nil
+	p.advance(running)
 	return true
 }
 
@@ -247,7 +250,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 		if err := s.store.SaveExit(p.id, e); err != nil {
 			s.event(p.id, "The exit can't be recorded yet: %v", err)
 			s.mu.Lock()
-			p.unsaved = true
+			p.advance(unsaved)
 			s.mu.Unlock()
 			go s.saveLater(p, e)
 			s.publish(p, e)
@@ -264,7 +267,7 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)
 		p.sessions.RLock() // or it would make the directory of a destroyed task again
-		over := p.destroyed
+		over := s.phaseOf(p) == destroyed
 		if !over {
 			p.naming.Lock()
 			over = s.store.SaveExit(p.id, e) == nil
@@ -278,7 +281,7 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 	s.reap(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.unsaved = false
+	p.advance(ended)
 	s.busySince = time.Now()
 }
 

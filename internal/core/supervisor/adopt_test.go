@@ -304,11 +304,13 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
 	slow := foundTask(&task.State{ID: "slow"})
-	s.processes["slow"], s.processes["other"] = slow, newProcess("other")
+	other := newProcess("other")
+	other.phase = running
+	s.processes["slow"], s.processes["other"] = slow, other
 	p, err := s.find("other")
 	must.NoError(t, err, must.Sprintf("got %+v", p))
 	must.Eq(t, "other", p.id, must.Sprintf("got %+v", p))
-	s.processes["other"].exit = &task.Exit{}
+	other.phase = ended
 	test.False(t, s.mayEnd(), test.Sprint("it may end before all are adopted"))
 	type answer struct {
 		what string
@@ -329,7 +331,7 @@ func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	s.mu.Lock()
-	slow.found = nil
+	slow.phase = running
 	s.mu.Unlock()
 	close(slow.begun)
 	for range 2 {

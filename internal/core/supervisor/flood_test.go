@@ -137,6 +137,7 @@ func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	must.NoError(t, unix.Mkfifo(procs, 0o600))
 	s := &server{processes: map[string]*process{}}
 	p := newProcess("id")
+	p.phase = running
 	p.group = cgroup.Group{Mode: cgroup.V1, V1: map[string]string{"pids": dir}}
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	must.NoError(t, err)
@@ -165,6 +166,7 @@ func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 	s := &server{processes: map[string]*process{}}
 	for _, mode := range []task.KillMode{"", task.KillProcess, task.KillGroup, task.KillAll} {
 		p := newProcess("id")
+		p.phase = running
 		s.processes["id"] = p
 		err := s.signal("id", 0, mode)
 		test.ErrorIs(t, err, ErrEnded, test.Sprintf("%q: recorded", mode))

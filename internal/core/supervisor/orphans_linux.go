@@ -63,7 +63,7 @@ func (s *server) ownChildren() map[int]bool {
 	defer s.mu.Unlock()
 	own := map[int]bool{}
 	for _, p := range s.processes {
-		if p.identity.PID != 0 && (!p.ended() || p.unsaved) {
+		if p.identity.PID != 0 && p.phase < ended {
 			own[p.identity.PID] = true
 		}
 	}

@@ -64,19 +64,15 @@ type process struct {
 	oomKills uint64
 	output   collection
 
-	exit *task.Exit    // nil while it runs
-	done chan struct{} // closed when exit is set
-
-	gone     bool          // adopted too late: there is no such process, and no record of its exit
-	starting bool          // its launcher is at work
-	found    *task.State   // its state on disk, until it is taken over; else nil
-	begun    chan struct{} // closed when that is over, well or not
+	phase    phase
+	state    *task.State   // as it is on disk, of one that is found; else nil
+	begun    chan struct{} // closed when it is neither starting nor found any more, or forgotten
+	exit     *task.Exit    // nil until it is unsaved or has ended
+	done     chan struct{} // closed when exit is set
 	settling sync.Mutex    // held while settle finds out how one that is gone ended
-	unsaved  bool          // its exit is not on disk yet, and the process not reaped
 
-	naming    sync.Mutex   // held while an exit is recorded under the id, and while the id changes
-	sessions  sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
-	destroyed bool
+	naming   sync.Mutex   // held while an exit is recorded under the id, and while the id changes
+	sessions sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
 }
 
 func newProcess(id string) *process {
@@ -162,11 +158,11 @@ func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
 		p := s.processes[id]
-		if p == nil || p.starting {
+		if p == nil || p.phase == starting {
 			s.mu.Unlock()
 			return nil, ErrUnknownTask
 		}
-		adopting := p.found != nil
+		adopting := p.phase == found
 		s.mu.Unlock()
 		if !adopting {
 			return p, nil
@@ -184,7 +180,7 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Status{Running: p.exit == nil && !p.gone, State: st, Exit: p.exit}, nil
+	return &Status{Running: p.phase.mayRun(), State: st, Exit: p.exit}, nil
 }
 
 func (s *server) idOf(p *process) string {
@@ -210,6 +206,9 @@ func (s *server) publish(p *process, e *task.Exit) {
 		return
 	}
 	p.exit = e
+	if p.phase != unsaved {
+		p.advance(ended)
+	}
 	s.busySince = time.Now()
 	for c := range s.clients {
 		if p.owner == nil || p.owner == c {
@@ -230,20 +229,11 @@ func (s *server) mayEnd() bool {
 	now := time.Now()
 	busy := len(s.clients) > 0
 	for _, p := range s.processes {
-		busy = busy || p.exit == nil && !p.gone || p.unsaved
+		busy = busy || p.phase.keepsSupervisor()
 	}
 	if busy {
 		s.busySince = now
 	}
 	s.ending = now.Sub(s.busySince) >= s.idle
 	return s.ending
-}
-
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }

@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,18 +16,22 @@ import (
 )
 
 func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
-	running, ended, gone := newProcess("running"), newProcess("ended"), newProcess("gone")
-	ended.exit, gone.gone = &task.Exit{}, true
+	in := func(phase phase) *process {
+		p := newProcess(fmt.Sprint(phase))
+		p.phase = phase
+		return p
+	}
 	for name, row := range map[string]struct {
 		processes []*process
 		clients   int
 		mayEnd    bool
 	}{
 		"nothing":                      {nil, 0, true},
-		"a task, and no client":        {[]*process{running}, 0, false},
+		"a task, and no client":        {[]*process{in(running)}, 0, false},
 		"a client, and no task":        {nil, 1, false},
-		"tasks that have ended":        {[]*process{ended, gone}, 0, true},
-		"one of several has not ended": {[]*process{ended, running, gone}, 0, false},
+		"tasks that have ended":        {[]*process{in(ended), in(gone)}, 0, true},
+		"one of several has not ended": {[]*process{in(ended), in(running), in(gone)}, 0, false},
+		"an exit is not on disk yet":   {[]*process{in(ended), in(unsaved)}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{

@@ -32,7 +32,6 @@ func (s *server) launch(st *task.State) (*Status, error) {
 	defer s.launches.RUnlock()
 
 	p := newTask(st)
-	p.starting = true
 	known, earlier := s.enter(p)
 	if known == nil {
 		defer close(p.begun)
@@ -54,7 +53,7 @@ func (s *server) launch(st *task.State) (*Status, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	p.starting = false
+	p.advance(running)
 	s.mu.Unlock()
 	return &Status{Running: true, State: st}, nil
 }
@@ -76,7 +75,7 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 			s.mu.Unlock()
 			return nil, earlier
 		}
-		pending := other.starting || other.found != nil
+		pending := other.phase == starting || other.phase == found
 		s.mu.Unlock()
 		if !pending {
 			return other, nil
@@ -244,17 +243,18 @@ func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	}
 	t.sessions.RLock()
 	defer t.sessions.RUnlock()
-	if t.destroyed {
+	phase := s.phaseOf(t)
+	if phase == destroyed {
 		return ErrUnknownTask
 	}
-	if t.ended() || t.gone || t.task != nil {
+	if !phase.mayRun() || t.task != nil {
 		return ErrEnded
 	}
 	if req.Exec == nil || len(files) != 3 {
 		return fmt.Errorf("exec needs 3 file descriptors, got %d", len(files))
 	}
 	p := newProcess(req.Exec.Session)
-	p.owner, p.task, p.group, p.starting = c, t, t.group, true
+	p.owner, p.task, p.group = c, t, t.group
 	defer close(p.begun)
 	if err := s.admit(p); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	err = s.execute(p, req, files)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.starting = false
+	p.advance(running)
 	if err != nil || !s.clients[c] || t.exit != nil {
 		p.killSession() // if it runs
 	}
@@ -281,7 +281,7 @@ func (s *server) admit(p *process) error {
 	}
 	running := 0
 	for _, other := range s.processes {
-		if other.task == p.task && other.exit == nil {
+		if other.task == p.task && other.phase.mayRun() {
 			running++
 		}
 	}

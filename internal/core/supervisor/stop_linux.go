@@ -64,7 +64,7 @@ func (s *server) kill(id string) error {
 	if err := s.killAll(p); err != nil {
 		return err
 	}
-	if p.gone {
+	if s.phaseOf(p) == gone {
 		return nil
 	}
 	select {
@@ -127,7 +127,7 @@ func (s *server) destroyTask(id string) error {
 	// from here on no session is started, and what was started meanwhile is killed
 	p.sessions.Lock()
 	defer p.sessions.Unlock()
-	if p.destroyed {
+	if s.phaseOf(p) == destroyed {
 		return nil
 	}
 	p.naming.Lock()
@@ -147,10 +147,10 @@ func (s *server) destroyTask(id string) error {
 	if err := s.store.Remove(id); err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
-	p.destroyed = true
 	s.reap(p) // one whose exit could not be recorded
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	p.advance(destroyed)
 	delete(s.processes, id)
 	s.busySince = time.Now()
 	return nil

@@ -80,7 +80,7 @@ func (s *server) knownUnderAnotherID(p *process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, other := range s.processes {
-		if other != p && other.task == nil && !other.starting && p.identity.PID != 0 && other.identity == p.identity {
+		if other != p && other.task == nil && other.phase != starting && p.identity.PID != 0 && other.identity == p.identity {
 			return true
 		}
 	}

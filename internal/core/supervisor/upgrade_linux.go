@@ -87,7 +87,7 @@ func (s *server) anyUnsaved() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.processes {
-		if p.unsaved {
+		if p.phase == unsaved {
 			return true
 		}
 	}
