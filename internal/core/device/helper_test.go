@@ -122,7 +122,7 @@ func supplied(w Instance) *instance {
 func start(t *testing.T, i *instance) (*Server, *log) {
 	t.Helper()
 	l := &log{}
-	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Trace}), Plugin[noConfig]{Name: "test"})
+	p := New(t.Context(), hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Info}), Plugin[noConfig]{Name: "test"})
 	p.configure = func([]byte) (*instance, error) { return i, nil }
 	must.NoError(t, p.SetConfig(&base.Config{}))
 	return p, l
