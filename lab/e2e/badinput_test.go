@@ -65,31 +65,3 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 		test.SliceEmpty(t, n.tasksOf(a.id), test.Sprintf("%s: state is left", r.name))
 	}
 }
-
-func TestBadPluginConfig_IsReportedByAgent(t *testing.T) {
-	state := func(dir string) nodeOptions { return nodeOptions{state: dir} }
-	config := func(text string) nodeOptions { return nodeOptions{plugin: text} }
-	usb := func(text string) nodeOptions { return nodeOptions{usb: &usbOptions{more: text}} }
-	for _, row := range []struct {
-		name string
-		o    nodeOptions
-		want string
-	}{
-		{"state_dir not absolute", state("run/outrider"), `state_dir "run/outrider" is not absolute`},
-		{"unknown option", config(`log_colection = "driver"`), `log_colection`},
-		{"an id without quotes", usb("device \"x\" {\n  id = 0x0658\n}"),
-			`id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		{"a block that matches everything", usb("device \"x\" {}"), `device "x": nothing says which devices are meant`},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			n, err := startNode(t.Name(), row.o)
-			if err == nil {
-				n.end()
-				t.Fatal("the agent runs")
-			}
-			test.StrContains(t, err.Error(), row.want,
-				test.Sprintf("the agent does not say %q:\n%v", row.want, err))
-		})
-	}
-}

@@ -132,24 +132,6 @@ func TestDocs_ReadmeOnANode(t *testing.T) {
 	runFences(t, blocks, n.work, n.env(), n.places())
 }
 
-// TestDocs_UnconfiguredPluginIsNotLoaded: why each page begins with a plugin block.
-func TestDocs_UnconfiguredPluginIsNotLoaded(t *testing.T) {
-	t.Parallel()
-	n := newPlainNode(t)
-	out, err := shell(t, n.work, n.env(), n.places().Replace("install -D nomad-driver-exec-lite "+
-		"/opt/nomad/data/plugins/nomad-driver-exec-lite\n"+
-		"systemctl restart nomad\nnomad node status -self -json"))
-	must.NoError(t, err, must.Sprintf("%v\n%s", err, out))
-	test.StrNotContains(t, out, "driver.exec-lite", test.Sprint("the node has the driver"))
-	page, err := os.ReadFile("../../docs/exec-lite.md")
-	must.NoError(t, err)
-	log, err := n.Log()
-	must.NoError(t, err)
-	const said = "plugin not referenced in the agent configuration file, loading skipped"
-	must.StrContains(t, log, said, must.Sprint("the page and the log do not both have"))
-	test.StrContains(t, string(page), said, test.Sprint("the page and the log do not both have"))
-}
-
 var (
 	pluginBlock = regexp.MustCompile(`(?m)^plugin "([^"]+)"`)
 	jobBlock    = regexp.MustCompile(`(?m)^job "([^"]+)" \{`)

@@ -67,30 +67,6 @@ func TestExec_RunsCommandInTask(t *testing.T) {
 	}
 }
 
-func TestExec_IsInTasksCgroup(t *testing.T) {
-	needRootAgent(t)
-	t.Parallel()
-	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
-	defer a.stop(t)
-	_, stdout, _ := a.session(t, false, nil, nil, "cat", "/proc/self/cgroup")
-	test.StrContains(t, stdout, a.id+".main", test.Sprint("the cgroups of the session are"))
-}
-
-func TestExec_ReportsMissingCommand(t *testing.T) {
-	t.Parallel()
-	a := common(t).start(t, conf{"command": "/bin/sleep", "args": []string{"600"}})
-	defer a.stop(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", false, []string{"/no/such/program"},
-		strings.NewReader(""), &out, &errOut, nil, nil)
-	said := fmt.Sprint(err, out.String(), errOut.String())
-	if !strings.Contains(said, `"/no/such/program" not found`) || err == nil && code == 0 {
-		t.Errorf("got %d, %q", code, said)
-	}
-}
-
 // try is session for a command that may be refused.
 func (a *alloc) try(t testing.TB, argv ...string) (string, error) {
 	i, _, err := a.info()

@@ -65,6 +65,14 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	return j
 }
 
+// small lets many tasks fit on a small node.
+func small(count int) func(*api.Job, *api.Task) {
+	return func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Count = &count
+		task.Resources = &api.Resources{CPU: new(5), MemoryMB: new(10)}
+	}
+}
+
 // alloc is an allocation of a job.
 type alloc struct {
 	n    *node

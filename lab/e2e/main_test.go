@@ -122,7 +122,6 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	code := m.Run()
-	faultReport.print(os.Stdout)
 	usbReport.print(os.Stdout)
 	for _, s := range []*sharedNode{commonNode, pythonNode} {
 		if err := s.end(); err != nil {

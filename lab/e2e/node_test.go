@@ -167,12 +167,6 @@ func writeShell(path, dir, shell string) error {
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// reshell replaces the shell of nodeOptions from the agent's next start on. The node was started with one.
-func (n *node) reshell(t testing.TB, shell string) {
-	t.Helper()
-	must.NoError(t, writeShell(n.Info().Binary, n.dir, shell))
-}
-
 // end stops all jobs and says what is wrong with what is left then, and then what
 // is left when the agent is gone too. It removes all of it in any case.
 func (n *node) end() error {

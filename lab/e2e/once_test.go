@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,9 +21,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// killsVar is how many times TestTask_RunsOnceThroughKills kills, the plugin alone then, too.
-const killsVar = "OUTRIDER_E2E_KILLS"
-
 // burst is how many tasks are started when somebody is killed.
 const burst = 20
 
@@ -36,10 +32,6 @@ type onceKill struct {
 	// loses says that the plugin or the supervisor is gone with the agent or in the middle of a start,
 	// which alone may have known an exit: "lost" is true then, too. A stopping agent kills its plugin.
 	loses bool
-
-	// refuses says that Nomad gives an allocation up, of which it makes a runner at the wrong moment,
-	// without a call to the driver: "error adding alloc: failed creating runner".
-	refuses bool
 }
 
 var (
@@ -48,8 +40,6 @@ var (
 		kill: func(t *testing.T, n *node) { stop(t, n); n.restart(t) }}
 	supervisorEnded = onceKill{name: "supervisor killed", loses: true,
 		kill: func(t *testing.T, n *node) { n.killAll(n.isSupervisor) }}
-	pluginEnded = onceKill{name: "plugin killed", refuses: true,
-		kill: func(t *testing.T, n *node) { n.killAll(n.isPlugin) }}
 	bothKilled = onceKill{name: "agent and plugin killed", loses: true, kill: func(t *testing.T, n *node) {
 		kill(t, n)
 		n.killAll(n.isPlugin)
@@ -93,29 +83,16 @@ func onceJob(t *testing.T, dir string) *api.Job {
 func TestTask_RunsOnceThroughKills(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
-	kills, who := len(onceKills), onceKills
-	if v := os.Getenv(killsVar); v != "" {
-		var err error
-		if kills, err = strconv.Atoi(v); err != nil {
-			t.Fatalf("%s: %v", killsVar, err)
-		}
-		who = append(slices.Clone(who), pluginEnded)
-	}
 	n := newNode(t, nodeOptions{})
 	taken, lost := 0, 0
-	for i := range kills {
-		k := who[i%len(who)]
+	for i, k := range onceKills {
 		again, gone := onceRound(t, n, i, k)
 		taken += again
 		lost += gone
-		must.False(t, t.Failed(), must.Sprintf("in round %d of %d: %s", i, kills, k.name))
+		must.False(t, t.Failed(), must.Sprintf("in round %d of %d: %s", i, len(onceKills), k.name))
 	}
 	t.Logf("%d tasks, %d kills: each task ran once; %d were taken up under a new id, %d exits are lost and told so",
-		kills*burst, kills, taken, lost)
-}
-
-func (k onceKill) refused(s *api.AllocationListStub) bool {
-	return k.refuses && s.ClientStatus == "failed" && len(s.TaskStates) == 0
+		len(onceKills)*burst, len(onceKills), taken, lost)
 }
 
 // onceRound is one burst and one kill, when a random number of its tasks have begun.
@@ -147,9 +124,6 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 			return fmt.Errorf("%d allocations, want %d", len(list), burst)
 		}
 		for _, s := range list {
-			if k.refused(s) {
-				continue
-			}
 			if st := s.TaskStates["main"]; st == nil || st.State != "dead" || s.ClientStatus != "complete" &&
 				s.ClientStatus != "failed" {
 				a := &alloc{n: n, id: s.ID, job: *j.ID}
@@ -162,11 +136,6 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 		a := &alloc{n: n, id: s.ID, job: *j.ID}
 		index, _ := strconv.Atoi(strings.TrimSuffix(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "]"))
 		b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%s-%d", s.TaskGroup, index)))
-		if k.refused(s) {
-			test.SliceEmpty(t, b,
-				test.Sprintf("%s at %d of %d: %s was given up, and ran", k.name, moment, burst, s.Name))
-			continue
-		}
 		if string(b) != "x\n" {
 			t.Errorf("%s at %d of %d: %s ran %d times: %s", k.name, moment, burst, s.Name, strings.Count(string(b), "x"),
 				a.story())
@@ -187,61 +156,4 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) (taken, lost int) 
 	}
 	test.NoError(t, testsupport.Poll(time.Minute, n.tasksLeft))
 	return taken, lost
-}
-
-func TestTask_RunsAgainOnRestart(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nodeOptions{})
-	// each leaves a line when it begins
-	lines := func(name string) (path string, wait func(want int)) {
-		path = filepath.Join(n.dir, name)
-		must.NoError(t, os.WriteFile(path, nil, 0o666))
-		must.NoError(t, os.Chmod(path, 0o666))
-		return path, func(want int) {
-			t.Helper()
-			testsupport.Within(t, time.Minute, func() error {
-				b, err := os.ReadFile(path)
-				if got := strings.Count(string(b), "x"); err == nil && got != want {
-					err = fmt.Errorf("%s was started %d times, want %d", name, got, want)
-				}
-				return err
-			})
-		}
-	}
-	restarts := func(delay time.Duration) func(*api.Job, *api.Task) {
-		return func(j *api.Job, _ *api.Task) {
-			j.TaskGroups[0].RestartPolicy.Attempts, j.TaskGroups[0].RestartPolicy.Delay = new(2), new(delay)
-			j.TaskGroups[0].RestartPolicy.Interval = new(10 * time.Minute)
-		}
-	}
-	asked, waitAsked := lines("asked")
-	fails, waitFails := lines("fails")
-	between, waitBetween := lines("between")
-	a := n.start(t, sh(`echo x >> `+asked+`; exec sleep 600`))
-	waitAsked(1)
-	f := n.submit(t, job(t, sh(`echo x >> `+fails+`; exit 3`), restarts(50*time.Millisecond)))
-	waitFails(3)
-	if got := f.ended(t); got != "exit 3" {
-		t.Errorf("got %s: %s", got, f.story())
-	}
-	for want := 2; want <= 4; want++ { // after a restart, too
-		testsupport.Within(t, time.Minute, func() error { // the agent refuses it until it has the task
-			return n.Client().Allocations().Restart(a.stub(t), "main", nil)
-		})
-		waitAsked(want)
-	}
-	// the agent is killed when it has been told of the exit, and before it starts the task again
-	b := n.submit(t, job(t, sh(`echo x >> `+between+`; [ $(grep -c x `+between+`) = 1 ] && exit 3; exit 0`),
-		restarts(5*time.Second),
-		func(j *api.Job, _ *api.Task) { j.TaskGroups[0].RestartPolicy.Attempts = new(1) }))
-	must.NoError(t, b.tells("Exit Code: 3"))
-	kill(t, n)
-	n.restart(t)
-	if got := b.ended(t); got != "exit 0" {
-		t.Errorf("got %s: %s", got, b.story())
-	}
-	waitBetween(2)
-	a.held(t)
-	waitAsked(4) // it was recovered, not started
-	a.stop(t)
 }

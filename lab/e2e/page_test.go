@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
@@ -111,12 +110,6 @@ func shown(page, printed string) (missing []string) {
 	return missing
 }
 
-func TestShown_FindsWhatIsNotPrinted(t *testing.T) {
-	const printed = "ok     Starting (0.81 s)\nHello, pid 7\n\nbye\n"
-	test.SliceEmpty(t, shown("ok     Starting (12.5 s)\nHello, pid 42\nb…\n", printed))
-	test.Eq(t, []string{"Hello\n", "pid 7\n"}, shown("Hello\npid 7\nbye\n", printed))
-}
-
 func readFences(t *testing.T, page string) []fence {
 	t.Helper()
 	text, err := os.ReadFile("../../" + page)
@@ -126,31 +119,4 @@ func readFences(t *testing.T, page string) []fence {
 		t.Error(w)
 	}
 	return found
-}
-
-func TestFences_AreReadFromPage(t *testing.T) {
-	found, wrong := fences("p.md", "text\n\n<!-- prints: a -->\n<!-- prints: b -->\n```sh\nls\n\necho\n```\n<!-- fails "+
-		"-->\n```sh\nfalse\n```\n"+
-		"<!-- not run: why -->\n```sh\nreboot\n```\n```hcl\na = 1\n```\n")
-	must.SliceLen(t, 4, found, must.Sprintf("found %+v, wrong", found))
-	must.Nil(t, wrong, must.Sprintf("found %+v, wrong", found))
-	f := found[0]
-	must.Eq(t, 5, f.line, must.Sprintf("the first is %+v", f))
-	must.Eq(t, "ls\n\necho\n", f.text, must.Sprintf("the first is %+v", f))
-	must.SliceLen(t, 2, f.prints, must.Sprintf("the first is %+v", f))
-	must.Eq(t, "b", f.prints[1], must.Sprintf("the first is %+v", f))
-	must.False(t, f.fails, must.Sprintf("the first is %+v", f))
-	test.Eq(t, "", f.notRun, test.Sprintf("the first is %+v", f))
-	if !found[1].fails || found[2].notRun != "why" || found[3].lang != "hcl" || found[3].notRun != "" {
-		t.Errorf("the others are %+v", found[1:])
-	}
-	for name, text := range map[string]string{
-		"no language":         "```\nls\n```\n",
-		"comment alone":       "<!-- fails -->\n\n```sh\nls\n```\n",
-		"comment with no why": "<!-- not run -->\n```sh\nls\n```\n",
-		"no end":              "```sh\nls\n",
-	} {
-		_, wrong := fences("p.md", text)
-		test.SliceLen(t, 1, wrong, test.Sprintf("%s: wrong are %q, want one", name, wrong))
-	}
 }

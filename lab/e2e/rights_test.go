@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // unprivileged makes the agent a process without any rights, that sees
@@ -33,16 +35,16 @@ func TestAgent_RunsWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		o.shell = ""
 	}
-	testBareAgent(t, "not root, no rights", o, "the agent is not root")
+	testBareAgent(t, o, "the agent is not root")
 }
 
 func TestAgent_RunsWithoutCgroups(t *testing.T) {
 	needRootAgent(t)
-	testBareAgent(t, "root, no cgroups", nodeOptions{bare: true, shell: noCgroups}, "cgroup")
+	testBareAgent(t, nodeOptions{bare: true, shell: noCgroups}, "cgroup")
 }
 
 // testBareAgent is what has to work without cgroups.
-func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
+func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 	t.Parallel()
 	n := newNode(t, o)
 
@@ -81,6 +83,11 @@ func testBareAgent(t *testing.T, label string, o nodeOptions, missing string) {
 		gone(t, procs)
 	})
 	for _, f := range generalFaults {
-		t.Run(f.name, func(t *testing.T) { f.run(t, n, label) })
+		t.Run(f.name, func(t *testing.T) {
+			if f.loses != everybody {
+				testsupport.Long(t, "the other faults without cgroups")
+			}
+			f.run(t, n)
+		})
 	}
 }

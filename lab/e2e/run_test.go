@@ -14,45 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
-
-func TestOutput_IsReadThroughNomad(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, sh(`echo to stdout; echo to stderr >&2; for i in 1 2 3; do echo $i; done; exec sleep 600`))
-	defer a.stop(t)
-	a.says(t, "stdout", "3\n")
-	a.says(t, "stderr", "to stderr\n") // comes by a way of its own
-	if got, want := a.output(t, "stdout"), "to stdout\n1\n2\n3\n"; got != want {
-		t.Errorf("stdout is %q, want %q", got, want)
-	}
-	if got, want := a.output(t, "stderr"), "to stderr\n"; got != want {
-		t.Errorf("stderr is %q, want %q", got, want)
-	}
-
-	fs, i := n.Client().AllocFS(), a.stub(t)
-	a.readable(t)
-	frames, errs := fs.Logs(i, false, "main", "stdout", api.OriginEnd, 4, make(chan struct{}), nil)
-	select {
-	case f := <-frames:
-		if f == nil || string(f.Data) != "2\n3\n" {
-			t.Errorf("the last 4 bytes are %v", f)
-		}
-	case err := <-errs:
-		t.Errorf("the last 4 bytes can't be read: %v", err)
-	}
-	files, _, err := fs.List(i, "/alloc/logs", nil)
-	must.NoError(t, err)
-	var names []string
-	for _, f := range files {
-		if strings.HasPrefix(f.Name, "main.") {
-			names = append(names, f.Name)
-		}
-	}
-	test.Eq(t, "[main.stderr.0 main.stdout.0]", fmt.Sprint(names), test.Sprintf("alloc/logs has %q", names))
-}
 
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
@@ -151,77 +113,6 @@ func TestTask_DoesWhatItsJobAsks(t *testing.T) {
 			test.Eq(t, row.output, a.output(t, "stdout"))
 		})
 	}
-}
-
-func TestStatistics_AreNotZero(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	a := n.start(t, sh(`while :; do :; done`))
-	defer a.stop(t)
-	testsupport.Within(t, time.Minute, func() error {
-		u, err := n.Client().Allocations().Stats(a.stub(t), nil)
-		if err != nil {
-			return err
-		}
-		task := u.Tasks["main"]
-		if task == nil || task.ResourceUsage == nil {
-			return fmt.Errorf("no usage of the task: %+v", u)
-		}
-		cpu, mem := task.ResourceUsage.CpuStats, task.ResourceUsage.MemoryStats
-		if cpu.Percent < 1 || cpu.TotalTicks < 1 || mem.RSS == 0 {
-			return fmt.Errorf("cpu %+v, memory %+v", cpu, mem)
-		}
-		if len(task.Pids) != 1 {
-			return fmt.Errorf("%d processes, want 1", len(task.Pids))
-		}
-		return nil
-	})
-}
-
-func TestUpdateInPlace_LeavesTaskAlone(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	j := job(t, sh(`echo $GREETING; exec sleep 600`), func(j *api.Job, task *api.Task) {
-		j.Type = new("service")
-		task.Env = map[string]string{"GREETING": "one"}
-		g := j.TaskGroups[0]
-		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Duration(0)), HealthCheck: new("task_states"), Canary: new(0),
-			MaxParallel: new(1)}
-	})
-	a := n.submit(t, j)
-	a.running(t)
-	a.says(t, "stdout", "one")
-	before := a.pid(t)
-
-	j.TaskGroups[0].Count = new(2) // in place for the first, a new one beside it
-	n.Client().Jobs().Register(j, nil)
-	testsupport.Within(t, time.Minute, func() error { return n.countRunning(*j.ID, 2) })
-	test.True(t, before.alive(), test.Sprint("an update in place ended the task"))
-
-	j.TaskGroups[0].Count = new(1)
-	j.TaskGroups[0].Tasks[0].Env["GREETING"] = "two" // destructive
-	n.Client().Jobs().Register(j, nil)
-	testsupport.Within(t, time.Minute, func() error {
-		list, _, err := n.Client().Jobs().Allocations(*j.ID, false, nil)
-		if err != nil {
-			return err
-		}
-		for _, s := range list {
-			b := &alloc{n: n, id: s.ID, job: *j.ID}
-			if out, _ := b.read("stdout"); s.ClientStatus == "running" && out == "two\n" {
-				return nil
-			}
-		}
-		return fmt.Errorf("no allocation says two")
-	})
-	test.NoError(t, testsupport.Poll(time.Minute, func() error {
-		if before.alive() {
-			return fmt.Errorf("the old task lives")
-		}
-		return n.countRunning(*j.ID, 1)
-	}))
-	_, _, err := n.Client().Jobs().Deregister(*j.ID, false, nil)
-	test.NoError(t, err)
 }
 
 func (n *node) countRunning(job string, want int) error {

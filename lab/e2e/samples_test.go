@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 )
 
@@ -46,4 +48,28 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMigrate_ExamplesDoWhatTheyReplace runs the page's jobs that show what to write instead of an option.
+func TestMigrate_ExamplesDoWhatTheyReplace(t *testing.T) {
+	t.Parallel()
+	needRootAgent(t) // for setpriv
+	n := common(t)
+	jobs := jobFiles(readFences(t, "docs/migrate.md"))
+	run := func(name string, edit func(task *api.Task)) string {
+		j, err := n.Client().Jobs().ParseHCL(jobs[name+".nomad.hcl"], true)
+		must.NoError(t, err)
+		edit(j.TaskGroups[0].Tasks[0])
+		a := n.submit(t, j)
+		a.task = name
+		must.Eq(t, "exit 0", a.ended(t), must.Sprint(a.story()))
+		return a.output(t, "stdout")
+	}
+	out := run("report", func(task *api.Task) {
+		task.Env = map[string]string{"HTTP_PROXY": "denied", "HTTPS_PROXY": "denied", "OTHER": "kept"}
+	})
+	test.StrNotContains(t, out, "denied")
+	test.StrContains(t, out, "OTHER=kept")
+	out = run("caps", func(*api.Task) {})
+	test.Eq(t, "CapEff:\t0000000000000400", strings.TrimSpace(out)) // CAP_NET_BIND_SERVICE alone
 }

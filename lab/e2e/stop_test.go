@@ -10,27 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
-
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// family is a shell whose main process starts a child in its process group and a
-// daemon that has left group, session and parent behind. Each says which signals
-// it gets; the daemon, and with deaf all of them, do not end by any.
-func family(deaf string) conf { return familyOf("setsid sh", deaf) }
-
-// group is a family whose daemon has not left the process group, which is all that a task without a cgroup is.
-func group(deaf string) conf { return familyOf("sh", deaf) }
-
-func familyOf(shell, deaf string) conf {
+// group is a shell whose main process starts two children, of which one, the daemon, has left its parent behind. Each
+// says which signals it gets; the daemon, and with deaf all of them, do not end by any.
+func group(deaf string) conf {
 	return sh(`
 loop() { while :; do sleep 0.05; done; }
 ( trap 'echo child got INT; ` + deaf + `' INT; trap 'echo child got TERM; ` + deaf + `' TERM
   echo child $(exec sh -c 'echo $PPID'); loop ) &
-` + shell + ` -c '
+sh -c '
   ( trap "echo daemon got INT" INT; trap "echo daemon got TERM" TERM
     echo daemon $(exec sh -c "echo \$PPID"); while :; do sleep 0.05; done ) &
 ' 
@@ -65,26 +55,6 @@ func members(t *testing.T, a *alloc) map[string]proc {
 		return nil
 	})
 	return found
-}
-
-func TestPurge_MakesNoWarnings(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nodeOptions{})
-	const crowd = 20
-	j := job(t, sh("trap '' INT; while :; do sleep 0.1; done"), small(crowd), func(_ *api.Job, task *api.Task) {
-		task.KillTimeout = new(100 * time.Millisecond)
-	})
-	n.submit(t, j)
-	testsupport.Within(t, 2*time.Minute, func() error { return n.countRunning(*j.ID, crowd) })
-	_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
-	must.NoError(t, err)
-	testsupport.Within(t, time.Minute, n.tasksLeft)
-	last := n.submit(t, job(t, sh("kill -HUP $$"))) // events come one by one, in their order
-	last.ended(t)
-	test.NoError(t, last.tells("Killed by signal 1"))
-	for line := range strings.Lines(n.log()) {
-		test.StrNotContains(t, line, "no handler registered")
-	}
 }
 
 // gone asks that the processes have ended: Nomad has told so already, or is about to.

@@ -25,14 +25,9 @@ import (
 // sticks are the devices of the tests, by the plugin's name for them.
 var sticks = map[string]gadget.Device{
 	"cycled":  serial(0x0101, "C1"),
-	"kept":    serial(0x0102, "K1"),
 	"written": serial(0x0103, "W1"),
 	"key": {Vendor: 0x1d6b, Product: 0x0104, Serial: "KEY1", Manufacturer: "Outrider", Name: "Key",
 		Functions: []gadget.Function{gadget.Keyboard()}},
-	"again":   serial(0x0105, "A1"),
-	"between": serial(0x0106, "B1"),
-	"pulled":  serial(0x0107, "P1"),
-	"twin":    serial(0x0108, ""), // as cheap ones are: without a serial number
 	"swapped": serial(0x0109, "S1"),
 }
 

@@ -65,9 +65,6 @@ func terminal(t *testing.T, port int) (name string) {
 	return name
 }
 
-// talker writes a word a moment, whenever it can, and notes each time.
-const talker = `echo started; while :; do (echo word >%s) 2>/dev/null; echo again >&2; sleep 0.2; done`
-
 func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
@@ -92,7 +89,7 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
-	newStick(t, "key", 2).plug(t) // QEMU's adapter is another
+	newStick(t, "key", 2).plug(t)
 	n.offers(t, "key", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
@@ -164,38 +161,4 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			t.Errorf("stick %s got what was for the other", ids[i])
 		}
 	}
-}
-
-func TestUSB_UnpluggedDeviceReturnsToItsTask(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	t.Parallel()
-	n := shared(t)
-	s := newStick(t, "pulled", 5)
-	s.plug(t)
-	n.offers(t, "pulled", 1)
-	x := n.submit(t, spec{device: "pulled", script: fmt.Sprintf(talker, "$USB_PULLED_TTY")}).running(t)
-	s.hearsAnew(t, "word")
-	s.unplug(t)
-	n.offers(t, "pulled", 0) // once the grace is over
-	waits := n.submit(t, spec{device: "pulled", script: "true"})
-	test.NoError(t, x.is("running"), test.Sprint("Nomad's policy is to let it run"))
-	s.plug(t)
-	n.offers(t, "pulled", 1)
-	s.hearsAnew(t, "word")
-	// it was never free
-	list, _, err := n.Client().Jobs().Allocations(waits.job, false, nil)
-	must.NoError(t, err, must.Sprint("another job was placed"))
-	test.SliceEmpty(t, list, test.Sprint("another job was placed"))
-	x.stop(t)
-	waits.ended(t)
-}
-
-func TestUSB_AdapterAnswersTask(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	t.Parallel()
-	n := shared(t)
-	ids := n.offers(t, "ftdi", 1)
-	test.Eq(t, "0403:6001:"+ftdiSerial, ids[0], test.Sprint("it"))
-	x := n.submit(t, spec{device: "ftdi", script: `exec 3<>$USB_FTDI_TTY; stty raw -echo <&3; echo "there and back" >&3; timeout --foreground 60 head -n 1 <&3`})
-	test.Eq(t, "there and back\n", x.ended(t), test.Sprint("it answers"))
 }

@@ -13,13 +13,6 @@ import (
 	"time"
 )
 
-// faultReport collects what the rows of the fault table came to.
-var faultReport = report{
-	title: "what Nomad tells after a fault, while which a task:",
-	columns: []string{"agent", "fault", "task goes on", "ends by code 7", "ends by signal 15", "runs out of memory",
-		"output"},
-}
-
 // usbReport collects what was measured of the usb plugin.
 var usbReport = report{
 	title:   "the usb plugin under an agent, with simulated sticks:",
