@@ -153,7 +153,10 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.does("svc runs", func() error {
 		return d.Run(t.Context(), jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	d.does("All running tasks lived on (1)", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
+	before := running(t, d.agent)
+	must.MapLen(t, 1, before)
+	d.does("Restarting the agent with", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
+	test.Eq(t, before, running(t, d.agent), test.Sprint("the task has ended, or was started again"))
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
 	d.out.Reset()

@@ -7,55 +7,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
-// StartDemo starts an agent in a directory, in addition to any lab that is up, and waits until it is healthy. It has
-// the named plugins ("exec-lite") with their configuration; an empty one is that of a lab. It prints each step as a lab
-// does. The runtime is as for New, and the simulated stick is the demo's own. EndDemo ends it.
+// StartDemo starts a lab in a directory, in addition to any lab that is up, and waits until it is healthy. It has the
+// named plugins ("exec-lite") with their configuration; an empty one is that of a lab. The runtime is as for New.
+// EndDemo ends it.
 func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string, with With) (agent.Agent, error) {
 	l, err := New(runtime)
 	if err != nil {
 		return nil, err
 	}
-	l.dir = dir
-	if err := l.choose(with); err != nil {
-		return nil, err
-	}
-	names := slices.Sorted(maps.Keys(plugins))
-	o, err := l.prepare(ctx, names...)
-	if err != nil {
-		return nil, err
-	}
-	o.Name, o.HTTPPort = "demo", 0
-	for i, name := range names {
-		if plugins[name] != "" {
-			o.Plugins[i].Config = plugins[name]
-		}
-	}
-	if l.remote {
-		o.Config = heartbeats(3*time.Second, 2*time.Second) // somebody watches
-	}
-	a, err := l.launch(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	err = l.startHost(ctx, a)
-	if err == nil {
-		err = l.startNodes(ctx, a, o.Plugins)
-	}
-	if err != nil {
+	l.dir, l.port, l.only = dir, 0, plugins
+	a, err := l.start(ctx, with)
+	if err != nil && a != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		return nil, errors.Join(err, EndDemo(cctx, a))
+		err = errors.Join(err, EndDemo(cctx, a))
 	}
-	return a, nil
+	return a, err
 }
 
 // EndDemo stops the jobs of the agent of StartDemo, and removes everything of it.
@@ -66,7 +40,7 @@ func EndDemo(ctx context.Context, a agent.Agent) error {
 
 // PrepareDemos builds the plugins and the demos, and fetches Nomad: the next demo needs no network.
 func (l *Lab) PrepareDemos(ctx context.Context) error {
-	if _, err := l.prepare(ctx); err != nil {
+	if _, err := l.prepare(ctx, nil); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "outrider-demos-")

@@ -30,11 +30,12 @@ type Lab struct {
 	root        string
 	dir         string // of the agent
 	runtime     agent.Runtime
-	dataset     bool        // it has a pool, see poolDir
-	remote      bool        // it has a host, see hostDir
-	host        sshd.Server // if remote
-	port        int         // 0: defaultPort, or a free one
-	nodes       int         // see With
+	dataset     bool              // it has a pool, see poolDir
+	remote      bool              // it has a host, see hostDir
+	host        sshd.Server       // if remote
+	port        int               // 0: defaultPort, or a free one
+	nodes       int               // see With
+	only        map[string]string // plugins by name, with their configuration; nil: all. See StartDemo
 	steps       *term.Printer
 	out         io.Writer
 	errOut      io.Writer

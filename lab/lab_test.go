@@ -7,16 +7,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
@@ -60,6 +55,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		why, err string
 		dataset  bool
 		nodes    int
+		up       agent.Runtime // of the lab that is up
 	}{
 		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "since datasets need"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
@@ -69,14 +65,22 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
 		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "as asked for"},
-		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
-			err: "a container was asked for: broken"},
+		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
+		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
+			err: "datasets need file systems to make and mount, which a container does not have: " + mage +
+				" lab:down, and lab:up -runtime=host"},
+		{name: "another runtime", asked: agent.Host, up: agent.Container,
+			err: "the lab is up, as container; to change that: " + mage + " lab:down"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)
 			l.runtime, l.dataset, l.nodes = tc.asked, tc.dataset, tc.nodes
 			l.docker = func(context.Context) error { return tc.docker }
-			got, why, err := l.chooseRuntime(t.Context())
+			var up agent.Agent
+			if tc.up != "" {
+				up = &described{info: agent.Info{Runtime: tc.up}}
+			}
+			got, why, err := l.chooseRuntime(t.Context(), up)
 			if tc.err != "" {
 				test.EqError(t, err, tc.err, test.Sprint("error"))
 				return
@@ -113,29 +117,6 @@ func TestLab_WithoutALab(t *testing.T) {
 		test.Sprintf("run of a file that does not exist: %v\n%s", err, out))
 }
 
-func TestRows_ShowEachPluginsHealth(t *testing.T) {
-	got := rows([]nomad.Driver{
-		{Name: "a", Version: "1.0.0", Detected: true, Healthy: true, Description: "Healthy"},
-		{Name: "b", Detected: true, Description: "no cgroup"},
-		{Name: "c", Description: "no kernel"},
-		{Name: "d"},
-		{Name: "raw_exec", Version: "1", Detected: true, Healthy: true},
-	})
-	var state []string
-	for _, r := range got[1:] {
-		state = append(state, r[0]+" "+r[1]+" "+r[2])
-	}
-	want := "a 1.0.0 healthy|b  unhealthy|c  undetected|d  missing|raw_exec built in healthy"
-	test.Eq(t, want, strings.Join(state, "|"))
-}
-
-func TestChanged_AreTasksThatDidNotLiveOn(t *testing.T) {
-	start := time.Unix(100, 0)
-	before := map[string]time.Time{"ended": start, "lives": start, "restarted": start}
-	now := map[string]time.Time{"lives": start, "new": start, "restarted": start.Add(time.Second)}
-	test.SliceEqOp(t, []string{"ended", "restarted"}, changed(before, now))
-}
-
 func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
@@ -170,35 +151,16 @@ func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
 	}
 }
 
-func TestFailure_HasNomadsWordsBelowTheEvents(t *testing.T) {
+func TestEvents_AreThoseThatExplain(t *testing.T) {
 	l, out := quiet(t)
-	r := newRun(l, &described{})
-	r.job = &api.Job{ID: new("j")}
-	r.events(&api.Allocation{ID: "a"}, "t", &api.TaskState{StartedAt: time.Unix(0, 2), Events: []*api.TaskEvent{
-		{Type: api.TaskDriverMessage, DisplayMessage: "ValueError: no such city", Time: 3},
-		{Type: api.TaskDriverMessage, DisplayMessage: "The environment was built in 2 s", Time: 1},
+	r := newRun(l, &described{}, &api.Job{ID: new("j")})
+	r.events("a", "t", &api.TaskState{Events: []*api.TaskEvent{
+		{Type: api.TaskReceived, DisplayMessage: "Task received by client"},
+		{Type: api.TaskDriverMessage, DisplayMessage: "ValueError: no such city"},
 		{Type: api.TaskTerminated, ExitCode: 1, DisplayMessage: "Exit Code: 1"},
+		{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0"},
 	}})
-	test.StrContains(t, out.String(), "- t | ValueError: no such city\n")
-	test.StrContains(t, out.String(), "! t | Terminated: Exit Code: 1\n")
-	failed := []*api.Allocation{{ClientStatus: "failed", ClientDescription: "Failed tasks"}, {ClientStatus: "running"}}
-	test.EqError(t, r.failure(failed), "job j failed: Failed tasks")
-}
-
-func TestDrain_ReportsOutputThatCannotBeRead(t *testing.T) {
-	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "no space left on device", http.StatusInternalServerError)
-	}))
-	defer agent.Close()
-	l, out := quiet(t)
-	r := newRun(l, &described{})
-	var err error
-	r.client, err = nomad.NewClient(agent.URL)
-	must.NoError(t, err)
-	r.job = &api.Job{ID: new("j"), Namespace: new("default")}
-	r.follow(&api.Allocation{ID: "a"}, "t", false)
-	r.drain(t.Context())
-	test.StrContains(t, out.String(), "! t | the end of its stdout could not be read: no space left on device\n")
+	test.Eq(t, "- t | Driver: ValueError: no such city\n- t | Terminated: Exit Code: 1\n", out.String())
 }
 
 func TestParseJob_ReportsMistakesWithTheFilesName(t *testing.T) {
@@ -216,19 +178,6 @@ func TestParseJob_ReportsMistakesWithTheFilesName(t *testing.T) {
 	must.NoError(t, err)
 	test.Eq(t, "a", *job.ID)
 	test.Eq(t, api.DefaultNamespace, *job.Namespace)
-}
-
-func TestDeviceRows_HaveReasons(t *testing.T) {
-	got := deviceRows([]nomad.Device{
-		{Group: "10c4/zigbee/ea60", ID: "10c4:ea60:1", Healthy: true},
-		{Group: "10c4/zigbee/ea60 (unhealthy)", ID: "10c4:ea60:2", Description: "unplugged"},
-	})
-	var lines []string
-	for _, r := range got[1:] {
-		lines = append(lines, strings.Join(r, ";"))
-	}
-	want := "10c4/zigbee/ea60;10c4:ea60:1;healthy;|10c4/zigbee/ea60 (unhealthy);10c4:ea60:2;unhealthy;unplugged"
-	test.Eq(t, want, strings.Join(lines, "|"))
 }
 
 func TestShell_HasTheAgentsAddress(t *testing.T) {
@@ -260,15 +209,3 @@ func (d *described) Alive(context.Context) error { return d.ended }
 
 func (d *described) Info() agent.Info { return d.info }
 func (d *described) Address() string  { return "http://127.0.0.1:4747" }
-
-func TestUp_NamesATakenPort(t *testing.T) {
-	l, _ := quiet(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must.NoError(t, err)
-	defer taken.Close()
-	port := taken.Addr().(*net.TCPAddr).Port
-	ended := &described{ended: errors.New("gone"), info: agent.Info{HTTP: port}}
-	err = l.update(t.Context(), ended, agent.Options{})
-	test.ErrorContains(t, err, fmt.Sprintf("another program has its port %d", port),
-		test.Sprint("the lab's own"))
-}

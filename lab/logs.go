@@ -7,16 +7,13 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"slices"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Logs prints the agent's log, or what a job's tasks write, and follows it until interrupted.
+// Logs prints the agent's log until interrupted, or what a job's tasks write until they end.
 func (l *Lab) Logs(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -34,15 +31,13 @@ func (l *Lab) Logs(ctx context.Context, job string) error {
 	return err
 }
 
-// follow prints what the tasks of a job write, until none of them runs any more.
 func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
-	namespace, err := l.namespace(ctx, a.Client(), id)
+	namespace, err := namespaceOf(ctx, a, id)
 	if err != nil {
 		return err
 	}
-	r := newRun(l, a)
-	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
-	if r.job, _, err = a.Client().Jobs().Info(id, q); err != nil {
+	job, _, err := a.Client().Jobs().Info(id, (&api.QueryOptions{Namespace: namespace}).WithContext(ctx))
+	if err != nil {
 		return fmt.Errorf("failed to read job %s: %w", id, err)
 	}
 	ids, err := agent.Unended(ctx, a.Client(), namespace, id)
@@ -52,20 +47,5 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("no task of job %s runs", id)
 	}
-	for {
-		allocs, err := r.show(ctx, ids)
-		if err != nil {
-			return err
-		}
-		r.output(ctx)
-		runs := func(a *api.Allocation) bool { return !a.ClientTerminalStatus() }
-		if !slices.ContainsFunc(allocs, runs) {
-			r.drain(ctx)
-			l.say("\nJob %s has ended.", id)
-			return nil
-		}
-		if err := poll.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return newRun(l, a, job).watch(ctx, ids, true)
 }

@@ -25,8 +25,8 @@ func NewPlugin(ctx context.Context, kind newplugin.Kind, name string) error {
 		for _, file := range files {
 			l.say("%s", file)
 		}
-		l.say("\nA lab that runs does not have it yet. The next one loads it, and runs its first job:\n")
-		l.hint("lab:down")
+		l.say("\nA lab loads it, also one that runs, and runs its first job:\n")
+		l.hint("lab:up")
 		l.hint("lab:run plugins/%s/example/hello.nomad.hcl", name)
 		return nil
 	})

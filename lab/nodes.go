@@ -26,11 +26,8 @@ const hostNodeConfig = `client {
   }
 }`
 
-// heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for grace and one to two
-// times ttl.
-func heartbeats(ttl, grace time.Duration) string {
-	return fmt.Sprintf("server {\n  min_heartbeat_ttl = %q\n  heartbeat_grace   = %q\n}", ttl, grace)
-}
+// heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for some 10 s.
+const heartbeats = "server {\n  min_heartbeat_ttl = \"3s\"\n  heartbeat_grace   = \"5s\"\n}"
 
 // nodesDir has a directory for each of the lab's agents besides its own. They are clients of its server.
 const nodesDir = "nodes"
@@ -53,90 +50,34 @@ func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	return nodes, nil
 }
 
-// nodeOptions describe the agent of a node. It has the binaries of the lab's agent.
-func (l *Lab) nodeOptions(a agent.Agent, name string, plugins []agent.Plugin) (agent.Options, error) {
-	o := agent.Options{
-		Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary, Progress: l.steps.Progress,
-		Server: fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
+// startNodes starts the nodes that are wanted, and restarts those that there are, with the plugins of the lab's agent.
+// Tasks live on. It waits until each node is healthy and reaches the host, if it is to.
+func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
+	nodes, err := Nodes(ctx, l.dir)
+	if err != nil {
+		return err
 	}
-	if slices.Contains(hostNodes, name) {
-		config, err := l.remoteConfig(a)
-		if err != nil {
-			return o, err
-		}
-		o.Config = hostNodeConfig
-		o.Plugins = []agent.Plugin{{Binary: filepath.Join(a.PluginDir(), remotePlugin), Config: config}}
-		return o, nil
-	}
-	for _, p := range plugins {
-		o.Plugins = append(o.Plugins, l.plugin(filepath.Join(a.PluginDir(), p.Name())))
-	}
-	return o, nil
-}
-
-// startNodes starts the nodes that are not there or do not run, and waits until each of them reaches the host, if the
-// lab has one.
-func (l *Lab) startNodes(ctx context.Context, a agent.Agent, plugins []agent.Plugin) (err error) {
-	var names []string
+	names := slices.Collect(maps.Keys(nodes))
 	for i := 2; i <= l.nodes; i++ {
 		names = append(names, fmt.Sprintf("node-%d", i))
 	}
 	if l.remote {
 		names = append(names, hostNodes...)
 	}
-	nodes, err := Nodes(ctx, l.dir)
-	if err != nil || len(nodes) == 0 && len(names) == 0 {
-		return err
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) == 0 {
+		return nil
 	}
 	end := l.step(ctx, "Starting more nodes")
-	defer func() { end(err, "%s", joined(slices.Sorted(maps.Keys(nodes)))) }()
+	defer func() { end(err, "%s", joined(names)) }()
 	for _, name := range names {
-		if nodes[name] != nil {
-			continue
+		if nodes[name] == nil {
+			nodes[name], err = l.newNode(ctx, a, name)
+		} else {
+			err = restartNode(ctx, a, nodes[name])
 		}
-		o, err := l.nodeOptions(a, name, plugins)
 		if err != nil {
-			return err
-		}
-		nodes[name], err = agent.Start(ctx, o)
-		if err != nil {
-			return fmt.Errorf("failed to start node %s: %w", name, err)
-		}
-	}
-	if err := l.healthyNodes(ctx, nodes); err != nil || !l.remote {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	for _, name := range hostNodes {
-		n := nodes[name]
-		err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n.Client()), nil })
-		if err != nil {
-			return fmt.Errorf("node %s does not reach the host: see the output of job %s, and %s lab:shell "+
-				"<<<'nomad node status -verbose': %w", name, hostJob, mage, err)
-		}
-	}
-	return nil
-}
-
-// updateNodes restarts the nodes that there are with the plugins of the lab's agent. Tasks live on.
-func (l *Lab) updateNodes(ctx context.Context, a agent.Agent) error {
-	nodes, err := Nodes(ctx, l.dir)
-	if err != nil {
-		return err
-	}
-	for name, n := range nodes {
-		if err := updateNode(ctx, a, n); err != nil {
-			return fmt.Errorf("failed to restart node %s: %w", name, err)
-		}
-	}
-	return l.healthyNodes(ctx, nodes)
-}
-
-// healthyNodes starts the nodes that do not run, and waits for their plugins.
-func (l *Lab) healthyNodes(ctx context.Context, nodes map[string]agent.Agent) error {
-	for name, n := range nodes {
-		if err := n.Start(ctx); err != nil {
 			return fmt.Errorf("failed to start node %s: %w", name, err)
 		}
 	}
@@ -145,15 +86,50 @@ func (l *Lab) healthyNodes(ctx context.Context, nodes map[string]agent.Agent) er
 			return fmt.Errorf("node %s: %w", name, err)
 		}
 	}
+	if !l.remote {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for _, name := range hostNodes {
+		client := nodes[name].Client()
+		err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, client), nil })
+		if err != nil {
+			return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
+		}
+	}
 	return nil
 }
 
-func updateNode(ctx context.Context, a, n agent.Agent) error {
+// newNode starts the agent of a node. It has the binaries of the lab's agent.
+func (l *Lab) newNode(ctx context.Context, a agent.Agent, name string) (agent.Agent, error) {
+	o := agent.Options{
+		Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary, Progress: l.steps.Progress,
+		Server: fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
+	}
+	plugins := a.Info().Plugins
+	if slices.Contains(hostNodes, name) {
+		o.Config, plugins = hostNodeConfig, []string{remotePlugin}
+	}
+	for _, name := range plugins {
+		p, err := l.plugin(ctx, filepath.Join(a.PluginDir(), name))
+		if err == nil && o.Config != "" {
+			p.Config, err = l.remoteConfig(a)
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.Plugins = append(o.Plugins, p)
+	}
+	return agent.Start(ctx, o)
+}
+
+func restartNode(ctx context.Context, a, n agent.Agent) error {
 	err := n.Stop(ctx)
 	for _, p := range n.Info().Plugins {
 		err = errors.Join(err, n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), p)))
 	}
-	return err
+	return errors.Join(err, n.Start(ctx))
 }
 
 // removeNodes removes the nodes, also those whose state is lost. What runs on the host is the lab's own agent's to

@@ -7,6 +7,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
@@ -44,9 +45,6 @@ func (l *Lab) build(ctx context.Context, r agent.Runtime, which ...string) ([]st
 }
 
 func names(paths []string) string {
-	if len(paths) == 0 {
-		return "none yet"
-	}
 	var n []string
 	for _, p := range paths {
 		n = append(n, filepath.Base(p))
@@ -55,19 +53,25 @@ func names(paths []string) string {
 	return joined(n)
 }
 
-// plugin is a plugin with its configuration in the lab.
-func (l *Lab) plugin(binary string) agent.Plugin {
-	p := agent.Plugin{Binary: binary}
+// plugin is a plugin with its configuration in the lab, or in a demo.
+func (l *Lab) plugin(ctx context.Context, binary string) (p agent.Plugin, err error) {
+	p.Binary = binary
+	name := strings.TrimPrefix(strings.TrimPrefix(p.Name(), agent.DriverPrefix), agent.DevicePrefix)
 	switch {
+	case l.only[name] != "":
+		p.Config = l.only[name]
 	case p.Name() == usbPlugin:
 		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
-	case p.Driver() == "python": // with its cache below the lab, so that lab:down removes it
+		if l.dataset {
+			p.HostVolumeFile, err = l.classes(ctx)
+		}
+	case name == "python": // with its cache below the lab, so that lab:down removes it
 		p.Config = "state_dir = \"${state_dir}\"\ncache_dir = \"${state_dir}/environments\""
 	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
 	case p.Driver() != "":
 		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
 	}
-	return p
+	return p, err
 }

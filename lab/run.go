@@ -16,12 +16,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Run submits a job file and shows what its tasks print. It waits until a batch job ends, or until a service or system
-// job runs. It starts the lab if none runs. The error is not nil if a task failed or was not placed.
+// Run submits a job file and shows what its tasks print, and their events. It waits until a batch job ends, or until a
+// service or system job runs. It starts the lab if none runs. The error is not nil if a task failed or was not placed.
 func (l *Lab) Run(ctx context.Context, path string) error {
-	if _, err := os.Stat(path); err != nil {
+	_, err := os.Stat(path)
+	if err != nil {
 		return fmt.Errorf("failed to read job file: %w", err)
 	}
 	a, err := l.open(ctx)
@@ -38,15 +40,14 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	r := newRun(l, a)
-	r.job = job
-	if err = r.run(ctx); err != nil && cancelled(ctx) {
+	err = newRun(l, a, job).run(ctx)
+	if err != nil && cancelled(ctx) {
 		return goesOn(*job.ID)
 	}
 	return err
 }
 
-// jobRun is one submission of a job.
+// jobRun shows the allocations of a job.
 type jobRun struct {
 	lab     *Lab
 	agent   agent.Agent
@@ -57,50 +58,49 @@ type jobRun struct {
 	shown   map[string]int // number of events that were printed, by allocation and task
 }
 
-func newRun(l *Lab, a agent.Agent) *jobRun {
-	return &jobRun{lab: l, agent: a, client: a.Client(), out: term.NewLines(l.out), shown: map[string]int{}}
+func newRun(l *Lab, a agent.Agent, job *api.Job) *jobRun {
+	return &jobRun{lab: l, agent: a, client: a.Client(), job: job, out: term.NewLines(l.out), shown: map[string]int{}}
 }
 
 func (r *jobRun) run(ctx context.Context) error {
-	id := *r.job.ID
-	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
-	// Nomad does not run a batch job again that has ended and has not changed
-	var before uint64 // the index of the last change of the job
-	if old, _, err := r.client.Jobs().Info(id, r.query(ctx)); err == nil {
-		before = *old.JobModifyIndex
-		left, err := agent.Unended(ctx, r.client, *r.job.Namespace, id)
-		if err == nil && len(left) == 0 && !old.IsPeriodic() && !old.IsParameterized() {
-			err = agent.Purge(ctx, r.client, *r.job.Namespace, id)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	reg, _, err := r.client.Jobs().Register(r.job, w)
-	if err != nil {
-		return fmt.Errorf("failed to submit job %s: %s", id, plain(err))
-	}
-	if r.job.IsPeriodic() || r.job.IsParameterized() {
-		r.lab.say("Job %s is submitted; it runs when it is due, or dispatched.", id)
-		r.hints()
-		return nil
-	}
-	ids, err := r.placed(ctx, reg, reg.JobModifyIndex != before)
-	if err != nil {
-		r.end(ctx)
+	if err := r.forget(ctx); err != nil {
 		return err
 	}
-	if len(ids) == 0 {
-		r.lab.say("Job %s runs already, unchanged.", id)
+	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
+	reg, _, err := r.client.Jobs().Register(r.job, w)
+	if err != nil {
+		return fmt.Errorf("failed to submit job %s: %s", *r.job.ID, plain(err))
+	}
+	if r.job.IsPeriodic() || r.job.IsParameterized() {
+		r.lab.say("Job %s is submitted; it runs when it is due, or dispatched.", *r.job.ID)
 		r.hints()
 		return nil
 	}
-	return r.watch(ctx, ids)
+	ids, err := r.placed(ctx, reg)
+	if err == nil {
+		err = r.watch(ctx, ids, *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch)
+	}
+	if err != nil && ctx.Err() == nil { // Nomad would start it again; its allocations stay for inspection
+		r.client.Jobs().Deregister(*r.job.ID, false, w)
+	}
+	return err
 }
 
-// placed waits for the evaluation, and returns the allocations that it made. If the job has changed, the allocations
-// of another evaluation count too: it may have come first, or may have replaced one that failed.
-func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, changed bool) ([]string, error) {
+// forget removes an earlier run of the job that has ended: Nomad would not run a batch job again that has not changed.
+func (r *jobRun) forget(ctx context.Context) error {
+	old, _, err := r.client.Jobs().Info(*r.job.ID, r.query(ctx))
+	if err != nil || old.IsPeriodic() || old.IsParameterized() {
+		return nil //nolint:nilerr // there is none, or the registration reports the same
+	}
+	left, err := agent.Unended(ctx, r.client, *r.job.Namespace, *r.job.ID)
+	if err != nil || len(left) > 0 {
+		return err
+	}
+	return agent.Purge(ctx, r.client, *r.job.Namespace, *r.job.ID)
+}
+
+// placed waits for the evaluation, and returns the allocations of this version of the job.
+func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids []string, err error) {
 	e, err := agent.Evaluated(ctx, r.client, *r.job.Namespace, reg.EvalID)
 	if err != nil {
 		return nil, err
@@ -117,111 +117,60 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse, chang
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the allocations of job %s: %w", *r.job.ID, err)
 	}
-	var ids []string
 	for _, a := range list {
-		ours := a.EvalID == reg.EvalID && a.DesiredStatus == api.AllocDesiredStatusRun
-		if ours || changed && a.CreateIndex > reg.JobModifyIndex {
+		if a.CreateIndex > reg.JobModifyIndex && a.DesiredStatus == api.AllocDesiredStatusRun {
 			ids = append(ids, a.ID)
 		}
 	}
 	return ids, nil
 }
 
-// watch shows the tasks' output until the allocations have ended or, for a job without an end, until they have run for
-// a moment.
-func (r *jobRun) watch(ctx context.Context, ids []string) error {
-	ends := *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch
-	var since time.Time
-	printed := false
+// watch shows the tasks' events and output until the allocations have ended or, for a job without an end, until they
+// have run for a moment.
+func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
+	var since time.Time // all run
 	for {
 		allocs, err := r.show(ctx, ids)
 		if err != nil {
 			return err
 		}
-		printed = r.output(ctx) || printed
-		running, done, failed := 0, 0, 0
+		printed := r.output(ctx)
+		running, done, failed, why := 0, 0, 0, ""
 		for _, a := range allocs {
 			switch {
 			case a.ClientStatus == api.AllocClientStatusFailed || a.ClientStatus == api.AllocClientStatusLost:
 				failed++
+				why = nomad.Plain(a.ClientDescription)
 			case a.ClientTerminalStatus():
 				done++
-			case a.ClientStatus == api.AllocClientStatusRunning && steady(a):
+			case steady(a):
 				running++
 			}
 		}
 		switch {
 		case failed > 0:
 			r.drain(ctx)
-			r.end(ctx)
-			if now, err := r.show(ctx, ids); err == nil { // a driver may explain an exit just after it
-				allocs = now
-			}
-			return r.failure(allocs)
+			_, _ = r.show(ctx, ids) // a driver may explain an exit just after it
+			return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
 		case ends && done == len(allocs):
 			r.drain(ctx)
 			r.lab.say("\nJob %s is complete.", *r.job.ID)
 			return nil
-		case !ends && running == len(allocs):
-			if since.IsZero() {
-				since = time.Now()
-			}
-			// long enough for an early death; and for the first lines, which can be late
-			if took := time.Since(since); took > time.Second && (took > r.lab.firstOutput || printed) {
-				r.drain(ctx)
-				r.lab.say("\nJob %s runs.", *r.job.ID)
-				r.hints()
-				return nil
-			}
-		default:
+		case ends || running < len(allocs):
 			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		// long enough for an early death; and for the first lines, which can be late
+		case time.Since(since) > time.Second && (time.Since(since) > r.lab.firstOutput || printed):
+			r.drain(ctx)
+			r.lab.say("\nJob %s runs.", *r.job.ID)
+			r.hints()
+			return nil
 		}
 		if err := poll.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
-}
-
-// show prints the new events of allocations, and returns them.
-func (r *jobRun) show(ctx context.Context, ids []string) ([]*api.Allocation, error) {
-	allocs, err := r.allocs(ctx, ids)
-	for _, a := range allocs {
-		for name, s := range a.TaskStates {
-			r.events(a, name, s)
-			if !s.StartedAt.IsZero() {
-				r.follow(a, name, len(allocs) > 1 || len(a.TaskStates) > 1)
-			}
-		}
-	}
-	return allocs, err
-}
-
-func (r *jobRun) allocs(ctx context.Context, ids []string) ([]*api.Allocation, error) {
-	var out []*api.Allocation
-	for _, id := range ids {
-		a, _, err := r.client.Allocations().Info(id, r.query(ctx))
-		if err != nil {
-			return nil, fmt.Errorf("failed to read allocation %.8s: %w", id, err)
-		}
-		out = append(out, a)
-	}
-	return out, nil
-}
-
-// hints prints the next commands for a job that runs.
-func (r *jobRun) hints() {
-	r.lab.say("Follow its output, and stop it, with:\n")
-	r.lab.hint("lab:logs -job=%s", *r.job.ID)
-	r.lab.hint("lab:stop %s", *r.job.ID)
-}
-
-// end stops a job that failed, so that Nomad does not start it again. Its allocations stay for inspection.
-func (r *jobRun) end(ctx context.Context) {
-	r.client.Jobs().Deregister(*r.job.ID, false, (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx))
-}
-
-func (r *jobRun) query(ctx context.Context) *api.QueryOptions {
-	return (&api.QueryOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 }
 
 // steady reports whether every task has started and none was restarted.
@@ -231,5 +180,16 @@ func steady(a *api.Allocation) bool {
 			return false
 		}
 	}
-	return len(a.TaskStates) > 0
+	return len(a.TaskStates) > 0 && a.ClientStatus == api.AllocClientStatusRunning
+}
+
+// hints prints the next commands for a job that runs.
+func (r *jobRun) hints() {
+	r.lab.say("Follow its output, and stop it, with:\n")
+	r.lab.hint("lab:logs -job=%s", *r.job.ID)
+	r.lab.hint("lab:stop %s", *r.job.ID)
+}
+
+func (r *jobRun) query(ctx context.Context) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 }

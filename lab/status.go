@@ -5,11 +5,11 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,29 +21,74 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
+// state is the lab for programs. Nodes and jobs are as Nomad's API lists them.
+type state struct {
+	Up      bool                `json:"up"`
+	Address string              `json:"address,omitempty"`
+	Runtime agent.Runtime       `json:"runtime,omitempty"`
+	Dir     string              `json:"dir,omitempty"`
+	Drivers []nomad.Driver      `json:"drivers,omitempty"`
+	Devices []nomad.Device      `json:"devices,omitempty"`
+	Nodes   []*api.NodeListStub `json:"nodes,omitempty"`
+	Jobs    []*api.JobListStub  `json:"jobs,omitempty"`
+}
+
+// StatusJSON prints the state of the lab as one JSON object. A lab that is not up, or whose agent has ended, is none.
+func (l *Lab) StatusJSON(ctx context.Context) error {
+	var s state
+	a, err := l.open(ctx)
+	if err == nil {
+		s, err = stateOf(ctx, a)
+	}
+	if err != nil && !errors.Is(err, errDown) && !errors.Is(err, errEnded) {
+		return err
+	}
+	out := json.NewEncoder(l.out)
+	out.SetIndent("", "  ")
+	return out.Encode(s)
+}
+
+func stateOf(ctx context.Context, a agent.Agent) (state, error) {
+	s := state{Up: true, Address: a.Address(), Runtime: a.Info().Runtime, Dir: a.Info().Dir}
+	var unhealthy nomad.NotHealthyError // which is an answer
+	var err error
+	s.Drivers, err = nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
+	if err != nil && !errors.As(err, &unhealthy) {
+		return s, err
+	}
+	s.Devices, err = nomad.Devices(ctx, a.Client())
+	if err != nil && !errors.As(err, &unhealthy) {
+		return s, err
+	}
+	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
+	if s.Nodes, _, err = a.Client().Nodes().List(q); err != nil {
+		return s, fmt.Errorf("failed to list nodes: %w", err)
+	}
+	s.Jobs, err = jobs(ctx, a)
+	return s, err
+}
+
+// jobs returns the jobs of all namespaces.
+func jobs(ctx context.Context, a agent.Agent) ([]*api.JobListStub, error) {
+	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("failed to list jobs: %w", err)
+	}
+	return list, nil
+}
+
 // Status prints the agent and the plugins with their health, and what the nomad program says of jobs, volumes and
 // nodes. A lab that is not up is not an error.
 func (l *Lab) Status(ctx context.Context) error {
-	a, err := agent.Open(ctx, l.dir)
-	if errors.Is(err, agent.ErrNone) {
+	a, err := l.open(ctx)
+	if errors.Is(err, errDown) {
 		l.say("The lab is not up. Start it with: %s lab:up", mage)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := a.Alive(ctx); err != nil {
-		l.say("The lab's agent has ended. Start it again, or remove it, with:\n")
-		l.hint("lab:up")
-		l.hint("lab:down\n")
-		return err
-	}
-	i := a.Info()
-	pid, err := a.PID(ctx)
-	if err != nil {
-		return err
-	}
-	l.say("Agent    %s, pid %d, runtime %s, in %s", a.Address(), pid, i.Runtime, i.Dir)
+	l.say("Agent    %s, runtime %s, in %s", a.Address(), a.Info().Runtime, a.Info().Dir)
 	l.say("Web UI   %s/ui", a.Address())
 	if exists(l.poolDir()) {
 		l.say("Datasets zfs-fuse, in %s", l.poolDir())
@@ -63,107 +108,44 @@ func (l *Lab) Status(ctx context.Context) error {
 		lists = append(lists, []string{"node", "status"})
 	}
 	for _, args := range lists {
-		l.say("\n$ nomad %s", strings.Join(args, " "))
-		if err := l.nomad(ctx, a, args...); err != nil {
-			return err
+		command := strings.Join(args, " ")
+		l.say("\n$ nomad %s", command)
+		cmd := nomadCommand(ctx, a, args...)
+		cmd.Stdout, cmd.Stderr = l.out, l.errOut
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("failed to run nomad %s: %w", command, err)
 		}
 	}
 	return nil
 }
 
-// nomad shows what the nomad program prints.
-func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
-	cmd := nomadCommand(ctx, a, args...)
-	cmd.Stdout, cmd.Stderr = l.out, l.errOut
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("failed to run nomad %s: %w", strings.Join(args, " "), err)
-	}
-	return nil
-}
-
-// table prints the plugins with version and health, and the devices.
+// table prints the drivers with version and health, and the devices.
 func (l *Lab) table(ctx context.Context, a agent.Agent) error {
-	got, err := drivers(ctx, a)
+	s, err := stateOf(ctx, a)
 	if err != nil {
 		return err
 	}
-	plugins, err := devicePlugins(ctx, a)
-	if err != nil {
-		return err
+	rows := [][]string{{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}}
+	for _, d := range s.Drivers {
+		rows = append(rows, []string{d.Name, d.Version, d.Health(), d.Description})
 	}
-	all := rows(got)
-	all = slices.Insert(all, len(all)-1, plugins...) // before raw_exec
-	if err := term.Table(l.out, all...); err != nil {
-		return err
-	}
-	if len(plugins) == 0 {
-		return nil
-	}
-	published, err := devices(ctx, a)
-	if err != nil {
+	if err := term.Table(l.out, rows...); err != nil || len(a.Info().DevicePlugins()) == 0 {
 		return err
 	}
 	l.say("")
-	if len(published) == 0 {
+	if len(s.Devices) == 0 {
 		l.say("No devices.")
 		return nil
 	}
-	return term.Table(l.out, deviceRows(published)...)
-}
-
-// drivers returns the lab's task drivers, and raw_exec, with their health.
-func drivers(ctx context.Context, a agent.Agent) ([]nomad.Driver, error) {
-	found, err := nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
-	return found, asked(err)
-}
-
-// devices returns what device plugins publish.
-func devices(ctx context.Context, a agent.Agent) ([]nomad.Device, error) {
-	found, err := nomad.Devices(ctx, a.Client())
-	return found, asked(err)
-}
-
-// asked is the error of a question. That something is not healthy is an answer.
-func asked(err error) error {
-	var unhealthy *nomad.NotHealthyError
-	if errors.As(err, &unhealthy) {
-		return nil
-	}
-	return err
-}
-
-// jobs returns the jobs of all namespaces.
-func jobs(ctx context.Context, a agent.Agent) ([]*api.JobListStub, error) {
-	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("failed to list jobs: %w", err)
-	}
-	return list, nil
-}
-
-func rows(drivers []nomad.Driver) [][]string {
-	rows := [][]string{{"PLUGIN", "VERSION", "HEALTH", "MESSAGE"}}
-	for _, d := range drivers {
-		version := d.Version
-		if d.Name == "raw_exec" {
-			version = "built in"
+	rows = [][]string{{"DEVICE", "ID", "HEALTH", "MESSAGE"}}
+	for _, d := range s.Devices {
+		health := "healthy"
+		if !d.Healthy {
+			health = "unhealthy"
 		}
-		rows = append(rows, []string{d.Name, version, health(d), d.Description})
+		rows = append(rows, []string{d.Group, d.ID, health, d.Description})
 	}
-	return rows
-}
-
-func health(d nomad.Driver) string {
-	switch {
-	case d.Healthy:
-		return "healthy"
-	case d.Detected:
-		return "unhealthy"
-	case d.Description != "":
-		return "undetected"
-	default:
-		return "missing"
-	}
+	return term.Table(l.out, rows...)
 }
 
 // nomadCommand runs the nomad program with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say. Variables of
@@ -178,44 +160,3 @@ func nomadCommand(ctx context.Context, a agent.Agent, args ...string) *exec.Cmd 
 }
 
 func joined(s []string) string { return strings.Join(s, ", ") }
-
-// devicePlugins returns the table's rows of the device plugins. Nomad's API does not list them: whether one runs
-// follows from the processes, and the version comes from the plugin's own binary.
-func devicePlugins(ctx context.Context, a agent.Agent) ([][]string, error) {
-	names := a.Info().DevicePlugins()
-	if len(names) == 0 {
-		return nil, nil
-	}
-	pids, err := a.PluginPIDs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]string
-	for _, name := range names {
-		version := ""
-		if out, err := a.Exec(ctx, path.Join(a.PluginDir(), name), "version"); err == nil {
-			line, _, _ := strings.Cut(out, "\n") // "nomad-device-usb 0.1.0", and a remark
-			_, version, _ = strings.Cut(line, " ")
-			version, _, _ = strings.Cut(version, " ")
-		}
-		health, message := "healthy", "Runs"
-		if pids[name] == 0 {
-			health, message = "missing", "Does not run: the agent's log says why"
-		}
-		rows = append(rows, []string{strings.TrimPrefix(name, agent.DevicePrefix), version, health, message})
-	}
-	return rows, nil
-}
-
-// deviceRows is the table of what device plugins publish.
-func deviceRows(devices []nomad.Device) [][]string {
-	rows := [][]string{{"DEVICE", "ID", "HEALTH", "MESSAGE"}}
-	for _, d := range devices {
-		health := "healthy"
-		if !d.Healthy {
-			health = "unhealthy"
-		}
-		rows = append(rows, []string{d.Group, d.ID, health, d.Description})
-	}
-	return rows
-}

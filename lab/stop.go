@@ -20,7 +20,7 @@ func (l *Lab) Stop(ctx context.Context, job string) error {
 	if err != nil {
 		return err
 	}
-	namespace, err := l.namespace(ctx, a.Client(), job)
+	namespace, err := namespaceOf(ctx, a, job)
 	if err != nil {
 		return err
 	}
@@ -44,11 +44,11 @@ func stopJob(ctx context.Context, c *api.Client, namespace, job string) error {
 	})
 }
 
-// namespace returns a job's namespace. If there is no such job, the error lists the jobs.
-func (l *Lab) namespace(ctx context.Context, c *api.Client, job string) (string, error) {
-	list, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
+// namespaceOf returns a job's namespace. If there is no such job, the error lists the jobs.
+func namespaceOf(ctx context.Context, a agent.Agent, job string) (string, error) {
+	list, err := jobs(ctx, a)
 	if err != nil {
-		return "", fmt.Errorf("failed to list jobs: %w", err)
+		return "", err
 	}
 	var ids []string
 	for _, j := range list {
@@ -56,9 +56,6 @@ func (l *Lab) namespace(ctx context.Context, c *api.Client, job string) (string,
 			return j.Namespace, nil
 		}
 		ids = append(ids, j.ID)
-	}
-	if len(ids) == 0 {
-		return "", fmt.Errorf("there is no job %q, nor any other", job)
 	}
 	return "", fmt.Errorf("there is no job %q; there are: %s", job, joined(ids))
 }

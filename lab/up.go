@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -18,58 +18,69 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Up starts the lab, or updates a running one, and prints its state. It returns when every plugin is healthy. A failed
-// start leaves nothing behind.
+// Up starts the lab, or restarts the agent of a running one with other options, and prints its state. Tasks live on. It
+// returns when every plugin is healthy. A failed start leaves nothing behind.
 func (l *Lab) Up(ctx context.Context, with With) error {
 	start := time.Now()
 	a, err := l.start(ctx, with)
 	if err != nil {
 		return err
 	}
-	return l.summary(ctx, a, time.Since(start))
+	l.say("")
+	if err := l.table(ctx, a); err != nil {
+		return err
+	}
+	l.say("\nWeb UI   %s/ui", a.Address())
+	l.say("Ready in %s. You can now use it like this:\n", term.Short(time.Since(start)))
+	l.hint("lab:run plugins/exec-lite/example/hello.nomad.hcl")
+	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
+	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
+		l.say("\nThe agent is not root: no task as another user, no limits by cgroup, and no isolation by Nomad's exec.")
+	}
+	return nil
 }
 
-// start is Up without the summary.
+// start is Up without the summary. It returns an agent that runs even with an error.
 func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err := l.choose(with); err != nil {
 		return nil, err
 	}
-	a, none := agent.Open(ctx, l.dir)
-	o, err := l.prepare(ctx)
-	if err != nil {
+	a, err := agent.Open(ctx, l.dir)
+	if err != nil && !errors.Is(err, agent.ErrNone) {
 		return nil, err
 	}
+	o, err := l.prepare(ctx, a)
 	switch {
-	case errors.Is(none, agent.ErrNone):
-		if free(l.port) {
-			o.HTTPPort = l.port
-		}
+	case err != nil:
+		return nil, err
+	case a == nil:
 		a, err = l.launch(ctx, o)
-	case none != nil:
-		err = none
 	default:
-		err = l.update(ctx, a, o)
+		err = l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = l.startHost(ctx, a)
 	}
-	if err := l.startHost(ctx, a); err != nil {
-		return nil, err
+	if err == nil {
+		err = l.startNodes(ctx, a)
 	}
-	if err := l.startNodes(ctx, a, o.Plugins); err != nil {
-		return nil, err
+	if err == nil {
+		err = l.setStick(ctx, a, with.USB)
 	}
-	return a, l.setStick(ctx, a, with.USB)
+	return a, err
 }
 
-// prepare finds Nomad, builds the named plugins, or all, and describes the agent to run.
-func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, error) {
+// prepare finds Nomad, builds the plugins, and describes the agent to run, in place of the one that is up, if any.
+func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", Progress: l.steps.Progress}
+	if free(l.port) {
+		o.HTTPPort = l.port
+	}
 
 	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
-	o.Runtime, why, err = l.chooseRuntime(ctx)
+	o.Runtime, why, err = l.chooseRuntime(ctx, up)
 	end(err, "%s, %s", o.Runtime, why)
 	if err != nil {
 		return o, err
@@ -83,16 +94,14 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 	}
 	o.Binary = prog.Path
 
-	paths, err := l.build(ctx, o.Runtime, which...)
+	paths, err := l.build(ctx, o.Runtime, slices.Sorted(maps.Keys(l.only))...)
 	if err != nil {
 		return o, err
 	}
 	for _, path := range paths {
-		p := l.plugin(path)
-		if p.Name() == datasetPlugin && l.dataset {
-			if p.HostVolumeFile, err = l.classes(ctx); err != nil {
-				return o, err
-			}
+		p, err := l.plugin(ctx, path)
+		if err != nil {
+			return o, err
 		}
 		o.Plugins = append(o.Plugins, p)
 	}
@@ -100,35 +109,33 @@ func (l *Lab) prepare(ctx context.Context, which ...string) (agent.Options, erro
 		if l.host, err = l.makeHost(ctx); err != nil {
 			return o, err
 		}
-		o.Config = heartbeats(5*time.Second, 10*time.Second) // a node may be killed to see what becomes of its tasks
+		o.Config = heartbeats // a node may be killed to see what becomes of its tasks
 	}
 	return o, nil
 }
 
 // chooseRuntime decides between a container and the host. A lab that is up keeps its runtime.
-func (l *Lab) chooseRuntime(ctx context.Context) (r agent.Runtime, why string, err error) {
+func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtime, why string, err error) {
 	r, why = l.runtime, "as asked for"
-	if a, err := agent.Open(ctx, l.dir); err == nil && r == auto {
-		r, why = a.Info().Runtime, "as before"
-	}
 	needs := l.needsHost()
-	if r == auto && needs != "" {
+	switch {
+	case up != nil && (r == auto || r == up.Info().Runtime):
+		r, why = up.Info().Runtime, "as before"
+	case up != nil:
+		return "", "", fmt.Errorf("the lab is up, as %s; to change that: %s lab:down", up.Info().Runtime, mage)
+	case r == auto && needs != "":
 		r, why = agent.Host, "since "+needs
+	case r == auto:
+		r, why = agent.Container, "from "+agent.Image
+		err := l.docker(ctx)
+		if err != nil {
+			r, why = agent.Host, fmt.Sprintf("since %v", err)
+		}
 	}
-	switch {
-	case r == agent.Container && needs != "":
+	if r == agent.Container && needs != "" {
 		return "", "", fmt.Errorf("%s, which a container does not have: %s lab:down, and lab:up -runtime=host", needs, mage)
-	case r == agent.Host:
-		return r, why, nil
 	}
-	err = l.docker(ctx)
-	switch {
-	case err == nil:
-		return agent.Container, "from " + agent.Image, nil
-	case r == agent.Container:
-		return "", "", fmt.Errorf("a container was asked for: %w", err)
-	}
-	return agent.Host, fmt.Sprintf("since %v", err), nil
+	return r, why, nil
 }
 
 // launch starts a new agent, on the host if no container can run it, and waits until it is healthy. A failure leaves
@@ -166,25 +173,6 @@ func (l *Lab) healthy(ctx context.Context, a agent.Agent) error {
 	return err
 }
 
-// update restarts the agent of an existing lab, or starts one that has ended, with the plugins and the configuration of
-// o. If more differs, it returns an error.
-func (l *Lab) update(ctx context.Context, a agent.Agent, o agent.Options) error {
-	info := a.Info()
-	var names []string
-	for _, p := range o.Plugins {
-		names = append(names, p.Name())
-	}
-	if info.Runtime != o.Runtime || info.Binary != o.Binary || !slices.Equal(info.Plugins, names) {
-		return fmt.Errorf("the lab is up, with another runtime, nomad or set of plugins; to change that:\n\n"+
-			"  %s lab:down lab:up", mage)
-	}
-	if a.Alive(ctx) != nil && !free(info.HTTP) {
-		return fmt.Errorf("the lab's agent has ended, and another program has its port %d; to have another:\n\n"+
-			"  %s lab:down lab:up", info.HTTP, mage)
-	}
-	return l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
-}
-
 // free reports whether a loopback port has no listener.
 func free(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -193,37 +181,4 @@ func free(port int) bool {
 	}
 	l.Close()
 	return true
-}
-
-// summary prints what is up and what to do next.
-func (l *Lab) summary(ctx context.Context, a agent.Agent, took time.Duration) error {
-	l.say("")
-	if err := l.table(ctx, a); err != nil {
-		return err
-	}
-	l.say("\nWeb UI   %s/ui", a.Address())
-	l.say("Ready in %s. You can now use it like this:\n", term.Short(took))
-	l.hint("%s", l.next(ctx, a))
-	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
-	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
-		l.say("\nThe agent is not root: no task as another user, no limits by cgroup, and no isolation by Nomad's exec.")
-	}
-	return nil
-}
-
-// next is the command to suggest to a newcomer.
-func (l *Lab) next(ctx context.Context, a agent.Agent) string {
-	example := "plugins/exec-lite/example/hello.nomad.hcl"
-	switch {
-	case exists(l.poolDir()):
-		example = "plugins/dataset/example/scratch.nomad.hcl"
-	case exists(l.hostDir()):
-		example = "plugins/remote/example/counter.nomad.hcl"
-	case runs(ctx, a.Client(), simJob):
-		example = "plugins/usb/example/serial.nomad.hcl"
-	}
-	if !exists(filepath.Join(l.root, example)) {
-		return "lab:status"
-	}
-	return "lab:run " + example
 }

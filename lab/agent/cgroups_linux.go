@@ -20,89 +20,54 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-const cgroupRoot = "/sys/fs/cgroup"
-
-// nomadCgroups returns the directories below which Nomad creates the cgroups of tasks, whether they exist or not: one
-// with cgroup v2, one for each controller with v1. Their names cannot be configured
-// (client/lib/cgroupslib/switch_linux.go).
-func nomadCgroups() []string {
-	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
-		return []string{filepath.Join(cgroupRoot, "nomad.slice")}
+// cgroupMarks are in the names of the cgroups of an agent's tasks, and of its plugins' supervisors and hosts. They are
+// found by files, since the processes may have ended: exec-lite kills a supervisor on a host of the remote driver with
+// the SSH server that is its task.
+func cgroupMarks(data, state string) (marks []string) {
+	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", "*-*-*-*-*"))
+	for _, dir := range allocs {
+		marks = append(marks, filepath.Base(dir))
 	}
-	entries, _ := os.ReadDir(cgroupRoot)
-	var dirs []string
-	for _, e := range entries {
-		if e.IsDir() { // links are second names of a controller (cpu -> cpu,cpuacct)
-			dirs = append(dirs, filepath.Join(cgroupRoot, e.Name(), "nomad"))
-		}
-	}
-	return dirs
-}
-
-// taskCgroups returns the cgroups of these allocations.
-func taskCgroups(allocs map[string]bool) []string {
-	var found []string
-	for _, parent := range nomadCgroups() {
-		filepath.WalkDir(parent, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.IsDir() {
-				return nil // a cgroup may go away while we look
-			}
-			// <alloc>.<task> with v1, <alloc>.<task>.scope with v2
-			alloc, _, ok := strings.Cut(e.Name(), ".")
-			if ok && allocs[alloc] {
-				found = append(found, path)
-				return filepath.SkipDir
-			}
-			return nil
-		})
-	}
-	return found
-}
-
-// stateCgroups returns the cgroups that may belong to the plugins' state directory. They are found by its files, since
-// the processes in them may have ended: exec-lite kills a supervisor on a host of the remote driver with the SSH server
-// that is its task.
-func stateCgroups(state string) (dirs []string) {
-	// of supervisors, by their stores: <driver>/<node> (internal/core/driver), and the same below a host's directory
-	for _, pattern := range []string{"*/*-*-*-*-*", "*/*/*-*-*-*-*"} {
-		stores, _ := filepath.Glob(filepath.Join(state, pattern))
-		for _, store := range stores {
-			id, _, _ := strings.Cut(filepath.Base(store), "-")
-			name := "outrider-" + filepath.Base(filepath.Dir(store)) + "-" + id
-			for _, parent := range nomadCgroups() {
-				dirs = append(dirs, filepath.Join(parent, name), filepath.Join(parent, name+".scope")) // v1, v2
-			}
+	// outrider-<driver>-<the first part of the node's id>, of supervisors: of this node, and by the stores
+	// <driver>/<node> (internal/core/driver), which a host's directory has, too
+	nodes, _ := filepath.Glob(filepath.Join(state, "*/*-*-*-*-*"))
+	onHosts, _ := filepath.Glob(filepath.Join(state, "*/*/*-*-*-*-*"))
+	own, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
+	for _, node := range append(append(nodes, onHosts...), string(own)) {
+		id, _, ok := strings.Cut(filepath.Base(node), "-")
+		if ok {
+			marks = append(marks, "-"+id)
 		}
 	}
 	// of the tasks on a host, by its directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
 	for _, runs := range hosts {
-		name := fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs))))
-		v1, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", name))
-		dirs = append(append(dirs, v1...), filepath.Join(cgroupRoot, name+".slice"))
+		marks = append(marks, fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs)))))
 	}
-	return dirs
+	return marks
 }
 
-// subtree lists a cgroup and those below it, children first.
-func subtree(dir string) []string {
-	var dirs []string
-	filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			dirs = append([]string{path}, dirs...)
+// markedCgroups returns the cgroups of any hierarchy with one of the marks in their names, and those below them,
+// children first.
+func markedCgroups(marks []string) (dirs []string) {
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil // a cgroup may go away while we look
+		}
+		for _, mark := range marks {
+			if strings.Contains(path, mark) {
+				dirs = append([]string{path}, dirs...)
+				break
+			}
 		}
 		return nil
 	})
 	return dirs
 }
 
-// removeCgroups kills what is in the cgroups and in those below them, and removes them.
-func removeCgroups(ctx context.Context, dirs []string) error {
-	var all []string
-	for _, dir := range dirs {
-		all = append(all, subtree(dir)...)
-	}
-	for _, dir := range all {
+// removeCgroups kills what is in the cgroups with these marks, and removes them.
+func removeCgroups(ctx context.Context, marks []string) error {
+	for _, dir := range markedCgroups(marks) {
 		var removal error
 		err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 			killCgroup(dir)

@@ -51,26 +51,27 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// withDocker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds
-// no daemon.
-func withDocker(do func(*client.Client) error) error {
-	docker, err := client.New(client.FromEnv)
+// docker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds no
+// daemon.
+func docker(ctx context.Context, do func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
+	defer cancel()
+	c, err := client.New(client.FromEnv)
+	if err == nil {
+		defer c.Close()
+		err = do(ctx, c)
+	}
 	if err != nil {
 		return fmt.Errorf("docker does not answer: %w", err)
 	}
-	defer docker.Close()
-	return do(docker)
+	return nil
 }
 
 // DockerAnswers returns nil if the daemon answers.
 func DockerAnswers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
-	defer cancel()
-	return withDocker(func(docker *client.Client) error {
-		if _, err := docker.Ping(ctx, client.PingOptions{}); err != nil {
-			return fmt.Errorf("docker does not answer: %w", err)
-		}
-		return nil
+	return docker(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.Ping(ctx, client.PingOptions{})
+		return err
 	})
 }
 
@@ -81,35 +82,24 @@ var quiet = sync.OnceFunc(func() {
 	tclog.SetDefault(log.New(io.Discard, "", 0))
 })
 
-// ensureImage builds Image by the Dockerfile unless it exists.
-func ensureImage(ctx context.Context, progress func(string, ...any)) error {
-	found := withDocker(func(docker *client.Client) error {
-		_, err := docker.ImageInspect(ctx, Image)
+// image chooses Image, and has testcontainers build it by the Dockerfile unless it exists.
+func image(ctx context.Context, progress func(string, ...any)) (testcontainers.CustomizeRequestOption, error) {
+	missing := docker(ctx, func(ctx context.Context, c *client.Client) error {
+		_, err := c.ImageInspect(ctx, Image)
 		return err
 	})
-	if found == nil {
-		return nil
+	if missing == nil {
+		return testcontainers.WithImage(Image), nil
 	}
 	progress("building %s by lab/agent/Dockerfile", Image)
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err := errors.Join(w.AddFS(dockerfile), w.Close()); err != nil {
-		return err
-	}
-	docker, err := testcontainers.NewDockerProvider()
-	if err != nil {
-		return fmt.Errorf("failed to reach Docker: %w", err)
-	}
-	defer docker.Close()
+	err := errors.Join(w.AddFS(dockerfile), w.Close())
 	repo, tag, _ := strings.Cut(Image, ":")
-	_, err = docker.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
+	return testcontainers.WithDockerfile(testcontainers.FromDockerfile{
 		ContextArchive: bytes.NewReader(archive.Bytes()), Repo: repo, Tag: tag, KeepImage: true,
 		BuildOptionsModifier: func(o *client.ImageBuildOptions) { o.Target = "lab" },
-	}})
-	if err != nil {
-		return fmt.Errorf("failed to build an image by lab/agent/Dockerfile: %w", err)
-	}
-	return nil
+	}), err
 }
 
 // rights are ways to give a container the rights that Nomad needs, in the order in which they are tried. A daemon that
@@ -165,18 +155,18 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	if err := errors.Join(os.WriteFile(script, entrypoint, 0o755), a.Reconfigure(o), a.connect()); err != nil {
 		return a, err
 	}
-	if err := ensureImage(ctx, o.Progress); err != nil {
-		return a, err
-	}
 	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
 	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
 	local := network.PortBinding{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: strconv.Itoa(a.info.HTTP)}
 	var refusals error
 	for _, right := range rights {
-		a.ctr, err = testcontainers.Run(ctx, Image, testcontainers.WithEntrypoint("sh", script),
+		from, err := image(ctx, o.Progress)
+		if err != nil {
+			return a, err
+		}
+		a.ctr, err = testcontainers.Run(ctx, "", from, testcontainers.WithEntrypoint("sh", script),
 			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env),
 			testcontainers.WithExposedPorts(port.String()),
-			testcontainers.WithLabels(map[string]string{"dev.outrider.lab": o.Dir}),
 			// a name that says whose it is, in `docker ps`
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
@@ -206,18 +196,25 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 func openContainer(ctx context.Context, info Info) (Agent, error) {
 	quiet()
 	a := newContainer(&record{info: info})
-	docker, err := testcontainers.NewDockerProvider()
+	var err error
+	a.ctr, err = find(ctx, info.Container)
+	return a, errors.Join(err, a.connect())
+}
+
+// find returns nil if there is no such container any more.
+func find(ctx context.Context, id string) (*testcontainers.DockerContainer, error) {
+	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
 		return nil, fmt.Errorf("failed to reach Docker: %w", err)
 	}
-	a.ctr, err = docker.ContainerFromType(ctx, container.Summary{ID: info.Container})
+	ctr, err := provider.ContainerFromType(ctx, container.Summary{ID: id})
 	if errdefs.IsNotFound(err) {
-		a.ctr, err = nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to find container %.12s: %w", info.Container, err)
+		return nil, fmt.Errorf("failed to find container %.12s: %w", id, err)
 	}
-	return a, a.connect()
+	return ctr, nil
 }
 
 // daemon is a command about the agent's process: it is the one of the file that runs the nomad program.
@@ -327,19 +324,12 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 }
 
 // Leftovers implements Agent. All that the agent started ends with its container.
-func (a *containerAgent) Leftovers(ctx context.Context) (left []string, err error) {
-	ours := make(client.Filters).Add("label", "dev.outrider.lab="+a.info.Dir)
-	err = withDocker(func(docker *client.Client) error {
-		list, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
-		for _, c := range list.Items {
-			left = append(left, fmt.Sprintf("container %.12s %s", c.ID, c.State))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("failed to list containers: %w", err)
+func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
+	ctr, err := find(ctx, a.info.Container)
+	if ctr == nil {
+		return nil, err
 	}
-	return left, nil
+	return []string{"container " + a.info.Container}, nil
 }
 
 // Close implements Agent.

@@ -66,6 +66,15 @@ func (r *record) Reconfigure(o Options) error {
 			return fmt.Errorf("failed to install host volume plugin: %w", err)
 		}
 	}
+	r.mu.Lock()
+	r.info.Plugins, r.info.HostVolumes = nil, map[string]string{}
+	for _, p := range o.Plugins {
+		r.info.Plugins = append(r.info.Plugins, p.Name())
+		if p.HostVolume != "" {
+			r.info.HostVolumes[p.Name()] = p.HostVolume
+		}
+	}
+	r.mu.Unlock()
 	files, err := r.texts(o)
 	if err != nil {
 		return err
@@ -75,7 +84,7 @@ func (r *record) Reconfigure(o Options) error {
 			return fmt.Errorf("failed to write the agent's configuration: %w", err)
 		}
 	}
-	return nil
+	return r.update(func(*Info) {})
 }
 
 // ReplacePlugin implements Agent.

@@ -31,8 +31,7 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 		got     []nomad.Driver
 		missing error
 		before  map[string]int
-		early   = tooEarly{patience: time.Second}
-		busy    tooBusy
+		again   = mend{patience: time.Second}
 	)
 	err := poll.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		err := a.Alive(ctx)
@@ -56,7 +55,7 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 			}
 			missing = err
 		}
-		return false, errors.Join(early.mend(ctx, a, err), busy.mend(ctx, a, err))
+		return false, again.look(ctx, a, err)
 	})
 	if err != nil && ctx.Err() != nil {
 		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
@@ -64,53 +63,38 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 	return got, err
 }
 
-// tooEarly restarts a new agent whose client asked its server just before the server had its keyring. The client would
-// ask again after 15 to 30 s; a second start, with a snapshot, takes two.
-type tooEarly struct {
-	ready    time.Time // when the server was first seen to be ready for its client
+// mend restarts an agent that would not become healthy for a while, or not at all: a new one whose client asked its
+// server just before the server had its keyring, and would ask again after 15 to 30 s; and one whose host volume plugins
+// did not answer in the one second that Nomad gives them once, as on a machine that is busy, or emulated. The restart
+// takes two seconds.
+type mend struct {
+	since    time.Time // when that was first seen
 	patience time.Duration
 }
 
-func (e *tooEarly) mend(ctx context.Context, a Agent, missing error) error {
-	if !errors.Is(missing, nomad.ErrNotRegistered) || a.Info().Settled || nomad.Signs(ctx, a.Client()) != nil {
+func (m *mend) look(ctx context.Context, a Agent, missing error) error {
+	early := errors.Is(missing, nomad.ErrNotRegistered) && !a.Info().Settled && nomad.Signs(ctx, a.Client()) == nil
+	if !early && !errors.Is(missing, nomad.ErrNoHostVolumePlugin) {
 		return nil
 	}
-	if e.ready.IsZero() {
-		e.ready = time.Now()
+	if m.since.IsZero() {
+		m.since = time.Now()
 	}
-	if time.Since(e.ready) <= e.patience {
+	patience := m.patience
+	if !early {
+		patience += 2 * time.Second // it may just be answering
+	}
+	if time.Since(m.since) <= patience {
 		return nil
 	}
-	if err := nomad.Snapshot(ctx, a.Client()); err != nil {
-		return err
+	if !a.Info().Settled {
+		err := nomad.Snapshot(ctx, a.Client())
+		if err != nil {
+			return err
+		}
 	}
-	if err := a.Stop(ctx); err != nil {
-		return err
-	}
-	e.ready, e.patience = time.Time{}, 30*time.Second // if it is still not registered, the machine is slow
-	return a.Start(ctx)
-}
-
-// tooBusy has an agent ask its host volume plugins again. Nomad gives each a second to answer, once; a machine that is
-// busy, or emulated, may take longer to read the program.
-type tooBusy struct{ asked time.Time }
-
-func (b *tooBusy) mend(ctx context.Context, a Agent, missing error) error {
-	if !errors.Is(missing, nomad.ErrNoHostVolumePlugin) {
-		return nil
-	}
-	if b.asked.IsZero() {
-		b.asked = time.Now() // by itself, about now
-	}
-	if time.Since(b.asked) < 3*time.Second {
-		return nil
-	}
-	pid, err := a.PID(ctx)
-	if err == nil {
-		_, err = a.Exec(ctx, "sh", "-c", fmt.Sprintf("kill -HUP %d", pid))
-	}
-	b.asked = time.Now()
-	return err
+	m.since, m.patience = time.Time{}, 30*time.Second // if it is still so, the machine is slow
+	return errors.Join(a.Stop(ctx), a.Start(ctx))
 }
 
 // devicePlugins returns the processes of the device plugins, and an error unless each is the same as before: Nomad

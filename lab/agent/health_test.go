@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -83,7 +82,7 @@ func TestHostVolumePlugins_AreThoseThatAnswered(t *testing.T) {
 	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "host volume plugin b is not there")
 }
 
-// unanswered is an agent whose host volume plugin answers when it is asked again.
+// unanswered is an agent whose host volume plugin answers when the agent is started again.
 type unanswered struct {
 	unregistered
 	asked atomic.Int32
@@ -92,13 +91,9 @@ type unanswered struct {
 func (u *unanswered) Info() Info {
 	return Info{Settled: true, HostVolumes: map[string]string{"nomad-device-a": "a"}}
 }
-func (u *unanswered) PID(context.Context) (int, error) { return 4711, nil }
-func (u *unanswered) Exec(_ context.Context, argv ...string) (string, error) {
-	if !slices.Equal(argv, []string{"sh", "-c", "kill -HUP 4711"}) {
-		return "", fmt.Errorf("it is to run %q", argv)
-	}
+func (u *unanswered) Start(context.Context) error {
 	u.asked.Add(1)
-	return "", nil
+	return nil
 }
 
 func TestWaitHealthy_AsksHostVolumePluginsAgain(t *testing.T) {
@@ -197,7 +192,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	}
 	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, tell)
 	test.ErrorContains(t, err, "no cgroup")
-	want := "driver a is not healthy: no cgroup"
+	want := "driver a is unhealthy: no cgroup"
 	must.SliceLen(t, 1, told, must.Sprintf("told %q, want %q once", told, want))
 	test.Eq(t, want, told[0], test.Sprintf("told %q, want %q once", told, want))
 }

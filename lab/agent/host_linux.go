@@ -226,7 +226,7 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	for _, m := range ms {
 		list = append(list, "mount "+m)
 	}
-	for _, c := range taskCgroups(a.allocs()) {
+	for _, c := range markedCgroups(cgroupMarks(a.DataDir(), a.StateDir())) {
 		list = append(list, "cgroup "+c)
 	}
 	return list, nil
@@ -234,55 +234,25 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 
 // Close implements Agent.
 func (a *hostAgent) Close(ctx context.Context) error {
-	allocs := a.allocs()
 	var jobs error
 	if a.process().alive() && a.client != nil && a.info.Server == "" {
 		jobs = stopJobs(ctx, a.client)
 	}
-	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx, allocs))
+	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx))
 }
 
 // clean removes everything that the agent may have left. It looks at what exists and does not depend on how the agent
 // ended.
-func (a *hostAgent) clean(ctx context.Context, allocs map[string]bool) error {
+func (a *hostAgent) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	owned := append(taskCgroups(allocs), stateCgroups(a.StateDir())...) // before a supervisor's end removes its store
-	leaves, err := killAll(ctx, a.info.Dir)
-	err = errors.Join(err, removeCgroups(ctx, append(owned, leaves...)))
+	marks := cgroupMarks(a.DataDir(), a.StateDir()) // before a supervisor's end removes its store
+	err := errors.Join(killAll(ctx, a.info.Dir), removeCgroups(ctx, marks))
 	pool := filepath.Join(a.info.Dir, PoolDir)
 	if _, missing := os.Lstat(pool); missing == nil && os.Geteuid() == 0 {
 		err = errors.Join(err, zfsfuse.Remove(pool))
 	}
 	return errors.Join(err, unmountBelow(a.info.Dir), owndir.RemoveAll(a.info.Dir), owndir.RemoveAll(a.StateDir()))
-}
-
-// allocs are the allocations that the agent ever had a directory or a record for.
-func (a *hostAgent) allocs() map[string]bool {
-	ids := map[string]bool{}
-	entries, _ := os.ReadDir(filepath.Join(a.DataDir(), "alloc"))
-	for _, e := range entries {
-		ids[e.Name()] = true
-	}
-	if a.client != nil && a.process().alive() {
-		q := &api.QueryOptions{Namespace: "*"}
-		if a.info.Server != "" { // others have their own
-			q.Filter = fmt.Sprintf("NodeID == %q", a.nodeID())
-		}
-		list, _, err := a.client.Allocations().List(q)
-		if err == nil {
-			for _, s := range list {
-				ids[s.ID] = true
-			}
-		}
-	}
-	return ids
-}
-
-// nodeID is empty before the agent's first start.
-func (a *hostAgent) nodeID() string {
-	id, _ := os.ReadFile(filepath.Join(a.DataDir(), "client", "client-id"))
-	return string(id)
 }
 
 func (a *hostAgent) process() process { return process{a.info.Process} }

@@ -78,16 +78,7 @@ func newRecord(o Options) (*record, error) {
 	if _, err := readInfo(o.Dir); err == nil {
 		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
 	}
-	r := &record{info: Info{
-		Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Env: o.Env, Server: o.Server, HostVolumes: map[string]string{},
-	}}
-	for _, p := range o.Plugins {
-		r.info.Plugins = append(r.info.Plugins, p.Name())
-		if p.HostVolume != "" {
-			r.info.HostVolumes[p.Name()] = p.HostVolume
-		}
-	}
-	return r, nil
+	return &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Env: o.Env, Server: o.Server}}, nil
 }
 
 // newLayout is that of an agent whose configuration and plugins are in its directory on this machine.

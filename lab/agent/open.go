@@ -5,8 +5,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 )
 
@@ -36,17 +34,11 @@ func Remove(ctx context.Context, dir string) error {
 		return err
 	}
 	a, lost := Open(ctx, dir)
-	if lost == nil {
-		return a.Close(ctx)
-	}
-	ps, err := processes(dir)
-	if err != nil {
-		return err
-	}
-	if !errors.Is(lost, ErrNone) {
-		fmt.Fprintf(os.Stderr, "warning: %v; removing what can be found\n", lost)
-	} else if _, err := os.Stat(dir); err != nil && len(ps) == 0 {
+	if _, err := os.Stat(dir); err != nil {
 		return ErrNone
 	}
-	return newHost(&record{info: Info{Dir: dir}}).Close(ctx)
+	if lost != nil {
+		a = newHost(&record{info: Info{Dir: dir}})
+	}
+	return a.Close(ctx)
 }

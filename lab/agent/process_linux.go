@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -103,17 +102,15 @@ func (p process) command() string {
 	return strings.Join(args, " ")
 }
 
-// killAll ends every process of the agent, until none is left: one may start another while it is being killed. It
-// returns the cgroups that supervisors had created for themselves.
-func killAll(ctx context.Context, dir string) (leaves []string, err error) {
+// killAll ends every process of the agent, until none is left: one may start another while it is being killed.
+func killAll(ctx context.Context, dir string) error {
 	known := map[int]process{} // an orphan cannot be found a second time
-	err = poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		found, err := processes(dir)
 		if err != nil {
 			return false, err
 		}
 		for _, p := range found {
-			leaves = append(leaves, p.ownCgroups()...)
 			known[p.PID] = p
 		}
 		for pid, p := range known {
@@ -126,64 +123,15 @@ func killAll(ctx context.Context, dir string) (leaves []string, err error) {
 		return len(known) == 0, nil
 	})
 	if err != nil {
-		return leaves, fmt.Errorf("failed to end processes (%d left): %w", len(known), err)
+		return fmt.Errorf("failed to end processes (%d left): %w", len(known), err)
 	}
-	return leaves, nil
-}
-
-// ownCgroups returns the cgroups of the process whose names begin with outrider-.
-func (p process) ownCgroups() (dirs []string) {
-	proc, err := procfs.NewProc(p.PID)
-	if err != nil {
-		return nil
-	}
-	cgroups, _ := proc.Cgroups()
-	for _, c := range cgroups {
-		if !strings.HasPrefix(filepath.Base(c.Path), "outrider-") {
-			continue
-		}
-		hierarchies := []string{strings.TrimPrefix(strings.Join(c.Controllers, ","), "name=")}
-		if len(c.Controllers) == 0 { // cgroup2, alone or mounted with v1
-			hierarchies = []string{"", "unified"}
-		}
-		for _, h := range hierarchies {
-			dirs = append(dirs, filepath.Join(cgroupRoot, h, c.Path))
-		}
-	}
-	return dirs
+	return nil
 }
 
 // KillNamespace ends a process that is the first of a pid namespace, and all others of it with that
-// (pid_namespaces(7)). It then removes the cgroups that an agent in it has made: of supervisors, and of the allocations
-// below data, the agent's data directory as this process sees it. wait waits for the first process.
+// (pid_namespaces(7)). It then removes the cgroups that an agent in it has made, whose data directory this process sees
+// at data. wait waits for the first process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
-	allocs := map[string]bool{}
-	entries, _ := os.ReadDir(filepath.Join(data, "alloc"))
-	for _, e := range entries {
-		allocs[e.Name()] = true
-	}
-	leaves, err := namespaceLeaves(first.Pid)
-	err = errors.Join(err, first.Kill(), wait())
-	return errors.Join(err, removeCgroups(ctx, append(taskCgroups(allocs), leaves...)))
-}
-
-func namespaceLeaves(first int) (leaves []string, err error) {
-	namespace := func(pid int) string {
-		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
-		return link
-	}
-	own := namespace(first)
-	if own == "" {
-		return nil, nil
-	}
-	list, err := procfs.AllProcs()
-	if err != nil {
-		return nil, fmt.Errorf("failed to list processes: %w", err)
-	}
-	for _, p := range list {
-		if namespace(p.PID) == own {
-			leaves = append(leaves, process{task.Identity{PID: p.PID}}.ownCgroups()...)
-		}
-	}
-	return leaves, nil
+	marks := cgroupMarks(data, "")
+	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }

@@ -74,7 +74,7 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = killAll(ctx, dir)
+	err = killAll(ctx, dir)
 	must.NoError(t, err)
 	for _, p := range append(found, marked, below, parent) {
 		test.False(t, p.alive(), test.Sprintf("%d is alive", p.PID))
@@ -209,22 +209,17 @@ func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	}
 }
 
-func TestStateCgroups_AreThoseOfSupervisorsAndOfAHost(t *testing.T) {
-	state := t.TempDir()
+func TestCgroupMarks_AreOfTasksSupervisorsAndAHost(t *testing.T) {
+	state, data := t.TempDir(), t.TempDir()
 	host := filepath.Join(state, "host")
-	for _, store := range []string{"exec-lite/0123abcd-1-2-3-4", "host/remote/4567cdef-1-2-3-4"} {
-		must.NoError(t, os.MkdirAll(filepath.Join(state, store), 0o755))
+	for _, dir := range []string{
+		filepath.Join(state, "exec-lite/0123abcd-1-2-3-4"), filepath.Join(host, "remote/4567cdef-1-2-3-4"),
+		filepath.Join(host, "runs"), filepath.Join(data, "alloc/11112222-3-4-5-6"), filepath.Join(data, "client"),
+	} {
+		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
-	must.NoError(t, os.Mkdir(filepath.Join(host, "runs"), 0o700))
-
-	got := stateCgroups(state)
-	for _, parent := range nomadCgroups() {
-		for _, want := range []string{"outrider-exec-lite-0123abcd", "outrider-remote-4567cdef"} {
-			test.SliceContains(t, got, filepath.Join(parent, want))
-			test.SliceContains(t, got, filepath.Join(parent, want+".scope"))
-		}
-	}
-	tasks := fmt.Sprintf("outrider-tasks-%.4x.slice", sha256.Sum256([]byte(host)))
-	test.SliceContains(t, got, filepath.Join(cgroupRoot, tasks))
-	test.SliceEmpty(t, stateCgroups(t.TempDir()))
+	must.NoError(t, os.WriteFile(filepath.Join(data, "client/client-id"), []byte("89ab0123-1-2-3-4"), 0o600))
+	tasks := fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(host)))
+	test.Eq(t, []string{"11112222-3-4-5-6", "-0123abcd", "-4567cdef", "-89ab0123", tasks}, cgroupMarks(data, state))
+	test.SliceEmpty(t, cgroupMarks(t.TempDir(), t.TempDir()))
 }

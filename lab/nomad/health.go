@@ -24,58 +24,50 @@ type Driver struct {
 	Attributes  map[string]string // without the prefix driver.<name>.
 }
 
-// Undetected reports whether the driver works but found its runtime missing on this node, such as a driver for Python
-// without Python. Unlike a driver whose plugin failed, it has attributes.
-func (d Driver) Undetected() bool { return !d.Detected && d.Version != "" }
-
-// NotHealthyError lists the drivers that are missing or unhealthy.
-type NotHealthyError struct {
-	Node    string   // the node's status, if that is the reason
-	Drivers []Driver // neither healthy nor undetected
+// Health is the driver's in one word. An undetected driver works, but found its runtime missing on this node, such as a
+// driver for Python without Python; unlike one whose plugin failed, it has attributes.
+func (d Driver) Health() string {
+	switch {
+	case d.Healthy:
+		return "healthy"
+	case d.Detected:
+		return "unhealthy"
+	case d.Version != "":
+		return "undetected"
+	}
+	return "missing"
 }
 
-// ErrNotRegistered is a *NotHealthyError: the client half of the agent has not
+// NotHealthyError is what is wrong with a node or its drivers.
+type NotHealthyError string
+
+// ErrNotRegistered is a NotHealthyError: the client half of the agent has not
 // registered since its start.
-var ErrNotRegistered error = &NotHealthyError{Node: "the node is not registered yet"}
+var ErrNotRegistered error = NotHealthyError("the node is not registered yet")
 
-func (e *NotHealthyError) Error() string {
-	if e.Node != "" {
-		return e.Node
-	}
-	var parts []string
-	for _, d := range e.Drivers {
-		switch {
-		case d.Description == "":
-			parts = append(parts, fmt.Sprintf("driver %s is not there: the agent did not load its plugin", d.Name))
-		case !d.Detected:
-			parts = append(parts, fmt.Sprintf("driver %s is not detected: %s", d.Name, d.Description))
-		default:
-			parts = append(parts, fmt.Sprintf("driver %s is not healthy: %s", d.Name, d.Description))
-		}
-	}
-	return strings.Join(parts, "; ")
-}
+func (e NotHealthyError) Error() string { return string(e) }
 
-// Health checks the agent's own node once, and returns the named drivers. The error is a *NotHealthyError unless the
+// Health checks the agent's own node once, and returns the named drivers. The error is a NotHealthyError unless the
 // agent does not answer. An undetected driver is not an error.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
 	node, err := selfNode(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	var got, bad []Driver
+	var got []Driver
+	var bad []string
 	for _, name := range drivers {
 		d := driverOf(node, name)
 		got = append(got, d)
-		if !d.Healthy && !d.Undetected() {
-			bad = append(bad, d)
+		if health := d.Health(); health == "unhealthy" || health == "missing" {
+			bad = append(bad, fmt.Sprintf("driver %s is %s: %s", name, health, d.Description))
 		}
 	}
 	if node.Status != api.NodeStatusReady {
-		return got, &NotHealthyError{Node: fmt.Sprintf("the node is %s", node.Status)}
+		return got, NotHealthyError("the node is " + node.Status)
 	}
 	if len(bad) > 0 {
-		return got, &NotHealthyError{Drivers: bad}
+		return got, NotHealthyError(strings.Join(bad, "; "))
 	}
 	return got, nil
 }

@@ -38,6 +38,8 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 	drivers, err := Health(t.Context(), c, "exec-lite")
 	must.NoError(t, err)
 	must.True(t, drivers[0].Healthy)
+	_, err = Health(t.Context(), c, "exec-lite", "python")
+	must.EqError(t, err, "driver python is missing: ")
 	delete(answers, "own") // the client runs, and the server has not heard of it
 	_, err = Health(t.Context(), c)
 	must.ErrorIs(t, err, ErrNotRegistered)
@@ -46,39 +48,14 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 	must.ErrorIs(t, err, ErrNotRegistered)
 }
 
-func TestNotHealthyError_ListsDriversAndReasons(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		err  NotHealthyError
-		want string
-	}{
-		{"a driver that is not there", NotHealthyError{Drivers: []Driver{{Name: "a"}}},
-			"driver a is not there: the agent did not load its plugin"},
-		{"one that is not detected", NotHealthyError{Drivers: []Driver{{Name: "a", Description: "no kernel"}}},
-			"driver a is not detected: no kernel"},
-		{"one that is not healthy", NotHealthyError{Drivers: []Driver{{Name: "a", Detected: true, Description: "no cgroup"}}},
-			"driver a is not healthy: no cgroup"},
-		{"two", NotHealthyError{Drivers: []Driver{{Name: "a"}, {Name: "b", Detected: true, Description: "ill"}}},
-			"driver a is not there: the agent did not load its plugin; driver b is not healthy: ill"},
-		{"the node", NotHealthyError{Node: "the node is down"}, "the node is down"},
+func TestDriver_HealthIsOneWord(t *testing.T) {
+	for want, driver := range map[string]Driver{
+		"healthy":    {Version: "0.2.0", Detected: true, Healthy: true},
+		"unhealthy":  {Version: "0.2.0", Detected: true, Description: "no cgroup"},
+		"undetected": {Version: "0.2.0", Description: "no Python"},
+		"missing":    {Description: "failed to fingerprint driver"}, // Nomad's words where a plugin fails
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			test.Eq(t, tc.want, tc.err.Error())
-		})
-	}
-}
-
-func TestDriver_UndetectedNeedsAttributes(t *testing.T) {
-	for _, tc := range []struct {
-		driver Driver
-		want   bool
-	}{
-		{Driver{Version: "0.2.0", Description: "no Python"}, true},
-		{Driver{Description: "failed to fingerprint driver"}, false}, // Nomad's words where a plugin fails
-		{Driver{}, false},
-		{Driver{Version: "0.2.0", Detected: true}, false},
-	} {
-		test.Eq(t, tc.want, tc.driver.Undetected(), test.Sprintf("%+v", tc.driver))
+		test.Eq(t, want, driver.Health())
 	}
 }
 

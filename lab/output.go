@@ -1,0 +1,109 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/nomad"
+)
+
+// stream is one of a task's two outputs.
+type stream struct {
+	alloc      *api.Allocation
+	task, name string
+	out        io.WriteCloser
+	copied     int64 // bytes
+}
+
+// show prints the new events of allocations, follows the tasks that have started, and returns the allocations.
+func (r *jobRun) show(ctx context.Context, ids []string) (allocs []*api.Allocation, err error) {
+	for _, id := range ids {
+		a, _, err := r.client.Allocations().Info(id, r.query(ctx))
+		if err != nil {
+			return nil, fmt.Errorf("failed to read allocation %.8s: %w", id, err)
+		}
+		for name, s := range a.TaskStates {
+			r.events(id, name, s)
+			if !s.StartedAt.IsZero() {
+				r.follow(a, name, len(ids) > 1 || len(a.TaskStates) > 1)
+			}
+		}
+		allocs = append(allocs, a)
+	}
+	return allocs, nil
+}
+
+// usual are the types of events that every task has.
+var usual = []string{
+	api.TaskReceived, api.TaskSetup, api.TaskStarted, api.TaskNotRestarting, api.TaskKilling, api.TaskKilled,
+}
+
+// events prints a task's new events, except the usual ones. A start or a restart can take a minute, during which a
+// silent lab would look stuck.
+func (r *jobRun) events(alloc, name string, s *api.TaskState) {
+	key := alloc + "/" + name
+	for _, e := range s.Events[min(r.shown[key], len(s.Events)):] {
+		well := e.Type == api.TaskTerminated && e.ExitCode == 0 && e.Signal == 0
+		if well || slices.Contains(usual, e.Type) {
+			continue
+		}
+		text := "- " + name + " | " + e.Type + ": " + nomad.Plain(e.DisplayMessage)
+		r.out.Print("", term.Wrap(text, term.Columns(r.lab.out), "    "))
+	}
+	r.shown[key] = len(s.Events)
+}
+
+// follow adds the streams of a task, once.
+func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
+	for _, s := range r.streams {
+		if s.alloc.ID == a.ID && s.task == task {
+			return
+		}
+	}
+	label := ""
+	if prefix {
+		label = task
+	}
+	for _, name := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
+		r.streams = append(r.streams, &stream{alloc: a, task: task, name: name, out: r.out.Writer(label)})
+	}
+}
+
+// output copies what the tasks have written since the last time, and reports whether they have ever written anything.
+// Nomad may not have a file yet, which a later call finds.
+func (r *jobRun) output(ctx context.Context) (some bool) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for _, s := range r.streams {
+		frames, errs := r.client.AllocFS().Logs(s.alloc, false, s.task, s.name, api.OriginStart, s.copied, ctx.Done(),
+			r.query(ctx))
+		n, _ := io.Copy(s.out, api.NewFrameReader(frames, errs, nil))
+		s.copied += n
+		some = some || s.copied > 0
+	}
+	return some
+}
+
+// drain copies the rest of the output: Nomad's own collector writes the last bytes after the end of a task is reported.
+// Then it prints last lines without an end.
+func (r *jobRun) drain(ctx context.Context) {
+	for range 10 {
+		r.output(ctx)
+		if poll.Sleep(ctx, 50*time.Millisecond) != nil {
+			break
+		}
+	}
+	for _, s := range r.streams {
+		s.out.Close()
+	}
+}
