@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/agentconfig"
 	core "github.com/outrider-dev/outrider/internal/core/driver"
@@ -42,13 +43,21 @@ type node struct {
 // newNode has a plugin with the endpoint "box", and a task with a file that is copied to it.
 func newNode(t *testing.T, server *sshdtest.Server, port int, options string, content []byte) *node {
 	t.Helper()
+	dir := newDir(t)
+	n := &node{Driver: newPlugin(t, server.Endpoint("box", dir, port)+options, "http://127.0.0.1:1"), host: dir}
+	n.TaskConfig = newTask(t, "job", map[string]any{
+		"command": "sleep", "args": []any{"1000000"}, "on_drain": "stop", "on_lost": "restart",
+	})
+	must.NoError(t, os.WriteFile(filepath.Join(n.AllocDir, "main/local/file"), content, 0o644))
+	return n
+}
+
+// newDir is a directory of tasks on a host. At the end of the test nothing of them is left.
+func newDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
 	must.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	n := &node{Driver: core.New(ctx, hclog.NewNullLogger(), driver.Plugin()), host: dir}
 	t.Cleanup(func() {
-		test.NoError(t, n.Close())
-		cancel()
 		testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {
 			return len(testsupport.Processes(func(args []string) bool {
 				return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, dir+"/") })
@@ -56,39 +65,64 @@ func newNode(t *testing.T, server *sshdtest.Server, port int, options string, co
 		})
 		test.NoError(t, os.RemoveAll(dir))
 	})
+	return dir
+}
+
+// newMark is the argument of sleep in the tasks of a test that may fail while they run.
+func newMark(t *testing.T) string {
+	mark := testsupport.Mark()
+	t.Cleanup(func() {
+		for _, pid := range testsupport.Sleepers(mark) {
+			test.NoError(t, unix.Kill(pid, unix.SIGKILL))
+		}
+	})
+	return mark
+}
+
+// newPlugin is the plugin of a node, until the end of the test. It asks an API.
+func newPlugin(t *testing.T, options, api string) *core.Driver {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	d := core.New(ctx, hclog.NewNullLogger(), driver.Plugin())
+	t.Cleanup(func() {
+		test.NoError(t, d.Close())
+		cancel()
+	})
 	text := fmt.Sprintf(`plugin "nomad-driver-remote" {
   config {
     api {
-      address = "http://127.0.0.1:1"
+      address = %q
     }
     %s
-    %s
   }
-}`, server.Endpoint("box", dir, port), options)
+}`, api, options)
 	file := filepath.Join(t.TempDir(), "remote.hcl")
 	must.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	block, err := agentconfig.Block(file, "nomad-driver-remote", "")
 	must.NoError(t, err)
 	var config []byte
 	must.NoError(t, base.MsgPackEncode(&config, block))
-	must.NoError(t, n.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config}))
+	must.NoError(t, d.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config}))
+	return d
+}
 
+// newTask is the task of a job, on endpoint "box", of an allocation of its own.
+func newTask(t *testing.T, job string, options map[string]any) *drivers.TaskConfig {
+	t.Helper()
 	alloc := uuid.Generate()
-	n.TaskConfig = &drivers.TaskConfig{
+	cfg := &drivers.TaskConfig{
 		ID: alloc + "/main/" + uuid.Short(), AllocID: alloc, AllocDir: filepath.Join(t.TempDir(), alloc), Name: "main",
-		JobName: "job", JobID: "job", TaskGroupName: "group", Namespace: "default", NodeID: uuid.Generate(),
+		JobName: job, JobID: job, TaskGroupName: "group", Namespace: "default", NodeID: uuid.Generate(),
 		Env: map[string]string{"NOMAD_REGION": "global", "NOMAD_ALLOC_INDEX": "0", "PATH": os.Getenv("PATH")},
 	}
 	for _, dir := range []string{"alloc/logs", "main/local", "main/secrets"} {
-		must.NoError(t, os.MkdirAll(filepath.Join(n.AllocDir, dir), 0o755))
+		must.NoError(t, os.MkdirAll(filepath.Join(cfg.AllocDir, dir), 0o755))
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(n.AllocDir, "main/local/file"), content, 0o644))
-	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
-		"endpoint": "box", "command": "sleep", "args": []any{"1000000"}, "on_drain": "stop", "on_lost": "restart",
-	})
+	options["endpoint"] = "box"
+	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), options)
 	must.SliceEmpty(t, errs)
-	must.NoError(t, n.EncodeDriverConfig(value))
-	return n
+	must.NoError(t, cfg.EncodeDriverConfig(value))
+	return cfg
 }
 
 // starts starts the task, as soon as there is a connection, and ends it.

@@ -1,0 +1,452 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+	"github.com/outrider-dev/outrider/plugins/remote/ssh"
+)
+
+// ownership is whose a run is, as calls one after the other would see it.
+type ownership struct {
+	owner    string // an allocation
+	released bool
+	way      int // the connection that may change it, 0 for none
+}
+
+// call is what a node asks of the host.
+type call struct {
+	way   int
+	what  string // claim, resume, take, release, change or exec
+	alloc string // that claims, or owns
+	from  string // the allocation that the run is taken from
+	lines string // what exec writes
+}
+
+// outcome of a call.
+type outcome int
+
+const (
+	unknown outcome = iota // the connection was lost: it may have been done
+	done
+	refused
+)
+
+// step returns what may be after a call that had this outcome, nothing if it can't have had it.
+func (o ownership) step(c call, got outcome) []any {
+	allowed, next := o.way == c.way, o
+	switch c.what {
+	case "change", "exec":
+	case "release":
+		next.released, next.way = true, 0
+	default:
+		allowed = o.released || c.what == "resume" && o.owner == c.alloc || c.what == "take" && o.owner == c.from
+		next = ownership{owner: c.alloc, way: c.way}
+	}
+	switch {
+	case got == unknown && allowed:
+		return []any{o, next}
+	case got == unknown || got == refused && !allowed:
+		return []any{o}
+	case got == done && allowed:
+		return []any{next}
+	}
+	return nil
+}
+
+// way is one connection of a node, by a link of its own, and the program on the host that it starts.
+type way struct {
+	*host.Link
+	number int
+	host   *host.Host
+	cut    *sshdtest.Link // of this connection alone
+
+	running   sync.WaitGroup // calls
+	recovered bool           // the program on the host knows the task
+	until     int            // the round in which a cut ends
+
+	mu   sync.Mutex
+	lost []porcupine.Operation // calls whose outcome is not known
+}
+
+// isShim tells the program on the host.
+func (w *way) isShim(args []string) bool {
+	return len(args) == 3 && args[1] == "outrider-shim" && strings.Contains(args[2], fmt.Sprintf("%q", w.name()))
+}
+
+func (w *way) name() string { return fmt.Sprintf("WAY_%d", w.number) }
+
+// partition is a host with a run, and the history of what nodes did with that.
+type partition struct {
+	t      *testing.T
+	server *sshdtest.Server
+	dir    string
+	run    struct { // of the host's record
+		TaskID string `json:"task_id"`
+		Key    string
+		Hash   string
+	}
+	written string // the file that exec writes to
+
+	begun  time.Time
+	number atomic.Int64 // of the last connection, and of the last allocation
+
+	mu      sync.Mutex
+	history []porcupine.Operation
+	allocs  []string
+	owner   string // the last one that is known
+}
+
+// connect has a node connect.
+func (p *partition) connect() *way {
+	w := &way{number: int(p.number.Add(1)), cut: p.server.Link()}
+	hop := ssh.Hop{Host: p.server.Host, Port: w.cut.Port, User: p.server.User, HostKeys: []string{p.server.HostKey}}
+	w.host = host.New(host.Config{
+		Name: "box", SSH: ssh.Config{Hop: hop, KeyFile: p.server.KeyFile},
+		Programs: map[string]string{runtime.GOARCH: "/proc/self/exe"},
+		Options:  shim.Options{Dir: p.dir, DeniedEnvvars: []string{w.name()}},
+		Event:    func(*drivers.TaskEvent) {},
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	link, err := w.host.Connect(ctx)
+	must.NoError(p.t, err)
+	w.Link = link
+	return w
+}
+
+// end ends a connection, and with it the time in which a call that was lost may still be done.
+func (p *partition) end(w *way) {
+	w.host.Close()
+	w.running.Wait()
+	testsupport.Eventually(p.t, "the program on the host ends", func() bool {
+		return len(testsupport.Processes(w.isShim)) == 0
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, op := range w.lost {
+		op.Return = int64(time.Since(p.begun))
+		p.history = append(p.history, op)
+	}
+	w.lost = nil
+}
+
+// ask makes a call, and records it. The outcome is unknown, if the host's word does not arrive.
+func (p *partition) ask(w *way, c call) outcome {
+	op := porcupine.Operation{Input: c, Call: int64(time.Since(p.begun))}
+	got, err := p.send(w, c)
+	if got == unknown {
+		p.t.Logf("%+v: %v", c, err)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.lost = append(w.lost, op)
+		return got
+	}
+	op.Return, op.Output = int64(time.Since(p.begun)), got
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.history = append(p.history, op)
+	if got == done && slices.Contains([]string{"claim", "resume", "take"}, c.what) {
+		p.owner = c.alloc
+	}
+	return got
+}
+
+func (p *partition) send(w *way, c call) (outcome, error) {
+	change := &shim.ChangeRequest{TaskID: p.run.TaskID, AllocID: c.alloc, State: shim.Running}
+	var err error
+	switch c.what {
+	case "release":
+		change.State = shim.Released
+		fallthrough
+	case "change":
+		_, err = shim.Change.On(context.Background(), w.Shim, change)
+	case "exec":
+		var result *drivers.ExecTaskResult
+		script := []string{"/bin/sh", "-c", "echo " + c.lines + " >> " + p.written}
+		result, err = w.Driver.ExecTask(p.run.TaskID, script, time.Minute)
+		if err == nil && !result.ExitResult.Successful() {
+			err = fmt.Errorf("the command failed: %+v", result.ExitResult)
+		}
+	default:
+		request := &shim.ClaimRequest{
+			Key: p.run.Key, Hash: p.run.Hash, TaskID: p.run.TaskID, Reattach: true,
+			Owner:  shim.Owner{AllocID: c.alloc, NodeID: w.name()},
+			Resume: c.what == "resume", Gone: []string{c.from}, Alive: p.alive(c.from),
+		}
+		var reply *shim.ClaimReply
+		reply, err = shim.Claim.On(context.Background(), w.Shim, request)
+		if err == nil && reply.Verdict == shim.Held {
+			return refused, nil
+		}
+		if err == nil && reply.Verdict != shim.Have {
+			err = fmt.Errorf("the verdict is %q", reply.Verdict)
+		}
+	}
+	switch {
+	case err == nil:
+		return done, nil
+	case status.Code(err) == codes.FailedPrecondition:
+		return refused, nil
+	}
+	return unknown, err
+}
+
+// alive are all allocations but one: no owner counts as gone since its node is away.
+func (p *partition) alive(but string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.allocs), func(a string) bool { return a == but })
+}
+
+// soFar is how many calls there were so far, and the last owner.
+func (p *partition) soFar() (calls int, owner string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.history), p.owner
+}
+
+// newAlloc is an allocation's id.
+func (p *partition) newAlloc() string {
+	alloc := fmt.Sprintf("alloc-%d", p.number.Add(1))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allocs = append(p.allocs, alloc)
+	return alloc
+}
+
+// member is a node.
+type member struct {
+	*partition
+	way   *way
+	stale []*way // connections that are cut
+	alloc string
+}
+
+var kinds = []string{"claim", "resume", "take", "take", "release", "release", "change", "change", "exec", "exec"}
+
+// turn makes one call at random, and breaks its connection now and then.
+func (m *member) turn(round int, others []string) {
+	m.stale = slices.DeleteFunc(m.stale, func(w *way) bool {
+		if w.until > round {
+			return false
+		}
+		w.cut.Restore() // what was sent before arrives now, and more after it
+		w.running.Wait()
+		m.does(w, m.choose(w, others)) // it may get the run again
+		m.end(w)
+		return true
+	})
+	w := m.way
+	c := m.choose(w, others)
+	strike := faults[rand.N(len(faults))]
+	if rand.N(8) > 0 {
+		strike = nil
+	}
+	before := rand.N(2) == 0
+	if strike != nil && before {
+		strike(m, w)
+	}
+	answered := make(chan outcome, 1)
+	w.running.Go(func() { answered <- m.does(w, c) })
+	if strike != nil && !before {
+		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // anywhere in the call
+		strike(m, w)
+	}
+	if w.until > 0 || <-answered != refused { // nobody waits for a connection that is cut
+		m.alloc = c.alloc
+	}
+	switch {
+	case strike == nil:
+		return
+	case w.until == 0:
+		m.end(w)
+	default:
+		w.until += round
+		m.stale = append(m.stale, w)
+	}
+	m.way = m.connect()
+}
+
+// choose returns a call at random.
+func (m *member) choose(w *way, others []string) call {
+	c := call{way: w.number, what: kinds[rand.N(len(kinds))], alloc: m.alloc}
+	switch c.what {
+	case "take":
+		c.from = others[rand.N(len(others))]
+		fallthrough
+	case "claim":
+		c.alloc = m.newAlloc()
+	case "exec":
+		c.lines = strconv.Itoa(int(m.number.Add(1)))
+	}
+	return c
+}
+
+// does makes a call, and one before it if the program on the host does not know the task.
+func (m *member) does(w *way, c call) outcome {
+	if c.what == "exec" && !w.recovered {
+		resume := call{way: w.number, what: "resume", alloc: c.alloc}
+		if got := m.ask(w, resume); got != done {
+			return got
+		}
+		w.recovered = true
+	}
+	return m.ask(w, c)
+}
+
+// faults break a connection.
+var faults = []func(*member, *way){
+	func(m *member, w *way) { m.kill(w, false) },
+	func(m *member, w *way) { m.kill(w, true) },
+	func(_ *member, w *way) {
+		w.until = 1 + rand.N(5)
+		w.cut.Cut()
+	},
+}
+
+// kill kills the program on the host, or the process of the SSH server that serves it.
+func (m *member) kill(w *way, server bool) {
+	shims := testsupport.Processes(w.isShim)
+	must.Len(m.t, 1, shims)
+	pid := shims[0]
+	if server {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		must.NoError(m.t, err)
+		pid, err = strconv.Atoi(strings.Fields(string(text))[3]) // the parent
+		must.NoError(m.t, err)
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		must.NoError(m.t, err)
+		must.StrHasPrefix(m.t, "sshd", string(name))
+	}
+	must.NoError(m.t, unix.Kill(pid, unix.SIGKILL))
+}
+
+// 500 calls of three nodes have the results that they could have one after the other, while connections are cut, and
+// the programs at their ends are killed.
+func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
+	server := sshdtest.Start(t)
+	dir, mark := newDir(t), newMark(t)
+	p := &partition{t: t, server: server, dir: dir, written: filepath.Join(dir, "written"), begun: time.Now()}
+	first := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
+	task := newTask(t, "job", map[string]any{"command": "sleep", "args": []any{mark}})
+	_, _, err := first.StartTask(task)
+	must.NoError(t, err)
+	testsupport.WaitSleepers(t, mark, 1)
+	pid := testsupport.Sleepers(mark)
+	must.NoError(t, first.Close())
+	records, err := filepath.Glob(filepath.Join(dir, "runs", "*.json"))
+	must.NoError(t, err)
+	must.Len(t, 1, records)
+	text, err := os.ReadFile(records[0])
+	must.NoError(t, err)
+	must.NoError(t, json.Unmarshal(text, &p.run))
+	p.allocs, p.owner = []string{task.AllocID}, task.AllocID
+
+	calls := 500
+	if testing.Short() {
+		calls = 60
+	}
+	var members []*member
+	for range 3 {
+		members = append(members, &member{partition: p, way: p.connect(), alloc: task.AllocID})
+	}
+	for round := 0; !t.Failed(); round++ {
+		n, owner := p.soFar()
+		if n >= calls {
+			break
+		}
+		var all sync.WaitGroup
+		var allocs []string // before this round
+		for _, m := range members {
+			allocs = append(allocs, m.alloc, owner)
+		}
+		for _, m := range members {
+			all.Go(func() { m.turn(round, allocs) }) // at once
+		}
+		all.Wait()
+	}
+	for _, m := range members {
+		for _, w := range append(m.stale, m.way) {
+			w.cut.Restore()
+			p.end(w)
+		}
+	}
+
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{ownership{owner: task.AllocID}} },
+		Step: func(state, input, output any) []any {
+			got, _ := output.(outcome) // unknown where there is none
+			return state.(ownership).step(input.(call), got)
+		},
+	}
+	result := porcupine.CheckOperationsTimeout(model.ToModel(), p.history, 5*time.Minute)
+	counts := map[outcome]int{}
+	want := map[string]outcome{} // of lines
+	for _, op := range p.history {
+		got, _ := op.Output.(outcome)
+		counts[got]++
+		want[op.Input.(call).lines] = got
+	}
+	t.Logf("%d calls were done, %d refused, and of %d it is not known, by %d connections and allocations",
+		counts[done], counts[refused], counts[unknown], p.number.Load())
+	must.Eq(t, porcupine.Ok, result, must.Sprint("the history is not linearizable: ", p.history))
+	test.Positive(t, counts[refused])
+	test.Positive(t, counts[unknown])
+
+	written, err := os.ReadFile(p.written)
+	must.NoError(t, err)
+	lines := map[string]int{}
+	for _, line := range strings.Fields(string(written)) {
+		lines[line]++
+	}
+	delete(want, "")
+	for line, got := range want {
+		n := lines[line]
+		ok := got == done && n == 1 || got == refused && n == 0 || got == unknown && n <= 1
+		test.True(t, ok, test.Sprintf("a command with outcome %d was run %d times", got, n))
+	}
+	must.Eq(t, pid, testsupport.Sleepers(mark), must.Sprint("it is another process"))
+
+	last := p.connect()
+	defer last.host.Close()
+	owner := p.newAlloc()
+	reply, err := shim.Claim.On(t.Context(), last.Shim, &shim.ClaimRequest{
+		Key: p.run.Key, Hash: p.run.Hash, TaskID: p.run.TaskID, Reattach: true, Owner: shim.Owner{AllocID: owner},
+		Gone: p.alive(owner), // whoever it is
+	})
+	must.NoError(t, err)
+	must.Eq(t, shim.Have, reply.Verdict)
+	_, err = shim.Change.On(t.Context(), last.Shim,
+		&shim.ChangeRequest{TaskID: p.run.TaskID, AllocID: owner, State: shim.Ending})
+	must.NoError(t, err)
+	must.SliceEmpty(t, testsupport.Sleepers(mark))
+}
