@@ -4,6 +4,7 @@
 package usbvm
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -123,11 +124,17 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 		terminal(t, s.port)
 	}
 	n.offers(t, "swapped", 2)
+	dir, err := os.MkdirTemp("/tmp", "swapped")
+	must.NoError(t, err)
+	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
+	must.NoError(t, os.Chmod(dir, 0o777)) // the tasks are nobody's
+	var failures []string                 // files with the number of times that a task could not open its stick
 	for i, id := range ids {
 		word := fmt.Sprintf("for-%d", i+1)
+		failures = append(failures, filepath.Join(dir, word))
 		// without a pause: whatever can be opened is written to
-		n.submit(t, spec{device: "swapped", id: id, script: `echo started; while :; do (echo ` + word +
-			` >$USB_SWAPPED_TTY) 2>/dev/null; done`}).running(t)
+		n.submit(t, spec{device: "swapped", id: id, script: `echo started; n=0; while :; do (echo ` + word +
+			` >$USB_SWAPPED_TTY) 2>/dev/null || { n=$((n+1)); echo $n >` + failures[i] + `; }; done`}).running(t)
 		two[i].hearsAnew(t, word)
 	}
 	swaps := 0
@@ -141,6 +148,13 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 		// overloaded machine takes long for that
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })
+		}
+		for _, file := range failures { // an open that found the node before it was removed is over, too
+			before, _ := os.ReadFile(file)
+			testsupport.Eventually(t, "the task tries again", func() bool {
+				now, err := os.ReadFile(file)
+				return err == nil && len(now) > 0 && !bytes.Equal(before, now)
+			})
 		}
 		two[0].port, two[1].port = two[1].port, two[0].port
 		for _, i := range []int{1, 0} { // S2 comes first, and gets the number that S1 had
