@@ -39,8 +39,6 @@ type nodeOptions struct {
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
 
-	binaries string // a directory with the plugins; empty is those of this checkout
-
 	python  *pythonOptions    // nil: with exec-lite
 	remote  bool              // with the remote driver, whose host keeps its files in state
 	usb     *usbOptions       // nil: without the usb plugin
@@ -110,12 +108,6 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	at := func(binary string) string {
-		if o.binaries == "" {
-			return binary
-		}
-		return filepath.Join(o.binaries, filepath.Base(binary))
-	}
 	driver, builder := execLite, 0
 	if o.python != nil {
 		driver = python
@@ -128,16 +120,16 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	if o.remote {
 		driver, pluginConfig = remote, o.plugin
 	}
-	plugins := []agent.Plugin{{Binary: at(driver), Config: pluginConfig}}
+	plugins := []agent.Plugin{{Binary: driver, Config: pluginConfig}}
 	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
-		plugins = append(plugins, agent.Plugin{Binary: at(usbPlugin), Config: o.usb.config(dir)})
+		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
 		if !o.usb.usual {
 			config += quickStats
 		}
 	}
 	if o.classes != "" {
-		plugins = append(plugins, agent.Plugin{Binary: at(dataset), Config: cmp.Or(o.slots, datasetConfig) + o.dataset,
+		plugins = append(plugins, agent.Plugin{Binary: dataset, Config: cmp.Or(o.slots, datasetConfig) + o.dataset,
 			HostVolume: "dataset", HostVolumeFile: o.classes})
 	}
 	server := ""

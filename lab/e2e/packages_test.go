@@ -143,16 +143,6 @@ func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
 		r.removedTooEarly(rel)
 		r.unchanged(before)
 	})
-	t.Run("python", func(t *testing.T) {
-		r := top.with(t)
-		r.python(rel)
-		r.unchanged(before)
-	})
-	t.Run("usb", func(t *testing.T) {
-		r := top.with(t)
-		r.usb(rel)
-		r.unchanged(before)
-	})
 }
 
 // try goes one way to its end and back.
@@ -235,46 +225,6 @@ func (r *root) removedTooEarly(rel *releases) {
 	j.end()
 	r.forget(j.id)
 	r.sh("dpkg -P nomad-driver-exec-lite\nsystemctl restart nomad")
-}
-
-// python runs an example. What is left of the plugin is a cache.
-func (r *root) python(rel *releases) {
-	r.t.Helper()
-	r.put("python", rel.file(r.t, older, "python", "*.deb"))
-	r.sh(fmt.Sprintf("dpkg -i python/*.deb\nsed -i 's/^  config {/&\\n    build_user = \"%d\"/' "+
-		"/etc/nomad.d/nomad-driver-python.hcl\nsystemctl restart nomad", newBuilder()))
-	r.loaded("python", older)
-	j := r.run("/usr/share/doc/nomad-driver-python/example/inline.nomad.hcl", "inline")
-	j.ended("0")
-	test.NotEq(r.t, "", r.sh("nomad alloc logs "+j.alloc))
-	r.forget(j.id)
-	r.sh("dpkg -P nomad-driver-python\nsystemctl restart nomad\nrm -r /var/cache/outrider")
-	testsupport.Within(r.t, time.Minute, func() error { // the supervisor ends
-		out, err := r.try("rmdir /run/outrider 2>/dev/null || ! ls -R /run/outrider")
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
-}
-
-// usb needs no library of the node.
-func (r *root) usb(rel *releases) {
-	r.t.Helper()
-	r.put("usb", rel.file(r.t, older, "usb", "*.deb"))
-	r.sh("dpkg -i usb/*.deb\nsystemctl restart nomad")
-	r.runsUSB()
-	r.sh("dpkg -P nomad-device-usb\nsystemctl restart nomad")
-	r.fails("pgrep -f /opt/nomad/data/plugins/nomad-device-usb")
-}
-
-func (r *root) runsUSB() {
-	r.t.Helper()
-	test.StrContains(r.t, r.sh("nomad-device-usb --version"), older)
-	testsupport.Within(r.t, time.Minute, func() error {
-		_, err := r.try("pgrep -f '^/opt/nomad/data/plugins/nomad-device-usb$'")
-		return err
-	})
 }
 
 // loaded checks that the agent has a driver of this version, and that it is healthy.

@@ -221,3 +221,16 @@ func startSleep(t testing.TB) (int, error) {
 	})
 	return cmd.Process.Pid, nil
 }
+
+// gone asks that the processes have ended: Nomad has told so already, or is about to.
+func gone(t *testing.T, procs map[string]proc) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		for name, p := range procs {
+			if p.alive() {
+				return fmt.Errorf("%s (%d) lives", name, p.pid)
+			}
+		}
+		return nil
+	})
+}

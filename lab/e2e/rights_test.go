@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/api"
-	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -61,26 +59,6 @@ func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 		if got, out := a.ended(t), a.output(t, "stdout"); got != "exit 7" || out != "said\n" {
 			t.Errorf("got %s, %q: %s", got, out, a.story())
 		}
-	})
-	t.Run("stop", func(t *testing.T) {
-		// the others have as long as the main process takes: without a cgroup what is
-		// left of the process group is killed when that ends
-		const allHeard = `[ "$(grep -c "got TERM" $NOMAD_ALLOC_DIR/logs/main.stdout.0)" = 3 ]`
-		a := n.start(t, group("until "+allHeard+"; do sleep 0.05; done; exit 4").with(conf{"kill_mode": "all"}),
-			func(_ *api.Job, task *api.Task) { task.KillSignal = "SIGTERM" })
-		procs := members(t, a)
-		a.stop(t)
-		gone(t, procs)
-		if out := a.output(t, "stdout"); a.outcome() != "exit 4" || strings.Count(out, "got TERM") != 3 {
-			t.Errorf("got %s, %q", a.outcome(), out)
-		}
-	})
-	t.Run("main process ends", func(t *testing.T) {
-		a := n.start(t, group("exit 4"))
-		procs := members(t, a)
-		procs["main"].kill(t, 15)
-		test.Eq(t, "exit 4", a.ended(t))
-		gone(t, procs)
 	})
 	for _, f := range generalFaults {
 		t.Run(f.name, func(t *testing.T) {

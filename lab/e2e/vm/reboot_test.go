@@ -23,7 +23,7 @@ import (
 const plugTwin = `PATH=$PATH:/usr/sbin:/sbin
 port=$1 name=twin$1
 modprobe dummy_hcd num=2
-modprobe libcomposite
+modprobe -a libcomposite cdc_acm
 mkdir /sys/kernel/config/usb_gadget/$name
 cd /sys/kernel/config/usb_gadget/$name
 echo 0x1d6b >idVendor
