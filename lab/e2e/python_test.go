@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,11 +24,12 @@ import (
 
 // pythonOptions configure the python driver of a node. Its cache is the node's own.
 type pythonOptions struct {
-	more string // configuration
+	cache string // that of another node; empty is one of its own
+	more  string // configuration
 }
 
 func (o *pythonOptions) config(builder int) string {
-	c := "cache_dir = \"${state_dir}/environments\"\n" + o.more
+	c := fmt.Sprintf("cache_dir = %q\n", cmp.Or(o.cache, "${state_dir}/environments")) + o.more
 	if builder != 0 {
 		c += fmt.Sprintf("\nbuild_user = \"%d\"", builder)
 	}

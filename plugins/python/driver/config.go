@@ -4,13 +4,24 @@
 package driver
 
 import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/outrider-dev/outrider/internal/core/account"
 	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 // Config is the agent's plugin block.
 type Config struct {
 	Interpreters []string `codec:"interpreters" doc:"Directories with interpreters; * stands for any characters but a slash. By default those of the distribution, /usr/local, /opt, uv and pyenv."`
+
+	PythonInstall bool `codec:"python_install" default:"false" doc:"Whether uv installs a release of CPython into the cache when no interpreter of the node fits."`
 
 	UV string `codec:"uv" doc:"The path of uv. By default that of the agent's PATH."`
 
@@ -20,12 +31,12 @@ type Config struct {
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone."`
 	JobIndexes     bool     `codec:"job_indexes" default:"true" doc:"Whether jobs may name indexes, pages and URLs of packages themselves."`
 
-	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, which tasks of any user must reach. By default /var/cache/outrider/python for root, otherwise outrider/python below the user's XDG_CACHE_HOME or ~/.cache."`
+	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, which tasks of any user must reach. By default /var/cache/outrider/python for root, otherwise outrider/python in the user's own cache."`
 	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which unused environments are removed."`
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
-	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment serves new tasks when its requirements are not locked; 0s is indefinitely."`
+	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment without a lock serves new tasks; 0s is indefinitely."`
 	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user that builds environments where the agent is root."`
-	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long a task may take to get an environment, with the wait for another that builds the same."`
+	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long a task may take to get an environment."`
 
 	DefaultUser     string `codec:"default_user" default:"nobody" doc:"The user of tasks whose job names none, where the agent is root."`
 	ExceptionEvents bool   `codec:"exception_events" default:"true" doc:"Whether the exception that ended a task appears in its events."`
@@ -35,13 +46,13 @@ type Config struct {
 
 // TaskConfig is the config block of a task.
 type TaskConfig struct {
-	Script string   `codec:"script" doc:"The program: a file, a zip application (.pyz, .pex), or a directory with a __main__.py. A relative path is below the working directory, local or the task directory."`
+	Script string   `codec:"script" doc:"The program: a file, a zip application, or a directory with a __main__.py, below the working directory, local or the task directory."`
 	Module string   `codec:"module" doc:"A module, as with python -m."`
 	Code   string   `codec:"code" doc:"The program itself, which is written to local/inline_code.py."`
 	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
 	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\"."`
-	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (a value with a slash, or that ends in .txt or .in), its pyproject.toml, or a list of requirements."`
+	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (by a slash, .txt or .in in its name), its pyproject.toml, or a list."`
 	Lock         string         `codec:"lock" doc:"Instead: a requirements file with hashes, or a uv.lock."`
 	Extras       []string       `codec:"extras" doc:"The extras of the pyproject.toml or uv.lock to install, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too."`
@@ -57,4 +68,68 @@ type TaskConfig struct {
 	InterpreterArgs []string `codec:"interpreter_args" doc:"More options for the interpreter."`
 
 	driver.TaskOptions
+}
+
+// validate checks what the schema can't.
+func validate(c *Config) error {
+	for _, g := range c.Interpreters {
+		if !filepath.IsAbs(g) {
+			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /", g)
+		}
+	}
+	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
+		if _, err := requirement.CheckURL(u); err != nil {
+			return fmt.Errorf("an index: %w", err)
+		}
+	}
+	for _, f := range c.FindLinks {
+		if !filepath.IsAbs(f) && !requirement.IsURL(f) {
+			return fmt.Errorf("find_links has %q, which is neither an absolute directory nor a URL", f)
+		}
+	}
+	return nil
+}
+
+// check returns what is wrong with a task's config block, as far as the block alone shows it.
+func (t *TaskConfig) check(c *Config) error {
+	programs := slices.DeleteFunc([]string{t.Script, t.Module, t.Code}, func(p string) bool { return p == "" })
+	switch {
+	case len(programs) == 0:
+		return fmt.Errorf("nothing to run: set script, module or code")
+	case len(programs) > 1:
+		return fmt.Errorf("script, module and code exclude each other: set one of them")
+	case len(t.Requirements) > 0 && t.Lock != "":
+		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
+	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
+		return fmt.Errorf("extras and dependency_groups are a project's: name its pyproject.toml, or its uv.lock in lock")
+	}
+	named := t.IndexURL != "" || len(t.ExtraIndexURLs) > 0 || slices.ContainsFunc(t.FindLinks, requirement.IsURL)
+	if named && !c.JobIndexes {
+		return requirement.ErrJobIndexes
+	}
+	return nil
+}
+
+// builder is the user that builds. An id need not have an account.
+func builder(c *Config) (*syscall.Credential, error) {
+	u, err := account.Resolve(c.BuildUser, nil)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("build_user: %w", err)
+	case u == nil || u.UID == 0 || u.GID == 0:
+		return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; name another user")
+	}
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
+}
+
+// refuseBuilder refuses a task that has an id of the builder: it could change what is being built. u is nil where the
+// task has the agent's own user.
+func (d *instance) refuseBuilder(u *task.User) error {
+	if d.builder == nil || u == nil {
+		return nil
+	}
+	if u.UID == d.builder.Uid || u.GID == d.builder.Gid || slices.Contains(u.Groups, d.builder.Gid) {
+		return fmt.Errorf("user %d, or group %d, builds environments (build_user), and runs no tasks", u.UID, d.builder.Gid)
+	}
+	return nil
 }

@@ -8,22 +8,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
-
-func TestReadNetrc_IsBounded(t *testing.T) {
-	secrets := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(secrets, ".netrc"), make([]byte, 64<<10+1), 0o644))
-	_, err := readNetrc(taskFiles{secrets: secrets})
-	test.ErrorContains(t, err, "larger than 64 KiB")
-}
 
 // private is an index that wants a password.
 func private(t *testing.T, wheels, password string) string {
@@ -89,21 +82,18 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL = false, url })
 }
 
-func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
-	testsupport.NeedRoot(t)
+// The lock names the node's index without credentials.
+func TestUVLock_UsesTheNodesCredentials(t *testing.T) {
+	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
-	url := private(t, wheels, "hunter2x")
-	a := start(t, func(c *Config) { c.Offline, c.IndexURL = false, url })
-	const config = "script = \"app.py\"\nrequirements = [\"moon-phase\"]"
-	cfg := a.task(config, map[string]string{"app.py": useMoon}, asUserOf("nobody"))
-	withNetrc(t, cfg, "hunter2x", 0o600) // root's
-	err := a.refused(cfg)
-	must.StrContains(t, err.Error(), "secrets/.netrc", must.Sprint(err))
-	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
-	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
-	must.NoError(t, os.Remove(path))
-	must.NoError(t, os.Symlink("/etc/shadow", path))
-	err = a.refused(cfg)
-	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
+	url := private(t, wheels, "hunter2")
+	with := strings.Replace(url, "://", "://build:hunter2@", 1)
+	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
+		"dependencies = [\"moon-phase\"]\n"
+	files := map[string]string{"app.py": useMoon, "pyproject.toml": project, "uv.lock": uvLock(t, uv, with, project)}
+	must.StrNotContains(t, files["uv.lock"], "hunter2")
+	withUV(t, func(t *testing.T, a *agent) {
+		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)))
+	}, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
 }

@@ -7,20 +7,18 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/driver"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
@@ -34,6 +32,10 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 		New: func(c Config, logger hclog.Logger) (driver.Instance[TaskConfig], error) {
 			return newInstance(c, logger)
 		},
+		Commands: []plugin.Command{
+			{Name: "cache", Help: "list, show or prune the environments of the cache",
+				Run: func(ctx context.Context, args []string) error { return cacheCommand(ctx, args, os.Stdout) }},
+		},
 	}
 }
 
@@ -45,9 +47,7 @@ type instance struct {
 	cache   *environment.Cache
 	builder *syscall.Credential // the user that builds; nil for this process's
 
-	tidying sync.Mutex  // held while the cache is tidied, and never waited for
-	tidied  time.Time   // when that began last, guarded by tidying
-	grown   atomic.Bool // whether an environment was built since then
+	tidying sync.Mutex // held while the cache is tidied, and never waited for
 }
 
 var (
@@ -78,6 +78,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	cache.Builder = d.builder
 	d.cache = environment.Open(cache)
 	d.uv = install.NewFinder(c.UV, c.Interpreters, d.builder)
+	d.uv.Downloads = c.PythonInstall
 	return d, nil
 }
 
@@ -87,8 +88,7 @@ func (d *instance) DefaultUser() string { return d.config.DefaultUser }
 func cacheDir(configured string) (string, error) {
 	if configured != "" {
 		if !filepath.IsAbs(configured) {
-			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /, such as \"/var/cache/outrider/python\"",
-				configured)
+			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /", configured)
 		}
 		return filepath.Clean(configured), nil
 	}
@@ -102,18 +102,11 @@ func cacheDir(configured string) (string, error) {
 	return filepath.Join(dir, "outrider", "python"), nil
 }
 
-// tidyEvery is how often the cache is tidied, besides after each build.
-const tidyEvery = 10 * time.Minute
-
 // Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	uv, err := d.uv.Find(ctx)
-	var may interface{ Temporary() bool }
-	if err != nil && ctx.Err() == nil && !errors.As(err, &may) {
-		return nil, driver.Undetected(err.Error())
-	}
 	if err != nil {
-		return nil, err
+		return nil, driver.Undetected(err.Error())
 	}
 	found, err := d.uv.Pythons(ctx, "")
 	if err != nil {
@@ -126,10 +119,9 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 		return nil, err
 	}
 	all := map[string]*pstructs.Attribute{
-		"versions":     pstructs.NewStringAttribute(versionsOf(found)),
-		"default":      pstructs.NewStringAttribute(found[0].Version),
-		"default.path": pstructs.NewStringAttribute(found[0].Path),
-		"uv.version":   pstructs.NewStringAttribute(uv.Version),
+		"versions":   pstructs.NewStringAttribute(versionsOf(found)),
+		"default":    pstructs.NewStringAttribute(found[0].Version),
+		"uv.version": pstructs.NewStringAttribute(uv.Version),
 	}
 	d.tidy(ctx)
 	return all, nil
@@ -147,16 +139,11 @@ func checkExec(dir string) error {
 	return nil
 }
 
-// tidy tidies the cache if it is due, without waiting for it: a disk may be slow.
+// tidy tidies the cache, one at a time, without waiting for it: a disk may be slow.
 func (d *instance) tidy(ctx context.Context) {
 	if !d.tidying.TryLock() {
 		return
 	}
-	if grown := d.grown.Swap(false); !grown && time.Since(d.tidied) < tidyEvery {
-		d.tidying.Unlock()
-		return
-	}
-	d.tidied = time.Now()
 	go func() { // ends with ctx
 		defer d.tidying.Unlock()
 		if err := d.cache.Tidy(ctx); err != nil && ctx.Err() == nil {

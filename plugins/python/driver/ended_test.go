@@ -18,38 +18,15 @@ import (
 func TestReportExit_ShowsTheException(t *testing.T) {
 	a := start(t)
 	for name, c := range map[string]struct{ code, want string }{
-		"missing module": {"x = 1\nimport requests_x\n",
-			"Python: ModuleNotFoundError: No module named 'requests_x' (app.py:2)"},
-		"in a function": {"def f():\n    return {}['key']\nf()\n", "Python: KeyError: 'key' (app.py:2)"},
-		"syntax":        {"print('a'\n", "SyntaxError"},
-		"sys.exit":      {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
+		"sys.exit": {"import sys\nsys.exit('no settings')\n", "Python: exit code 1, last line on stderr: no settings"},
 		"in a package": {"import runpy\nrunpy.run_path(__file__[:-6] + 'shop/util.py')\n",
 			"Python: ValueError: closed (shop/util.py:2)"},
-		"long message": {"raise ValueError('first ' + 'x' * 200_000)\n", "Python: ValueError: first xxx"},
 	} {
 		const util = "def f():\n    raise ValueError('closed')\nf()\n"
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
 		_, r := a.run(cfg)
 		test.NotEq(t, 0, r.ExitCode, test.Sprintf("%s: it ended well: %+v", name, r))
 		a.says(cfg, c.want)
-	}
-}
-
-func TestReportExit_ShowsNothingElse(t *testing.T) {
-	a := start(t)
-	for name, code := range map[string]string{
-		"ends well":    "import traceback\ntry:\n    1/0\nexcept Exception:\n    traceback.print_exc()\n",
-		"another code": "import sys\nsys.exit(3)\n",
-		"stopped, and says so": "import os, signal, sys, time, traceback\ntry:\n    os.kill(os.getpid(), " +
-			"signal.SIGINT)\n    time.sleep(10)\nexcept KeyboardInterrupt:\n    traceback.print_exc()\n    sys.exit(1)\n",
-		"stopped as Nomad does": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(10)\n",
-	} {
-		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": code})
-		a.run(cfg)
-		a.hasSaid()
-		for _, e := range a.said(cfg) {
-			test.False(t, strings.HasPrefix(e, "Python:"), test.Sprintf("%s: %q", name, e))
-		}
 	}
 }
 
@@ -103,23 +80,6 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	}
 }
 
-func TestReportExit_CoversExitsWithoutThePlugin(t *testing.T) {
-	a := start(t)
-	gate := filepath.Join(a.dir, "gate")
-	cfg := a.task("code = \"import os, time\\nwhile not os.path.exists('"+gate+"'): time.sleep(0.01)\\nraise "+
-		"ValueError('late')\"", nil)
-	handle, _, err := a.StartTask(cfg)
-	must.NoError(t, err)
-	a.stopDriver()
-	must.NoError(t, os.WriteFile(gate, nil, 0o644))
-	a.startDriver()
-	must.NoError(t, a.RecoverTask(handle))
-	r := a.wait(cfg)
-	test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
-	a.says(cfg, "ValueError: late (inline_code.py:3)")
-	must.NoError(t, a.DestroyTask(cfg.ID, true))
-}
-
 func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 	a := start(t)
 	for _, recovered := range []bool{false, true} {
@@ -134,12 +94,14 @@ func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))
 		handle, _, err := a.StartTask(&second)
 		must.NoError(t, err)
-		if recovered {
+		if recovered { // the task may end while there is no plugin
 			a.stopDriver()
+		}
+		must.NoError(t, os.WriteFile(gate, nil, 0o644))
+		if recovered {
 			a.startDriver()
 			must.NoError(t, a.RecoverTask(handle))
 		}
-		must.NoError(t, os.WriteFile(gate, nil, 0o644))
 		r := a.wait(&second)
 		test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
 		must.NoError(t, a.DestroyTask(second.ID, true))

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"unsafe"
 
@@ -34,10 +33,8 @@ func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) 
 	candidates := []string{name}
 	if !filepath.IsAbs(name) {
 		candidates = nil
-		for _, dir := range f.dirs { // which may be the same, as the working directory mostly is the task's
-			if c := filepath.Join(dir, name); !slices.Contains(candidates, c) {
-				candidates = append(candidates, c)
-			}
+		for _, dir := range f.dirs {
+			candidates = append(candidates, filepath.Join(dir, name))
 		}
 	}
 	err = asUser(f.user, func() error {
@@ -68,7 +65,7 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	}
 	var content []byte
 	err = asUser(f.user, func() error {
-		file, err := openRegular(path, 0)
+		file, err := openRegular(path)
 		if err != nil {
 			return err
 		}
@@ -83,9 +80,9 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 }
 
 // openRegular opens a file to read. It neither hangs on a FIFO nor touches a device: it opens the path with O_PATH,
-// checks what that is, and opens the same file again (open(2)). flags are for the first.
-func openRegular(path string, flags int) (*os.File, error) {
-	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
+// checks what that is, and opens the same file again (open(2)).
+func openRegular(path string) (*os.File, error) {
+	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -92,6 +92,10 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			want: "moon-phase==1.2", names: true},
 		{name: "the job's extra index", config: "requirements = [\"moon-phase\"]\nextra_index_urls = [\"" + ours + "\"]",
 			want: "moon-phase==1.2", names: true},
+		{name: "an index without https", config: "requirements = [\"sun-spots\"]\nindex_url = \"pypi.org/simple\"",
+			says: "https://host/path"},
+		{name: "a version that the first index has not", says: "moon-phase>=2",
+			config: "requirements = [\"moon-phase>=2\"]\nextra_index_urls = [\"" + ours + "\"]"},
 		{name: "a constraint", config: byFile, want: "sun-spots==1.0",
 			files: map[string]string{"r.txt": "-c c.txt\nsun-spots\n", "c.txt": "sun-spots<2\n"}},
 		{name: "markers", config: byFile, want: "mail-post==1.2",
@@ -111,6 +115,8 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: map[string]string{"app.py": asScript("dependencies = [\"moon-phase\"]\n" + sources)}},
 		{name: "code", config: "code = <<EOT\n" + declared + "EOT\n",
 			want: "sun-spots==1.0"},
+		{name: "script and hashes", config: byFile, files: map[string]string{"app.py": declared,
+			"r.txt": "sun-spots==1.0 --hash=sha256:" + one + "\n"}, says: "some requirements have hashes and some have none"},
 		{name: "script and list", config: `requirements = ["mail-post"]`, want: "mail-post==1.2 sun-spots==1.0",
 			files: map[string]string{"app.py": declared}},
 
@@ -146,8 +152,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "uv.lock of a workspace", config: byLock, want: "mail-post==1.2 sun-spots==1.0",
 			files: byUV(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
 				"[tool.uv.workspace]\nmembers = [\"member\"]\n", "member")},
-		{name: "lock of a script", config: `lock = "local/app.py.lock"`, want: "sun-spots==1.0", files: map[string]string{
-			"app.py": declared, "app.py.lock": locked(t, uv, public, "app.py", declared)}},
+		{name: "lock of a script", config: `lock = "local/app.py.lock"`, says: "export it as a requirements file"},
 		{name: "pylock.toml", config: `lock = "local/pylock.toml"`, says: "lock with uv, or export"},
 
 		{name: "wheels of the task, offline", config: "requirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\n" +

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"testing"
-	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -77,7 +76,6 @@ func TestEnvironmentKey_DependsOnEachInput(t *testing.T) {
 		"the index":               func(p *parts) { p.src.Indexes.URL = "https://x" },
 		"another index":           func(p *parts) { p.src.Indexes.Extra = []string{"https://x"} },
 		"the job's wheels":        func(p *parts) { p.src.Wheels = []string{"x"} },
-		"the node's wheels":       func(p *parts) { p.src.Changed = []time.Time{{}} },
 		"a page of wheels":        func(p *parts) { p.src.Indexes.FindLinks = []string{"https://x"} },
 		"the credentials":         func(p *parts) { p.src.netrc = []byte("x") },
 		"a refresh":               func(p *parts) { p.refresh = true },

@@ -8,27 +8,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// environment returns one in which all requirements are installed, from the cache or new. The caller releases it.
+// environment returns one in which all requirements are installed, from the cache or new.
 func (d *instance) environment(
-	ctx context.Context, r request, files taskFiles, python install.Python, required *requirement.Set,
+	ctx context.Context, r request, cmd *task.Command, files taskFiles, uv install.Installer, python install.Python,
+	required *requirement.Set,
 ) (*environment.Environment, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.config.BuildTimeout.Duration())
-	defer cancel()
 	src, err := newSources(ctx, &d.config, &r.Config, files, required)
-	if err != nil {
-		return nil, err
-	}
-	uv, err := d.uv.Find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +41,9 @@ func (d *instance) environment(
 	if r.Config.Refresh {
 		spec.Fresh = time.Minute // a task that fails and is started again every few seconds must not build all the time
 	}
-	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
-	var begun time.Time
 	spec.Build = func(ctx context.Context, dir, scratch string) error {
-		begun = time.Now()
-		r.Event("Environment: not in the cache, building it with %s for %s", uv, python)
 		req := install.Request{
-			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch,
-			As: d.builder, MaxSize: d.config.CacheMaxSize.Bytes(),
+			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch, As: d.builder,
 		}
 		var err error
 		if req.Sources, err = src.into(ctx, scratch); err != nil {
@@ -66,16 +59,38 @@ func (d *instance) environment(
 		}
 		return uv.Install(ctx, req)
 	}
+	return d.get(ctx, r, cmd, fmt.Sprintf("with %s for %s", uv, python), spec)
+}
+
+// get returns what is in the cache, or is built as its name says. The task has it until it ends.
+func (d *instance) get(
+	ctx context.Context, r request, cmd *task.Command, name string, spec environment.Spec,
+) (*environment.Environment, error) {
+	begun := time.Now()
+	build := spec.Build
+	spec.Build = func(ctx context.Context, dir, scratch string) error {
+		begun = time.Now()
+		r.Event("Environment: not in the cache, building it %s", name)
+		return build(ctx, dir, scratch)
+	}
+	spec.Waiting = func() { r.Event("Environment: waiting for another task that builds the same one") }
 	env, err := d.cache.Get(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
+	r.Finally(env.Release)
+	if err := env.Acquire(r.StateDir()); err != nil {
+		return nil, err
+	}
+	if cmd.User == nil && os.Geteuid() == 0 || cmd.User != nil && cmd.User.UID == 0 {
+		// modes do not keep root from writing, a read-only mount does
+		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: env.Dir, Target: env.Dir, ReadOnly: true})
+	}
 	if env.Hit {
 		r.Event("Environment %s: cache hit", env.ID)
-		return env, nil
+	} else {
+		r.Event("Environment %s: built in %.1f s, %.1f MB", env.ID, time.Since(begun).Seconds(), megabytes(env.Size))
 	}
-	d.grown.Store(true) // the next fingerprint tidies the cache
-	r.Event("Environment %s: built in %.1f s, %.1f MB", env.ID, time.Since(begun).Seconds(), float64(env.Size)/1e6)
 	return env, nil
 }
 
@@ -83,16 +98,15 @@ func (d *instance) environment(
 // Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's
 // own, which ends with it.
 func startError(ctx context.Context, err error, limit time.Duration) error {
-	var may interface{ Temporary() bool }
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	temporary := full || errors.As(err, &may) && may.Temporary()
 	var failed *install.Error
+	temporary := errors.As(err, &failed) && failed.Temporary() || full || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case full:
 		err = fmt.Errorf("the disk of the cache is full: free some space, or lower cache_max_size: %w", err)
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		err = fmt.Errorf("failed to build the environment within %s (build_timeout): %w", limit, err)
-	case errors.As(err, &failed):
+	case failed != nil:
 		err = fmt.Errorf("failed to build the environment: %w", err)
 	}
 	if temporary {

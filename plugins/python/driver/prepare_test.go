@@ -32,33 +32,6 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
 }
 
-func TestBuild_ReplacesAnOldEnvironment(t *testing.T) {
-	wheels := t.TempDir()
-	moon.Write(t, wheels)
-	handler := wheel.Index(wheels)
-	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store") // uv would take what it got within the same second
-		handler.ServeHTTP(w, r)
-	}))
-	defer index.Close()
-	withUV(t, func(t *testing.T, a *agent) {
-		runs := func(version, event string) {
-			t.Helper()
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]", map[string]string{"app.py": useMoon})
-			test.StrHasPrefix(t, version+" ", a.runs(cfg))
-			a.says(cfg, event)
-		}
-		runs("1.2", "built in")
-		later := moon
-		later.Version = "1.3"
-		later.Write(t, wheels)
-		a.age(28 * time.Hour)
-		runs("1.2", ": cache hit")
-		a.age(2 * time.Hour)
-		runs("1.3", "not in the cache")
-	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
-}
-
 // age makes the environments of the cache older.
 func (a *agent) age(by time.Duration) {
 	a.t.Helper()
@@ -76,4 +49,39 @@ func (a *agent) age(by time.Duration) {
 		must.NoError(a.t, err)
 		must.NoError(a.t, os.WriteFile(path, content, 0o600))
 	}
+}
+
+// Requirements without a lock are installed anew when the environment is older than refresh_after, or the job says so.
+func TestRefresh_BuildsAnew(t *testing.T) {
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	handler := wheel.Index(wheels)
+	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "max-age=600") // as PyPI has
+		handler.ServeHTTP(w, r)
+	}))
+	defer index.Close()
+	withUV(t, func(t *testing.T, a *agent) {
+		for n, step := range []struct {
+			appears, config string
+			older           time.Duration
+			version, event  string
+		}{
+			{appears: "1.2", version: "1.2", event: "built in"},
+			{appears: "1.3", older: 28 * time.Hour, version: "1.2", event: ": cache hit"},
+			{config: "refresh = true", version: "1.3", event: "built in"},
+			{older: 2 * time.Hour, version: "1.3", event: "not in the cache"},
+		} {
+			if step.appears != "" {
+				newer := moon
+				newer.Version = step.appears
+				newer.Write(t, wheels)
+			}
+			a.age(step.older)
+			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\n"+step.config,
+				map[string]string{"app.py": useMoon})
+			test.StrHasPrefix(t, step.version+" ", a.runs(cfg), test.Sprint(n))
+			a.says(cfg, step.event)
+		}
+	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
 }

@@ -122,7 +122,7 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 
 // isProject reports whether the requirements are those of a project.
 func (t *TaskConfig) isProject() bool {
-	return len(t.Requirements) == 1 && requirement.IsProject(t.Requirements[0])
+	return len(t.Requirements) == 1 && path.Base(t.Requirements[0]) == "pyproject.toml"
 }
 
 // isFileName distinguishes a file from a requirement, which has neither a slash nor such an ending, unless it is

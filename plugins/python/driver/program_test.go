@@ -6,7 +6,6 @@ package driver
 import (
 	"archive/zip"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,15 +42,14 @@ func TestProgram_RunsEachKindWithItsArguments(t *testing.T) {
 		"-odd.py": greet, "package/__init__.py": "", "package/cli.py": greet,
 	}
 	for name, config := range map[string]string{
-		"script in local":       `script = "app.py"`,
-		"script by its path":    `script = "local/app.py"`,
-		"absolute script":       ``,
-		"directory":             `script = "dir"`,
-		"zip application":       `script = "local/app.pyz"`,
-		"zip with a first line": `script = "exe.pex"`,
-		"name like an option":   "script = \"-odd.py\"\nwork_dir = \"local\"",
-		"module":                "module = \"package.cli\"\nwork_dir = \"local\"",
-		"inline code":           `code = "import sys\nprint('hello', *sys.argv[1:])"`,
+		"script in local":     `script = "app.py"`,
+		"script by its path":  `script = "local/app.py"`,
+		"absolute script":     ``,
+		"directory":           `script = "dir"`,
+		"zip application":     `script = "local/app.pyz"`,
+		"name like an option": "script = \"-odd.py\"\nwork_dir = \"local\"",
+		"module":              "module = \"package.cli\"\nwork_dir = \"local\"",
+		"inline code":         `code = "import sys\nprint('hello', *sys.argv[1:])"`,
 	} {
 		if name == "absolute script" {
 			other := a.task(`script = "app.py"`, files)
@@ -69,7 +67,6 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 		"faulthandler.is_enabled(), *sys.argv[1:])\n"
 	for config, want := range map[string]string{
 		``:                          "1 0 False [] True",
-		`unbuffered = true`:         "1 0 False [] True",
 		`unbuffered = false`:        "0 0 False [] True",
 		`interpreter_args = ["-I"]`: "1 1 False [] True",
 		`interpreter_args = ["-X", "dev", "-W", "ignore"]`: "1 0 True ['default', 'ignore'] True",
@@ -94,17 +91,19 @@ func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 func TestCommand_ChoosesTheInterpreterByAllThatNameVersions(t *testing.T) {
 	a := start(t)
 	const lock = "version = 1\nrequires-python = \">=4\"\n"
+	const pyproject = "[project]\nname = \"shop\"\nversion = \"1\"\n"
 	script := "# /// script\n# requires-python = \">=3.99\"\n# ///\n"
 	for config, want := range map[string]string{
-		"script = \"app.py\"\nlock = \"local/app.py.lock\"": "requires-python of the project or lock >=4",
-		"script = \"new.py\"":                               "requires-python of the script >=3.99",
-		"code = \"1\"\npython = \">=3.8,<3.9 , !=3.8.1\"":   "python >=3.8,<3.9 , !=3.8.1",
-		"code = \"1\"\npython = \"^3.11\"":                  "\">=3.11,<3.14\"",
-		"code = \"1\"\npython = \"local/python3\"":          "is not a version specifier",
-		"code = \"1\"\npython = \"3.11/../../tmp\"":         "is not a version specifier",
-		"code = \"1\"\npython = \"--help\"":                 "is not a version specifier",
+		"script = \"app.py\"\nlock = \"local/uv.lock\"":   "requires-python of the project or lock >=4",
+		"script = \"new.py\"":                             "requires-python of the script >=3.99",
+		"code = \"1\"\npython = \">=3.8,<3.9 , !=3.8.1\"": "python >=3.8,<3.9 , !=3.8.1",
+		"code = \"1\"\npython = \"^3.11\"":                "\">=3.11,<3.14\"",
+		"code = \"1\"\npython = \"local/python3\"":        "is not a version specifier",
+		"code = \"1\"\npython = \"3.11/../../tmp\"":       "is not a version specifier",
+		"code = \"1\"\npython = \"--help\"":               "is not a version specifier",
 	} {
-		err := a.refused(a.task(config, map[string]string{"app.py": "", "app.py.lock": lock, "new.py": script}))
+		err := a.refused(a.task(config, map[string]string{"app.py": "", "uv.lock": lock,
+			"pyproject.toml": pyproject, "new.py": script}))
 		test.StrContains(t, err.Error(), want, test.Sprintf("%s: %v", config, err))
 	}
 	for _, python := range []string{">=3.8", "cpython", "~=3.8 , <4", "3"} {
@@ -127,14 +126,7 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 		``:                                  "nothing to run",
 		"script = \"a.py\"\nmodule = \"b\"": "exclude each other",
 		`script = "missing.py"`:             `"missing.py" is not at`,
-		`module = "-c"`:                     "not the name of a module",
-		"code = \"1\"\ninterpreter_args = [\"-c\"]":                        "would run something else",
-		"code = \"1\"\npython = \"later\"":                                 "later",
-		"code = \"1\"\npython = \">=4\"":                                   ">=4",
-		"code = \"1\"\npython = \"/usr/bin/perl\"":                         "is not a version specifier",
 		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":               "exclude each other",
-		"code = \"1\"\nindex_url = \"pypi.org/simple\"":                    "https://host/path",
-		"code = \"1\"\nrequirements = [\"x\"]":                             "find_links is not",
 		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]": `"nowhere" is not at`,
 		"code = \"1\"\nrequirements = \"local/gone.txt\"":                  "local/gone.txt",
 		"code = \"1\"\nrequirements = [\"-e .\"]":                          "-e",
@@ -146,27 +138,6 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 		must.StrContains(t, err.Error(), want, must.Sprintf("%s\n: %v", config, err))
 		test.StrNotContains(t, strings.TrimSpace(err.Error()), "\n\n", test.Sprintf("%s\n: %v", config, err))
 	}
-}
-
-func TestFiles_NameEachPlaceOnce(t *testing.T) {
-	dir := t.TempDir()
-	files := taskFiles{dirs: []string{dir, dir + "/local", dir}}
-	_, _, err := files.find("a.py")
-	test.EqError(t, err, fmt.Sprintf("\"a.py\" is not at %[1]s/a.py nor at %[1]s/local/a.py: file does not exist", dir))
-}
-
-func TestProgram_DoesNotReadLargeFiles(t *testing.T) {
-	zipped := zipApp(t)
-	a := start(t)
-	cfg := a.task("script = \"app.pyz\"\nrequirements = []\nargs = [\"one\"]", map[string]string{"app.pyz": ""})
-	path := filepath.Join(cfg.TaskDir().LocalDir, "app.pyz")
-	must.NoError(t, os.Truncate(path, 300<<20)) // what is before the archive does not matter
-	app, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	must.NoError(t, err)
-	_, err = app.WriteString(zipped)
-	must.NoError(t, err)
-	must.NoError(t, app.Close())
-	test.Eq(t, "hello one\n", a.runs(cfg))
 }
 
 func TestProgram_WritesInlineCodeToAFile(t *testing.T) {

@@ -7,11 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
 	"github.com/outrider-dev/outrider/plugins/python/install"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 var (
@@ -24,14 +29,13 @@ var (
 const (
 	version = `[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?`
 	clause  = ` *(?:~=|===?|!=|<=?|>=?) *` + version + `(?:\.\*)? *`
-
-	maxSpecifier = 1000
 )
 
 var errNoPython = errors.New("no Python interpreter that tasks can run is on this node: install one, or name its " +
 	"directory with interpreters in the plugin's config")
 
-// choose finds the best interpreter that the job, the program and its project or lock agree on.
+// choose finds the best interpreter that the job, the program and its project or lock agree on. Its Path is empty if it
+// is to be installed.
 func (d *instance) choose(ctx context.Context, job, script, project string) (install.Python, error) {
 	all, err := d.uv.Pythons(ctx, "")
 	if err != nil {
@@ -48,7 +52,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 		if w.versions == "" {
 			continue
 		}
-		if len(w.versions) > maxSpecifier || !specifier.MatchString(w.versions) {
+		if !specifier.MatchString(w.versions) {
 			return install.Python{}, fmt.Errorf("%s: %.80q is not a version specifier: write versions such as "+
 				"\">=3.11,<3.14\", \"3.12\" or \"pypy3.9\"", w.source, w.versions)
 		}
@@ -61,7 +65,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 			return install.Python{}, err
 		}
 		fitting = slices.DeleteFunc(slices.Clone(fitting), func(p install.Python) bool {
-			return !slices.ContainsFunc(these, func(fits install.Python) bool { return fits.Path == p.Path })
+			return !slices.ContainsFunc(these, func(fits install.Python) bool { return fits.Path == p.Path && fits.Key == p.Key })
 		})
 		wanted = append(wanted, w.source+" "+w.versions)
 	}
@@ -73,7 +77,7 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	return fitting[0], nil
 }
 
-// versionsOf are minor and full versions, each once, for set_contains and set_contains_any. A minor version with only
+// versionsOf are minor and full versions of what is on the node or can be installed, each once, for set_contains and set_contains_any. A minor version with only
 // pre-releases is not among them: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
 func versionsOf(pythons []install.Python) string {
 	var minors, versions []string
@@ -87,4 +91,23 @@ func versionsOf(pythons []install.Python) string {
 	slices.Sort(minors)
 	slices.Sort(versions)
 	return strings.Join(slices.Concat(slices.Compact(minors), slices.Compact(versions)), ",")
+}
+
+// install gets an interpreter that is not the node's from the cache, where it is sealed like an environment.
+func (d *instance) install(
+	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
+) (install.Python, error) {
+	env, err := d.get(ctx, r, cmd, fmt.Sprintf("with %s: %s itself", uv, python), environment.Spec{
+		Key: fmt.Sprintf("%s, installed by %s (format %d)", python.Key, uv, format),
+		Build: func(ctx context.Context, dir, scratch string) error {
+			return uv.InstallPython(ctx, install.Request{
+				Python: python, Dir: dir, Work: scratch, As: d.builder, Sources: requirement.Sources{Offline: true},
+			})
+		},
+	})
+	if err != nil {
+		return python, err
+	}
+	python.Path, err = filepath.EvalSymlinks(filepath.Join(env.Dir, python.Key, "bin/python3"))
+	return python, err
 }

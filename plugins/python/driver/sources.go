@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,10 +26,9 @@ import (
 type sources struct {
 	Indexes requirement.Sources // of the node and the job; directories of the node only
 
-	// Wheels is the digest of each of the job's directories, and Changed when a directory of the node was. Both are empty
-	// where the requirements have hashes, which uv checks.
-	Wheels  []string
-	Changed []time.Time
+	// Wheels is the digest of each of the job's directories. It is empty where the requirements have hashes, which uv
+	// checks.
+	Wheels []string
 
 	houses []wheelhouse // the job's directories
 	netrc  []byte       // of the task, may be empty
@@ -59,12 +57,9 @@ func newSources(
 		return nil, err
 	}
 	for _, name := range directories {
-		path, info, err := files.find(name)
+		path, _, err := files.find(name)
 		if err != nil {
 			return nil, fmt.Errorf("find_links %w", err)
-		}
-		if !info.IsDir() {
-			return nil, fmt.Errorf("find_links %q is not a directory: name the one that the wheels are in", name)
 		}
 		h := wheelhouse{name: name, path: path, files: files}
 		s.houses = append(s.houses, h)
@@ -76,14 +71,6 @@ func newSources(
 			return nil, err
 		}
 		s.Wheels = append(s.Wheels, sum)
-	}
-	for _, f := range indexes.FindLinks {
-		if info, err := os.Stat(f); err == nil && !required.Hashed {
-			s.Changed = append(s.Changed, info.ModTime())
-		}
-	}
-	if indexes.Offline && len(s.houses) == 0 && len(indexes.FindLinks) == 0 {
-		return nil, errors.New("packages can come from nowhere: offline is set, and find_links is not")
 	}
 	return s, nil
 }
@@ -181,7 +168,7 @@ func (h *wheelhouse) copyWheel(
 	name string, root *os.Root, target string, sum io.Writer, limit int64,
 ) (size int64, err error) {
 	var in *os.File
-	err = asUser(h.files.user, func() (err error) { in, err = openRegular(filepath.Join(h.path, name), 0); return err })
+	err = asUser(h.files.user, func() (err error) { in, err = openRegular(filepath.Join(h.path, name)); return err })
 	if err != nil {
 		return 0, err
 	}

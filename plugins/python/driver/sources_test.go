@@ -68,18 +68,3 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	_, err = sourcesOf(t.Context(), dir, false, "1MiB")
 	test.ErrorContains(t, err, "not a regular file", test.Sprint("a pipe"))
 }
-
-func TestWheelhouse_IsNotReadWithHashes(t *testing.T) {
-	dir := t.TempDir()
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "a-1-py3-none-any.whl"), []byte("one"), 0o600))
-	ended, cancel := context.WithCancel(t.Context())
-	cancel() // so that reading a wheel fails
-	s, err := sourcesOf(ended, dir, true, "1MiB")
-	must.NoError(t, err)
-	_, err = s.into(ended, t.TempDir())
-	test.ErrorIs(t, err, context.Canceled)
-	indexes, err := s.into(t.Context(), t.TempDir())
-	must.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(indexes.FindLinks[0], "a-1-py3-none-any.whl"))
-	test.Eq(t, "one", string(text), test.Sprintf("copied %q, %v", text, err))
-}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 
 	"github.com/outrider-dev/outrider/plugins/python/environment"
+	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 type request = driver.Request[TaskConfig]
@@ -39,22 +41,11 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	if err != nil {
 		return nil, err
 	}
-	python, err := d.choose(ctx, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
-	if err != nil {
+	agents := os.Environ()
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return settings.MatchString(v) && slices.Contains(agents, v) })
+	cmd.Env = withHome(cmd.Env, files, dirs.Dir)
+	if err := d.prepare(ctx, r, cmd, files, p, required); err != nil {
 		return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
-	}
-	cmd.Path = python.Path
-	cmd.Env = withHome(withoutAgents(cmd.Env), files, dirs.Dir)
-	if !required.Empty() {
-		env, err := d.environment(ctx, r, files, python, required)
-		if err == nil {
-			r.Finally(env.Release)
-			err = env.Acquire(r.StateDir())
-		}
-		if err != nil {
-			return nil, startError(ctx, err, d.config.BuildTimeout.Duration())
-		}
-		use(cmd, env)
 	}
 	if r.Config.Code != "" {
 		if err := writeInlineCode(dirs.Dir, r.Config.Code, r.User()); err != nil {
@@ -63,6 +54,35 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	}
 	cmd.Args = slices.Concat(interpreterArgs(&r.Config), p.args, r.Config.Args)
 	return cmd, nil
+}
+
+// prepare chooses the interpreter for a command, and the environment where it requires packages.
+func (d *instance) prepare(
+	ctx context.Context, r request, cmd *task.Command, files taskFiles, p program, required *requirement.Set,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, d.config.BuildTimeout.Duration())
+	defer cancel()
+	uv, err := d.uv.Find(ctx)
+	if err != nil {
+		return err
+	}
+	python, err := d.choose(ctx, r.Config.Python, p.metadata.RequiresPython, required.RequiresPython)
+	if err == nil && python.Path == "" {
+		python, err = d.install(ctx, r, cmd, uv, python)
+	}
+	if err != nil {
+		return err
+	}
+	cmd.Path = python.Path
+	if required.Empty() {
+		return nil
+	}
+	env, err := d.environment(ctx, r, cmd, files, uv, python, required)
+	if err != nil {
+		return err
+	}
+	use(cmd, env)
+	return nil
 }
 
 // use makes a command run in an environment.
@@ -78,25 +98,10 @@ func use(cmd *task.Command, env *environment.Environment) {
 		return name == "PATH" || name == "VIRTUAL_ENV"
 	})
 	cmd.Env = append(cmd.Env, "PATH="+bin+":"+path, "VIRTUAL_ENV="+env.Dir)
-	if cmd.User == nil && os.Geteuid() == 0 || cmd.User != nil && cmd.User.UID == 0 {
-		// modes do not keep root from writing, a read-only mount does
-		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: env.Dir, Target: env.Dir, ReadOnly: true})
-	}
 }
 
-// withoutAgents removes the agent's own settings for Python and its installers, which a task can inherit, and keeps
-// those of the job.
-func withoutAgents(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		name, value, _ := strings.Cut(v, "=")
-		for _, prefix := range []string{"PYTHON", "PIP_", "UV_", "VIRTUAL_ENV", "CONDA_"} {
-			if strings.HasPrefix(name, prefix) && os.Getenv(name) == value {
-				return true
-			}
-		}
-		return false
-	})
-}
+// settings are those that a task does not inherit from the agent: they are for other interpreters and another user.
+var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
 // withHome makes the task's own directory the home of a user who has none: many programs keep a cache there.
 func withHome(env []string, files taskFiles, dir string) []string {
@@ -109,15 +114,18 @@ func withHome(env []string, files taskFiles, dir string) []string {
 		}
 	}
 	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, variable) })
-	return append(env, variable+dir)
+	env = append(env, variable+dir)
+	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "XDG_CACHE_HOME=") }) {
+		return env // the job's
+	}
+	return append(env, "XDG_CACHE_HOME="+filepath.Join(dir, ".cache"))
 }
 
 // interpreterArgs are the options before the program.
 func interpreterArgs(c *TaskConfig) []string {
-	var args []string
+	args := []string{"-X", "faulthandler"} // as an option: with -I the variable has no effect
 	if c.Unbuffered {
 		args = append(args, "-u")
 	}
-	args = append(args, "-X", "faulthandler") // as an option: with -I the variable has no effect
 	return append(args, c.InterpreterArgs...)
 }

@@ -11,7 +11,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -159,4 +162,73 @@ func (s *store) check(e entry) error {
 		return fmt.Errorf("it has %d files instead of %d, or some were changed: %w", now.Files, e.Tree.Files, errNotWhole)
 	}
 	return err
+}
+
+// Cached describes an environment that is in the cache, for a person.
+type Cached struct {
+	ID    string    `json:"id"` // Environment.ID
+	Dir   string    `json:"dir"`
+	Key   string    `json:"key"` // Spec.Key
+	Built time.Time `json:"built"`
+	Used  time.Time `json:"used"` // when a task got it last
+	Size  int64     `json:"size"` // bytes on the disk
+
+	Tasks    []string `json:"tasks"`    // the state directories of the tasks that use it
+	Packages []string `json:"packages"` // "rich-13.9.4"
+}
+
+// List returns the environments that tasks can get, the least recently used first. It makes no cache: the error is
+// fs.ErrNotExist where there is none.
+func (c *Cache) List() ([]Cached, error) {
+	if _, err := os.Stat(filepath.Join(c.cfg.Dir, "meta")); err != nil {
+		return nil, fmt.Errorf("%s is not a cache of environments: %w", c.cfg.Dir, err)
+	}
+	s, err := c.cfg.open()
+	if err != nil {
+		return nil, err
+	}
+	records, err := s.names("meta")
+	if err != nil {
+		return nil, err
+	}
+	all := []Cached{}
+	for _, record := range records {
+		e, err := s.readEntry(strings.TrimSuffix(record, entrySuffix))
+		if errors.Is(err, errNotWhole) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		running, _, usersErr := s.users(e.ID)
+		if err = errors.Join(err, usersErr); err != nil {
+			return nil, fmt.Errorf("failed to read the record of an environment: %w", err)
+		}
+		one := Cached{ID: e.ID[:8], Dir: s.path("envs", e.ID), Key: e.Key, Built: e.Built, Used: e.used, Size: e.Tree.Size,
+			Tasks: []string{}, Packages: []string{}}
+		for _, link := range running {
+			if task, err := os.Readlink(link); err == nil { // otherwise it has ended meanwhile
+				one.Tasks = append(one.Tasks, task)
+			}
+		}
+		infos, _ := filepath.Glob(filepath.Join(one.Dir, "lib/*/site-packages/*.dist-info"))
+		for _, info := range infos {
+			one.Packages = append(one.Packages, strings.TrimSuffix(filepath.Base(info), ".dist-info"))
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Cached) int { return a.Used.Compare(b.Used) })
+	return all, nil
+}
+
+// users returns the links of an environment to the tasks that use it, and to those that have ended.
+func (s *store) users(id string) (running, ended []string, err error) {
+	names, err := s.names(filepath.Join("users", id))
+	for _, name := range names {
+		link := s.path("users", id, name)
+		_, err := os.Stat(link)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			ended = append(ended, link)
+		} else {
+			running = append(running, link)
+		}
+	}
+	return running, ended, ignoreMissing(err)
 }

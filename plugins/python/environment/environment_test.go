@@ -128,35 +128,16 @@ func mustBeTidy(t testing.TB, c *Cache, environments int) {
 
 func TestCache_BuildsOnce(t *testing.T) {
 	c := testCache(t)
-	var dirs [2]string
-	s := Spec{Key: "k", Build: func(ctx context.Context, dir, scratch string) error {
-		dirs = [2]string{dir, scratch}
-		for _, d := range dirs {
-			info, err := os.Stat(d)
-			if err != nil {
-				return err
-			}
-			if b := builder(); b != nil && owner(info) != b.Uid {
-				return fmt.Errorf("%s is not the builder's", d)
-			}
-		}
-		return building(30)(ctx, dir, scratch)
-	}}
-	first := mustGet(t, c, s)
-	must.False(t, first.Hit, must.Sprintf("got %+v", first))
-	must.Eq(t, dirs[0], first.Dir, must.Sprintf("got %+v", first))
-	must.Eq(t, 8, len(first.ID), must.Sprintf("got %+v", first))
-	test.False(t, first.Size < 30*6, test.Sprintf("got %+v", first))
+	first := mustGet(t, c, Spec{Key: "k", Build: building(30)})
+	must.False(t, first.Hit)
+	must.GreaterEq(t, 30*6, first.Size)
 	first.Release()
 	first.Release()
-	s.Build = nil
-	second := mustGet(t, Open(c.cfg), s)
+	second := mustGet(t, Open(c.cfg), Spec{Key: "k"})
 	defer second.Release()
-	must.True(t, second.Hit, must.Sprintf("got %+v", second))
-	must.Eq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
-	must.Eq(t, first.ID, second.ID, must.Sprintf("got %+v", second))
-	must.Eq(t, first.Size, second.Size, must.Sprintf("got %+v", second))
-	test.False(t, second.Age <= 0, test.Sprintf("got %+v", second))
+	must.True(t, second.Hit)
+	must.Eq(t, first.Dir, second.Dir)
+	must.Positive(t, second.Age)
 	err := filepath.WalkDir(second.Dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -172,26 +153,6 @@ func TestCache_BuildsOnce(t *testing.T) {
 	})
 	test.NoError(t, err)
 	mustBeTidy(t, c, 1)
-}
-
-func TestEnvironment_StaysWhileATaskUsesIt(t *testing.T) {
-	c := testCache(t)
-	c.cfg.MaxSize = 1
-	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
-	mustTidy(t, c) // a task may acquire it
-	state := filepath.Join(testDir(t), "task")
-	must.NoError(t, e.Acquire(state))
-	mustTidy(t, c) // the task is about to start
-	must.NoError(t, os.Mkdir(state, 0o700))
-	e.Release()
-	mustTidy(t, c)
-	_, err := os.Stat(filepath.Join(e.Dir, "lib64", "package0", "module0.py"))
-	must.NoError(t, err)
-	must.NoError(t, os.Remove(state))
-	mustTidy(t, c)
-	_, err = os.Stat(e.Dir)
-	test.Error(t, err, test.Sprint("it is still there"))
-	mustBeTidy(t, c, 0)
 }
 
 func TestCache_ReplacesAnOldEnvironment(t *testing.T) {
@@ -214,23 +175,6 @@ func TestCache_ReplacesAnOldEnvironment(t *testing.T) {
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
-}
-
-func TestEnvironment_OfTheFutureIsOutdated(t *testing.T) {
-	for _, c := range []struct {
-		age, limit time.Duration
-		want       bool
-	}{
-		{time.Hour, 0, true},
-		{-time.Hour, 0, true},
-		{time.Hour, 2 * time.Hour, true},
-		{2 * time.Hour, time.Hour, false},
-		{-time.Second, time.Hour, true},
-		{-2 * time.Hour, time.Hour, false},
-	} {
-		test.Eq(t, c.want, (&Environment{Age: c.age}).serves(&Spec{Fresh: c.limit}),
-			test.Sprintf("built %v ago, good for %v", c.age, c.limit))
-	}
 }
 
 type testError struct{}

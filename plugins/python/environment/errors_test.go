@@ -4,12 +4,10 @@
 package environment
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/shoenig/test"
@@ -18,55 +16,6 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
-
-func TestBuild_ReturnsItsErrorAndLeavesNothing(t *testing.T) {
-	c := testCache(t)
-	want := fmt.Errorf("failed: %w", testError{})
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(ctx context.Context, dir,
-		scratch string) error {
-		if err := building(30)(ctx, dir, scratch); err != nil {
-			return err
-		}
-		return want
-	}})
-	if err != want {
-		t.Errorf("got %v", err)
-	}
-	mustBeTidy(t, c, 0)
-}
-
-func TestCache_BuildsAgainAfterACancellation(t *testing.T) {
-	c := testCache(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	build := func(context.Context, string, string) error {
-		waits := make(chan struct{})
-		all.Go(func() {
-			e, err := c.Get(t.Context(), Spec{Key: "k", Waiting: func() { close(waits) }, Build: building(3)})
-			must.NoError(t, err, must.Sprintf("got %+v", e))
-			test.False(t, e.Hit, test.Sprintf("got %+v", e))
-			e.Release()
-		})
-		<-waits
-		cancel()
-		return testError{}
-	}
-	_, err := c.Get(ctx, Spec{Key: "k", Build: build})
-	all.Wait()
-	if err != (testError{}) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestCache_WaitEndsWithItsContext(t *testing.T) {
-	c := testCache(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.Get(t.Context(), Spec{Key: "k", Build: func(context.Context, string, string) error {
-		_, err := c.Get(ctx, Spec{Key: "k", Waiting: cancel})
-		return err
-	}})
-	test.ErrorIs(t, err, context.Canceled)
-}
 
 func TestCache_HashesSecrets(t *testing.T) {
 	c := testCache(t)
@@ -88,13 +37,6 @@ func TestCache_HashesSecrets(t *testing.T) {
 		return err
 	})
 	test.NoError(t, err)
-	other := Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder()})
-	e := mustGet(t, other, Spec{Key: "k", Secret: "hunter2", Build: building(3)})
-	defer e.Release()
-	for dir := range dirs {
-		test.NotEq(t, filepath.Base(e.Dir), filepath.Base(dir),
-			test.Sprint("the same name in another cache: it could be guessed"))
-	}
 }
 
 // With room for one more file each time, every step that makes one fails once.

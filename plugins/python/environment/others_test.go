@@ -4,10 +4,8 @@
 package environment
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,23 +116,4 @@ func TestCache_CannotBeChangedByOthers(t *testing.T) {
 	}
 	again := mustGet(t, c, Spec{Key: "k", Secret: "s"})
 	again.Release()
-}
-
-// All of these tests again as a user who is not root.
-func TestCache_WorksWithoutRoot(t *testing.T) {
-	testsupport.NeedRoot(t) // without root the other tests run like this already
-	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
-	cmd := exec.Command(reachableBinary(t, nobody), "-test.short", "-test.run=^Test")
-	home := testDir(t)
-	must.NoError(t, os.Chown(home, 65534, 65534))
-	cmd.Dir = testDir(t) // this one may be in the home of root
-	must.NoError(t, os.CopyFS(filepath.Join(cmd.Dir, "testdata"), os.DirFS("testdata")))
-	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
-		Pdeathsig: unix.SIGKILL}
-	out, err := cmd.CombinedOutput()
-	test.NoError(t, err, test.Sprintf("%v\n%s", err, out))
-	if left, err := filepath.Glob(filepath.Join(home, "*")); len(left) > 0 || err != nil {
-		t.Error(fmt.Sprint("left: ", left, err))
-	}
 }

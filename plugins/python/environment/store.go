@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -111,7 +110,6 @@ func (s *store) names(dir string) (names []string, err error) {
 type lock struct {
 	file *os.File
 	at   int64
-	once sync.Once
 }
 
 type lockKind int16
@@ -146,10 +144,8 @@ func (l *lock) close() {
 	if l == nil {
 		return
 	}
-	l.once.Do(func() {
-		_ = l.set(unix.F_UNLCK) // closing does it otherwise
-		_ = l.file.Close()
-	})
+	_ = l.set(unix.F_UNLCK) // closing does it otherwise
+	_ = l.file.Close()
 }
 
 func (l *lock) set(kind int16) error {

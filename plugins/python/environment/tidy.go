@@ -7,13 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +19,7 @@ import (
 // candidate is an environment that no task uses, with its exclusive lock: no task can acquire it until that is closed.
 type candidate struct {
 	entry
-	recorded bool // it has a record
-	lock     *lock
+	lock *lock
 }
 
 // Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
@@ -43,11 +39,12 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	for _, e := range idle {
 		old := c.cfg.MaxAge > 0 && time.Since(e.used) > c.cfg.MaxAge
 		large := c.cfg.MaxSize > 0 && total > c.cfg.MaxSize
-		if e.recorded && !old && !large {
+		recorded := e.key != ""
+		if recorded && !old && !large {
 			e.lock.close()
 			continue
 		}
-		if e.recorded {
+		if recorded {
 			total -= e.Tree.Size
 			s.log("removing environment %s, which was last used at %s", e.ID, e.used.Format(time.RFC3339))
 			err = errors.Join(err, s.forget(e.entry))
@@ -99,7 +96,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 			continue
 		}
 		e.ID = id
-		idle = append(idle, candidate{e, recorded, l})
+		idle = append(idle, candidate{e, l})
 	}
 	return idle, total, err
 }
@@ -160,25 +157,12 @@ func (s *store) sync() error {
 // inUse reports whether a task uses an environment, and removes the links of tasks that have ended; used is called if
 // there were any. The caller has the environment's lock exclusively, so no task is about to acquire it.
 func (s *store) inUse(id string, used func()) (bool, error) {
-	names, err := s.names(filepath.Join("users", id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	found := false
-	for _, name := range names {
-		link := s.path("users", id, name)
-		_, err := os.Stat(link)
-		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-			found = true
-			continue
-		}
+	running, ended, err := s.users(id)
+	for _, link := range ended {
 		used()
 		if err := os.Remove(link); err != nil {
 			return false, fmt.Errorf("failed to remove a user of an environment: %w", err)
 		}
 	}
-	return found, nil
+	return len(running) > 0, err
 }

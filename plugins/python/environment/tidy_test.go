@@ -103,23 +103,6 @@ func TestTidy_RemovesLeftovers(t *testing.T) {
 	again.Release()
 }
 
-func TestTidy_MakesNoCache(t *testing.T) {
-	c := Open(Config{Dir: filepath.Join(testDir(t), "cache")})
-	mustTidy(t, c)
-	_, err := os.Lstat(c.cfg.Dir)
-	test.Error(t, err, test.Sprint("it was made"))
-}
-
-func TestCache_RemakesARemovedDirectory(t *testing.T) {
-	c := testCache(t)
-	mustGet(t, c, Spec{Key: "k", Build: building(3)}).Release()
-	(&store{log: t.Logf}).removeTree(c.cfg.Dir)
-	e := mustGet(t, c, Spec{Key: "k", Build: building(3)})
-	e.Release()
-	test.False(t, e.Hit, test.Sprint("it cannot have been there"))
-	mustBeTidy(t, c, 1)
-}
-
 // While others do nothing but evict, what was got, and then acquired, stays.
 func TestTidy_NeverRemovesWhatIsInUse(t *testing.T) {
 	c := testCache(t)

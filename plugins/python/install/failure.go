@@ -37,12 +37,15 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 		last = err.Error()
 	}
 	e := &Error{Last: fmt.Sprintf(" (the last lines of %s: %s)", b.with, last), temporary: true}
-	host, down := b.unreachable(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w%s", ctx.Err(), e.Last)
 	case full.MatchString(last):
 		e.Words = "the disk is full"
+		return e
+	}
+	host, down := b.unreachable(ctx)
+	switch {
 	case down != nil:
 		e.Words = plain.Line(fmt.Sprintf("%s did not answer as it should: %v", host, down), 0)
 	case broken.MatchString(last):
@@ -68,10 +71,10 @@ func lastWords(tail plain.Tail) string {
 	return string(r)
 }
 
-// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust writes them, and broken what uv's HTTP
-// client prints of a connection that failed, after uv has tried again.
+// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust and the C library write them, and broken
+// what uv's HTTP client prints of a connection that failed, after uv has tried again.
 var (
-	full   = regexp.MustCompile(`\(os error (?:28|122)\)`)
+	full   = regexp.MustCompile(`\(os error (?:28|122)\)|No space left on device|Disk quota exceeded`)
 	broken = regexp.MustCompile(`error (?:sending request|decoding response body)|request or response body error`)
 )
 

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,9 +18,9 @@ import (
 	"time"
 )
 
-// Python is an interpreter of the node.
+// Python is an interpreter of the node, or one that uv can install there.
 type Python struct {
-	Path           string `json:"path"` // without symbolic links
+	Path           string `json:"path"` // without symbolic links; "" where it is not installed
 	Version        string `json:"version"`
 	Implementation string `json:"implementation"` // "cpython", "pypy"
 	Key            string `json:"key"`            // uv's name for it: "cpython-3.11.2-linux-x86_64-gnu"
@@ -29,45 +28,32 @@ type Python struct {
 	File           string `json:"file"`           // the identity of the file at Path
 }
 
-// String is the interpreter for people: "cpython 3.11.2", "cpython 3.13.1 (freethreaded)".
-func (p Python) String() string {
-	text := p.Implementation + " " + p.Version
-	if p.Variant != "default" {
-		text += " (" + p.Variant + ")"
-	}
-	return text
+// String is the interpreter for people: "cpython 3.11.2".
+func (p Python) String() string { return p.Implementation + " " + p.Version }
+
+// release reports whether most packages have wheels for the interpreter.
+func (p Python) release() bool {
+	return p.Implementation == "cpython" && p.Variant == "default" && !strings.ContainsAny(p.Version, "abr")
 }
 
-// rank is lower for interpreters that most packages have wheels for.
+// rank is lower for what is preferred.
 func (p Python) rank() int {
 	switch {
-	case p.Implementation != "cpython" || p.Variant != "default":
+	case p.Path == "":
 		return 2
-	case strings.ContainsAny(p.Version, "abr"): // a pre-release
+	case !p.release():
 		return 1
 	}
 	return 0
 }
 
-// listing is an answer of uv python list.
-type listing struct {
-	places  string // where it looked
-	at      time.Time
-	pythons []Python
-}
+// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
+const listAgain = 10 * time.Minute
 
-const (
-	// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
-	listAgain = 10 * time.Minute
-	// listTimeout is how long uv may take: it runs each interpreter.
-	listTimeout = time.Minute
-	// maxListings bounds the answers that are kept.
-	maxListings = 100
-)
-
-// Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): CPython before
-// others, releases before pre-releases, and then the newest first. The request must be checked: uv also takes paths,
-// and runs what is there. uv is asked if a directory or an interpreter has changed since, and every ten minutes.
+// Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): those of the node
+// first, CPython before others, releases before pre-releases, and then the newest first. The request must be checked:
+// uv also takes paths, and runs what is there. uv is asked if a directory or an interpreter has changed since, and every
+// ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,36 +73,32 @@ func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) 
 	for _, dir := range dirs {
 		places += "\n" + dir + " " + identity(dir)
 	}
-	last := f.listings[request]
-	changed := func(p Python) bool { return identity(p.Path) != p.File }
-	holds := last.places == places && !slices.ContainsFunc(last.pythons, changed)
-	if holds && time.Since(last.at) < listAgain {
-		return last.pythons, nil
+	changed := func(p Python) bool { return p.Path != "" && identity(p.Path) != p.File }
+	if places != f.places || time.Since(f.asked) > listAgain || slices.ContainsFunc(f.listings[request], changed) {
+		f.places, f.asked, f.listings = places, time.Now(), map[string][]Python{}
+	}
+	if known, ok := f.listings[request]; ok {
+		return known, nil
 	}
 	pythons, err := f.list(ctx, uv, dirs, request)
-	if err != nil && holds && ctx.Err() == nil { // the node may be overloaded
-		return last.pythons, nil
+	if err == nil {
+		f.listings[request] = pythons
 	}
-	if err != nil {
-		return nil, err
-	}
-	if f.listings == nil || len(f.listings) >= maxListings {
-		f.listings = map[string]listing{}
-	}
-	f.listings[request] = listing{places, time.Now(), pythons}
-	return pythons, nil
+	return pythons, err
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
 	// uv looks along the PATH; without a home it has no interpreters but these
 	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
 		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
-	argv := []string{uv.Path, "python", "list", "--only-installed", "--all-versions", "--output-format", "json",
-		"--no-config", "--no-cache", "--no-python-downloads"}
+	argv := []string{uv.Path, "python", "list", "--all-versions", "--output-format", "json", "--no-config", "--no-cache"}
+	if !f.Downloads {
+		argv = append(argv, "--only-installed")
+	}
 	if request != "" {
 		argv = append(argv, request)
 	}
-	out, err := ask(ctx, listTimeout, f.as, env, argv...)
+	out, err := f.ask(ctx, env, argv...)
 	var all, pythons []Python
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &all)
@@ -125,6 +107,10 @@ func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request 
 		return nil, fmt.Errorf("uv python list failed: %w", err)
 	}
 	for _, p := range all {
+		if p.Path == "" && p.release() {
+			pythons = append(pythons, p)
+			continue
+		}
 		path, err := filepath.EvalSymlinks(p.Path)
 		if err != nil { // gone meanwhile
 			continue
@@ -144,9 +130,6 @@ func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request 
 func usualDirs() []string {
 	dirs := []string{"/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/pypy*/bin", "/opt/pyenv/versions/*/bin",
 		"/usr/local/share/uv/python/*/bin"}
-	if dir := os.Getenv("UV_PYTHON_INSTALL_DIR"); filepath.IsAbs(dir) {
-		dirs = append(dirs, dir+"/*/bin")
-	}
 	if home, err := os.UserHomeDir(); err == nil {
 		dirs = append(dirs, home+"/.local/share/uv/python/*/bin", home+"/.pyenv/versions/*/bin")
 	}
@@ -155,6 +138,9 @@ func usualDirs() []string {
 
 // Finder finds the node's uv, and by it the node's interpreters. It is safe for concurrent use.
 type Finder struct {
+	// Downloads has Pythons return releases of CPython that uv can install, too.
+	Downloads bool
+
 	uv      string              // the configured program; "" is that of the agent's PATH
 	dirs    []string            // patterns (filepath.Match) of directories with interpreters
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
@@ -162,8 +148,10 @@ type Finder struct {
 
 	mu       sync.Mutex // guards the rest, and is held while uv runs
 	found    Installer
-	file     string // the identity of found
-	listings map[string]listing
+	file     string              // the identity of found
+	listings map[string][]Python // answers of uv python list, by the request
+	places   string              // where it looked for them
+	asked    time.Time           // when the first of them came
 }
 
 // NewFinder returns a Finder that has not searched yet. Without patterns of directories it looks where interpreters
@@ -172,8 +160,8 @@ func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 	if len(dirs) == 0 {
 		dirs = usualDirs()
 	}
-	// uv is quick, but the node may be overloaded
-	return &Finder{uv: uv, dirs: dirs, as: as, timeout: 30 * time.Second}
+	// uv is quick, and runs each interpreter, but the node may be overloaded
+	return &Finder{uv: uv, dirs: dirs, as: as, timeout: time.Minute}
 }
 
 // Find returns the uv that was found last, as long as its file is the same, and searches otherwise. The error says what
@@ -202,6 +190,9 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	if err != nil {
 		return Installer{}, err
 	}
+	if tooOld(version) {
+		return Installer{}, fmt.Errorf("%s is uv %s, which is older than %v: upgrade it", path, version, oldest)
+	}
 	f.found, f.file = Installer{Path: path, Version: version}, file
 	return f.found, nil
 }
@@ -215,23 +206,29 @@ func identity(path string) string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
 }
 
-// version asks a program whether it is uv.
+// version asks a program whether it is uv. If it can't run, that may pass: the node is overloaded, or the program is
+// being installed.
 func (f *Finder) version(ctx context.Context, path string) (string, error) {
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
-	out, err := ask(ctx, f.timeout, f.as, env, path, "--version")
-	var late *Error
-	busy := errors.Is(err, syscall.ETXTBSY) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
-	switch {
-	case ctx.Err() != nil:
+	out, err := f.ask(ctx, env, path, "--version")
+	if ctx.Err() != nil {
 		return "", ctx.Err()
-	case errors.As(err, &late) || busy: // the node is overloaded, or the program is just being written
-		return "", &Error{Words: fmt.Sprintf("whether %s is uv is not known yet: %v", path, err), temporary: true}
-	case err != nil:
-		return "", fmt.Errorf("the build user can't run %s: %w", path, err)
+	}
+	if err != nil {
+		return "", &Error{Words: fmt.Sprintf("the build user can't run %s: %v", path, err), temporary: true}
 	}
 	words := strings.Fields(out)
 	if len(words) < 2 || words[0] != "uv" {
 		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
 	}
 	return words[1], nil
+}
+
+// oldest is the version of the oldest uv that the tests of this plugin pass with.
+var oldest = []int{0, 6, 14}
+
+func tooOld(version string) bool {
+	var major, minor, patch int
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch) // what is missing counts as 0
+	return slices.Compare([]int{major, minor, patch}, oldest) < 0
 }

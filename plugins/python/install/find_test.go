@@ -4,7 +4,6 @@
 package install_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -16,13 +15,6 @@ import (
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
 )
-
-func TestFind_DoesNotTakeACanceledSearchForNoUV(t *testing.T) {
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := install.NewFinder("/bin/sh", nil, builder()).Find(ended)
-	test.ErrorIs(t, err, context.Canceled)
-}
 
 func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "uv"), filepath.Join(t.TempDir(), "uv")
@@ -75,6 +67,7 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 		{name: "one that does not work", uv: broken, says: "exit status 3"},
 		{name: "one that nobody may run", uv: closed, says: "permission denied"},
 		{name: "another program", uv: other, says: "is not uv"},
+		{name: "one that is too old", uv: program("old", "echo uv 0.6.13"), says: "older than [0 6 14]"},
 		{name: "one that is not there", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 	}
 	for _, test := range tests {

@@ -10,14 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
@@ -46,36 +43,21 @@ type Request struct {
 
 	// As is the user that runs uv, nil for this process's user.
 	As *syscall.Credential
-
-	// MaxSize bounds the environment, and what is in Work, in bytes; 0 is no limit.
-	MaxSize int64
 }
 
 // build is one run of uv.
 type build struct {
 	with Installer
 	Request
-	root *os.Root // of Work
-	env  []string
+	env []string
 }
 
-// begin opens Work. The caller closes root.
-func (i Installer) begin(r Request) (*build, error) {
-	root, err := os.OpenRoot(r.Work)
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the directory of the build: %w", err)
-	}
-	return &build{with: i, Request: r, root: root, env: environ(r.Work)}, nil
-}
+func (i Installer) build(r Request) *build { return &build{with: i, Request: r, env: environ(r.Work)} }
 
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
 // this process is killed, uv is killed. The error is an *Error if uv failed, and wraps that of ctx if it ended.
 func (i Installer) Install(ctx context.Context, r Request) error {
-	b, err := i.begin(r)
-	if err != nil {
-		return err
-	}
-	defer b.root.Close()
+	b := i.build(r)
 	packages, err := b.arguments()
 	if err != nil {
 		return err
@@ -86,42 +68,71 @@ func (i Installer) Install(ctx context.Context, r Request) error {
 	if err := b.uv(ctx, packages...); err != nil {
 		return err
 	}
-	return b.bytecode(ctx)
+	return b.bytecode(ctx, b.Python.Path, b.Dir)
+}
+
+// InstallPython installs an interpreter of Finder.Downloads. It is in the directory of its key then, below Dir.
+func (i Installer) InstallPython(ctx context.Context, r Request) error {
+	b := i.build(r)
+	if err := b.uv(ctx, "python", "install", "--install-dir", b.Dir, b.Python.Key); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(b.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	entries, err := os.ReadDir(b.Dir)
+	for _, e := range entries {
+		if e.Name() != b.Python.Key { // uv's lock, and links by shorter names
+			err = errors.Join(err, dir.RemoveAll(e.Name()))
+		}
+	}
+	// descriptions of terminals, of which some are hard links; the node has its own
+	err = errors.Join(err, dir.RemoveAll(filepath.Join(b.Python.Key, "share")))
+	if err != nil {
+		return err
+	}
+	installed := filepath.Join(b.Dir, b.Python.Key)
+	return b.bytecode(ctx, filepath.Join(installed, "bin/python3"), installed)
 }
 
 // Export converts a project that uv locked (Set.UVLock) to a Set for the interpreter.
 func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, error) {
-	b, err := i.begin(r)
+	b := i.build(r)
+	lock := r.Requirements.UVLock
+	_, err := b.file("pyproject.toml", lock.Project)
+	if err == nil {
+		_, err = b.file("uv.lock", lock.Lock)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer b.root.Close()
-	lock := r.Requirements.UVLock
-	argv := []string{"export", "--frozen", "--offline", "--python", r.Python.Path, "--no-default-groups"}
-	for _, extra := range lock.Choice.Extras {
+	const exported = "exported.txt" // a requirements file, as its name says to uv
+	argv := []string{"export", "--frozen", "--offline", "--python", r.Python.Path, "--no-default-groups",
+		"--no-emit-workspace", "--output-file", exported}
+	if err := b.uv(ctx, append(argv, chosen(lock.Choice, "")...)...); err != nil {
+		return nil, err
+	}
+	return requirement.Choice{}.Lock(exported, func(name string) ([]byte, error) {
+		f, err := os.OpenInRoot(b.Work, name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return io.ReadAll(f)
+	})
+}
+
+// chosen are the arguments for parts of a project. That of a group names the project if it is not that of the directory.
+func chosen(c requirement.Choice, project string) (argv []string) {
+	for _, extra := range c.Extras {
 		argv = append(argv, "--extra="+extra)
 	}
-	for _, group := range lock.Choice.Groups {
-		argv = append(argv, "--group="+group)
+	for _, group := range c.Groups {
+		argv = append(argv, "--group="+project+group)
 	}
-	project, locked := "pyproject.toml", "uv.lock"
-	if lock.Script {
-		project, locked = "script.py", "script.py.lock"
-		argv = append(argv, "--script", project)
-	} else {
-		argv = append(argv, "--no-emit-workspace")
-	}
-	if _, err := b.file(project, lock.Project); err != nil {
-		return nil, err
-	}
-	if _, err := b.file(locked, lock.Lock); err != nil {
-		return nil, err
-	}
-	const exported = "exported.txt" // a requirements file, as its name says to uv
-	if err := b.uv(ctx, append(argv, "--output-file", exported)...); err != nil {
-		return nil, err
-	}
-	return requirement.Choice{}.Lock(exported, b.root.ReadFile)
+	return argv
 }
 
 // arguments writes the files that uv reads, and returns the arguments that install the packages. URLs may have
@@ -149,11 +160,6 @@ func (b *build) arguments() ([]string, error) {
 		if len(file.lines) == 0 { // uv warns of an empty file
 			continue
 		}
-		for _, line := range file.lines {
-			if strings.ContainsAny(line, "\r\n\x00") {
-				return nil, fmt.Errorf("the requirement %q has more than one line", requirement.Redact(line))
-			}
-		}
 		path, err := b.file(file.name, []byte(strings.Join(file.lines, "\n")+"\n"))
 		if err != nil {
 			return nil, err
@@ -165,13 +171,7 @@ func (b *build) arguments() ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		argv = append(argv, "-r", path)
-		for _, extra := range project.Extras {
-			argv = append(argv, "--extra="+extra)
-		}
-		for _, group := range project.Groups {
-			argv = append(argv, "--group="+path+":"+group)
-		}
+		argv = slices.Concat(argv, []string{"-r", path}, chosen(project.Choice, path+":"))
 	}
 	if r.NewerThan != "" {
 		argv = append(argv, "--exclude-newer="+r.NewerThan)
@@ -196,13 +196,15 @@ func (b *build) arguments() ([]string, error) {
 // file makes a file in Work, maybe in a directory, that the builder can read, and returns its path. The builder owns
 // Work: no link out of it is followed.
 func (b *build) file(name string, content []byte) (path string, err error) {
-	dir := filepath.Dir(name)
-	err = errors.Join(b.root.MkdirAll(dir, 0o755), b.root.WriteFile(name, content, 0o644))
-	if err == nil && dir != "." {
-		err = b.root.Chmod(dir, 0o755) // whatever the umask is
+	root, err := os.OpenRoot(b.Work)
+	if err != nil {
+		return "", fmt.Errorf("failed to open the directory of the build: %w", err)
 	}
-	if err == nil {
-		err = b.root.Chmod(name, 0o644)
+	defer root.Close()
+	dir := filepath.Dir(name)
+	err = errors.Join(root.MkdirAll(dir, 0o755), root.WriteFile(name, content, 0o644), root.Chmod(name, 0o644))
+	if err == nil && dir != "." {
+		err = root.Chmod(dir, 0o755) // whatever the umask is
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to write what uv reads: %w", err)
@@ -210,7 +212,8 @@ func (b *build) file(name string, content []byte) (path string, err error) {
 	return filepath.Join(b.Work, name), nil
 }
 
-// environ returns uv's environment. Of this process's it has only the certificates to trust and the proxies.
+// environ returns uv's environment. Of this process's it has only the certificates to trust, the proxies, and from
+// where interpreters come.
 func environ(work string) []string {
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin",
@@ -218,11 +221,10 @@ func environ(work string) []string {
 		"HOME=" + work, "TMPDIR=" + work, "XDG_CONFIG_DIRS=" + work,
 		"UV_HTTP_TIMEOUT=15",
 	}
-	names := []string{"SSL_CERT_FILE", "SSL_CERT_DIR"}
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} {
-		names = append(names, name, strings.ToLower(name))
-	}
-	for _, name := range names {
+	for _, name := range []string{
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "UV_PYTHON_INSTALL_MIRROR", "HTTP_PROXY", "http_proxy", "HTTPS_PROXY",
+		"https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy",
+	} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
@@ -237,73 +239,26 @@ func (b *build) run(ctx context.Context, out io.Writer, argv ...string) error {
 	}.run(ctx)
 }
 
-var errTooLarge = errors.New("the packages are too large")
-
-// uv runs uv, without the node's configuration, and with a cache of this build. It ends uv when the build is larger
-// than MaxSize.
+// uv runs uv, without the node's configuration, and with a cache of this build.
 func (b *build) uv(ctx context.Context, argv ...string) error {
-	argv = slices.Concat([]string{b.with.Path}, argv, []string{"--no-config", "--no-python-downloads",
-		"--color", "never", "--cache-dir", filepath.Join(b.Work, "cache")})
-	running, end := context.WithCancelCause(ctx)
-	var watching sync.WaitGroup
-	watching.Go(func() { b.watch(running, end) })
+	argv = slices.Concat([]string{b.with.Path}, argv, []string{"--no-config", "--color", "never",
+		"--cache-dir", filepath.Join(b.Work, "cache")})
+	if argv[1] != "python" {
+		argv = append(argv, "--no-python-downloads")
+	}
 	var tail plain.Tail
-	err := b.run(running, &tail, argv...)
-	end(nil)
-	watching.Wait()
-	switch {
-	case errors.Is(context.Cause(running), errTooLarge) || b.tooLarge(ctx):
-		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
-			b.MaxSize>>20)}
-	case err != nil:
+	err := b.run(ctx, &tail, argv...)
+	if err != nil {
 		return b.explain(ctx, err, tail)
 	}
 	return nil
 }
 
-// watch ends ctx when a directory of the build is larger than MaxSize: the size of a package is unknown until it is
-// unpacked.
-func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
-	for ctx.Err() == nil {
-		begun := time.Now()
-		if b.tooLarge(ctx) {
-			end(errTooLarge)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // it looks a tenth of the time at most
-		}
-	}
-}
-
-func (b *build) tooLarge(ctx context.Context) bool {
-	return b.MaxSize > 0 && max(sizeOf(ctx, b.Dir), sizeOf(ctx, b.Work)) > b.MaxSize
-}
-
-// sizeOf is the size of the files in a directory, 0 if it does not exist. uv may change it meanwhile. It is incomplete
-// when ctx ends.
-func sizeOf(ctx context.Context, dir string) (size int64) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0
-	}
-	defer root.Close()
-	_ = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
-		if err == nil {
-			if info, err := d.Info(); err == nil {
-				size += info.Size()
-			}
-		}
-		return ctx.Err() // errors of files are ignored: they may be removed meanwhile
-	})
-	return size
-}
-
-// bytecode compiles the packages, because tasks cannot write there. The sources do not change, so the interpreter need
+// bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the interpreter need
 // not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does not compile is
 // not an error.
-func (b *build) bytecode(ctx context.Context) error {
-	_ = b.run(ctx, io.Discard, b.Python.Path, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", filepath.Join(b.Dir, "lib"))
+func (b *build) bytecode(ctx context.Context, python, dir string) error {
+	_ = b.run(ctx, io.Discard, python, "-I", "-S", "-m", "compileall", "-q",
+		"--invalidation-mode", "unchecked-hash", filepath.Join(dir, "lib"))
 	return ctx.Err()
 }

@@ -11,12 +11,8 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 
 	"github.com/outrider-dev/outrider/plugins/python/install"
-	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
 func TestInstall_MakesAnEnvironment(t *testing.T) {
@@ -47,54 +43,4 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 	} {
 		test.StrContains(t, string(out), want)
 	}
-}
-
-// With pip, whoever registers a private name on a public index reaches jobs of the node.
-func TestInstall_TakesOneNameOfTheFirstIndex(t *testing.T) {
-	for _, row := range []struct {
-		name    string
-		wanted  string
-		indexes []string // version of each: the extra ones in their order, and then the index
-		uv      string   // what is installed, "" is an error
-	}{
-		{name: "a newer one on the index", wanted: "report-tools", indexes: []string{"1.0", "2.0"}, uv: "1.0"},
-		{name: "a version that is on the index alone", wanted: "report-tools>=2",
-			indexes: []string{"1.0", "2.0"}},
-		{name: "a newer one on the second extra", wanted: "report-tools",
-			indexes: []string{"1.0", "3.0", "2.0"}, uv: "1.0"},
-		{name: "nothing on the first extra", wanted: "report-tools",
-			indexes: []string{"", "1.0", "2.0"}, uv: "1.0"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			i := uv(t)
-			p := newPlace(t)
-			var urls []string
-			for n, version := range row.indexes {
-				dir := filepath.Join(p.wheels, string(rune('a'+n)))
-				if version != "" {
-					wheeltest.Wheel{Name: "report-tools", Version: version}.Write(t, dir)
-				}
-				urls = append(urls, wheeltest.Index(t, dir).URL+"/simple")
-			}
-			r := p.request(t, row.wanted)
-			r.Sources = requirement.Sources{URL: urls[len(urls)-1], Extra: urls[:len(urls)-1]}
-			if want := row.uv; want == "" {
-				fails(t, i, r, false)
-			} else {
-				installs(t, i, r)
-				has(t, p, "report_tools-"+want)
-			}
-		})
-	}
-}
-
-// has checks which packages an environment has.
-func has(t *testing.T, p place, packages ...string) {
-	t.Helper()
-	infos, err := filepath.Glob(filepath.Join(p.env(), "lib/*/site-packages/*.dist-info"))
-	must.NoError(t, err)
-	for n, info := range infos {
-		infos[n] = strings.TrimSuffix(filepath.Base(info), ".dist-info")
-	}
-	must.Eq(t, packages, infos)
 }

@@ -38,10 +38,11 @@ func TestEnviron_HasCertificatesAndProxiesOfTheAgentAlone(t *testing.T) {
 
 func TestFull_MatchesAFullDisk(t *testing.T) {
 	for line, want := range map[string]bool{
-		"error: No space left on device (os error 28)":  true,
-		"Caused by: Disk quota exceeded (os error 122)": true,
-		"No such file or directory (os error 2)":        false,
-		"error: 28":                                     false,
+		"error: No space left on device (os error 28)":   true,
+		"Caused by: Disk quota exceeded (os error 122)":  true,
+		"No such file or directory (os error 2)":         false,
+		"cp: error writing 'x': No space left on device": true,
+		"error: 28": false,
 	} {
 		must.Eq(t, want, full.MatchString("first "+line), must.Sprint(line))
 	}

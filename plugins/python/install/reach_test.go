@@ -6,11 +6,9 @@ package install_test
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/shoenig/test/must"
@@ -125,28 +123,4 @@ func TestInstall_ShowsNoCredentials(t *testing.T) {
 	for _, text := range append(argvs, heard...) {
 		must.StrNotContains(t, text, "s3cr3t")
 	}
-}
-
-func TestInstall_GoesThroughTheAgentsProxy(t *testing.T) {
-	wheels := t.TempDir()
-	hello(t, wheels)
-	handler := wheel.Index(wheels)
-	var used atomic.Int32
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		given := &http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
-		if _, password, _ := given.BasicAuth(); password != "agent" || r.Host != "example.com" {
-			http.Error(w, "no", http.StatusForbidden)
-			return
-		}
-		used.Add(1)
-		handler.ServeHTTP(w, r)
-	}))
-	t.Cleanup(proxy.Close)
-	t.Setenv("HTTP_PROXY", strings.Replace(proxy.URL, "://", "://me:agent@", 1))
-	t.Setenv("NO_PROXY", "")
-	p := newPlace(t)
-	r := p.request(t, "hello-world")
-	r.Sources = requirement.Sources{URL: "http://example.com/simple"}
-	check(t, p, uv(t), r)
-	must.Positive(t, used.Load())
 }

@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	maxFiles   = 50 // that include each other
-	maxIndexes = 50 // each of which is asked for each package
-	maxShown   = 80 // characters of a file that an error shows
+	maxFiles = 50 // that include each other
+	maxShown = 80 // characters of a file that an error shows
 )
 
 // files reads requirements files as pip's reference specifies ("Requirements File Format").
@@ -101,15 +100,12 @@ func (f *files) line(file, text string, constraint bool) error {
 	return nil
 }
 
-var option = regexp.MustCompile(`^(--[a-z0-9-]+|-[a-z])[= \t]*(.*)$`)
+var option = regexp.MustCompile(`^(--[^= \t]*|-.?)[= \t]*(.*)$`)
 
 // option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone
 // decides which hosts are trusted.
 func (f *files) option(file, text string, constraint bool) (err error) {
 	m := option.FindStringSubmatch(text)
-	if m == nil {
-		return fmt.Errorf("%s is not an option: remove it", show(text))
-	}
 	name, value := m[1], strings.Trim(m[2], `"'`)
 	switch name {
 	case "--requirement", "-r", "--constraint", "-c":
@@ -119,9 +115,6 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 		}
 		return f.file(relative(file, value), only)
 	case "--index-url", "-i":
-		if f.indexes.URL != "" && f.indexes.URL != value {
-			return fmt.Errorf("there is a second %s: write --extra-index-url for another index", name)
-		}
 		f.indexes.URL = value
 		_, err = CheckURL(value)
 	case "--extra-index-url":
@@ -146,9 +139,6 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 			"let the node's operator install that of your index's authority")
 	default:
 		return fmt.Errorf("%s is not an option that requirements files have here: remove it", name)
-	}
-	if err == nil && len(f.indexes.Extra)+len(f.indexes.FindLinks) > maxIndexes {
-		err = fmt.Errorf("there are more than %d of these", maxIndexes)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)

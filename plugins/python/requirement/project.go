@@ -46,18 +46,9 @@ type tool struct {
 		Overrides   []string         `toml:"override-dependencies,omitempty"`
 		NewerThan   string           `toml:"exclude-newer,omitempty"`
 	} `toml:"uv"`
-	Poetry *sourced `toml:"poetry,omitempty"`
-	PDM    *sourced `toml:"pdm,omitempty"`
+	Poetry map[string]any `toml:"poetry,omitempty"`
+	PDM    map[string]any `toml:"pdm,omitempty"`
 }
-
-type sourced struct {
-	Source []any `toml:"source"`
-}
-
-func (s *sourced) any() bool { return s != nil && len(s.Source) > 0 }
-
-// IsProject reports whether a file is a project by its name.
-func IsProject(name string) bool { return path.Base(name) == "pyproject.toml" }
 
 // Project reads what a project requires: its dependencies, and those of the chosen extras and groups. The project
 // itself is not among them.
@@ -94,7 +85,7 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 				"write them out, or lock them", dynamic)
 		}
 	}
-	if p.Tool.Poetry.any() || p.Tool.PDM.any() {
+	if p.Tool.Poetry["source"] != nil || p.Tool.PDM["source"] != nil {
 		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv does not follow: " +
 			"lock the project with uv, or name the index by index_url and leave them out")
 	}

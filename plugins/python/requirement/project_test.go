@@ -72,47 +72,10 @@ func TestProject_IsRefusedInOneSentence(t *testing.T) {
 		head + "[tool.uv.sources]\nx = {workspace = true}":             "its workspace",
 		head + "[tool.uv.sources]\nx = [{git = 'https://h/x'}]":        "its git",
 		head + "[tool.uv.sources]\nx = {url = 'https://h/x.tar.gz'}":   "not the URL of a wheel",
-		head + "[[tool.poetry.source]]\nname = 'x'":                    "Poetry or PDM",
-		head + "[[tool.pdm.source]]\nname = 'x'":                       "Poetry or PDM",
 		head + "dependencies = 'x'":                                    "this is not TOML",
 	} {
 		s, err := Choice{}.Project("p/pyproject.toml", in(map[string]string{"p/pyproject.toml": text}))
 		test.ErrorContains(t, err, "p/pyproject.toml", test.Sprintf("%s: %+v", text, s))
 		test.ErrorContains(t, err, says, test.Sprint(text))
 	}
-}
-
-func TestScript_IsAProject(t *testing.T) {
-	s, err := ReadScript([]byte(script))
-	must.NoError(t, err)
-	set, err := s.Set()
-	must.NoError(t, err)
-	must.SliceLen(t, 1, set.Projects)
-	must.StrContains(t, string(set.Projects[0].Text), "requests<3")
-	must.Eq(t, "2023-10-16T00:00:00Z", set.NewerThan)
-	set, err = (&Script{RequiresPython: ">=3"}).Set()
-	must.NoError(t, err)
-	must.True(t, set.Empty())
-	_, err = (&Script{Dependencies: []string{"./x"}}).Set()
-	must.ErrorContains(t, err, "not a requirement")
-}
-
-func TestLock_ReadsIndexesOfUV(t *testing.T) {
-	lock := "version = 1\nrequires-python = '>=3.9'\n"
-	for _, source := range []string{
-		"{registry = 'https://pypi.org/simple'}", "{registry = 'https://host/simple'}", "{registry = '../wheels'}",
-		"{editable = '.'}", "{registry = 'https://host/simple'}",
-	} {
-		lock += "[[package]]\nname = 'a'\nsource = " + source + "\n"
-	}
-	files := map[string]string{
-		"d/uv.lock": lock, "d/pyproject.toml": project, "alone/uv.lock": lock,
-	}
-	s, err := Choice{}.Lock("d/uv.lock", in(files))
-	must.NoError(t, err)
-	must.Eq(t, []string{"https://host/simple"}, s.Indexes.Extra)
-	must.Eq(t, ">=3.9", s.RequiresPython)
-	must.Eq(t, project, string(s.UVLock.Project))
-	_, err = Choice{}.Lock("alone/uv.lock", in(files))
-	must.ErrorContains(t, err, "beside it")
 }

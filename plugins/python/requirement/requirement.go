@@ -50,8 +50,7 @@ type Set struct {
 // UVLock is a project that uv locked. uv has to export it.
 type UVLock struct {
 	Lock    Content
-	Project Content // its pyproject.toml or, if Script, the script
-	Script  bool
+	Project Content // its pyproject.toml
 	Choice  Choice
 }
 
@@ -98,20 +97,19 @@ func File(name string, read Reader) (*Set, error) {
 	return f.set(), nil
 }
 
-// Lock reads a lock file: by its name a uv.lock or SCRIPT.py.lock of uv, or otherwise a requirements file with hashes.
+// Lock reads a lock file: by its name a uv.lock, or otherwise a requirements file with hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	base := path.Base(name)
 	switch {
 	case base == "uv.lock":
 		return c.readUVLock(name, read)
-	case path.Ext(base) == ".toml" || slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock"}, base):
+	case path.Ext(base) == ".toml" || slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock"}, base),
+		strings.HasSuffix(base, ".py.lock"):
 		return nil, fmt.Errorf("lock %s can't be read here: lock with uv, or export it as a requirements file with hashes",
 			name)
 	case len(c.Extras)+len(c.Groups) > 0:
 		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock has", name)
-	case strings.HasSuffix(base, ".py.lock"):
-		return c.readUVLock(name, read)
 	}
 	s, err := File(name, read)
 	if err != nil {
@@ -121,7 +119,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// readUVLock reads the lock of a project or a script, and the indexes in it, which an export leaves out.
+// readUVLock reads the lock of a project, and the indexes in it, which an export leaves out.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		RequiresPython string `toml:"requires-python"`
@@ -137,11 +135,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	if err := decode(u.Lock, &lock); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	project := path.Join(path.Dir(name), "pyproject.toml")
-	if path.Base(name) != "uv.lock" {
-		project, u.Script = strings.TrimSuffix(name, ".lock"), true
-	}
-	if u.Project, err = read(project); err != nil {
+	if u.Project, err = read(path.Join(path.Dir(name), "pyproject.toml")); err != nil {
 		return nil, fmt.Errorf("%s needs what it locks beside it: %w", name, err)
 	}
 	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
@@ -155,9 +149,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 		if _, err := CheckURL(registry); err != nil {
 			return nil, fmt.Errorf("%s: an index: %w", name, err)
 		}
-		if s.Indexes.Extra = append(s.Indexes.Extra, registry); len(s.Indexes.Extra) > maxIndexes {
-			return nil, fmt.Errorf("%s has more than %d indexes", name, maxIndexes)
-		}
+		s.Indexes.Extra = append(s.Indexes.Extra, registry)
 	}
 	return s, nil
 }

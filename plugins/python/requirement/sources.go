@@ -64,8 +64,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		for _, k := range known {
-			plain := credentials.ReplaceAllString(k, "://")
-			if !credentials.MatchString(index) && strings.TrimSuffix(plain, "/") == strings.TrimSuffix(index, "/") {
+			if strings.TrimSuffix(credentials.ReplaceAllString(k, "://"), "/") == strings.TrimSuffix(index, "/") {
 				return k
 			}
 		}

@@ -25,11 +25,6 @@ func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
 	}{
 		"nothing":    {url: node, extra: []string{more}},
 		"the node's": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},
-		"the node's two": {
-			lock: Sources{Extra: []string{"https://more.example.com/simple", bare}},
-			url:  node, extra: []string{more},
-		},
-		"the node's as the one": {lock: Sources{URL: bare}, url: node, extra: []string{more}},
 		"another, too": {
 			lock: Sources{Extra: []string{bare, other}},
 			url:  node, extra: []string{other}, others: true,
@@ -39,17 +34,9 @@ func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
 			url: node, extra: []string{mine}, others: true,
 		},
 		"the job's": {job: Sources{URL: mine}, lock: Sources{Extra: []string{other}}, url: mine, others: true},
-		"the node's beside": {
-			job: Sources{URL: other}, lock: Sources{Extra: []string{bare}},
-			url: other, extra: []string{node},
-		},
 		"other credentials": {
 			lock: Sources{URL: "https://me:mine@packages.example.com/simple"},
 			url:  "https://me:mine@packages.example.com/simple", others: true,
-		},
-		"another path": {
-			lock: Sources{URL: "https://packages.example.com/other"},
-			url:  "https://packages.example.com/other", others: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

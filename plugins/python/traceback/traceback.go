@@ -157,52 +157,29 @@ func plainLines(tail []byte) []string {
 	return lines
 }
 
-var (
-	// the directories of installed packages, and of Python's own
-	packages = regexp.MustCompile(`(?:^|/)(?:site-packages|dist-packages)/`)
-	library  = regexp.MustCompile(`(?:^|/)lib(?:64)?/(?:python|pypy)[0-9.]+/`)
-)
-
-// innermost is the last of the frames with the highest rank: the program's own files come before installed packages,
-// Python's library, and what has no file.
+// innermost is the last of the frames that is of the program's own files, or the last one if none is.
 func innermost(frames, dirs []string) (file string, line int) {
-	best := -1
+	ours := false
 	for _, f := range frames {
 		m := frame.FindStringSubmatch(f)
-		rank := 3
-		switch {
-		case strings.HasPrefix(m[1], "<") && m[1] != "<string>":
-			rank = 0
-		case packages.MatchString(m[1]):
-			rank = 2
-		case library.MatchString(m[1]):
-			rank = 1
+		name, own := shown(m[1], dirs)
+		if ours && !own || file != "" && strings.HasPrefix(name, "<") && !own {
+			continue
 		}
-		if rank >= best {
-			best = rank
-			file = shown(m[1], dirs)
-			line, _ = strconv.Atoi(m[2])
-		}
+		file, ours = name, own
+		line, _ = strconv.Atoi(m[2])
 	}
 	return file, line
 }
 
-// shown is the short name of a file: relative to the directory of packages, or to the first of dirs that it is in, and
-// otherwise its base name.
-func shown(name string, dirs []string) string {
-	rest := path.Base(name)
-	at := append(library.FindAllStringIndex(name, -1), packages.FindAllStringIndex(name, -1)...)
-	if at != nil {
-		rest = name[at[len(at)-1][1]:]
-	} else {
-		for _, dir := range slices.Backward(dirs) {
-			if below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/"); ok {
-				rest = below
-			}
+// shown is the short name of a file: relative to the first of dirs that it is in, which makes it the program's own, or
+// its base name.
+func shown(name string, dirs []string) (short string, own bool) {
+	for _, dir := range dirs {
+		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")
+		if ok && len(below) <= maxName {
+			return below, true
 		}
 	}
-	if len(rest) > maxName {
-		return plain.Line(path.Base(name), maxName)
-	}
-	return rest
+	return plain.Line(path.Base(name), maxName), name == "<string>"
 }

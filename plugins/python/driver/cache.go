@@ -1,0 +1,82 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/plain"
+	"github.com/outrider-dev/outrider/internal/core/plugin"
+
+	"github.com/outrider-dev/outrider/plugins/python/environment"
+)
+
+var cacheUsage = plugin.Usage{
+	Binary: "nomad-driver-python", Command: "cache", Arguments: "list | show ID | prune", Least: 1, Most: 2,
+	About: "Lists the environments of the node's cache, shows one as JSON, or removes those that no task\n" +
+		"uses. It works without an agent. Call it where the agent runs, in its container if it has one.",
+}
+
+// cacheCommand is what a person asks of the cache. It is safe beside agents, which share the cache in the same way.
+func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
+	flags := flag.NewFlagSet("cache", flag.ContinueOnError)
+	dir := flags.String("dir", "", "the `directory` of the cache, where the plugin's config has a cache_dir")
+	unused := flags.Duration("unused", 0, "prune only what no task has used for this `time`, such as 24h")
+	asJSON := flags.Bool("json", false, "print JSON, sizes in bytes")
+	args, err := cacheUsage.Parse(flags, line, out)
+	if err != nil {
+		return err
+	}
+	if (len(args) == 2) != (args[0] == "show") || !slices.Contains([]string{"list", "show", "prune"}, args[0]) {
+		return fmt.Errorf("usage: cache %s", cacheUsage.Arguments)
+	}
+	if *dir, err = cacheDir(*dir); err != nil {
+		return err
+	}
+	cache := environment.Open(environment.Config{Dir: *dir, MaxAge: max(*unused, time.Nanosecond)})
+	all, err := cache.List()
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "show":
+		all = slices.DeleteFunc(all, func(e environment.Cached) bool { return e.ID != args[1] })
+		if len(all) == 0 {
+			return fmt.Errorf("the cache has no environment %q: see \"cache list\"", args[1])
+		}
+	case "prune":
+		if err := cache.Tidy(ctx); err != nil {
+			return err
+		}
+		left, err := cache.List()
+		if err != nil {
+			return err
+		}
+		all = slices.DeleteFunc(all, func(e environment.Cached) bool {
+			return slices.ContainsFunc(left, func(l environment.Cached) bool { return l.Dir == e.Dir })
+		})
+	}
+	if *asJSON || args[0] == "show" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(all)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tUSED\tTASKS\tMB\tPACKAGES")
+	for _, e := range all {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\n", e.ID, e.Used.Format(time.DateTime), len(e.Tasks), megabytes(e.Size),
+			plain.Line(strings.Join(e.Packages, " "), 80))
+	}
+	return w.Flush()
+}
+
+func megabytes(size int64) float64 { return float64(size) / 1e6 }
