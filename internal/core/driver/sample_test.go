@@ -89,8 +89,10 @@ func TestExample_RunsModules(t *testing.T) {
 	must.NoError(t, h.DestroyTask(cfg.ID, true))
 	about := "task=" + cfg.ID
 	from := 0
-	for _, line := range []string{"starting task: " + about, "task runs: " + about + " pid=" + status.DriverAttributes["pid"],
-		"task has ended: " + about + ` exit="code 3"`, "task destroyed: " + about} {
+	for _, line := range []string{
+		"starting task: " + about, "task runs: " + about + " pid=" + status.DriverAttributes["pid"],
+		"task has ended: " + about + ` exit="code 3"`, "task destroyed: " + about,
+	} {
 		at := strings.Index(log.String()[from:], line+"\n")
 		must.NonNegative(t, at, must.Sprintf("no %q, in this order, in\n%s", line, &log))
 		from += at
