@@ -6,37 +6,37 @@ package vm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 
 	"github.com/u-root/u-root/pkg/cpio"
 	"github.com/u-root/u-root/pkg/kmodule"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
-	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
-// bootModules are the modules that the guest needs before it has the host's files.
+// bootModules are the modules that the VM needs before it has the host's files.
 var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
 
-// initramfs makes the archive that the kernel starts from: the guest's program, the modules in the order to load them,
-// and the configuration.
-func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
-	path, err := Build(ctx, "guest")
+//go:embed init.sh
+var initScript string
+
+// initramfs makes the archive that the kernel starts from: busybox, the script that it runs, the modules in the order to
+// load them, and the configuration.
+func initramfs(k kernel, o Options, server sshd.Server, keys string) ([]byte, error) {
+	path, err := exec.LookPath("busybox")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w (apt-get install busybox-static)", err)
 	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	config, err := json.Marshal(wire.Config{Modules: k.modules(), Disk: o.Disk != ""})
+	busybox, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -44,9 +44,18 @@ func initramfs(ctx context.Context, k kernel, o Options) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	disk := ""
+	if o.Disk != "" {
+		disk = DiskMount
+	}
+	config := fmt.Sprintf("release=%s modules=%s disk=%s sshd=%s keys=%s\n", quote(k.release), quote(k.modules()), disk,
+		quote(server.Args[0]), quote(keys))
 	records := []cpio.Record{
-		cpio.StaticFile("init", string(program), 0o755),
-		cpio.StaticFile("config.json", string(config), 0o644),
+		cpio.StaticFile("init", initScript, 0o755),
+		cpio.StaticFile("config", config, 0o644),
+		cpio.Directory("bin", 0o755),
+		cpio.StaticFile("bin/busybox", string(busybox), 0o755),
+		cpio.Symlink("bin/sh", "busybox"),
 		cpio.Directory("modules", 0o755),
 	}
 	for i, m := range modules {
@@ -88,7 +97,7 @@ func dependencies(k kernel, names []string) (files []string, err error) {
 	return files, nil
 }
 
-// Build builds one of the programs of this folder that run in a VM, guest or vmctl, and returns its path in the cache.
+// Build builds a program of this folder that runs in a VM, such as vmctl, and returns its path in the cache.
 func Build(ctx context.Context, name string) (string, error) {
 	root, err := build.Root(".")
 	if err != nil {

@@ -16,10 +16,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// kernelEnv names a kernel to boot instead of Debian's newest: a linux-image package, or a directory with one unpacked
-// in it.
-const kernelEnv = "LAB_VM_KERNEL"
-
 // kernel is an unpacked kernel.
 type kernel struct {
 	image   string // the file to boot
@@ -29,20 +25,20 @@ type kernel struct {
 
 func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules", k.release) }
 
-// findKernel returns the kernel that LAB_VM_KERNEL names, or else the one in the cache, or else downloads Debian's.
-// For a newer one, remove the one in the cache.
+// kernelEnv names a linux-image package of Debian's, for a machine whose apt has another distribution.
+const kernelEnv = "LAB_VM_KERNEL"
+
+// findKernel returns the kernel of LAB_VM_KERNEL, or else the one in the cache, or else downloads Debian's newest. For a
+// newer one, remove the one in the cache.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
 	given, name := os.Getenv(kernelEnv), "kernel"
 	if given != "" {
-		st, err := os.Stat(given)
+		_, err := os.Stat(given)
 		if err == nil {
 			given, err = filepath.Abs(given)
 		}
 		if err != nil {
 			return kernel{}, fmt.Errorf("failed to use %s: %w", kernelEnv, err)
-		}
-		if st.IsDir() {
-			return unpacked(given)
 		}
 		name = "given-" + strings.TrimSuffix(filepath.Base(given), ".deb")
 	}
@@ -51,8 +47,7 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 		return debian(ctx, "kernel", scratch, given)
 	})
 	if err != nil {
-		return kernel{}, fmt.Errorf("failed to get a kernel for the VM "+
-			"(set %s to a linux-image package, or to a directory with one unpacked in it): %w", kernelEnv, err)
+		return kernel{}, fmt.Errorf("failed to get a kernel for the VM (set %s to a linux-image package): %w", kernelEnv, err)
 	}
 	return unpacked(dir)
 }

@@ -11,15 +11,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 func findQEMU() (string, error) {
@@ -30,11 +26,13 @@ func findQEMU() (string, error) {
 	return qemu, nil
 }
 
+// port is the name of the virtio serial port, as in init.sh.
+const port = "outrider.vm"
+
 // machine is a QEMU process. It is connected to unnamed sockets and files in memory only: nothing is left to remove
 // when it or this process is killed.
 type machine struct {
-	port    net.Conn // the guest's serial port
-	serial  net.Conn // the USB serial adapter, if it is plugged
+	port    net.Conn // the virtio serial port
 	cmd     *exec.Cmd
 	console *tail // of the first serial line
 	said    *tail // the output of QEMU itself
@@ -76,7 +74,7 @@ func startMachine(
 		return mine, 2 + len(files), nil
 	}
 	var consoleConn net.Conn
-	fds := map[*net.Conn]int{&m.port: 0, &m.serial: 0, &consoleConn: 0}
+	fds := map[*net.Conn]int{&m.port: 0, &consoleConn: 0}
 	for conn := range fds {
 		if *conn, fds[conn], err = socket(); err != nil {
 			return nil, err
@@ -96,14 +94,10 @@ func startMachine(
 		"-kernel", k.image, "-initrd", fmt.Sprintf("/proc/self/fd/%d", initrdFD), "-append", kernelArgs + " " + a.args,
 		"-chardev", fmt.Sprintf("socket,id=console,fd=%d", fds[&consoleConn]), "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=port,fd=%d", fds[&m.port]),
-		"-device", "virtserialport,chardev=port,name=" + wire.Port,
+		"-device", "virtserialport,chardev=port,name=" + port,
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
 		"-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
-		"-device", "qemu-xhci,id=usb", "-chardev", fmt.Sprintf("socket,id=serial,fd=%d", fds[&m.serial]),
-	}
-	if o.Adapter != "" {
-		args = append(args, "-device", "usb-serial,bus=usb.0,port=1,chardev=serial,always-plugged=on,serial="+o.Adapter)
 	}
 	if o.Disk != "" {
 		args = append(args,
@@ -129,39 +123,23 @@ func startMachine(
 	return m, nil
 }
 
-// run starts the process from a thread that lives as long as the process: the kernel sends the parent death signal
-// when the thread that has started the process ends, prctl(2).
+// run starts the process, which ends with ctx at the latest.
 func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
-	started := make(chan error)
-	end := make(chan struct{})
-	var once sync.Once
+	err := cmd.Start()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
 	m.kill = func() {
-		once.Do(func() { close(end) })
+		cmd.Process.Kill()
 		<-m.done
 	}
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
-			select {
-			case <-ctx.Done():
-			case <-end:
-			case <-m.done:
-				return
-			}
-			cmd.Process.Kill()
-		}()
+		defer close(m.done)
 		m.err = cmd.Wait()
-		close(m.done)
-		<-watched
+		stop()
 	}()
-	return <-started
+	return nil
 }
 
 // end waits until the machine has switched itself off, and kills it if it does not.
@@ -179,7 +157,6 @@ func (m *machine) end(patience time.Duration) error {
 // close closes the connections to the machine.
 func (m *machine) close() {
 	m.port.Close()
-	m.serial.Close()
 }
 
 // explain adds the machine's state to an error: why it has ended, if it has, and the end of its console.

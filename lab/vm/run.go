@@ -6,119 +6,79 @@ package vm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 
 	"golang.org/x/crypto/ssh"
-
-	"github.com/outrider-dev/outrider/lab/vm/wire"
 )
 
 // Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
 type Cmd struct {
-	Args []string // a program, looked for in the usual directories if it has no slash, and its arguments
-	Env  []string // nil is this process's, and what Options adds
+	Args []string // a program, looked for in the PATH if it has no slash, and its arguments
 	Dir  string   // empty is this process's, which the VM has, too
 
-	Stdin          io.Reader // nil is /dev/null. It is read until the command ends; the last read may be lost.
+	Stdin          io.Reader // nil is empty
 	Stdout, Stderr io.Writer // nil discards
 }
 
-// ExitError is the end of a command that did not exit with 0.
-type ExitError struct {
-	Code   int
-	Signal syscall.Signal // the signal that killed it, or 0
-}
-
-func (e *ExitError) Error() string {
-	if e.Signal != 0 {
-		return fmt.Sprintf("killed by signal %d (%v)", e.Signal, e.Signal)
-	}
-	return fmt.Sprintf("exit status %d", e.Code)
-}
-
-// Run runs a command and waits for it. The error is an *ExitError if the command did not exit with 0. Any other error
-// is the VM's, with the end of its console. When ctx ends, the command and all its processes are killed. Processes
-// that it leaves when it ends by itself live on; their output is lost a minute later.
+// Run runs a command, with this process's environment, in a cgroup of its own, and waits for it and for the end of its
+// output. The error is an *ssh.ExitError if the command did not exit with 0; the status 127 is also that of one that was
+// not found. Any other error is the VM's, with the end of its console. When ctx ends, the command and all its processes
+// are killed.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
-	if len(c.Args) == 0 {
-		return errors.New("no command given")
-	}
-	r := wire.Run{Args: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin != nil}
-	if r.Env == nil {
-		r.Env = append(environment(), v.env...)
-	}
-	if r.Dir == "" {
+	if c.Dir == "" {
 		var err error
-		if r.Dir, err = os.Getwd(); err != nil {
+		if c.Dir, err = os.Getwd(); err != nil {
 			return err
 		}
-	}
-	command, err := json.Marshal(r)
-	if err != nil {
-		return err
 	}
 	s, err := v.client.NewSession()
 	if err != nil {
 		return v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
 	}
 	defer s.Close()
-	stop := context.AfterFunc(ctx, func() { s.Close() })
+	scope := fmt.Sprintf("/sys/fs/cgroup/system.slice/run-%d.scope", v.runs.Add(1))
+	stop := context.AfterFunc(ctx, func() {
+		_ = v.shell("echo 1 >" + scope + "/cgroup.kill")
+		s.Close()
+	})
 	defer stop()
-	var one sync.Mutex // the two may be the same
-	s.Stdout, s.Stderr = &locked{&one, c.Stdout}, &locked{&one, c.Stderr}
-	if c.Stdin != nil {
-		in, err := s.StdinPipe()
-		if err != nil {
-			return err
-		}
-		go func() {
-			io.Copy(in, c.Stdin)
-			in.Close()
-		}()
+	words := []string{"exec", "env", "-i"}
+	for _, word := range append(append(environment(), v.env...), c.Args...) {
+		words = append(words, quote(word))
 	}
-	if err = s.Start(string(command)); err == nil {
-		err = s.Wait()
+	s.Stdin, s.Stdout, s.Stderr = c.Stdin, c.Stdout, c.Stderr
+	if c.Stdout == c.Stderr {
+		words, s.Stderr = append(words, "2>&1"), nil
 	}
+	err = s.Run(fmt.Sprintf("mkdir %s && echo $$ >%[1]s/cgroup.procs && cd %s && %s", scope, quote(c.Dir),
+		strings.Join(words, " ")))
 	var exit *ssh.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err == nil:
-		return nil
-	case !errors.As(err, &exit):
-		return v.machine.explain(fmt.Errorf("the VM has gone away while it ran %s: %w", c.Args[0], err))
-	case exit.Signal() == wire.NotStarted:
-		return fmt.Errorf("failed to run %s in the VM: %s", c.Args[0], exit.Msg())
-	case exit.Signal() != "":
-		signal, err := strconv.Atoi(exit.Signal())
-		return errors.Join(&ExitError{Signal: syscall.Signal(signal)}, err)
+	case err == nil || errors.As(err, &exit):
+		return err
 	}
-	return &ExitError{Code: exit.ExitStatus()}
+	return v.machine.explain(fmt.Errorf("the VM has gone away while it ran %s: %w", c.Args[0], err))
 }
 
-// locked is a writer that shares a lock with others. It may have none, and discards then.
-type locked struct {
-	mu *sync.Mutex
-	w  io.Writer
+// shell runs a line of shell.
+func (v *VM) shell(line string) error {
+	s, err := v.client.NewSession()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Run(line)
 }
 
-func (l *locked) Write(p []byte) (int, error) {
-	if l.w == nil {
-		return len(p), nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
+// quote makes a word of shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Dial connects to a TCP address as the VM sees it, such as localhost:4646.
 func (v *VM) Dial(ctx context.Context, address string) (net.Conn, error) {

@@ -13,20 +13,17 @@
 package vm
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/vm/wire"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 )
 
 // DiskMount is where the file system of Options.Disk is mounted in the VM.
@@ -46,26 +43,19 @@ type Options struct {
 	// They are built at the first time, which takes minutes.
 	ZFS bool
 
-	// Adapter is the serial number of a USB serial adapter that is plugged in: QEMU's usb-serial, an FTDI FT232
-	// (0403:6001). Empty: there is none.
-	Adapter string
-
-	// Env is added to the environment of commands that have none of their own.
+	// Env is added to the environment of commands.
 	Env []string
 
 	// Progress is called with the state of long steps. May be nil.
 	Progress func(format string, args ...any)
-
-	silence time.Duration // after which the VM is given up, about; 0 is a minute and a half
 }
 
 // VM is a machine that runs. Its methods are safe for concurrent use.
 type VM struct {
 	env     []string // as in Options
-	kernel  string
 	machine *machine
 	client  *ssh.Client
-	quit    context.CancelFunc // ends watch
+	runs    atomic.Int64 // commands so far
 }
 
 // Start boots a VM and returns when commands can be run in it. The VM ends when
@@ -94,14 +84,24 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 			return nil, err
 		}
 	}
-	initrd, err := initramfs(ctx, k, o)
+	keys, err := os.MkdirTemp("", "outrider-vm-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(keys) // the VM has read them when it has booted
+	server, err := sshd.Write(keys, 22, "MaxSessions 1000", "LoginGraceTime 0", "LogLevel ERROR")
+	if err != nil {
+		return nil, err
+	}
+	initrd, err := initramfs(k, o, server, keys)
 	if err != nil {
 		return nil, err
 	}
 	for _, a := range accelerators() {
 		var v *VM
-		if v, err = boot(ctx, qemu, k, initrd, a, o); err == nil {
-			if err = errors.Join(v.loadZFS(ctx, zfs), v.loadUSB(ctx, o.Adapter)); err != nil {
+		if v, err = boot(ctx, qemu, k, initrd, a, o, server); err == nil {
+			err = v.loadZFS(ctx, zfs)
+			if err != nil {
 				v.Kill()
 				return nil, err
 			}
@@ -115,20 +115,6 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	}
 	return nil, err
 }
-
-// loadUSB loads the driver of the port that the adapter is in, which no other device needs.
-func (v *VM) loadUSB(ctx context.Context, adapter string) error {
-	if adapter == "" {
-		return nil
-	}
-	if out, err := v.Output(ctx, "/sbin/modprobe", "xhci-pci"); err != nil {
-		return fmt.Errorf("failed to plug the serial adapter: %w: %s", err, out)
-	}
-	return nil
-}
-
-// Adapter is connected to the tty of the serial adapter: programs in the VM read what is written here, and the reverse.
-func (v *VM) Adapter() net.Conn { return v.machine.serial }
 
 func (o *Options) fill(ctx context.Context) error {
 	if o.Memory == 0 {
@@ -173,7 +159,17 @@ func makeDisk(ctx context.Context, path string) error {
 }
 
 // boot starts one machine and waits until it answers.
-func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options) (_ *VM, err error) {
+func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options, server sshd.Server) (
+	_ *VM, err error,
+) {
+	secret, err := os.ReadFile(server.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ssh.ParsePrivateKey(secret)
+	if err != nil {
+		return nil, err
+	}
 	m, err := startMachine(ctx, qemu, k, initrd, a, o)
 	if err != nil {
 		return nil, err
@@ -183,11 +179,12 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 			m.kill()
 		}
 	}()
-	v := &VM{env: o.Env, machine: m}
 	m.port.SetDeadline(time.Now().Add(a.patience))
-	// any key will do: the other end is our own QEMU
-	config := &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()}
-	conn, channels, requests, err := ssh.NewClientConn(m.port, wire.Port, config)
+	config := &ssh.ClientConfig{
+		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
+		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // the other end is our own QEMU
+	}
+	conn, channels, requests, err := ssh.NewClientConn(m.port, port, config)
 	if ctx.Err() != nil { // which has ended the machine
 		err = ctx.Err()
 	}
@@ -198,38 +195,15 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
 	}
 	m.port.SetDeadline(time.Time{})
-	v.client = ssh.NewClient(conn, channels, requests)
-	v.kernel = strings.TrimPrefix(string(v.client.ServerVersion()), wire.Version)
-	ctx, v.quit = context.WithCancel(ctx)
-	go v.watch(ctx, cmp.Or(o.silence, patience))
-	return v, nil
+	return &VM{env: o.Env, machine: m, client: ssh.NewClient(conn, channels, requests)}, nil
 }
-
-// patience is how long a VM may not answer: an emulated machine is slow while a compiler runs here.
-const patience = 90 * time.Second
-
-// watch closes the connection if the VM does not answer. It ends with the connection.
-func (v *VM) watch(ctx context.Context, patience time.Duration) {
-	for {
-		limit := time.AfterFunc(patience, func() { v.client.Close() })
-		_, _, err := v.client.SendRequest("keepalive", true, nil)
-		limit.Stop()
-		if err != nil || poll.Sleep(ctx, patience/8) != nil {
-			return
-		}
-	}
-}
-
-// Kernel is the release of the VM's kernel, such as 6.1.0-56-amd64.
-func (v *VM) Kernel() string { return v.kernel }
 
 // Console is the end of what the kernel and the first process have printed.
 func (v *VM) Console() string { return v.machine.console.String() }
 
 // Close ends the VM and frees its resources. Its disk is complete then. A second Close is not an error.
 func (v *VM) Close() error {
-	v.quit()
-	v.client.Close() // the guest writes what is in its memory, and switches itself off
+	v.client.Close() // the VM writes what is in its memory, and switches itself off
 	err := v.machine.end(offTime)
 	v.machine.close()
 	return err
@@ -241,7 +215,6 @@ const offTime = time.Minute
 
 // Kill ends the VM as a power cut does.
 func (v *VM) Kill() {
-	v.quit()
 	v.machine.kill()
 	v.client.Close()
 }

@@ -24,10 +24,12 @@ const (
 	english  = "strings/0x409"
 )
 
-// Load makes this many ports, from dummy_udc.0 on. Each is the only one of its USB bus. A second call fails if it
-// wants more.
+// Load makes this many ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of its
+// USB bus. A second call fails if it wants more.
 func Load(ports int) error {
-	for _, args := range [][]string{{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"libcomposite"}} {
+	for _, args := range [][]string{
+		{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"-a", "libcomposite", "cdc_acm", "usbhid", "hid_generic"},
+	} {
 		if out, err := exec.Command("/sbin/modprobe", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("failed to load %s: %w: %s", args[0], err, out)
 		}
