@@ -65,6 +65,8 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
 		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "as asked for"},
+		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
+			err: "a container was asked for: broken"},
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
 			err: "datasets need file systems to make and mount, which a container does not have: " + mage +

@@ -26,8 +26,8 @@ const hostNodeConfig = `client {
   }
 }`
 
-// heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for some 10 s.
-const heartbeats = "server {\n  min_heartbeat_ttl = \"3s\"\n  heartbeat_grace   = \"5s\"\n}"
+// heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for 10 to 15 s.
+const heartbeats = "server {\n  min_heartbeat_ttl = \"5s\"\n  heartbeat_grace   = \"5s\"\n}"
 
 // nodesDir has a directory for each of the lab's agents besides its own. They are clients of its server.
 const nodesDir = "nodes"
@@ -112,12 +112,13 @@ func (l *Lab) newNode(ctx context.Context, a agent.Agent, name string) (agent.Ag
 		o.Config, plugins = hostNodeConfig, []string{remotePlugin}
 	}
 	for _, name := range plugins {
-		p, err := l.plugin(ctx, filepath.Join(a.PluginDir(), name))
-		if err == nil && o.Config != "" {
-			p.Config, err = l.remoteConfig(a)
-		}
-		if err != nil {
-			return nil, err
+		p := l.plugin(filepath.Join(a.PluginDir(), name))
+		if o.Config != "" {
+			config, err := l.remoteConfig(a)
+			if err != nil {
+				return nil, err
+			}
+			p.Config = config
 		}
 		o.Plugins = append(o.Plugins, p)
 	}

@@ -54,8 +54,8 @@ func names(paths []string) string {
 }
 
 // plugin is a plugin with its configuration in the lab, or in a demo.
-func (l *Lab) plugin(ctx context.Context, binary string) (p agent.Plugin, err error) {
-	p.Binary = binary
+func (l *Lab) plugin(binary string) agent.Plugin {
+	p := agent.Plugin{Binary: binary}
 	name := strings.TrimPrefix(strings.TrimPrefix(p.Name(), agent.DriverPrefix), agent.DevicePrefix)
 	switch {
 	case l.only[name] != "":
@@ -64,14 +64,11 @@ func (l *Lab) plugin(ctx context.Context, binary string) (p agent.Plugin, err er
 		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
-		if l.dataset {
-			p.HostVolumeFile, err = l.classes(ctx)
-		}
 	case name == "python": // with its cache below the lab, so that lab:down removes it
 		p.Config = "state_dir = \"${state_dir}\"\ncache_dir = \"${state_dir}/environments\""
 	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
 	case p.Driver() != "":
 		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
 	}
-	return p, err
+	return p
 }

@@ -99,9 +99,11 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 		return o, err
 	}
 	for _, path := range paths {
-		p, err := l.plugin(ctx, path)
-		if err != nil {
-			return o, err
+		p := l.plugin(path)
+		if p.Name() == datasetPlugin && l.dataset {
+			if p.HostVolumeFile, err = l.classes(ctx); err != nil {
+				return o, err
+			}
 		}
 		o.Plugins = append(o.Plugins, p)
 	}
@@ -125,10 +127,14 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 		return "", "", fmt.Errorf("the lab is up, as %s; to change that: %s lab:down", up.Info().Runtime, mage)
 	case r == auto && needs != "":
 		r, why = agent.Host, "since "+needs
-	case r == auto:
-		r, why = agent.Container, "from "+agent.Image
+	case r != agent.Host:
 		err := l.docker(ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+			r, why = agent.Container, "from "+agent.Image
+		case r == agent.Container:
+			return "", "", fmt.Errorf("a container was asked for: %w", err)
+		default:
 			r, why = agent.Host, fmt.Sprintf("since %v", err)
 		}
 	}

@@ -4,12 +4,12 @@
 package vm
 
 import (
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"github.com/shoenig/test"
-	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/internal/cache"
@@ -115,4 +115,3 @@ func TestTail_KeepsTheLast(t *testing.T) {
 		t.Errorf("%d bytes, ending with %q", len(s), s[len(s)-20:])
 	}
 }
-
