@@ -44,7 +44,9 @@ type row struct {
 
 // add adds one measurement of the plugin (side 0) or of its peer (side 1).
 func (r *results) add(pair [2]string, measured, unit string, side int, value float64) {
-	i := slices.IndexFunc(r.Rows, func(row *row) bool { return row.Plugin == pair[0] && row.Measured == measured })
+	i := slices.IndexFunc(r.Rows, func(row *row) bool {
+		return row.Plugin == pair[0] && row.Peer == pair[1] && row.Measured == measured
+	})
 	if i < 0 {
 		i = len(r.Rows)
 		r.Rows = append(r.Rows, &row{Plugin: pair[0], Peer: pair[1], Measured: measured, Unit: unit})

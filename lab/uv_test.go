@@ -1,0 +1,54 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/shoenig/test/must"
+)
+
+// archived is what npm packs, with a program.
+func archived(t *testing.T, name, program string) []byte {
+	var all bytes.Buffer
+	zipped := gzip.NewWriter(&all)
+	files := tar.NewWriter(zipped)
+	must.NoError(t, files.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(program))}))
+	_, err := files.Write([]byte(program))
+	must.NoError(t, err)
+	must.NoError(t, files.Close())
+	must.NoError(t, zipped.Close())
+	return all.Bytes()
+}
+
+func TestFetchUV_RefusesAnotherArchive(t *testing.T) {
+	bin, scratch := t.TempDir(), t.TempDir()
+	other := filepath.Join(bin, "other.tgz")
+	must.NoError(t, os.WriteFile(other, archived(t, "package/bin/uv", "#!/bin/sh\n"), 0o644))
+	npm := "#!/bin/sh\nexec /bin/cp " + other + " \"$4\"\n" // pack PACKAGE --pack-destination DIR
+	must.NoError(t, os.WriteFile(filepath.Join(bin, "npm"), []byte(npm), 0o755))
+	t.Setenv("PATH", bin)
+	_, err := fetchUV(t.Context(), scratch)
+	must.ErrorContains(t, err, "has another hash")
+	must.FileNotExists(t, filepath.Join(scratch, "uv/uv"))
+}
+
+func TestUnpackUV_TakesTheProgramAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "uv")
+	must.NoError(t, unpackUV(archived(t, "package/bin/uv", "program"), dir))
+	to, err := shareUV(dir, filepath.Join(t.TempDir(), "shared"))
+	must.NoError(t, err)
+	content, err := os.ReadFile(filepath.Join(to, "uv"))
+	must.NoError(t, err)
+	must.Eq(t, "program", string(content))
+	info, err := os.Stat(filepath.Join(to, "uv"))
+	must.NoError(t, err)
+	must.Eq(t, os.FileMode(0o755), info.Mode())
+	must.ErrorContains(t, unpackUV(archived(t, "package/readme", "x"), dir), "EOF")
+}
