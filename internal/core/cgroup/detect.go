@@ -95,9 +95,10 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 	}
 
 	// a task can have the controllers that its parent delegates, or those of the root
-	// before Nomad has made its slice
+	// before Nomad has made its slice: one of ours, for a supervisor, delegates none
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
-	if exists(slice) {
+	var st unix.Stat_t
+	if unix.Stat(slice, &st) == nil && st.Mode&ours == 0 {
 		available, where = words(filepath.Join(slice, "cgroup.subtree_control")), slice
 	}
 	s.addControllers(func(c string) bool { return slices.Contains(available, c) }, where)

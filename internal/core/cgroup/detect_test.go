@@ -90,6 +90,13 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		})
 	}
 
+	t.Run("v2 where the slice was made for a supervisor, as on a host without an agent", func(t *testing.T) {
+		root := fixture(t, with(v2, "nomad.slice/cgroup.subtree_control", ""))
+		must.NoError(t, os.Chmod(filepath.Join(root, "nomad.slice"), 0o755|os.ModeSticky))
+		s := detect(root, []byte("0::/\n"), 0)
+		test.Eq(t, "memory cpu cpuset pids", strings.Join(s.Controllers, " "))
+		test.Eq(t, "", s.Missing)
+	})
 	t.Run("nothing there", func(t *testing.T) {
 		s := Detect(filepath.Join(t.TempDir(), "cgroup"))
 		must.Eq(t, None, s.Mode, must.Sprintf("got %+v", s))
