@@ -44,6 +44,7 @@ func (d *instance) environment(
 	spec.Build = func(ctx context.Context, dir, scratch string) error {
 		req := install.Request{
 			Python: python, Requirements: required, Netrc: src.netrc, Dir: dir, Work: scratch, As: d.builder,
+			MaxSize: d.config.CacheMaxSize.Bytes(),
 		}
 		var err error
 		if req.Sources, err = src.into(ctx, scratch); err != nil {

@@ -102,6 +102,7 @@ func (d *instance) install(
 		Build: func(ctx context.Context, dir, scratch string) error {
 			return uv.InstallPython(ctx, install.Request{
 				Python: python, Dir: dir, Work: scratch, As: d.builder, Sources: requirement.Sources{Offline: true},
+				MaxSize: d.config.CacheMaxSize.Bytes(),
 			})
 		},
 	})

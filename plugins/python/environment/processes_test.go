@@ -130,27 +130,3 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 	all.Wait()
 	mustBeTidy(t, c, 3*most)
 }
-
-func TestCache_WaitsAsLongAsItsContext(t *testing.T) {
-	c := testCache(t)
-	st, err := c.cfg.open()
-	must.NoError(t, err)
-	s := Spec{Key: "k", Build: building(3)}
-	l, err := st.tryLock(s.Key, exclusive)
-	must.NoError(t, err)
-	ended := func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(t.Context(), 20*time.Millisecond)
-	}
-	ctx, cancel := ended()
-	defer cancel()
-	_, err = c.Get(ctx, s)
-	test.ErrorIs(t, err, context.DeadlineExceeded, test.Sprint("while another builds it"))
-	l.close()
-	for range cap(c.places) {
-		c.places <- struct{}{}
-	}
-	ctx, cancel = ended()
-	defer cancel()
-	_, err = c.Get(ctx, s)
-	test.ErrorIs(t, err, context.DeadlineExceeded, test.Sprint("while others are built"))
-}

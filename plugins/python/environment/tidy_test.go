@@ -152,24 +152,3 @@ func TestTidy_NeverRemovesWhatIsInUse(t *testing.T) {
 	mustTidy(t, c)
 	mustBeTidy(t, c, 0)
 }
-
-// The trees of other environments may be removed before.
-func TestTidy_RemovalDelaysNoTaskThatWaits(t *testing.T) {
-	c := testCache(t)
-	s := Spec{Key: "k", Build: building(3)}
-	mustGet(t, c, s).Release()
-	st, err := c.cfg.open()
-	must.NoError(t, err)
-	e, err := st.readEntry(s.key())
-	must.NoError(t, err)
-	l, err := st.tryLock(e.ID, exclusive)
-	must.NoError(t, err)
-	defer l.close()
-	time.AfterFunc(100*time.Millisecond, func() { _ = os.Remove(st.entryPath(s.key())) })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	env, err := c.Get(ctx, s)
-	must.NoError(t, err)
-	defer env.Release()
-	test.False(t, env.Hit)
-}

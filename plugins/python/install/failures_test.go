@@ -5,6 +5,7 @@ package install_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -103,4 +104,50 @@ func TestInstall_EndsWithItsContext(t *testing.T) {
 	err := i.Install(ctx, r)
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 	p.nothingRuns(t)
+}
+
+func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
+	i := uv(t)
+	p := newPlace(t)
+	for _, name := range []string{"first", "second"} {
+		wheeltest.Wheel{
+			Name:    name,
+			Version: "1.0",
+			Files:   map[string]string{name + ".bin": noise(3 << 20)},
+		}.Write(t, p.wheels)
+	}
+	// The end of the second file never comes: the installer itself waits for it.
+	handler, ended := wheel.Index(p.wheels), make(chan struct{})
+	defer close(ended)
+	r := p.request(t, "first", "second")
+	r.Sources = requirement.Sources{URL: serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/files/second-") && r.Method == http.MethodGet && r.Header.Get("Range") == "" {
+			w = &stalling{ResponseWriter: w, left: 5 << 19, until: ended}
+		}
+		handler.ServeHTTP(w, r)
+	})}
+	r.MaxSize = 4 << 20
+	must.StrContains(t, fails(t, i, r, false).Words, "the packages take more than the 4 MiB")
+	p.nothingRuns(t)
+}
+
+// stalling sends only the beginning.
+type stalling struct {
+	http.ResponseWriter
+	left  int
+	until <-chan struct{}
+}
+
+func (w *stalling) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p[:min(len(p), w.left)])
+	w.left -= n
+	if err == nil && w.left == 0 {
+		err = http.NewResponseController(w.ResponseWriter).Flush()
+		select {
+		case <-w.until:
+		case <-time.After(time.Minute):
+		}
+		return n, errors.Join(err, http.ErrAbortHandler)
+	}
+	return n, err
 }

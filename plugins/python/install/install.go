@@ -10,11 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
 
@@ -43,6 +46,9 @@ type Request struct {
 
 	// As is the user that runs uv, nil for this process's user.
 	As *syscall.Credential
+
+	// MaxSize bounds each of Dir and Work, in bytes; 0 is no limit.
+	MaxSize int64
 }
 
 // build is one run of uv.
@@ -246,12 +252,60 @@ func (b *build) uv(ctx context.Context, argv ...string) error {
 	if argv[1] != "python" {
 		argv = append(argv, "--no-python-downloads")
 	}
+	running, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { b.watch(running, end) })
 	var tail plain.Tail
-	err := b.run(ctx, &tail, argv...)
-	if err != nil {
+	err := b.run(running, &tail, argv...)
+	end(nil)
+	watching.Wait()
+	switch {
+	case errors.Is(context.Cause(running), errTooLarge) || b.tooLarge(ctx):
+		return &Error{Words: fmt.Sprintf("the packages take more than the %d MiB that an environment may take on this node",
+			b.MaxSize>>20)}
+	case err != nil:
 		return b.explain(ctx, err, tail)
 	}
 	return nil
+}
+
+var errTooLarge = errors.New("the packages are too large")
+
+// watch ends ctx when the build is larger than MaxSize: the size of a package is unknown until it is unpacked.
+func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
+	for ctx.Err() == nil {
+		begun := time.Now()
+		if b.tooLarge(ctx) {
+			end(errTooLarge)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // it looks a tenth of the time at most
+		}
+	}
+}
+
+func (b *build) tooLarge(ctx context.Context) bool {
+	return b.MaxSize > 0 && max(sizeOf(ctx, b.Dir), sizeOf(ctx, b.Work)) > b.MaxSize // links to one file count in both
+}
+
+// sizeOf is the size of the files in a directory, which uv may change meanwhile. No link out of it is followed.
+func sizeOf(ctx context.Context, dir string) (size int64) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0
+	}
+	defer root.Close()
+	_ = fs.WalkDir(root.FS(), ".", func(_ string, d fs.DirEntry, err error) error {
+		if err == nil {
+			info, err := d.Info()
+			if err == nil {
+				size += info.Size()
+			}
+		}
+		return ctx.Err() // errors of files are ignored: they may be removed meanwhile
+	})
+	return size
 }
 
 // bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the interpreter need
