@@ -308,9 +308,9 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 	return size
 }
 
-// bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the interpreter need
-// not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does not compile is
-// not an error.
+// bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the
+// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does
+// not compile is not an error.
 func (b *build) bytecode(ctx context.Context, python, dir string) error {
 	_ = b.run(ctx, io.Discard, python, "-I", "-S", "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", filepath.Join(dir, "lib"))
