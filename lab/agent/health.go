@@ -64,9 +64,9 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 }
 
 // mend restarts an agent that would not become healthy for a while, or not at all: a new one whose client asked its
-// server just before the server had its keyring, and would ask again after 15 to 30 s; and one whose host volume plugins
-// did not answer in the one second that Nomad gives them once, as on a machine that is busy, or emulated. The restart
-// takes two seconds.
+// server just before the server had its keyring, and would ask again after 15 to 30 s; and one whose host volume
+// plugins did not answer in the one second that Nomad gives them once, as on a machine that is busy, or emulated. The
+// restart takes two seconds.
 type mend struct {
 	since    time.Time // when that was first seen
 	patience time.Duration
