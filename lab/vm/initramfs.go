@@ -29,8 +29,8 @@ var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p",
 //go:embed init.sh
 var initScript string
 
-// initramfs makes the archive that the kernel starts from: busybox, the script that it runs, the modules in the order to
-// load them, and the configuration.
+// initramfs makes the archive that the kernel starts from: busybox, the script that it runs, the modules in the order
+// to load them, and the configuration.
 func initramfs(k kernel, o Options, server sshd.Server, keys string) ([]byte, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {

@@ -28,8 +28,8 @@ func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules",
 // kernelEnv names a linux-image package of Debian's, for a machine whose apt has another distribution.
 const kernelEnv = "LAB_VM_KERNEL"
 
-// findKernel returns the kernel of LAB_VM_KERNEL, or else the one in the cache, or else downloads Debian's newest. For a
-// newer one, remove the one in the cache.
+// findKernel returns the kernel of LAB_VM_KERNEL, or else the one in the cache, or else downloads Debian's newest. For
+// a newer one, remove the one in the cache.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
 	given, name := os.Getenv(kernelEnv), "kernel"
 	if given != "" {

@@ -26,9 +26,9 @@ type Cmd struct {
 }
 
 // Run runs a command, with this process's environment, in a cgroup of its own, and waits for it and for the end of its
-// output. The error is an *ssh.ExitError if the command did not exit with 0; the status 127 is also that of one that was
-// not found. Any other error is the VM's, with the end of its console. When ctx ends, the command and all its processes
-// are killed.
+// output. The error is an *ssh.ExitError if the command did not exit with 0; the status 127 is also that of one that
+// was not found. Any other error is the VM's, with the end of its console. When ctx ends, the command and all its
+// processes are killed.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if c.Dir == "" {
 		var err error

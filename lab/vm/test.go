@@ -72,8 +72,8 @@ const insideEnv = "OUTRIDER_VM"
 // Inside reports whether this process runs in a VM of this package.
 func Inside() bool { return os.Getenv(insideEnv) != "" }
 
-// Main is the TestMain of a package whose tests all need a VM. Outside of a VM it boots one, and runs the test binary in
-// it with the same flags.
+// Main is the TestMain of a package whose tests all need a VM. Outside of a VM it boots one, and runs the test binary
+// in it with the same flags.
 //
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
 func Main(m *testing.M, o Options) int {
