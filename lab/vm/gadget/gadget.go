@@ -24,8 +24,8 @@ const (
 	english  = "strings/0x409"
 )
 
-// Load makes this many ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of its
-// USB bus. A second call fails if it wants more.
+// Load makes this many ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of
+// its USB bus. A second call fails if it wants more.
 func Load(ports int) error {
 	for _, args := range [][]string{
 		{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"-a", "libcomposite", "cdc_acm", "usbhid", "hid_generic"},

@@ -65,7 +65,9 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 			return install.Python{}, err
 		}
 		fitting = slices.DeleteFunc(slices.Clone(fitting), func(p install.Python) bool {
-			return !slices.ContainsFunc(these, func(fits install.Python) bool { return fits.Path == p.Path && fits.Key == p.Key })
+			return !slices.ContainsFunc(these, func(fits install.Python) bool {
+				return fits.Path == p.Path && fits.Key == p.Key
+			})
 		})
 		wanted = append(wanted, w.source+" "+w.versions)
 	}
@@ -77,8 +79,9 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 	return fitting[0], nil
 }
 
-// versionsOf are minor and full versions of what is on the node or can be installed, each once, for set_contains and set_contains_any. A minor version with only
-// pre-releases is not among them: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
+// versionsOf are minor and full versions of what is on the node or can be installed, each once, for set_contains and
+// set_contains_any. A minor version with only pre-releases is not among them: ">=3.15" does not allow 3.15.0rc1 (PEP
+// 440).
 func versionsOf(pythons []install.Python) string {
 	var minors, versions []string
 	for _, p := range pythons {

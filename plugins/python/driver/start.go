@@ -42,7 +42,9 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 		return nil, err
 	}
 	agents := os.Environ()
-	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return settings.MatchString(v) && slices.Contains(agents, v) })
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
+		return settings.MatchString(v) && slices.Contains(agents, v)
+	})
 	cmd.Env = withHome(cmd.Env, files, dirs.Dir)
 	if err := d.prepare(ctx, r, cmd, files, p, required); err != nil {
 		return nil, startError(ctx, err, d.config.BuildTimeout.Duration())

@@ -52,8 +52,8 @@ const listAgain = 10 * time.Minute
 
 // Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): those of the node
 // first, CPython before others, releases before pre-releases, and then the newest first. The request must be checked:
-// uv also takes paths, and runs what is there. uv is asked if a directory or an interpreter has changed since, and every
-// ten minutes.
+// uv also takes paths, and runs what is there. uv is asked if a directory or an interpreter has changed since, and
+// every ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

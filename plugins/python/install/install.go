@@ -130,7 +130,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	})
 }
 
-// chosen are the arguments for parts of a project. That of a group names the project if it is not that of the directory.
+// chosen are the arguments for parts of a project. That of a group names the project if it is not that of the
+// directory.
 func chosen(c requirement.Choice, project string) (argv []string) {
 	for _, extra := range c.Extras {
 		argv = append(argv, "--extra="+extra)
@@ -309,8 +310,8 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 }
 
 // bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the
-// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that does
-// not compile is not an error.
+// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that
+// does not compile is not an error.
 func (b *build) bytecode(ctx context.Context, python, dir string) error {
 	_ = b.run(ctx, io.Discard, python, "-I", "-S", "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", filepath.Join(dir, "lib"))

@@ -72,8 +72,8 @@ func (p program) runOnThread(ctx context.Context) error {
 	return err
 }
 
-// ask runs a program in the directory / to its end, and returns its output. The error is that of ctx, a temporary *Error
-// if it takes too long, or that of package os/exec with the program's last line.
+// ask runs a program in the directory / to its end, and returns its output. The error is that of ctx, a temporary
+// *Error if it takes too long, or that of package os/exec with the program's last line.
 func (f *Finder) ask(ctx context.Context, env []string, argv ...string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()

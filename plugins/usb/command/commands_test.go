@@ -20,8 +20,8 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 
-	"github.com/outrider-dev/outrider/plugins/usb/inventory"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
+	"github.com/outrider-dev/outrider/plugins/usb/inventory"
 )
 
 // machine is a simulated one.

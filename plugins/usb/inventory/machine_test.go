@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 
-	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
 
 // machine is a simulated one with an inventory of it.

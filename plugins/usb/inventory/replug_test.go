@@ -19,8 +19,8 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/device"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
+	"github.com/outrider-dev/outrider/plugins/usb/config"
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )

@@ -308,8 +308,8 @@ func TestPlug_IsAtomicForScans(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				p, err := usbsim.Plug(dir, usbsim.Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s", Functions: []string{"tty",
-					"hidraw"}})
+				p, err := usbsim.Plug(dir, usbsim.Stick{Port: fmt.Sprintf("%d-%d", 1+i/2, 1+i), Serial: "s",
+					Functions: []string{"tty", "hidraw"}})
 				if err != nil {
 					t.Error(err)
 					return
