@@ -49,6 +49,29 @@ func TestRecord_TellsALauncherFromAProgram(t *testing.T) {
 	want("launcher that ended", ProgressNever)
 }
 
+// An exit is never invented: a record that was cut anywhere has the whole exit or none.
+func TestRecord_ThatWasCutHasNoOtherExit(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	unix.Close(newRecord(t, s, "a/b/c"))
+	want := Exit{Code: 7, At: time.Now().Truncate(time.Second)}
+	must.NoError(t, s.SaveExit("a/b/c", &want))
+	whole, err := os.ReadFile(s.Record("a/b/c"))
+	must.NoError(t, err)
+	known := 0
+	for n := range len(whole) + 1 {
+		must.NoError(t, os.WriteFile(s.Record("a/b/c"), whole[:n], 0o600))
+		got := s.LoadExit("a/b/c")
+		if got == nil {
+			continue
+		}
+		known++
+		must.True(t, got.At.Equal(want.At), must.Sprintf("%d of %d bytes: %+v", n, len(whole), got))
+		got.At = want.At
+		must.Eq(t, want, *got, must.Sprintf("%d of %d bytes", n, len(whole)))
+	}
+	must.Positive(t, known, must.Sprint("the whole record has no exit: the test tests nothing"))
+}
+
 // The one file holds both: a task that has ended was executed.
 func TestRecord_NeedsNoMoreSpaceForTheExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
