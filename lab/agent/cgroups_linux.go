@@ -23,26 +23,30 @@ import (
 // cgroupMarks are in the names of the cgroups of an agent's tasks, and of its plugins' supervisors and hosts. They are
 // found by files, since the processes may have ended: exec-lite kills a supervisor on a host of the remote driver with
 // the SSH server that is its task.
-func cgroupMarks(data, state string) (marks []string) {
-	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", "*-*-*-*-*"))
-	for _, dir := range allocs {
-		marks = append(marks, filepath.Base(dir))
-	}
-	// outrider-<driver>-<the first part of the node's id>, of supervisors: of this node, and by the stores
-	// <driver>/<node> (internal/core/driver), which a host's directory has, too
+func cgroupMarks(data, state string) []string {
+	marks := allocMarks(data)
+	// outrider-<driver>-<the first part of the node's id>, of supervisors, by their stores <driver>/<node>
+	// (internal/core/driver), which a host's directory has, too. One whose store is not in the state directory ends by
+	// itself, and removes that.
 	nodes, _ := filepath.Glob(filepath.Join(state, "*/*-*-*-*-*"))
 	onHosts, _ := filepath.Glob(filepath.Join(state, "*/*/*-*-*-*-*"))
-	own, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
-	for _, node := range append(append(nodes, onHosts...), string(own)) {
-		id, _, ok := strings.Cut(filepath.Base(node), "-")
-		if ok {
-			marks = append(marks, "-"+id)
-		}
+	for _, node := range append(nodes, onHosts...) {
+		id, _, _ := strings.Cut(filepath.Base(node), "-")
+		marks = append(marks, "-"+id)
 	}
 	// of the tasks on a host, by its directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
 	for _, runs := range hosts {
 		marks = append(marks, fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs)))))
+	}
+	return marks
+}
+
+// allocMarks are those of tasks: the ids of the allocations.
+func allocMarks(data string) (marks []string) {
+	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", "*-*-*-*-*"))
+	for _, dir := range allocs {
+		marks = append(marks, filepath.Base(dir))
 	}
 	return marks
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -132,6 +133,11 @@ func killAll(ctx context.Context, dir string) error {
 // (pid_namespaces(7)). It then removes the cgroups that an agent in it has made, whose data directory this process sees
 // at data. wait waits for the first process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
-	marks := cgroupMarks(data, "")
+	marks := allocMarks(data)
+	node, err := os.ReadFile(filepath.Join(data, "client", "client-id"))
+	if err == nil { // of its supervisors
+		id, _, _ := strings.Cut(string(node), "-")
+		marks = append(marks, "-"+id)
+	}
 	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }
