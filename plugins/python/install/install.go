@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -310,10 +311,25 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 }
 
 // bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the
-// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. A file that
-// does not compile is not an error.
+// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. Each processor
+// takes a part of the packages. A file that does not compile is not an error.
 func (b *build) bytecode(ctx context.Context, python, dir string) error {
-	_ = b.run(ctx, io.Discard, python, "-I", "-S", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", filepath.Join(dir, "lib"))
+	modules, err := filepath.Glob(filepath.Join(dir, "lib/*/*"))
+	if err != nil {
+		return err
+	}
+	packages, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages/*"))
+	if err != nil {
+		return err
+	}
+	modules = slices.DeleteFunc(modules, func(path string) bool { return filepath.Base(path) == "site-packages" })
+	var all sync.WaitGroup
+	for part := range slices.Chunk(append(packages, modules...), 1+(len(packages)+len(modules))/min(runtime.NumCPU(), 8)) {
+		all.Go(func() {
+			argv := []string{python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"}
+			_ = b.run(ctx, io.Discard, append(argv, part...)...)
+		})
+	}
+	all.Wait()
 	return ctx.Err()
 }
