@@ -220,6 +220,6 @@ func TestCgroupMarks_AreOfTasksSupervisorsAndAHost(t *testing.T) {
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(data, "client/client-id"), []byte("89ab0123-1-2-3-4"), 0o600))
 	tasks := fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(host)))
-	test.Eq(t, []string{"11112222-3-4-5-6", "-0123abcd", "-4567cdef", "-89ab0123", tasks}, cgroupMarks(data, state))
+	test.Eq(t, []string{"11112222-3-4-5-6", "-0123abcd", "-4567cdef", tasks}, cgroupMarks(data, state))
 	test.SliceEmpty(t, cgroupMarks(t.TempDir(), t.TempDir()))
 }
