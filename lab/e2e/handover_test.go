@@ -74,7 +74,7 @@ func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
 // end ends the clients at the same time: the tasks of one are on the host that the others use.
 func (c *cluster) end() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var errs []error
 	jobs, _, err := c.server.Client().Jobs().List(nil)
@@ -84,10 +84,11 @@ func (c *cluster) end() error {
 		errs = append(errs, err)
 	}
 	for _, n := range c.nodes {
-		if err := testsupport.Poll(time.Minute, n.tasksLeft); err != nil {
+		if err := testsupport.Poll(2*time.Minute, n.tasksLeft); err != nil {
 			errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
 		}
 	}
+	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // by agents that still run
 	for _, n := range c.nodes {
 		errs = append(errs, n.Stop(ctx))
 	}
@@ -97,11 +98,15 @@ func (c *cluster) end() error {
 		}
 		errs = append(errs, n.Close(ctx))
 	}
+	return errors.Join(append(errs, c.recordsLeft())...)
+}
+
+func (c *cluster) recordsLeft() error {
 	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // *.taken stays for some time
 	if len(left) > 0 {
-		errs = append(errs, fmt.Errorf("the host has records: %q", left))
+		return fmt.Errorf("the host has records: %q", left)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // state is that of the run of a job, by the host's record.
