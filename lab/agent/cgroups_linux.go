@@ -20,19 +20,20 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
+// uuid is the form of the ids of nodes and allocations. Anything shorter would be in the names of others' cgroups, too.
+const uuid = "????????-*-*-*-*"
+
 // cgroupMarks are in the names of the cgroups of an agent's tasks, and of its plugins' supervisors and hosts. They are
 // found by files, since the processes may have ended: exec-lite kills a supervisor on a host of the remote driver with
 // the SSH server that is its task.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
-	// outrider-<driver>-<the first part of the node's id>, of supervisors, by their stores <driver>/<node>
-	// (internal/core/driver), which a host's directory has, too. One whose store is not in the state directory ends by
-	// itself, and removes that.
-	nodes, _ := filepath.Glob(filepath.Join(state, "*/*-*-*-*-*"))
-	onHosts, _ := filepath.Glob(filepath.Join(state, "*/*/*-*-*-*-*"))
+	// of supervisors, by their stores <driver>/<node> (internal/core/driver), which a host's directory has, too. One
+	// whose store is not in the state directory ends by itself, and removes that.
+	nodes, _ := filepath.Glob(filepath.Join(state, "*", uuid))
+	onHosts, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
 	for _, node := range append(nodes, onHosts...) {
-		id, _, _ := strings.Cut(filepath.Base(node), "-")
-		marks = append(marks, "-"+id)
+		marks = append(marks, supervisorMark(filepath.Base(node)))
 	}
 	// of the tasks on a host, by its directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
@@ -44,11 +45,17 @@ func cgroupMarks(data, state string) []string {
 
 // allocMarks are those of tasks: the ids of the allocations.
 func allocMarks(data string) (marks []string) {
-	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", "*-*-*-*-*"))
+	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", uuid))
 	for _, dir := range allocs {
 		marks = append(marks, filepath.Base(dir))
 	}
 	return marks
+}
+
+// supervisorMark is that of a node's supervisors: outrider-<driver>-<the first part of the node's id>.
+func supervisorMark(node string) string {
+	id, _, _ := strings.Cut(node, "-")
+	return "-" + id
 }
 
 // markedCgroups returns the cgroups of any hierarchy with one of the marks in their names, and those below them,

@@ -134,10 +134,10 @@ func killAll(ctx context.Context, dir string) error {
 // at data. wait waits for the first process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
 	marks := allocMarks(data)
-	node, err := os.ReadFile(filepath.Join(data, "client", "client-id"))
-	if err == nil { // of its supervisors
-		id, _, _ := strings.Cut(string(node), "-")
-		marks = append(marks, "-"+id)
+	node, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
+	whole, _ := filepath.Match(uuid, string(node)) // the agent may have been killed while it wrote the file
+	if whole {
+		marks = append(marks, supervisorMark(string(node)))
 	}
 	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }

@@ -215,6 +215,7 @@ func TestCgroupMarks_AreOfTasksSupervisorsAndAHost(t *testing.T) {
 	for _, dir := range []string{
 		filepath.Join(state, "exec-lite/0123abcd-1-2-3-4"), filepath.Join(host, "remote/4567cdef-1-2-3-4"),
 		filepath.Join(host, "runs"), filepath.Join(data, "alloc/11112222-3-4-5-6"), filepath.Join(data, "client"),
+		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // would mark others' cgroups, too
 	} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
