@@ -47,8 +47,12 @@ func (p Python) rank() int {
 	return 0
 }
 
-// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
-const listAgain = 10 * time.Minute
+const (
+	// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
+	listAgain = 10 * time.Minute
+	// maxListings bounds the answers that are kept.
+	maxListings = 100
+)
 
 // Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): those of the node
 // first, CPython before others, releases before pre-releases, and then the newest first. The request must be checked:
@@ -81,10 +85,14 @@ func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) 
 		return known, nil
 	}
 	pythons, err := f.list(ctx, uv, dirs, request)
-	if err == nil {
-		f.listings[request] = pythons
+	if err != nil {
+		return nil, err
 	}
-	return pythons, err
+	if len(f.listings) >= maxListings {
+		clear(f.listings)
+	}
+	f.listings[request] = pythons
+	return pythons, nil
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
