@@ -60,9 +60,8 @@ type statsStream struct {
 	ctx      context.Context
 	handle   *handle
 	interval time.Duration
-	due      time.Time
+	due      time.Time                       // zero before the first sample
 	out      chan *drivers.TaskResourceUsage // of one place: a reader that is late misses samples
-	begun    bool
 }
 
 func newSampling() sampling {
@@ -121,7 +120,7 @@ func (s *sampling) all() []*statsStream {
 func (s *sampling) visit(
 	stream *statsStream, sample func(context.Context, *handle) *drivers.TaskResourceUsage,
 ) (wait time.Duration) {
-	over := stream.ctx.Err() != nil || stream.begun && stream.handle.hasEnded()
+	over := stream.ctx.Err() != nil || !stream.due.IsZero() && stream.handle.hasEnded()
 	if over {
 		s.mu.Lock()
 		delete(s.streams, stream)
@@ -133,7 +132,7 @@ func (s *sampling) visit(
 	if wait > 0 {
 		return wait
 	}
-	stream.begun, stream.due = true, time.Now().Add(stream.interval)
+	stream.due = time.Now().Add(stream.interval)
 	usage := sample(stream.ctx, stream.handle)
 	if usage != nil {
 		select {
@@ -141,8 +140,8 @@ func (s *sampling) visit(
 		default:
 		}
 	}
-	if stream.handle.hasEnded() { // meanwhile
-		s.change()
+	if stream.handle.hasEnded() { // before it was due
+		return 0
 	}
 	return stream.interval
 }
