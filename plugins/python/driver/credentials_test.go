@@ -15,6 +15,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
@@ -80,6 +81,25 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 			return err
 		}))
 	}, func(c *Config) { c.Offline, c.IndexURL = false, url })
+}
+
+func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
+	testsupport.NeedRoot(t)
+	wheels := t.TempDir()
+	moon.Write(t, wheels)
+	url := private(t, wheels, "hunter2x")
+	a := start(t, func(c *Config) { c.Offline, c.IndexURL = false, url })
+	const config = "script = \"app.py\"\nrequirements = [\"moon-phase\"]"
+	cfg := a.task(config, map[string]string{"app.py": useMoon}, asUserOf("nobody"))
+	withNetrc(t, cfg, "hunter2x", 0o600) // root's
+	err := a.refused(cfg)
+	must.StrContains(t, err.Error(), "secrets/.netrc", must.Sprint(err))
+	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
+	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")
+	must.NoError(t, os.Remove(path))
+	must.NoError(t, os.Symlink("/etc/shadow", path))
+	err = a.refused(cfg)
+	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))
 }
 
 // The lock names the node's index without credentials.
