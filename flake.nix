@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# docs/nix.md says how to use it, and which parts of it are tested.
+# docs/develop/nix.md says how to use it, and which parts of it are tested.
 {
   description = "Small plugins for HashiCorp Nomad that share one core, and a lab that runs them";
 

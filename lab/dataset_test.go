@@ -143,7 +143,7 @@ func (d *datasetLab) leavesNothing() {
 	}
 }
 
-// TestLab_WithDatasets goes the way of the README and of docs/dataset.md, and runs the examples.
+// TestLab_WithDatasets goes the way of the README and of docs/plugins/dataset.md, and runs the examples.
 func TestLab_WithDatasets(t *testing.T) {
 	testsupport.Long(t, "starts a lab of its own")
 	d := newDatasetLab(t)

@@ -42,7 +42,7 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 		n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
 		test.False(t, n > term.Width, test.Sprintf("mage -l has %d columns: %s", n, line))
 	}
-	for _, page := range []string{"README.md", "docs/lab.md", "CONTRIBUTING.md"} {
+	for _, page := range []string{"README.md", "docs/start/lab.md", "CONTRIBUTING.md"} {
 		text, err := os.ReadFile(filepath.Join(root, page))
 		must.NoError(t, err)
 		names := regexp.MustCompile(`(?m)^go tool mage (\S+)`).FindAllStringSubmatch(string(text), -1)

@@ -55,7 +55,7 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-// TestLab_WithAHost takes the way of docs/remote.md: the example runs on a host that two nodes reach, of which one is
+// TestLab_WithAHost takes the way of its page: the example runs on a host that two nodes reach, of which one is
 // drained.
 func TestLab_WithAHost(t *testing.T) {
 	testsupport.Long(t, "starts a lab of its own")

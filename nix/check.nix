@@ -28,7 +28,7 @@ let
     );
   isRefused = reason: module: builtins.any (lib.hasInfix reason) (refused module);
 
-  example = import ./example.nix; # that of docs/nix.md
+  example = import ./example.nix; # that of docs/develop/nix.md
   agent.services.nomad.enable = true;
   dataset.imports = [
     agent

@@ -17,7 +17,7 @@ let
       if lib.versionAtLeast pkgs.go.version "1.26" then
         pkgs.buildGoModule
       else
-        throw "outrider needs Go 1.26, which this nixpkgs does not have: update it, or use outrider's own (docs/nix.md)"
+        throw "outrider needs Go 1.26, which this nixpkgs does not have: update it, or use outrider's own (docs/develop/nix.md)"
     );
 
   build =

@@ -17,11 +17,11 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var update = flag.Bool("update", false, "write the README's chart and the table of docs/benchmarks.md from the JSON")
+var update = flag.Bool("update", false, "write the README's chart and the benchmarks' table from the JSON")
 
 const (
 	resultsFile = "../../docs/benchmarks.json"
-	tableFile   = "../../docs/benchmarks.md"
+	tableFile   = "../../docs/explain/benchmarks.md"
 	chartFile   = "../../docs/images/exec-lite-vs-raw_exec.svg"
 )
 
@@ -129,7 +129,7 @@ func drawChart(rows []result) string {
 `, y+22, bars[i].label, left, y, longest, left+longest+8, y+14, amount(r.PeerValue, r.Unit), left, y+21, width,
 			left+width+8, y+35, amount(r.Value, r.Unit), y+35, r.Ratio)
 	}
-	b.WriteString(`<text class="s" x="16" y="316">Nomad 1.11.3, 2 cores, one run; method: docs/benchmarks.md</text>
+	b.WriteString(`<text class="s" x="16" y="316">Nomad 1.11.3, 2 cores, one run; method: docs/explain/benchmarks.md</text>
 </svg>
 `)
 	return b.String()

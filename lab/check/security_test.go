@@ -15,10 +15,10 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The promises of docs/security.md are the rows of tables whose second column is "Held by".
+// The promises of docs/explain/security.md are the rows of tables whose second column is "Held by".
 func TestSecurityPage_NamesExistingTests(t *testing.T) {
 	root := "../.."
-	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/explain/security.md"))
 	must.NoError(t, err)
 	packages, err := testsBelow(root)
 	must.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-const datasetPage = "docs/dataset.md"
+const datasetPage = "docs/plugins/dataset.md"
 
 var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
 

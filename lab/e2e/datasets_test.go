@@ -320,7 +320,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 	}
 }
 
-// TestDatasets_AreInContainers has what docs/dataset.md says of Nomad's docker driver: a volume is
+// TestDatasets_AreInContainers has what docs/plugins/dataset.md says of Nomad's docker driver: a volume is
 // promised. Where the plugin mounts slots for all drivers, Nomad forgets one of the two.
 func TestDatasets_AreInContainers(t *testing.T) {
 	testsupport.Long(t, "needs containers")

@@ -28,9 +28,11 @@ import (
 
 // Pages whose commands are for a checkout, in its root. Those of all others are for an
 // operator's node, in a folder with the plugins' binaries.
-var developerPages = []string{"README.md", "docs/benchmarks.md", "docs/compare.md", "docs/lab.md", "docs/lab-vm.md"}
+var developerPages = []string{"README.md", "docs/explain/benchmarks.md", "docs/guides/compare.md",
+	"docs/start/lab.md", "docs/develop/vm.md"}
 
-var operatorPages = []string{"docs/exec-lite.md", "docs/migrate.md", "docs/python.md", "docs/usb.md"}
+var operatorPages = []string{"docs/guides/migrate.md", "docs/plugins/exec-lite.md", "docs/plugins/python.md",
+	"docs/plugins/usb.md"}
 
 // TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
 // tests below runs, or says in a comment above it why it is not run.
@@ -101,7 +103,7 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 	for _, page := range operatorPages {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			if page == "docs/python.md" {
+			if page == "docs/plugins/python.md" {
 				testsupport.NeedPython(t)
 			}
 			n := newPlainNode(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
-const operatePage = "docs/operate.md"
+const operatePage = "docs/start/node.md"
 
 // TestOperatePage_CommandsWork types the page's commands on nodes as an operator has them, each a bare Debian with
 // Nomad. Before a command that shows what is wrong, that is made to go wrong: see incidents.

@@ -20,7 +20,7 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 	needRootAgent(t) // for another user
 	n := common(t)
 	for path, want := range map[string]string{
-		"docs/exec-lite.md":                           "stopping\n",
+		"docs/plugins/exec-lite.md":                   "stopping\n",
 		"plugins/exec-lite/example/service.nomad.hcl": "stopped in good order\n",
 	} {
 		t.Run(filepath.Base(path), func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestMigrate_ExamplesDoWhatTheyReplace(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // for setpriv
 	n := common(t)
-	jobs := jobFiles(readFences(t, "docs/migrate.md"))
+	jobs := jobFiles(readFences(t, "docs/guides/migrate.md"))
 	run := func(name string, edit func(task *api.Task)) string {
 		j, err := n.Client().Jobs().ParseHCL(jobs[name+".nomad.hcl"], true)
 		must.NoError(t, err)

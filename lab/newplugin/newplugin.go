@@ -40,7 +40,7 @@ var names = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 // returns the new files by their paths in the repository. After an error git shows what was made.
 func Create(ctx context.Context, root string, kind Kind, name string) (files []string, err error) {
 	dir := filepath.Join("plugins", name)
-	page := filepath.Join("docs", name+".md")
+	page := filepath.Join("docs", "plugins", name+".md")
 	if !names.MatchString(name) {
 		return nil, fmt.Errorf("%q is no name for a plugin: use lower-case letters, digits and single hyphens", name)
 	}

@@ -32,8 +32,8 @@ func checkout(t *testing.T) string {
 func TestCreate_MakesAPluginThatPassesItsTests(t *testing.T) {
 	t.Setenv("GOFLAGS", "-trimpath") // Go's cache serves another directory
 	for kind, changed := range map[Kind]map[string]string{
-		Driver: {"go.work": "\t./plugins/my-plugin\n", "docs/my-plugin.md": "| `script` | string | required |"},
-		Device: {table: "\t\"my-plugin\": {Device: true},\n", "docs/my-plugin.md": "| `nodes` |"},
+		Driver: {"go.work": "\t./plugins/my-plugin\n", "docs/plugins/my-plugin.md": "| `script` | string | required |"},
+		Device: {table: "\t\"my-plugin\": {Device: true},\n", "docs/plugins/my-plugin.md": "| `nodes` |"},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

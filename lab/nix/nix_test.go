@@ -63,7 +63,7 @@ func TestFlake_IsNix(t *testing.T) {
 
 // nix/check.nix evaluates the file, where nixpkgs is.
 func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
-	page, err := os.ReadFile(root + "/docs/nix.md")
+	page, err := os.ReadFile(root + "/docs/develop/nix.md")
 	must.NoError(t, err)
 	file, err := os.ReadFile(root + "/nix/example.nix")
 	must.NoError(t, err)

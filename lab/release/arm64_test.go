@@ -38,7 +38,7 @@ func TestARM64_RunsUnderQEMU(t *testing.T) {
 			return string(out)
 		}
 		test.StrHasPrefix(t, kind+" "+version+"\n", output("version"))
-		page, err := os.ReadFile(filepath.Join(made.root, "docs", r.Plugin.Name+".md"))
+		page, err := os.ReadFile(filepath.Join(made.root, "docs/plugins", r.Plugin.Name+".md"))
 		must.NoError(t, err)
 		rows := regexp.MustCompile("(?m)^\\| `.*$").FindAllString(output("options"), -1)
 		must.SliceNotEmpty(t, rows, must.Sprint(kind))

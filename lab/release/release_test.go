@@ -267,7 +267,8 @@ func TestArtefacts_ZipHasWhatAnOperatorNeeds(t *testing.T) {
 		}
 		jobs := slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".nomad.hcl") })
 		test.SliceNotEmpty(t, jobs)
-		test.StrContains(t, string(zip.files["README.md"]), "/blob/plugins/"+r.Plugin.Name+"/v"+version+"/docs/security.md")
+		test.StrContains(t, string(zip.files["README.md"]),
+			"/blob/plugins/"+r.Plugin.Name+"/v"+version+"/docs/explain/security.md")
 		test.StrHasPrefix(t, "plugin \""+r.Plugin.Binary+"\" {", string(zip.files["example/"+r.Plugin.Binary+".hcl"]))
 	})
 }

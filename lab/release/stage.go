@@ -78,7 +78,7 @@ func (c *settings) documents(ctx context.Context, root, program string) (map[str
 	if err != nil {
 		return nil, err
 	}
-	from := map[string]string{"LICENSE": "LICENSE", "README.md": "docs/" + c.Name + ".md"}
+	from := map[string]string{"LICENSE": "LICENSE", "README.md": "docs/plugins/" + c.Name + ".md"}
 	for _, name := range strings.Fields(listed) {
 		from[name] = "plugins/" + c.Name + "/" + name
 	}
@@ -99,7 +99,7 @@ var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 func (c *settings) readme(page string) string {
 	return link.ReplaceAllStringFunc(page, func(found string) string {
 		parts := link.FindStringSubmatch(found)
-		target := path.Join("docs", parts[1])
+		target := path.Join("docs/plugins", parts[1])
 		if name, here := strings.CutPrefix(target, "plugins/"+c.Name+"/example"); here {
 			return "](example" + name + parts[2] + ")"
 		}

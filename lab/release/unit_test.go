@@ -68,13 +68,13 @@ func TestYAML_HasWhatThePluginNeeds(t *testing.T) {
 func TestReadme_LinksLeadSomewhere(t *testing.T) {
 	const site = "https://github.com/outrider-dev/outrider/blob/plugins/hello/v0.1.0/"
 	for link, want := range map[string]string{
-		"[a](security.md)":                    "[a](" + site + "docs/security.md)",
-		"[a](usb.md#install)":                 "[a](" + site + "docs/usb.md#install)",
-		"[a](../LICENSE)":                     "[a](" + site + "LICENSE)",
-		"[a](../plugins/hello/example)":       "[a](example)",
-		"[a](../plugins/hello/example/x.hcl)": "[a](example/x.hcl)",
-		"[a](https://go.dev/a)":               "[a](https://go.dev/a)",
-		"[a](#install)":                       "[a](#install)",
+		"[a](../explain/security.md)":            "[a](" + site + "docs/explain/security.md)",
+		"[a](usb.md#install)":                    "[a](" + site + "docs/plugins/usb.md#install)",
+		"[a](../../LICENSE)":                     "[a](" + site + "LICENSE)",
+		"[a](../../plugins/hello/example)":       "[a](example)",
+		"[a](../../plugins/hello/example/x.hcl)": "[a](example/x.hcl)",
+		"[a](https://go.dev/a)":                  "[a](https://go.dev/a)",
+		"[a](#install)":                          "[a](#install)",
 	} {
 		test.Eq(t, want, hello().readme(link), test.Sprint(link))
 	}

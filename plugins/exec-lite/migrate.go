@@ -61,5 +61,5 @@ func (*TaskConfig) Refuse(written []string) error {
 			parts = append(parts, fmt.Sprintf("%s of %s: %s", strings.Join(found, ", "), f.driver, f.instead))
 		}
 	}
-	return errors.New("option " + strings.Join(parts, "; ") + " (docs/migrate.md)")
+	return errors.New("option " + strings.Join(parts, "; ") + " (docs/guides/migrate.md)")
 }

@@ -61,7 +61,7 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 		}
 		want := row.want
 		if strings.HasPrefix(want, "option") {
-			want += " (docs/migrate.md)"
+			want += " (docs/guides/migrate.md)"
 		}
 		got := ""
 		if _, err := schema.Of[TaskConfig]().DecodeAgent(config); err != nil {

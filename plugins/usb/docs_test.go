@@ -19,7 +19,7 @@ import (
 
 // What somebody searches the page for is what they see.
 func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
-	text, err := os.ReadFile("../../docs/usb.md")
+	text, err := os.ReadFile("../../docs/plugins/usb.md")
 	must.NoError(t, err)
 	_, troubles, _ := strings.Cut(string(text), "\n## Troubles\n")
 	troubles, _, _ = strings.Cut(troubles, "\n## ")
@@ -72,7 +72,7 @@ func TestPlugin_NamesAgree(t *testing.T) {
 	v := plugin.Version()
 	must.NotEq(t, "0.1.0", v, must.Sprintf("version %q is a constant", v))
 	test.NotEq(t, "", v, test.Sprintf("version %q is a constant", v))
-	page, err := os.ReadFile("../../docs/usb.md")
+	page, err := os.ReadFile("../../docs/plugins/usb.md")
 	must.NoError(t, err, must.Sprint("it is not documented"))
 	test.StrContains(t, string(page), name, test.Sprint("it is not documented"))
 }

@@ -98,7 +98,7 @@ func mount(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
 func TestReleaseExample_IsInTheDocs(t *testing.T) {
 	source, err := os.ReadFile("example_release_test.go")
 	must.NoError(t, err)
-	page, err := os.ReadFile("../../../docs/how-plugins-work.md")
+	page, err := os.ReadFile("../../../docs/develop/how-plugins-work.md")
 	must.NoError(t, err)
 	_, code, _ := strings.Cut(string(source), "\n\n") // after the licence
 	must.StrContains(t, string(page), "```go\n"+code+"```\n")

@@ -34,7 +34,7 @@ func TestCapabilities_AreThoseOfThePage(t *testing.T) {
 		"| volume mounting | all",
 		fmt.Sprintf("| dynamic workload users | %t |", caps.DynamicWorkloadUsers),
 	}
-	text, err := os.ReadFile("../../../docs/exec-lite.md")
+	text, err := os.ReadFile("../../../docs/plugins/exec-lite.md")
 	must.NoError(t, err)
 	for _, row := range rows {
 		test.StrContains(t, string(text), "\n"+row)

@@ -144,7 +144,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			must.True(t, testsupport.Exists(node(ids[i])))
 			s.unplug(t)
 		}
-		// what gets the number before the plugin has removed the node can be opened under the old name (docs/usb.md): an
+		// what gets the number before the plugin has removed the node can be opened under the old name (its page): an
 		// overloaded machine takes long for that
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })

@@ -11,7 +11,7 @@ import (
 )
 
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../../docs/python.md", map[string]schema.Described{
+	schematest.Document(t, "../../../docs/plugins/python.md", map[string]schema.Described{
 		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
 	})
 }

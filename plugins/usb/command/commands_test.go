@@ -345,7 +345,7 @@ func TestCommands_AreComplete(t *testing.T) {
 }
 
 func TestDocs_ConfigurationsAreRight(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/usb.md")
+	text, err := os.ReadFile("../../../docs/plugins/usb.md")
 	must.NoError(t, err)
 	m := newMachine(t)
 	n := 0

@@ -11,5 +11,7 @@ import (
 )
 
 func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
-	schematest.Document(t, "../../../docs/usb.md", map[string]schema.Described{"plugin options": schema.Of[Config]()})
+	schematest.Document(t, "../../../docs/plugins/usb.md", map[string]schema.Described{
+		"plugin options": schema.Of[Config](),
+	})
 }
