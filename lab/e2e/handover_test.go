@@ -14,9 +14,12 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -25,8 +28,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
@@ -41,14 +46,19 @@ server {
 type cluster struct {
 	server *node
 	host   *remoteHost
+	podman *podmanHost // of the same host, where tasks are containers
 	nodes  []*node
-	dir    string // of the tasks' files
+	links  map[*node]*sshdtest.Link // by which they reach the host
+	dir    string                   // of the tasks' files
 }
 
 // newCluster starts a cluster. The plugins ask an API, by default that of their agents.
 func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
-	c := &cluster{host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t)}
+	c := &cluster{
+		host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t),
+		links: map[*node]*sshdtest.Link{},
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range c.nodes {
@@ -59,13 +69,38 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 	})
 	address := asks(c)
 	for i := range clients {
-		o := c.host.options(c.host.server.Port, address)
+		link := c.host.server.Link()
+		o := c.host.options(link.Port, address)
 		o.of = c.server
+		o.shell = fmt.Sprintf("exec setpriv --regid=%d --keep-groups \"$@\"", firstGroup+i)
 		n, err := startNode(fmt.Sprintf("%s-%d", t.Name(), i+1), o)
 		must.NoError(t, err)
 		c.nodes = append(c.nodes, n)
+		c.links[n] = link
 	}
 	return c
+}
+
+// firstGroup is the group of the first client of a cluster. The next ones have those after it.
+const firstGroup = 54330
+
+// cutOff drops what a client sends to the server, until join is called.
+func (c *cluster) cutOff(t *testing.T, n *node) (join func()) {
+	t.Helper()
+	testsupport.NeedPrograms(t, "iptables")
+	rule := func(what string) error {
+		group, port := firstGroup+slices.Index(c.nodes, n), c.server.Info().RPC
+		out, err := exec.Command("iptables", "-w", what, "OUTPUT", "-o", "lo", "-p", "tcp", "--dport", strconv.Itoa(port),
+			"-m", "owner", "--gid-owner", strconv.Itoa(group), "-j", "DROP").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("iptables %s: %w: %s", what, err, out)
+		}
+		return nil
+	}
+	must.NoError(t, rule("-A"))
+	join = sync.OnceFunc(func() { test.NoError(t, rule("-D")) })
+	t.Cleanup(join)
+	return join
 }
 
 func ownAPI(*cluster) string { return "" }
@@ -122,11 +157,31 @@ func (h *remoteHost) state(job string) string {
 	return "not there"
 }
 
-// survivor is a job whose task writes its process id into a file when it starts, and counts then.
+// absentTime is longer than an owner may be away until another allocation gets its run.
+const absentTime = 20 * time.Second
+
+// alone is for how long nobody has followed the only run, as far as other nodes have seen. It is the time of the file
+// of which the owner's connection holds the lock, by the clock that begins with the host's start.
+func (h *remoteHost) alone() time.Duration {
+	locks, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.lock"))
+	if len(locks) != 1 {
+		return 0
+	}
+	info, err := os.Stat(locks[0])
+	if err != nil || info.ModTime().UnixNano() == 0 {
+		return 0
+	}
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // it can't fail
+	return time.Duration(now.Nano() - info.ModTime().UnixNano())
+}
+
+// survivor is a job whose task writes its identity into a file when it starts, and counts then.
 type survivor struct {
-	c   *cluster
-	job *api.Job
-	log string // the file
+	c      *cluster
+	job    *api.Job
+	log    string // the file
+	script string // of the shell that becomes the counter
 }
 
 func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor {
@@ -135,9 +190,14 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	s.job = job(t, nil, onBox)
 	s.log = filepath.Join(c.dir, *s.job.ID)
 	task := s.job.TaskGroups[0].Tasks[0]
+	// in no shell but this, which would look like a copy
+	s.script = "read -r stat < /proc/$$/stat; set -- $stat; shift 21; echo $$.$1 >> " + s.log + "; exec " + counter +
+		" -every 100ms -until " + s.log + ".end"
 	task.SetConfig("command", "/bin/sh")
-	script := "echo $$ >> " + s.log + "; exec " + counter + " -every 100ms -until " + s.log + ".end"
-	task.SetConfig("args", []string{"-c", script})
+	task.SetConfig("args", []string{"-c", s.script})
+	if c.podman != nil {
+		c.podman.contain(t, c.server, task, s.script, c.dir, counter)
+	}
 	task.SetConfig("orphan_timeout", "25s") // longer than an owner has to be away
 	s.job.Type = new("service")
 	group := s.job.TaskGroups[0]
@@ -157,6 +217,12 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	}
 	s.register(t)
 	s.on(t)
+	testsupport.Within(t, time.Minute, func() error { // a container takes a while
+		if starts := s.starts(); len(starts) != 1 {
+			return fmt.Errorf("started %v: %s", starts, s.story())
+		}
+		return nil
+	})
 	return s
 }
 
@@ -224,24 +290,33 @@ func (s *survivor) story() string {
 	return strings.Join(said, " | ")
 }
 
-// starts are the process ids of all runs that there ever were.
+// starts are the identities of all runs that there ever were: the process id in its namespace, and the time of start.
 func (s *survivor) starts() []string {
 	text, _ := os.ReadFile(s.log)
 	return strings.Fields(string(text))
 }
 
-// alive are the task's processes: a shell that becomes the counter.
-func (s *survivor) alive() (pids []string) {
+// alive are the identities of the task's processes: a shell that becomes the counter.
+func (s *survivor) alive() (found []string) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // not there: it has ended
+		dir := filepath.Join("/proc", e.Name())
+		text, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // not there: it has ended
 		args := strings.Split(string(text), "\x00")
-		shell := len(args) > 2 && args[1] == "-c" && strings.HasPrefix(args[2], "echo $$ >> "+s.log+";")
-		if shell || args[0] == counter && slices.Contains(args, s.log+".end") {
-			pids = append(pids, e.Name())
+		shell := len(args) > 2 && args[1] == "-c" && args[2] == s.script
+		if !shell && (args[0] != counter || !slices.Contains(args, s.log+".end")) {
+			continue
+		}
+		status, _ := os.ReadFile(filepath.Join(dir, "status"))
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		_, ids, _ := strings.Cut(string(status), "\nNSpid:")
+		ids, _, _ = strings.Cut(ids, "\n")
+		pids, fields := strings.Fields(ids), strings.Fields(string(stat))
+		if len(pids) > 0 && len(fields) > 21 {
+			found = append(found, pids[len(pids)-1]+"."+fields[21])
 		}
 	}
-	return pids
+	return found
 }
 
 // watch looks for two copies until it is stopped.
@@ -250,8 +325,8 @@ func (s *survivor) watch(t *testing.T) (stop func()) {
 	go func() {
 		defer close(over)
 		for {
-			if pids := s.alive(); len(pids) > 1 {
-				t.Errorf("%d copies run: %v", len(pids), pids)
+			if alive := s.alive(); len(alive) > 1 {
+				t.Errorf("%d copies run: %v", len(alive), alive)
 				return
 			}
 			select {
@@ -297,11 +372,40 @@ func (s *survivor) startedAnew(t *testing.T) {
 func (s *survivor) isGone(t *testing.T) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
-		if pids := s.alive(); len(pids) > 0 {
-			return fmt.Errorf("alive: %v", pids)
+		if alive := s.alive(); len(alive) > 0 {
+			return fmt.Errorf("alive: %v", alive)
 		}
 		return nil
 	})
+}
+
+// leaves waits until no allocation runs on a node in Nomad's eyes.
+func (s *survivor) leaves(t *testing.T, n *node) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		if story := s.story(); strings.Contains(story, "on "+n.id()[:8]+" is running") {
+			return errors.New(story)
+		}
+		return nil
+	})
+}
+
+// outlasts is what becomes of a task whose agent the server does not hear of, while its plugin has a connection to the
+// host.
+func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func()) {
+	t.Helper()
+	if hasAPI {
+		s.on(t, first)
+		s.goesOn(t)
+	} else {
+		s.tells(t, "Waiting for allocation ")
+	}
+	goOn()
+	s.on(t)
+	s.goesOn(t)
+	if hasAPI {
+		s.leaves(t, first)
+	}
 }
 
 // tells waits for an event of any allocation.
@@ -422,7 +526,11 @@ var handovers = []handover{
 			s.isGone(t)
 		}},
 	{name: "update", long: true, strike: func(t *testing.T, _ *cluster, s *survivor, _ *node, _ bool) {
-		s.job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "2"}
+		task := s.job.TaskGroups[0].Tasks[0]
+		if task.Env == nil {
+			task.Env = map[string]string{}
+		}
+		task.Env["VERSION"] = "2"
 		s.register(t)
 		s.startedAnew(t)
 	}},
@@ -460,12 +568,7 @@ var handovers = []handover{
 			s.goesOn(t)
 			first.restart(t) // it finds its allocation, which is another's by now, and ends it
 			s.tells(t, "Allocation "+a.ID+" has the task now")
-			testsupport.Within(t, time.Minute, func() error {
-				if strings.Contains(s.story(), "on "+first.id()[:8]+" is running") {
-					return errors.New(s.story())
-				}
-				return nil
-			})
+			s.leaves(t, first)
 			_, still := s.on(t)
 			must.Eq(t, second, still)
 			s.goesOn(t)
@@ -520,45 +623,78 @@ var handovers = []handover{
 			s.tells(t, "Took over the running task of allocation ")
 			s.goesOn(t)
 		}},
-	{name: "agent hangs", long: true, // its plugin lives, and has a connection to the host
+	{name: "agent hangs", long: true,
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, hasAPI bool) {
 			pid := first.Info().Process.PID
 			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-			hangs := true
-			goOn := func() {
-				if hangs {
-					must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-				}
-				hangs = false
-			}
+			goOn := sync.OnceFunc(func() { test.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) })
 			defer goOn()
-			if hasAPI {
-				s.on(t, first)
-				s.goesOn(t)
-			} else {
-				s.tells(t, "Waiting for allocation ")
-			}
-			goOn()
-			s.on(t)
+			s.outlasts(t, first, hasAPI, goOn)
+		}},
+	{name: "agent cut off from the server", long: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
+			s.outlasts(t, first, hasAPI, c.cutOff(t, first))
+		}},
+	{name: "drain of a node that is cut off from the host", long: true,
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
+			c.links[first].Cut()
+			c.drain(t, first)
+			s.on(t, first) // without an API once nobody has followed the run for some time
 			s.goesOn(t)
+			c.links[first].Restore()
+			c.eligible(t, first)
+			s.goesOn(t)
+		}},
+	{name: "link down for longer than an owner may be away", long: true,
+		edit: func(task *api.Task) { task.SetConfig("orphan_timeout", "75s") }, // more than the link is down
+		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
+			before, _, err := s.alloc()
+			must.NoError(t, err)
+			c.links[first].Cut()
+			testsupport.Within(t, 3*time.Minute, func() error {
+				if alone := c.host.alone(); alone < absentTime {
+					return fmt.Errorf("nobody has followed the run for %v", alone)
+				}
+				return nil
+			})
+			c.links[first].Restore()
+			s.tells(t, "Connected to endpoint")
+			s.goesOn(t)
+			after, _, err := s.alloc()
+			must.NoError(t, err)
+			must.Eq(t, before.ID, after.ID)
 		}},
 }
 
-// TestHandover_OneProcessGoesOnOrIsGone has an API that answers, and none at all.
+// TestHandover_OneProcessGoesOnOrIsGone has an API that answers, and none at all; and processes, and containers of
+// podman.
 func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	needRootAgent(t)
-	for name, asks := range map[string]func(*cluster) string{"with the API": ownAPI, "without an API": noAPI} {
+	for name, in := range map[string]struct {
+		asks       func(*cluster) string
+		containers bool
+	}{
+		"with the API":               {asks: ownAPI},
+		"without an API":             {asks: noAPI},
+		"containers, with the API":   {asks: ownAPI, containers: true},
+		"containers, without an API": {asks: noAPI, containers: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			hasAPI := name == "with the API"
-			if !hasAPI {
-				testsupport.Long(t, "the same without an API")
+			hasAPI := in.asks(nil) == ""
+			if !hasAPI || in.containers {
+				testsupport.Long(t, "the same without an API, or with containers")
 			}
 			clients := 3
 			if testing.Short() {
 				clients = 2
 			}
-			c := newCluster(t, clients, asks)
+			c := newCluster(t, clients, func(c *cluster) string {
+				if in.containers {
+					c.podman = newPodmanHost(t, c.host)
+				}
+				return in.asks(c)
+			})
 			for _, h := range handovers {
 				t.Run(h.name, func(t *testing.T) {
 					if h.long {

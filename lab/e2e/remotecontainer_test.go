@@ -6,6 +6,7 @@ package e2e
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,6 +125,20 @@ func containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 	return j, args[:image+1]
 }
 
+// contain has a task be a container by the flags of the example, in which a shell runs a script. The container has
+// paths of the host.
+func (p *podmanHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
+	t.Helper()
+	_, args := containerJob(t, n)
+	flags, image := args[:len(args)-1], args[len(args)-1]
+	for _, path := range paths {
+		flags = append(flags, "--volume="+path+":"+path)
+	}
+	task.SetConfig("command", "podman")
+	task.SetConfig("args", append(flags, image, "sh", "-c", script))
+	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(p.env), "SIGTERM", new(128)
+}
+
 // TestRemote_ContainersAreTasks runs the example of containers, and others by its flags.
 func TestRemote_ContainersAreTasks(t *testing.T) {
 	needRootAgent(t)
@@ -135,14 +150,14 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 		host = newPodmanHost(t, c.host)
 		return ""
 	})
-	example, args := containerJob(t, c.server)
+	example, _ := containerJob(t, c.server)
 	run := func(t *testing.T, script string, edit ...func(*api.Job, *api.Task)) *alloc {
 		t.Helper()
-		config := conf{"command": "podman", "args": append(slices.Clone(args), "sh", "-c", script)}
-		ofHost := func(_ *api.Job, task *api.Task) {
-			task.Env, task.KillSignal, task.Resources.MemoryMB = host.env, "SIGTERM", new(64)
+		contained := func(_ *api.Job, task *api.Task) {
+			host.contain(t, c.server, task, script)
+			task.Resources.MemoryMB = new(64)
 		}
-		return c.server.submit(t, job(t, config, append([]func(*api.Job, *api.Task){onBox, ofHost}, edit...)...))
+		return c.server.submit(t, job(t, nil, append([]func(*api.Job, *api.Task){onBox, contained}, edit...)...))
 	}
 
 	t.Run("the example, drained", func(t *testing.T) {
