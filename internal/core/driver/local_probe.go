@@ -9,9 +9,9 @@ import (
 	"sync"
 
 	pstructs "github.com/hashicorp/nomad/plugins/shared/structs"
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
@@ -36,21 +36,10 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 		"cgroup":          pstructs.NewStringAttribute(string(support.Mode)),
 		"log_collection":  pstructs.NewStringAttribute(l.config().LogCollection),
 		"pidfd_exit_info": pstructs.NewBoolAttribute(supportsPidfdExit()),
-		"landlock_abi":    pstructs.NewIntAttribute(landlockABI(), ""),
+		"landlock_abi":    pstructs.NewIntAttribute(int64(landlock.ABI()), ""),
 		"root":            pstructs.NewBoolAttribute(root),
 	}}, nil
 }
 
 // supportsPidfdExit is looked up once: the kernel does not change under a process.
 var supportsPidfdExit = sync.OnceValue(supervisor.SupportsPidfdExit)
-
-// landlockABI is the version of Landlock that the kernel has, 0 for none
-// (landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION).
-func landlockABI() int64 {
-	const version = 1
-	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
-	if errno != 0 {
-		return 0
-	}
-	return int64(v)
-}

@@ -110,10 +110,7 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 	defer root.Close()
 	for i, h := range s.houses {
 		dir := fmt.Sprintf("wheels-%d", i)
-		err := root.Mkdir(dir, 0o755)
-		if err == nil {
-			err = root.Chmod(dir, 0o755) // whatever the umask is
-		}
+		err := cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755)) // whatever the umask is
 		if err != nil {
 			return indexes, fmt.Errorf("failed to make a directory for wheels: %w", err)
 		}

@@ -187,19 +187,15 @@ func (c *Cache) List() ([]Cached, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := s.names("meta")
+	entries, err := s.entries()
 	if err != nil {
 		return nil, err
 	}
 	all := []Cached{}
-	for _, record := range records {
-		e, err := s.readEntry(strings.TrimSuffix(record, entrySuffix))
-		if errors.Is(err, errNotWhole) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		running, _, usersErr := s.users(e.ID)
-		if err = errors.Join(err, usersErr); err != nil {
-			return nil, fmt.Errorf("failed to read the record of an environment: %w", err)
+	for _, e := range entries {
+		running, _, err := s.users(e.ID)
+		if err != nil {
+			return nil, err
 		}
 		one := Cached{ID: e.ID[:8], Dir: s.path("envs", e.ID), Key: e.Key, Built: e.Built, Used: e.used, Size: e.Tree.Size,
 			Tasks: []string{}, Packages: []string{}}

@@ -4,6 +4,7 @@
 package environment
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -42,10 +43,8 @@ func (c *Config) open() (*store, error) {
 		{"users", 0o700},
 		{"builds", 0o711},
 	} {
-		err := ignoreExisting(os.Mkdir(s.path(d.name), d.mode))
-		if err == nil {
-			err = os.Chmod(s.path(d.name), d.mode) // whatever the umask is
-		}
+		path := s.path(d.name)
+		err := cmp.Or(ignoreExisting(os.Mkdir(path, d.mode)), os.Chmod(path, d.mode)) // whatever the umask is
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the cache's directory: %w", err)
 		}

@@ -194,14 +194,22 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	if f.found.Path == path && f.file == file {
 		return f.found, nil
 	}
-	version, err := f.version(ctx, path)
-	if err != nil {
+	// If it can't run, that may pass: the node is overloaded, or the program is being installed.
+	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
+	out, err := f.ask(ctx, env, path, "--version")
+	if err != nil && ctx.Err() == nil {
+		err = &Error{Words: fmt.Sprintf("the build user can't run %s: %v", path, err), temporary: true}
+	}
+	words := strings.Fields(out)
+	switch {
+	case err != nil:
 		return Installer{}, err
+	case len(words) < 2 || words[0] != "uv":
+		return Installer{}, fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
+	case tooOld(words[1]):
+		return Installer{}, fmt.Errorf("%s is uv %s, which is older than %v: upgrade it", path, words[1], oldest)
 	}
-	if tooOld(version) {
-		return Installer{}, fmt.Errorf("%s is uv %s, which is older than %v: upgrade it", path, version, oldest)
-	}
-	f.found, f.file = Installer{Path: path, Version: version}, file
+	f.found, f.file = Installer{Path: path, Version: words[1]}, file
 	return f.found, nil
 }
 
@@ -212,24 +220,6 @@ func identity(path string) string {
 		return ""
 	}
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
-}
-
-// version asks a program whether it is uv. If it can't run, that may pass: the node is overloaded, or the program is
-// being installed.
-func (f *Finder) version(ctx context.Context, path string) (string, error) {
-	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
-	out, err := f.ask(ctx, env, path, "--version")
-	if ctx.Err() != nil {
-		return "", ctx.Err()
-	}
-	if err != nil {
-		return "", &Error{Words: fmt.Sprintf("the build user can't run %s: %v", path, err), temporary: true}
-	}
-	words := strings.Fields(out)
-	if len(words) < 2 || words[0] != "uv" {
-		return "", fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
-	}
-	return words[1], nil
 }
 
 // oldest is the version of the oldest uv that the tests of this plugin pass with.

@@ -121,14 +121,12 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err := b.uv(ctx, append(argv, chosen(lock.Choice, "")...)...); err != nil {
 		return nil, err
 	}
-	return requirement.Choice{}.Lock(exported, func(name string) ([]byte, error) {
-		f, err := os.OpenInRoot(b.Work, name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		return io.ReadAll(f)
-	})
+	work, err := os.OpenRoot(b.Work) // which the builder owns: no link out of it is followed
+	if err != nil {
+		return nil, err
+	}
+	defer work.Close()
+	return requirement.Choice{}.Lock(exported, work.ReadFile)
 }
 
 // chosen are the arguments for parts of a project. That of a group names the project if it is not that of the
