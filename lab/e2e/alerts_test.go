@@ -38,7 +38,7 @@ func TestAlerts_NameMetricsThatExist(t *testing.T) {
 		wanted = append(wanted, metricName.FindAllString(m[2], -1)...)
 	}
 	must.Eq(t, strings.Count(string(rules), "- alert:"), len(expression.FindAll(rules, -1)))
-	text, err := os.ReadFile("../../" + operatePage)
+	text, err := os.ReadFile("../../" + monitorPage)
 	must.NoError(t, err)
 	for _, m := range quotedMetric.FindAllSubmatch(text, -1) {
 		wanted = append(wanted, string(m[1]))
@@ -46,10 +46,10 @@ func TestAlerts_NameMetricsThatExist(t *testing.T) {
 	wanted = slices.Compact(slices.Sorted(slices.Values(wanted)))
 	t.Logf("%d metrics: %s", len(wanted), strings.Join(wanted, " "))
 
-	page := readFences(t, operatePage)
+	page := readFences(t, monitorPage)
 	block := func(with string) fence {
 		i := slices.IndexFunc(page, func(f fence) bool { return strings.Contains(f.text, with) })
-		must.Positive(t, i, must.Sprintf("no block of the page has %s", with))
+		must.NotEq(t, -1, i, must.Sprintf("no block of the page has %s", with))
 		return page[i]
 	}
 	telemetry := regexp.MustCompile(`(?s)telemetry \{.*?\n}\n`).FindString(block("telemetry {").text)

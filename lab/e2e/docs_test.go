@@ -28,11 +28,10 @@ import (
 
 // Pages whose commands are for a checkout, in its root. Those of all others are for an
 // operator's node, in a folder with the plugins' binaries.
-var developerPages = []string{"README.md", "docs/explain/benchmarks.md", "docs/guides/compare.md",
-	"docs/start/lab.md", "docs/develop/vm.md"}
+var developerPages = []string{"README.md", "docs/start/lab.md"}
 
-var operatorPages = []string{"docs/guides/migrate.md", "docs/plugins/exec-lite.md", "docs/plugins/python.md",
-	"docs/plugins/usb.md"}
+var operatorPages = []string{"docs/guides/harden.md", "docs/guides/migrate.md", "docs/plugins/exec-lite.md",
+	"docs/plugins/python.md", "docs/plugins/usb.md"}
 
 // TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
 // tests below runs, or says in a comment above it why it is not run.
@@ -58,8 +57,8 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 			case f.lang != "sh":
 			case f.notRun != "":
 				t.Logf("%v is not run: %s", f, f.notRun)
-			case !slices.Contains(slices.Concat(developerPages, operatorPages,
-				[]string{deployPage, operatePage, datasetPage}), page):
+			case !slices.Contains(slices.Concat(developerPages, operatorPages, nodePages,
+				[]string{deployPage, datasetPage}), page):
 				t.Errorf("%v: no test runs the commands of this page", f)
 			}
 		}
@@ -112,7 +111,7 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 				must.NoError(t, os.WriteFile(filepath.Join(n.work, name), []byte(text), 0o644))
 			}
 			runFences(t, blocks, n.work, n.env(), n.places())
-			out, err := shell(t, n.work, n.env(), "for job in *.nomad.hcl; do nomad job validate $job; done")
+			out, err := shell(t, n.work, n.env(), "shopt -s nullglob; for job in *.nomad.hcl; do nomad job validate $job; done")
 			test.NoError(t, err, test.Sprintf("a job of the page is not valid: %v\n%s", err, out))
 			for _, f := range blocks {
 				if f.lang == "hcl" && f.notRun == "" && pluginBlock.MatchString(f.text) {

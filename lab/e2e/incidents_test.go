@@ -85,6 +85,10 @@ only '^sh -c while :; do seq' >/run/task`,
 	"the task runs on with the older version": runsOn + `
 nomad job stop -purge -detach noisy`,
 
+	"the plugin is installed again": `
+dpkg -i nomad-driver-exec-lite_0.1.0-1_amd64.deb
+systemctl restart nomad`,
+
 	"a task is killed at its memory limit": `
 nomad job stop -purge -detach oom >/dev/null || true
 nomad job run -detach /usr/share/doc/nomad-driver-exec-lite/example/oom.nomad.hcl

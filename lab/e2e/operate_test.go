@@ -20,22 +20,27 @@ import (
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
-const operatePage = "docs/start/node.md"
+const monitorPage = "docs/guides/monitor.md"
 
-// TestOperatePage_CommandsWork types the page's commands on nodes as an operator has them, each a bare Debian with
+// nodePages are read by the operator of a node, in this order: a page's commands need what those before it have done.
+var nodePages = []string{"docs/start/node.md", "docs/guides/rollout.md", monitorPage, "docs/guides/troubleshoot.md"}
+
+// TestNodePages_CommandsWork types the commands of the pages on nodes as an operator has them, each a bare Debian with
 // Nomad. Before a command that shows what is wrong, that is made to go wrong: see incidents.
-func TestOperatePage_CommandsWork(t *testing.T) {
-	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the page is made")
-	page := readFences(t, operatePage)
+func TestNodePages_CommandsWork(t *testing.T) {
+	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the pages is made")
 	nodes := map[string][]fence{}
 	used := map[string]bool{}
-	for _, f := range page {
-		nodes[f.node] = append(nodes[f.node], f)
-		for _, name := range f.incidents() {
-			used[name] = true
+	for _, page := range nodePages {
+		for _, f := range readFences(t, page) {
+			nodes[f.node] = append(nodes[f.node], f)
+			for _, name := range f.incidents() {
+				used[name] = true
+			}
 		}
 	}
-	test.Eq(t, slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(incidents)), test.Sprint("the page's incidents"))
+	test.Eq(t, slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(incidents)), test.Sprint("the pages' incidents"))
+	must.MapNotContainsKey(t, nodes, "", must.Sprint("every block of these pages names its node"))
 	if err := rootfs.Missing(); err != nil {
 		t.Skip(err)
 	}

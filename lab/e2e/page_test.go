@@ -20,7 +20,7 @@ import (
 //	<!-- fails -->               its last command fails, and is expected to
 //	<!-- output -->              it is what the commands above it print: see shown
 //	<!-- after: NAME -->         what has to happen before, see incidents
-//	<!-- node: NAME -->          the node that this block is for, and those after it; see TestOperatePage_CommandsWork
+//	<!-- node: NAME -->          the node that this block is for, and those after it; see TestNodePages_CommandsWork
 type fence struct {
 	page   string
 	line   int
