@@ -670,6 +670,7 @@ var handovers = []handover{
 // podman.
 func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	needRootAgent(t)
+	t.Parallel()
 	for name, in := range map[string]struct {
 		asks       func(*cluster) string
 		containers bool

@@ -29,6 +29,7 @@ var nodePages = []string{"docs/start/node.md", "docs/guides/rollout.md", monitor
 // Nomad. Before a command that shows what is wrong, that is made to go wrong: see incidents.
 func TestNodePages_CommandsWork(t *testing.T) {
 	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the pages is made")
+	t.Parallel()
 	nodes := map[string][]fence{}
 	used := map[string]bool{}
 	for _, page := range nodePages {
