@@ -138,10 +138,12 @@ func (c *cluster) end() error {
 
 func (c *cluster) recordsLeft() error {
 	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // *.taken stays for some time
-	if len(left) > 0 {
-		return fmt.Errorf("the host has records: %q", left)
+	var errs []error
+	for _, file := range left {
+		text, _ := os.ReadFile(file) // a lock has none
+		errs = append(errs, fmt.Errorf("the host has the record %s: %s", filepath.Base(file), text))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // state is that of the run of a job, by the host's record.
@@ -217,13 +219,18 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	}
 	s.register(t)
 	s.on(t)
-	testsupport.Within(t, time.Minute, func() error { // a container takes a while
+	return s
+}
+
+// started waits until the task has written its identity, which takes a container a while.
+func (s *survivor) started(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
 		if starts := s.starts(); len(starts) != 1 {
 			return fmt.Errorf("started %v: %s", starts, s.story())
 		}
 		return nil
 	})
-	return s
 }
 
 func (s *survivor) register(t *testing.T) {
@@ -712,6 +719,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil
 						}
 					})
+					s.started(t)
 					unwatch := s.watch(t)
 					defer unwatch()
 					_, first := s.on(t)
@@ -782,6 +790,7 @@ func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 		return server.URL
 	})
 	s := c.run(t, func(_ *api.Job, task *api.Task) { task.SetConfig("orphan_timeout", "24h") })
+	s.started(t)
 	away.Store(true)
 	_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, false, nil)
 	must.NoError(t, err)
