@@ -50,10 +50,13 @@ func (o *option) typeName() string {
 }
 
 // Markdown is Doc as a table.
-func (s *Schema[T]) Markdown() string {
+func (s *Schema[T]) Markdown() string { return Table(s.Doc()) }
+
+// Table is a table in Markdown with these rows.
+func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
-	for _, r := range s.Doc() {
+	for _, r := range rows {
 		def := ""
 		switch {
 		case r.Required:

@@ -32,6 +32,21 @@ func Document(t testing.TB, page string, schemas map[string]schema.Described) {
 	replace(t, page, func(have []byte) ([]byte, error) { return fill(have, schemas) })
 }
 
+// Own describes the options of a plugin without the shared ones, which are on another page.
+func Own(all, shared schema.Described) schema.Described { return own{all, shared} }
+
+type own struct {
+	schema.Described
+	shared schema.Described
+}
+
+// Markdown is the table of the plugin's own options.
+func (o own) Markdown() string {
+	shared := o.shared.Doc()
+	rows := slices.DeleteFunc(o.Doc(), func(r schema.Row) bool { return slices.Contains(shared, r) })
+	return schema.Table(rows)
+}
+
 // Source fails the test where a page does not show a source file, in a block after a
 // comment with the file's path in the repository:
 //

@@ -45,6 +45,21 @@ func TestDocument_FillsTheTable(t *testing.T) {
 	}
 }
 
+func TestOwn_LeavesOutSharedOptions(t *testing.T) {
+	type all struct {
+		Color string `codec:"color" doc:"Its color."`
+		options
+	}
+	type differs struct {
+		Price string `codec:"price" doc:"Another option of that name."`
+	}
+	described := schema.Of[all]()
+	table := Own(described, schema.Of[options]()).Markdown()
+	test.StrContains(t, table, "| `color` |")
+	test.StrNotContains(t, table, "| `price` |")
+	test.Eq(t, described.Markdown(), Own(described, schema.Of[differs]()).Markdown())
+}
+
 func TestSource_IsShownOnce(t *testing.T) {
 	const comment = "<!-- source: a.go -->\n"
 	for page, want := range map[string]string{
