@@ -4,6 +4,8 @@
 package release
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,16 +40,28 @@ func TestARM64_RunsUnderQEMU(t *testing.T) {
 			return string(out)
 		}
 		test.StrHasPrefix(t, kind+" "+version+"\n", output("version"))
-		page, err := os.ReadFile(filepath.Join(made.root, "docs/plugins", r.Plugin.Name+".md"))
-		must.NoError(t, err)
+		pages := documented(t, r.Plugin.Name)
 		rows := regexp.MustCompile("(?m)^\\| `.*$").FindAllString(output("options"), -1)
 		must.SliceNotEmpty(t, rows, must.Sprint(kind))
 		for _, row := range rows {
-			test.True(t, strings.Contains(string(page), row), test.Sprintf("no option of %s: %s", kind, row))
+			test.True(t, strings.Contains(pages, row), test.Sprintf("no option of %s: %s", kind, row))
 		}
 	})
 	driver := filepath.Join(dir, "nomad-driver-exec-lite")
 	t.Run("task", func(t *testing.T) { conforms(t, driver) })
+}
+
+// documented is the text of the pages that may have a plugin's options: its own, and exec-lite's with those of every
+// driver.
+func documented(t *testing.T, plugin string) (text string) {
+	for _, page := range []string{"plugins/" + plugin, "reference/" + plugin, "reference/exec-lite"} {
+		b, err := os.ReadFile(filepath.Join(made.root, "docs", page+".md"))
+		if !errors.Is(err, fs.ErrNotExist) {
+			must.NoError(t, err)
+		}
+		text += string(b)
+	}
+	return text
 }
 
 // conforms runs cases of the conformance table on an arm64 driver, in a user namespace with a binfmt_misc of its own,

@@ -265,6 +265,8 @@ func TestArtefacts_ZipHasWhatAnOperatorNeeds(t *testing.T) {
 			"example/" + r.Plugin.Binary + ".hcl"} {
 			test.SliceContains(t, names, want)
 		}
+		_, err := os.Stat(filepath.Join(made.root, "docs/reference", r.Plugin.Name+".md"))
+		test.Eq(t, err == nil, slices.Contains(names, "OPTIONS.md"))
 		jobs := slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".nomad.hcl") })
 		test.SliceNotEmpty(t, jobs)
 		test.StrContains(t, string(zip.files["README.md"]),

@@ -78,7 +78,10 @@ func (c *settings) documents(ctx context.Context, root, program string) (map[str
 	if err != nil {
 		return nil, err
 	}
-	from := map[string]string{"LICENSE": "LICENSE", "README.md": "docs/plugins/" + c.Name + ".md"}
+	from := map[string]string{"LICENSE": "LICENSE", readme: c.page()}
+	if _, err := os.Stat(filepath.Join(root, c.reference())); err == nil {
+		from[options] = c.reference()
+	}
 	for _, name := range strings.Fields(listed) {
 		from[name] = "plugins/" + c.Name + "/" + name
 	}
@@ -88,22 +91,39 @@ func (c *settings) documents(ctx context.Context, root, program string) (map[str
 			return nil, err
 		}
 		files[name] = string(text)
+		if path.Dir(name) == "." && path.Ext(name) == ".md" {
+			files[name] = c.relink(string(text), path.Dir(source))
+		}
 	}
-	files["README.md"] = c.readme(files["README.md"])
 	return files, nil
 }
 
+// The names in the zip of the plugin's page, and of the page with its options.
+const readme, options = "README.md", "OPTIONS.md"
+
+func (c *settings) page() string      { return "docs/plugins/" + c.Name + ".md" }
+func (c *settings) reference() string { return "docs/reference/" + c.Name + ".md" }
+
 var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 
-// readme is the plugin's page, with links that lead into the zip or to the project's site at this version.
-func (c *settings) readme(page string) string {
-	return link.ReplaceAllStringFunc(page, func(found string) string {
+// relink changes the links of a page of a folder so that they lead into the zip, or to the project's site at this
+// version.
+func (c *settings) relink(text, folder string) string {
+	return link.ReplaceAllStringFunc(text, func(found string) string {
 		parts := link.FindStringSubmatch(found)
-		target := path.Join("docs/plugins", parts[1])
-		if name, here := strings.CutPrefix(target, "plugins/"+c.Name+"/example"); here {
-			return "](example" + name + parts[2] + ")"
+		target := path.Join(folder, parts[1])
+		example, isExample := strings.CutPrefix(target, "plugins/"+c.Name+"/example")
+		switch {
+		case isExample:
+			target = "example" + example
+		case target == c.page():
+			target = readme
+		case target == c.reference():
+			target = options
+		default:
+			target = "https://github.com/outrider-dev/outrider/blob/" + c.Ref + "/" + target
 		}
-		return "](https://github.com/outrider-dev/outrider/blob/" + c.Ref + "/" + target + parts[2] + ")"
+		return "](" + target + parts[2] + ")"
 	})
 }
 

@@ -65,7 +65,7 @@ func TestYAML_HasWhatThePluginNeeds(t *testing.T) {
 		doc + "/example/b/e.py":    stage + "example/b/e.py"}, files)
 }
 
-func TestReadme_LinksLeadSomewhere(t *testing.T) {
+func TestRelink_LinksLeadSomewhere(t *testing.T) {
 	const site = "https://github.com/outrider-dev/outrider/blob/plugins/hello/v0.1.0/"
 	for link, want := range map[string]string{
 		"[a](../explain/security.md)":            "[a](" + site + "docs/explain/security.md)",
@@ -73,11 +73,14 @@ func TestReadme_LinksLeadSomewhere(t *testing.T) {
 		"[a](../../LICENSE)":                     "[a](" + site + "LICENSE)",
 		"[a](../../plugins/hello/example)":       "[a](example)",
 		"[a](../../plugins/hello/example/x.hcl)": "[a](example/x.hcl)",
+		"[a](../reference/hello.md#x)":           "[a](OPTIONS.md#x)",
+		"[a](../reference/driver.md)":            "[a](" + site + "docs/reference/driver.md)",
 		"[a](https://go.dev/a)":                  "[a](https://go.dev/a)",
 		"[a](#install)":                          "[a](#install)",
 	} {
-		test.Eq(t, want, hello().readme(link), test.Sprint(link))
+		test.Eq(t, want, hello().relink(link, "docs/plugins"), test.Sprint(link))
 	}
+	test.Eq(t, "[a](README.md#install)", hello().relink("[a](../plugins/hello.md#install)", "docs/reference"))
 }
 
 func TestStamp_IsThatOfTheBinary(t *testing.T) {
