@@ -11,7 +11,7 @@ import (
 )
 
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../docs/plugins/exec-lite.md", map[string]schema.Described{
+	schematest.Document(t, "../../docs/reference/exec-lite.md", map[string]schema.Described{
 		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
 	})
 }

@@ -6,12 +6,15 @@ package driver
 import (
 	"testing"
 
+	"github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
+// The options that every driver has are on the page of exec-lite.
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../../docs/plugins/python.md", map[string]schema.Described{
-		"plugin options": schema.Of[Config](), "task options": schema.Of[TaskConfig](),
+	schematest.Document(t, "../../../docs/reference/python.md", map[string]schema.Described{
+		"plugin options": schematest.Own(schema.Of[Config](), schema.Of[driver.PluginOptions]()),
+		"task options":   schematest.Own(schema.Of[TaskConfig](), schema.Of[driver.TaskOptions]()),
 	})
 }
