@@ -93,14 +93,3 @@ func mount(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
 	t.Cleanup(kill)
 	return kill
 }
-
-// The page shows the example as it is.
-func TestReleaseExample_IsInTheDocs(t *testing.T) {
-	source, err := os.ReadFile("example_release_test.go")
-	must.NoError(t, err)
-	page, err := os.ReadFile("../../../docs/develop/how-plugins-work.md")
-	must.NoError(t, err)
-	_, code, _ := strings.Cut(string(source), "\n\n") // after the licence
-	must.StrContains(t, string(page), "```go\n"+code+"```\n")
-	must.LessEq(t, 75, strings.Count(code, "\n"))
-}

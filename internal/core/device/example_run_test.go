@@ -17,6 +17,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/device"
+	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
 func init() {
@@ -75,4 +76,9 @@ func TestExample_Conforms(t *testing.T) {
 		},
 		Config: config, Unplug: unplug, Plug: plug,
 	}.Test(t)
+}
+
+func TestExample_IsTheOneInTheDocs(t *testing.T) {
+	const file = "example_test.go"
+	schematest.Source(t, "../../../docs/develop/device.md", "internal/core/device/"+file, file)
 }

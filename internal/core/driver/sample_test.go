@@ -106,7 +106,6 @@ func TestExample_RunsModules(t *testing.T) {
 }
 
 func TestExample_IsTheOneInTheDocs(t *testing.T) {
-	for _, file := range []string{"example_test.go", "example_engine_test.go"} {
-		schematest.Source(t, "../../../docs/develop/how-plugins-work.md", "internal/core/driver/"+file, file)
-	}
+	const file = "example_test.go"
+	schematest.Source(t, "../../../docs/develop/driver.md", "internal/core/driver/"+file, file)
 }
