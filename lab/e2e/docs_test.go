@@ -28,12 +28,7 @@ import (
 
 // Pages whose commands are for a checkout, in its root. Those of all others are for an
 // operator's node, in a folder with the plugins' binaries.
-<<<<<<< HEAD
-var developerPages = []string{"README.md", "docs/start/lab.md"}
-=======
-var developerPages = []string{"README.md", "docs/explain/benchmarks.md", "docs/guides/compare.md",
-	"docs/start/lab.md", "docs/develop/conformance.md", "docs/develop/vm.md"}
->>>>>>> c169adce (docs: split how-plugins-work into tutorials, calls and conformance)
+var developerPages = []string{"README.md", "docs/start/lab.md", "docs/develop/conformance.md"}
 
 var operatorPages = []string{"docs/guides/harden.md", "docs/guides/migrate.md", "docs/plugins/exec-lite.md",
 	"docs/plugins/python.md", "docs/plugins/usb.md"}
