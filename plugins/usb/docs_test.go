@@ -21,7 +21,7 @@ import (
 func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/plugins/usb.md")
 	must.NoError(t, err)
-	_, troubles, _ := strings.Cut(string(text), "\n## Troubles\n")
+	_, troubles, _ := strings.Cut(string(text), "\n## Troubleshooting\n")
 	troubles, _, _ = strings.Cut(troubles, "\n## ")
 	var sources strings.Builder
 	for _, pattern := range []string{"*.go", "*/*.go", "../../internal/core/device/*.go"} {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
-	schematest.Document(t, "../../../docs/plugins/usb.md", map[string]schema.Described{
+	schematest.Document(t, "../../../docs/reference/usb.md", map[string]schema.Described{
 		"plugin options": schema.Of[Config](),
 	})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func TestDocs_NamesAreThoseGiven(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/plugins/usb.md")
+	text, err := os.ReadFile("../../../docs/reference/usb.md")
 	must.NoError(t, err)
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")

@@ -17,13 +17,13 @@ import (
 // Match selects devices: those for which each option that is set has a pattern that fits.
 // In patterns * stands for any characters and ? for one.
 type Match struct {
-	ID     schema.Strings `codec:"id" doc:"Vendor and product as lsusb writes them: \"10c4:ea60\", \"10c4:*\"."`
+	ID     schema.Strings `codec:"id" doc:"Vendor and product, as in lsusb: \"10c4:ea60\", \"10c4:*\"."`
 	Serial schema.Strings `codec:"serial" doc:"Serial number."`
-	Class  schema.Strings `codec:"class" doc:"Class of the device or of one of its interfaces, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex, with subclass and protocol if wanted: \"03\", \"03/01/02\"."`
-	Port   schema.Strings `codec:"port" doc:"Where it is plugged in: the kernel's name (\"1-1.4\") or the path that does not depend on the order of buses (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
-	Driver schema.Strings `codec:"driver" doc:"The kernel driver of one of its interfaces: \"cp210x\"."`
+	Class  schema.Strings `codec:"class" doc:"Class of the device or an interface, by name (\"hid\", \"cdc\", \"vendor-specific\") or in hex: \"03\", \"03/01/02\"."`
+	Port   schema.Strings `codec:"port" doc:"Port, by the kernel's name (\"1-1.4\") or by path (\"pci-0000:00:14.0-usbv2-0:1.4\", or udev's ID_PATH)."`
+	Driver schema.Strings `codec:"driver" doc:"Kernel driver of an interface: \"cp210x\"."`
 
-	Udev map[string]string `codec:"udev" doc:"Properties that udev has given to the device or to one of its nodes (\"udevadm info\" shows them), all of which must fit: ID_MODEL = \"CP2102*\". Not available if the agent has no /run/udev."`
+	Udev map[string]string `codec:"udev" doc:"udev properties of the device or a node, all of which must match: ID_MODEL = \"CP2102*\". Needs /run/udev."`
 }
 
 // Allows reports whether the option id is not set or has a pattern that fits this id.
