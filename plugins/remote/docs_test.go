@@ -13,7 +13,7 @@ import (
 )
 
 func TestOptions_AreDocumented(t *testing.T) {
-	schematest.Document(t, "../../docs/plugins/remote.md", map[string]schema.Described{
+	schematest.Document(t, "../../docs/reference/remote.md", map[string]schema.Described{
 		"plugin options": schema.Of[driver.Config](), "task options": schema.Of[driver.TaskConfig](),
 	})
 }

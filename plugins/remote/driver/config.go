@@ -23,32 +23,32 @@ import (
 
 // Config is the agent's plugin block.
 type Config struct {
-	Endpoints map[string]Endpoint `codec:"endpoint" label:"name" doc:"A host that tasks run on, by the name that jobs use: endpoint \"gpu1\" { ssh { … } }."`
+	Endpoints map[string]Endpoint `codec:"endpoint" label:"name" doc:"A host, by the name that jobs use: endpoint \"gpu1\" { ssh { … } }."`
 
-	Programs map[string]string `codec:"programs" doc:"This plugin's program for hosts of another architecture than the node's, by architecture: { arm64 = \"/opt/nomad/nomad-driver-remote-arm64\" }. It is copied to the host."`
+	Programs map[string]string `codec:"programs" doc:"The plugin's binary for hosts of another architecture: { arm64 = \"/opt/nomad/nomad-driver-remote-arm64\" }."`
 
-	API agentapi.Config `codec:"api" doc:"The API of the agent that runs the plugin. It is asked why a task is ended."`
+	API agentapi.Config `codec:"api" doc:"The agent's API, which is asked why a task is stopped."`
 
-	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids of a host that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
-	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids of a host that no task may have, its supplementary groups included: a list of ids and ranges."`
-	DeniedEnvvars  []string `codec:"denied_envvars" doc:"Environment variables that no task gets; * stands for any characters, such as \"AWS_*\"."`
+	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may have on a host: ids and ranges, such as \"0,100-199\"."`
+	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have on a host, supplementary groups included."`
+	DeniedEnvvars  []string `codec:"denied_envvars" doc:"Environment variables that no task gets; * stands for any characters: \"AWS_*\"."`
 }
 
 // Endpoint is a host that runs tasks.
 type Endpoint struct {
-	SSH *ssh.Config `codec:"ssh" doc:"How the host is reached: a Linux host with an OpenSSH server."`
-	Dir string      `codec:"dir" doc:"The directory of tasks on the host, absolute. No other user may be able to write there or above. By default /var/lib/outrider-remote for root, otherwise .local/share/outrider-remote in the user's home."`
+	SSH *ssh.Config `codec:"ssh" doc:"How to reach the host."`
+	Dir string      `codec:"dir" doc:"Directory of tasks on the host, absolute. No other user may be able to write there or above. By default /var/lib/outrider-remote for root, otherwise .local/share/outrider-remote in the user's home."`
 }
 
 // TaskConfig is the config block of a task.
 type TaskConfig struct {
-	Endpoint string   `codec:"endpoint" required:"true" doc:"The endpoint that the task runs on, by its name in the agent's configuration."`
-	Command  string   `codec:"command" required:"true" doc:"The program on the host: a path, or a name that is looked for in the task's local directory, the task directory, and PATH."`
-	Args     []string `codec:"args" doc:"Its arguments."`
+	Endpoint string   `codec:"endpoint" required:"true" doc:"Endpoint that the task runs on."`
+	Command  string   `codec:"command" required:"true" doc:"Program on the host: a path, or a name that is found in the task's local directory, the task directory, or PATH."`
+	Args     []string `codec:"args" doc:"Arguments of the program."`
 
-	OnDrain       string          `codec:"on_drain" default:"release" enum:"release,stop" doc:"What happens to the task when its Nomad node is drained: it is left running for the allocation that takes the place of this one, or stopped."`
-	OnLost        string          `codec:"on_lost" default:"reattach" enum:"reattach,restart" doc:"What the allocation does that takes the place of one whose node is lost: it takes the running task over, or ends it and starts it again."`
-	OrphanTimeout schema.Duration `codec:"orphan_timeout" default:"24h" doc:"How long the task may run on its host without an allocation that follows it; then the host ends it. 0s is for ever."`
+	OnDrain       string          `codec:"on_drain" default:"release" enum:"release,stop" doc:"What a drain of the node does: leave the task running for the next allocation, or stop it."`
+	OnLost        string          `codec:"on_lost" default:"reattach" enum:"reattach,restart" doc:"What the next allocation does after the loss of a node: take over the running task, or start it again."`
+	OrphanTimeout schema.Duration `codec:"orphan_timeout" default:"24h" doc:"How long the task may run without an allocation that follows it, until the host ends it. 0s is for ever."`
 
 	core.TaskOptions
 }

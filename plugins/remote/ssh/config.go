@@ -22,18 +22,18 @@ import (
 type Config struct {
 	Hop
 
-	KeyFile     string `codec:"key_file" doc:"File with a private key without a passphrase, absolute. Only its owner may be able to read it."`
-	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent that has the key, absolute; instead of key_file."`
+	KeyFile     string `codec:"key_file" doc:"File with a private key without passphrase, absolute. Only its owner may be able to read it."`
+	AgentSocket string `codec:"agent_socket" doc:"Socket of an ssh-agent with the key, absolute, instead of key_file."`
 
-	Jump *Hop `codec:"jump" doc:"A host on the way, as with ssh -J. The login there is with the same key."`
+	Jump *Hop `codec:"jump" doc:"A host on the way, as with ssh -J, with the same key."`
 }
 
 // Hop is an SSH server.
 type Hop struct {
-	Host     string   `codec:"host" required:"true" doc:"Name or address of the host."`
-	Port     int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of its SSH server."`
-	User     string   `codec:"user" required:"true" doc:"The user there; it need not be root."`
-	HostKeys []string `codec:"host_keys" doc:"The host's public keys, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
+	Host     string   `codec:"host" required:"true" doc:"Name or address."`
+	Port     int      `codec:"port" default:"22" min:"1" max:"65535" doc:"Port of the SSH server."`
+	User     string   `codec:"user" required:"true" doc:"User on the host."`
+	HostKeys []string `codec:"host_keys" doc:"Public keys of the host, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
 }
 
 // way is the jump host, nil if there is none.
