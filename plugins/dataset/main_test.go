@@ -15,6 +15,6 @@ import (
 
 // With -update it writes the tables.
 func TestDocs_HaveTheOptions(t *testing.T) {
-	schematest.Document(t, "../../docs/plugins/dataset.md", map[string]schema.Described{
+	schematest.Document(t, "../../docs/reference/dataset.md", map[string]schema.Described{
 		"plugin options": schema.Of[slot.Config](), "operator file": schema.Of[policy.File]()})
 }

@@ -23,7 +23,7 @@ import (
 
 // API is how the agent is asked.
 type API struct {
-	Enabled bool `codec:"enabled" default:"true" doc:"Whether it is asked. Otherwise a slot is given back when it is reserved again."`
+	Enabled bool `codec:"enabled" default:"true" doc:"Ask the API. Otherwise a slot is given back when it is reserved again."`
 	agentapi.Config
 }
 
