@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -39,12 +38,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 
 	superA.end(t)
 	a.plugin(t).end(t)
-	testsupport.Within(t, time.Minute, func() error {
-		if p := a.find(a.isSupervisor); len(p) != 1 || p[0].pid == superA.pid {
-			return fmt.Errorf("no new supervisor: %v", p)
-		}
-		return nil
-	})
+	a.another(t, a.isSupervisor, superA)
 	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB,
 		"task of the other": procA} {
 		test.True(t, p.alive(), test.Sprintf("the %s did not survive the other agent's trouble", name))
@@ -65,35 +59,4 @@ func TestAgents_ShareNothing(t *testing.T) {
 	p := b.supervisor(t)
 	test.Eq(t, superB.pid, p.pid, test.Sprint("the other agent has another supervisor"))
 	a.restart(t)
-}
-
-func TestPlugin_EndsWithoutAgentAndExitArrivesLater(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, nodeOptions{})
-	trigger := filepath.Join(n.dir, "go")
-	a := n.start(t, conf{"command": counter, "args": []string{"-until", trigger, "-then", "exit:7"}})
-	p, plugin, supervisor := a.pid(t), n.plugin(t), n.supervisor(t)
-	kill(t, n)
-	testsupport.Within(t, time.Minute, func() error {
-		if plugin.alive() {
-			return errors.New("the plugin lives without an agent")
-		}
-		return nil
-	})
-	must.True(t, p.alive(), must.Sprint("the task ended with the plugin"))
-	must.True(t, supervisor.alive(), must.Sprint("the task ended with the plugin"))
-	touch(t, trigger)
-	testsupport.Within(t, time.Minute, func() error {
-		if left := n.processes(); len(left) > 0 {
-			return fmt.Errorf("processes live without agent and task: %v", left)
-		}
-		return nil
-	})
-	n.restart(t)
-	if got := a.ended(t); got != "exit 7" {
-		t.Errorf("got %s: %s", got, a.story())
-	}
-	_, ended, err := numbered(a.output(t, "stdout"))
-	must.NoError(t, err, must.Sprintf("output: %v, end %v", err, ended))
-	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))
 }

@@ -165,20 +165,8 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 			return err
 		})
 	})
-	n.volumeIs(t, id, api.HostVolumeStateReady)
+	n.ready(t, id)
 	return id
-}
-
-// volumeIs waits until a volume has a state.
-func (n *node) volumeIs(t *testing.T, id string, want api.HostVolumeState) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		v, _, err := n.Client().HostVolumes().Get(id, nil)
-		if err == nil && v.State != want {
-			err = fmt.Errorf("volume %s is %s", id, v.State)
-		}
-		return err
-	})
 }
 
 // withVolume mounts a volume.
@@ -291,8 +279,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 			for _, task := range tasks {
 				task.alloc.held(t)
 				for _, d := range task.want {
-					out, err := task.alloc.try(t, "stat", "-f", "-c", "%T", d)
-					must.NoError(t, err)
+					_, out, _ := task.alloc.session(t, false, nil, nil, "stat", "-f", "-c", "%T", d)
 					test.Eq(t, "fuseblk\n", out, test.Sprintf("%s after the agent's restart", task.name))
 				}
 				task.alloc.restartSays(t, "ready\n")

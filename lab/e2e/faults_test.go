@@ -34,8 +34,11 @@ type fault struct {
 	// "lost" is a true answer besides the exact one.
 	loses witness
 
-	// logsByNomad: what is written while no logmon runs has nobody to go to.
-	logsByNomad bool
+	// cut says that the end of the output may be missing, and nobody says so: what is written while no logmon runs has
+	// nobody to go to.
+	cut bool
+
+	long bool // not in the quick tests
 }
 
 type witness int
@@ -50,9 +53,8 @@ const (
 type round struct {
 	n                 *node
 	goesOn, code, sig *alloc
-	oom               *alloc            // nil where there is no memory cgroup
-	trigger           string            // the file that ends the three
-	dirs              map[*alloc]string // the tasks' state
+	oom               *alloc // nil where there is no memory cgroup
+	trigger           string // the file that ends the three
 	procs             map[*alloc]proc
 	bystander         proc // of nobody's
 }
@@ -121,7 +123,7 @@ var fullDiskFaults = []fault{
 }
 
 var logmonFaults = []fault{
-	{name: "logmon killed, agent restarted", logsByNomad: true, strike: func(t *testing.T, r *round) func() {
+	{name: "logmon killed, agent restarted", cut: true, strike: func(t *testing.T, r *round) func() {
 		// what logmon has read and not written dies with it: nothing may be under way
 		var resume []func()
 		for _, p := range r.procs {
@@ -138,7 +140,7 @@ var logmonFaults = []fault{
 		}
 		return func() { stop(t, r.n); r.n.restart(t) }
 	}},
-	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor, logsByNomad: true},
+	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor, cut: true},
 }
 
 func TestFaults_ExitIsExactOrLost(t *testing.T) {
@@ -198,7 +200,7 @@ func (f fault) run(t *testing.T, n *node) {
 		}
 		lines, ended, err := numbered(a.output(t, "stdout"))
 		test.NoError(t, err, test.Sprintf("output of the task that ended by %s, after %d lines", want, lines))
-		if ended || f.logsByNomad || f.loses == everybody && a.tells("its end may be missing") == nil {
+		if ended || f.cut || f.loses == everybody && a.tells("its end may be missing") == nil {
 			continue
 		}
 		t.Errorf("the task that ended by %s: nobody says that after %d lines output is missing: %s", want, lines, a.story())
@@ -237,10 +239,9 @@ func (f fault) wentOn(t *testing.T, r *round, before int) {
 }
 
 func newRound(t *testing.T, n *node) *round {
-	r := &round{n: n, trigger: filepath.Join(n.dir, fmt.Sprintf("go-%d", jobNumber.Add(1))), dirs: map[*alloc]string{},
-		procs: map[*alloc]proc{}}
+	r := &round{n: n, trigger: filepath.Join(n.dir, fmt.Sprintf("go-%d", jobNumber.Add(1))), procs: map[*alloc]proc{}}
 	count := func(args ...string) *alloc {
-		return n.submit(t, job(t, conf{"command": counter, "args": args}))
+		return n.submit(t, job(t, conf{"command": counter, "args": args}, n.where))
 	}
 	r.goesOn = count()
 	r.code = count("-until", r.trigger, "-then", "exit:7")
@@ -251,7 +252,7 @@ func newRound(t *testing.T, n *node) *round {
 	for _, a := range append(r.ending(), r.goesOn) {
 		a.running(t)
 		a.says(t, "stdout", "line 20")
-		r.dirs[a], _ = n.stateOf(t, a.id)
+		a.held(t)
 		r.procs[a] = a.pid(t)
 	}
 	r.bystander = bystander(t)
@@ -287,18 +288,15 @@ func bystander(t *testing.T) proc {
 	return p
 }
 
-func kill(t testing.TB, n *node) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	must.NoError(t, n.Kill(ctx))
-}
+func kill(t testing.TB, n *node) { t.Helper(); inTime(t, n.Kill) }
 
-func stop(t testing.TB, n *node) {
+func stop(t testing.TB, n *node) { t.Helper(); inTime(t, n.Stop) }
+
+func inTime(t testing.TB, f func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	must.NoError(t, n.Stop(ctx))
+	must.NoError(t, f(ctx))
 }
 
 // smallDisks puts the allocations and the plugin's state on little file systems.

@@ -4,7 +4,9 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -88,19 +90,7 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	t.Helper()
 	_, _, err := n.Client().Jobs().Register(j, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
-	a := &alloc{n: n, job: *j.ID}
-	testsupport.Within(t, time.Minute, func() error {
-		list, _, err := n.Client().Jobs().Allocations(a.job, false, nil)
-		if err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			return fmt.Errorf("job %s has no allocation", a.job)
-		}
-		a.id = list[0].ID
-		return nil
-	})
-	return a
+	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}
 }
 
 // start submits a job with this configuration and waits until it runs.
@@ -307,15 +297,31 @@ func (a *alloc) says(t testing.TB, stream, text string) {
 	})
 }
 
+// session runs a command in a task through Nomad's API.
+func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan api.TerminalSize,
+	argv ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	if stdin == nil {
+		stdin = strings.NewReader("")
+	}
+	code, err := a.n.Client().Allocations().Exec(ctx, a.stub(t), "main", tty, argv, stdin, &out, &errOut, sizes, nil)
+	if err != nil {
+		t.Errorf("failed to run %q: %v; stdout %q, stderr %q", argv, err, out.String(), errOut.String())
+	}
+	return code, out.String(), errOut.String()
+}
+
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // pid is the main process's, from the supervisor's state.
 func (a *alloc) pid(t testing.TB) proc {
 	t.Helper()
-	dir, st := a.n.stateOf(t, a.id)
-	p, err := readProc(st.Identity.PID)
+	p, err := readProc(a.n.stateOf(t, a.id).Identity.PID)
 	if err != nil {
-		t.Fatalf("the task of %s in %s does not run: %v", a.job, dir, err)
+		t.Fatalf("the task of %s does not run: %v", a.job, err)
 	}
 	return p
 }

@@ -36,7 +36,6 @@ var (
 	usbStick    string // a simulated USB stick
 	dataset     string // another
 	remote      string // another
-	libusb      error  // why usbPlugin has no libusb
 	counter     string // see counter/main.go
 )
 
@@ -99,7 +98,6 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	execLite, python, usbPlugin, dataset, remote = paths[0], paths[1], paths[2], paths[3], paths[4]
-	libusb = b.Libusb(ctx)
 	usbStick = filepath.Join(scratch, "usb-stick")
 	if err := b.Stick(ctx, usbStick); err != nil {
 		return 1, err
@@ -122,7 +120,6 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	code := m.Run()
-	usbReport.print(os.Stdout)
 	for _, s := range []*sharedNode{commonNode, pythonNode} {
 		if err := s.end(); err != nil {
 			return 1, fmt.Errorf("a shared agent: %w", err)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -39,13 +40,12 @@ type nodeOptions struct {
 	state  string // its state_dir; empty is one of the agent's own
 	bare   bool   // the agent has no cgroups
 
-	python  *pythonOptions    // nil: with exec-lite
-	remote  bool              // with the remote driver, whose host keeps its files in state
-	usb     *usbOptions       // nil: without the usb plugin
-	classes string            // of the dataset plugin; empty: without it
-	dataset string            // more of its configuration
-	slots   string            // instead of datasetConfig
-	env     map[string]string // more of it for the agent
+	python  *pythonOptions // nil: with exec-lite
+	remote  bool           // with the remote driver, whose host keeps its files in state
+	usb     *usbOptions    // nil: without the usb plugin
+	classes string         // of the dataset plugin; empty: without it
+	dataset string         // more of its configuration
+	slots   string         // instead of datasetConfig
 
 	of *node // whose server this agent is a client of; nil: it has its own
 
@@ -124,9 +124,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
 		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
-		if !o.usb.usual {
-			config += quickStats
-		}
+		config += quickStats
 	}
 	if o.classes != "" {
 		plugins = append(plugins, agent.Plugin{Binary: dataset, Config: cmp.Or(o.slots, datasetConfig) + o.dataset,
@@ -139,7 +137,7 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	a, err := agent.Run(ctx, agent.Options{
 		Runtime: agent.Host, Dir: dir, Binary: binary, Config: config, Server: server,
 		Name:    "e2e-" + strings.ToLower(name),
-		Plugins: plugins, Env: o.env,
+		Plugins: plugins,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to start an agent for %s: %w", name, err)
@@ -265,6 +263,13 @@ func (n *node) store() string { return filepath.Join(n.state, n.driver, n.id()) 
 func (n *node) taskDirs() []string {
 	dirs, _ := filepath.Glob(filepath.Join(n.store(), "tasks", "*"))
 	return dirs
+}
+
+// where has a job run where the node's driver runs it.
+func (n *node) where(j *api.Job, task *api.Task) {
+	if n.driver == "remote" {
+		onBox(j, task)
+	}
 }
 
 // log is the agent's log.

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -22,23 +23,20 @@ import (
 type way struct {
 	artefact string // its name, by a pattern
 
-	install, upgrade, downgrade, remove string
+	install, remove    string
+	upgrade, downgrade string // empty: as it is installed
 }
 
 var ways = map[string]way{
 	"zip": {
-		artefact:  "nomad-driver-exec-lite_*.zip",
-		install:   unzip,
-		upgrade:   unzip,
-		downgrade: unzip,
-		remove:    "rm -r /opt/nomad/data/plugins /etc/nomad.d/nomad-driver-exec-lite.hcl",
+		artefact: "nomad-driver-exec-lite_*.zip",
+		install:  unzip,
+		remove:   "rm -r /opt/nomad/data/plugins /etc/nomad.d/nomad-driver-exec-lite.hcl",
 	},
 	"deb": {
-		artefact:  "nomad-driver-exec-lite_*.deb",
-		install:   "dpkg -i nomad-driver-exec-lite_*.deb",
-		upgrade:   "dpkg -i nomad-driver-exec-lite_*.deb",
-		downgrade: "dpkg -i nomad-driver-exec-lite_*.deb",
-		remove:    "dpkg -P nomad-driver-exec-lite",
+		artefact: "nomad-driver-exec-lite_*.deb",
+		install:  "dpkg -i nomad-driver-exec-lite_*.deb",
+		remove:   "dpkg -P nomad-driver-exec-lite",
 	},
 	"rpm": { // Debian's database of rpms is empty
 		artefact:  "nomad-driver-exec-lite-*.rpm",
@@ -178,12 +176,12 @@ func (w way) try(r *root, kind string, rel *releases) {
 
 	first := r.long(kind + "-first")
 	pid := first.pid()
-	do(newer, w.upgrade+"\nsystemctl restart nomad")
+	do(newer, cmp.Or(w.upgrade, w.install)+"\nsystemctl restart nomad")
 	r.loaded("exec-lite", newer)
 	test.Eq(t, pid, first.pid())
 	second := r.long(kind + "-second")
 	secondPID := second.pid()
-	do(older, w.downgrade+"\nsystemctl restart nomad")
+	do(older, cmp.Or(w.downgrade, w.install)+"\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)
 	test.Eq(t, pid, first.pid())
 	test.Eq(t, secondPID, second.pid())

@@ -5,6 +5,8 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -93,23 +95,30 @@ func (p proc) pause(t testing.TB) (resume func()) {
 	}
 }
 
-// processes are those of the agent: with its mark in the environment, or a
-// supervisor or collector, which have an environment of their own, or of tasks
-// on a host whose files are in the state directory.
-func (n *node) processes() []proc {
+// allProcs are the processes of this machine.
+func allProcs() (all []proc) {
 	entries, _ := os.ReadDir("/proc")
-	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
-	var found []proc
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
 		p, err := readProc(pid)
-		if err != nil {
-			continue
+		if err == nil {
+			all = append(all, p)
 		}
-		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	}
+	return all
+}
+
+// processes are those of the agent: with its mark in the environment, or a
+// supervisor or collector, which have an environment of their own, or of tasks
+// on a host whose files are in the state directory.
+func (n *node) processes() []proc {
+	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
+	var found []proc
+	for _, p := range allProcs() {
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		if bytes.Contains(env, mark) || bytes.Contains(env, onHost) || n.isSupervisor(p) || n.isCollector(p) || n.isShim(p) {
 			found = append(found, p)
 		}
@@ -148,12 +157,18 @@ func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin",
 // Nomad gives up each task that it is to start: "failed creating runner".
 func (n *node) nextPlugin(t testing.TB, old proc) (next proc) {
 	t.Helper()
+	return n.another(t, n.isPlugin, old)
+}
+
+// another waits for the process of a kind in the place of one that was killed.
+func (n *node) another(t testing.TB, is func(proc) bool, old proc) (next proc) {
+	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
-		p := n.find(n.isPlugin)
-		if len(p) != 1 || p[0].pid == old.pid {
-			return fmt.Errorf("no new plugin: %v", p)
+		found := n.find(is)
+		if len(found) != 1 || found[0].pid == old.pid {
+			return fmt.Errorf("nothing in the place of %q: %v", old.args, found)
 		}
-		next = p[0]
+		next = found[0]
 		return nil
 	})
 	return next
@@ -167,11 +182,6 @@ func (n *node) process(t testing.TB) proc { t.Helper(); return n.one(t, "agent",
 
 func descriptors(pid int) int {
 	e, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	return len(e)
-}
-
-func threads(pid int) int {
-	e, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	return len(e)
 }
 
@@ -233,4 +243,31 @@ func gone(t *testing.T, procs map[string]proc) {
 		}
 		return nil
 	})
+}
+
+// state is what the tests need of a supervisor's task.json.
+type state struct {
+	ID       string `json:"id"`
+	Identity struct {
+		PID int `json:"pid"`
+	} `json:"identity"`
+}
+
+// stateOf finds the state of the running task of an allocation.
+func (n *node) stateOf(t testing.TB, allocID string) (st state) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		for _, dir := range n.taskDirs() {
+			b, err := os.ReadFile(filepath.Join(dir, "task.json"))
+			if err != nil {
+				continue
+			}
+			st = state{}
+			if json.Unmarshal(b, &st) == nil && strings.HasPrefix(st.ID, allocID+"/") && st.Identity.PID != 0 {
+				return nil
+			}
+		}
+		return errors.New("no task.json of allocation " + allocID)
+	})
+	return st
 }

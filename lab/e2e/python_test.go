@@ -6,20 +6,26 @@ package e2e
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
 // pythonOptions configure the python driver of a node. Its cache is the node's own.
@@ -81,21 +87,12 @@ func (n *node) installers() []proc {
 	if n.driver != "python" {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc")
 	var found []proc
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		p, err := readProc(pid)
-		if err != nil {
-			continue
-		}
+	for _, p := range allProcs() {
 		builds := slices.ContainsFunc(p.args, func(a string) bool {
 			return strings.Contains(a, n.cache("builds")) || strings.Contains(a, n.cache("downloads"))
 		})
-		if builds || n.builder != 0 && userOf(pid) == n.builder {
+		if builds || n.builder != 0 && userOf(p.pid) == n.builder {
 			found = append(found, p)
 		}
 	}
@@ -159,4 +156,111 @@ func (a *alloc) ends(t testing.TB, how, out string) {
 		return
 	}
 	test.Eq(t, out, a.output(t, "stdout"), test.Sprintf("%s prints", a.job))
+}
+
+// version is a program that prints what version it has of each module.
+func version(modules ...string) conf {
+	var lines []string
+	for _, m := range modules {
+		lines = append(lines, "import "+m, fmt.Sprintf("print(%q, %s.VERSION)", m, m))
+	}
+	return code(lines...)
+}
+
+func TestPythonEnvironment_IsBuiltOnceForManyTasks(t *testing.T) {
+	t.Parallel()
+	oneBuildForMany(t, pythonNode.get(t), 20)
+}
+
+func oneBuildForMany(t *testing.T, n *node, count int) {
+	c := version("shared_by_all").with(needs(wheelhouse(t, wheel.Wheel{Name: "shared_by_all", Version: "3"}),
+		"shared-by-all"))
+	trigger := filepath.Join(mkdir(t), "go")
+	j := py(t, c.until(trigger), func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Count = &count
+		task.Resources.CPU = new(5)
+	})
+	n.submit(t, j)
+	builds := 0
+	all := n.allocs(t, *j.ID, count)
+	testsupport.Within(t, 4*time.Minute, func() error { return n.countRunning(*j.ID, count) })
+	for _, a := range all {
+		testsupport.Within(t, time.Minute, func() error {
+			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
+				return fmt.Errorf("nothing tells of the environment: %s", s)
+			}
+			return nil
+		})
+		builds += strings.Count(a.story(), "building it with")
+	}
+	touch(t, trigger)
+	for _, a := range all {
+		a.ends(t, "exit 0", "shared_by_all 3\n")
+	}
+	test.Eq(t, 1, builds, test.Sprintf("%d builds for %d tasks", builds, count))
+}
+
+// until has a program go on until a file is there, and so until a test has seen its events.
+func (c conf) until(path string) conf {
+	return c.with(code(c["code"].(string), "import os, time", "while not os.path.exists("+quote(path)+
+		"): time.sleep(0.1)"))
+}
+
+// wheelhouse is a directory with these wheels, which every user can read.
+func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
+	t.Helper()
+	dir := mkdir(t)
+	for _, w := range wheels {
+		must.NoError(t, w.Write(dir))
+	}
+	return dir
+}
+
+// heldIndex is a package index (PEP 503) that does not answer until it is told to.
+type heldIndex struct {
+	url   string               // for index_url
+	asked chan context.Context // gets that of each request that is held
+
+	release func() // may be called twice
+}
+
+// holdIndex serves wheels until the end of the test.
+func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
+	t.Helper()
+	dir := wheelhouse(t, wheels...)
+	released := make(chan struct{})
+	x := &heldIndex{asked: make(chan context.Context, 100), release: sync.OnceFunc(func() { close(released) })}
+	index := wheel.Index(dir)
+	s := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		select {
+		case <-released:
+		default:
+			x.asked <- r.Context()
+			select {
+			case <-released:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		index.ServeHTTP(answer, r)
+	}))
+	t.Cleanup(s.Close)
+	t.Cleanup(x.release)
+	x.url = s.URL + "/simple"
+	return x
+}
+
+// wait returns when an installer waits for an answer: one that lives.
+func (x *heldIndex) wait(t testing.TB, a *alloc) {
+	t.Helper()
+	for timeout := time.After(60 * time.Second); ; {
+		select {
+		case request := <-x.asked:
+			if request.Err() == nil {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("no installer asks the index: %s", a.story())
+		}
+	}
 }

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -307,116 +307,139 @@ func TestRemote_ThroughAJumpHost(t *testing.T) {
 	test.True(t, ended, test.Sprint("the output is whole"))
 }
 
-// remoteFault is something that breaks while a task runs, and its end before it is put right.
-type remoteFault struct {
-	name   string
-	strike func(t *testing.T, n *remoteNode) (heal func())
-	long   bool // not in the quick tests
-
-	// lost is whether nobody may have seen the exit.
-	lost bool
-}
-
-var remoteFaults = []remoteFault{
-	{name: "link is down", strike: func(_ *testing.T, n *remoteNode) func() {
-		n.link.Cut()
-		return n.link.Restore
-	}},
-	{name: "shim is killed", strike: func(t *testing.T, n *remoteNode) func() {
-		n.one(t, "shim", n.isShim).end(t)
-		return func() {}
-	}},
-	{name: "plugin is killed", strike: func(t *testing.T, n *remoteNode) func() {
-		old := n.plugin(t)
-		old.end(t)
-		return func() { n.nextPlugin(t, old) }
-	}},
-	{name: "server is away", long: true, strike: func(_ *testing.T, n *remoteNode) func() {
-		n.server.Stop()
-		return n.server.Restart
-	}},
-	{name: "shim hangs", long: true, strike: func(t *testing.T, n *remoteNode) func() {
-		shim := n.one(t, "shim", n.isShim)
-		must.NoError(t, syscall.Kill(shim.pid, syscall.SIGSTOP))
-		return func() {
-			testsupport.Within(t, 2*time.Minute, func() error { // the node gives it up, and starts another
-				if len(n.find(n.isShim)) < 2 {
-					return fmt.Errorf("there is no other")
-				}
-				return nil
-			})
-			must.NoError(t, syscall.Kill(shim.pid, syscall.SIGCONT))
-		}
-	}},
-	{name: "supervisor is killed", long: true, lost: true, strike: func(t *testing.T, n *remoteNode) func() {
-		n.supervisor(t).end(t)
-		return func() {}
-	}},
-	{name: "shim and supervisor are killed", long: true, lost: true, strike: func(t *testing.T, n *remoteNode) func() {
-		n.link.Cut()
-		n.one(t, "shim", n.isShim).end(t)
-		n.supervisor(t).end(t)
-		return n.link.Restore
-	}},
-	{name: "agent is killed", long: true, strike: func(t *testing.T, n *remoteNode) func() {
-		kill(t, n.node)
-		return func() { n.restart(t) }
-	}},
-}
-
 func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	n := newRemoteNode(t)
-	for _, f := range remoteFaults {
+	nothing := func() {}
+	for _, f := range []fault{
+		{name: "link is down", strike: func(*testing.T, *round) func() {
+			n.link.Cut()
+			return n.link.Restore
+		}},
+		{name: "shim is killed", strike: func(t *testing.T, _ *round) func() {
+			n.one(t, "shim", n.isShim).end(t)
+			return nothing
+		}},
+		{name: "plugin is killed", strike: func(t *testing.T, _ *round) func() {
+			old := n.plugin(t)
+			old.end(t)
+			return func() { n.nextPlugin(t, old) }
+		}},
+		{name: "server is away", long: true, strike: func(*testing.T, *round) func() {
+			n.server.Stop()
+			return n.server.Restart
+		}},
+		{name: "shim hangs", long: true, strike: func(t *testing.T, _ *round) func() {
+			resume := n.one(t, "shim", n.isShim).pause(t)
+			return func() {
+				defer resume()
+				testsupport.Within(t, 2*time.Minute, func() error { // the node gives it up, and starts another
+					if len(n.find(n.isShim)) < 2 {
+						return fmt.Errorf("there is no other")
+					}
+					return nil
+				})
+			}
+		}},
+		{name: "supervisor is killed", long: true, loses: everybody, cut: true, strike: func(t *testing.T, _ *round) func() {
+			n.supervisor(t).end(t)
+			return nothing
+		}},
+		{name: "shim and supervisor are killed", long: true, loses: everybody, cut: true,
+			strike: func(t *testing.T, _ *round) func() {
+				n.link.Cut()
+				n.one(t, "shim", n.isShim).end(t)
+				n.supervisor(t).end(t)
+				return n.link.Restore
+			}},
+		{name: "agent is killed", long: true, strike: func(t *testing.T, _ *round) func() {
+			kill(t, n.node)
+			return func() { n.restart(t) }
+		}},
+	} {
 		t.Run(f.name, func(t *testing.T) {
 			if f.long {
 				testsupport.Long(t, "faults that take a while to be noticed")
 			}
-			trigger := filepath.Join(n.dir, strings.ReplaceAll(f.name, " ", "-"))
-			start := func(then string) *alloc {
-				args := []string{"-until", trigger, "-then", then, "-every", "20ms"}
-				return n.start(t, conf{"command": counter, "args": args}, onBox)
-			}
-			code, sig := start("exit:7"), start("signal:15")
-			stays := n.start(t, conf{"command": counter, "args": []string{"-every", "20ms"}}, onBox)
-			for _, a := range []*alloc{code, sig, stays} {
-				a.says(t, "stdout", "line 10 ")
-				a.held(t)
-			}
-			pid := stays.pid(t)
-			mains := []proc{code.pid(t), sig.pid(t)}
-			heal := f.strike(t, n)
-			touch(t, trigger)
-			testsupport.Within(t, time.Minute, func() error {
-				for _, p := range mains {
-					if p.alive() {
-						return fmt.Errorf("process %d has not ended", p.pid)
-					}
-				}
-				return nil
-			})
-			heal()
-			for a, want := range map[*alloc]string{code: "exit 7", sig: "signal 15"} {
-				got := a.ended(t)
-				if f.lost && got == "lost" {
-					continue
-				}
-				test.Eq(t, want, got, test.Sprint(a.story()))
-			}
-			for _, a := range []*alloc{code, sig} {
-				lines, ended, err := numbered(a.output(t, "stdout"))
-				test.NoError(t, err)
-				test.True(t, ended || f.lost, test.Sprintf("the output ends after %d lines", lines))
-			}
-			before, _, err := numbered(stays.output(t, "stdout"))
-			must.NoError(t, err)
-			stays.says(t, "stdout", fmt.Sprintf("line %d ", before+20))
-			_, _, err = numbered(stays.output(t, "stdout"))
-			test.NoError(t, err, test.Sprint("of the task that goes on"))
-			test.True(t, pid.alive(), test.Sprint("the task that goes on is another process"))
-			stays.stop(t)
-			testsupport.Within(t, time.Minute, n.tasksLeft)
+			f.run(t, n.node)
 		})
 	}
+}
+
+// residentMemory is the memory of a process in kB (VmRSS of proc(5)).
+func residentMemory(pid int) (kilobytes int, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := bytes.Cut(text, []byte("VmRSS:"))
+	_, err = fmt.Sscan(string(after), &kilobytes)
+	return kilobytes, err
+}
+
+// A thousand tasks leave neither descriptors nor memory in the plugin, nor in what it has on the host, nor files there.
+func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
+	needRootAgent(t)
+	testsupport.Long(t, "a thousand tasks")
+	t.Parallel()
+	const (
+		round  = 250
+		rounds = 5 // the first is not counted: then everything is warm
+
+		mostMore = 16 << 10 // kB of memory: the core keeps the exits of the last 1,000 tasks, which take 6 MB here
+	)
+	n := newRemoteNode(t)
+	keep := n.start(t, conf{"command": "/bin/sleep", "args": []string{"3600"}}, onBox)
+	processes := map[string]proc{
+		"plugin": n.plugin(t), "shim": n.one(t, "shim", n.isShim), "supervisor": n.supervisor(t),
+	}
+	files, memory := map[string]int{}, map[string]int{}
+	for i := range rounds {
+		j := job(t, sh("echo said; head -c 1000 /dev/zero > local/file"), onBox, small(round))
+		n.submit(t, j)
+		testsupport.Within(t, 10*time.Minute, func() error {
+			summary, _, err := n.Client().Jobs().Summary(*j.ID, nil)
+			if err == nil && summary.Summary["g"].Complete != round {
+				err = fmt.Errorf("round %d: %+v", i, summary.Summary["g"])
+			}
+			return err
+		})
+		_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
+		must.NoError(t, err)
+		testsupport.Within(t, 3*time.Minute, func() error {
+			left, err := os.ReadDir(filepath.Dir(keep.hostDir()))
+			if err != nil || len(left) == 1 {
+				return err
+			}
+			for _, e := range left { // the last ones may have been used just now
+				age(t, filepath.Join(filepath.Dir(keep.hostDir()), e.Name()))
+			}
+			return fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))
+		})
+		for name, p := range processes {
+			now, err := residentMemory(p.pid)
+			must.NoError(t, err, must.Sprintf("the %s has ended", name))
+			if i == 0 {
+				files[name], memory[name] = descriptors(p.pid), now
+			}
+			t.Logf("after round %d the %s has %d kB and %d descriptors", i, name, now, descriptors(p.pid))
+		}
+	}
+	for name, p := range processes {
+		testsupport.Within(t, time.Minute, func() error {
+			if now := descriptors(p.pid); now > files[name] {
+				return fmt.Errorf("the %s has %d descriptors, it had %d", name, now, files[name])
+			}
+			return nil
+		})
+		testsupport.Within(t, time.Minute, func() error {
+			now, err := residentMemory(p.pid)
+			if err == nil && now > memory[name]+mostMore {
+				err = fmt.Errorf("the %s has %d kB, it had %d", name, now, memory[name])
+			}
+			return err
+		})
+	}
+	keep.stop(t)
 }

@@ -46,7 +46,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	made, err := other.createVolume(&api.HostVolume{Name: "notes", NodeID: lost.id(),
 		Parameters: map[string]string{"class": "fast", "mode": "0777"}})
 	must.NoError(t, err)
-	other.volumeIs(t, made.ID, api.HostVolumeStateReady)
+	other.ready(t, made.ID)
 	a := other.submit(t, job(t, sh(count), asService, func(j *api.Job, task *api.Task) {
 		withVolume("notes", "/data")(j, task)
 		j.TaskGroups[0].Volumes["notes"].AccessMode = "single-node-writer"

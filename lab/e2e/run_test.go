@@ -55,66 +55,6 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
 
-// TestTask_DoesWhatItsJobAsks has a row for each way that is no option of the driver.
-func TestTask_DoesWhatItsJobAsks(t *testing.T) {
-	t.Parallel()
-	n := common(t)
-	for _, row := range []struct {
-		name   string
-		c      conf
-		edit   func(*api.Job, *api.Task)
-		do     func(*alloc) error // while it runs
-		want   string
-		output string
-	}{
-		{name: "a code like that of a shell", c: sh("exit 143"), want: "exit 143"},
-		{name: "a crash", c: sh("kill -SEGV $$"), want: "signal 11"},
-		{name: "a signal through the API",
-			c: sh("trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.1; done"),
-			do: func(a *alloc) error {
-				a.says(t, "stdout", "ready\n")
-				return n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1")
-			},
-			want: "exit 3", output: "ready\nheard\n"},
-		{name: "a template as the command", c: conf{"command": "local/program", "args": []string{"x"}},
-			edit: func(_ *api.Job, task *api.Task) {
-				task.Templates = []*api.Template{{DestPath: new("local/program"), Perms: new("755"),
-					EmbeddedTmpl: new("#!/bin/sh\necho $1 {{ env \"NOMAD_TASK_NAME\" }}\nexit 3\n")}}
-			},
-			want: "exit 3", output: "x main\n"},
-		{name: "a dispatch", c: sh(`cat local/payload; echo "$NOMAD_META_word"; exit 4`),
-			edit: func(j *api.Job, task *api.Task) {
-				j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"word"}}
-				task.DispatchPayload = &api.DispatchPayloadConfig{File: "payload"}
-			},
-			want: "exit 4", output: "of the payload\nof the meta\n"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			j := job(t, row.c)
-			if row.edit != nil {
-				row.edit(j, j.TaskGroups[0].Tasks[0])
-			}
-			var a *alloc
-			if j.ParameterizedJob == nil {
-				a = n.submit(t, j)
-			} else {
-				_, _, err := n.Client().Jobs().Register(j, nil)
-				must.NoError(t, err)
-				d, _, err := n.Client().Jobs().Dispatch(*j.ID, map[string]string{"word": "of the meta"},
-					[]byte("of the payload\n"), "", nil)
-				must.NoError(t, err)
-				a = &alloc{n: n, job: d.DispatchedJobID, id: n.placed(t, d.DispatchedJobID)}
-			}
-			if row.do != nil {
-				must.NoError(t, row.do(a))
-			}
-			test.Eq(t, row.want, a.ended(t), test.Sprint(a.story()))
-			test.Eq(t, row.output, a.output(t, "stdout"))
-		})
-	}
-}
-
 func (n *node) countRunning(job string, want int) error {
 	list, _, err := n.Client().Jobs().Allocations(job, false, nil)
 	if err != nil {
@@ -173,4 +113,58 @@ func hasMemoryCgroup() bool {
 	}
 	b, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	return strings.Contains(string(b), "memory")
+}
+
+func TestBadInput_GetsOneSentence(t *testing.T) {
+	t.Parallel()
+	n := common(t)
+	asNobody := func(_ *api.Job, task *api.Task) { task.User = "nobody" }
+	type row struct {
+		name string
+		c    conf
+		edit func(*api.Job, *api.Task)
+		want string
+
+		byNomad bool // refused before a driver sees it, in Nomad's words
+	}
+	rows := []row{
+		{name: "empty command", c: conf{"command": ""}, want: `command is empty`},
+		{name: "missing program", c: conf{"command": "/no/such/program"}, want: `command "/no/such/program" not found`},
+		{name: "not executable", c: conf{"command": "/etc/passwd"}, want: `command "/etc/passwd" is not executable`},
+		{name: "no such user", c: sh("true"), edit: func(_ *api.Job, task *api.Task) { task.User = "nobody-here" },
+			want: `user "nobody-here" does not exist on this node`},
+		{name: "unknown option", c: sh("true").with(conf{"comand": "x"}), want: `No argument or block type is named "comand"`,
+			byNomad: true},
+		{name: "soft limit above the hard one", c: sh("true").with(conf{"ulimit": conf{"nofile": "20:10"}}),
+			want: `ulimit nofile = "20:10" has a soft limit above the hard one`},
+	}
+	if os.Geteuid() == 0 {
+		rows = append(rows, row{name: "work_dir that the user may not enter", c: sh("true").with(conf{"work_dir": "/root"}),
+			edit: asNobody, want: `work_dir "/root"`})
+	}
+	allocs := make([]*alloc, len(rows))
+	for i, r := range rows {
+		edit := r.edit
+		if edit == nil {
+			edit = func(*api.Job, *api.Task) {}
+		}
+		allocs[i] = n.submit(t, job(t, r.c, edit))
+	}
+	for i, r := range rows {
+		a := allocs[i]
+		a.ended(t)
+		i, _, _ := a.info()
+		test.Eq(t, "failed", i.ClientStatus, test.Sprintf("%s: the allocation", r.name))
+		var said []string
+		_, st, _ := a.info()
+		for _, e := range st.Events {
+			if e.Type == api.TaskDriverFailure || e.Type == api.TaskFailedValidation {
+				said = append(said, e.DisplayMessage)
+			}
+		}
+		if len(said) != 1 || !strings.Contains(said[0], r.want) || strings.Contains(said[0], "\n") && !r.byNomad {
+			t.Errorf("%s: got %q, want one sentence with %q", r.name, said, r.want)
+		}
+		test.SliceEmpty(t, n.tasksOf(a.id), test.Sprintf("%s: state is left", r.name))
+	}
 }

@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -126,13 +125,6 @@ device "gps" {
 			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
 	})
-	t.Run("two blocks in one task", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_GPS_ID; ls -d $USB_ZIGBEE_TTY $USB_GPS_TTY"),
-			withDevice("zigbee"), withDevice("gps"), asUser(anybody())))
-		if got := a.ended(t); got != "exit 0" || !strings.Contains(a.output(t, "stdout"), "0403:6001:GPS1") {
-			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
-		}
-	})
 	t.Run("one that is not there", func(t *testing.T) {
 		for name, j := range map[string]*api.Job{
 			"another name": job(t, sh("true"), withDevice("zwave")),
@@ -140,28 +132,6 @@ device "gps" {
 		} {
 			test.Eq(t, "missing devices", n.unplaced(t, j), test.Sprint(name))
 		}
-	})
-	t.Run("statistics", func(t *testing.T) {
-		a := n.start(t, sh("exec sleep 600"), withDevice("zigbee", byID(first)))
-		testsupport.Within(t, time.Minute, func() error {
-			s, err := n.Client().Allocations().Stats(a.stub(t), nil)
-			if err != nil {
-				return err
-			}
-			task := s.Tasks["main"]
-			if task == nil || task.ResourceUsage == nil {
-				return errors.New("the allocation has no statistics yet")
-			}
-			for _, g := range task.ResourceUsage.DeviceStats {
-				if d := g.InstanceStats[first]; d != nil && d.Summary != nil && d.Stats != nil {
-					return nil
-				}
-			}
-			return fmt.Errorf("the allocation has no statistics of %s", first)
-		})
-		sees := n.sees(t)
-		test.MapLen(t, 4, sees, test.Sprintf("the agent has statistics of %v, want 4", sees))
-		a.stop(t)
 	})
 }
 
@@ -188,22 +158,6 @@ func (n *node) placed(t testing.TB, job string) (id string) {
 		return err
 	})
 	return id
-}
-
-// placedAtOnce submits a job and returns its allocation, or nil where it has to wait for
-// a place.
-func (n *node) placedAtOnce(t testing.TB, j *api.Job) *alloc {
-	t.Helper()
-	reg, _, err := n.Client().Jobs().Register(j, nil)
-	must.NoError(t, err)
-	e := n.evaluated(t, reg.EvalID)
-	switch {
-	case e.Status != api.EvalStatusComplete:
-		t.Fatalf("the evaluation of %s is %s", *j.ID, e.Status)
-	case len(e.FailedTGAllocs) > 0:
-		return nil
-	}
-	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}
 }
 
 // mkdir makes a directory that everybody can reach.

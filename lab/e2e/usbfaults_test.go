@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,12 +90,7 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 
 	old := n.usbPlugin(t)
 	old.end(t)
-	testsupport.Within(t, time.Minute, func() error {
-		if p := n.find(n.isUSBPlugin); len(p) != 1 || p[0].pid == old.pid {
-			return fmt.Errorf("no new plugin: %v", p)
-		}
-		return nil
-	})
+	n.another(t, n.isUSBPlugin, old)
 	a.saysNow(t, "-> stick: ")
 	test.True(t, task.alive(), test.Sprint("the plugin was killed: the task was started again"))
 	n.awaitSeen(t, id, true)
@@ -137,117 +131,4 @@ func TestUSB_UnplugStopsATaskThatAsksForIt(t *testing.T) {
 	must.NoError(t, a.tells("stopped since its device was unplugged for 1s: /dev/zigbee/usb, /dev/zigbee/tty"))
 	test.Eq(t, "failed", a.stub(t).ClientStatus)
 	t.Log(a.story())
-}
-
-func TestUSB_MissingDeviceIsExplained(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join(mkdir(t), "usb")
-	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	const id = "10c4:ea60:0001"
-	n := usbNode(t, usbOptions{root: root, grace: "10s", more: zigbee})
-
-	// the server has not heard yet that it is gone, and places the job
-	var a *alloc
-	for tries := 1; ; tries++ {
-		n.offers(t, id)
-		n.awaitSeen(t, id, true)
-		s.unplug(t)
-		n.awaitSeen(t, id, false)
-		j := job(t, sh("true"), withDevice("zigbee"))
-		if a = n.placedAtOnce(t, j); a != nil {
-			break
-		}
-		must.NotEq(t, 15, tries,
-			must.Sprint("the server has always heard of it before it has the job: the test proves nothing"))
-		_, _, err := n.Client().Jobs().Deregister(*j.ID, true, nil)
-		must.NoError(t, err)
-		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	}
-	a.ended(t)
-	test.NoError(t, a.tells(`device "10c4:ea60:0001" is not `))
-	test.StrNotContains(t, a.story(), "\n", test.Sprint("more than a sentence"))
-
-	// now it has: a job waits, and runs when the stick comes
-	n.offers(t)
-	waiting := job(t, sh("true"), withDevice("zigbee"))
-	test.Eq(t, "missing devices", n.unplaced(t, waiting), test.Sprint("why it waits"))
-	plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	b := &alloc{n: n, job: *waiting.ID, id: n.placed(t, *waiting.ID)}
-	if got := b.ended(t); got != "exit 0" {
-		t.Errorf("got %s: %s", got, b.story())
-	}
-}
-
-func TestUSB_PluginIsUnchangedAfterManyPlugs(t *testing.T) {
-	t.Parallel()
-	const id = "10c4:ea60:0001"
-	root := filepath.Join(mkdir(t), "usb")
-	n := usbNode(t, usbOptions{root: root, grace: "5m", more: zigbee})
-	plugin := n.usbPlugin(t)
-	var in, out []time.Duration
-	cycle := func() {
-		t.Helper()
-		s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-		start := time.Now()
-		n.awaitSeen(t, id, true)
-		in = append(in, time.Since(start))
-		start = time.Now()
-		s.unplug(t)
-		n.awaitSeen(t, id, false)
-		out = append(out, time.Since(start))
-	}
-	cycle()
-	in, out = nil, nil
-	fds, tasks := descriptors(plugin.pid), threads(plugin.pid)
-	for range 20 {
-		cycle()
-	}
-	testsupport.Within(t, time.Minute, func() error {
-		if f, th := descriptors(plugin.pid), threads(plugin.pid); f > fds || th > tasks+10 {
-			// of 20 cycles; Go has more where a busy machine lets calls wait
-			return fmt.Errorf("%d descriptors and %d threads, before %d and %d", f, th, fds, tasks)
-		}
-		return nil
-	})
-	test.True(t, plugin.alive(), test.Sprint("the plugin is another"))
-	usbReport.spread("plugged in, until the agent has it, by a look each 200 ms", in)
-	usbReport.spread("pulled out, until the agent has it, by a look each 200 ms", out)
-}
-
-// Everything of libusb, too: its library is in the plugin, and sees the simulated
-// machine because the agent's environment says so.
-func TestUSB_LibusbServesAgent(t *testing.T) {
-	if libusb != nil {
-		t.Skip(libusb)
-	}
-	preload := "libumockdev-preload.so.0"
-	found, _ := filepath.Glob("/usr/lib*/*/" + preload)
-	more, _ := filepath.Glob("/usr/lib*/" + preload)
-	if len(found)+len(more) == 0 {
-		t.Skip("there is no " + preload)
-	}
-	t.Parallel()
-	root := filepath.Join(mkdir(t), "usb")
-	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	n := newNode(t, nodeOptions{
-		usb: &usbOptions{root: root, grace: "5m", more: zigbee},
-		env: map[string]string{"LD_PRELOAD": preload, "UMOCKDEV_DIR": root},
-	})
-	n.offers(t, "10c4:ea60:0001")
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", n.usbPlugin(t).pid))
-	must.NoError(t, err)
-	for _, library := range []string{"libusb-1.0.so", preload} {
-		test.StrContains(t, string(maps), library, test.Sprintf("%s is not in the plugin", library))
-	}
-	a := n.submit(t, job(t, say("USB_ZIGBEE_TTY", "preloaded"), withDevice("zigbee"), asUser(anybody())))
-	if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != "stick: preloaded\n" {
-		t.Errorf("got %s, %q: %s", got, a.output(t, "stdout"), a.story())
-	}
-	for range 3 {
-		s.unplug(t)
-		n.awaitSeen(t, "10c4:ea60:0001", false)
-		s = plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-		n.awaitSeen(t, "10c4:ea60:0001", true)
-	}
-	test.StrNotContains(t, n.log(), "libusb is not available", test.Sprint("the plugin has given libusb up"))
 }

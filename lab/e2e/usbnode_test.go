@@ -30,7 +30,6 @@ import (
 type usbOptions struct {
 	root  string // of the simulation; empty is one below the node's directory
 	grace string // "2s" where empty
-	usual bool   // with the usual intervals between scans and between statistics
 	more  string // configuration, such as device blocks
 }
 
@@ -57,9 +56,7 @@ func (o usbOptions) config(dir string) string {
 	if o.grace == "" {
 		o.grace = "2s"
 	}
-	if !o.usual {
-		o.more += "rescan = \"200ms\" # no kernel tells of what is simulated\n"
-	}
+	o.more += "rescan = \"200ms\"\n" // no kernel tells of what is simulated
 	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace,
 		o.more)
 }

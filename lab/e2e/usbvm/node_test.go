@@ -133,11 +133,9 @@ func (n *node) sees(id string) (bool, error) {
 	return false, nil
 }
 
-// awaitSeen waits until the agent sees a device as plugged in, or as not, and says
-// how long that took.
-func (n *node) awaitSeen(t testing.TB, id string, plugged bool) time.Duration {
+// awaitSeen waits until the agent sees a device as plugged in, or as not.
+func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
 	t.Helper()
-	begin := time.Now()
 	testsupport.Within(t, time.Minute, func() error {
 		got, err := n.sees(id)
 		if err == nil && got != plugged {
@@ -145,7 +143,6 @@ func (n *node) awaitSeen(t testing.TB, id string, plugged bool) time.Duration {
 		}
 		return err
 	})
-	return time.Since(begin)
 }
 
 var jobs atomic.Int64

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,33 +18,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// cycles is how often the times of plugging are taken.
-const cycles = 20
-
 func TestUSB_AgentFollowsPlugs(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	n := shared(t)
 	s := newStick(t, "cycled", 0)
-	var kernel, in, out []time.Duration
-	for range cycles {
-		begin := time.Now()
+	for range 5 {
 		s.plug(t)
-		terminal(t, 0)
-		kernel = append(kernel, time.Since(begin))
 		n.awaitSeen(t, id("cycled"), true)
-		in = append(in, time.Since(begin))
-		begin = time.Now()
 		s.unplug(t)
 		n.awaitSeen(t, id("cycled"), false)
-		out = append(out, time.Since(begin))
-	}
-	for _, d := range []struct {
-		what  string
-		times []time.Duration
-	}{{"plug to the kernel's node", kernel}, {"plug to the agent", in}, {"unplug to the agent", out}} {
-		slices.Sort(d.times)
-		t.Logf("from %s, %d times: %d to %d ms, half within %d ms", d.what, cycles,
-			d.times[0].Milliseconds(), d.times[cycles-1].Milliseconds(), d.times[cycles/2].Milliseconds())
 	}
 }
 

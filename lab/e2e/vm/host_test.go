@@ -1,6 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
+// Package vm_test tests on a kernel of its own (package vm) what this machine may
+// not have: cgroup v2 alone, and a reboot.
 package vm_test
 
 import (
@@ -90,7 +92,9 @@ func (h *host) client(address string) *api.Client {
 func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	h.t.Helper()
 	names := slices.Sorted(maps.Keys(plugins))
-	paths, err := build.Builder{Root: repository(h.t)}.All(h.t.Context(), names...)
+	root, err := build.Root(".")
+	must.NoError(h.t, err)
+	paths, err := build.Builder{Root: root}.All(h.t.Context(), names...)
 	must.NoError(h.t, err)
 	p, err := nomad.Binary(h.t.Context(), h.t.Logf)
 	must.NoError(h.t, err)
