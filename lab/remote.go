@@ -12,13 +12,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -90,23 +88,9 @@ func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 	}
 	end := l.step(ctx, "Starting the host")
 	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
-	task := api.NewTask("sshd", "exec-lite").
-		SetConfig("command", l.host.Args[0]).SetConfig("args", l.host.Args[1:]).
-		Require(&api.Resources{CPU: new(500), MemoryMB: new(256)}) // sessions are in it: a copy of the plugin, a shell
-	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-	group := api.NewTaskGroup("sshd", 1).AddTask(task)
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	job := api.NewServiceJob(hostJob, hostJob, "global", 50).AddTaskGroup(group)
-	if _, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
-		return fmt.Errorf("failed to submit job %s: %w", hostJob, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return runs(ctx, a.Client(), hostJob), nil })
-	if err != nil {
-		return fmt.Errorf("job %s does not run: %w", hostJob, err)
-	}
-	return nil
+	resources := &api.Resources{CPU: new(500), MemoryMB: new(256)} // sessions are in it: a copy of the plugin, a shell
+	job := service(hostJob, resources, l.host.Args[0], l.host.Args[1:]...)
+	return serve(ctx, a, job, func(context.Context) bool { return true })
 }
 
 // reached reports whether the plugin of an agent's own node can use the host.
@@ -117,31 +101,4 @@ func reached(ctx context.Context, c *api.Client) bool {
 	}
 	healthy, _ := strconv.ParseBool(drivers[0].Attributes["endpoint."+endpoint+".healthy"])
 	return healthy
-}
-
-// stopOnNodes stops the jobs of a lab with more nodes before these are removed, except that of the host's SSH server:
-// tasks on the host have to end before it.
-func (l *Lab) stopOnNodes(ctx context.Context) error {
-	a, err := l.open(ctx)
-	if err != nil || !exists(filepath.Join(l.dir, nodesDir)) {
-		return nil //nolint:nilerr // an agent that has ended stops no job
-	}
-	if exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
-		return nil // no task on a host that is away can be stopped
-	}
-	list, err := jobs(ctx, a)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // what still runs is killed with the agent
-	defer cancel()
-	for _, j := range list {
-		if j.ID == hostJob {
-			continue
-		}
-		if err := stopJob(ctx, a.Client(), j.Namespace, j.ID); err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
-	return nil
 }

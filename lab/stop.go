@@ -5,7 +5,9 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -58,4 +60,33 @@ func namespaceOf(ctx context.Context, a agent.Agent, job string) (string, error)
 		ids = append(ids, j.ID)
 	}
 	return "", fmt.Errorf("there is no job %q; there are: %s", job, joined(ids))
+}
+
+// Down stops the jobs and the agent, and removes everything of the lab but Docker's image and the cache, which the next
+// lab can use again. If there is no lab, it reports that and succeeds.
+func (l *Lab) Down(ctx context.Context) error {
+	if !exists(l.dir) {
+		l.say("The lab is not up: nothing to do.")
+		return nil
+	}
+	end := l.step(ctx, "Stopping the jobs and the agent")
+	err := errors.Join(l.stopOnNodes(ctx), l.removeNodes(ctx), agent.Remove(ctx, l.dir))
+	end(err, "they are gone, with their files")
+	if err != nil && cancelled(ctx) {
+		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")
+	}
+	return err
+}
+
+// stopOnNodes stops the jobs of a lab with more nodes before these are removed, except that of the host's SSH server:
+// tasks on the host have to end before it.
+func (l *Lab) stopOnNodes(ctx context.Context) error {
+	a, err := l.open(ctx)
+	if err != nil || !exists(filepath.Join(l.dir, nodesDir)) {
+		return nil //nolint:nilerr // an agent that has ended stops no job
+	}
+	if exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
+		return nil // no task on a host that is away can be stopped
+	}
+	return agent.StopJobs(ctx, a.Client(), hostJob)
 }

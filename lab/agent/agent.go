@@ -9,8 +9,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -58,9 +61,6 @@ type Options struct {
 
 	// Name is the node's name; empty means "outrider".
 	Name string
-
-	// Env is added to the agent's environment, which its plugins inherit.
-	Env map[string]string
 
 	// Progress is called with the state of steps that can take long. May be nil.
 	Progress func(format string, args ...any) `json:"-"`
@@ -182,7 +182,8 @@ type Agent interface {
 	// that it started, and removes its directory. A second Close is not an error.
 	Close(ctx context.Context) error
 
-	settle() error // see settled
+	first(context.Context, Options) error // the first start
+	settle() error                        // see settled
 }
 
 // Run starts an agent and waits until it and its plugins are healthy. A failure leaves nothing behind, and the error
@@ -203,12 +204,8 @@ func Start(ctx context.Context, o Options) (Agent, error) {
 	if err := o.fill(ctx); err != nil {
 		return nil, err
 	}
-	start := startHost
-	if o.Runtime == Container {
-		start = startContainer
-	}
 	for try := 1; ; try++ {
-		a, err := start(ctx, o)
+		a, err := begin(ctx, o)
 		if err == nil {
 			return a, nil
 		}
@@ -224,6 +221,24 @@ func Start(ctx context.Context, o Options) (Agent, error) {
 	}
 }
 
+// begin returns the agent even with an error, if there is something to close.
+func begin(ctx context.Context, o Options) (Agent, error) {
+	if _, err := readInfo(o.Dir); err == nil {
+		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+	}
+	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server}}
+	a := r.agent()
+	ports, err := FreePorts(3)
+	if err != nil {
+		return a, err
+	}
+	r.info.HTTP, r.info.RPC, r.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
+	if err := errors.Join(r.makeDirs(), r.Reconfigure(o), r.connect()); err != nil {
+		return a, err
+	}
+	return a, a.first(ctx, o)
+}
+
 // closeNew closes an agent that has not come up.
 func closeNew(ctx context.Context, a Agent) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -234,10 +249,6 @@ func closeNew(ctx context.Context, a Agent) error {
 func (o *Options) fill(ctx context.Context) error {
 	if o.Dir == "" {
 		return errors.New("no directory given for the agent")
-	}
-	var err error
-	if o.Dir, err = resolve(o.Dir); err != nil {
-		return err
 	}
 	if o.Name == "" {
 		o.Name = "outrider"
@@ -255,27 +266,23 @@ func (o *Options) fill(ctx context.Context) error {
 		}
 		o.Binary = p.Path
 	}
-	o.Binary, err = filepath.Abs(o.Binary)
+	var err error
+	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return fmt.Errorf("failed to create the agent's directory: %w", err)
+	}
+	o.Dir, err = resolve(o.Dir)
 	return err
 }
 
-// resolve returns the absolute path, and follows links in the part of it that exists: the kernel shows
-// resolved paths in /proc, where the clean-up looks for them.
-func resolve(path string) (string, error) {
-	path, err := filepath.Abs(path)
+// resolve returns the absolute path without links: the kernel shows such paths in /proc, where the clean-up looks for
+// them.
+func resolve(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	real, err := filepath.EvalSymlinks(path)
-	if err == nil {
-		return real, nil
-	}
-	if path == filepath.Dir(path) {
-		return "", err
-	}
-	parent, err := resolve(filepath.Dir(path))
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(parent, filepath.Base(path)), nil
+	return filepath.EvalSymlinks(dir)
 }

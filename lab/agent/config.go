@@ -4,10 +4,15 @@
 package agent
 
 import (
+	"crypto/sha256"
 	_ "embed"
+	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/template"
+
+	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
 // layout is where an agent finds its directories, as its own process sees them.
@@ -47,4 +52,26 @@ func config(o Options, l layout, i Info) (string, error) {
 // quote writes an HCL string. "${" and "%{" would start a template.
 func quote(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
+}
+
+// longestState is the limit of a state directory's length: a plugin adds its name, the node's id and a file name to
+// it, and the path of a unix socket ends at 107 bytes (sun_path, unix(7)).
+const longestState = 40
+
+// stateDir is the directory for the state of the plugins of the agent in dir. It is in dir, or in /tmp if that path is
+// too long. The name follows from dir, so it is found even if the agent's own state is lost.
+func stateDir(dir string) string {
+	if p := filepath.Join(dir, "state"); len(p) <= longestState {
+		return p
+	}
+	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
+}
+
+// makeStateDir creates it. In /tmp, any user may have created something with its name.
+func makeStateDir(path string) error {
+	f, err := owndir.Make(path, 0o755)
+	if err != nil {
+		return fmt.Errorf("failed to create the plugins' state directory: %w", err)
+	}
+	return f.Close()
 }

@@ -6,7 +6,6 @@ package agent
 import (
 	"archive/tar"
 	"bytes"
-	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -129,31 +128,17 @@ var capabilities = []string{
 }
 
 func newContainer(r *record) *containerAgent {
+	quiet()
 	const data = "/var/lib/nomad"
 	r.layout = r.newLayout(data, data+"-plugins")
 	r.layout.Bind = "0.0.0.0" // published on the machine's loopback only
 	return &containerAgent{record: r}
 }
 
-// startContainer returns the agent even with an error, if there is something to close.
-func startContainer(ctx context.Context, o Options) (Agent, error) {
-	quiet()
-	r, err := newRecord(o)
-	if err != nil {
-		return nil, err
-	}
-	a := newContainer(r)
-	ports, err := FreePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), 4647, 4648
-	if err := a.makeDirs(); err != nil {
-		return a, err
-	}
+func (a *containerAgent) first(ctx context.Context, o Options) error {
 	script := filepath.Join(o.Dir, "entrypoint.sh")
-	if err := errors.Join(os.WriteFile(script, entrypoint, 0o755), a.Reconfigure(o), a.connect()); err != nil {
-		return a, err
+	if err := os.WriteFile(script, entrypoint, 0o755); err != nil {
+		return err
 	}
 	// the same port in the container: Nomad reports its own address to clients such as `nomad alloc logs`
 	port := network.MustParsePort(fmt.Sprintf("%d/tcp", a.info.HTTP))
@@ -162,10 +147,10 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 	for _, right := range rights {
 		from, err := image(ctx, o.Progress)
 		if err != nil {
-			return a, err
+			return err
 		}
 		a.ctr, err = testcontainers.Run(ctx, "", from, testcontainers.WithEntrypoint("sh", script),
-			testcontainers.WithCmd("sleep", "infinity"), testcontainers.WithEnv(o.Env),
+			testcontainers.WithCmd("sleep", "infinity"),
 			testcontainers.WithExposedPorts(port.String()),
 			// a name that says whose it is, in `docker ps`
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
@@ -183,22 +168,14 @@ func startContainer(ctx context.Context, o Options) (Agent, error) {
 			}))
 		if err == nil {
 			a.info.Container = a.ctr.GetContainerID()
-			return a, errors.Join(a.info.write(), a.Start(ctx))
+			return errors.Join(a.info.write(), a.Start(ctx))
 		}
 		refusals = errors.Join(refusals, fmt.Errorf("%s container: %w", right.name, err))
 		if err := a.remove(ctx); err != nil {
-			return a, errors.Join(refusals, err)
+			return errors.Join(refusals, err)
 		}
 	}
-	return a, refusals
-}
-
-func openContainer(ctx context.Context, info Info) (Agent, error) {
-	quiet()
-	a := newContainer(&record{info: info})
-	var err error
-	a.ctr, err = find(ctx, info.Container)
-	return a, errors.Join(err, a.connect())
+	return refusals
 }
 
 // find returns nil if there is no such container any more.
@@ -227,7 +204,6 @@ const (
 	program = "/usr/local/bin/nomad"
 )
 
-// Start implements Agent.
 func (a *containerAgent) Start(ctx context.Context) error {
 	if a.ctr == nil {
 		return errGone
@@ -253,19 +229,16 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop implements Agent.
 func (a *containerAgent) Stop(ctx context.Context) error {
 	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "INT/30/KILL/30")...)
 	return err
 }
 
-// Kill implements Agent.
 func (a *containerAgent) Kill(ctx context.Context) error {
 	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "KILL/30")...)
 	return err
 }
 
-// Alive implements Agent.
 func (a *containerAgent) Alive(ctx context.Context) error {
 	_, err := a.PID(ctx)
 	if err == nil || ctx.Err() != nil { // the caller's time is over, which says nothing of the agent
@@ -274,7 +247,6 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))
 }
 
-// PID implements Agent.
 func (a *containerAgent) PID(ctx context.Context) (int, error) {
 	if _, err := a.Exec(ctx, daemon("--status")...); err != nil {
 		return 0, err
@@ -288,7 +260,6 @@ func (a *containerAgent) PID(ctx context.Context) (int, error) {
 
 var errGone = errors.New("its container does not exist any more")
 
-// Exec implements Agent.
 func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	if a.ctr == nil {
 		return "", errGone
@@ -307,7 +278,6 @@ func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, erro
 	return string(out), nil
 }
 
-// PluginPIDs implements Agent.
 func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error) {
 	out, err := a.Exec(ctx, "ps", "-e", "-ww", "-o", "pid=,args=")
 	if err != nil {
@@ -323,7 +293,7 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 	return pluginPIDs(commands, a.PluginDir()), nil
 }
 
-// Leftovers implements Agent. All that the agent started ends with its container.
+// Leftovers is of the container: all that the agent started ends with its container.
 func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 	ctr, err := find(ctx, a.info.Container)
 	if ctr == nil {
@@ -332,11 +302,10 @@ func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 	return []string{"container " + a.info.Container}, nil
 }
 
-// Close implements Agent.
 func (a *containerAgent) Close(ctx context.Context) error {
 	var jobs error
 	if a.ctr != nil && a.client != nil && a.Alive(ctx) == nil {
-		jobs = stopJobs(ctx, a.client)
+		jobs = StopJobs(ctx, a.client, "")
 	}
 	return errors.Join(jobs, a.remove(ctx), os.RemoveAll(a.info.Dir))
 }

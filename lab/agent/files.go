@@ -17,7 +17,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// LogPath implements Agent.
 func (r *record) LogPath() string { return filepath.Join(r.info.Dir, "agent.log") }
 
 func (r *record) mainConfig() string  { return filepath.Join(r.info.Dir, "agent.hcl") }
@@ -50,7 +49,6 @@ func (r *record) texts(o Options) (map[string]string, error) {
 	return files, nil
 }
 
-// Reconfigure implements Agent.
 func (r *record) Reconfigure(o Options) error {
 	for _, p := range o.Plugins {
 		if err := install(p.Binary, filepath.Join(r.PluginDir(), p.Name())); err != nil {
@@ -87,12 +85,10 @@ func (r *record) Reconfigure(o Options) error {
 	return r.update(func(*Info) {})
 }
 
-// ReplacePlugin implements Agent.
 func (r *record) ReplacePlugin(_ context.Context, binary string) error {
 	return install(binary, filepath.Join(r.PluginDir(), filepath.Base(binary)))
 }
 
-// Log implements Agent.
 func (r *record) Log() (string, error) {
 	text, err := os.ReadFile(r.LogPath())
 	return string(text), err

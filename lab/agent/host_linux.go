@@ -4,17 +4,14 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,28 +48,15 @@ func newHost(r *record) *hostAgent {
 	return &hostAgent{r}
 }
 
-// startHost returns the agent even with an error, if there is something to close.
-func startHost(ctx context.Context, o Options) (Agent, error) {
-	r, err := newRecord(o)
-	if err != nil {
-		return nil, err
+func (a *hostAgent) first(ctx context.Context, _ Options) error {
+	err := errors.Join(os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir()), a.info.write())
+	if err == nil {
+		err = a.Start(ctx)
 	}
-	a := newHost(r)
-	if err := errors.Join(a.makeDirs(), os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir())); err != nil {
-		return a, err
+	if err == nil {
+		err = a.up(ctx)
 	}
-	ports, err := FreePorts(3)
-	if err != nil {
-		return a, err
-	}
-	a.info.HTTP, a.info.RPC, a.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
-	if err := errors.Join(a.Reconfigure(o), a.connect(), a.info.write()); err != nil {
-		return a, err
-	}
-	if err := a.Start(ctx); err != nil {
-		return a, err
-	}
-	return a, a.up(ctx)
+	return err
 }
 
 // up waits until the API answers or the process has ended.
@@ -100,7 +84,6 @@ func (a *hostAgent) answers(ctx context.Context) bool {
 	return err == nil && self.Config.DataDir == a.DataDir()
 }
 
-// Start implements Agent.
 func (a *hostAgent) Start(ctx context.Context) error {
 	if a.process().alive() {
 		return nil
@@ -113,7 +96,7 @@ func (a *hostAgent) Start(ctx context.Context) error {
 
 	cmd := exec.Command(a.info.Binary, a.arguments()...)
 	cmd.Dir = a.info.Dir
-	cmd.Env = environment(os.Environ(), a.info.Dir, a.info.Env)
+	cmd.Env = environment(os.Environ(), a.info.Dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
 	if err := cmd.Start(); err != nil {
@@ -128,8 +111,8 @@ func (a *hostAgent) Start(ctx context.Context) error {
 }
 
 // environment is the caller's environment without the variables that would make the agent differ from machine to
-// machine, and with more.
-func environment(env []string, dir string, more map[string]string) []string {
+// machine.
+func environment(env []string, dir string) []string {
 	var out []string
 	for _, v := range env {
 		name, _, _ := strings.Cut(v, "=")
@@ -141,14 +124,10 @@ func environment(env []string, dir string, more map[string]string) []string {
 			out = append(out, v)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		out = append(out, name+"="+more[name])
-	}
 	// where go-plugin has its sockets: one of a plugin that is killed stays until Close
 	return append(out, "PLUGIN_UNIX_SOCKET_DIR="+stateDir(dir), markVar+"="+dir)
 }
 
-// Stop implements Agent.
 func (a *hostAgent) Stop(ctx context.Context) error {
 	p := a.process()
 	if err := p.signal(unix.SIGINT); err != nil {
@@ -162,7 +141,6 @@ func (a *hostAgent) Stop(ctx context.Context) error {
 	return a.Kill(ctx)
 }
 
-// Kill implements Agent.
 func (a *hostAgent) Kill(ctx context.Context) error {
 	p := a.process()
 	if err := p.signal(unix.SIGKILL); err != nil {
@@ -171,7 +149,6 @@ func (a *hostAgent) Kill(ctx context.Context) error {
 	return p.gone(ctx)
 }
 
-// Alive implements Agent.
 func (a *hostAgent) Alive(ctx context.Context) error {
 	if a.process().alive() {
 		return nil
@@ -179,7 +156,6 @@ func (a *hostAgent) Alive(ctx context.Context) error {
 	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", logTail(a))
 }
 
-// PID implements Agent.
 func (a *hostAgent) PID(ctx context.Context) (int, error) {
 	if err := a.Alive(ctx); err != nil {
 		return 0, err
@@ -187,7 +163,6 @@ func (a *hostAgent) PID(ctx context.Context) (int, error) {
 	return a.info.Process.PID, nil
 }
 
-// Exec implements Agent.
 func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
@@ -196,7 +171,6 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// PluginPIDs implements Agent.
 func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
 	ps, err := processes(a.info.Dir)
 	if err != nil {
@@ -209,7 +183,6 @@ func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
 	return pluginPIDs(commands, a.PluginDir()), nil
 }
 
-// Leftovers implements Agent.
 func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	var list []string
 	ps, err := processes(a.info.Dir)
@@ -232,11 +205,10 @@ func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	return list, nil
 }
 
-// Close implements Agent.
 func (a *hostAgent) Close(ctx context.Context) error {
 	var jobs error
 	if a.process().alive() && a.client != nil && a.info.Server == "" {
-		jobs = stopJobs(ctx, a.client)
+		jobs = StopJobs(ctx, a.client, "")
 	}
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx))
 }

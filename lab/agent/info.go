@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,8 +33,6 @@ type Info struct {
 	Server    string   `json:"server,omitempty"` // see Options
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
-
-	Env map[string]string `json:"env,omitempty"`
 
 	// HostVolumes are the ids of host volume plugins, by the name of the plugin whose binary they are.
 	HostVolumes map[string]string `json:"host_volume_plugins,omitempty"`
@@ -73,12 +72,12 @@ type record struct {
 	info Info
 }
 
-// newRecord describes an agent before its start; its ports are not chosen yet.
-func newRecord(o Options) (*record, error) {
-	if _, err := readInfo(o.Dir); err == nil {
-		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+// agent is the agent of this record.
+func (r *record) agent() Agent {
+	if r.info.Runtime == Container {
+		return newContainer(r)
 	}
-	return &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Env: o.Env, Server: o.Server}}, nil
+	return newHost(r)
 }
 
 // newLayout is that of an agent whose configuration and plugins are in its directory on this machine.
@@ -112,29 +111,22 @@ func (r *record) update(change func(*Info)) error {
 	return r.info.write()
 }
 
-// Info implements Agent.
 func (r *record) Info() Info {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.info
 }
 
-// Client implements Agent.
 func (r *record) Client() *api.Client { return r.client }
 
-// Address implements Agent.
 func (r *record) Address() string { return fmt.Sprintf("http://127.0.0.1:%d", r.info.HTTP) }
 
-// DataDir implements Agent.
 func (r *record) DataDir() string { return r.layout.Data }
 
-// StateDir implements Agent.
 func (r *record) StateDir() string { return r.layout.State }
 
-// PluginDir implements Agent.
 func (r *record) PluginDir() string { return r.layout.Plugins }
 
-// HostVolumePluginDir implements Agent.
 func (r *record) HostVolumePluginDir() string { return r.layout.HostVolumes }
 
 func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
@@ -174,4 +166,43 @@ func (i Info) write() error {
 		return fmt.Errorf("failed to write the agent's state: %w", err)
 	}
 	return nil
+}
+
+// Open returns the agent that Run started in dir, in this process or another one. The agent may have ended. Open
+// returns ErrNone if there is none.
+func Open(ctx context.Context, dir string) (Agent, error) {
+	dir, err := resolve(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNone
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := readInfo(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{info: info}
+	a := r.agent()
+	if c, ok := a.(*containerAgent); ok {
+		c.ctr, err = find(ctx, info.Container)
+	}
+	return a, errors.Join(err, r.connect())
+}
+
+// Remove removes everything of an agent in dir, even if its state file is lost or cannot be read. It returns ErrNone
+// if there was nothing.
+func Remove(ctx context.Context, dir string) error {
+	dir, err := resolve(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNone
+	}
+	if err != nil {
+		return err
+	}
+	a, lost := Open(ctx, dir)
+	if lost != nil {
+		a = newHost(&record{info: Info{Dir: dir}})
+	}
+	return a.Close(ctx)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Evaluated waits until the scheduler is done with an evaluation.
@@ -48,23 +47,26 @@ func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	return nil
 }
 
-// stopJobs stops every job and waits until no task runs, at most for the longest usual kill_timeout.
-func stopJobs(ctx context.Context, c *api.Client) error {
-	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
-	jobs, _, err := c.Jobs().List(q)
+// StopJobs stops all jobs but one, which may be none, and waits until no task of theirs runs, a little longer than most
+// tasks may take to end.
+func StopJobs(ctx context.Context, c *api.Client, but string) error {
+	jobs, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {
 		return fmt.Errorf("failed to list jobs: %w", err)
 	}
 	for _, j := range jobs {
+		if j.ID == but {
+			continue
+		}
 		w := (&api.WriteOptions{Namespace: j.Namespace}).WithContext(ctx)
 		if _, _, err := c.Jobs().Deregister(j.ID, false, w); err != nil {
 			return fmt.Errorf("failed to stop job %s: %w", j.ID, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		left, err := Unended(ctx, c, "*", "")
+		left, err := unended(ctx, c, "*", fmt.Sprintf("JobID != %q", but))
 		return len(left) == 0, err
 	})
 	if ctx.Err() != nil {
@@ -73,18 +75,19 @@ func stopJobs(ctx context.Context, c *api.Client) error {
 	return err
 }
 
-// Unended returns the ids of the allocations that have not ended, of one job or of all if the name is empty.
+// Unended returns the ids of a job's allocations that have not ended.
 func Unended(ctx context.Context, c *api.Client, namespace, job string) (ids []string, err error) {
-	q := &api.QueryOptions{Namespace: namespace}
-	if job != "" {
-		q.Filter = fmt.Sprintf("JobID == %q", job)
-	}
-	list, _, err := c.Allocations().List(q.WithContext(ctx))
+	return unended(ctx, c, namespace, fmt.Sprintf("JobID == %q", job))
+}
+
+func unended(ctx context.Context, c *api.Client, namespace, filter string) (ids []string, err error) {
+	q := (&api.QueryOptions{Namespace: namespace, Filter: filter}).WithContext(ctx)
+	list, _, err := c.Allocations().List(q)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list allocations: %w", err)
 	}
 	for _, a := range list {
-		if !nomad.Ended(a) {
+		if !(&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus() {
 			ids = append(ids, a.ID)
 		}
 	}

@@ -1,6 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
+// Package nomad finds, downloads or builds the nomad program (Binary), and reads the state of an agent.
 package nomad
 
 import (
@@ -21,23 +22,11 @@ import (
 // protocol is the same.
 const Version = "1.11.3"
 
-// Origin is where a Nomad binary came from.
-type Origin string
-
-// The origins, in the order in which they are tried.
-const (
-	FromEnv     Origin = "NOMAD_BIN"
-	FromPath    Origin = "PATH"
-	FromCache   Origin = "cache"
-	FromRelease Origin = "official release"
-	FromSource  Origin = "built from source"
-)
-
 // Program is a Nomad binary that was run once to learn its version.
 type Program struct {
 	Path    string
 	Version string // "1.11.3"
-	Origin  Origin
+	Origin  string // "NOMAD_BIN", "PATH", "cache", "official release" or "built from source"
 }
 
 // Progress is called with the state of a step that can take minutes, in a few words. It may be nil.
@@ -72,27 +61,27 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		if err != nil {
 			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
 		}
-		return Program{Path: path, Version: v, Origin: FromEnv}, nil
+		return Program{Path: path, Version: v, Origin: "NOMAD_BIN"}, nil
 	}
 
 	if path, err := exec.LookPath("nomad"); err == nil {
 		v, err := usable(ctx, path)
 		if err == nil {
-			return Program{Path: path, Version: v, Origin: FromPath}, nil
+			return Program{Path: path, Version: v, Origin: "PATH"}, nil
 		}
 		progress.say("passing over the nomad on PATH: %v", err)
 	}
 
-	origin := FromCache
+	origin := "cache"
 	name := fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH)
 	path, err := cache.Once(ctx, name, progress.say, func(scratch string) (string, error) {
-		origin = FromRelease
+		origin = "official release"
 		made, err := f.release(ctx, scratch, progress)
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
 		progress.say("no official release (%v); building Nomad %s from source: minutes, once", err, Version)
-		origin = FromSource
+		origin = "built from source"
 		return f.source(ctx, scratch)
 	})
 	if err != nil {

@@ -32,15 +32,15 @@ func TestBinary_LooksInOrder(t *testing.T) {
 		name              string
 		env, path, cache  string // version of the binary there; empty: none
 		release, source   error
-		want              Origin
+		want              string // origin
 		version, complain string
 	}{
-		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: FromEnv, version: "2.0.4"},
-		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: FromPath, version: "1.11.1"},
-		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: FromCache, version: "1.11.3",
+		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "NOMAD_BIN", version: "2.0.4"},
+		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: "PATH", version: "1.11.1"},
+		{name: "an old nomad on PATH is passed over", path: "1.7.2", cache: "1.11.3", want: "cache", version: "1.11.3",
 			complain: "Nomad 1.7.2"},
-		{name: "a release is fetched where nothing is there", want: FromRelease, version: Version},
-		{name: "without a way out it is built", release: unreachable, want: FromSource, version: Version,
+		{name: "a release is fetched where nothing is there", want: "official release", version: Version},
+		{name: "without a way out it is built", release: unreachable, want: "built from source", version: Version,
 			complain: "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

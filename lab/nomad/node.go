@@ -4,10 +4,12 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,4 +131,53 @@ func driverOf(node *api.Node, name string) Driver {
 	}
 	d.Version = d.Attributes["version"]
 	return d
+}
+
+// Device is one instance of a group of devices on the node.
+type Device struct {
+	Group       string // vendor/type/name
+	ID          string
+	Healthy     bool
+	Description string // the plugin's message, if it is not healthy
+}
+
+// Devices lists the devices of the agent's own node, ordered by group and id. They are as the server knows them: the
+// agent reports a change after 5 to 10 s (client/client.go, watchNodeUpdates).
+func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
+	node, err := selfNode(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return devicesOf(node), nil
+}
+
+func devicesOf(node *api.Node) []Device {
+	if node.NodeResources == nil {
+		return nil
+	}
+	var found []Device
+	for _, g := range node.NodeResources.Devices {
+		for _, d := range g.Instances {
+			found = append(found, Device{g.ID(), d.ID, d.Healthy, d.HealthDescription})
+		}
+	}
+	slices.SortFunc(found, func(a, b Device) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID))
+	})
+	return found
+}
+
+// NewClient is an API client of the agent at an address, whatever NOMAD_ADDR and NOMAD_TOKEN say.
+func NewClient(address string) (*api.Client, error) {
+	c, err := api.NewClient(&api.Config{Address: address, Region: "global"})
+	if err != nil {
+		return nil, fmt.Errorf("failed to make a Nomad client: %w", err)
+	}
+	c.SetSecretID("")
+	return c, nil
+}
+
+// Plain removes from a message of Nomad's the prefix that gRPC puts before each error of a plugin.
+func Plain(message string) string {
+	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

@@ -1,0 +1,50 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
+)
+
+// service is the job of a program that is a part of the lab.
+func service(id string, resources *api.Resources, program string, args ...string) *api.Job {
+	task := api.NewTask(id, "exec-lite").SetConfig("command", program).SetConfig("args", args).Require(resources)
+	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	group := api.NewTaskGroup(id, 1).AddTask(task)
+	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
+}
+
+// serve submits such a job, and waits until it runs and works.
+func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.Context) bool) error {
+	_, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("failed to submit job %s: %w", *job.ID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+		return works(ctx) && runs(ctx, a.Client(), *job.ID), nil
+	})
+	if err != nil {
+		return fmt.Errorf("job %s does not do what it is for: see its output: %w", *job.ID, err)
+	}
+	return nil
+}
+
+// runs reports whether a job runs and is not being stopped.
+func runs(ctx context.Context, c *api.Client, job string) bool {
+	allocs, _, err := c.Jobs().Allocations(job, false, (&api.QueryOptions{}).WithContext(ctx))
+	return err == nil && slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool {
+		return a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusRunning
+	})
+}
