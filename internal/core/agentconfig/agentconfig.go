@@ -1,88 +1,102 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package agentconfig reads the configuration files of a Nomad agent, without the types that
-// only the agent has.
+// Package agentconfig finds the config block of a plugin in the configuration of a Nomad agent,
+// without the types that only the agent has.
 package agentconfig
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl"
 )
 
-// File is one configuration file.
-type File struct {
-	Path    string
-	Body    map[string]any            // HCL1 or JSON, decoded without a type
-	Plugins map[string]map[string]any // the blocks of plugins by their names: the config of each, empty for none
-
-	configs map[string]int // how many blocks of a plugin have a config
-}
-
-// Read returns the files that an agent with -config=path reads, in its order: the file itself,
-// or those of a directory that end in .hcl and .json.
-func Read(path string) ([]File, error) {
-	paths := []string{path}
-	info, err := os.Stat(path)
+// Block returns the config block of a plugin from an agent's configuration. path is a file or
+// directory of HCL1 or JSON, as Nomad reads it. A single file without a block plugin is taken for
+// the config itself, with or without "config { … }" around it. plugin is the usual file name of
+// the plugin, and binary the path of this program: the block may have either name. Several blocks with a config are
+// refused: Nomad takes the last one of them.
+func Block(path, plugin, binary string) (any, error) {
+	paths, err := list(path)
 	if err != nil {
 		return nil, err
 	}
-	if info.IsDir() {
-		if paths, err = list(path); err != nil {
-			return nil, err
-		}
-	}
-	var files []File
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
+	var others, at []string
+	var found map[string]any
+	for _, file := range paths {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		f, err := parse(path, string(text))
+		blocks, body, err := parse(string(text))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		files = append(files, f)
+		if file == path && len(blocks) == 0 { // path is no directory
+			if config := body["config"]; config != nil {
+				return config, nil
+			}
+			return body, nil
+		}
+		for _, b := range blocks {
+			switch {
+			case b.Name != plugin && b.Name != filepath.Base(binary):
+				others = append(others, b.Name)
+			case len(b.Config) > 0:
+				found, at = b.Config, append(at, file)
+			case found == nil:
+				found = map[string]any{}
+			}
+		}
 	}
-	return files, nil
+	hint := ""
+	switch {
+	case len(at) > 1:
+		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad takes the last: keep one of those in %s",
+			plugin, strings.Join(slices.Compact(at), " and "))
+	case found != nil:
+		return found, nil
+	case len(others) > 0:
+		slices.Sort(others)
+		hint = fmt.Sprintf(", only \"%s\"; the name is that of the file in plugin_dir", strings.Join(others, "\", \""))
+	}
+	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
 }
 
-// parse decodes the plugins into the type that Nomad has for them: of JSON, in which NixOS
-// writes the file, the decoder gives nested objects another shape in a map alone.
-func parse(path, text string) (File, error) {
-	f := File{Path: path, Plugins: map[string]map[string]any{}, configs: map[string]int{}}
+// block is a plugin's in the type that Nomad has for it: of JSON, in which NixOS writes the file,
+// the decoder gives nested objects another shape in a map alone.
+type block struct {
+	Name   string         `hcl:",key"`
+	Config map[string]any `hcl:"config"`
+}
+
+func parse(text string) (blocks []*block, body map[string]any, err error) {
 	var typed struct {
-		Plugins []*struct {
-			Name   string         `hcl:",key"`
-			Config map[string]any `hcl:"config"`
-		} `hcl:"plugin"`
+		Plugins []*block `hcl:"plugin"`
 	}
-	if err := hcl.Decode(&typed, text); err != nil {
-		return f, err
+	err = hcl.Decode(&typed, text)
+	if err == nil {
+		err = hcl.Decode(&body, text)
 	}
-	for _, p := range typed.Plugins {
-		if p.Config == nil {
-			p.Config = map[string]any{}
-		}
-		if len(p.Config) > 0 {
-			f.configs[p.Name]++
-		}
-		f.Plugins[p.Name] = p.Config
-	}
-	return f, hcl.Decode(&f.Body, text)
+	return typed.Plugins, body, err
 }
 
-// list leaves out what Nomad does (command/agent/config.go, LoadConfigDir and isTemporaryFile).
-func list(dir string) (paths []string, err error) {
-	entries, err := os.ReadDir(dir)
+// list returns the files that an agent with -config=path reads, in its order: the file itself, or those of a directory
+// without what Nomad leaves out (command/agent/config.go, LoadConfigDir and isTemporaryFile).
+func list(path string) (paths []string, err error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return []string{path}, err
+	}
+	entries, err := os.ReadDir(path)
 	for _, e := range entries {
 		name := e.Name()
 		if ext := filepath.Ext(name); !e.IsDir() && (ext == ".hcl" || ext == ".json") && !strings.HasPrefix(name, ".#") {
-			paths = append(paths, filepath.Join(dir, name))
+			paths = append(paths, filepath.Join(path, name))
 		}
 	}
 	return paths, err

@@ -32,8 +32,6 @@ type Stats struct {
 	Swap      Value // bytes
 	Usage     Value // bytes of all memory, with page cache and kernel memory
 	UsagePeak Value // bytes; on v2 from Linux 5.19
-
-	PIDs Value // processes and threads now
 }
 
 // Stats reads the statistics. If the group is gone, the error is
@@ -56,9 +54,6 @@ func (g Group) Stats() (Stats, error) {
 			s.Usage = r.number(g.Path, "memory.current")
 			s.UsagePeak = r.number(g.Path, "memory.peak")
 		}
-		if g.Has("pids") {
-			s.PIDs = r.number(g.Path, "pids.current")
-		}
 	case V1:
 		if dir := g.V1["cpuacct"]; dir != "" {
 			s.CPUTotal = r.number(dir, "cpuacct.usage")
@@ -74,9 +69,6 @@ func (g Group) Stats() (Stats, error) {
 			s.RSS, s.Cache, s.Swap = memory("total_rss"), memory("total_cache"), memory("total_swap")
 			s.Usage = r.number(dir, "memory.usage_in_bytes")
 			s.UsagePeak = r.number(dir, "memory.max_usage_in_bytes")
-		}
-		if dir := g.V1["pids"]; dir != "" {
-			s.PIDs = r.number(dir, "pids.current")
 		}
 	default:
 		return s, nil

@@ -41,13 +41,12 @@ func TestV1Stats_CountTheWholeTree(t *testing.T) {
 		"memory/x/memory.stat":               "cache 1\nrss 2\nswap 3\ntotal_cache 10\ntotal_rss 20\ntotal_swap 30\n",
 		"memory/x/memory.usage_in_bytes":     "60\n",
 		"memory/x/memory.max_usage_in_bytes": "70\n",
-		"pids/x/pids.current":                "5\n",
 	})
 	known := func(n uint64) Value { return Value{n, true} }
 	want := Stats{
 		CPUTotal: known(1500), CPUUser: known(1000), CPUSystem: known(500),
 		ThrottledPeriods: known(4), ThrottledTime: known(20),
-		RSS: known(20), Cache: known(10), Swap: known(30), Usage: known(60), UsagePeak: known(70), PIDs: known(5),
+		RSS: known(20), Cache: known(10), Swap: known(30), Usage: known(60), UsagePeak: known(70),
 	}
 	got, err := g.Stats()
 	must.NoError(t, err)

@@ -147,7 +147,7 @@ func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 	must.NoError(t, err)
 	for name, v := range map[string]Value{
 		"cpu total": s.CPUTotal, "cpu user": s.CPUUser, "cpu system": s.CPUSystem, "rss": s.RSS, "cache": s.Cache,
-		"usage": s.Usage, "peak": s.UsagePeak, "pids": s.PIDs, "throttled periods": s.ThrottledPeriods, "throttled " +
+		"usage": s.Usage, "peak": s.UsagePeak, "throttled periods": s.ThrottledPeriods, "throttled " +
 			"time": s.ThrottledTime,
 	} {
 		test.True(t, v.Known, test.Sprintf("%s is not known", name))

@@ -123,7 +123,7 @@ func TestV2Stats_AreRead(t *testing.T) {
 	full := Stats{
 		CPUTotal: known(1500000), CPUUser: known(1000000), CPUSystem: known(500000),
 		ThrottledPeriods: known(4), ThrottledTime: known(20000),
-		RSS: known(1024), Cache: known(2048), Swap: known(4096), Usage: known(8192), UsagePeak: known(16384), PIDs: known(5),
+		RSS: known(1024), Cache: known(2048), Swap: known(4096), Usage: known(8192), UsagePeak: known(16384),
 	}
 	t.Run("everything", func(t *testing.T) {
 		got, err := v2Fixture(t, nil).Stats()
@@ -146,7 +146,6 @@ func TestV2Stats_AreRead(t *testing.T) {
 		must.False(t, got.Usage.Known, must.Sprintf("got %+v", got))
 		must.False(t, got.RSS.Known, must.Sprintf("got %+v", got))
 		must.True(t, got.CPUTotal.Known, must.Sprintf("got %+v", got))
-		test.True(t, got.PIDs.Known, test.Sprintf("got %+v", got))
 	})
 	t.Run("a group that is gone", func(t *testing.T) {
 		_, err := (Group{Mode: V2, Path: filepath.Join(t.TempDir(), "x")}).Stats()

@@ -4,7 +4,6 @@
 package driver
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +14,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/hashicorp/nomad/plugins/drivers/proto"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // ExecTask is part of drivers.DriverPlugin: it runs a command in the task and
-// returns its combined output, at most drivers.CheckBufSize bytes of its end.
+// returns its combined output, of which a plain.Tail keeps the end: as much as drivers.CheckBufSize.
 func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	if f := d.forwarder(id); f != nil {
 		return f.ExecTask(cmd, timeout)
@@ -38,7 +38,7 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 	if err != nil {
 		return nil, err
 	}
-	return &drivers.ExecTaskResult{Stdout: out.buf.Bytes(), ExitResult: exitResult(e)}, nil
+	return &drivers.ExecTaskResult{Stdout: out.Tail, ExitResult: exitResult(e)}, nil
 }
 
 // ExecTaskStreamingRaw is drivers.ExecTaskStreamingRawDriver: `nomad alloc exec`.
@@ -202,16 +202,7 @@ func (o *output) Close() error {
 	return o.to.send(o.message(&proto.ExecTaskStreamingIOOperation{Close: true}))
 }
 
-// tail keeps the last drivers.CheckBufSize bytes. (It embeds no bytes.Buffer,
-// whose ReadFrom would take everything.)
-type tail struct{ buf bytes.Buffer }
+// tail keeps the end of a command's output.
+type tail struct{ plain.Tail }
 
-func (t *tail) Write(p []byte) (int, error) {
-	n, err := t.buf.Write(p)
-	if over := t.buf.Len() - drivers.CheckBufSize; over > 0 {
-		t.buf.Next(over)
-	}
-	return n, err
-}
-
-func (t *tail) Close() error { return nil }
+func (*tail) Close() error { return nil }

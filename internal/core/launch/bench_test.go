@@ -46,7 +46,7 @@ func BenchmarkStart(b *testing.B) {
 		env = append(env, "NOMAD_VARIABLE_"+string(rune('A'+i))+"=some value of a usual length")
 	}
 	umask := uint32(0o027)
-	plain := Spec{Session: true, Command: task.Command{Path: program, Env: env, Dir: "/"}}
+	plain := Spec{Command: task.Command{Path: program, Env: env, Dir: "/"}}
 	records := b.TempDir()
 	full := plain
 	full.Command.User = &task.User{UID: 65534, GID: 65534, Groups: []uint32{1, 2}}

@@ -46,15 +46,11 @@ type Spec struct {
 	// started with.
 	NoFile uint64
 
-	// Session makes the process the leader of a new session and process group.
-	Session bool
-
 	// Record is the path of the task's record, which Start makes (task.NewRecord) and
 	// the launcher marks. Empty for a process that is never adopted.
 	Record string
 
-	// TTY says that fd 0 is a terminal, which becomes the session's controlling
-	// one. It needs Session.
+	// TTY says that fd 0 is a terminal, which becomes the session's controlling one.
 	TTY bool
 }
 

@@ -140,7 +140,6 @@ func mustRun(t *testing.T, spec *Spec) ended {
 // shell is a Spec that runs a script of sh.
 func shell(script string, args ...string) *Spec {
 	return &Spec{
-		Session: true,
 		Command: task.Command{
 			Path: "/bin/sh",
 			Args: slices.Concat([]string{"-c", script, "sh"}, args),

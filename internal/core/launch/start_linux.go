@@ -99,7 +99,7 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 }
 
 func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.File) error {
-	sys := &syscall.SysProcAttr{Setsid: spec.Session, PidFD: &p.pidfd}
+	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &p.pidfd}
 	if cgroup != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
@@ -14,7 +15,7 @@ import (
 
 // 65537 rows would be one, and -1 would be 65535.
 func TestStreams_BoundsTheWindowSize(t *testing.T) {
-	term, err := openStreams(&Options{TTY: true})
+	term, err := openStreams(&drivers.ExecOptions{Tty: true})
 	must.NoError(t, err)
 	defer term.close()
 	for _, c := range []struct {
@@ -24,7 +25,7 @@ func TestStreams_BoundsTheWindowSize(t *testing.T) {
 		{24, 80, 24, 80}, {65535, 65535, 65535, 65535}, {65537, 65616, 65535, 65535},
 		{math.MaxInt, 80, 65535, 80}, {-1, math.MinInt, 0, 0}, {40, 100, 40, 100},
 	} {
-		term.resize(Size{Height: c.height, Width: c.width})
+		term.resize(drivers.TerminalSize{Height: c.height, Width: c.width})
 		got, err := unix.IoctlGetWinsize(int(term.theirs[0].Fd()), unix.TIOCGWINSZ)
 		must.NoError(t, err, must.Sprintf("%d x %d: got %+v", c.height, c.width, got))
 		must.Eq(t, c.rows, got.Row, must.Sprintf("%d x %d: got %+v", c.height, c.width, got))

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/logs"
@@ -28,31 +29,18 @@ import (
 // such commands end with the connection, the task does not.
 var errLost = errors.New("command was ended: the supervisor was restarted")
 
-// Options are a command and its streams. Streams may be nil; Stdout and Stderr may be the
-// same, then only one goroutine writes at a time. Each is closed at its end.
-type Options struct {
-	Command []string
-	TTY     bool
-	Stdin   io.ReadCloser
-	Stdout  io.WriteCloser
-	Stderr  io.WriteCloser
-	Resize  <-chan Size // of the terminal; nil if it has no size
-}
-
-// Size is that of a terminal, in characters.
-type Size struct{ Width, Height int }
-
 // Run runs a command in a task and returns how it ended, when all of its output is written. It
 // is killed at the end of the context. The error is supervisor.ErrEnded if the task does not
-// run any more.
-func Run(ctx context.Context, client *supervisor.Client, id string, o *Options) (*task.Exit, error) {
+// run any more. Streams may be nil; Stdout and Stderr may be the same, then only one goroutine
+// writes at a time. Each is closed at its end.
+func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the command's streams: %w", err)
 	}
 	defer s.close()
 	name := "exec-" + rand.Text()
-	spec := &supervisor.ExecSpec{Session: name, Path: o.Command[0], Args: o.Command[1:], TTY: o.TTY}
+	spec := &supervisor.ExecSpec{Session: name, Path: o.Command[0], Args: o.Command[1:], TTY: o.Tty}
 	going := context.WithoutCancel(ctx) // each call has a deadline of its own
 	ended, err := client.Exec(going, id, spec, s.theirs)
 	closeFiles(s.theirs[:])
@@ -111,8 +99,8 @@ type streams struct {
 	tty                   bool
 }
 
-func openStreams(o *Options) (*streams, error) {
-	if o.TTY {
+func openStreams(o *drivers.ExecOptions) (*streams, error) {
+	if o.Tty {
 		master, slave, err := pty.Open()
 		if err != nil {
 			return nil, err
@@ -146,7 +134,7 @@ func openStreams(o *Options) (*streams, error) {
 
 // connect copies between our side and a command's client until the streams are
 // closed. read is closed when all output has been read.
-func (s *streams) connect(ctx context.Context, o *Options) (read <-chan struct{}) {
+func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-chan struct{}) {
 	if o.Stdin != nil {
 		go s.input(o.Stdin)
 	}
@@ -167,7 +155,7 @@ func (s *streams) connect(ctx context.Context, o *Options) (read <-chan struct{}
 	go func() {
 		for {
 			select {
-			case size, ok := <-o.Resize:
+			case size, ok := <-o.ResizeCh:
 				if !ok {
 					return
 				}
@@ -197,7 +185,7 @@ func (s *streams) input(from io.ReadCloser) {
 
 // resize is not pty.Setsize, whose Fd() makes the file blocking and may be called
 // on one that is being closed: its number could be another session's by then.
-func (s *streams) resize(size Size) {
+func (s *streams) resize(size drivers.TerminalSize) {
 	if !s.tty {
 		return
 	}

@@ -4,7 +4,6 @@
 package supervisor
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 	"time"
@@ -130,21 +129,12 @@ func reaped(pidfd int) bool {
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
-// roleEnd is the argument of a process that ends at once.
-const roleEnd = "end"
-
-func init() {
-	if len(os.Args) == 2 && os.Args[0] == argv0 && os.Args[1] == roleEnd {
-		os.Exit(0)
-	}
-}
-
 // SupportsPidfdExit reports whether this kernel has the exit status of a reaped process in
 // its pidfd (Linux 6.15 and later). It tries with a child of its own.
 func SupportsPidfdExit() bool {
 	pidfd := -1
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{argv0, roleEnd}
+	cmd.Args = []string{argv0, roleNoFile} // which ends at once
 	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
 	err := cmd.Start()
 	if err != nil {

@@ -77,6 +77,8 @@ func Main() {
 		printNoFile()
 	case roleSupervise:
 		os.Exit(supervise(os.Getenv(optionsVar)))
+	default:
+		return
 	}
 	os.Exit(0)
 }

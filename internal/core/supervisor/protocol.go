@@ -13,6 +13,7 @@ package supervisor
 import (
 	"errors"
 
+	"github.com/outrider-dev/outrider/internal/core/collector"
 	"github.com/outrider-dev/outrider/internal/core/launch"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -83,10 +84,7 @@ type Status struct {
 }
 
 // Event is a message for the user of a task.
-type Event struct {
-	ID      string `json:"id"`
-	Message string `json:"message"`
-}
+type Event = collector.Event
 
 // ErrUnknownTask is returned for an id that the supervisor does not know.
 var ErrUnknownTask = errors.New("supervisor does not know this task")

@@ -49,6 +49,14 @@ type server struct {
 	ending    bool
 }
 
+// semaphore bounds how many goroutines do something at once. Go gives each goroutine that
+// waits in a system call a thread, and never ends a thread: a burst of a thousand requests
+// would leave a thousand threads, and be no faster.
+type semaphore chan struct{}
+
+func (s semaphore) acquire() { s <- struct{}{} }
+func (s semaphore) release() { <-s }
+
 // process is a task's main process, or an exec session's.
 type process struct {
 	id    string     // changes once at most, with mu and naming held: see takeUp

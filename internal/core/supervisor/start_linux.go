@@ -98,7 +98,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	proc, err := s.fork(p, &st.Command, stdio, launch.Spec{Session: true, Record: s.store.Record(st.ID)})
+	proc, err := s.fork(p, &st.Command, stdio, launch.Spec{Record: s.store.Record(st.ID)})
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +303,7 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 	if req.Exec.Dir != "" {
 		cmd.Dir = req.Exec.Dir
 	}
-	spec := launch.Spec{Session: true, TTY: req.Exec.TTY}
+	spec := launch.Spec{TTY: req.Exec.TTY}
 	if cmd.OwnMounts() || st.Mounts != nil && *st.Mounts != s.mounts {
 		ns, err := s.mountsOf(p.task, st.Mounts)
 		if err != nil {

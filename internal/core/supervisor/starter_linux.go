@@ -226,18 +226,12 @@ func openHigh(path string) (*os.File, error) {
 	return os.NewFile(uintptr(high), argv0), nil
 }
 
-// BuildOf identifies the program with these bytes among the builds of the supervisor. The same source gives the same
-// bytes in every commit, so they have no version and no commit of their own.
-func BuildOf(program []byte) string {
-	sum := fnv.New128a()
-	sum.Write(program)
-	return hex.EncodeToString(sum.Sum(nil))
-}
-
-// buildID identifies a build of the supervisor.
+// buildID identifies a build of the supervisor by its bytes. The same source gives the same bytes in every commit.
 var buildID = sync.OnceValue(func() string {
 	if embedded != nil {
-		return BuildOf(embedded)
+		sum := fnv.New128a()
+		sum.Write(embedded)
+		return hex.EncodeToString(sum.Sum(nil))
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/exe", &st); err != nil {
