@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -114,6 +115,8 @@ func supervise(with string) int {
 		report(err.Error())
 		return 1
 	}
+	startLog(s.store.Log())
+	slog.Info("supervisor begins", "pid", os.Getpid(), "build", s.build, "upgraded", o.Listener != 0)
 	// the OOM killer should choose it last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	found, err := s.register()
@@ -220,6 +223,7 @@ func (s *server) run() {
 	cancel()
 	s.listener.Close() // removes the socket
 	_ = os.Remove(s.store.Log())
+	_ = os.Remove(s.store.Log() + ".1")
 	// each succeeds only for an empty directory; exit records that no plugin has read
 	// stay
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -53,7 +54,7 @@ func newCollector(s *server) *collector.Client {
 			s.launchers[pid] = true
 		},
 		OnEnd: s.forgetLauncher,
-		Log:   func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
+		Log:   func(format string, args ...any) { slog.Info(fmt.Sprintf(format, args...)) },
 	})
 }
 

@@ -3,6 +3,8 @@
 
 package supervisor
 
+import "log/slog"
+
 // phase is where a process is in its life. It only ever moves to a later one; mu of the server guards it.
 //
 //	launch, exec         register, adopt
@@ -32,6 +34,10 @@ const (
 	destroyed              // nothing is left of it
 )
 
+func (p phase) String() string {
+	return [...]string{"starting", "found", "running", "gone", "unsaved", "ended", "destroyed"}[p]
+}
+
 // mayRun reports whether there may be such a process.
 func (p phase) mayRun() bool { return p <= running }
 
@@ -46,4 +52,14 @@ func (s *server) phaseOf(p *process) phase {
 
 // advance moves a process to a later phase. It may be in a still later one: a short program has ended before its start
 // is over. The caller holds mu.
-func (p *process) advance(to phase) { p.phase = max(p.phase, to) }
+func (p *process) advance(to phase) {
+	if to > p.phase {
+		p.phase = to
+		p.log()
+	}
+}
+
+// log writes a line for the phase that a process has come to.
+func (p *process) log() {
+	slog.Debug(p.phase.String(), "id", p.id, "pid", p.identity.PID, "exit", p.exit)
+}

@@ -5,6 +5,7 @@ package supervisor
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -199,10 +200,12 @@ func (s *server) idOf(p *process) string {
 
 // event sends an event to every client.
 func (s *server) event(id, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	slog.Info(message, "id", id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.clients {
-		send(c, &reply{Event: &Event{ID: id, Message: fmt.Sprintf(format, args...)}})
+		send(c, &reply{Event: &Event{ID: id, Message: message}})
 	}
 }
 

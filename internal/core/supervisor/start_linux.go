@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -72,6 +73,7 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 				}
 			}
 			s.processes[p.id] = p
+			p.log()
 			s.mu.Unlock()
 			return nil, earlier
 		}
@@ -225,6 +227,7 @@ func (s *server) abandon(p *process) {
 	s.mu.Lock()
 	p.closeMounts()
 	delete(s.processes, p.id)
+	slog.Debug("forgotten", "id", p.id)
 	s.busySince = time.Now()
 	s.mu.Unlock()
 }

@@ -122,7 +122,7 @@ type Store struct{ Dir string }
 // Socket is the path of the supervisor's listening socket.
 func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") }
 
-// Log is the path of the file for what the supervisor can report to no client.
+// Log is the path of the supervisor's log.
 func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 
 // TaskDir is where the files of one task are: task.json, record, and the FIFOs
