@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -36,12 +37,17 @@ func openRaw() (*driver, error) {
 }
 
 // openPlugin starts a plugin binary.
-func openPlugin(binary string, config map[string]any) (*driver, error) {
+func openPlugin(ctx context.Context, binary, state string, config map[string]any) (*driver, func() error, error) {
 	dir, file := filepath.Split(binary)
-	return open(strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
+	d, err := open(strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
 		PluginDir: dir,
 		Configs:   []*nomadconfig.PluginConfig{{Name: file, Config: config}},
 	})
+	end := func() error {
+		d.close()
+		return supervisorGone(ctx, state)
+	}
+	return d, end, err
 }
 
 // open starts and configures a driver by Nomad's plugin loader. The caller closes it.

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -52,12 +50,6 @@ func commandLine(pid int) []byte {
 	return b
 }
 
-// isPlugin reports whether a process is of a plugin of this repository.
-func isPlugin(pid int) bool {
-	program, _, _ := strings.Cut(string(commandLine(pid)), "\x00")
-	return program == "outrider-supervisor" || strings.HasPrefix(filepath.Base(program), "nomad-driver-")
-}
-
 // use is what processes use together.
 type use struct {
 	memory float64 // proportional set size (PSS), in kB
@@ -66,27 +58,23 @@ type use struct {
 
 func used(pids []int) (sum use, err error) {
 	for _, pid := range pids {
-		memory, err := pss(pid)
+		var memory procfs.ProcSMapsRollup
+		p, err := procfs.NewProc(pid)
+		if err == nil {
+			memory, err = p.ProcSMapsRollup()
+		}
+		var st task.Stat
+		if err == nil {
+			st, err = task.ReadStat(pid)
+		}
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) { // a short command of the agent's
 			continue
 		}
 		if err != nil {
 			return use{}, err
 		}
-		st, err := task.ReadStat(pid)
-		if err == nil {
-			sum.memory += memory
-			sum.ticks += float64(st.UTime + st.STime)
-		}
+		sum.memory += float64(memory.Pss) / 1024
+		sum.ticks += float64(st.UTime + st.STime)
 	}
 	return sum, nil
-}
-
-func pss(pid int) (float64, error) {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, err
-	}
-	memory, err := p.ProcSMapsRollup()
-	return float64(memory.Pss) / 1024, err
 }

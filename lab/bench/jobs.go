@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,14 +33,12 @@ const settle = 3 * time.Second
 // contest is a plugin and its peer: two ways to run the same tasks.
 type contest struct {
 	*bench
-	pair   [2]string
-	binary string                                   // of the plugin
-	config map[string]any                           // of the plugin, for starts without an agent
-	inHCL  string                                   // the same, for the agent
-	state  string                                   // directory of the plugin's supervisor
-	tasks  int                                      // of the large job
-	driver [2]string                                // Nomad's names
-	of     [2]func(command []string) map[string]any // a task's config block
+	pair    [2]string                                // the first word of each is Nomad's name of the driver
+	plugins []agent.Plugin                           // that of the first, and of its peer if that is one, too
+	config  map[string]any                           // of the first, for starts without an agent; nil for jobs alone
+	state   string                                   // directory of its supervisor
+	tasks   int                                      // of the large job
+	of      [2]func(command []string) map[string]any // a task's config block
 
 	agent  agent.Agent
 	marker string // in the arguments of tasks that are not counted; empty counts all
@@ -49,10 +48,22 @@ type contest struct {
 func (b *bench) measureLite(ctx context.Context) error {
 	state := filepath.Join(b.dir, "lite")
 	return (&contest{
-		bench: b, pair: [2]string{"exec-lite", "raw_exec"}, binary: b.binaries["exec-lite"], tasks: b.tasks,
-		state: state, config: map[string]any{"state_dir": state}, inHCL: `state_dir = "${state_dir}"`,
-		marker: sleeper()[1], driver: [2]string{"exec-lite", "raw_exec"},
+		bench: b, pair: [2]string{"exec-lite", "raw_exec"}, plugins: []agent.Plugin{b.lite()}, tasks: b.tasks,
+		state: state, config: map[string]any{"state_dir": state}, marker: sleeper()[1],
 		of: [2]func(command []string) map[string]any{asIs, asIs},
+	}).measure(ctx)
+}
+
+func (b *bench) lite() agent.Plugin {
+	return agent.Plugin{Binary: b.binaries["exec-lite"], Config: `state_dir = "${state_dir}"`}
+}
+
+// measureFloor compares jobs of exec-lite with those of a driver that starts nothing: with what Nomad itself takes.
+func (b *bench) measureFloor(ctx context.Context) error {
+	return (&contest{
+		bench: b, pair: [2]string{"exec-lite", "floor"}, tasks: fast.tasks, marker: sleeper()[1],
+		plugins: []agent.Plugin{b.lite(), {Binary: b.binaries["floor"]}},
+		of:      [2]func(command []string) map[string]any{asIs, asIs},
 	}).measure(ctx)
 }
 
@@ -64,15 +75,17 @@ func asIs(command []string) map[string]any {
 func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.Getpid())} }
 
 func (c *contest) measure(ctx context.Context) (err error) {
-	err = c.step(func() error { return c.measureStarts(ctx) }, "%d starts by %s and by %s", c.starts, c.pair[0], c.pair[1])
+	if c.config != nil {
+		err = c.step(func() error { return c.measureStarts(ctx) }, "%d starts by %s and by %s", c.starts, c.pair[0],
+			c.pair[1])
+	}
 	if err != nil {
 		return err
 	}
 	err = c.step(func() (err error) {
 		c.agent, err = agent.Run(ctx, agent.Options{
 			Runtime: agent.Host, Dir: filepath.Join(c.dir, "agent-"+c.pair[0]), Name: "outrider-bench",
-			Progress: c.steps.Progress, Config: noStatistics,
-			Plugins: []agent.Plugin{{Binary: c.binary, Config: c.inHCL}},
+			Progress: c.steps.Progress, Config: noStatistics, Plugins: c.plugins,
 		})
 		return err
 	}, "Starting an agent")
@@ -87,8 +100,12 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	for round := range c.rounds {
 		for side, name := range c.pair {
 			err := c.step(func() error {
-				return errors.Join(c.measureJobs(ctx, side), c.measureOutput(ctx, side))
-			}, "%s, round %d of %d: jobs of 1 and %d tasks, and output", name, round+1, c.rounds, c.tasks)
+				err := c.measureJobs(ctx, side)
+				if err != nil || c.config == nil {
+					return err
+				}
+				return c.measureOutput(ctx, side)
+			}, "%s, round %d of %d: jobs of 1 and %d tasks", name, round+1, c.rounds, c.tasks)
 			if err != nil {
 				return err
 			}
@@ -104,14 +121,11 @@ func (c *contest) measureStarts(ctx context.Context) (err error) {
 		return err
 	}
 	defer s.began.Close()
-	ours, err := openPlugin(c.binary, c.config)
+	ours, end, err := openPlugin(ctx, c.plugins[0].Binary, c.state, c.config)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ours.close()
-		err = errors.Join(err, supervisorGone(ctx, c.state))
-	}()
+	defer func() { err = errors.Join(err, end()) }()
 	raw, err := openRaw()
 	if err != nil {
 		return err
@@ -163,11 +177,8 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 func (c *contest) measureOutput(ctx context.Context, side int) error {
 	job := c.job(side, 1, []string{"/usr/bin/seq", "1", strconv.Itoa(c.lines)})
 	job.Type = new(api.JobTypeBatch)
-	if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
-		return err
-	}
 	var state *api.TaskState
-	err := wait(ctx, 50*time.Millisecond, func() (bool, error) {
+	err := c.submit(ctx, job, 50*time.Millisecond, func() (bool, error) {
 		allocs, _, err := c.agent.Client().Jobs().Allocations(*job.ID, false, nil)
 		if err != nil || len(allocs) == 0 {
 			return false, err
@@ -186,8 +197,8 @@ func (c *contest) measureOutput(ctx context.Context, side int) error {
 	return c.stop(ctx, job)
 }
 
-// helpers is what works for the tasks of a side uses. The plugin also runs during jobs of its peer, and is not charged
-// to them.
+// helpers is what works for the tasks of a side uses. A plugin also runs during jobs of its peer, and is not charged to
+// them.
 func (c *contest) helpers(ctx context.Context, side int) (use, error) {
 	pid, err := c.agent.PID(ctx)
 	if err != nil {
@@ -197,17 +208,23 @@ func (c *contest) helpers(ctx context.Context, side int) (use, error) {
 	if err != nil {
 		return use{}, err
 	}
-	if side == 1 {
-		list = slices.DeleteFunc(list, isPlugin)
-	}
-	return used(list)
+	return used(slices.DeleteFunc(list, func(pid int) bool { return c.isOther(side, pid) }))
+}
+
+// isOther reports whether a process is of the plugin of the other side. A supervisor is the first one's.
+func (c *contest) isOther(side, pid int) bool {
+	program, _, _ := strings.Cut(string(commandLine(pid)), "\x00")
+	owner := slices.IndexFunc(c.plugins, func(p agent.Plugin) bool {
+		return filepath.Base(program) == filepath.Base(p.Binary) || program == "outrider-supervisor"
+	})
+	return owner >= 0 && owner != side
 }
 
 // job describes count tasks, each in its own allocation.
 func (c *contest) job(side, count int, command []string) *api.Job {
 	c.n++
 	id := fmt.Sprintf("bench-%d", c.n)
-	t := api.NewTask("task", c.driver[side]).
+	t := api.NewTask("task", strings.Fields(c.pair[side])[0]).
 		Require(&api.Resources{CPU: new(1), MemoryMB: new(16)}).
 		SetLogConfig(&api.LogConfig{MaxFiles: new(2), MaxFileSizeMB: new(10)})
 	for name, value := range c.of[side](command) {
@@ -225,10 +242,7 @@ func (c *contest) job(side, count int, command []string) *api.Job {
 func (c *contest) start(ctx context.Context, job *api.Job) (time.Duration, error) {
 	want := *job.TaskGroups[0].Count
 	begin := time.Now()
-	if _, _, err := c.agent.Client().Jobs().Register(job, nil); err != nil {
-		return 0, fmt.Errorf("failed to submit job %s: %w", *job.ID, err)
-	}
-	err := wait(ctx, 10*time.Millisecond, func() (bool, error) {
+	err := c.submit(ctx, job, 10*time.Millisecond, func() (bool, error) {
 		s, _, err := c.agent.Client().Jobs().Summary(*job.ID, nil)
 		if err != nil {
 			return false, err
@@ -244,6 +258,15 @@ func (c *contest) start(ctx context.Context, job *api.Job) (time.Duration, error
 		return 0, fmt.Errorf("the %d tasks of job %s do not run: %w", want, *job.ID, err)
 	}
 	return took, poll.Sleep(ctx, settle)
+}
+
+// submit submits a job and polls until done.
+func (c *contest) submit(ctx context.Context, job *api.Job, interval time.Duration, done func() (bool, error)) error {
+	_, _, err := c.agent.Client().Jobs().Register(job, nil)
+	if err != nil {
+		return fmt.Errorf("failed to submit job %s: %w", *job.ID, err)
+	}
+	return wait(ctx, interval, done)
 }
 
 // stop purges a job and waits until the client has removed the directories of its allocations.

@@ -1,8 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command bench compares exec-lite with Nomad's raw_exec, remote with an ssh by hand, and python with a bare
-// interpreter and with uv by hand. It prints one table, and writes it as JSON for the README's chart:
+// Command bench compares exec-lite with Nomad's raw_exec and with a driver that starts nothing, remote with an ssh by
+// hand, and python with a bare interpreter and with uv by hand. It prints one table, and writes it as JSON for the
+// README's chart:
 //
 //	go run ./lab/bench [-quick] [-json docs/benchmarks.json]
 //
@@ -18,10 +19,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
@@ -86,19 +89,20 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("root is required: limits need writable cgroups")
 	}
-	if err := b.step(func() error { return b.build(ctx) }, "Building the plugins"); err != nil {
-		return err
-	}
 	b.dir, err = os.MkdirTemp("", "orbench-") // short: unix sockets are below it
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := os.Chmod(b.dir, 0o755); err != nil { // tasks are other users
+	err = os.Chmod(b.dir, 0o755) // tasks are other users
+	if err == nil {
+		err = b.step(func() error { return b.build(ctx) }, "Building the plugins")
+	}
+	if err != nil {
 		return err
 	}
 	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
-	return errors.Join(b.measureLite(ctx), b.measureRemote(ctx), b.measurePython(ctx))
+	return errors.Join(b.measureLite(ctx), b.measureFloor(ctx), b.measureRemote(ctx), b.measurePython(ctx))
 }
 
 func (b *bench) build(ctx context.Context) error {
@@ -111,11 +115,14 @@ func (b *bench) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.binaries = map[string]string{}
+	b.binaries = map[string]string{"floor": filepath.Join(b.dir, "nomad-driver-floor")}
 	for i, name := range names {
 		b.binaries[name] = paths[i]
 	}
-	return nil
+	return gobuild.Build{
+		Dir: filepath.Join(root, "internal", "core"), Env: []string{"CGO_ENABLED=0"},
+		Args: []string{"-trimpath", "-o", b.binaries["floor"], "./testsupport/floor"},
+	}.Run(ctx)
 }
 
 // wait polls until done, for at most ten minutes: only a fault takes that long, on a busy machine, too.

@@ -43,7 +43,7 @@ type pythonBench struct {
 }
 
 // measurePython compares a task in a cached environment with a bare interpreter, and the build of an environment with
-// uv and pip by hand.
+// uv by hand.
 func (b *bench) measurePython(ctx context.Context) (err error) {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
@@ -60,15 +60,13 @@ func (b *bench) measurePython(ctx context.Context) (err error) {
 	if err := p.prepare(); err != nil {
 		return err
 	}
-	d, err := openPlugin(b.binaries["python"], map[string]any{"state_dir": p.state, "cache_dir": p.cache, "uv": uv,
-		"interpreters": []string{filepath.Dir(interpreter)}, "find_links": []string{p.wheels}, "offline": true})
+	d, end, err := openPlugin(ctx, b.binaries["python"], p.state, map[string]any{"state_dir": p.state,
+		"cache_dir": p.cache, "uv": uv, "interpreters": []string{filepath.Dir(interpreter)},
+		"find_links": []string{p.wheels}, "offline": true})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		d.close()
-		err = errors.Join(err, supervisorGone(ctx, p.state))
-	}()
+	defer func() { err = errors.Join(err, end()) }()
 	config := map[string]any{"script": p.script, "requirements": p.requirements,
 		"args": append([]string{p.fifo}, p.names...)}
 	task := p.by(ctx, d, config)
@@ -100,15 +98,13 @@ func (p *pythonBench) prepare() error {
 	return nil
 }
 
-// measureBuilds leaves an environment in the cache. The task takes its turn with each of the others.
+// measureBuilds leaves an environment in the cache. The task and the builds by hand take turns.
 func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
 		return err
 	}
-	hands := []string{"uv by hand", "pip by hand"}
-	for round := range p.rounds * len(hands) {
-		hand := hands[round%len(hands)]
-		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(ctx, hand) }} {
+	for round := range p.rounds {
+		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(ctx) }} {
 			// the old files are removed at the end of the run: ext4 would examine their inodes during the next builds
 			err := os.Rename(p.cache, fmt.Sprintf("%s-%d-%d", p.cache, round, side))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -120,7 +116,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 				return err
 			}
 			measured := fmt.Sprintf("start with a build of %d packages", packages)
-			p.add([2]string{"python", hand}, measured, "ms", side, milliseconds(took))
+			p.add([2]string{"python", "uv by hand"}, measured, "ms", side, milliseconds(took))
 		}
 	}
 	_, err := task()
@@ -128,7 +124,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 }
 
 // byHand makes the environment and starts the script with commands that a person could type.
-func (p *pythonBench) byHand(ctx context.Context, hand string) (time.Duration, error) {
+func (p *pythonBench) byHand(ctx context.Context) (time.Duration, error) {
 	dir, err := os.MkdirTemp(p.starter.dir, "hand-")
 	if err != nil {
 		return 0, err
@@ -141,12 +137,6 @@ func (p *pythonBench) byHand(ctx context.Context, hand string) (time.Duration, e
 	commands := [][]string{
 		{p.uv, "venv", "--cache-dir", cache, "--python", interpreter, filepath.Join(dir, "env")},
 		append([]string{p.uv, "pip", "install", "--link-mode", "copy", "--compile-bytecode", "--python", python}, from...),
-	}
-	if hand == "pip by hand" { // which compiles by itself
-		commands = [][]string{
-			{interpreter, "-m", "venv", filepath.Join(dir, "env")},
-			append([]string{python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}, from...),
-		}
 	}
 	start := time.Now()
 	for _, args := range commands {

@@ -58,17 +58,16 @@ type starter struct {
 // newStarter makes dir. The caller closes began.
 func newStarter(dir string) (*starter, error) {
 	s := &starter{dir: dir, fifo: filepath.Join(dir, "began")}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = unix.Mkfifo(s.fifo, 0o600)
 	}
-	if err := unix.Mkfifo(s.fifo, 0o600); err != nil {
-		return nil, err
+	if err == nil {
+		err = os.Chmod(s.fifo, 0o666) // independent of the umask
 	}
-	if err := os.Chmod(s.fifo, 0o666); err != nil { // independent of the umask
-		return nil, err
+	if err == nil {
+		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // never at its end
 	}
-	var err error
-	s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // never at its end
 	return s, err
 }
 
