@@ -487,17 +487,17 @@ func TestPrintableErrors_KeepEverythingElse(t *testing.T) {
 	for _, given := range []error{
 		errors.New("a\x1b[2Jb\nc"), status.Error(codes.Unknown, "a\x1b[2Jb\nc"),
 	} {
-		_, err := printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, given })
+		_, err := complete(nil)(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, given })
 		test.Eq(t, "a [2Jb\nc", status.Convert(err).Message())
 		test.Eq(t, codes.Unknown, status.Code(err))
 	}
 	again := status.New(codes.FailedPrecondition, "again\a")
 	details, err := again.WithDetails(&sproto.RecoverableError{Recoverable: true})
 	must.NoError(t, err)
-	_, err = printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, details.Err() })
+	_, err = complete(nil)(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, details.Err() })
 	test.Eq(t, "again ", status.Convert(err).Message())
 	test.Len(t, 1, status.Convert(err).Details())
-	resp, err := printableErrors(t.Context(), nil, nil, func(context.Context, any) (any, error) { return 7, nil })
+	resp, err := complete(nil)(t.Context(), nil, nil, func(context.Context, any) (any, error) { return 7, nil })
 	test.NoError(t, err)
 	test.Eq[any](t, 7, resp)
 }

@@ -85,7 +85,7 @@ func (p Plugin) serve() {
 func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ChainUnaryInterceptor(printableErrors, refuseLargeConfig, completeCapabilities(d), tellStartCall(d)),
+		grpc.ChainUnaryInterceptor(complete(d)),
 	}
 }
 
