@@ -727,6 +727,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 						_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
 						must.NoError(t, err)
 						s.isGone(t)
+						testsupport.Within(t, 2*time.Minute, c.recordsLeft)
 					}()
 					h.strike(t, c, s, first, hasAPI)
 				})

@@ -204,9 +204,9 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another one, which holds the pidfd
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another
-		h.waitDead(&task.State{Identity: task.Identity{PID: sup}})      // until then it may see how the launcher ends
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then it may see how the launcher ends
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
