@@ -59,14 +59,7 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 		host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t),
 		links: map[*node]*sshdtest.Link{},
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, n := range c.nodes {
-				n.tellLog(t)
-			}
-		}
-		test.NoError(t, c.end())
-	})
+	t.Cleanup(func() { test.NoError(t, c.end(t)) })
 	address := asks(c)
 	for i := range clients {
 		link := c.host.server.Link()
@@ -107,8 +100,10 @@ func ownAPI(*cluster) string { return "" }
 
 func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
-// end ends the clients at the same time: the tasks of one are on the host that the others use.
-func (c *cluster) end() error {
+// end ends the clients at the same time: the tasks of one are on the host that the others use. It shows their logs if
+// something has failed before, or is left while they run.
+func (c *cluster) end(t *testing.T) error {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var errs []error
@@ -125,6 +120,9 @@ func (c *cluster) end() error {
 	}
 	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // by agents that still run
 	for _, n := range c.nodes {
+		if t.Failed() || errors.Join(errs...) != nil {
+			n.tellLog(t)
+		}
 		errs = append(errs, n.Stop(ctx))
 	}
 	for _, n := range c.nodes {
