@@ -59,10 +59,13 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 		host: newRemoteHost(t), server: newNode(t, nodeOptions{config: handoverServer}), dir: mkdir(t),
 		links: map[*node]*sshdtest.Link{},
 	}
+	var links []*sshdtest.Link
+	for range clients {
+		links = append(links, c.host.server.Link()) // which is cut after the clients have ended: see t.Cleanup
+	}
 	t.Cleanup(func() { test.NoError(t, c.end(t)) })
 	address := asks(c)
-	for i := range clients {
-		link := c.host.server.Link()
+	for i, link := range links {
 		o := c.host.options(link.Port, address)
 		o.of = c.server
 		o.shell = fmt.Sprintf("exec setpriv --regid=%d --keep-groups \"$@\"", firstGroup+i)

@@ -19,7 +19,7 @@ func init() { runtime.LockOSThread() }
 
 func main() {
 	supervisor.Main()
-	fmt.Fprintln(os.Stderr, "outrider-supervisor starts the tasks of a Nomad plugin of Outrider. The plugin has it inside, "+
-		"and starts it; it is not run by hand.")
+	fmt.Fprintln(os.Stderr, "outrider-supervisor starts the tasks of a Nomad plugin of Outrider. "+
+		"The plugin has it inside, and starts it; it is not run by hand.")
 	os.Exit(2)
 }
