@@ -356,6 +356,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	p := &partition{t: t, server: server, dir: dir, written: filepath.Join(dir, "written"), begun: time.Now()}
+	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // few calls may be refused all
 	first := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
 	task := newTask(t, "job", map[string]any{"command": "sleep", "args": []any{mark}})
 	_, _, err := first.StartTask(task)
@@ -420,7 +421,9 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 		counts[done], counts[refused], counts[unknown], p.number.Load())
 	must.Eq(t, porcupine.Ok, result, must.Sprint("the history is not linearizable: ", p.history))
 	test.Positive(t, counts[refused])
-	test.Positive(t, counts[unknown])
+	if !testing.Short() { // of few calls none may be cut in the middle
+		test.Positive(t, counts[unknown])
+	}
 
 	written, err := os.ReadFile(p.written)
 	must.NoError(t, err)
