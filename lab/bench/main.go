@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command bench compares exec-lite with Nomad's raw_exec and with a driver that starts nothing, remote with an ssh by
-// hand, and python with a bare interpreter and with uv by hand. It prints one table, and writes it as JSON for the
-// README's chart:
+// hand, and python with a bare interpreter and with uv and pip by hand. It prints one table, and writes it as JSON for
+// the README's chart:
 //
 //	go run ./lab/bench [-quick] [-json docs/benchmarks.json]
 //

@@ -43,7 +43,7 @@ type pythonBench struct {
 }
 
 // measurePython compares a task in a cached environment with a bare interpreter, and the build of an environment with
-// uv by hand.
+// uv and pip by hand.
 func (b *bench) measurePython(ctx context.Context) (err error) {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
@@ -98,13 +98,15 @@ func (p *pythonBench) prepare() error {
 	return nil
 }
 
-// measureBuilds leaves an environment in the cache. The task and the builds by hand take turns.
+// measureBuilds leaves an environment in the cache. The task takes its turn with each of the others.
 func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
 		return err
 	}
-	for round := range p.rounds {
-		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(ctx) }} {
+	hands := []string{"uv by hand", "pip by hand"}
+	for round := range p.rounds * len(hands) {
+		hand := hands[round%len(hands)]
+		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(ctx, hand) }} {
 			// the old files are removed at the end of the run: ext4 would examine their inodes during the next builds
 			err := os.Rename(p.cache, fmt.Sprintf("%s-%d-%d", p.cache, round, side))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -116,7 +118,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 				return err
 			}
 			measured := fmt.Sprintf("start with a build of %d packages", packages)
-			p.add([2]string{"python", "uv by hand"}, measured, "ms", side, milliseconds(took))
+			p.add([2]string{"python", hand}, measured, "ms", side, milliseconds(took))
 		}
 	}
 	_, err := task()
@@ -124,7 +126,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 }
 
 // byHand makes the environment and starts the script with commands that a person could type.
-func (p *pythonBench) byHand(ctx context.Context) (time.Duration, error) {
+func (p *pythonBench) byHand(ctx context.Context, hand string) (time.Duration, error) {
 	dir, err := os.MkdirTemp(p.starter.dir, "hand-")
 	if err != nil {
 		return 0, err
@@ -137,6 +139,12 @@ func (p *pythonBench) byHand(ctx context.Context) (time.Duration, error) {
 	commands := [][]string{
 		{p.uv, "venv", "--cache-dir", cache, "--python", interpreter, filepath.Join(dir, "env")},
 		append([]string{p.uv, "pip", "install", "--link-mode", "copy", "--compile-bytecode", "--python", python}, from...),
+	}
+	if hand == "pip by hand" { // which compiles by itself
+		commands = [][]string{
+			{interpreter, "-m", "venv", filepath.Join(dir, "env")},
+			append([]string{python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}, from...),
+		}
 	}
 	start := time.Now()
 	for _, args := range commands {
