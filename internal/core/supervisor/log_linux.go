@@ -10,8 +10,11 @@ import (
 	"os"
 )
 
-// logSize bounds the log's file, and the file with ".1" behind its name that has what was in it before.
+// logSize bounds the log's file, and the file that has what was in it before.
 const logSize = 128 << 10
+
+// oldLog is the path of that file.
+func oldLog(path string) string { return path + ".1" }
 
 // logFile is open for appending. A disk that hangs holds up nobody: lines wait in a queue, and if it is full get lost.
 type logFile struct {
@@ -25,7 +28,7 @@ func startLog(path string) {
 	l := &logFile{File: os.Stderr, path: path, lines: make(chan []byte, 512)}
 	go func() {
 		for line := range l.lines {
-			l.append(line)
+			l.writeLine(line)
 		}
 	}()
 	slog.SetDefault(slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -39,12 +42,12 @@ func (l *logFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// append writes a line, at first to an empty file if this one is full. On a full disk what was in that is lost.
-func (l *logFile) append(line []byte) {
+// writeLine writes a line, at first to an empty file if this one is full. On a full disk what was in that is lost.
+func (l *logFile) writeLine(line []byte) {
 	size, err := l.Seek(0, io.SeekEnd)
 	if err == nil && size+int64(len(line)) > logSize {
 		old, _ := os.ReadFile(l.path)
-		_ = os.WriteFile(l.path+".1", old, 0o600)
+		_ = os.WriteFile(oldLog(l.path), old, 0o600)
 		err = l.Truncate(0)
 	}
 	if err == nil {

@@ -49,7 +49,7 @@ func TestLog_IsBounded(t *testing.T) {
 	last := ""
 	for n := range 4 * logSize / 64 {
 		last = fmt.Sprintf("%063d\n", n)
-		l.append([]byte(last))
+		l.writeLine([]byte(last))
 	}
 	now, err := os.ReadFile(path)
 	must.NoError(t, err)

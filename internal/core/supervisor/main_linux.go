@@ -223,7 +223,7 @@ func (s *server) run() {
 	cancel()
 	s.listener.Close() // removes the socket
 	_ = os.Remove(s.store.Log())
-	_ = os.Remove(s.store.Log() + ".1")
+	_ = os.Remove(oldLog(s.store.Log()))
 	// each succeeds only for an empty directory; exit records that no plugin has read
 	// stay
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
