@@ -4,55 +4,38 @@
 package vm_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-const (
-	// startSSH starts an OpenSSH server with keys of its own in the directory ssh.
-	startSSH = `mkdir -p ssh host /run/sshd
-ssh-keygen -q -t ed25519 -N '' -f ssh/host_key
-ssh-keygen -q -t ed25519 -N '' -f ssh/client_key
-cat >ssh/config <<EOF
-ListenAddress 127.0.0.1:2222
-HostKey $PWD/ssh/host_key
-AuthorizedKeysFile $PWD/ssh/client_key.pub
-PermitRootLogin prohibit-password
-PidFile none
-StrictModes no
-UsePAM no
-EOF
-setsid /usr/sbin/sshd -D -e -f $PWD/ssh/config >ssh/log 2>&1 </dev/null &
-cut -d ' ' -f 1,2 ssh/host_key.pub`
-
-	limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
+const limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
 for file in memory.max pids.max; do echo "$file is $(cat /sys/fs/cgroup$cgroup/$file)"; done`
-)
 
 // TestRemote_LimitsHoldOnCgroupV2 has tasks on a host with cgroup v2 alone, where no agent has made Nomad's slice. The
 // first connection's supervisor makes it. A task of the next connection has its limits, too.
 func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
-	testsupport.NeedPrograms(t, "/usr/sbin/sshd", "ssh-keygen")
 	t.Parallel()
+	server, err := sshd.Write(t.TempDir(), 2222) // of which the VM sees the files
+	if errors.Is(err, sshd.ErrMissing) {
+		t.Skip(err)
+	}
+	must.NoError(t, err)
 	h := newHost(t)
 	h.boot()
-	hostKey := h.shell(startSSH)
-	c := h.runAgent(map[string]agent.Plugin{"remote": {Config: `endpoint "box" {
-  dir = "` + vm.DiskMount + `/host"
-  ssh {
-    host      = "127.0.0.1"
-    port      = 2222
-    user      = "root"
-    key_file  = "` + vm.DiskMount + `/ssh/client_key"
-    host_keys = ["` + hostKey + `"]
-  }
-}`}})
+	h.shell("setsid " + strings.Join(server.Args, " ") + " >sshd.log 2>&1 </dev/null &")
+	c := h.runAgent(map[string]agent.Plugin{
+		"remote": {Config: server.Endpoint("box", vm.DiskMount+"/host", "root")},
+	})
 	for _, name := range []string{"first", "second"} {
 		task := api.NewTask("main", "remote").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", limits}).
 			SetConfig("endpoint", "box").SetConfig("pids_limit", 50).
