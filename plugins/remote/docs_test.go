@@ -6,14 +6,17 @@ package main
 import (
 	"testing"
 
+	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/schema"
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
+// The options of a task that every driver has are on the page of exec-lite.
 func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../docs/reference/remote.md", map[string]schema.Described{
-		"plugin options": schema.Of[driver.Config](), "task options": schema.Of[driver.TaskConfig](),
+		"plugin options": schema.Of[driver.Config](),
+		"task options":   schematest.Own(schema.Of[driver.TaskConfig](), schema.Of[core.TaskOptions]()),
 	})
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # A container on another host, run by that host's podman: it prints a line a second, and keeps the last one in the
-# task's local directory. See docs/plugins/remote.md, Containers, for what the host needs, and counter.nomad.hcl for the
+# task's local directory. See docs/plugins/remote.md for what the host needs, and counter.nomad.hcl for the
 # configuration of the endpoint. A command in the container:
 #   nomad alloc exec -job container podman exec container-count-0 ps
 job "container" {
