@@ -267,10 +267,12 @@ func (o *Options) fill(ctx context.Context) error {
 		o.Binary = p.Path
 	}
 	var err error
-	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
+	o.Binary, err = filepath.Abs(o.Binary)
+	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+	err = os.MkdirAll(o.Dir, 0o755)
+	if err != nil {
 		return fmt.Errorf("failed to create the agent's directory: %w", err)
 	}
 	o.Dir, err = resolve(o.Dir)
