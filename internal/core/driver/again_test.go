@@ -307,25 +307,6 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 	}
 }
 
-func TestRetire_BoundsTheExitsOfDestroyedTasks(t *testing.T) {
-	d := &Driver{handles: map[string]*handle{}}
-	for i := range maxDestroyed + 5 {
-		h := newHandle(&drivers.TaskConfig{ID: fmt.Sprint(i)})
-		t := &localTask{}
-		t.End(&task.Exit{Code: i})
-		h.task = t
-		d.handles[h.config.ID] = h
-		d.retire(h)
-	}
-	must.SliceLen(t, maxDestroyed, d.destroyed,
-		must.Sprintf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles)))
-	test.MapEmpty(t, d.handles, test.Sprintf("%d exits and %d tasks are kept", len(d.destroyed), len(d.handles)))
-	newest := fmt.Sprint(maxDestroyed + 4)
-	must.True(t, d.restore(newest), must.Sprint("the newest is gone"))
-	test.Eq(t, maxDestroyed+4, d.handles[newest].task.Exit().Code, test.Sprint("the newest is gone"))
-	test.False(t, d.restore("4"), test.Sprint("the oldest is kept"))
-}
-
 func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")

@@ -41,7 +41,6 @@ type Driver struct {
 	mu          sync.Mutex
 	handles     map[string]*handle
 	calls       map[string]context.Context // by task id: StartTask under way
-	destroyed   []*handle                  // the last ones
 	listeners   int                        // streams of TaskEvents
 	pending     []*drivers.TaskEvent       // events while there were no listeners
 	deliveredBy time.Time                  // of the last event of any task
@@ -155,9 +154,6 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	id := th.Config.ID
 	if h := d.settled(id); h != nil {
 		return h.claim()
-	}
-	if d.restore(id) {
-		return nil
 	}
 	h, saved, err := loadHandle(th)
 	if err != nil {
@@ -351,7 +347,7 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 	if err := h.engine.Destroy(d.ctx, id); err != nil {
 		return fmt.Errorf("failed to destroy task: %w", err)
 	}
-	d.retire(h)
+	d.forget(id)
 	d.logger.Debug("task destroyed", "task", id)
 	return nil
 }

@@ -4,8 +4,6 @@
 package driver
 
 import (
-	"slices"
-
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
@@ -65,36 +63,4 @@ func (d *Driver) settled(id string) *handle {
 	defer h.busy.Unlock()
 	h, _ = d.handle(id)
 	return h
-}
-
-// maxDestroyed is more than the number of tasks that end while an agent restarts.
-const maxDestroyed = 1000
-
-// retire forgets a task that was destroyed, except for its exit: an agent that was killed
-// before it recorded the end recovers the task once more, and the engine does not know
-// it any more.
-func (d *Driver) retire(h *handle) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.handles, h.config.ID)
-	if h.task.Exit() == nil || slices.Contains(d.destroyed, h) {
-		return
-	}
-	if len(d.destroyed) == maxDestroyed {
-		d.destroyed = append(d.destroyed[:0], d.destroyed[1:]...)
-	}
-	d.destroyed = append(d.destroyed, h)
-}
-
-// restore registers a destroyed task again.
-func (d *Driver) restore(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, h := range d.destroyed {
-		if h.config.ID == id {
-			d.handles[id] = h
-			return true
-		}
-	}
-	return false
 }

@@ -6,6 +6,7 @@ package supervisor
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -30,6 +31,10 @@ func (s *server) register() ([]*process, error) {
 	s.launches.RLock() // until all are adopted: an upgrade waits
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	records, _ := os.ReadDir(s.store.Retired())
+	for _, r := range records {
+		s.retire(filepath.Join(s.store.Retired(), r.Name()))
+	}
 	var found []*process
 	for _, st := range states {
 		if s.processes[st.ID] == nil {

@@ -204,6 +204,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 }
 
 func TestOutput_HungDirectoryDelaysNoOtherTask(t *testing.T) {
+	testsupport.Long(t, "waits for timeouts")
 	h := newHost(t, withCgroup)
 	c := h.client()
 	stop := filepath.Join(h.dir, "stop")

@@ -224,6 +224,7 @@ func (s *server) run() {
 	s.listener.Close() // removes the socket
 	_ = os.Remove(s.store.Log())
 	_ = os.Remove(oldLog(s.store.Log()))
+	_ = os.RemoveAll(s.store.Retired())
 	// each succeeds only for an empty directory; exit records that no plugin has read
 	// stay
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))

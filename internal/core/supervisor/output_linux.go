@@ -22,7 +22,7 @@ import (
 // How long the supervisor waits for a collector: to open a new task's log files, and
 // at the end of a task, where the collector itself gives up earlier.
 const (
-	openTime = 10 * time.Second
+	openTime = 30 * time.Second // an overloaded machine starts a collector in 10 s
 	endTime  = 15 * time.Second
 	lateTime = time.Second / 2
 )

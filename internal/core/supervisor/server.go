@@ -47,6 +47,8 @@ type server struct {
 	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not become their task yet
 	busySince time.Time    // when a task or a client was last there
+	retired   []string     // paths of the records of destroyed tasks, the oldest first
+	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
 
@@ -245,6 +247,7 @@ func (s *server) mayEnd() bool {
 	if busy {
 		s.busySince = now
 	}
-	s.ending = now.Sub(s.busySince) >= s.idle
+	// an agent that was killed with its task just destroyed needs longer to come back
+	s.ending = now.Sub(s.busySince) >= s.idle && now.Sub(s.retiredAt) >= 3*s.idle
 	return s.ending
 }

@@ -6,6 +6,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -144,7 +145,8 @@ func (s *server) destroyTask(id string) error {
 	if err := p.group.Remove(); err != nil {
 		return fmt.Errorf("failed to remove the cgroup: %w", err)
 	}
-	if err := s.store.Remove(id); err != nil {
+	record, err := s.store.Retire(id)
+	if err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
 	s.reap(p) // one whose exit could not be recorded
@@ -153,5 +155,24 @@ func (s *server) destroyTask(id string) error {
 	p.advance(destroyed)
 	delete(s.processes, id)
 	s.busySince = time.Now()
+	s.retire(record)
 	return nil
+}
+
+// maxRetired is more than the number of tasks that end while an agent restarts.
+const maxRetired = 256
+
+// retire bounds the records of destroyed tasks. An agent that is killed after DestroyTask,
+// before it has saved the end, recovers the task once more, with another plugin process:
+// the exit must be known then. The caller holds mu.
+func (s *server) retire(record string) {
+	s.retiredAt = time.Now()
+	if record == "" {
+		return
+	}
+	s.retired = append(s.retired, record)
+	if len(s.retired) > maxRetired {
+		_ = os.Remove(s.retired[0])
+		s.retired = s.retired[1:]
+	}
 }

@@ -126,10 +126,14 @@ func (s Store) SaveExit(id string, e *Exit) error {
 }
 
 // LoadExit returns how a task ended, nil where no exit is recorded (or the
-// record is unreadable, which is the same: nothing is known).
+// record is unreadable, which is the same: nothing is known). A task that was
+// destroyed may have been retired.
 func (s Store) LoadExit(id string) *Exit {
 	var e Exit
 	b, err := os.ReadFile(s.Record(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err = os.ReadFile(s.retired(id))
+	}
 	if err != nil || decodeExit(b, &e) != nil {
 		return nil
 	}

@@ -229,6 +229,28 @@ func (s Store) List() (states []*State, unreadable []string, err error) {
 // Remove deletes all that is on disk of a task. It is no error if nothing is.
 func (s Store) Remove(id string) error { return os.RemoveAll(s.TaskDir(id)) }
 
+// Retired is the directory of the records of destroyed tasks.
+func (s Store) Retired() string { return filepath.Join(s.Dir, "retired") }
+
+// Retire deletes all that is on disk of a task except its record, so that LoadExit still
+// returns how it ended. It returns the record's new path, empty where there is none.
+func (s Store) Retire(id string) (path string, err error) {
+	path = s.retired(id)
+	err = os.Rename(s.Record(id), path)
+	if errors.Is(err, fs.ErrNotExist) {
+		_ = os.Mkdir(s.Retired(), 0o700)
+		err = os.Rename(s.Record(id), path)
+	}
+	if err != nil { // the exit is kept if it can be
+		path = ""
+	}
+	return path, s.Remove(id)
+}
+
+func (s Store) retired(id string) string {
+	return filepath.Join(s.Retired(), filepath.Base(s.TaskDir(id)))
+}
+
 func loadState(dir string) (*State, error) {
 	var st State
 	err := readJSON(filepath.Join(dir, "task.json"), &st)
