@@ -122,5 +122,5 @@ func TestChangelog_EveryPluginHasOne(t *testing.T) {
 
 func TestOptions_RefuseAnUnknownPlugin(t *testing.T) {
 	_, err := Build(t.Context(), Options{Root: "../..", Plugin: "execlite"})
-	test.ErrorContains(t, err, `there is no plugin "execlite"`)
+	test.ErrorContains(t, err, `plugin "execlite" does not exist`)
 }

@@ -337,19 +337,20 @@ func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
 	test.ErrorIs(t, err, context.Canceled, test.Sprint("of an agent that is gone"))
 }
 
-// StopTask of such a task starts nothing.
+// A StopTask that comes during DestroyTask starts nothing.
 func TestStopTask_NeedsNoSupervisorForADestroyedTask(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
-	th := wire(t, a.run(cfg))
+	a.run(cfg)
 	a.wait(cfg.ID)
+	h, err := a.driver.handle(cfg.ID)
+	must.NoError(t, err)
 	a.destroy(cfg.ID)
 	store := filepath.Join(a.state, "test-driver", a.node)
 	for _, pid := range supervisors(store) {
 		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 	}
 	testsupport.Eventually(t, "the supervisor is gone", func() bool { return len(supervisors(store)) == 0 })
-	must.NoError(t, a.RecoverTask(th))
-	must.NoError(t, a.StopTask(cfg.ID, time.Second, ""))
+	must.NoError(t, h.task.(Stopper).Stop(t.Context(), time.Second, ""))
 	test.SliceEmpty(t, supervisors(store))
 }
