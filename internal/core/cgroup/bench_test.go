@@ -10,7 +10,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// BenchmarkCreate is what StartTask waits for before it can start a process.
+// BenchmarkCreate measures the work that StartTask does before it can start a process.
 func BenchmarkCreate(b *testing.B) {
 	g := v1Task(b)
 	keepParents(b, g)
@@ -24,7 +24,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// keepParents has a second task run, so that the parents of the groups stay.
+// keepParents makes the groups of a second task, which keep the parents of the groups in place.
 func keepParents(b *testing.B, g Group) {
 	other := Group{Mode: V1, V1: map[string]string{}}
 	for _, dir := range g.Owned {
@@ -36,7 +36,7 @@ func keepParents(b *testing.B, g Group) {
 	})
 }
 
-// BenchmarkRemove is the other half: the groups are empty.
+// BenchmarkRemove removes empty groups.
 func BenchmarkRemove(b *testing.B) {
 	g := v1Task(b)
 	keepParents(b, g)
@@ -48,7 +48,7 @@ func BenchmarkRemove(b *testing.B) {
 	}
 }
 
-// BenchmarkEmpty is asked at every exit of a task.
+// BenchmarkEmpty measures the check at every exit of a task.
 func BenchmarkEmpty(b *testing.B) {
 	g := v1Task(b)
 	must.NoError(b, g.Create(Limits{}))
@@ -59,7 +59,7 @@ func BenchmarkEmpty(b *testing.B) {
 	}
 }
 
-// BenchmarkStats is one sample.
+// BenchmarkStats measures one sample.
 func BenchmarkStats(b *testing.B) {
 	g := v1Task(b)
 	must.NoError(b, g.Create(Limits{}))

@@ -1,22 +1,22 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cgroup puts the processes of a task into control groups and asks the
-// kernel about them: limits, statistics, OOM kills, and killing a whole tree,
-// even if its processes tried to escape (double fork, setsid).
+// Package cgroup puts the processes of a task into control groups. It sets their limits, reads
+// statistics and OOM kills, and kills whole process trees, including processes that tried to
+// escape (double fork, setsid).
 //
-// It works with what Nomad made for the task before it called the driver
-// (client/lib/cgroupslib) and adds only what is missing:
+// It uses the groups that Nomad made for the task before calling the driver
+// (client/lib/cgroupslib) and adds only the missing ones:
 //
 //	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
-//	        and replace it with a new one if an earlier run was in it
+//	        and replace it with a new one if an earlier run used it
 //	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
 //	        pids and cpuacct: /nomad/<alloc>.<task> are ours
-//	hybrid  as v1, and a cgroup2 directory of ours without controllers, for
+//	hybrid  as v1, plus our own cgroup2 directory without controllers, for
 //	        CLONE_INTO_CGROUP, cgroup.kill and membership
 //
-// Nothing in this package keeps state in memory: a [Group] is a value made of
-// absolute paths, which is saved with the task and used by later processes.
+// The package keeps no state in memory: a [Group] is a value that consists of absolute paths. It
+// is saved with the task and used by later processes.
 //
 // Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of
 // the kernel.
@@ -37,19 +37,17 @@ type Mode string
 // The modes.
 const (
 	V2   Mode = "v2"
-	V1   Mode = "v1"   // with or without a cgroup2 hierarchy beside it (hybrid)
+	V1   Mode = "v1"   // with or without an additional cgroup2 hierarchy (hybrid)
 	None Mode = "none" // no usable cgroup: a Group of this mode does nothing and has no statistics
 )
 
-// ErrUnavailable is wrapped by the error of [Group.Create] when the groups that
-// Nomad should have made are not there, or may not be used by this process.
-// Nomad itself ignores that it could not make them, so a driver can go on
-// without: with a Group of mode None.
+// ErrUnavailable is wrapped by the error of [Group.Create] if the groups that Nomad should have
+// made are missing, or if this process may not use them. Nomad itself ignores a failure to make
+// them, so a driver can continue with a Group of mode None.
 var ErrUnavailable = errors.New("cgroup is unavailable")
 
-// Group is the control groups of one task. It is a value: copy it, compare its
-// JSON, use it from several processes. The zero value is of no mode and behaves
-// as one of mode None.
+// Group describes the control groups of one task. It is a value: it can be copied, compared by
+// its JSON, and used by several processes. The zero value behaves like a Group of mode None.
 type Group struct {
 	Mode Mode `json:"mode"`
 
@@ -64,19 +62,19 @@ type Group struct {
 	// Unified is the cgroup2 directory on a hybrid system.
 	Unified string `json:"unified,omitempty"`
 
-	// Controllers are those that can be used on v2; on v1 the keys of V1.
+	// Controllers lists the usable controllers on v2. On v1 they are the keys of V1.
 	Controllers []string `json:"controllers,omitempty"`
 
-	// Owned are the directories that Create makes and Remove removes, Unified
-	// first: a process is in it before it is in any other.
+	// Owned lists the directories that Create makes and Remove removes. Unified comes first: a
+	// process joins it before any other.
 	Owned []string `json:"owned,omitempty"`
 
-	// Leaf marks a group planned by [Leaf]: the caller's own home, so that Create
-	// never kills what is in it.
+	// Leaf marks a group planned by [Leaf]. The caller itself runs in it, so Create never kills
+	// its processes.
 	Leaf bool `json:"leaf,omitempty"`
 
-	// Home is, of a Leaf on v2, the group of the process that planned it. An agent
-	// without root may go back there, and nowhere else, when it leaves its leaf.
+	// Home is set for a Leaf on v2: the group of the process that planned it. An agent without
+	// root can move back only to this group when it leaves its leaf.
 	Home string `json:"home,omitempty"`
 }
 
@@ -92,7 +90,7 @@ func (g Group) Has(controller string) bool {
 	return false
 }
 
-// dirs are the directories that hold the processes of this group alone, each once.
+// dirs returns the directories that contain only processes of this group, without duplicates.
 func (g Group) dirs() []string {
 	var out []string
 	switch g.Mode {
@@ -112,7 +110,7 @@ func (g Group) dirs() []string {
 	return out
 }
 
-// cgroup2 is the directory in the cgroup2 hierarchy, empty if there is none.
+// cgroup2 returns the directory in the cgroup2 hierarchy, or "" without such a hierarchy.
 func (g Group) cgroup2() string {
 	if g.Mode == V2 {
 		return g.Path
@@ -120,19 +118,19 @@ func (g Group) cgroup2() string {
 	return g.Unified
 }
 
-// nomadDirs are the directories of this group alone that Nomad made before us.
+// nomadDirs returns the directories in dirs that Nomad made.
 func (g Group) nomadDirs() []string {
 	return slices.DeleteFunc(g.dirs(), func(dir string) bool { return slices.Contains(g.Owned, dir) })
 }
 
-// IsMissing reports whether an error says that a cgroup, or the interface file of one, is not there.
-// ENODEV is what a file gives that was opened before its group went, and a clone into such a group.
+// IsMissing reports whether an error means that a cgroup or one of its interface files does not exist.
+// ENODEV is returned by a file that was opened before its group was removed, and by a clone into such a group.
 func IsMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 
-// children returns the sub-cgroups of a cgroup. The link count of a directory in
-// a cgroup file system is 2 plus its sub-directories, which saves reading most.
+// children returns the sub-cgroups of a cgroup. The link count of a directory in a cgroup file
+// system is 2 plus its subdirectories, so most directories need not be read.
 func children(dir string) []string {
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Nlink == 2 {

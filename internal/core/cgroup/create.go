@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours marks the parent directories that we made, so that the last group in one
-// can remove it and one made by an operator stays. The sticky bit means nothing
-// in a cgroup file system, and setting it with mkdir costs nothing.
+// ours marks the parent directories that we made: the last group in one removes it, and a parent
+// made by an operator stays. The sticky bit has no meaning in a cgroup file system, and mkdir
+// sets it without another system call.
 const ours = unix.S_ISVTX
 
-// Create makes the directories that are missing, ends what an earlier run of the
-// same task left in them, and writes the limits. The caller then starts a
-// process in the group ([Group.OpenDir], [Group.TasksFiles]).
+// Create makes the missing directories, kills processes left in them by an earlier run of the
+// same task, and writes the limits. The caller then starts a process in the group
+// ([Group.OpenDir], [Group.TasksFiles]).
 //
-// On an error nothing of ours is left. The error wraps [ErrUnavailable] where
-// Nomad's groups are not there or may not be used.
+// On an error it removes the directories that it made. The error wraps [ErrUnavailable] if
+// Nomad's groups are missing or may not be used.
 func (g Group) Create(l Limits) (err error) {
 	if g.none() {
 		return nil
@@ -56,7 +56,7 @@ func (g Group) Create(l Limits) (err error) {
 		if err == unix.EEXIST {
 			used = append(used, dir)
 			if dir == g.cgroup2() {
-				if err := renew(dir); err != nil { // one with a process in it stays
+				if err := renew(dir); err != nil { // a directory with a process in it is not replaced
 					return err
 				}
 			}
@@ -73,7 +73,7 @@ func (g Group) Create(l Limits) (err error) {
 	return g.limit(l)
 }
 
-// delegate has the groups above one that is ours on v2 give it its controllers.
+// delegate enables the controllers of our own v2 group in the two groups above it.
 func (g Group) delegate() error {
 	if g.Mode != V2 || g.Leaf || !slices.Contains(g.Owned, g.Path) {
 		return nil
@@ -94,14 +94,14 @@ func (g Group) delegate() error {
 	return nil
 }
 
-// clear brings directories that existed before into the state of new ones: no process,
-// no sub-cgroup, not frozen, and able to hold processes.
+// clear brings existing directories into the state of new ones: no process, no sub-cgroup, not
+// frozen, and able to contain processes.
 func (g Group) clear(dirs []string) error {
 	if len(dirs) == 0 {
 		return nil
 	}
 	if freezer := g.V1["freezer"]; freezer != "" {
-		// a frozen group would hold the next process before its first step
+		// a frozen group would stop the next process before its first instruction
 		if err := writeFile(filepath.Join(freezer, "freezer.state"), "THAWED"); err != nil {
 			return err
 		}
@@ -134,13 +134,13 @@ func usedBefore(dir string) bool {
 
 // renew replaces an empty cgroup2 directory with a new one of the same name.
 //
-// Linux since 6.14, and the stable kernels of 2025, kill at once whatever is
-// cloned into a group (CLONE_INTO_CGROUP) that cgroup.kill was used on, for as
-// long as that group exists: the fork compares the group's count of kills with
-// that of the parent's group. Nomad keeps the scope when it restarts a task in
-// place. A new directory has a count of 0, and statistics of this run alone.
+// Once cgroup.kill was used on a group, Linux since 6.14 and the stable kernels of 2025
+// immediately kill every process cloned into it (CLONE_INTO_CGROUP), for as long as the group
+// exists: fork compares the group's kill count with the kill count of the parent's group. Nomad
+// keeps the scope when it restarts a task in place. A new directory has a kill count of 0, and
+// its statistics cover only this run.
 //
-// If the directory may not be removed it is cleaned as far as possible.
+// If the directory cannot be removed, renew cleans it as far as possible.
 func renew(dir string) error {
 	if unix.Rmdir(dir) == nil {
 		if err := mkdir(dir); err != nil {
@@ -148,9 +148,8 @@ func renew(dir string) error {
 		}
 		return nil
 	}
-	// a task that may write here may have delegated controllers to groups of its
-	// own: no process can be started in such a group (cgroup-v2.rst, "No Internal
-	// Process Constraint")
+	// a task with write access may have delegated controllers to its own sub-groups: no process
+	// can be started in a group that does so (cgroup-v2.rst, "No Internal Process Constraint")
 	if down := words(filepath.Join(dir, "cgroup.subtree_control")); len(down) > 0 {
 		if err := writeFile(filepath.Join(dir, "cgroup.subtree_control"), "-"+strings.Join(down, " -")); err != nil {
 			return err
@@ -162,8 +161,8 @@ func renew(dir string) error {
 	return nil
 }
 
-// OpenDir opens the cgroup2 directory for CLONE_INTO_CGROUP (clone3(2), Linux
-// 5.7); nil if there is none. The caller closes it.
+// OpenDir opens the cgroup2 directory for CLONE_INTO_CGROUP (clone3(2), Linux 5.7). It returns
+// nil without an error if the group has none. The caller closes the file.
 func (g Group) OpenDir() (*os.File, error) {
 	dir := g.cgroup2()
 	if dir == "" {
@@ -178,9 +177,9 @@ func (g Group) OpenDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// TasksFiles are the v1 files to which a single thread writes "0" to move itself
-// into the groups, in this order. That is much cheaper than moving a process by
-// cgroup.procs, which waits for a grace period of the whole machine.
+// TasksFiles returns the v1 files to which a single thread writes "0", in this order, to move
+// itself into the groups. This is much cheaper than moving a process with cgroup.procs, which
+// waits for a system-wide RCU grace period.
 func (g Group) TasksFiles() []string {
 	var out []string
 	for _, controller := range v1Controllers {
@@ -193,11 +192,10 @@ func (g Group) TasksFiles() []string {
 	return out
 }
 
-// Remove removes the directories that we made, with all sub-cgroups that the
-// task made anywhere, and the parents that we made if they are empty. Nomad's
-// directories stay. What is not there is no error. A group that a process is
-// still in is an error, after a quarter of a second of trying; call it again
-// when the group is empty.
+// Remove removes the directories that we made, all sub-cgroups that the task made in any group,
+// and the parents that we made if they are empty. Nomad's directories stay. A missing directory
+// is not an error. If a process is still in a group, Remove retries for a quarter of a second and
+// then returns an error; call it again when the group is empty.
 func (g Group) Remove() error {
 	if g.none() {
 		return nil
@@ -214,20 +212,20 @@ func (g Group) Remove() error {
 		}
 	}
 	for _, dir := range g.nomadDirs() {
-		if err := removeChildren(dir); err != nil { // Nomad could not remove its own with them
+		if err := removeChildren(dir); err != nil { // sub-cgroups would keep Nomad from removing dir
 			return err
 		}
 	}
 	return nil
 }
 
-// none reports whether there is nothing to do: also for the zero value.
+// none reports whether the group has mode None. This includes the zero value.
 func (g Group) none() bool { return g.Mode != V1 && g.Mode != V2 }
 
-// mkdir makes a cgroup and the parents it needs. It returns EEXIST if it is there.
+// mkdir makes a cgroup and its missing parents. It returns EEXIST if the cgroup exists.
 func mkdir(dir string) error {
 	err := unix.Mkdir(dir, 0o755)
-	// another task's Remove may take the parent away between the two calls
+	// another task's Remove may remove the parent between the two calls
 	for range 10 {
 		if err != unix.ENOENT {
 			break
@@ -248,7 +246,7 @@ func mkparents(dir string) error {
 		}
 		err = unix.Mkdir(dir, 0o755|ours)
 	}
-	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: taken away again; mkdir retries
+	if err == unix.EEXIST || err == unix.ENOENT { // ENOENT: removed again; mkdir retries
 		return nil
 	}
 	return err
@@ -256,7 +254,7 @@ func mkparents(dir string) error {
 
 // removeTree removes a cgroup and those below it.
 func removeTree(dir string) error {
-	// the common case: one call and nothing below
+	// the common case: no sub-cgroups, so one call is enough
 	if err := unix.Rmdir(dir); err == nil || err == unix.ENOENT {
 		return nil
 	}
@@ -288,8 +286,8 @@ func removeChildren(dir string) error {
 	return nil
 }
 
-// unavailable is the error for a directory that cannot be used; it is
-// ErrUnavailable if that is a matter of this machine's set-up.
+// unavailable returns the error for a directory that cannot be used. It wraps ErrUnavailable if
+// the cause is the configuration of this machine.
 func unavailable(dir string, err error) error {
 	switch err {
 	case unix.ENOENT, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOTDIR:

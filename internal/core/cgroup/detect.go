@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Support is what this process can do with cgroups on this machine.
+// Support describes how this process can use cgroups on this machine.
 type Support struct {
 	Mode Mode
 	Root string // "/sys/fs/cgroup"
 
-	// Controllers that can be used for tasks, of memory, cpu, cpuset and pids.
+	// Controllers lists those of memory, cpu, cpuset and pids that tasks can use.
 	Controllers []string
 
-	// Mounts are the writable v1 hierarchies by controller, symbolic links
-	// resolved, so that controllers mounted together have the same directory.
+	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so
+	// controllers that are mounted together have the same directory.
 	Mounts map[string]string
 
-	// Unified is a writable cgroup2 hierarchy beside v1, empty if there is none.
+	// Unified is the writable cgroup2 hierarchy on a hybrid system, empty if there is none.
 	Unified string
 
-	// Own is the group on v2 that the caller is in.
+	// Own is the caller's own v2 group.
 	Own string
 
-	// Missing is one sentence on what does not work here, and why; empty if
-	// everything works.
+	// Missing describes in one sentence the features that do not work here, and why. It is
+	// empty if everything works.
 	Missing string
 }
 
 const defaultRoot = "/sys/fs/cgroup"
 
-// wanted are the controllers that limit a task or measure it.
+// wanted lists the controllers that limit or measure a task.
 var wanted = []string{"memory", "cpu", "cpuset", "pids"}
 
-// Detect looks at the cgroup file systems below root, "" for /sys/fs/cgroup. It
-// creates nothing. It costs about twenty system calls: call it for a
-// fingerprint, and keep the result for the starts of tasks.
+// Detect inspects the cgroup file systems below root ("" means /sys/fs/cgroup) without changing
+// them. It costs about twenty system calls: call it for a fingerprint, and reuse the result when
+// tasks start.
 func Detect(root string) Support {
 	if root == "" {
 		root = defaultRoot
@@ -53,8 +53,8 @@ func Detect(root string) Support {
 	return detect(filepath.Clean(root), self, unix.Geteuid())
 }
 
-// detect is Detect with what it would ask the kernel about the process itself:
-// the content of /proc/self/cgroup, and the effective user id.
+// detect implements Detect for a process with this content of /proc/self/cgroup and this
+// effective user id.
 func detect(root string, self []byte, euid int) Support {
 	none := func(format string, args ...any) Support {
 		return Support{Mode: None, Root: root, Missing: fmt.Sprintf(format, args...)}
@@ -82,8 +82,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			return none("cgroup v2 cannot be used: %s is not writable for user id %d; run the agent as root, or give it that "+
 				"directory", slice, euid)
 		}
-		// starting a process in another cgroup needs cgroup.procs of the first
-		// cgroup that is above both (cgroup-v2.rst, delegation)
+		// starting a process in another cgroup needs write access to cgroup.procs of the nearest
+		// common ancestor (cgroup-v2.rst, delegation)
 		procs := filepath.Join(root, commonParent(ownV2(self), s.parent("")), "cgroup.procs")
 		if !writable(procs) {
 			return none("cgroup v2 cannot be used: %s is not writable for user id %d, so no process can be started in %s; "+
@@ -94,8 +94,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			root, euid, s.parent(""))
 	}
 
-	// a task can have the controllers that its parent delegates, or those of the root
-	// before Nomad has made its slice: one of ours, for a supervisor, delegates none
+	// A task can use the controllers that its parent delegates. Until Nomad has made its slice, take
+	// the root's: a slice that we made for a supervisor delegates none.
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
 	var st unix.Stat_t
 	if unix.Stat(slice, &st) == nil && st.Mode&ours == 0 {
@@ -132,7 +132,7 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 	return s
 }
 
-// addControllers fills Controllers, and Missing for those that are not there.
+// addControllers fills Controllers, and describes the absent ones in Missing.
 func (s *Support) addControllers(has func(string) bool, where string) {
 	var missing []string
 	for _, c := range wanted {
@@ -148,8 +148,8 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 	}
 }
 
-// hierarchies returns the v1 hierarchies that we use, and "unified", which are
-// mounted below root. A plain directory has no cgroup.procs.
+// hierarchies returns those of our v1 hierarchies and "unified" that are mounted below root.
+// A plain directory has no cgroup.procs.
 func hierarchies(root string) map[string]string {
 	out := make(map[string]string)
 	for _, name := range append(slices.Clone(v1Controllers), "unified") {
@@ -161,7 +161,7 @@ func hierarchies(root string) map[string]string {
 	return out
 }
 
-// ownV2 is the process's own group in the cgroup2 hierarchy: the line "0::<path>".
+// ownV2 returns the process's own group in the cgroup2 hierarchy, from the line "0::<path>".
 func ownV2(self []byte) string {
 	for line := range bytes.Lines(self) {
 		if path, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("0::")); ok {
@@ -171,7 +171,7 @@ func ownV2(self []byte) string {
 	return "/"
 }
 
-// commonParent is the deepest group above both, relative to the root.
+// commonParent returns the deepest common ancestor of two groups, relative to the root.
 func commonParent(a, b string) string {
 	x, y := strings.Split(strings.Trim(a, "/"), "/"), strings.Split(strings.Trim(b, "/"), "/")
 	n := 0
@@ -181,7 +181,7 @@ func commonParent(a, b string) string {
 	return "/" + strings.Join(x[:n], "/")
 }
 
-// words are the fields of an interface file, none if it cannot be read.
+// words returns the fields of an interface file, or none if it cannot be read.
 func words(path string) []string {
 	b, _ := readFile(path)
 	return strings.Fields(string(b))

@@ -54,7 +54,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 			mode: V2, controllers: "memory cpu cpuset pids"},
 		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": ""},
 			mode: V2, controllers: "memory cpu cpuset pids"},
-		{name: "v2 where the slice hands down less than there is", files: with(v2, "nomad.slice/cgroup.subtree_control",
+		{name: "v2 where the slice delegates only some controllers", files: with(v2, "nomad.slice/cgroup.subtree_control",
 			"cpu pids\n"),
 			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 " +
 				"controllers"},
@@ -70,7 +70,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 			mode: V1, controllers: "memory cpu cpuset pids", missing: "Nomad itself cannot kill"},
 		{name: "v1 and not root", files: v1, euid: 1000,
 			mode: None, missing: "by root only, and this is user id 1000"},
-		{name: "directories and no mount", files: map[string]string{"memory/": "", "cpu/": ""},
+		{name: "plain directories without a mount", files: map[string]string{"memory/": "", "cpu/": ""},
 			mode: None, missing: "no cgroup file system is mounted at"},
 	}
 	for _, c := range cases {
@@ -97,7 +97,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		test.Eq(t, "memory cpu cpuset pids", strings.Join(s.Controllers, " "))
 		test.Eq(t, "", s.Missing)
 	})
-	t.Run("nothing there", func(t *testing.T) {
+	t.Run("the root does not exist", func(t *testing.T) {
 		s := Detect(filepath.Join(t.TempDir(), "cgroup"))
 		must.Eq(t, None, s.Mode, must.Sprintf("got %+v", s))
 		test.StrContains(t, s.Missing, "does not exist", test.Sprintf("got %+v", s))
@@ -154,7 +154,7 @@ func TestDetect_OnThisMachine(t *testing.T) {
 	}
 }
 
-func TestCommonParent_IsTheDeepest(t *testing.T) {
+func TestCommonParent_ReturnsTheDeepest(t *testing.T) {
 	for _, c := range [][3]string{
 		{"/", "nomad.slice", "/"},
 		{"/system.slice/nomad.service", "nomad.slice", "/"},

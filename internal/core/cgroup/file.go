@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The interface files are read and written with bare system calls: package os
-// would register each with the runtime's poller, since they can be polled, and
-// would try to create a file that the kernel does not have.
+// The interface files are read and written with direct system calls. Package os would register
+// each with the runtime's poller, since they can be polled, and would try to create a file that
+// the kernel does not provide.
 
 // readFile returns the content of an interface file. The error names the file.
 func readFile(path string) ([]byte, error) {
@@ -40,12 +40,12 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// pages are what files are read into: most have a few bytes, and some hundred are
-// read each second where many tasks run.
+// pages pools read buffers: with many tasks, several hundred files are read each second, and most
+// contain only a few bytes.
 var pages = sync.Pool{New: func() any { return new([4096]byte) }}
 
-// writeFile writes one value to an interface file, in one write as the kernel
-// demands. The error names the file and the value.
+// writeFile writes one value to an interface file, in a single write(2) as the kernel requires.
+// The error names the file and the value.
 func writeFile(path, value string) error {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
 	if err == nil {
@@ -58,8 +58,8 @@ func writeFile(path, value string) error {
 	return nil
 }
 
-// retry calls until it is not interrupted: lowering memory.limit_in_bytes gives
-// up when a signal comes, and the Go runtime signals its own threads.
+// retry repeats a call while it fails with EINTR: lowering memory.limit_in_bytes is interrupted
+// by signals, and the Go runtime signals its own threads.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -69,7 +69,7 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// readUint reads an interface file of one number. "max" is not a number.
+// readUint reads an interface file that contains one number. It returns an error for "max".
 func readUint(path string) (uint64, error) {
 	b, err := readFile(path)
 	if err != nil {
@@ -82,8 +82,8 @@ func readUint(path string) (uint64, error) {
 	return n, nil
 }
 
-// readKeys reads an interface file of lines "key number", a flat keyed file of
-// cgroup-v2.rst. Lines of another form are left out.
+// readKeys reads an interface file with "key number" lines ("flat keyed" in cgroup-v2.rst). It
+// skips all other lines.
 func readKeys(path string) (map[string]uint64, error) {
 	b, err := readFile(path)
 	if err != nil {
@@ -99,8 +99,8 @@ func readKeys(path string) (map[string]uint64, error) {
 	return out, nil
 }
 
-// readPIDs reads cgroup.procs. A process that is not in the reader's pid
-// namespace is listed as 0 and left out: no signal can be sent to it.
+// readPIDs reads cgroup.procs. A process outside the reader's PID namespace is listed as 0 and
+// skipped, since it cannot be signaled.
 func readPIDs(path string) ([]int, error) {
 	b, err := readFile(path)
 	if err != nil {
@@ -119,7 +119,7 @@ func readPIDs(path string) ([]int, error) {
 	return out, nil
 }
 
-// readDirs returns the names of the directories in dir, none if it is gone.
+// readDirs returns the names of the directories in dir, or none if dir cannot be read.
 func readDirs(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

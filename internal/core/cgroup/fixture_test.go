@@ -12,8 +12,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// fixture writes files below a temporary directory that stands for
-// /sys/fs/cgroup, and returns it. A name that ends in "/" is a directory.
+// fixture writes files below a temporary directory that replaces /sys/fs/cgroup, and returns its
+// path. A name that ends in "/" is a directory.
 func fixture(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -32,7 +32,7 @@ func fixture(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// content is what is in the files of dir, by name.
+// content returns the contents of files in dir, by name.
 func content(t *testing.T, dir string, names ...string) map[string]string {
 	t.Helper()
 	out := make(map[string]string)

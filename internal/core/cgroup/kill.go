@@ -13,19 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killTimeout bounds Kill. Only a process that sleeps uninterruptibly (a dead
-// network file system), or gets no processor to die on, takes longer than some
-// milliseconds.
+// killTimeout bounds Kill. A process takes longer than a few milliseconds to die only if it is in
+// uninterruptible sleep (for example on a dead network file system) or is not scheduled.
 const killTimeout = 10 * time.Second
 
-// ErrSelf is returned by Signal and Kill for a group that the calling process is in, or
-// that is above the caller's: a supervisor with damaged state must not kill itself or the
-// machine.
+// ErrSelf is returned by Signal and Kill if the calling process is in the group or in a group
+// below it: a supervisor with corrupt state must not kill itself or the machine.
 var ErrSelf = errors.New("cgroup holds the calling process")
 
-// Procs returns every process in the group and in the groups below it, sorted,
-// each once. On v1 a process counts if it is in any of the hierarchies. A group
-// that is gone has none. Processes of other pid namespaces are not listed.
+// Procs returns the pids of all processes in the group and in the groups below it, sorted and
+// without duplicates. On v1 a process counts if it is in any of the hierarchies. A removed group
+// has none. Processes outside the caller's PID namespace are not listed.
 func (g Group) Procs() ([]int, error) { return procs(g.dirs()...) }
 
 func procs(dirs ...string) ([]int, error) {
@@ -33,7 +31,7 @@ func procs(dirs ...string) ([]int, error) {
 	for _, dir := range dirs {
 		for _, d := range tree(dir) {
 			pids, err := readPIDs(filepath.Join(d, "cgroup.procs"))
-			// a threaded group does not list processes: the one above it does
+			// a threaded group does not list processes; its threaded domain above it does
 			if err != nil && !IsMissing(err) && !errors.Is(err, unix.EOPNOTSUPP) {
 				return nil, fmt.Errorf("failed to list processes: %w", err)
 			}
@@ -44,8 +42,8 @@ func procs(dirs ...string) ([]int, error) {
 	return slices.Compact(out), nil
 }
 
-// Empty reports whether no process is left in the group or below it. A zombie does
-// not count. A group that is gone is empty.
+// Empty reports whether no process is left in the group or below it. Zombies do not count. A
+// removed group is empty.
 func (g Group) Empty() (bool, error) { return g.empty(g.dirs()) }
 
 func (g Group) empty(dirs []string) (bool, error) {
@@ -68,8 +66,8 @@ func (g Group) empty(dirs []string) (bool, error) {
 	return true, nil
 }
 
-// Signal sends a signal once to every process that is in the group now. A
-// process that ends meanwhile is no error.
+// Signal sends a signal once to every process that is in the group now. A process that exits
+// during the call is not an error.
 func (g Group) Signal(sig unix.Signal) error {
 	pids, err := g.targets()
 	if err != nil {
@@ -78,11 +76,11 @@ func (g Group) Signal(sig unix.Signal) error {
 	return g.signal(pids, sig)
 }
 
-// signal sends a signal to those of the processes that are still in the group, and
-// never to one outside of it that got the pid of one that has ended.
+// signal sends a signal to those of the processes that are still in the group. A process outside
+// the group that has reused a pid never gets the signal.
 func (g Group) signal(pids []int, sig unix.Signal) error {
 	var errs []error
-	for some := range slices.Chunk(pids, 256) { // each takes a file descriptor during the call
+	for some := range slices.Chunk(pids, 256) { // each process needs a file descriptor during the call
 		errs = append(errs, g.signalSome(some, sig))
 	}
 	return errors.Join(errs...)
@@ -105,7 +103,7 @@ func (g Group) signalSome(pids []int, sig unix.Signal) error {
 		defer unix.Close(fd)
 		fds[pid] = fd
 	}
-	now, err := g.Procs() // after the descriptors: one of a process that is not in the group is dead
+	now, err := g.Procs() // after the open: the pidfd of a listed pid is of a group member or of a dead process
 	for _, pid := range now {
 		if fd, open := fds[pid]; open {
 			failed(pid, unix.PidfdSendSignal(fd, sig, nil, 0))
@@ -114,7 +112,7 @@ func (g Group) signalSome(pids []int, sig unix.Signal) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// targets is Procs, with a refusal where the caller is among them.
+// targets is like Procs, but returns ErrSelf if the caller is among the processes.
 func (g Group) targets() ([]int, error) {
 	pids, err := g.Procs()
 	if err == nil && slices.Contains(pids, unix.Getpid()) {
@@ -123,11 +121,10 @@ func (g Group) targets() ([]int, error) {
 	return pids, err
 }
 
-// KillOnce sends SIGKILL to every process of the group and does not wait for
-// their end. With cgroup.kill that is final: a fork does not escape it. Without it,
-// the group is frozen during the call where the kernel can do so, and the caller has to
-// repeat the call until [Group.Empty], as [Group.Kill] does. Callers that must not wait
-// use KillOnce.
+// KillOnce sends SIGKILL to every process of the group without waiting for them to exit. It is for
+// callers that must not wait. With cgroup.kill one call is enough: no fork escapes it. Without
+// cgroup.kill the group is frozen during the call if the kernel supports it, and the caller must
+// repeat the call until [Group.Empty], as [Group.Kill] does.
 func (g Group) KillOnce() error {
 	pids, err := g.targets()
 	if err != nil || g.none() {
@@ -140,7 +137,7 @@ func (g Group) KillOnce() error {
 			return err
 		}
 		var inside []int
-		if !empty { // an empty one is spared, since cgroup.kill spoils it: see renew
+		if !empty { // cgroup.kill makes a group unusable for the next start (see renew), so skip an empty one
 			if inside, err = procs(dir); err != nil {
 				return err
 			}
@@ -164,7 +161,7 @@ func (g Group) KillOnce() error {
 		return err
 	}
 	if len(rest) > 0 {
-		// again: what was forked before the freeze took hold
+		// list again: processes may have been forked before the freeze took effect
 		if now, err := g.targets(); err == nil {
 			rest = now
 		}
@@ -172,9 +169,9 @@ func (g Group) KillOnce() error {
 	return errors.Join(g.signal(rest, unix.SIGKILL), thaw())
 }
 
-// freeze stops the group's processes if really is true, and returns a function that lets
-// them run again. On v1 a frozen process dies only when it is thawed, also if another process froze it.
-func (g Group) freeze(really bool) (thaw func() error, err error) {
+// freeze freezes the group if enabled is true, and returns a function that thaws it in either case:
+// on v1 a frozen process dies only after a thaw, and another process may have frozen the group.
+func (g Group) freeze(enabled bool) (thaw func() error, err error) {
 	path, on, off := filepath.Join(g.V1["freezer"], "freezer.state"), "FROZEN", "THAWED"
 	if g.Mode == V2 {
 		path, on, off = filepath.Join(g.Path, "cgroup.freeze"), "1", "0" // Linux 5.2
@@ -188,21 +185,21 @@ func (g Group) freeze(really bool) (thaw func() error, err error) {
 		}
 		return nil
 	}
-	if really {
+	if enabled {
 		err = write(on)
 	}
 	return func() error { return write(off) }, err
 }
 
-// Kill kills every process of the group and waits until it is empty. It blocks
-// for ten seconds at most, and then says which processes are left.
+// Kill kills every process of the group and waits until the group is empty, for at most ten
+// seconds. The error of a timeout lists the remaining processes.
 func (g Group) Kill() error {
 	wait := time.Millisecond
 	for deadline := time.Now().Add(killTimeout); ; wait = min(2*wait, 50*time.Millisecond) {
 		if err := g.KillOnce(); err != nil {
 			return err
 		}
-		// a killed process is gone within microseconds, more often than not
+		// most killed processes are gone within microseconds
 		for pause := 50 * time.Microsecond; pause < wait; pause *= 2 {
 			if empty, err := g.Empty(); empty || err != nil {
 				return err
@@ -220,8 +217,8 @@ func (g Group) Kill() error {
 	}
 }
 
-// memoryEvents counts events of the memory controller, in the groups below, too: by a key of v2's memory.events, and
-// on v1 by what count reads of each group's directory.
+// memoryEvents counts events of the memory controller, including those of the groups below. On v2 it reads key from
+// memory.events, on v1 it sums count over the directories of the groups.
 func (g Group) memoryEvents(key string, count func(dir string) (uint64, error)) (uint64, error) {
 	if !g.Has("memory") {
 		return 0, nil
@@ -241,9 +238,8 @@ func (g Group) memoryEvents(key string, count func(dir string) (uint64, error)) 
 	return sum, nil
 }
 
-// LimitHits returns a number that grows when the group, or one below it, has no more memory since it is at its own
-// limit. It does not when a group above it, or the machine, is out of memory. On v1 it grows, too, when files that are
-// cached make way at the limit.
+// LimitHits counts how often the group, or a group below it, ran out of memory at its own limit. It does not count
+// when a group above it, or the machine, runs out of memory. On v1 it also counts reclaims of page cache at the limit.
 func (g Group) LimitHits() (uint64, error) {
 	hits, err := g.memoryEvents("oom", func(dir string) (uint64, error) {
 		return readUint(filepath.Join(dir, "memory.failcnt"))
@@ -254,9 +250,9 @@ func (g Group) LimitHits() (uint64, error) {
 	return hits, nil
 }
 
-// OOMKills returns how many processes of the group the kernel has killed
-// because memory ran out. On v1 it counts from when Nomad made the group, which may have
-// been for an earlier run of the task: compare with the number after Create.
+// OOMKills returns how many processes of the group the OOM killer has killed. On v1 the count
+// starts when Nomad makes the group, possibly for an earlier run of the task: compare it with the
+// count after Create.
 func (g Group) OOMKills() (uint64, error) {
 	kills, err := g.memoryEvents("oom_kill", func(dir string) (uint64, error) {
 		control, err := readKeys(filepath.Join(dir, "memory.oom_control")) // oom_kill: Linux 4.13

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// tree of a task that does all it can to get away: own sessions, double forks.
+// daemons is the script of a task whose processes try to escape: new sessions, double forks.
 const daemons = `
 	(setsid sh -c 'sleep 300 & exec sleep 301' &)
 	setsid sh -c '(sleep 302 &) ; (setsid sleep 303 &)'
@@ -52,14 +52,14 @@ func TestV1Kill_EndsATree(t *testing.T) {
 					t.Errorf("still there: %s", b)
 				}
 			}
-			// not even the zombie of the main process is reaped yet
+			// the main process is still a zombie
 			test.NoError(t, g.Remove())
 			cmd.Wait()
 		})
 	}
 }
 
-// exits reports whether a process executes nothing of its own any more. It leaves its cgroup before it is a zombie.
+// exits reports whether a process no longer executes user code. A process leaves its cgroup before it becomes a zombie.
 func exits(stat string) bool {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	flags, _ := strconv.ParseUint(f[9-3], 10, 64) // proc_pid_stat(5)

@@ -12,9 +12,9 @@ import (
 	"strconv"
 )
 
-// Join moves a whole process, all its threads, into the group; pid 0 is the
-// caller. It waits for a grace period of the kernel per hierarchy, some
-// milliseconds. A task avoids that: it is started inside of its group.
+// Join moves a process with all its threads into the group; pid 0 is the caller. For each
+// hierarchy it waits for an RCU grace period of the kernel, some milliseconds. Tasks avoid this
+// because they are started inside their group.
 func (g Group) Join(pid int) error {
 	dirs := g.dirs()
 	if cpuset := g.V1["cpuset"]; cpuset != "" {
@@ -28,11 +28,11 @@ func (g Group) Join(pid int) error {
 	return nil
 }
 
-// Leave moves the calling process out of the group, so that it can remove it as
-// its last act. In each hierarchy it moves to the root. The root of a cgroup
-// namespace takes no process while it delegates controllers; then the process moves
-// to the group of process 1, which can hold another one. An agent without root, to
-// which a group was delegated, can write to neither and moves to Home.
+// Leave moves the calling process out of the group, so it can remove the group before it exits.
+// In each hierarchy it moves to the root. If that is the root of a cgroup namespace that
+// delegates controllers, it accepts no process, and the caller moves to the group of process 1
+// instead. An agent without root, to which a group was delegated, can write to neither and moves
+// to Home.
 func (g Group) Leave() error {
 	one, _ := os.ReadFile("/proc/1/cgroup")
 	var errs []error
@@ -58,7 +58,7 @@ func (g Group) Leave() error {
 	return errors.Join(errs...)
 }
 
-// hierarchyRoot is the topmost cgroup above dir: what is above it has no cgroup.procs.
+// hierarchyRoot returns the topmost cgroup above dir: its parent has no cgroup.procs.
 func hierarchyRoot(dir string) string {
 	for {
 		up := filepath.Dir(dir)

@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// leaveEnv makes the test binary give up root, join the leaf that it names as
-// JSON, leave it and remove it.
+// leaveEnv makes the test binary drop root, then join, leave and remove the leaf that the
+// variable describes as JSON.
 const leaveEnv = "OUTRIDER_TEST_LEAVE"
 
 func init() {
@@ -45,7 +45,7 @@ func init() {
 	os.Exit(0)
 }
 
-func TestLeaf_OfADelegatedAgentIsLeftAndRemoved(t *testing.T) {
+func TestLeaf_IsRemovedByADelegatedAgent(t *testing.T) {
 	s := Detect("")
 	root := s.Unified
 	if s.Mode == V2 {
@@ -105,7 +105,7 @@ func TestLeaf_IsJoinedLeftAndRemoved(t *testing.T) {
 	}
 }
 
-func TestLeaf_OfAKilledSupervisorIsReplaced(t *testing.T) {
+func TestLeaf_IsReplacedAfterAKill(t *testing.T) {
 	s := Detect("")
 	name := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	g := Leaf(s, filepath.Join(s.Root, "cpuset", name, "share"), name)
@@ -121,7 +121,7 @@ func TestLeaf_OfAKilledSupervisorIsReplaced(t *testing.T) {
 	must.NoError(t, g.Kill())
 	cmd.Wait()
 	must.NoError(t, g.Create(Limits{}))
-	// would be dead at once in the old directory: see renew
+	// in the old directory the kernel would kill it at once: see renew
 	running(t, start(t, Group{Mode: V2, Path: g.cgroup2()}, "exec sleep 60"), "sleep")
 	must.NoError(t, g.Kill())
 	test.NoError(t, g.Remove())

@@ -13,36 +13,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of one task. The zero value of a field leaves that limit as it is.
-// A limit whose controller the group does not have ([Group.Has]) is not set.
+// Limits are the resource limits of one task. The zero value of a field leaves that limit
+// unchanged. A limit is not set if the group lacks its controller ([Group.Has]).
 type Limits struct {
 	// MemoryMax in bytes: the task is OOM-killed above it; -1 for no limit.
 	MemoryMax int64 `json:"memory_max,omitempty"`
 
-	// MemoryLow in bytes: what is left to the task when the machine runs out of
-	// memory; "memory" where the job says "memory_max" too. v2: memory.low, v1:
-	// memory.soft_limit_in_bytes.
+	// MemoryLow in bytes is the amount that the kernel tries to protect when the machine runs out
+	// of memory: the job's "memory" if it also sets "memory_max". It is memory.low on v2 and
+	// memory.soft_limit_in_bytes on v1.
 	MemoryLow int64 `json:"memory_low,omitempty"`
 
 	// CPUShares in the units of v1, 2 to 262144, where 1024 is a group's default.
 	CPUShares uint64 `json:"cpu_shares,omitempty"`
 
-	// Cpuset are the cores of the task alone, as "0-2,7".
+	// Cpuset lists the cores reserved for the task, as "0-2,7".
 	Cpuset string `json:"cpuset,omitempty"`
 
-	// PidsMax is how many processes and threads there may be.
+	// PidsMax is the maximum number of processes and threads.
 	PidsMax int64 `json:"pids_max,omitempty"`
 
-	// Swappiness is memory.swappiness of v1, where 0 is no swap. Kernels without
-	// it are left alone, as is v2, which has no such file.
+	// Swappiness is memory.swappiness of v1; 0 disables swap. It is ignored on v2, which has no
+	// such file, and by kernels without it.
 	Swappiness *uint64 `json:"swappiness,omitempty"`
 
-	// SwapMax in bytes is how much may be swapped, beyond MemoryMax: memory.swap.max of v2.
-	// Kernels without it are left alone, as is v1.
+	// SwapMax is the maximum swap in bytes, in addition to MemoryMax: memory.swap.max of v2. It is
+	// ignored on v1 and by kernels without it.
 	SwapMax *uint64 `json:"swap_max,omitempty"`
 }
 
-// Check refuses what no kernel would take, with a reason that names the limit.
+// Check rejects values that no kernel accepts. The error names the limit.
 func (l Limits) Check() error {
 	switch {
 	case l.MemoryMax < -1:
@@ -55,7 +55,7 @@ func (l Limits) Check() error {
 	return nil
 }
 
-// limit writes the limits to the groups, which exist.
+// limit writes the limits to the groups, which must exist.
 func (g Group) limit(l Limits) error {
 	memory, shares := strconv.FormatInt(l.MemoryMax, 10), l.CPUShares
 	var swappiness, swap string
@@ -110,10 +110,9 @@ const (
 	swapFile       = "memory.swap.max"
 )
 
-// weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun
-// and runc, which goes through the least, the default and the greatest of both:
-// 2 -> 1, 1024 -> 100, 262144 -> 10000. Nomad's drivers use the same, so tasks of
-// all drivers share the processor fairly.
+// weight converts cpu.shares of v1 to cpu.weight of v2 with the curve of crun and runc, which
+// maps the minimum, the default and the maximum of both: 2 -> 1, 1024 -> 100, 262144 -> 10000.
+// Nomad's drivers use the same curve, so tasks of all drivers share the CPU fairly.
 func weight(shares uint64) uint64 {
 	if shares <= 2 {
 		return 1

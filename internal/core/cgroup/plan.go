@@ -9,31 +9,30 @@ import (
 	"strings"
 )
 
-// v1Controllers are the v1 hierarchies that a task joins, in the order in which
-// it joins them: freezer first, since Nomad's own kill looks there.
+// v1Controllers lists the v1 hierarchies that a task joins, in this order. freezer comes first,
+// since Nomad's own kill uses it.
 var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", "cpuset", systemd}
 
-// nomadMakes are the v1 groups that Nomad makes per task (cgroupslib, lifeCG1).
+// nomadMakes lists the v1 groups that Nomad makes for each task (cgroupslib, lifeCG1).
 var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
 
-// systemd is the v1 hierarchy without a controller, "name=systemd", in which
-// systemd keeps the processes of its units. Only a Leaf uses it.
+// systemd is the v1 hierarchy without a controller, "name=systemd", in which systemd tracks the
+// processes of its units. Only a Leaf uses it.
 const systemd = "systemd"
 
-// Plan says which groups the task gets. It changes nothing; the result is to
-// be saved before [Group.Create] makes anything, so that what was made can be
-// removed whatever happens.
+// Plan returns the groups of a task. It changes nothing. Save the result before [Group.Create]
+// makes any directory, so the directories can be removed in any case.
 //
-// cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: on v2 the
-// task's scope, on v1 its cpuset group; empty gives a Group of mode None.
-// allocID and taskName are those of the task; Nomad allows no slash in either.
+// cpusetPath is LinuxResources.CpusetCgroupPath as Nomad sent it: on v2 the task's scope, on v1
+// its cpuset group. If it is empty, the result has mode None. Nomad allows no slash in allocID
+// or taskName.
 //
-// Below a parent whose name begins with "outrider-tasks-" all groups are ours, which
-// is how a task gets one on a host without an agent. There is no cpuset group.
+// If the parent's name begins with "outrider-tasks-", all groups are ours, and none is a cpuset
+// group. This is how a task gets groups on a host without an agent.
 //
-// The parent of the groups comes from cpusetPath, which is where Nomad really
-// made them. NOMAD_PARENT_CGROUP is not: Nomad 1.11 sets it to "nomad.slice" on
-// v1 as well, where it uses /nomad, and whatever cgroup_parent is configured.
+// The parent of the groups is derived from cpusetPath, where Nomad really made them.
+// NOMAD_PARENT_CGROUP cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it
+// uses /nomad, and regardless of the configured cgroup_parent.
 func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 	scope := allocID + "." + taskName
 	if cpusetPath == "" || allocID == "" || taskName == "" || strings.Contains(scope, "/") {
@@ -75,10 +74,10 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 	return Group{Mode: None}
 }
 
-// isOurs is whether a parent of groups is not Nomad's.
+// isOurs reports whether a parent of groups is ours and not Nomad's.
 func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
-// controllers are those that a scope on v2 really has. Support knows those below
+// controllers returns the controllers that a v2 scope really has. Support covers only scopes below
 // nomad.slice; an agent may have its scopes elsewhere.
 func (s Support) controllers(scope string) []string {
 	if !exists(filepath.Join(scope, "cgroup.controllers")) {
@@ -88,16 +87,16 @@ func (s Support) controllers(scope string) []string {
 	return slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(has, c) })
 }
 
-// Leaf plans a group for a supervisor: beside the groups of the tasks, so that a
-// task's limits do not hold for it, and outside of nomad.service, so that
-// systemd does not end it, and through it the tasks, when the agent stops.
+// Leaf plans a group for a supervisor. It is separate from the groups of the tasks, whose limits
+// must not apply to the supervisor. It is outside nomad.service: otherwise systemd would kill the
+// supervisor, and with it the tasks, when the agent stops.
 //
-// On v2 it is <parent>/<name>.scope, a sibling of share.slice. On v1 it is
-// <parent>/<name> in the hierarchies by which a service manager kills,
-// name=systemd and cgroup2; where there is neither, the mode is None.
+// On v2 it is <parent>/<name>.scope, a sibling of share.slice. On v1 it is <parent>/<name> in the
+// hierarchies that a service manager uses to kill, name=systemd and cgroup2. If neither exists,
+// the mode is None.
 //
-// cpusetPath is that of any task of the same agent and implies the parent; empty
-// means Nomad's default. name has no slash.
+// The parent is derived from cpusetPath, the path of any task of the same agent; empty means
+// Nomad's default. name has no slash.
 func Leaf(s Support, cpusetPath, name string) Group {
 	g := Group{Mode: s.Mode, Leaf: true}
 	parent := s.parent(cpusetPath)
@@ -123,14 +122,13 @@ func Leaf(s Support, cpusetPath, name string) Group {
 	return g
 }
 
-// nomadMade reports whether Nomad makes this directory, for any of the controllers
-// that are mounted there.
+// nomadMade reports whether Nomad makes this directory for any of its controllers.
 func (g Group) nomadMade(dir string) bool {
 	return slices.ContainsFunc(nomadMakes, func(controller string) bool { return g.V1[controller] == dir })
 }
 
-// parent is the name of Nomad's parent group, relative to the root of a
-// hierarchy, taken from the path of one of the groups below it.
+// parent returns the name of Nomad's parent group, relative to the root of a hierarchy, derived
+// from the path of a group below it.
 func (s Support) parent(cpusetPath string) string {
 	def, root, dir := "nomad.slice", s.Root, ""
 	if s.Mode == V1 {

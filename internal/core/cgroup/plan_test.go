@@ -55,7 +55,7 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 			Group{Mode: V1, V1: map[string]string{"freezer": "/cg/freezer/outrider-tasks-x/a.web",
 				"cpu": "/cg/cpu,cpuacct/outrider-tasks-x/a.web", "cpuacct": "/cg/cpu,cpuacct/outrider-tasks-x/a.web"},
 				Owned: []string{"/cg/freezer/outrider-tasks-x/a.web", "/cg/cpu,cpuacct/outrider-tasks-x/a.web"}}},
-		{"nothing from Nomad, nothing planned", v2, "", Group{Mode: None}},
+		{"no path from Nomad", v2, "", Group{Mode: None}},
 		{"no cgroups", Support{Mode: None}, "/cg/nomad.slice/share.slice/a.web.scope", Group{Mode: None}},
 	}
 	for _, c := range cases {
@@ -101,10 +101,10 @@ func TestLeaf_IsBesideTheTasks(t *testing.T) {
 	}
 }
 
-func TestPlan_TakesTheScopesControllers(t *testing.T) {
+func TestPlan_UsesTheScopesControllers(t *testing.T) {
 	root := fixture(t, map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",
-		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // only our leaf is there
+		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // contains only our leaf
 		"other.slice/share.slice/a.web.scope/cgroup.controllers": "io memory pids\n",
 	})
 	s := detect(root, []byte("0::/\n"), 0)

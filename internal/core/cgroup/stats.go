@@ -9,16 +9,15 @@ import (
 	"path/filepath"
 )
 
-// Value is one number that may not be known: the kernel may be too old, or the
-// controller not there.
+// Value is a number that may be unknown, because the kernel is too old or the controller missing.
 type Value struct {
 	N     uint64
 	Known bool
 }
 
-// Stats is what the kernel accounts to a group and the groups below it, since
-// the group was made: processes that have ended are part of it. Of the groups
-// that Nomad makes on v1, UsagePeak is that of all runs of the task.
+// Stats is the usage that the kernel accounts to a group and the groups below it since the group
+// was made, including processes that have exited. In the groups that Nomad makes on v1,
+// UsagePeak covers all runs of the task.
 type Stats struct {
 	CPUTotal  Value // ns of processor time
 	CPUUser   Value // ns
@@ -34,14 +33,14 @@ type Stats struct {
 	UsagePeak Value // bytes; on v2 from Linux 5.19
 }
 
-// Stats reads the statistics. If the group is gone, the error is
-// fs.ErrNotExist. A Group of mode None knows nothing and gives no error.
+// Stats reads the statistics. If the group was removed, the error is fs.ErrNotExist. A Group of
+// mode None returns only unknown values and no error.
 func (g Group) Stats() (Stats, error) {
 	var s Stats
 	r := reader{}
 	switch g.Mode {
 	case V2:
-		cpu := r.keys(g.Path, "cpu.stat") // without the controller it still has the times
+		cpu := r.keys(g.Path, "cpu.stat") // has the times even without the controller
 		s.CPUTotal = scale(cpu("usage_usec"), 1000)
 		s.CPUUser = scale(cpu("user_usec"), 1000)
 		s.CPUSystem = scale(cpu("system_usec"), 1000)
@@ -82,8 +81,7 @@ func (g Group) Stats() (Stats, error) {
 	return s, nil
 }
 
-// reader reads interface files until one fails. A file that is not there is a
-// value that is not known.
+// reader reads interface files until one fails. A missing file is an unknown value, not a failure.
 type reader struct {
 	err   error
 	found bool

@@ -23,12 +23,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// joinEnv makes the test binary join the v1 groups whose tasks files it names,
-// as the launcher does, and exec its arguments.
+// joinEnv makes the test binary join v1 groups, as the launcher does, and exec its arguments.
+// The variable lists the groups' tasks files.
 const joinEnv = "OUTRIDER_TEST_JOIN"
 
-// detectEnv makes the test binary print what is missing, after an "all
-// hierarchies read-only" or a "cgroup2 in place of v1" has been mounted.
+// detectEnv makes the test binary print the result of Detect after remount with the variable's
+// value.
 const detectEnv = "OUTRIDER_TEST_DETECT"
 
 func init() {
@@ -44,7 +44,7 @@ func init() {
 	if !ok {
 		return
 	}
-	runtime.LockOSThread() // "0" moves the writing thread, and exec makes it the process
+	runtime.LockOSThread() // "0" moves only the writing thread, which must also call exec
 	for _, file := range filepath.SplitList(files) {
 		if err := writeFile(file, "0"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -56,9 +56,8 @@ func init() {
 	os.Exit(125)
 }
 
-// v1Task makes what Nomad makes for a task on v1, and plans its groups. At the
-// end of the test it checks that nothing of ours is left, and takes Nomad's
-// part away.
+// v1Task makes the groups that Nomad makes for a task on v1, and returns the planned Group. At the
+// end of the test it checks that none of our directories is left, and removes Nomad's.
 func v1Task(t testing.TB) Group {
 	t.Helper()
 	s := Detect("")
@@ -101,7 +100,7 @@ func v1Task(t testing.TB) Group {
 	return g
 }
 
-// start runs a shell command in the group the way a task is started.
+// start runs a shell command in the group, in the same way as a task.
 func start(t testing.TB, g Group, script string) *exec.Cmd {
 	t.Helper()
 	dir, err := g.OpenDir()
@@ -125,8 +124,7 @@ func countProcs(t testing.TB, g Group) int {
 	return len(pids)
 }
 
-// countSleeps counts the processes that have become what they are to be: the shells
-// in between come and go.
+// countSleeps counts the processes that have executed sleep, and not the short-lived shells.
 func countSleeps(t testing.TB, g Group) (n int) {
 	pids, err := g.Procs()
 	must.NoError(t, err)
@@ -138,15 +136,14 @@ func countSleeps(t testing.TB, g Group) (n int) {
 	return n
 }
 
-// withoutUnified is the group of a machine that has v1 alone, hence no cgroup.kill.
+// withoutUnified returns the group of a machine with only v1, which has no cgroup.kill.
 func withoutUnified(g Group) Group {
 	g.Owned = slices.DeleteFunc(slices.Clone(g.Owned), func(dir string) bool { return dir == g.Unified })
 	g.Unified = ""
 	return g
 }
 
-// running waits until the process has become the program of that name: then it
-// is in all groups.
+// running waits until the process has executed the program of that name. It is in all groups then.
 func running(t testing.TB, cmd *exec.Cmd, name string) {
 	t.Helper()
 	testsupport.Eventually(t, name+" runs", func() bool {
@@ -154,8 +151,8 @@ func running(t testing.TB, cmd *exec.Cmd, name string) {
 	})
 }
 
-// remount changes what this process alone sees at /sys/fs/cgroup: it is in a
-// mount namespace of its own.
+// remount changes the mounts at /sys/fs/cgroup for this process only, which has its own mount
+// namespace: "ro" makes all hierarchies read-only, and "v2" mounts cgroup2 in place of v1.
 func remount(how string) error {
 	if how == "" {
 		return nil
@@ -185,8 +182,8 @@ func remount(how string) error {
 	return nil
 }
 
-// A host without an agent has no groups of Nomad's.
-func TestCreate_BelowAParentOfOurs(t *testing.T) {
+// On a host without an agent Nomad has made no groups.
+func TestCreate_WithoutNomadsGroups(t *testing.T) {
 	s := Detect("")
 	if s.Mode == None || os.Geteuid() != 0 {
 		t.Skipf("needs root and cgroups. %s", s.Missing)

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// v1Fixture is a group on v1 whose files are plain ones.
+// v1Fixture returns a v1 group made of plain files.
 func v1Fixture(t *testing.T, files map[string]string) Group {
 	t.Helper()
 	g := Group{Mode: V1, V1: map[string]string{}}
@@ -60,7 +60,7 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 		"memory/x/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"memory/x/a/memory.oom_control":      "oom_kill 3\n",
 		"memory/x/a/deep/memory.oom_control": "oom_kill 4\n",
-		"memory/x/gone/":                     "", // its files went while it was looked at
+		"memory/x/gone/":                     "", // its files were removed during the read
 	})
 	n, err := g.OOMKills()
 	must.NoError(t, err)
@@ -74,7 +74,7 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 }
 
 func TestV1Kill_ThawsAfterAnError(t *testing.T) {
-	// the id of a thread is what can't be signalled
+	// a thread's id, since no pidfd can be opened for it: the call fails
 	tid := make(chan int)
 	end := make(chan struct{})
 	for range 2 { // one of them may be the first thread, whose id is the process's
@@ -114,7 +114,7 @@ func TestV1Kill_FreezesFirst(t *testing.T) {
 	}
 }
 
-// sleeper is a process that ends with the test.
+// sleeper starts a process that is killed at the end of the test.
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -137,9 +137,9 @@ func TestSignal_SparesProcessesOutsideOfTheGroup(t *testing.T) {
 		must.NoError(t, unix.Mkfifo(procs, 0o600))
 		done := make(chan error, 1)
 		go func() { done <- send(g) }()
-		w, err := os.OpenFile(procs, os.O_WRONLY, 0) // when it reads who is in the group
+		w, err := os.OpenFile(procs, os.O_WRONLY, 0) // blocks until the first listing of the group
 		must.NoError(t, err)
-		// this one was, and has left it when it is looked at again
+		// the first listing contains the process, the second does not
 		must.NoError(t, os.WriteFile(procs+".new", nil, 0o600))
 		must.NoError(t, os.Rename(procs+".new", procs))
 		_, err = w.WriteString(strconv.Itoa(cmd.Process.Pid) + "\n")
@@ -151,7 +151,7 @@ func TestSignal_SparesProcessesOutsideOfTheGroup(t *testing.T) {
 	}
 }
 
-func TestV1Kill_EndsWhatIsForkedBeforeTheFreeze(t *testing.T) {
+func TestV1Kill_KillsProcessForkedBeforeTheFreeze(t *testing.T) {
 	first, late := sleeper(t), sleeper(t)
 	g := v1Fixture(t, map[string]string{"freezer/x/freezer.state": ""})
 	procs := filepath.Join(g.V1["pids"], "cgroup.procs")

@@ -138,7 +138,7 @@ func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 	must.NoError(t, g.Create(Limits{MemoryMax: 24 << 20}))
 	before, err := g.OOMKills()
 	must.NoError(t, err)
-	cmd := start(t, g, "tail /dev/zero") // keeps all of a line that never ends
+	cmd := start(t, g, "tail /dev/zero") // buffers an endless line
 	cmd.Wait()
 	if n, err := g.OOMKills(); err != nil || n != before+1 {
 		t.Errorf("OOM kills: %d, then %d, %v", before, n, err)
@@ -161,7 +161,7 @@ func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
 func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	g := v1Task(t)
 	must.NoError(t, g.Create(Limits{}))
-	// a task that may do so makes groups of its own
+	// a task with permission may make sub-groups
 	inner := filepath.Join(g.V1["memory"], "inner")
 	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
@@ -176,7 +176,7 @@ func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	running(t, start(t, g, "exec sleep 60"), "sleep")
 }
 
-func TestV1Remove_IsIdempotentAndSparesTheLiving(t *testing.T) {
+func TestV1Remove_IsIdempotentAndRefusesRunningProcesses(t *testing.T) {
 	g := v1Task(t)
 	must.NoError(t, g.Create(Limits{}))
 	running(t, start(t, g, "exec sleep 60"), "sleep")
@@ -203,7 +203,7 @@ func TestV1Create_AndRemoveConcurrently(t *testing.T) {
 				mine.Owned = append(mine.Owned, dir+strconv.Itoa(i))
 			}
 			var errs []error
-			for range 50 { // the common parent comes and goes with the last of them
+			for range 50 { // the first Create makes the common parent, the last Remove removes it
 				errs = append(errs, mine.Create(Limits{}), mine.Remove())
 			}
 			done <- errors.Join(errs...)

@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// v2Files are the interface files of a scope as the kernel makes them.
+// v2Files contains the interface files of a scope as the kernel makes them.
 var v2Files = map[string]string{
 	"cgroup.procs": "", "cgroup.events": "populated 0\nfrozen " +
 		"0\n", "cgroup.kill": "", "cgroup.freeze": "0\n", "cgroup.subtree_control": "",
@@ -32,8 +32,8 @@ var v2Files = map[string]string{
 	"pids.current":        "5\n",
 }
 
-// v2Fixture is a group of plain files. It cannot show what a kernel does with
-// what is written, only what is written and how files are understood.
+// v2Fixture returns a group of plain files. Tests can check the written values and the parsing of
+// files with it, but not the kernel's reaction. The content "-" removes a file.
 func v2Fixture(t *testing.T, change map[string]string) Group {
 	files := maps.Clone(v2Files)
 	for name, content := range change {
@@ -79,7 +79,7 @@ func TestV2Limits_AreWritten(t *testing.T) {
 	}
 }
 
-func TestV2Errors_SayWhatIsWrong(t *testing.T) {
+func TestV2Create_ReportsErrors(t *testing.T) {
 	t.Run("a limit that cannot be written", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.max": "-"})
 		err := g.Create(Limits{MemoryMax: 4096})
@@ -151,7 +151,7 @@ func TestV2Stats_AreRead(t *testing.T) {
 		_, err := (Group{Mode: V2, Path: filepath.Join(t.TempDir(), "x")}).Stats()
 		test.ErrorIs(t, err, fs.ErrNotExist)
 	})
-	t.Run("a file that makes no sense", func(t *testing.T) {
+	t.Run("a file without a number", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.current": "max\n"})
 		_, err := g.Stats()
 		test.ErrorContains(t, err, "memory.current")
@@ -180,7 +180,7 @@ func TestV2Procs_AreListed(t *testing.T) {
 }
 
 func TestV2Kill_IsOneWrite(t *testing.T) {
-	// more than any pid_max
+	// a pid above every pid_max
 	g := v2Fixture(t, map[string]string{"cgroup.procs": "999999999\n", "cgroup.events": "populated 1\n"})
 	must.NoError(t, g.KillOnce())
 	test.Eq(t, "1", content(t, g.Path, "cgroup.kill")["cgroup.kill"], test.Sprint("cgroup.kill"))
@@ -230,7 +230,7 @@ func TestGroup_OfNoModeDoesNothing(t *testing.T) {
 	}
 }
 
-func TestWeight_IsThatOfTheOtherDrivers(t *testing.T) {
+func TestWeight_MatchesNomadsDrivers(t *testing.T) {
 	for shares, want := range map[uint64]uint64{1: 1, 2: 1, 10: 4, 100: 17, 1024: 100, 4000: 297, 262144: 10000,
 		1 << 40: 10000} {
 		test.Eq(t, want, weight(shares), test.Sprintf("weight(%d", shares))
