@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// maxCommand is more than execve(2) takes of arguments and environment together,
-// with a pointer for each (fs/exec.c).
+// maxCommand is above the limit of execve(2) for arguments and environment together, including a
+// pointer for each (fs/exec.c).
 const maxCommand = 6 << 20
 
-// Check refuses a command that no program can be started with, and protects the
-// supervisor from very large ones. The launcher reports any other mistake, and what is
-// too long for the kernel.
+// Check rejects commands that no program can be started with, and protects the supervisor from
+// very large ones. The launcher reports all other errors, including commands that are too long
+// for the kernel.
 func (cmd *Command) Check() error {
 	if cmd.Path == "" {
 		return errors.New("command is empty: name a program, such as command = \"/bin/sleep\"")
 	}
 	if strings.ContainsRune(cmd.Path+strings.Join(cmd.Args, ""), 0) {
-		return errors.New("command has a NUL character, which no program can take")
+		return errors.New("command contains a NUL character: remove it, since execve(2) cannot pass it to a program")
 	}
 	size := 0
 	for _, list := range [][]string{cmd.Args, cmd.Env} {
@@ -30,7 +30,7 @@ func (cmd *Command) Check() error {
 		}
 	}
 	if size > maxCommand {
-		return fmt.Errorf("arguments and environment are %d MiB together, and the kernel takes at most %d MiB",
+		return fmt.Errorf("arguments and environment are %d MiB together, but the kernel accepts at most %d MiB",
 			size>>20, maxCommand>>20)
 	}
 	return nil

@@ -1,10 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package task holds what the layers of a driver pass to each other: what to
-// run (Command), which process it became (Identity), how it ended (Exit), and
-// what is on disk about it (State). It imports the standard library only, since
-// the supervisor and the launcher are built from it.
+// Package task defines the types that the layers of a driver exchange: the command to run
+// (Command), the process that runs it (Identity), its exit (Exit), and its record on disk
+// (State). It has few imports, since the supervisor and the launcher are built from it.
 package task
 
 import (
@@ -13,13 +12,12 @@ import (
 	"time"
 )
 
-// Command is a pure description of one process. A driver plugin makes it from
-// the task's configuration; the launcher (package launch) applies it to itself
-// and becomes it. Nothing in it has been looked up on a file system that can
-// hang: that is the launcher's work.
+// Command describes one process. A driver plugin makes it from the task's configuration; the
+// launcher (package launch) applies it to itself and executes the program. All paths are
+// resolved by the launcher only, since a file system may hang.
 type Command struct {
-	// Path is the program as the user wrote it. Without a slash it is looked for
-	// in Lookup and then in the PATH of Env; with one it is relative to Dir.
+	// Path is the program as the user wrote it. Without a slash it is searched for in Lookup and
+	// then in the PATH of Env; with a slash it is relative to Dir.
 	Path string `json:"path"`
 
 	// Args is the argument vector without argv[0], which is Path.
@@ -31,13 +29,13 @@ type Command struct {
 	// Dir is the working directory, absolute.
 	Dir string `json:"dir"`
 
-	// Lookup are absolute directories in which a Path (relative or bare) is
-	// looked for before PATH: of a Nomad task, its local/ and its task directory.
-	// A regular file found there is made executable if it is not (artifacts and
-	// templates often are not), as raw_exec does; files elsewhere are never touched.
+	// Lookup lists absolute directories in which a Path (relative or bare) is searched for before
+	// PATH: for a Nomad task, its local/ and its task directory. A regular file found there is
+	// made executable if necessary (artifacts and templates often are not), as raw_exec does.
+	// Files elsewhere are never changed.
 	Lookup []string `json:"lookup,omitempty"`
 
-	// User is the account that runs it; nil is the supervisor's own.
+	// User is the account that runs the program; nil means the supervisor's own.
 	User *User `json:"user,omitempty"`
 
 	// Umask of the process; nil means 0022.
@@ -46,60 +44,58 @@ type Command struct {
 	// Nice is the scheduling priority, -20 to 19 (setpriority(2)).
 	Nice int `json:"nice,omitempty"`
 
-	// OOMScoreAdj is written to /proc/self/oom_score_adj, -1000 to 1000. It is
-	// always written, since the supervisor's own value is not what a task wants.
+	// OOMScoreAdj is written to /proc/self/oom_score_adj, -1000 to 1000. It is always written,
+	// since a task must not inherit the supervisor's value.
 	OOMScoreAdj int `json:"oom_score_adj,omitempty"`
 
-	// Rlimits are set before the change of user, so that root's may be raised.
+	// Rlimits are set before the change of user: root may raise hard limits.
 	Rlimits []Rlimit `json:"rlimits,omitempty"`
 
 	// NetworkNamespace is the path of a network namespace to enter
 	// (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
 
-	// TaskDir is the task's directory, absolute: mount points in it are made. Empty
-	// for a command that has none.
+	// TaskDir is the task's directory, absolute: mount points in it are made. It is empty for a
+	// command without a task directory.
 	TaskDir string `json:"task_dir,omitempty"`
 
-	// NoNewPrivileges keeps set-user-ID programs from giving privileges
-	// (no_new_privs of prctl(2)).
+	// NoNewPrivileges prevents privilege gains through set-user-ID programs (no_new_privs of
+	// prctl(2)).
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
-	// Devices and Mounts are what the task has of the host besides what is at its
-	// own path: see OwnMounts.
+	// Devices and Mounts are files of the host for the task, possibly at other paths: see
+	// OwnMounts.
 	Devices []Device `json:"devices,omitempty"`
 	Mounts  []Mount  `json:"mounts,omitempty"`
 }
 
-// Device is a device node (or a directory of them) of the host that is at
-// TaskPath in the task. The program is not started without it. Below /dev it is a
-// link to HostPath, so that a node which is made anew there is seen by a task that
-// runs; elsewhere TaskPath must exist. Both are absolute.
+// Device is a device node of the host (or a directory of them) that appears at TaskPath in the
+// task. The program is not started without it. Below /dev, TaskPath is a link to HostPath, so a
+// running task sees a node that is created again; elsewhere TaskPath must exist. Both are absolute.
 type Device struct {
 	HostPath string `json:"host_path"`
 	TaskPath string `json:"task_path"`
 }
 
-// Mount is a file or a directory of the host that is bound to Target in the task
-// (mount(2), MS_BIND: without what is mounted below it). A Target that does not exist
-// is made: on the host where it is in TaskDir, and elsewhere for the task alone. Both
-// are absolute.
+// Mount is a file or directory of the host that is bind-mounted at Target in the task (mount(2),
+// MS_BIND without MS_REC: mounts below Source are not included). A missing Target is created: on
+// the host if it is in TaskDir, and otherwise only in the task. Both are absolute.
 type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	// Volume is set where the author of a job has chosen Target: then no link is
-	// followed to it. A set-user-ID bit has no effect in a volume, and device nodes can't
-	// be opened in one that is not below /dev.
+	// Volume is set if the job's author has chosen Target: links in Target are not followed then.
+	// A set-user-ID bit has no effect in a volume, and device nodes cannot be opened in a volume
+	// that is not below /dev.
 	Volume bool `json:"volume,omitempty"`
 
-	// HostToTask: what is mounted in Source, now and later, is there too.
+	// HostToTask: mounts below Source, present and future, also appear in the task.
 	HostToTask bool `json:"host_to_task,omitempty"`
 }
 
-// OwnMounts reports whether the process needs a mount namespace of its own: something
-// is at another path than on the host.
+// OwnMounts reports whether the process needs its own mount namespace: it has mounts, or devices
+// at another path than on the host.
 func (c *Command) OwnMounts() bool {
 	for _, d := range c.Devices {
 		if path.Clean(d.TaskPath) != path.Clean(d.HostPath) {
@@ -109,7 +105,7 @@ func (c *Command) OwnMounts() bool {
 	return len(c.Mounts) > 0
 }
 
-// User is a resolved identity: no name service is asked after this.
+// User is a resolved identity: no further name service lookup is needed.
 type User struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
@@ -126,7 +122,7 @@ type Rlimit struct {
 // Unlimited is RLIM_INFINITY of setrlimit(2).
 const Unlimited = ^uint64(0)
 
-// KillMode selects the processes that get a stop signal. In every mode a stopped task
+// KillMode selects the processes that receive the stop signal. In every mode a stopped task
 // leaves no process behind.
 type KillMode string
 
@@ -137,30 +133,29 @@ const (
 	KillAll     KillMode = "all"     // every process of the task's cgroup
 )
 
-// Exit is how a process ended. Exactly one of the three is the case: it ended
-// by Code, by Signal, or it is Lost.
+// Exit describes how a process ended. Exactly one of three applies: it exited with Code, it was
+// terminated by Signal, or it is Lost.
 type Exit struct {
 	Code   int `json:"code"`
 	Signal int `json:"signal,omitempty"`
 
-	// OOMKilled: the kernel killed a process of the task because memory ran out,
-	// and the task failed.
+	// OOMKilled: the OOM killer killed a process of the task, and the task failed.
 	OOMKilled bool `json:"oom_killed,omitempty"`
 
-	// OOMKills counts the processes of the task's cgroup that were killed so, since
-	// the cgroup was made; State.OOMKills were before the task.
+	// OOMKills counts the OOM kills in the task's cgroup since the cgroup was made. State.OOMKills
+	// of them happened before the task.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
-	// Lost: the process is gone and its exit status is unknown. Code and Signal are
-	// not valid then; Reason is the cause. Otherwise Reason is why the driver has ended the task, if it has.
+	// Lost: the process is gone and its exit status is unknown. Code and Signal are invalid then,
+	// and Reason is the cause. Without Lost, Reason is set if the driver ended the task, and says why.
 	Lost   bool   `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 
-	// At is when the exit was seen; zero where unknown.
+	// At is the time when the exit was detected; zero if unknown.
 	At time.Time `json:"at,omitzero"`
 }
 
-// String is the exit in a log: "code 3", "signal 9, out of memory", "lost: …".
+// String formats the exit for logs: "code 3", "signal 9, out of memory", "lost: …".
 func (e *Exit) String() string {
 	switch {
 	case e == nil:

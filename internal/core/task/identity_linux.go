@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity names one process indefinitely: a pid alone is used again by the kernel.
+// Identity identifies one process uniquely: a pid alone is reused by the kernel.
 type Identity struct {
 	BootID string `json:"boot_id"` // /proc/sys/kernel/random/boot_id
 	PID    int    `json:"pid"`
 	Start  uint64 `json:"start"` // start time in clock ticks after boot: field 22 of /proc/<pid>/stat, proc_pid_stat(5)
 }
 
-// BootID is this boot's id, empty where /proc does not tell.
+// BootID returns the id of this boot, or "" if /proc does not provide it.
 var BootID = sync.OnceValue(func() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
@@ -36,8 +36,7 @@ func Identify(pid int) (Identity, error) {
 	return Identity{BootID: BootID(), PID: pid, Start: st.Start}, nil
 }
 
-// Alive reports whether the process with this identity still exists, as a running
-// process or as a zombie that is not reaped.
+// Alive reports whether the process with this identity still exists, running or as a zombie.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 || id.BootID != BootID() {
 		return false
@@ -46,24 +45,24 @@ func (id Identity) Alive() bool {
 	return err == nil && st.Start == id.Start
 }
 
-// Inode names a file of a file system that is mounted. The zero value names none.
+// Inode identifies a file of a mounted file system. The zero value identifies none.
 type Inode struct {
 	Device uint64 `json:"device"`
 	Number uint64 `json:"number"`
 }
 
-// InodeOf returns that of an open file.
+// InodeOf returns the inode of an open file.
 func InodeOf(fd int) (Inode, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
 	return Inode{Device: st.Dev, Number: st.Ino}, err
 }
 
-// ClockTick is USER_HZ: how many of the clock ticks in Stat are a second. Linux has had 100 on every
-// architecture that Nomad runs on since there is a USER_HZ.
+// ClockTick is USER_HZ, the number of clock ticks per second in Stat. It has always been 100 on every
+// architecture that Nomad runs on.
 const ClockTick = 100
 
-// Stat is what Outrider needs of /proc/<pid>/stat, proc_pid_stat(5).
+// Stat contains the fields of /proc/<pid>/stat, proc_pid_stat(5), that Outrider needs.
 type Stat struct {
 	PID     int
 	Parent  int
@@ -74,12 +73,12 @@ type Stat struct {
 	Start   uint64 // clock ticks after boot
 	RSS     int64  // pages
 
-	// Zombie is a process that has ended, with all its threads, and that is not reaped. (One of
-	// which only the main thread has ended has that state, too, and runs on.)
+	// Zombie is set if the process has exited with all its threads and is not reaped. (The state
+	// in /proc is also Z after only the main thread has exited, while other threads still run.)
 	Zombie bool
 }
 
-// Identity is that of the process, in this boot.
+// Identity returns the identity of the process in this boot.
 func (st Stat) Identity() Identity { return Identity{BootID: BootID(), PID: st.PID, Start: st.Start} }
 
 // ReadStat reads /proc/<pid>/stat.

@@ -69,7 +69,7 @@ func TestReadStat_SeesAZombie(t *testing.T) {
 	}
 }
 
-// leaderless makes this program one of which only the main thread has ended.
+// leaderless makes the test binary a process whose main thread has exited while another runs.
 const leaderless = "OUTRIDER_TEST_LEADERLESS"
 
 func init() { // runs on the main thread
@@ -97,15 +97,15 @@ func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 		return after[:1], st
 	}
 	end := time.Now().Add(time.Minute)
-	for says, st := state(); says != "Z"; says, st = state() {
-		must.False(t, st.Zombie, must.Sprintf("with its main thread: %s, %+v", says, st))
-		must.False(t, time.Now().After(end), must.Sprintf("with its main thread: %s, %+v", says, st))
+	for letter, st := state(); letter != "Z"; letter, st = state() {
+		must.False(t, st.Zombie, must.Sprintf("with its main thread: %s, %+v", letter, st))
+		must.False(t, time.Now().After(end), must.Sprintf("with its main thread: %s, %+v", letter, st))
 	}
 	_, st := state()
-	test.False(t, st.Zombie, test.Sprintf("it runs, and is %+v", st))
+	test.False(t, st.Zombie, test.Sprintf("while a thread runs: %+v", st))
 	must.NoError(t, stdin.Close())
 	for _, st := state(); !st.Zombie; _, st = state() {
-		must.False(t, time.Now().After(end), must.Sprintf("it has ended, and is %+v", st))
+		must.False(t, time.Now().After(end), must.Sprintf("after the exit of all threads: %+v", st))
 	}
 	var exit *exec.ExitError
 	err = cmd.Wait()
@@ -113,7 +113,7 @@ func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("it ended with %v", err))
 }
 
-func TestProcesses_WithoutACgroupAreThoseOfTheSession(t *testing.T) {
+func TestProcesses_ReturnsTheSessionWithoutACgroup(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "setsid sleep 60 & other=$!; sh -c 'sleep 60 & echo; wait' & wait; kill $other")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
@@ -122,7 +122,7 @@ func TestProcesses_WithoutACgroupAreThoseOfTheSession(t *testing.T) {
 	defer cmd.Wait()
 	id, err := Identify(cmd.Process.Pid)
 	must.NoError(t, err)
-	_, err = out.Read(make([]byte, 1)) // the innermost runs
+	_, err = out.Read(make([]byte, 1)) // the innermost process runs
 	must.NoError(t, err)
 	var found []Stat
 	testsupport.Eventually(t, "the other one has left the session", func() bool {
@@ -134,7 +134,7 @@ func TestProcesses_WithoutACgroupAreThoseOfTheSession(t *testing.T) {
 	}
 	later := id
 	later.Start++
-	test.Nil(t, (&State{Identity: later}).Processes(), test.Sprint("those of a process that is not there"))
+	test.Nil(t, (&State{Identity: later}).Processes(), test.Sprint("processes of a session whose leader is gone"))
 	for _, st := range found {
 		if st.PID != id.PID {
 			_ = syscall.Kill(st.PID, syscall.SIGKILL)

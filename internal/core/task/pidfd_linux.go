@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open returns a pidfd of the process, which the caller closes. It is ESRCH if that
-// process is gone, even if another one has its pid now.
+// Open returns a pidfd of the process; the caller closes it. The error is ESRCH if the process is
+// gone, even if another process has its pid now.
 func (id Identity) Open() (int, error) {
 	fd, err := unix.PidfdOpen(id.PID, 0)
 	if err != nil {
 		return -1, err
 	}
-	if !id.Alive() { // asked after the open: the pidfd is of this very process
+	if !id.Alive() { // checked after the open: only then is the pidfd certain to be of this process
 		unix.Close(fd)
 		return -1, unix.ESRCH
 	}
 	return fd, nil
 }
 
-// Dead reports whether the process of a pidfd has ended, reaped or not. It waits for
-// that until the timeout.
+// Dead reports whether the process of a pidfd has exited, reaped or not. It waits for the exit
+// until the timeout.
 func Dead(pidfd int, timeout time.Duration) bool {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	end := time.Now().Add(timeout)

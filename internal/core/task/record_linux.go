@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record is a file of one page that is made with a task's launcher. All of it is
-// written then, so that later records need no more space on the disk: that the program
-// is executed, and how it ended.
+// A record is a file of one page that is made together with a task's launcher. It later stores
+// that the program was executed, and how it ended. The whole page is written at the start, so
+// these updates need no further disk space.
 //
 //	0      RecordMark, from just before execve(2) on
-//	8      length of the exit's JSON, 4 bytes, 0 where there is none
+//	8      length of the exit's JSON, 4 bytes, 0 if no exit is recorded
 //	12     its FNV-1a sum, 8 bytes
 //	20     the JSON
 //
-// The launcher alone holds a lock on it (fcntl_locking(2), F_OFD_SETLK) that execve
-// releases, as its death does. So lock and mark tell a launcher from a program,
-// whatever name and arguments that gives itself.
+// Only the launcher holds a lock on the record (fcntl_locking(2), F_OFD_SETLK); execve and the
+// launcher's death release it. So lock and mark distinguish a launcher from a program, even if
+// the program changes its own name and arguments.
 const (
 	recordSize = 4096
 	exitAt     = 8
@@ -40,15 +40,15 @@ const (
 // Record is the path of a task's record.
 func (s Store) Record(id string) string { return filepath.Join(s.TaskDir(id), "record") }
 
-// NewRecord makes a record and locks it. The lock is on the descriptor, which is
-// close-on-exec and the caller's to close, and lasts until its last duplicate is
-// closed. The directory must exist.
+// NewRecord makes a record and locks it. The directory must exist. The returned descriptor is
+// close-on-exec; the caller closes it. The lock lasts until the last duplicate of the descriptor
+// is closed.
 func NewRecord(path string) (fd int, err error) {
 	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return -1, &fs.PathError{Op: "create", Path: path, Err: err}
 	}
-	// a file system gives space for what is written, and none for a hole
+	// write zeros: a file system allocates no space for a hole
 	n, err := unix.Pwrite(fd, make([]byte, recordSize), 0)
 	if err == nil && n < recordSize {
 		err = unix.ENOSPC
@@ -63,18 +63,18 @@ func NewRecord(path string) (fd int, err error) {
 	return fd, nil
 }
 
-// Progress is how far the start of a task came.
+// Progress is the stage that the start of a task has reached.
 type Progress int
 
 const (
-	// ProgressUnknown means that there is no record, or no whole one.
+	// ProgressUnknown means that the record is missing or incomplete.
 	ProgressUnknown Progress = iota
-	// ProgressLaunching means that the launcher is at work. What it does next is unknown.
+	// ProgressLaunching means that the launcher is running. It may still execute the program or fail.
 	ProgressLaunching
-	// ProgressNever means that the launcher has ended, and was never to become the program.
+	// ProgressNever means that the launcher has exited without executing the program.
 	ProgressNever
-	// ProgressExecuted means that the program was executed. One that was killed in the middle
-	// of execve(2) counts as the program.
+	// ProgressExecuted means that the program was executed. A launcher that was killed during
+	// execve(2) counts as the program.
 	ProgressExecuted
 )
 
@@ -92,7 +92,7 @@ func ReadProgress(path string) Progress {
 	if lock.Type != unix.F_UNLCK {
 		return ProgressLaunching
 	}
-	// after the lock: who held it makes no mark any more
+	// read after the lock check: a launcher that released the lock no longer writes the mark
 	var b [recordSize]byte
 	if n, _ := f.ReadAt(b[:], 0); n < recordSize {
 		return ProgressUnknown
@@ -103,8 +103,8 @@ func ReadProgress(path string) Progress {
 	return ProgressExecuted
 }
 
-// SaveExit records how a task ended, in the place that its record has for it. A
-// Reason that is too long is cut. After an error there is no exit or the whole one.
+// SaveExit stores how a task ended in the task's record. A Reason that is too long is truncated.
+// After an error the record contains either no exit or the complete one.
 func (s Store) SaveExit(id string, e *Exit) error {
 	b, err := encodeExit(*e)
 	if err != nil {
@@ -120,14 +120,13 @@ func (s Store) SaveExit(id string, e *Exit) error {
 	if err != nil {
 		return err
 	}
-	// no fsync: what it describes does not outlive the kernel that runs it
+	// no fsync: a task does not survive the kernel that runs it
 	_, err = f.WriteAt(b, exitAt)
 	return errors.Join(err, f.Close())
 }
 
-// LoadExit returns how a task ended, nil where no exit is recorded (or the
-// record is unreadable, which is the same: nothing is known). A task that was
-// destroyed may have been retired.
+// LoadExit returns how a task ended, or nil if no exit is recorded or the record is unreadable. It
+// also finds the record of a retired task.
 func (s Store) LoadExit(id string) *Exit {
 	var e Exit
 	b, err := os.ReadFile(s.Record(id))

@@ -22,20 +22,20 @@ func newRecord(t *testing.T, s Store, id string) (fd int) {
 	return fd
 }
 
-func TestRecord_TellsALauncherFromAProgram(t *testing.T) {
+func TestRecord_DistinguishesLauncherFromProgram(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	path := s.Record("a/b/c")
 	want := func(when string, want Progress) {
 		t.Helper()
 		test.Eq(t, want, ReadProgress(path), test.Sprintf("%s: progress", when))
 	}
-	want("nothing there", ProgressUnknown)
+	want("no record", ProgressUnknown)
 	fd := newRecord(t, s, "a/b/c")
 	dup, err := unix.Dup(fd) // the launcher's
 	must.NoError(t, err)
 	unix.Close(fd)
 	want("launcher at work", ProgressLaunching)
-	want("asked once more", ProgressLaunching)
+	want("read again", ProgressLaunching)
 	_, err = unix.Pwrite(dup, []byte{RecordMark}, 0)
 	must.NoError(t, err)
 	want("launcher in execve", ProgressLaunching)
@@ -49,8 +49,8 @@ func TestRecord_TellsALauncherFromAProgram(t *testing.T) {
 	want("launcher that ended", ProgressNever)
 }
 
-// An exit is never invented: a record that was cut anywhere has the whole exit or none.
-func TestRecord_ThatWasCutHasNoOtherExit(t *testing.T) {
+// A record that was truncated at any byte contains the complete exit or none.
+func TestRecord_TruncationNeverAltersTheExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	unix.Close(newRecord(t, s, "a/b/c"))
 	want := Exit{Code: 7, At: time.Now().Truncate(time.Second)}
@@ -72,7 +72,6 @@ func TestRecord_ThatWasCutHasNoOtherExit(t *testing.T) {
 	must.Positive(t, known, must.Sprint("the whole record has no exit: the test tests nothing"))
 }
 
-// The one file holds both: a task that has ended was executed.
 func TestRecord_NeedsNoMoreSpaceForTheExit(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	unix.Close(newRecord(t, s, "a/b/c"))
@@ -108,7 +107,7 @@ func TestRecord_IgnoresAnIncompleteExit(t *testing.T) {
 	for i := exitAt; i < end; i++ {
 		torn := append([]byte{}, whole...)
 		torn[i] ^= 1
-		for name, content := range map[string][]byte{"a byte is another": torn,
+		for name, content := range map[string][]byte{"a byte differs": torn,
 			"the rest is missing": append(whole[:i:i], make([]byte, recordSize-i)...), "cut": whole[:i]} {
 			must.NoError(t, os.WriteFile(s.Record("a/b/c"), content, 0o600))
 			test.Nil(t, s.LoadExit("a/b/c"), test.Sprintf("%s, at %d", name, i))

@@ -16,17 +16,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// StateVersion is written into every State. A reader takes any version up to its
-// own; fields are only ever added.
+// StateVersion is written into every State. A reader accepts any version up to its own; fields are
+// only ever added.
 const StateVersion = 1
 
-// State is everything that is needed to find a task again, to tell how it ended
-// and to clean up after it, by a process that has never seen it. The supervisor
-// keeps it on disk (Store); the driver keeps a copy in Nomad's task handle.
+// State contains everything that a new process needs to find a task again, to report how it ended
+// and to clean up after it. The supervisor keeps it on disk (Store); the driver keeps a copy in
+// Nomad's task handle.
 type State struct {
 	Version int `json:"version"`
 
-	// ID is Nomad's, new for each start of a task: <alloc id>/<task>/<8 hex>.
+	// ID is Nomad's task ID, new for each start of a task: <alloc id>/<task>/<8 hex>.
 	ID      string `json:"id"`
 	AllocID string `json:"alloc_id"`
 	Task    string `json:"task"`
@@ -36,47 +36,47 @@ type State struct {
 	Group   cgroup.Group  `json:"group"`
 	Output  Output        `json:"output"`
 
-	// Request is the same for two calls that ask for the same run, whatever their IDs:
-	// a hash of what the driver was asked for. Where it is empty nothing is the same.
+	// Request is a hash of the driver's request. It is equal for two calls that request the same
+	// run, even if their IDs differ. An empty Request equals no other.
 	Request string `json:"request,omitempty"`
 
-	// Identity is the main process; its PID is 0 until it was forked.
+	// Identity is the main process; its PID is 0 until the process is forked.
 	Identity Identity `json:"identity"`
 
-	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one
-	// cgroup for all runs of a task in an allocation.
+	// OOMKills is the cgroup's count of OOM kills at the start: Nomad uses one cgroup for all
+	// runs of a task in an allocation.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
-	// LimitHits is the cgroup's count of them at the start.
+	// LimitHits is the cgroup's count of hits of the memory limit at the start.
 	LimitHits uint64 `json:"limit_hits,omitempty"`
 
-	// Mounts is the mount namespace that was made for the task, where its command needs
-	// one (OwnMounts). Without it, as in a State of an earlier version, it is unknown
-	// whether the namespace that the main process is in was made by itself.
+	// Mounts is the mount namespace that was made for the task, if its command needs one
+	// (OwnMounts). If it is missing, as in a State of an earlier version, the main process's
+	// namespace may have been made by the process itself.
 	Mounts *MountNamespace `json:"mounts,omitempty"`
 }
 
-// MountNamespace names a mount namespace for as long as it exists.
+// MountNamespace identifies a mount namespace while it exists.
 type MountNamespace struct {
 	Dev   uint64 `json:"dev"`
 	Inode uint64 `json:"inode"`
 
-	// ID is never used again, as an inode is. 0 before Linux 6.11 (NS_GET_MNTNS_ID, ioctl_ns(2)).
+	// ID is never reused, unlike an inode. It is 0 before Linux 6.11 (NS_GET_MNTNS_ID, ioctl_ns(2)).
 	ID uint64 `json:"id,omitempty"`
 }
 
-// Output is where a task's stdout and stderr go.
+// Output describes the destination of a task's stdout and stderr.
 type Output struct {
-	// Collector is who moves the output to the log files.
+	// Collector selects the process that writes the output to the log files.
 	Collector Collector `json:"collector"`
 
-	// AllocDir is the allocation's directory: the files are <AllocDir>/alloc/logs/<Task>.stdout.N
+	// AllocDir is the allocation's directory. The files are <AllocDir>/alloc/logs/<Task>.stdout.N
 	// (and .stderr.N). It is empty with CollectorNone.
 	AllocDir    string `json:"alloc_dir,omitempty"`
 	MaxFiles    int    `json:"max_files,omitempty"`
 	MaxFileSize int64  `json:"max_file_size,omitempty"` // bytes
 
-	// StderrFrom is where stderr ended before the start: what is before is of earlier runs.
+	// StderrFrom is the end of stderr before the start. Earlier output belongs to earlier runs.
 	StderrFrom LogPlace `json:"stderr_from,omitzero"`
 
 	// FIFOs are the inodes of the FIFOs stdout and stderr in the task's directory.
@@ -88,13 +88,13 @@ type Output struct {
 	Stderr string `json:"stderr,omitempty"`
 }
 
-// LogPlace is one in the log files of a stream: in the file of this number, after so many bytes.
+// LogPlace is a position in the log files of a stream: a file number and a byte offset.
 type LogPlace struct {
 	File   int   `json:"file"`
 	Offset int64 `json:"offset"`
 }
 
-// Collector names who collects a task's output.
+// Collector names the collector of a task's output.
 type Collector string
 
 // The collectors.
@@ -104,19 +104,20 @@ const (
 	CollectorNone   Collector = "none"   // not collected: the job has logs { disabled = true }
 )
 
-// ErrNoState is returned for a task of which nothing is on disk.
+// ErrNoState is returned for a task without a state file.
 var ErrNoState = errors.New("no state of this task on disk")
 
-// ErrBadState is returned where the file is there but is not a State: truncated,
-// or written by a newer version.
+// ErrBadState is returned if the file exists but is not a valid State: truncated, or written by a
+// newer version.
 var ErrBadState = errors.New("state of this task is unreadable")
 
-// DefaultDir is where root's stores are, if the operator names no other directory. It goes with the last store.
+// DefaultDir is the directory of root's stores, unless the operator configures another. It is removed with the last
+// store.
 const DefaultDir = "/run/outrider"
 
 // Store is the directory in which one supervisor keeps the states of its tasks:
-// <state_dir>/<plugin>/<node id>. Everything in it belongs to its owner alone
-// (mode 0700), since environments hold secrets.
+// <state_dir>/<plugin>/<node id>. Only its owner can read it (mode 0700), since environments
+// contain secrets.
 type Store struct{ Dir string }
 
 // Socket is the path of the supervisor's listening socket.
@@ -125,19 +126,19 @@ func (s Store) Socket() string { return filepath.Join(s.Dir, "supervisor.sock") 
 // Log is the path of the supervisor's log.
 func (s Store) Log() string { return filepath.Join(s.Dir, "supervisor.log") }
 
-// TaskDir is where the files of one task are: task.json, record, and the FIFOs
-// stdout and stderr. The name is a hash since an id has slashes and no length limit.
+// TaskDir is the directory of one task's files: task.json, record, and the FIFOs stdout and
+// stderr. Its name is a hash, since an id contains slashes and has no length limit.
 func (s Store) TaskDir(id string) string {
-	// not a cryptographic hash: that package's start-up would be part of every launch
+	// not a cryptographic hash: every launch would pay for that package's initialization
 	sum := fnv.New128a()
 	sum.Write([]byte(id))
 	return filepath.Join(s.Dir, "tasks", hex.EncodeToString(sum.Sum(nil)))
 }
 
-// FIFO is the path of a task's stdout or stderr, as stream selects.
+// FIFO is the path of the FIFO for a stream, "stdout" or "stderr".
 func (s Store) FIFO(id, stream string) string { return filepath.Join(s.TaskDir(id), stream) }
 
-// Save writes a state by atomic rename, and makes the directory if need be.
+// Save writes a state by atomic rename, and makes the directory if it is missing.
 func (s Store) Save(st *State) error {
 	if err := os.MkdirAll(s.TaskDir(st.ID), 0o700); err != nil {
 		return err
@@ -146,23 +147,23 @@ func (s Store) Save(st *State) error {
 	return writeJSON(filepath.Join(s.TaskDir(st.ID), "task.json"), st)
 }
 
-// Load reads a task's state: ErrNoState where there is none, ErrBadState where
-// it can't be read.
+// Load reads a task's state. The error is ErrNoState if the state is missing, and ErrBadState if
+// it cannot be read.
 func (s Store) Load(id string) (*State, error) { return loadState(s.TaskDir(id)) }
 
-// unclaimed is the name of the mark of a run that no agent knows of.
+// unclaimed is the name of the marker file of a run that no agent has recorded.
 const unclaimed = "unclaimed"
 
-// MarkUnclaimed notes that no agent knows of a task yet: one that is killed now will
-// not ask for it by its id. It is called after Save, before the program runs.
+// MarkUnclaimed marks a task that no agent has recorded yet: an agent that is killed now will not
+// recover the task by its id. It is called after Save, before the program runs.
 func (s Store) MarkUnclaimed(id string) error {
 	return os.WriteFile(filepath.Join(s.TaskDir(id), unclaimed), nil, 0o600)
 }
 
-// Claim notes that an agent knows of a task, for as long as anything of the task is
-// there. It is no error where one has known already, or where nothing is on disk.
+// Claim removes the mark of MarkUnclaimed for good: an agent has recorded the task. A task that
+// is claimed already, or has no files, is not an error.
 func (s Store) Claim(id string) error {
-	if !s.Unclaimed(id) { // on a disk that can't be written to, too
+	if !s.Unclaimed(id) { // no error for a claimed task on a read-only disk either
 		return nil
 	}
 	if err := os.Remove(filepath.Join(s.TaskDir(id), unclaimed)); !errors.Is(err, fs.ErrNotExist) {
@@ -171,14 +172,14 @@ func (s Store) Claim(id string) error {
 	return nil
 }
 
-// Unclaimed reports whether there is a task that no agent knows of.
+// Unclaimed reports whether the task is marked by MarkUnclaimed.
 func (s Store) Unclaimed(id string) bool {
 	_, err := os.Lstat(filepath.Join(s.TaskDir(id), unclaimed))
 	return err == nil
 }
 
-// Rename gives a task another id, on disk and in st. Where it is killed in the middle,
-// the next List finishes it. On an error the task has the id that it had.
+// Rename changes the id of a task, on disk and in st. If the process is killed during the call,
+// the next List completes it. On an error the task keeps its old id.
 func (s Store) Rename(st *State, id string) error {
 	old, dir := st.ID, s.TaskDir(st.ID)
 	st.ID = id
@@ -192,17 +193,17 @@ func (s Store) Rename(st *State, id string) error {
 	return errors.Join(err, writeJSON(filepath.Join(dir, "task.json"), st))
 }
 
-// place puts a task's directory where that of its id belongs.
+// place moves a task's directory to the path for its id.
 func (s Store) place(dir, id string) error {
 	err := os.Rename(dir, s.TaskDir(id))
-	if errors.Is(err, fs.ErrNotExist) { // another List was quicker
+	if errors.Is(err, fs.ErrNotExist) { // a concurrent List has moved it already
 		_, err = os.Lstat(s.TaskDir(id))
 	}
 	return err
 }
 
-// List returns the states of all tasks, and apart from them the directories
-// whose state can't be read. It finishes what a killed Rename has left.
+// List returns the states of all tasks, and separately the directories whose state cannot be read.
+// It completes an interrupted Rename.
 func (s Store) List() (states []*State, unreadable []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "tasks"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,14 +227,14 @@ func (s Store) List() (states []*State, unreadable []string, err error) {
 	return states, unreadable, nil
 }
 
-// Remove deletes all that is on disk of a task. It is no error if nothing is.
+// Remove deletes all files of a task. A task without files is not an error.
 func (s Store) Remove(id string) error { return os.RemoveAll(s.TaskDir(id)) }
 
 // Retired is the directory of the records of destroyed tasks.
 func (s Store) Retired() string { return filepath.Join(s.Dir, "retired") }
 
-// Retire deletes all that is on disk of a task except its record, so that LoadExit still
-// returns how it ended. It returns the record's new path, empty where there is none.
+// Retire deletes all files of a task except its record, which LoadExit still reads. It returns the
+// record's new path, or "" if the record could not be kept.
 func (s Store) Retire(id string) (path string, err error) {
 	path = s.retired(id)
 	err = os.Rename(s.Record(id), path)
@@ -241,7 +242,7 @@ func (s Store) Retire(id string) (path string, err error) {
 		_ = os.Mkdir(s.Retired(), 0o700)
 		err = os.Rename(s.Record(id), path)
 	}
-	if err != nil { // the exit is kept if it can be
+	if err != nil { // best effort: without a record the exit is forgotten
 		path = ""
 	}
 	return path, s.Remove(id)
@@ -278,7 +279,7 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	// no fsync: what it describes does not outlive the kernel that runs it
+	// no fsync: a task does not survive the kernel that runs it
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return err
 	}

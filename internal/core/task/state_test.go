@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestStore_LoadsWhatWasSaved(t *testing.T) {
+func TestStore_LoadsASavedState(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	id := "9d0e6a3c/" + strings.Repeat("long/", 100) + "web/01234567"
 	if _, err := s.Load(id); !errors.Is(err, ErrNoState) {
@@ -41,7 +41,7 @@ func TestStore_LoadsWhatWasSaved(t *testing.T) {
 	}
 	for _, f := range []string{"task.json", "record"} {
 		fi, err := os.Stat(filepath.Join(s.TaskDir(id), f))
-		if err != nil || fi.Mode().Perm() != 0o600 { // environments hold secrets
+		if err != nil || fi.Mode().Perm() != 0o600 { // environments contain secrets
 			t.Errorf("%s: %v, %v", f, fi.Mode(), err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestStore_LoadsWhatWasSaved(t *testing.T) {
 	test.SliceEmpty(t, left, test.Sprint("left"))
 }
 
-func TestStore_TellsUnreadableFromMissing(t *testing.T) {
+func TestStore_DistinguishesUnreadableFromMissing(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty":               "",
 		"truncated":           `{"version":1,"id":"a/b`,
@@ -88,7 +88,7 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 	must(s.SaveExit(st.ID, &Exit{Code: 7}))
 	from := s.TaskDir(st.ID)
 	must(s.Rename(st, "a/b/2"))
-	must(os.Rename(s.TaskDir("a/b/2"), from)) // as it is between the two steps
+	must(os.Rename(s.TaskDir("a/b/2"), from)) // the state between the two steps of Rename
 	for _, when := range []string{"killed in the middle", "finished"} {
 		states, unreadable, err := s.List()
 		if err != nil || len(unreadable) != 0 || len(states) != 1 || states[0].ID != "a/b/2" {
@@ -99,7 +99,7 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 			t.Errorf("%s: %+v, %v", when, got, err)
 		}
 		_, err = s.Load("a/b/1")
-		test.ErrorIs(t, err, ErrNoState, test.Sprintf("%s: of the old id there", when))
+		test.ErrorIs(t, err, ErrNoState, test.Sprintf("%s: state of the old id", when))
 	}
 }
 
@@ -136,7 +136,7 @@ func TestStore_KeepsAClaim(t *testing.T) {
 	}
 }
 
-func TestOwnMounts_AreForOtherPaths(t *testing.T) {
+func TestOwnMounts_IsTrueForMountsAndOtherPaths(t *testing.T) {
 	here, there := Device{"/dev/null", "/dev/null"}, Device{"/dev/null", "/dev/zigbee/tty"}
 	for want, list := range map[bool][]Command{
 		false: {{}, {Devices: []Device{here}}},

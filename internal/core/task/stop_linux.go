@@ -14,14 +14,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// realTime are the first and the last real-time signal that programs use, signal(7): the C libraries keep the first two
-// for themselves.
+// The first and the last real-time signal that programs use, signal(7): the C libraries reserve the first two.
 const firstRealTime, lastRealTime = 34, 64
 
-// otherNames are those of signal(7) that package unix does not have.
+// otherNames maps the names of signal(7) that package unix lacks.
 var otherNames = map[string]unix.Signal{"IOT": unix.SIGIOT, "CLD": unix.SIGCLD, "POLL": unix.SIGPOLL}
 
-// ParseSignal takes the names of signal(7), with or without SIG, such as SIGHUP or SIGRTMIN+3, and numbers.
+// ParseSignal parses a number or a name of signal(7), with or without SIG, such as SIGHUP or SIGRTMIN+3.
 func ParseSignal(name string) (unix.Signal, error) {
 	short := strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(name)), "SIG")
 	sig := otherNames[short]
@@ -34,12 +33,12 @@ func ParseSignal(name string) (unix.Signal, error) {
 		sig = signalSum(number)
 	}
 	if sig == 0 {
-		return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGHUP\" or \"SIGRTMIN+3\", or a number", name)
+		return 0, fmt.Errorf("signal %q is unknown: use a name such as \"SIGHUP\" or \"SIGRTMIN+3\", or a number", name)
 	}
 	return sig, nil
 }
 
-// signalSum is a signal as "10", "34+3" or "64-1"; 0 if there is no such.
+// signalSum parses a signal such as "10", "34+3" or "64-1". It returns 0 if no such signal exists.
 func signalSum(text string) unix.Signal {
 	sign := 1
 	first, second, two := strings.Cut(text, "+")
@@ -54,7 +53,7 @@ func signalSum(text string) unix.Signal {
 	offset, err2 := strconv.ParseUint(second, 10, 8)
 	sig := int(number) + sign*int(offset)
 	least := 1
-	if two { // an offset is one from RTMIN or RTMAX
+	if two { // an offset is relative to RTMIN or RTMAX
 		least = firstRealTime
 	}
 	if err != nil || err2 != nil || int(number) < least || sig < least || sig > lastRealTime {
@@ -63,8 +62,8 @@ func signalSum(text string) unix.Signal {
 	return unix.Signal(sig)
 }
 
-// SignalledLeft returns whether a process is left, besides the main one, of those that a stop
-// signal in this mode was for.
+// SignalledLeft reports whether a process other than the main one is left among the processes
+// that received the stop signal in this mode.
 func (st *State) SignalledLeft(mode KillMode) bool {
 	switch mode {
 	case KillAll:
@@ -80,8 +79,8 @@ func (st *State) SignalledLeft(mode KillMode) bool {
 	return false
 }
 
-// Processes are those of the task's cgroup, or without one those of the session that the main
-// process leads.
+// Processes returns the processes of the task's cgroup. Without a cgroup it returns the processes
+// of the main process's session.
 func (st *State) Processes() []Stat {
 	if st.Group.Mode != cgroup.V1 && st.Group.Mode != cgroup.V2 {
 		return st.session()
@@ -99,7 +98,8 @@ func (st *State) Processes() []Stat {
 	return stats
 }
 
-// session returns none if the main process is gone: its session may be another's by now.
+// session returns the processes of the main process's session. It returns none if the main
+// process is gone: another session may have its id by now.
 func (st *State) session() (found []Stat) {
 	table, err := Processes()
 	leader := table[st.Identity.PID]

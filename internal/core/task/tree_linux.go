@@ -22,7 +22,7 @@ func Processes() (map[int]Stat, error) {
 	table := make(map[int]Stat, len(names))
 	for _, n := range names {
 		if pid, err := strconv.Atoi(n); err == nil {
-			if st, err := ReadStat(pid); err == nil { // one that has ended meanwhile is none
+			if st, err := ReadStat(pid); err == nil { // else it has exited since
 				table[pid] = st
 			}
 		}
@@ -30,8 +30,8 @@ func Processes() (map[int]Stat, error) {
 	return table, nil
 }
 
-// Descendants are the processes below these, themselves not among them, children
-// before grandchildren.
+// Descendants returns the processes below pids, without pids themselves, children before
+// grandchildren.
 func Descendants(table map[int]Stat, pids ...int) []Stat {
 	children := make(map[int][]Stat, len(table))
 	for _, st := range table {
