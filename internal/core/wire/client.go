@@ -12,44 +12,44 @@ import (
 	"time"
 )
 
-// ErrLost means that the connection ended with the call under way. Whether the call was
-// carried out is not known.
+// ErrLost means that the connection ended during the call. It is unknown whether the call was
+// carried out.
 var ErrLost = errors.New("connection was lost")
 
-// Client keeps a connection to a process that may end, and be replaced, at any moment.
-// Replies and events are of type R. It is safe for concurrent use.
+// Client keeps a connection to a process that may exit and be replaced at any time. Replies and
+// events have type R. A Client is safe for concurrent use.
 type Client[R any] struct {
-	// Dial returns a connection of Open to a process, which it starts if need be. There
-	// is one attempt at a time.
+	// Dial returns a connection made by Open. It starts the process if necessary. Only one call
+	// runs at a time.
 	Dial func(ctx context.Context) (*Conn[R], error)
 
 	// Opened, if set, is called with each new connection before Connect returns it.
 	Opened func(*Conn[R])
 
-	// Lost, if set, is called when the connection in use has ended by itself, before there
-	// is another one. It must not call the Client.
+	// Lost, if set, is called when the current connection has ended by itself, before another
+	// one is opened. It must not call the Client.
 	Lost func()
 
-	// Event is called, from one goroutine a connection, with each event.
+	// Event is called with each event, from one goroutine per connection.
 	Event func(R)
 
-	// Needed reports whether a connection that was lost is to be replaced at once, and
-	// not by the next call only.
+	// Needed reports whether to replace a lost connection immediately instead of at the next
+	// call.
 	Needed func() bool
 
-	// WriteTime bounds the sending of a request. A process that does not read for so long
-	// loses the connection.
+	// WriteTime bounds the sending of a request. If the process does not read for this long, the
+	// connection is closed.
 	WriteTime time.Duration
 
 	// Log receives messages for the operator.
 	Log func(format string, args ...any)
 
 	dialing sync.Mutex
-	mu      sync.Mutex // may be held when that of a Conn is taken
+	mu      sync.Mutex // lock order: before Conn.mu
 	conn    *Conn[R]
 }
 
-// Open begins to receive over a transport, which the connection closes with itself.
+// Open starts receiving from a transport. Closing the connection closes the transport.
 func (c *Client[R]) Open(t *Transport) *Conn[R] {
 	conn := &Conn[R]{
 		Transport: t, writeTime: c.WriteTime, pending: map[uint64]chan Message[R]{}, lost: make(chan struct{}),
@@ -59,7 +59,7 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		c.mu.Lock()
 		conn.lose()
 		inUse := c.conn == conn
-		if inUse { // under one lock: a call that gets ErrLost connects again at once
+		if inUse { // within the same critical section: a call that gets ErrLost reconnects immediately
 			c.conn = nil
 			if c.Lost != nil {
 				c.Lost()
@@ -74,14 +74,14 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 	return conn
 }
 
-// Current returns the connection in use, nil if there is none.
+// Current returns the current connection, or nil.
 func (c *Client[R]) Current() *Conn[R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conn
 }
 
-// Connect returns the connection in use, or opens one.
+// Connect returns the current connection, or opens one.
 func (c *Client[R]) Connect(ctx context.Context) (*Conn[R], error) {
 	c.dialing.Lock()
 	defer c.dialing.Unlock()
@@ -105,8 +105,8 @@ func (c *Client[R]) Connect(ctx context.Context) (*Conn[R], error) {
 	return conn, nil
 }
 
-// Repeat calls do with a connection, and with another one when that was lost meanwhile,
-// four times at most.
+// Repeat calls do with a connection. If the connection is lost during the call, it repeats the call
+// with a new one, up to four calls in all.
 func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
 	for try := 0; ; try++ {
 		conn, err := c.Connect(ctx)
@@ -119,8 +119,8 @@ func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
 	}
 }
 
-// reconnect replaces a connection that was lost. There may be no call that would report a
-// failure, so it retries until it succeeds.
+// reconnect replaces a lost connection. It retries until it succeeds or the connection is no longer
+// needed, since there may be no call that could report a failure.
 func (c *Client[R]) reconnect() {
 	for wait := 10 * time.Millisecond; c.Needed(); wait = min(2*wait, 5*time.Second) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -129,13 +129,13 @@ func (c *Client[R]) reconnect() {
 		if err == nil {
 			return
 		}
-		c.Log("failed to connect again: %v", err)
+		c.Log("failed to reconnect: %v", err)
 		time.Sleep(wait)
 	}
 }
 
-// Conn is a client's side of a connection: it matches replies to calls by their number. It
-// is safe for concurrent use.
+// Conn is the client's side of a connection. It matches replies to calls by sequence number. It is
+// safe for concurrent use.
 type Conn[R any] struct {
 	*Transport
 	writeTime time.Duration
@@ -147,8 +147,8 @@ type Conn[R any] struct {
 	lost    chan struct{} // closed when the connection has ended
 }
 
-// Call sends a request and waits for its reply. The error is that of ctx, or ErrLost. If ctx
-// ends first, the call gives up waiting, and the request itself goes on.
+// Call sends a request and waits for its reply. The error is ErrLost or the error of ctx. If ctx
+// ends first, Call stops waiting; the request is still carried out.
 func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Message[R], err error) {
 	answer := make(chan Message[R], 1)
 	c.mu.Lock()
@@ -167,7 +167,7 @@ func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Mess
 	}()
 	_ = c.SetWriteDeadline(time.Now().Add(c.writeTime))
 	if send(c.Transport, Message[any]{Seq: seq, Body: body, Files: files}) != nil {
-		c.Close() // which loses it
+		c.Close() // ends receive, which calls lose
 	}
 	select {
 	case r, ok := <-answer:
@@ -180,10 +180,10 @@ func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Mess
 	}
 }
 
-// Received is how many messages have come.
+// Received returns the number of received messages.
 func (c *Conn[R]) Received() int64 { return c.received.Load() }
 
-// Pending is how many calls wait.
+// Pending returns the number of calls that wait for a reply.
 func (c *Conn[R]) Pending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *Conn[R]) receive(event func(R)) {
 	}
 }
 
-// answer delivers a reply. It returns false if no call waits for it any more.
+// answer delivers a reply. It returns false if no call waits for it.
 func (c *Conn[R]) answer(m Message[R]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func (c *Conn[R]) answer(m Message[R]) bool {
 	return true
 }
 
-// lose ends all calls, and those to come, with ErrLost.
+// lose ends all current and future calls with ErrLost.
 func (c *Conn[R]) lose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

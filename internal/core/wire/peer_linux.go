@@ -16,9 +16,9 @@ const soPeerPidFD = 77
 // ErrPeerGone means that the process at the other end has ended.
 var ErrPeerGone = errors.New("the process at the other end has ended")
 
-// KillPeer sends SIGKILL to the process at the other end: the one that connected,
-// or that listens, which no process that got its pid since is taken for. It returns
-// a pidfd of it, which is readable when the process is dead; the caller closes it.
+// KillPeer sends SIGKILL to the process at the other end: the one that connected or listens. It
+// never kills another process that has reused its pid. It returns a pidfd of the process, which
+// becomes readable when the process is dead; the caller closes it.
 func (t *Transport) KillPeer() (*os.File, error) {
 	fd, err := t.peerPidFD()
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *Transport) peerPidFD() (fd int, err error) {
 	}
 }
 
-// peerByPid is for kernels before Linux 6.5. The pid may be another's by now, but then the
+// peerByPid returns a pidfd on kernels before Linux 6.5. If another process has reused the pid, the
 // socket has hung up.
 func (t *Transport) peerByPid() (fd int, err error) {
 	cred, err := t.peer()

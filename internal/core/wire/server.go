@@ -8,18 +8,18 @@ import (
 	"sync"
 )
 
-// maxQueued is how many messages may wait for a client.
+// maxQueued is the maximum number of messages queued for a client.
 const maxQueued = 2048
 
-// Peer is a server's side of a connection. Messages to the client go through a queue, since
-// no caller is to wait for a client that does not read.
+// Peer is the server's side of a connection. Messages to the client are queued, so a client that
+// does not read never blocks a caller.
 type Peer struct {
 	*Transport
 	out  chan *Message[any]
 	over chan struct{} // closed when the client has hung up
 }
 
-// NewPeer returns a server's side of a connection; Serve is to follow.
+// NewPeer returns the server's side of a connection. Call Serve next.
 func NewPeer(t *Transport) *Peer {
 	return &Peer{Transport: t, out: make(chan *Message[any], maxQueued), over: make(chan struct{})}
 }
@@ -36,13 +36,12 @@ func (p *Peer) queue(m *Message[any]) bool {
 	}
 }
 
-// Queued is how many messages wait to be sent.
+// Queued returns the number of messages waiting to be sent.
 func (p *Peer) Queued() int { return len(p.out) }
 
-// Serve answers requests of type Q until the client hangs up, then calls gone, and returns
-// when the last call of handle has. Requests are handled concurrently. A client that does not
-// read its replies is disconnected. A request's files are closed after handle, those of its
-// reply when it has been sent.
+// Serve handles requests of type Q concurrently until the client hangs up. It then calls gone and
+// returns after the last call of handle. A client that does not read its replies is disconnected.
+// A request's files are closed after handle, and a reply's files after the reply was sent.
 func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.File), gone func()) {
 	go p.write()
 	var running sync.WaitGroup
@@ -65,7 +64,7 @@ func Serve[Q any](p *Peer, handle func(*Q, []*os.File) (reply any, files []*os.F
 	p.Shut()
 	gone()
 	running.Wait()
-	for { // with write, which may not have seen the end yet
+	for { // write may still take messages from the queue too
 		select {
 		case m := <-p.out:
 			CloseAll(m.Files)

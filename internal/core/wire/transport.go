@@ -1,11 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wire is how Outrider's own processes talk to each other: JSON values on a
-// unix stream socket, with file descriptors beside them (SCM_RIGHTS, unix(7)).
+// Package wire is the protocol between Outrider's own processes: JSON values on a unix stream
+// socket, with file descriptors (SCM_RIGHTS, unix(7)).
 //
-// A Transport carries messages. A Client makes calls, over a new connection when one is
-// lost; Serve answers them. Either side of a connection is root's or this user's.
+// A Transport carries messages. A Client makes calls and reconnects when a connection is lost;
+// Serve handles the calls. Each side of a connection runs as root or as this user.
 package wire
 
 import (
@@ -21,16 +21,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFDs is how many descriptors one message may carry.
+// MaxFDs is the maximum number of descriptors in one message.
 const MaxFDs = 8
 
-// errTruncated: this process has no number left for a descriptor that was sent.
-var errTruncated = errors.New("a file descriptor that was sent could not be received: too many are open")
+// errTruncated: this process has no free number for a received descriptor (RLIMIT_NOFILE).
+var errTruncated = errors.New("failed to receive a file descriptor: too many are open")
 
-// Message is a request, the reply with its number, or an event, which has the number 0.
+// Message is a request, a reply with the request's Seq, or an event with Seq 0.
 type Message[T any] struct {
 	Seq   uint64     `json:"seq,omitempty"`
-	FDs   int        `json:"fds,omitempty"` // how many descriptors belong to it
+	FDs   int        `json:"fds,omitempty"` // the number of descriptors
 	Body  T          `json:"body"`
 	Files []*os.File `json:"-"` // the receiver closes them
 }
@@ -47,24 +47,24 @@ func receive[T any](t *Transport) (m Message[T], err error) {
 	return m, err
 }
 
-// Transport frames messages on a unix stream socket and carries file descriptors.
-// One goroutine may Receive and Take; any number may Send.
+// Transport frames messages on a unix stream socket and carries file descriptors. Only one
+// goroutine may Receive and Take; any number may Send.
 type Transport struct {
 	*net.UnixConn
 	dec *json.Decoder
-	fds []int // received, not yet taken: in the order of the messages they came with
+	fds []int // received and not yet taken, in the order of their messages
 
 	sendLock sync.Mutex
 }
 
-// New returns the transport over a socket, which it closes with itself.
+// New returns a transport over a socket. Closing the transport closes the socket.
 func New(c *net.UnixConn) *Transport {
 	w := &Transport{UnixConn: c}
 	w.dec = json.NewDecoder(readerFunc(w.readFDs))
 	return w
 }
 
-// FromFD returns the transport over the unix socket with this descriptor, which it takes over.
+// FromFD returns a transport over the unix socket with this descriptor, and takes ownership of fd.
 func FromFD(fd int) (*Transport, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
@@ -75,12 +75,12 @@ func FromFD(fd int) (*Transport, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, errors.New("the descriptor is of no unix socket")
+		return nil, errors.New("the descriptor is not a unix socket")
 	}
 	return New(u), nil
 }
 
-// Dial connects to a socket at whose other end is a process of root's or this user's.
+// Dial connects to a socket. It fails if the listening process runs neither as root nor as this user.
 func Dial(path string) (*Transport, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -94,8 +94,8 @@ func Dial(path string) (*Transport, error) {
 	return w, nil
 }
 
-// Send writes one message. The files, MaxFDs at most, travel with its first byte; the
-// caller closes them.
+// Send writes one message. At most MaxFDs files are sent with its first byte; the caller closes
+// them.
 func (t *Transport) Send(v any, files ...*os.File) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -119,8 +119,8 @@ func (t *Transport) Send(v any, files ...*os.File) error {
 	return err
 }
 
-// Receive reads one message into v. After an error the connection is of no more
-// use: what follows could be taken for another message, or its descriptors for another's.
+// Receive reads one message into v. Do not use the connection after an error: the rest of a message
+// could be taken for a new one, and its descriptors for another message's.
 func (t *Transport) Receive(v any) error { return t.dec.Decode(v) }
 
 // Take hands over n received descriptors; the caller closes them.
@@ -151,26 +151,26 @@ func (t *Transport) readFDs(p []byte) (int, error) {
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
 		return 0, errTruncated
 	}
-	return max(n, 0), err // it is -1 with a connection that was reset
+	return max(n, 0), err // n is -1 for a connection that was reset
 }
 
-// Shut closes the connection and all received descriptors that were not taken. It is for
-// the goroutine that receives.
+// Shut closes the connection and all received descriptors that were not taken. Only the receiving
+// goroutine may call it.
 func (t *Transport) Shut() {
 	t.Close()
 	CloseAll(t.Take(len(t.fds)))
 }
 
-// CloseAll closes files, of which any may be nil.
+// CloseAll closes files. Any of them may be nil.
 func CloseAll(files []*os.File) {
 	for _, f := range files {
-		f.Close() // of nil it only returns an error
+		f.Close() // for nil it only returns an error
 	}
 }
 
-// Accept calls serve with each connection to a process of root's or this user's, until
-// the listener is closed. The socket's directory keeps others out already; this is the
-// second lock.
+// Accept calls serve with each connection until the listener is closed. It closes connections from
+// processes that run neither as root nor as this user. This is a second barrier: other users
+// cannot access the socket's directory either.
 func Accept(l *net.UnixListener, serve func(*Transport)) {
 	const first = 10 * time.Millisecond
 	for wait := first; ; {
@@ -178,7 +178,7 @@ func Accept(l *net.UnixListener, serve func(*Transport)) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no descriptor or no memory is left, for now
+		if err != nil { // out of descriptors or memory, temporarily
 			time.Sleep(wait)
 			wait = min(2*wait, time.Second)
 			continue
@@ -193,8 +193,8 @@ func Accept(l *net.UnixListener, serve func(*Transport)) {
 	}
 }
 
-// OwnPeer fails if the process that connected, or that listened, is neither root's nor
-// this user's (SO_PEERCRED of unix(7)).
+// OwnPeer fails if the process that connected or listened runs neither as root nor as this user
+// (SO_PEERCRED of unix(7)).
 func (t *Transport) OwnPeer() error {
 	cred, err := t.peer()
 	if err != nil {

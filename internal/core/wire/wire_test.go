@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// listenVar makes the test binary a process that listens at this path, and does nothing.
+// listenVar makes the test binary listen at this path and do nothing else.
 const listenVar = "OUTRIDER_TEST_LISTEN"
 
 func TestMain(m *testing.M) {
@@ -73,7 +73,7 @@ func TestTransport_DeliversDescriptorsWithTheirMessage(t *testing.T) {
 	}
 }
 
-// What can't be received would be made good by the next message's descriptor.
+// Otherwise the message would take the descriptor of the next one.
 func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	a, b := pair(t)
 	must.NoError(t, a.Send("first", os.Stdin))
@@ -87,7 +87,7 @@ func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	test.ErrorIs(t, err, errTruncated, test.Sprintf("%q was received", text))
 }
 
-// A message of some MiB with descriptors goes in several parts.
+// A message of several MiB with descriptors is sent in parts.
 func TestTransport_SendsALargeMessageWithDescriptors(t *testing.T) {
 	a, b := pair(t)
 	want := strings.Repeat("long ", 1<<20)
@@ -142,7 +142,7 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 	defer own.Shut()
 	(<-served).Shut()
 
-	// without descriptors it waits until there are some
+	// without free descriptors Accept waits until some are available
 	late, err := net.FileConn(socket(t))
 	must.NoError(t, err)
 	defer late.Close()
@@ -173,7 +173,7 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 	test.Error(t, own.OwnPeer(), test.Sprint("a closed connection has a peer"))
 }
 
-// socket is one that is not connected yet.
+// socket returns a socket that is not connected.
 func socket(t *testing.T) *os.File {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -236,7 +236,7 @@ func TestKillPeer_KillsAListenerThatDoesNotAccept(t *testing.T) {
 	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("a second kill: %v", again))
 }
 
-// client returns a client of the other end of a connection.
+// client returns a client and the server's end of its connection.
 func client(t *testing.T) (c *Client[int], server *Transport) {
 	mine, its := pair(t)
 	c = &Client[int]{
