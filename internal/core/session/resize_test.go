@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// 65537 rows would be one, and -1 would be 65535.
+// Without bounds, 65537 rows would become 1, and -1 would become 65535.
 func TestStreams_BoundsTheWindowSize(t *testing.T) {
 	term, err := openStreams(&drivers.ExecOptions{Tty: true})
 	must.NoError(t, err)

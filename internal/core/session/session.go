@@ -25,14 +25,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// errLost: the supervisor was replaced while a command ran in a task;
-// such commands end with the connection, the task does not.
+// errLost: the supervisor was replaced while a command ran in a task. Commands end with the
+// connection; the task does not.
 var errLost = errors.New("command was ended: the supervisor was restarted")
 
-// Run runs a command in a task and returns how it ended, when all of its output is written. It
-// is killed at the end of the context. The error is supervisor.ErrEnded if the task does not
-// run any more. Streams may be nil; Stdout and Stderr may be the same, then only one goroutine
-// writes at a time. Each is closed at its end.
+// Run runs a command in a task. When all output is written it returns how the command ended. The
+// command is killed when ctx ends. The error is supervisor.ErrEnded if the task has ended. Streams
+// may be nil; Stdout and Stderr may be the same, and then only one goroutine writes at a time. Run
+// closes each stream at its end.
 func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {
@@ -41,7 +41,7 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	defer s.close()
 	name := "exec-" + rand.Text()
 	spec := &supervisor.ExecSpec{Session: name, Path: o.Command[0], Args: o.Command[1:], TTY: o.Tty}
-	going := context.WithoutCancel(ctx) // each call has a deadline of its own
+	going := context.WithoutCancel(ctx) // each call has its own deadline
 	ended, err := client.Exec(going, id, spec, s.theirs)
 	closeFiles(s.theirs[:])
 	if err != nil {
@@ -64,12 +64,11 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	return e, err
 }
 
-// waitForOutput waits until everything that a command wrote is read, now that it has
-// ended. A process that it left in the background may hold the pipes indefinitely: then
-// the output has ended when they are empty. (Full ones may be read late, if the client's
-// connection or the machine is slow.)
+// waitForOutput waits until all output of an ended command is read. A background process of the
+// command may keep the pipes open indefinitely: then the output is complete when the pipes are
+// empty. (If the client's connection or the machine is slow, they are read late.)
 func waitForOutput(ctx context.Context, read <-chan struct{}, pipes ...*os.File) {
-	for range 600 { // a minute, if a process in the background writes all the time
+	for range 600 { // at most a minute, if a background process writes continuously
 		select {
 		case <-read:
 			return
@@ -92,10 +91,10 @@ func empty(pipe *os.File) bool {
 	return err != nil || left == 0
 }
 
-// streams is the two sides of a command's standard streams.
+// streams contains both sides of a command's standard streams.
 type streams struct {
 	theirs                [3]*os.File
-	stdin, stdout, stderr *os.File // ours, nil where the command has the null device, and stderr also if it is stdout
+	stdin, stdout, stderr *os.File // ours; nil for the null device, and for stderr also if it is stdout
 	tty                   bool
 }
 
@@ -132,8 +131,8 @@ func openStreams(o *drivers.ExecOptions) (*streams, error) {
 	return s, nil
 }
 
-// connect copies between our side and a command's client until the streams are
-// closed. read is closed when all output has been read.
+// connect copies between our side of the streams and the client until the streams are closed. read
+// is closed when all output has been read.
 func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-chan struct{}) {
 	if o.Stdin != nil {
 		go s.input(o.Stdin)
@@ -143,7 +142,7 @@ func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-c
 	for pipe, to := range map[*os.File]io.WriteCloser{s.stdout: o.Stdout, s.stderr: o.Stderr} {
 		if pipe != nil && to != nil {
 			reading.Go(func() {
-				_, _ = io.Copy(to, pipe) // a terminal ends with EIO
+				_, _ = io.Copy(to, pipe) // EIO is the end of a terminal
 				_ = to.Close()
 			})
 		}
@@ -170,21 +169,21 @@ func (s *streams) connect(ctx context.Context, o *drivers.ExecOptions) (read <-c
 	return done
 }
 
-// input ends with the client's stream, or when the command reads no more.
+// input copies the client's stream to the command, until either side closes it.
 func (s *streams) input(from io.ReadCloser) {
 	defer from.Close()
 	if _, err := io.Copy(s.stdin, from); err != nil {
 		return
 	}
 	if s.tty {
-		_, _ = s.stdin.Write([]byte{4}) // VEOF of termios(3): the master's close would hang up
+		_, _ = s.stdin.Write([]byte{4}) // VEOF of termios(3): closing the master would hang up the terminal
 	} else {
 		s.stdin.Close()
 	}
 }
 
-// resize is not pty.Setsize, whose Fd() makes the file blocking and may be called
-// on one that is being closed: its number could be another session's by then.
+// resize does not use pty.Setsize, which calls Fd(): this makes the file blocking, and races with
+// Close, after which another session may have the same descriptor number.
 func (s *streams) resize(size drivers.TerminalSize) {
 	if !s.tty {
 		return
@@ -203,7 +202,7 @@ func (s *streams) close() {
 	closeFiles([]*os.File{s.stdin, s.stdout, s.stderr})
 }
 
-// closeFiles closes each; twice is harmless.
+// closeFiles closes all files. A second call is harmless.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		if f != nil {

@@ -16,7 +16,7 @@ import (
 func TestWaitForOutput_WaitsForALateReader(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.NoError(t, err)
-	defer w.Close() // as by what the command left in the background
+	defer w.Close() // kept open, as by a background process
 	want := bytes.Repeat([]byte("x"), 60_000)
 	_, err = w.Write(want)
 	must.NoError(t, err)
