@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package account resolves the user of a task, by the name service of this host.
+// Package account resolves the user of a task with the name service of this host.
 package account
 
 import (
@@ -30,9 +30,9 @@ type Account struct {
 	Name, Home string
 }
 
-// Resolve looks up a job's user field: a name or an id, with :group if the
-// group is not the user's own. extra are further supplementary groups. It returns
-// nil for an empty field without extra groups: the task runs as this process does.
+// Resolve looks up a job's user field: a name or an id, optionally followed by :group to override
+// the user's own group. extra lists additional supplementary groups. It returns nil for an empty
+// field without extra groups: the task runs as this process's user.
 func Resolve(field string, extra []string) (*Account, error) {
 	if field == "" && len(extra) == 0 {
 		return nil, nil
@@ -79,13 +79,13 @@ func Resolve(field string, extra []string) (*Account, error) {
 			a.Groups = append(a.Groups, gid)
 		case gid != a.GID:
 			return nil, fmt.Errorf("group %q can't be given to the task: the agent may not set groups, "+
-				"and does not belong to it itself", g)
+				"and is not a member of this group", g)
 		}
 	}
 	return a, nil
 }
 
-// maySetGroups reports whether a task can have other groups than the agent's.
+// maySetGroups reports whether tasks can have groups that the agent does not have.
 var maySetGroups = sync.OnceValue(func() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -96,7 +96,7 @@ var maySetGroups = sync.OnceValue(func() bool {
 	return err != nil || string(bytes.TrimSpace(policy)) != "deny"
 })
 
-// OwnGroups are this process's supplementary groups.
+// OwnGroups returns this process's supplementary groups.
 func OwnGroups() (groups []uint32, err error) {
 	own, err := os.Getgroups()
 	for _, g := range own {
@@ -105,8 +105,8 @@ func OwnGroups() (groups []uint32, err error) {
 	return groups, err
 }
 
-// lookupUser finds an account in /etc/passwd, or through the name service
-// switch (getent(1)), which a static binary can't ask itself.
+// lookupUser finds an account in /etc/passwd, or in the name service switch through getent(1),
+// since a static binary cannot query it directly.
 func lookupUser(name string) (*user.User, error) {
 	if err := checkNumber("user", name); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func groupsOf(u *user.User) ([]uint32, error) {
 	return groups, nil
 }
 
-// getent returns the fields of an entry, nil where there is none.
+// getent returns the fields of an entry, or nil if the entry does not exist.
 func getent(database, key string) []string {
 	line, _, _ := strings.Cut(runGetent(database, key), "\n")
 	if line == "" {
@@ -178,8 +178,8 @@ func getent(database, key string) []string {
 	return strings.Split(line, ":")
 }
 
-// getentInitgroups asks only where /etc/passwd does not have the user: then its
-// groups are not in /etc/group either.
+// getentInitgroups returns the groups of a user from the name service. It returns nil for a user in
+// /etc/passwd, whose groups are in /etc/group.
 func getentInitgroups(name string) []string {
 	if _, err := user.Lookup(name); err == nil {
 		return nil
@@ -210,7 +210,8 @@ func parseID(s string) (uint32, error) {
 	return v, nil
 }
 
-// ParseDecimal takes a number in the form that the kernel prints, and in no other.
+// ParseDecimal parses a number only in the form that the kernel prints: without sign, spaces or
+// leading zeros.
 func ParseDecimal(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && strconv.FormatUint(v, 10) != s {
@@ -219,8 +220,8 @@ func ParseDecimal(s string) (uint32, error) {
 	return uint32(v), err
 }
 
-// checkNumber refuses text that is written like a number and is not an id. getent(1)
-// would read it with strtoul(3), which makes root's id of "4294967296", "+0" and " 0".
+// checkNumber rejects text that looks like a number but is not a valid id. getent(1) would parse it
+// with strtoul(3), which turns "4294967296", "+0" and " 0" into root's id.
 func checkNumber(kind, s string) error {
 	digits := strings.TrimLeft(strings.TrimSpace(s), "+-")
 	_, err := strconv.ParseUint(digits, 0, 64) // also 0x0

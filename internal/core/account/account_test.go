@@ -39,7 +39,7 @@ func TestResolveUser_RefusesNumbersThatAreNoIDs(t *testing.T) {
 	test.Eq(t, 4294967294, a.GID, test.Sprintf("the last id: %+v", a))
 }
 
-// nameService has getent(1) answer with what a script prints.
+// nameService replaces getent(1) with a script.
 func nameService(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()

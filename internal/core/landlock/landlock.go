@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package landlock restricts threads by the kernel's Landlock (landlock(7)).
+// Package landlock restricts threads with the kernel's Landlock (landlock(7)).
 package landlock
 
 import (
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ABI returns the version of Landlock that this process can use, 0 for none: before Linux 5.13, or when it is switched
-// off or kept from this process (landlock_create_ruleset(2), LANDLOCK_CREATE_RULESET_VERSION).
+// ABI returns the Landlock version that this process can use (landlock_create_ruleset(2),
+// LANDLOCK_CREATE_RULESET_VERSION). It returns 0 before Linux 5.13, and if Landlock is disabled or blocked.
 func ABI() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -23,9 +23,10 @@ func ABI() int {
 	return int(version)
 }
 
-// ConfineWrites keeps the calling thread, and all that it starts, from changing files outside of these directories,
-// for good. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread before, and never unlock it.
-// Nothing is confined without directories, or without Landlock. Before version 3 of it a file outside can be truncated.
+// ConfineWrites permanently prevents the calling thread, and everything that it starts, from changing files outside
+// these directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread before the call,
+// and never unlock it. Without directories, or without Landlock, ConfineWrites does nothing. Before version 3 of
+// Landlock, files outside can still be truncated.
 func ConfineWrites(dirs ...string) error {
 	abi := ABI()
 	if len(dirs) == 0 || abi == 0 {
@@ -47,7 +48,7 @@ func confineWrites(abi int, dirs []string) error {
 		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	if abi >= 2 { // version 1 allows no link or rename from one directory to another
+	if abi >= 2 { // version 1 always denies links and renames between directories
 		all |= unix.LANDLOCK_ACCESS_FS_REFER
 	}
 	attributes := unix.LandlockRulesetAttr{Access_fs: all}
@@ -76,7 +77,7 @@ func confineWrites(abi int, dirs []string) error {
 	return nil
 }
 
-// allow adds to a ruleset what is allowed at a path, and below it.
+// allow adds a rule to a ruleset: access is allowed at a path and below it.
 func allow(ruleset *os.File, path string, flags int, access uint64) error {
 	at, err := os.OpenFile(path, unix.O_PATH|flags, 0)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// confined runs f on a thread that may write below dirs alone, and that ends with it.
+// confined runs f on a thread that may write only below dirs, and that exits after f.
 func confined(t *testing.T, dirs []string, f func() error) error {
 	t.Helper()
 	done := make(chan error)
@@ -29,7 +29,7 @@ func confined(t *testing.T, dirs []string, f func() error) error {
 	return <-done
 }
 
-func TestConfineWrites_AllowsItsDirectoriesAlone(t *testing.T) {
+func TestConfineWrites_AllowsOnlyItsDirectories(t *testing.T) {
 	if ABI() == 0 {
 		t.Skip("this kernel has no Landlock")
 	}

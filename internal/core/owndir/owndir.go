@@ -28,7 +28,7 @@ import (
 // about it. The file's name is dir without symbolic links; the caller closes it. Users in
 // also are trusted like root.
 func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
-	// another process may remove what is empty between two steps
+	// another process may remove an empty directory between two steps
 	for range 10 {
 		if f, err = open(dir, &mode, also); !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -37,11 +37,10 @@ func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
 	return f, err
 }
 
-// Open is Make for a directory that has to exist: the error is fs.ErrNotExist if it
-// does not.
+// Open is Make for an existing directory: if it is missing, the error is fs.ErrNotExist.
 func Open(dir string, also ...int) (*os.File, error) { return open(dir, nil, also) }
 
-// Check returns the error of Make, and makes nothing: a missing directory is no error.
+// Check returns the error of Make without making anything. A missing directory is not an error.
 func Check(dir string, also ...int) error {
 	f, err := Open(dir, also...)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,8 +52,8 @@ func Check(dir string, also ...int) error {
 	return f.Close()
 }
 
-// Nomad is the user to whom HashiCorp's package gives the agent's directories, if there is
-// one. It controls what root's agent runs anyway, so it may be trusted with them.
+// Nomad returns the user "nomad", if it exists: HashiCorp's package makes it the owner of the
+// agent's directories. It can be trusted, since it controls root's agent in any case.
 func Nomad() []int {
 	nomad, err := user.Lookup("nomad")
 	if err != nil {
@@ -67,7 +66,7 @@ func Nomad() []int {
 	return []int{uid}
 }
 
-// maxLinks is how many symbolic links the kernel follows in a path, path_resolution(7).
+// maxLinks is the number of symbolic links that the kernel follows in a path, path_resolution(7).
 const maxLinks = 40
 
 func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
@@ -98,14 +97,14 @@ func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 		if len(todo) == 0 {
 			return os.OpenFile(here, unix.O_DIRECTORY, 0)
 		}
-		// no other user can change what is at a path that was checked, so the next step may use its name
+		// no other user can replace a checked path, so the next step may use its name
 		here, todo = filepath.Join(here, todo[0]), todo[1:]
 	}
 }
 
-// check looks at one directory or symbolic link, and returns the target of a link. The last
-// one is the directory itself: even with a sticky bit, other users could make files in it
-// that this process is about to make.
+// check checks one directory or symbolic link, and returns the target of a link. last is set for the
+// directory itself, which must not be sticky: other users could create files in it before this
+// process does.
 func check(path string, last bool, also []int) (link string, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -133,7 +132,7 @@ func CheckFile(path string, info fs.FileInfo, also ...int) error {
 	}
 	others := fs.FileMode(0o022)
 	if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 && st.Gid == st.Uid {
-		others = 0o002 // a group that each user has for themselves goes with a umask of 002 (useradd(8))
+		others = 0o002 // a user private group, which comes with a umask of 002 (useradd(8))
 	}
 	if info.Mode()&others != 0 {
 		return fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
@@ -151,8 +150,8 @@ func checkOwner(path string, info fs.FileInfo, also []int) error {
 		path, uid)
 }
 
-// makeDir makes a directory of exactly this mode. If another process was faster, its
-// directory is checked like any other.
+// makeDir makes a directory with exactly this mode. A directory that another process has made first
+// is not an error; the caller checks it like any other.
 func makeDir(path string, mode fs.FileMode) error {
 	err := os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrExist) {
@@ -161,5 +160,5 @@ func makeDir(path string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // whatever the umask is
+	return os.Chmod(path, mode) // regardless of the umask
 }

@@ -21,7 +21,7 @@ import (
 
 const stranger = 65534
 
-// place is a directory of this test's, with what a test arranges in it.
+// place is a temporary directory with helpers that arrange files in it.
 type place struct {
 	t   *testing.T
 	dir string
@@ -53,7 +53,7 @@ func (p place) give(name string) {
 
 const sticky = fs.ModeSticky | 0o777
 
-// What is refused is neither opened nor made, and the error names what has to be changed.
+// A refused directory is neither opened nor made, and the error names the path to change.
 func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 	for name, row := range map[string]struct {
 		arrange func(place)
@@ -151,7 +151,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 		}, "a/l/./d", "c/d"},
 		"a link at the end":                {func(p place) { p.mkdir("a", 0o755); p.link("a/", "l") }, "l", "a"},
 		"a directory that others may read": {func(p place) { p.mkdir("a", 0o755) }, "a", "a"},
-		// half of what the kernel follows: it counts those before it once more if it has to begin again
+		// half of the kernel's limit: it counts links twice if it restarts the path walk
 		"through many links": {func(p place) {
 			p.mkdir("a", 0o755)
 			p.link("a", "l1")
@@ -190,7 +190,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 	}
 }
 
-// A user who is not root has directories, too, and with a umask of 002 also in a group of their own.
+// With a umask of 002 the directory is also writable for the user's private group.
 func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	testsupport.NeedRoot(t) // to become other users
 	p := newPlace(t)
@@ -228,8 +228,8 @@ func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	}
 }
 
-// A supervisor that ends removes the directories that it leaves empty, while another one starts.
-func TestMake_GoesOnWhileAnotherRemovesWhatIsEmpty(t *testing.T) {
+// A supervisor that exits removes its empty directories while another one starts.
+func TestMake_SurvivesConcurrentRemoval(t *testing.T) {
 	p := newPlace(t)
 	for range 300 {
 		p.mkdir("a/b/c", 0o700)
@@ -237,7 +237,7 @@ func TestMake_GoesOnWhileAnotherRemovesWhatIsEmpty(t *testing.T) {
 		go func() {
 			defer close(removed)
 			for _, dir := range []string{"a/b/c", "a/b", "a"} {
-				_ = os.Remove(p.path(dir)) // what Make has made again meanwhile is not empty
+				_ = os.Remove(p.path(dir)) // fails if Make has made a directory in it again
 			}
 		}()
 		f, err := Make(p.path("a/b/c"), 0o700)
@@ -252,7 +252,7 @@ func TestMake_RefusesARelativePath(t *testing.T) {
 	test.ErrorContains(t, err, "not absolute", test.Sprint("error"))
 }
 
-// tree is what is in a directory, in one line.
+// tree lists a directory tree with modes, in one line.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string

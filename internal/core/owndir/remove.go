@@ -9,9 +9,8 @@ import (
 	"os"
 )
 
-// RemoveAll is os.RemoveAll that also removes this user's directories that are not writable,
-// as those of sealed environments. Only root can remove from them without this. It follows
-// no links.
+// RemoveAll is like os.RemoveAll, but also removes this user's read-only directories, such as those
+// of sealed environments. (Only root could remove files from them otherwise.) It follows no links.
 func RemoveAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -21,10 +20,9 @@ func RemoveAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// openUp makes directories below dir writable, so that their owner can remove what is in
-// them. A process that still runs there may replace a directory by a link meanwhile: the
-// Root keeps chmod from following it out of dir. If a chmod fails, so does the removal,
-// which reports it.
+// openUp makes the directories below dir writable, so their owner can remove files from them. If a
+// running process replaces a directory with a link, os.Root prevents chmod from following it out
+// of dir. Errors of chmod are ignored, since the removal fails and reports them.
 func openUp(dir string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

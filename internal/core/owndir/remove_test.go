@@ -28,14 +28,14 @@ func TestRemoveAll_RemovesSealedDirectories(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		must.Error(t, os.RemoveAll(dir),
-			must.Sprint("they could be removed without more ado: this tests nothing"))
+			must.Sprint("os.RemoveAll removes them too: this tests nothing"))
 	}
 	test.NoError(t, RemoveAll(dir))
 	_, err := os.Lstat(dir)
 	test.True(t, os.IsNotExist(err), test.Sprintf("it is still there: %v", err))
 }
 
-// A process that an installer left may exchange its directories while they are removed.
+// A leftover process of an installer may replace directories during their removal.
 func TestOpenUp_StaysInTheTree(t *testing.T) {
 	victim, dir := filepath.Join(t.TempDir(), "victim"), filepath.Join(t.TempDir(), "env")
 	for _, path := range []string{victim, dir} {

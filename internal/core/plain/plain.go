@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plain prepares text from other programs and machines for a message, a table or an attribute.
+// Package plain cleans text from other programs and machines for messages, tables and attributes.
 package plain
 
 import (
@@ -10,10 +10,10 @@ import (
 	"unicode"
 )
 
-// Tail keeps the end of what a program writes to it.
+// Tail is an io.Writer that keeps only the last TailSize bytes.
 type Tail []byte
 
-// TailSize is how many bytes a Tail keeps at most.
+// TailSize is the maximum size of a Tail in bytes.
 const TailSize = 4 << 10
 
 func (t *Tail) Write(b []byte) (int, error) {
@@ -22,8 +22,8 @@ func (t *Tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Text returns a text as printable UTF-8. The ends of its lines stay; other characters that can't be printed become
-// spaces, so that no terminal obeys them.
+// Text returns a text as printable UTF-8. It keeps newlines and replaces all other unprintable characters with spaces,
+// so terminals do not interpret them.
 func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
@@ -33,14 +33,14 @@ func Text(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// sequences are those that terminals obey (ECMA-48).
+// sequences matches the escape sequences of terminals (ECMA-48).
 var sequences = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)`)
 
-// Uncoloured returns a text without colours and other sequences of terminals.
+// Uncoloured removes colors and other escape sequences of terminals from a text.
 func Uncoloured(text string) string { return sequences.ReplaceAllString(text, "") }
 
-// Line returns a text as one line of printable UTF-8: white space and characters that can't be printed become single
-// spaces. A text of more than most characters is cut there and gets an ellipsis; 0 is no limit.
+// Line returns a text as one line of printable UTF-8. Each run of white space and unprintable characters becomes one
+// space. A text of more than most characters is truncated and ends with an ellipsis; 0 means no limit.
 func Line(text string, most int) string {
 	between := func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' }
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"), between), " ")

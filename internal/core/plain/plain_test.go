@@ -31,7 +31,7 @@ func TestText_HasNoTerminalSequences(t *testing.T) {
 	}
 }
 
-func TestLine_IsOneOfPrintableText(t *testing.T) {
+func TestLine_ReturnsPrintableText(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                         "",
 		"as it is: ü €":            "as it is: ü €",

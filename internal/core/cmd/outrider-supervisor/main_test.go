@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestSupervisor_AnswersAPerson(t *testing.T) {
+func TestSupervisor_RefusesToRunByHand(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "outrider-supervisor")
 	out, err := exec.Command("go", "build", "-o", exe, ".").CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
@@ -21,7 +21,7 @@ func TestSupervisor_AnswersAPerson(t *testing.T) {
 		if arg != "" {
 			cmd.Args = append(cmd.Args, arg)
 		}
-		cmd.Args[0] = "outrider-supervisor" // as found on PATH, which is also the name by which a plugin starts it
+		cmd.Args[0] = "outrider-supervisor" // the same argv[0] as if a plugin had started it
 		out, _ := cmd.CombinedOutput()
 		test.Eq(t, 2, cmd.ProcessState.ExitCode(), test.Sprint(arg))
 		test.StrContains(t, string(out), "it is not run by hand", test.Sprint(arg))
