@@ -9,24 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Copy writes one stream's files as they are on another machine: the same bytes in files of the same numbers. So
-// the end of the copy is the place from which to go on, and nothing else has to be kept. One goroutine may use it.
+// Copy replicates one stream's files from another machine: the same bytes in files with the same numbers. So the end of
+// the copy is the position to resume from, and no other state is needed. Only one goroutine may use it.
 type Copy struct {
 	files files
 	limit int64 // of a file, in bytes
 }
 
-// NewCopy returns the copy of a stream. maxFiles files are kept. A file that would get larger than limit bytes is an
-// error. Nothing is made before something is written. The caller closes the copy.
+// NewCopy returns a copy of a stream that keeps maxFiles files. A write that makes a file larger than limit bytes is an
+// error. No file is made before the first write. The caller closes the copy.
 func NewCopy(allocDir, name string, maxFiles int, limit int64) *Copy {
 	return &Copy{files: files{allocDir: allocDir, name: name, max: maxFiles, dir: -1, file: -1}, limit: limit}
 }
 
-// Close closes what is open.
+// Close closes the open file and directory.
 func (c *Copy) Close() error { return c.files.close() }
 
-// Write adds data to the end of the file of this number, which is never less than before. On an error n bytes were
-// written.
+// Write appends data to the file with this number, which must not be lower than in earlier calls. On an error n bytes
+// were written.
 func (c *Copy) Write(number int64, data []byte) (n int, err error) {
 	if err := c.use(number); err != nil {
 		return 0, err
@@ -36,7 +36,7 @@ func (c *Copy) Write(number int64, data []byte) (n int, err error) {
 		return 0, fmt.Errorf("failed to write log file: %w", err)
 	}
 	if size+int64(len(data)) > c.limit {
-		return 0, fmt.Errorf("%s has more than the %d bytes that a file may have", c.files.path(number), c.limit)
+		return 0, fmt.Errorf("%s would have more than the allowed %d bytes", c.files.path(number), c.limit)
 	}
 	for n < len(data) {
 		written, err := retry(func() (int, error) { return unix.Write(c.files.file, data[n:]) })
@@ -48,7 +48,7 @@ func (c *Copy) Write(number int64, data []byte) (n int, err error) {
 	return n, nil
 }
 
-// use makes the file of this number the one that is written to.
+// use opens the file with this number for writing.
 func (c *Copy) use(number int64) error {
 	if c.files.file >= 0 && c.files.index == number {
 		return nil
@@ -74,7 +74,7 @@ func (c *Copy) use(number int64) error {
 	}
 	if index != number {
 		unix.Close(fd)
-		return fmt.Errorf("the name %s is taken by something else than a log file", c.files.path(number))
+		return fmt.Errorf("the name %s is taken by a file that is not a log file", c.files.path(number))
 	}
 	if c.files.file >= 0 {
 		unix.Close(c.files.file)

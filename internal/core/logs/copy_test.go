@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// logDir makes the directory of an allocation, and returns it and that of its logs.
+// logDir makes an allocation's directory, and returns it and its log directory.
 func logDir(t *testing.T) (alloc, dir string) {
 	t.Helper()
 	alloc = t.TempDir()
@@ -33,7 +33,7 @@ func addTo(t *testing.T, path, text string) {
 	}
 }
 
-// wantRead reads once.
+// wantRead reads once and compares the result.
 func wantRead(t *testing.T, r *Reader, number int64, text string) {
 	t.Helper()
 	b := make([]byte, 100)
@@ -50,7 +50,7 @@ func TestReader_FollowsFilesInOrder(t *testing.T) {
 	alloc, dir := logDir(t)
 	r := NewReader(alloc, "web.stdout", 0, 0)
 	defer r.Close()
-	wantRead(t, r, 0, "") // before there is a file
+	wantRead(t, r, 0, "") // no file exists yet
 	addTo(t, filepath.Join(dir, "web.stdout.0"), "one\n")
 	addTo(t, filepath.Join(dir, "web.stderr.0"), "another stream\n")
 	wantRead(t, r, 0, "one\n")
@@ -64,7 +64,7 @@ func TestReader_FollowsFilesInOrder(t *testing.T) {
 	wantRead(t, r, 3, "")
 }
 
-func TestReader_BeginsAtAPlace(t *testing.T) {
+func TestReader_StartsAtAPosition(t *testing.T) {
 	alloc, dir := logDir(t)
 	addTo(t, filepath.Join(dir, "web.stdout.4"), "old\nnew\n")
 	for _, c := range []struct {
@@ -75,7 +75,7 @@ func TestReader_BeginsAtAPlace(t *testing.T) {
 		{"within the file", 4, 4, "new\n"},
 		{"at its end", 4, 8, ""},
 		{"in a file that is gone", 2, 3, "old\nnew\n"},
-		{"in a file that is not there yet", 5, 0, ""},
+		{"in a file that does not exist yet", 5, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := NewReader(alloc, "web.stdout", c.number, c.offset)
@@ -140,8 +140,8 @@ func TestCopy_HasTheSameFiles(t *testing.T) {
 	addTo(t, filepath.Join(fromDir, "web.stdout.7"), "second\n")
 	addTo(t, filepath.Join(fromDir, "web.stdout.8"), "third\n")
 	addTo(t, filepath.Join(fromDir, "web.stdout.9"), "fourth\n")
-	carry() // goes on at the end
-	carry() // has nothing to do
+	carry() // resumes at the end
+	carry() // finds nothing new
 	numbers, err := numbersIn(toDir, "web.stdout")
 	if err != nil || len(numbers) != 2 || numbers[0] != 8 || numbers[1] != 9 {
 		t.Fatalf("the copy has files %v (%v), want the 2 newest", numbers, err)
@@ -153,7 +153,7 @@ func TestCopy_HasTheSameFiles(t *testing.T) {
 	}
 }
 
-func TestCopy_BelievesNoOtherMachine(t *testing.T) {
+func TestCopy_RefusesInvalidWritesOfAnotherMachine(t *testing.T) {
 	alloc, dir := logDir(t)
 	secret := filepath.Join(t.TempDir(), "secret")
 	addTo(t, secret, "secret")

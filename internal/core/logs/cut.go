@@ -5,17 +5,15 @@ package logs
 
 import "bytes"
 
-// lineSlack is how far a file may grow beyond its size to end at a line's end.
+// lineSlack is the number of bytes by which a file may exceed its limit to end at the end of a line.
 const lineSlack = 64 << 10
 
-// cut says how many of the queued bytes, of which p are the first, go into a
-// file that has size bytes and shall not have more than limit, and whether the
-// next file begins after them. midLine says that the file does not end with a
-// line's end.
+// cut returns how many of the queued bytes to write to a file of size bytes with this limit, and
+// whether to rotate after them. p is the beginning of the queued bytes. midLine means that the file
+// ends within a line.
 //
-// A file ends with the last line that fits. A line that fits in no file, or of
-// which a part is already in this one, goes on beyond the limit; lineSlack beyond
-// it, it is cut.
+// A file ends with the last line that fits. A line that is longer than a file, or that has already
+// begun in this file, continues beyond the limit. It is cut lineSlack bytes beyond the limit.
 func cut(p []byte, size, limit int64, midLine bool) (take int, rotate bool) {
 	n := int64(len(p))
 	room, hard := limit-size, limit+lineSlack-size

@@ -1,14 +1,13 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package logs moves the output of tasks from FIFOs to rotated files that Nomad
-// finds: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
+// Package logs moves the output of tasks from FIFOs to rotated files in the place where Nomad
+// expects them: <alloc dir>/alloc/logs/<task>.stdout.N and .stderr.N.
 //
-// Everything in it is built for one event loop: there is no goroutine, and no
-// call waits for a task. splice(2) moves the bytes, so that a byte leaves the
-// FIFO only by being in the file: a supervisor that is killed, at any moment,
-// neither loses nor repeats output. It is linked into the supervisor's small
-// binary and imports the standard library and x/sys only.
+// The package is designed for a single event loop: it starts no goroutines, and no call waits for a
+// task. It moves bytes with splice(2), which removes a byte from the FIFO only when it is in the
+// file. So a supervisor that is killed at any time neither loses nor repeats output. The package
+// is linked into the supervisor's small binary and imports only the standard library and x/sys.
 package logs
 
 import (
@@ -18,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeFIFO makes a FIFO in a directory that no task can write to, in the place
-// of whatever file is there. Its mode is 0600 and it belongs to uid and gid, so
-// that only the task may open /dev/stdout again; -1 leaves one as it is.
+// MakeFIFO makes a FIFO in a directory that no task can write to. It replaces an existing file.
+// The FIFO has mode 0600 and belongs to uid and gid (-1 keeps the default), so only the task can
+// reopen /dev/stdout.
 func MakeFIFO(path string, uid, gid int) error {
 	if err := unix.Unlink(path); err != nil && err != unix.ENOENT {
 		return fmt.Errorf("failed to remove old fifo: %w", &os.PathError{Op: "unlink", Path: path, Err: err})
@@ -35,8 +34,8 @@ func MakeFIFO(path string, uid, gid int) error {
 	return nil
 }
 
-// OpenTaskEnd opens a FIFO for the task: blocking, and for reading too, so that
-// neither the open nor a write fails if there is no reader. The caller closes it.
+// OpenTaskEnd opens a FIFO for the task: blocking, and for reading as well, so neither the open nor
+// a write fails without a reader. The caller closes the file.
 func OpenTaskEnd(path string) (*os.File, error) {
 	// not os.OpenFile: that makes a FIFO non-blocking, and the task would inherit it
 	fd, err := openFIFO(path, unix.O_RDWR)
@@ -46,8 +45,8 @@ func OpenTaskEnd(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// OpenReadEnd opens a FIFO for a Stream: non-blocking, as a description of its
-// own, since O_NONBLOCK belongs to the description and the task shall not see it.
+// OpenReadEnd opens a FIFO for a Stream, non-blocking. This must be a separate open file
+// description: O_NONBLOCK belongs to the description, and must not be set for the task.
 func OpenReadEnd(path string) (int, error) { return openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK) }
 
 func openFIFO(path string, flags int) (int, error) {
@@ -58,7 +57,7 @@ func openFIFO(path string, flags int) (int, error) {
 	return fd, nil
 }
 
-// Queued is how many bytes wait in a FIFO, FIONREAD of pipe(7). Either end will do.
+// Queued returns the number of unread bytes in a FIFO (FIONREAD of pipe(7)). fd can be either end.
 func Queued(fd int) (int, error) { return unix.IoctlGetInt(fd, unix.TIOCINQ) }
 
 // hungUp reports whether an empty FIFO has lost its last writer.
@@ -68,7 +67,7 @@ func hungUp(fd int) bool {
 	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0 && p[0].Revents&unix.POLLIN == 0
 }
 
-// retry repeats a call that a signal interrupted; Go's runtime sends itself some.
+// retry repeats a call that was interrupted by a signal, such as those of Go's runtime.
 func retry[T int | int64](call func() (T, error)) (T, error) {
 	for {
 		n, err := call()

@@ -46,7 +46,7 @@ func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 	}
 	alloc, logs := allocDir(t)
 	_, s := stream(t, Config{AllocDir: alloc})
-	path := fifo(t) // the directory is 0700, as the supervisor's is
+	path := fifo(t) // in a directory with mode 0700, like the supervisor's
 	must.NoError(t, MakeFIFO(path, 65534, 65534))
 	must.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
 	out, err := OpenTaskEnd(path)
@@ -127,7 +127,7 @@ func TestDrain_EmptiesAFIFOThatOthersHoldOpen(t *testing.T) {
 	equal(t, all, data)
 }
 
-// nomadFIFO makes one as logmon does, in a directory of everybody's.
+// nomadFIFO makes a FIFO as logmon does, in a directory that all users can write to.
 func nomadFIFO(t *testing.T) string {
 	_, logs := allocDir(t)
 	path := filepath.Join(logs, ".web.stdout.fifo")
@@ -167,7 +167,7 @@ func TestNomadFIFO_BlocksForATaskAndBelongsToIt(t *testing.T) {
 		t.Skip("needs root to give a file away")
 	}
 	path := nomadFIFO(t)
-	for range 2 { // a task that is restarted finds a FIFO that is its own already
+	for range 2 { // after a restart the FIFO belongs to the task already
 		out, err := OpenNomadFIFO(path, 65534, 65533)
 		must.NoError(t, err)
 		var st unix.Stat_t

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openLogDir opens <alloc dir>/alloc/logs. The two last directories may be
-// changed by tasks, so neither may be a symbolic link.
+// openLogDir opens <alloc dir>/alloc/logs. Tasks can replace the last two directories, so neither
+// may be a symbolic link.
 func openLogDir(allocDir string) (int, error) {
 	const flags = unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := retry(func() (int, error) { return unix.Open(allocDir, flags|unix.O_PATH, 0) })
@@ -37,16 +37,15 @@ func openLogDir(allocDir string) (int, error) {
 	return fd, nil
 }
 
-// files are the rotated files <name>.0, <name>.1, … in one directory, of which
-// the newest is written to. Tasks may write in that directory (Nomad makes it
-// 0777): nothing in it is trusted, and the descriptors are held, so that output
-// goes on when a task has renamed it.
+// files represents the rotated files <name>.0, <name>.1, … in one directory. Output is written to
+// the newest. Tasks can write to the directory (Nomad makes it 0777), so no file in it is trusted.
+// The descriptors stay open: output continues after a task has renamed the directory.
 type files struct {
 	allocDir string
 	name     string // "web.stdout"
-	max      int    // how many files are kept
+	max      int    // the number of files to keep
 
-	device uint64 // st_dev of the directory, once that was open
+	device uint64 // st_dev of the directory; 0 before the first open
 
 	dir   int // -1: not open
 	file  int // -1: not open
@@ -54,7 +53,7 @@ type files struct {
 	known []int64 // indexes of all files, ascending
 }
 
-// open opens the newest file, to go on behind its end, or makes the first one.
+// open opens the newest file for appending, or makes the first one.
 func (f *files) open() error {
 	dir, err := openLogDir(f.allocDir)
 	if err != nil {
@@ -80,15 +79,15 @@ func (f *files) open() error {
 	return nil
 }
 
-// next goes on with a new file, and removes those of the lowest indexes that are
-// too many. After an error the old file is still open.
+// next switches to a new file, and removes surplus files with the lowest indexes. After an error the
+// old file is still open.
 func (f *files) next() error {
 	fd, index, err := openFrom(f.dir, f.name, f.index+1)
 	if err != nil {
 		if exists(f.dir) {
 			return err
 		}
-		return f.open() // the directory was removed; another may be in its place
+		return f.open() // the directory was removed and may have been replaced
 	}
 	unix.Close(f.file)
 	f.use(fd, index)
@@ -100,8 +99,8 @@ func (f *files) use(fd int, index int64) {
 	if i, found := slices.BinarySearch(f.known, index); !found {
 		f.known = slices.Insert(f.known, i, index)
 	}
-	for range min(len(f.known)-f.max, 64) { // not all of what a task may have put there, in one turn of the loop
-		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // it may be gone; nothing can be done about it if it stays
+	for range min(len(f.known)-f.max, 64) { // bounded, since a task may have planted any number of files
+		unix.Unlinkat(f.dir, f.path(f.known[0]), 0) // best effort; it may be gone already
 		f.known = f.known[1:]
 	}
 }
@@ -116,7 +115,7 @@ func deviceOf(fd int) uint64 {
 
 func (f *files) path(index int64) string { return fileName(f.name, index) }
 
-// close returns the error of closing the file written to: NFS reports a full disk there.
+// close returns the error of closing the current file: NFS reports a full disk only then.
 func (f *files) close() error {
 	var err error
 	if f.file >= 0 {
@@ -129,13 +128,12 @@ func (f *files) close() error {
 	return err
 }
 
-// openFrom opens the file with this index, or with a higher one. A file that
-// exists is used only if it certainly is a log: regular, this user's, with no
-// second name by which it might be another file. Any other regular file is left
-// alone and the next index taken; what is no regular file (a symbolic link, a
-// FIFO, a device) makes way, and a directory, which Nomad's readers skip, is skipped.
+// openFrom opens the file with this index or a higher one. It uses an existing file only if it is
+// certainly a log: a regular file of this user without a second hard link. It skips any other
+// regular file, and directories, which Nomad's readers skip too. It removes files of other types
+// (symbolic links, FIFOs, devices).
 func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
-	// the step doubles, so that no number of planted names keeps this busy
+	// the step doubles, so planted names cannot keep the loop busy
 	for step, try := int64(1), 0; try < 48; try++ {
 		path := fileName(name, index)
 		if fd, err = openFile(dir, path, unix.O_RDWR|unix.O_CREAT); err == nil {
@@ -162,7 +160,7 @@ func openFrom(dir int, name string, index int64) (fd int, at int64, err error) {
 	return -1, 0, fmt.Errorf("failed to open log file: the names %s.N are taken", name)
 }
 
-// exists reports whether a directory that is open was not removed.
+// exists reports whether an open directory has not been removed.
 func exists(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Nlink > 0
@@ -173,9 +171,10 @@ var (
 	errSkip    = errors.New("not a log file")
 )
 
-// openFile opens one file, for reading, or with O_CREAT for writing as well, not O_APPEND, which splice(2) refuses.
+// openFile opens one file for reading, or with O_CREAT also for writing. It does not use O_APPEND, which splice(2)
+// refuses.
 func openFile(dir int, path string, how int) (int, error) {
-	// O_NONBLOCK: neither a FIFO nor another's lease (fcntl(2)) may hold us up
+	// O_NONBLOCK: do not wait for a FIFO, or for another process's lease (fcntl(2))
 	flags := how&^unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, path, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -219,14 +218,14 @@ func checkFile(st *unix.Stat_t) error {
 
 func fileName(name string, index int64) string { return name + "." + strconv.FormatInt(index, 10) }
 
-// maxListed is how many entries of a log directory are looked at. A task may have made any number of them, and one
-// process lists the directories of all tasks.
+// maxListed bounds the number of entries that are read from a log directory. A task may have made any number of them,
+// and one process lists the directories of all tasks.
 const maxListed = 10_000
 
-// list returns the indexes of the files of one name, ascending, as Nomad's
-// client finds them (client/fs_endpoint.go, logIndexes), among the first maxListed entries.
+// list returns the indexes of the files with one name in ascending order, by the rules of Nomad's
+// client (client/fs_endpoint.go, logIndexes). It reads only the first maxListed entries.
 func list(dir int, name string) ([]int64, error) {
-	fd, err := retry(func() (int, error) { // an offset of our own
+	fd, err := retry(func() (int, error) { // reopened for its own directory offset
 		return unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -254,8 +253,8 @@ func listed(d *os.File, name string) ([]int64, error) {
 	return found, nil
 }
 
-// End returns where a stream ends ("web.stderr"): in the file of this number, after so
-// many bytes; zeros if there is none. Nothing of it is opened but the directory.
+// End returns the end of a stream, such as "web.stderr": the number and the size in bytes of the
+// newest file, or zeros without a file. It opens only the directory.
 func End(allocDir, name string) (index, size int64) {
 	dir, err := openLogDir(allocDir)
 	if err != nil {
@@ -277,7 +276,7 @@ func End(allocDir, name string) (index, size int64) {
 func indexes(entries []os.DirEntry, name string) (found []int64) {
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), name+".")
-		if !ok || e.IsDir() || len(suffix) > 15 { // no log has got that far, and the next index must not overflow
+		if !ok || e.IsDir() || len(suffix) > 15 { // no log reaches such an index, and the next one must not overflow
 			continue
 		}
 		if n, err := strconv.ParseInt(suffix, 10, 64); err == nil && fileName(name, n) == e.Name() && n >= 0 {

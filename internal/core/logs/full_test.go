@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk is an allocation's directory on a file system of the given size.
+// smallDisk returns an allocation's directory whose log directory is a file system of size bytes.
 func smallDisk(t *testing.T, size int) (alloc, logs string) {
 	t.Helper()
 	alloc, logs = allocDir(t)
@@ -26,14 +26,14 @@ func smallDisk(t *testing.T, size int) (alloc, logs string) {
 		t.Skipf("cannot mount a small file system, which takes CAP_SYS_ADMIN: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(logs, 0); err != nil { // and not lazily: a descriptor left open would show
+		if err := unix.Unmount(logs, 0); err != nil { // not a lazy unmount, which would hide a leaked descriptor
 			t.Errorf("failed to unmount: %v", err)
 		}
 	})
 	return alloc, logs
 }
 
-// fill takes all space there is but leave bytes.
+// fill uses all free space except leave bytes.
 func fill(t *testing.T, logs string, leave int) (free func()) {
 	t.Helper()
 	path := filepath.Join(logs, "filler")
@@ -43,7 +43,7 @@ func fill(t *testing.T, logs string, leave int) (free func()) {
 	return func() { must.NoError(t, os.Remove(path)) }
 }
 
-// openStream is stream, closed before the file system goes.
+// openStream is like stream, but closes the stream before the file system is unmounted.
 func openStream(t *testing.T, cfg Config) (*os.File, *Stream) {
 	t.Helper()
 	path := fifo(t)
@@ -78,7 +78,7 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 			test.Eq(t, 16<<10, r.N, test.Sprintf("%d bytes written, there was space for 16384", r.N))
 			n, _ := Queued(s.FD())
 			test.Eq(t, len(data)-16<<10, n, test.Sprintf("%d bytes queued", n))
-			for i := range 9 { // no more words about it
+			for i := range 9 { // no more events
 				now = now.Add(time.Second)
 				r := s.Pump(now)
 				must.Eq(t, Later, r.Next, must.Sprintf("after %d s: %+v", i+1, r))
@@ -87,13 +87,13 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 			}
 			free()
 			now = now.Add(time.Second / 2)
-			if r := s.Pump(now); r.Next != Later || r.N > 0 { // it is not time yet
+			if r := s.Pump(now); r.Next != Later || r.N > 0 { // too early for a retry
 				t.Errorf("%+v", r)
 			}
 			now = now.Add(time.Second / 2)
 			r = s.Pump(now)
 			must.Eq(t, Wait, r.Next, must.Sprintf("%+v", r))
-			test.SliceEqOp(t, []string{"stdout goes on"}, r.Events, test.Sprintf("%+v", r))
+			test.SliceEqOp(t, []string{"stdout resumed"}, r.Events, test.Sprintf("%+v", r))
 			all, _ := concatenation(t, logs)
 			equal(t, all, data)
 		})
@@ -124,9 +124,9 @@ func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	r := s.Pump(now)
 	must.Eq(t, Wait, r.Next, must.Sprintf("%+v", r))
 	must.SliceLen(t, 1, r.Events, must.Sprintf("%+v", r))
-	must.StrContains(t, r.Events[0], "stdout is dropped from now on: no space left on device",
+	must.StrContains(t, r.Events[0], "stdout is dropped: no space left on device",
 		must.Sprintf("%+v", r))
-	for range 30 { // the task goes on for minutes and does not wait
+	for range 30 { // the task runs for minutes and does not block
 		now = now.Add(10 * time.Second)
 		write(60 << 10)
 		r := s.Pump(now)
@@ -138,7 +138,7 @@ func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
 	now = now.Add(time.Second)
 	r = s.Pump(now)
 	dropped := 31*(60<<10) - 4<<10
-	want := fmt.Sprintf("stdout goes on: dropped %d bytes", dropped)
+	want := fmt.Sprintf("stdout resumed: dropped %d bytes", dropped)
 	test.SliceEqOp(t, []string{want}, r.Events, test.Sprintf("%q, want %q", r.Events, want))
 	all, _ := concatenation(t, logs)
 	equal(t, all, slices.Concat(data[:4<<10], data[4<<10+dropped:][:40<<10]))
@@ -158,7 +158,7 @@ func TestStream_ReportsDroppedBytesAtTheEnd(t *testing.T) {
 		if r.Next == Ended {
 			want := []string{
 				"stdout waits: no space left on device",
-				"stdout is dropped from now on: no space left on device for 10s",
+				"stdout is dropped: no space left on device for 10s",
 				"stdout ended: dropped 5000 bytes",
 			}
 			test.SliceEqOp(t, want, events)
@@ -183,7 +183,7 @@ func TestStream_ReportsShortWaitsRarely(t *testing.T) {
 		now = now.Add(time.Second)
 		events = append(events, s.Drain(now).Events...)
 	}
-	test.SliceEqOp(t, []string{"stdout waits: no space left on device", "stdout goes on"}, events)
+	test.SliceEqOp(t, []string{"stdout waits: no space left on device", "stdout resumed"}, events)
 	all, _ := concatenation(t, logs)
 	test.SliceLen(t, 20*5000, all, test.Sprintf("%d bytes", len(all)))
 }

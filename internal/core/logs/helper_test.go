@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test binary is also the processes that tests need: LOGS_TEST_HELPER says which.
+// TestMain makes the test binary a helper process if LOGS_TEST_HELPER names one.
 func TestMain(m *testing.M) {
 	switch os.Getenv("LOGS_TEST_HELPER") {
 	case "":
 		os.Exit(m.Run())
-	case "pump": // fifo, alloc dir, max file size: a supervisor, until it is killed or everything has ended
+	case "pump": // a supervisor; arguments: fifo, alloc dir, max file size
 		size, _ := strconv.ParseInt(os.Args[3], 10, 64)
 		fd, err := OpenReadEnd(os.Args[1])
 		if err != nil {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		s.noSplice = os.Getenv("LOGS_TEST_NOSPLICE") != ""
 		pump(s)
-	// count, bytes a line, lines a second, and a file that ends it and gets the count: a task
+	// a task; arguments: count, bytes per line, lines per second, and optionally a file that ends it and gets the count
 	case "lines":
 		count, _ := strconv.Atoi(os.Args[1])
 		size, _ := strconv.Atoi(os.Args[2])
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 			if len(os.Args) <= 4 {
 				return i == count
 			}
-			for i == count || i%100 == 99 { // at the last it waits
+			for i == count || i%100 == 99 { // waits for the file after the last line
 				if _, err := os.Stat(os.Args[4]); err == nil {
 					if err := os.WriteFile(os.Args[4], []byte(strconv.Itoa(i)), 0o600); err != nil {
 						panic(err)
@@ -76,7 +76,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// pump is the least event loop that there can be, until everything has ended.
+// pump is a minimal event loop that runs until the stream has ended.
 func pump(s *Stream) (events []string) {
 	for {
 		r := s.Pump(time.Now())
@@ -101,7 +101,7 @@ func helper(t testing.TB, mode string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// allocDir makes what Nomad makes: alloc/logs, writable for all.
+// allocDir makes alloc/logs as Nomad does, writable for all users.
 func allocDir(t testing.TB) (alloc, logs string) {
 	t.Helper()
 	alloc = t.TempDir()
@@ -136,7 +136,7 @@ func stream(t testing.TB, cfg Config) (task *os.File, s *Stream) {
 	return task, s
 }
 
-// put writes, and drains the FIFO whenever it is full.
+// put writes p in parts that fit into the FIFO, and drains the FIFO after each.
 func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	t.Helper()
 	for len(p) > 0 {
@@ -150,8 +150,8 @@ func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	}
 }
 
-// concatenation reads the files by their names alone:
-// ls, a numeric sort, cat. It is written without the package's own code.
+// concatenation lists the files, sorts them by number and reads them. It is independent of the
+// package's own code.
 func concatenation(t testing.TB, logs string) (all []byte, names []string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(logs, "web.stdout.*"))
@@ -195,7 +195,7 @@ func numbered(t testing.TB, all []byte, n int) {
 	must.Eq(t, n, i, must.Sprintf("%d lines", i))
 }
 
-// numbersIn are those of the files of one stream ("web.stderr") in a directory.
+// numbersIn returns the numbers of the files of one stream ("web.stderr") in a directory.
 func numbersIn(dir, name string) ([]int64, error) {
 	d, err := os.Open(dir)
 	if err != nil {

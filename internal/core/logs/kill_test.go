@@ -18,11 +18,11 @@ import (
 func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 	const (
 		kills = 20
-		most  = 2_500_000 // lines: all that the files keep, which no test should need
+		most  = 2_500_000 // lines that fit into the files; no test should need as many
 	)
 	for name, c := range map[string]struct {
-		bytes int // a line
-		rate  int // lines a second, 0: as fast as it can
+		bytes int // per line
+		rate  int // lines per second, 0: unlimited
 		size  string
 	}{
 		"bulk, files of 1 MiB":               {100, 0, "1048576"},
@@ -32,7 +32,7 @@ func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			alloc, logs := allocDir(t)
 			path := fifo(t)
-			held, err := OpenTaskEnd(path) // as the plugin does, so that the FIFO keeps its bytes
+			held, err := OpenTaskEnd(path) // as in the plugin: an open FIFO keeps its bytes
 			must.NoError(t, err)
 			enough := filepath.Join(t.TempDir(), "enough")
 			task := helper(t, "lines", fmt.Sprint(most), fmt.Sprint(c.bytes), fmt.Sprint(c.rate), enough)
@@ -49,8 +49,8 @@ func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 				must.NoError(t, p.Process.Kill())
 				p.Wait()
 			}
-			must.NoError(t, os.WriteFile(enough, nil, 0o600)) // the writer has written all the time
-			fd, err := OpenReadEnd(path)                      // before the last writer goes
+			must.NoError(t, os.WriteFile(enough, nil, 0o600)) // ends the writer
+			fd, err := OpenReadEnd(path)                      // before the last writer exits
 			must.NoError(t, err)
 			held.Close()
 			size, err := strconv.ParseInt(c.size, 10, 64)

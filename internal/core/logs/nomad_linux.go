@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenNomadFIFO opens the task's end of a FIFO that Nomad's logmon reads (the
-// StdoutPath or StderrPath of a task's config), or /dev/null where the job says
-// logs { disabled = true }. The open is O_RDWR, so it does not wait for a logmon
-// that has died, and output waits in the FIFO for the next one; logmon sees no
-// end of file until the caller has closed it, after the task ended and Queued is
-// 0 (or the task is destroyed).
+// OpenNomadFIFO opens the task's end of a FIFO that Nomad's logmon reads (StdoutPath or StderrPath
+// of a task's config), or /dev/null if the job sets logs { disabled = true }. It opens the FIFO
+// with O_RDWR: the open does not wait for a logmon that has died, and output stays in the FIFO for
+// the next one. logmon reads no end of file until the caller closes the FIFO. The caller does so
+// when the task has ended and Queued returns 0, or when the task is destroyed.
 //
-// The FIFO lies in a directory in which tasks may write. Hence no symbolic link
-// is followed, and what is opened must be a FIFO that this process's user or the
-// task's made, under one name. Its owner becomes uid and gid (-1 leaves one as it is).
+// The FIFO is in a directory that tasks can write to. So OpenNomadFIFO follows no symbolic link,
+// and accepts only a FIFO that was made by this process's user or the task's user, with a single
+// hard link. It changes the owner to uid and gid (-1 leaves one unchanged).
 func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 	if path == os.DevNull {
 		return os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -40,7 +39,7 @@ func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 		dir, name = fd, filepath.Base(path)
 	}
 
-	var st unix.Stat_t // looked at before it is opened, since the open of a device may do something
+	var st unix.Stat_t // checked before the open, since opening a device may have side effects
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fail("stat", err)
 	}
@@ -61,7 +60,7 @@ func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 		err = unix.Fchown(fd, uid, gid)
 	}
 	if err == nil {
-		err = unix.SetNonblock(fd, false) // the task wants a stdout that waits
+		err = unix.SetNonblock(fd, false) // a task expects a blocking stdout
 	}
 	if err != nil {
 		unix.Close(fd)

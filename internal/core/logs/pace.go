@@ -5,41 +5,40 @@ package logs
 
 import "time"
 
-// A stream is emptied when enoughQueued bytes wait, or some time after the first:
-// a program that writes line by line would otherwise cost a splice(2) a line, at
-// eight times the processor time (BenchmarkPump).
+// A stream is emptied when enoughQueued bytes are queued, or some time after the first byte. Without
+// this wait, a program that writes line by line would cost one splice(2) per line, and eight times
+// the CPU time (BenchmarkPump).
 //
-// The time adapts to how much comes. It is longest for a program that writes
-// little, for which nothing is lost by waiting; a program that could fill the pipe
-// (64 KiB, and then it blocks) within that time makes it short, after once.
+// The wait adapts to the amount of output. It is longest for a program that writes little. A program
+// that could fill the pipe (64 KiB, after which it blocks) within the wait makes the next one short.
 //
-// A program that does fill the pipe gets a wide one, since the shortest time limits
-// it to a pipe's worth a millisecond, which is as fine as epoll_wait(2) sleeps.
+// A program that does fill the pipe gets a larger pipe: even the shortest wait limits it to one pipe
+// capacity per millisecond, the resolution of epoll_wait(2).
 const (
 	enoughQueued = 32 << 10
 	nearlyFull   = 60 << 10
-	widePipe     = 1 << 20 // what pipe(7) allows an unprivileged user by default
+	widePipe     = 1 << 20 // the default limit of pipe(7) for unprivileged users
 	shortestWait = 500 * time.Microsecond
 	longestWait  = 8 * time.Millisecond
 )
 
 type pace struct {
-	wait time.Duration // the present one; 0 is shortestWait
-	due  time.Time     // zero: nothing waits
+	wait time.Duration // the current wait; 0 means shortestWait
+	due  time.Time     // zero: no bytes are waiting
 }
 
-// epoch is what deadlines are rounded against: on the monotonic clock, which
-// is never set back.
+// epoch is the origin to which deadlines are rounded, on the monotonic clock, which is never set
+// back.
 var epoch = time.Now()
 
-// later reports whether queued bytes wait, and until when.
+// later reports whether the queued bytes should wait, and until when.
 func (p *pace) later(now time.Time, queued int) (time.Time, bool) {
 	p.wait = max(p.wait, shortestWait)
 	switch {
 	case queued >= enoughQueued:
 		p.wait = shortestWait
 	case p.due.IsZero():
-		// rounded, so that the streams of many tasks wake the loop together
+		// rounded, so the streams of many tasks wake the loop together
 		p.due = epoch.Add((now.Sub(epoch) + p.wait + p.wait/2).Truncate(p.wait))
 		return p.due, true
 	case now.Before(p.due):

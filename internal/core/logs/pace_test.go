@@ -16,7 +16,7 @@ import (
 func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 	var p pace
 	now := time.Now()
-	// turn is the first bytes, and the end of the wait; it returns how long that was
+	// turn queues the first bytes, ends the wait with queued bytes, and returns the length of the wait
 	turn := func(queued int) time.Duration {
 		at, later := p.later(now, 100)
 		must.True(t, later, must.Sprint("does not wait"))
@@ -64,7 +64,7 @@ func TestStream_WidensThePipeOfABusyWriter(t *testing.T) {
 	must.NoError(t, err)
 	defer s.Close()
 
-	// turn writes n bytes and has them moved; it returns the pipe's size then
+	// turn writes n bytes, pumps them, and returns the resulting capacity of the pipe
 	turn := func(n int) int {
 		_, err := out.Write(make([]byte, n))
 		must.NoError(t, err)
@@ -78,8 +78,8 @@ func TestStream_WidensThePipeOfABusyWriter(t *testing.T) {
 	test.EqOp(t, widePipe, turn(widePipe))
 }
 
-// BenchmarkPump reports what moving output costs this process (the writer is
-// another one): processor milliseconds a MB, pumps a MB, and MB a second.
+// BenchmarkPump reports the cost of moving output in this process (the writer is a separate one):
+// CPU milliseconds per MB, pumps per MB, and MB per second.
 func BenchmarkPump(b *testing.B) {
 	for _, w := range []struct {
 		name                string
@@ -122,7 +122,7 @@ func BenchmarkPump(b *testing.B) {
 	}
 }
 
-// loop is the supervisor's: one epoll, armed once for each Wait.
+// loop mirrors the collector's loop: one epoll instance, armed once for each Wait.
 func loop(b *testing.B, s *Stream, fixed bool) (pumps int) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	must.NoError(b, err)

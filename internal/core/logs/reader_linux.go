@@ -11,31 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads what a Stream, maybe of another process, writes: one stream's files, from one place on.
-// Tasks may write in their directory, so a file is opened as a Stream opens it. One goroutine may use it.
+// Reader reads the files that a Stream writes, possibly in another process, from a given position on. Tasks can write
+// to the directory, so files are opened with the same checks as in a Stream. Only one goroutine may use a Reader.
 type Reader struct {
 	allocDir, name string
 	at             position
 }
 
-// position is a place in a file.
 type position struct {
 	file   int   // -1: not open
 	number int64 // of the file
 	offset int64 // in bytes
 }
 
-// NewReader returns a reader that begins in the file of this number after so many bytes. If that file is gone
-// it begins with the next one. Nothing needs to exist yet. The caller closes the reader.
+// NewReader returns a reader that starts in the file with this number, at this offset in bytes. If the file is gone, it
+// starts with the next file. The files and the directory need not exist yet. The caller closes the reader.
 func NewReader(allocDir, name string, number, offset int64) *Reader {
 	return &Reader{allocDir: allocDir, name: name, at: position{file: -1, number: number, offset: offset}}
 }
 
-// Close closes what is open.
+// Close closes the open file.
 func (r *Reader) Close() { r.at.close() }
 
-// Read reads into b, and returns how many bytes it read, and of the file of which number. None are read where
-// there is nothing more for now.
+// Read reads up to len(b) bytes into b, and returns the number of the file and the number n of bytes. n is 0 if there
+// is no more output for now.
 func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	if r.at.file < 0 {
 		first, err := r.open(r.at.number)
@@ -55,7 +54,7 @@ func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	if next.file < 0 || err != nil {
 		return 0, 0, err
 	}
-	n, err = r.at.read(b) // what was written before the next file was made
+	n, err = r.at.read(b) // again: output may have been added before the next file was made
 	if n > 0 || err != nil {
 		next.close()
 		return r.at.number, n, err
@@ -66,7 +65,7 @@ func (r *Reader) Read(b []byte) (number int64, n int, err error) {
 	return r.at.number, n, err
 }
 
-// open opens the first file from this number on. There may be none yet.
+// open opens the first file with this number or a higher one. If none exists yet, the position has no file.
 func (r *Reader) open(from int64) (position, error) {
 	none := position{file: -1}
 	dir, err := openLogDir(r.allocDir)
@@ -89,7 +88,7 @@ func (r *Reader) open(from int64) (position, error) {
 		if err == nil {
 			return position{file: file, number: number}, nil
 		}
-		// what is no log file was not written by a Stream, and what is gone was removed by one
+		// skip files that a Stream has not written, and files that it has removed
 		if err != errMakeWay && err != errSkip && err != unix.ENOENT && err != unix.ELOOP {
 			return none, fmt.Errorf("failed to open log file: %w", err)
 		}

@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scratch is a pipe and a buffer that all streams of the process use to look at
-// queued bytes without taking them (tee(2)). It is made when it is first needed,
-// which is at the first rotation.
+// scratch is a pipe and a buffer that all streams of the process use to inspect queued bytes without
+// consuming them (tee(2)). The pipe is made at the first rotation.
 var scratch struct {
-	sync.Mutex // one loop needs none; it is there for a caller that has two
+	sync.Mutex // a single loop does not need it; callers may have more than one
 	pipe       [2]int
 	made       bool
-	buf        [64 << 10]byte // what a pipe holds by default, pipe(7): of a wide one a part is looked at
+	buf        [64 << 10]byte // the default pipe capacity, pipe(7); of a larger pipe only a part is inspected
 }
 
-// peek calls use with up to n of the bytes at the head of a FIFO, which stay
-// there. The bytes are use's only until it returns.
+// peek calls use with up to n bytes from the head of a FIFO without consuming them. use must not
+// keep the slice.
 func peek(fifo, n int, use func(p []byte)) error {
 	scratch.Lock()
 	defer scratch.Unlock()
@@ -40,7 +39,7 @@ func peek(fifo, n int, use func(p []byte)) error {
 	p := scratch.buf[:0]
 	for len(p) < int(teed) {
 		k, err := retry(func() (int, error) { return unix.Read(scratch.pipe[0], scratch.buf[len(p):teed]) })
-		if err != nil || k == 0 { // what is left in it would be taken for the next stream's
+		if err != nil || k == 0 { // leftover bytes would be taken for another stream's
 			unix.Close(scratch.pipe[0])
 			unix.Close(scratch.pipe[1])
 			scratch.made = false
@@ -52,7 +51,7 @@ func peek(fifo, n int, use func(p []byte)) error {
 	return nil
 }
 
-// discard takes up to n bytes out of a FIFO and returns how many there were.
+// discard removes up to n bytes from a FIFO and returns their number.
 func discard(fifo, n int) (int, error) {
 	scratch.Lock()
 	defer scratch.Unlock()

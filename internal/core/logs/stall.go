@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// What happens when a log file can't be written to, most often since the disk is
-// full: the output waits in the FIFO, which makes the task wait once that is
-// full; each retryEvery it is tried again; and after a grace it is dropped, since
-// a task that hangs indefinitely is worse than a gap in its log. Every byte dropped
-// is counted.
+// If a log file cannot be written, usually because the disk is full, the output stays in the FIFO,
+// and a full FIFO blocks the task. The write is retried every retryEvery. After the grace period
+// the output is dropped, since a gap in the log is better than a task that hangs indefinitely. All
+// dropped bytes are counted.
 const (
 	retryEvery   = time.Second
 	defaultGrace = 10 * time.Second
@@ -24,13 +23,13 @@ type stall struct {
 	label string // "stdout"
 	grace time.Duration
 
-	since   time.Time // zero: all is well
+	since   time.Time // zero: not stalled
 	retry   time.Time // when to write again
 	drops   bool
 	dropped int64
 
-	reported bool      // an event has said that it waits
-	quiet    time.Time // until then another short wait is not worth an event
+	reported bool      // the present wait was reported by an event
+	quiet    time.Time // no events for short waits before this time
 	events   []string
 }
 
@@ -47,7 +46,7 @@ func (s *stall) take() []string {
 
 func (s *stall) stalled() bool { return !s.since.IsZero() }
 
-// waits reports whether nothing is to be done before s.retry.
+// waits reports whether to wait until s.retry.
 func (s *stall) waits(now time.Time) bool { return s.stalled() && !s.drops && now.Before(s.retry) }
 
 // failed records that a write failed.
@@ -62,7 +61,7 @@ func (s *stall) failed(now time.Time, err error) {
 	if !s.drops && !now.Before(end) {
 		s.drops = true
 		s.reported = true
-		s.report("is dropped from now on: %v for %v", err, s.grace)
+		s.report("is dropped: %v for %v", err, s.grace)
 	}
 	s.retry = now.Add(retryEvery)
 	if !s.drops && s.retry.After(end) {
@@ -70,16 +69,16 @@ func (s *stall) failed(now time.Time, err error) {
 	}
 }
 
-// succeeded records that everything queued has been written.
+// succeeded records that all queued bytes have been written.
 func (s *stall) succeeded(now time.Time) {
 	if !s.stalled() {
 		return
 	}
 	switch {
 	case s.dropped > 0:
-		s.report("goes on: dropped %d bytes", s.dropped)
+		s.report("resumed: dropped %d bytes", s.dropped)
 	case s.reported:
-		s.report("goes on")
+		s.report("resumed")
 	}
 	s.quiet = now.Add(quietFor)
 	s.since, s.retry, s.drops, s.reported, s.dropped = time.Time{}, time.Time{}, false, false, 0
@@ -93,5 +92,5 @@ func (s *stall) ended() {
 	s.dropped = 0
 }
 
-// label is the part of a file's name that a user knows it by: "stdout" of "web.stdout".
+// label returns the stream's name for users: "stdout" for "web.stdout".
 func label(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }

@@ -13,53 +13,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says where the output of one stream of one task goes.
+// Config configures the destination of one output stream of a task.
 type Config struct {
 	// AllocDir is the allocation's directory, absolute.
 	AllocDir string
 
-	// Name is what the files are called before the index: <task>.stdout or <task>.stderr.
+	// Name is the file name without the index: <task>.stdout or <task>.stderr.
 	Name string
 
-	// MaxFiles is how many files are kept; 0 means 10, as in Nomad.
+	// MaxFiles is the number of files to keep; 0 means 10, as in Nomad.
 	MaxFiles int
 
-	// MaxFileSize is the size in bytes at which the next file begins; 0 means
-	// 10 MiB, as in Nomad. Files end with a line if they can (see cut).
+	// MaxFileSize is the size in bytes at which files are rotated; 0 means 10 MiB, as in Nomad.
+	// Files end at the end of a line if possible (see cut).
 	MaxFileSize int64
 
-	// Grace is how long output waits for a file that can't be written before it
-	// is dropped; 0 means 10 s.
+	// Grace is the time after which output for an unwritable file is dropped; 0 means 10 s.
 	Grace time.Duration
 }
 
-// Next is what an event loop has to do about a stream.
+// Next tells an event loop when to call a stream again.
 type Next int
 
-// What comes next.
+// The values of Next.
 const (
 	Wait  Next = iota // call Pump when the FIFO is readable
-	Later             // call again at Result.At, whether it is readable or not; do not watch it until then
+	Later             // call again at Result.At, readable or not; do not watch the FIFO until then
 	Ended             // nothing is queued and no writer is left
 )
 
-// Result is what a call did and what comes next.
+// Result is the result of Pump or Drain.
 type Result struct {
 	Next Next
-	At   time.Time // of Later
+	At   time.Time // for Later
 	N    int64     // bytes moved to files
 
-	// Events are sentences for the user of the task, such as "stdout waits: no
-	// space left on device".
+	// Events are sentences for the user of the task, such as "stdout waits: no space left on
+	// device".
 	Events []string
 }
 
-// Stream moves one FIFO to its files. One goroutine may use it.
+// Stream moves output from one FIFO to its files. Only one goroutine may use it.
 //
-// A loop watches FD with EPOLLIN|EPOLLONESHOT: an answer Wait arms it again, Later
-// sets a timer (otherwise a line-wise writer wakes the loop for each line),
-// Ended removes it. Deadlines are below a millisecond: epoll_pwait2(2), a timerfd,
-// or rounding up to 1 ms will do.
+// An event loop watches FD with EPOLLIN|EPOLLONESHOT. After Wait it arms FD again, after Later it sets
+// a timer (otherwise a program that writes lines would wake the loop for each line), and after
+// Ended it removes FD. Deadlines can be less than a millisecond away: use epoll_pwait2(2), a
+// timerfd, or round up to 1 ms.
 type Stream struct {
 	limit int64
 	fifo  int
@@ -68,18 +67,18 @@ type Stream struct {
 	stall stall
 
 	eager    bool      // benchmarks: do not wait for more
-	widened  bool      // the pipe was asked to hold widePipe
-	noSplice bool      // the file system refuses splice(2)
-	stuck    time.Time // no next file could be made; not tried again before
+	widened  bool      // widePipe was requested as the pipe's capacity
+	noSplice bool      // the file system does not support splice(2)
+	stuck    time.Time // the last rotation failed; do not retry before this time
 }
 
-// Open makes the stream of a FIFO (OpenReadEnd), which is the stream's from then
-// on if one is returned. It goes on at the end of the newest file there is.
+// Open makes the stream of a FIFO (OpenReadEnd). A returned stream owns the FIFO. It appends to the
+// newest existing file.
 //
-// With an error that lies in the files (the log directory is missing, or is a
-// symbolic link; no space for a new file) the stream is returned too. The start of
-// a task may then fail, after Close; for one that runs already the stream does
-// what it does when a disk is full: it retries, reports events, and drops the output in the end.
+// If the error is caused by the files (the log directory is missing or a symbolic link, or there is
+// no space for a new file), Open returns both the stream and the error. The start of a task may
+// then fail, after Close. For a running task, use the stream: as with a full disk it retries,
+// reports events, and finally drops the output.
 func Open(fifo int, cfg Config) (*Stream, error) {
 	if !filepath.IsAbs(cfg.AllocDir) {
 		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
@@ -108,11 +107,11 @@ func Open(fifo int, cfg Config) (*Stream, error) {
 	return s, s.files.open()
 }
 
-// FD is what to watch.
+// FD returns the descriptor to watch.
 func (s *Stream) FD() int { return s.fifo }
 
-// Pump moves what is queued, once that is enough to be worth it. It moves no
-// more than was there when it was called, so that no task keeps the loop to itself.
+// Pump moves the queued bytes once enough are queued. It moves only bytes that were queued at the
+// time of the call, so no task can monopolize the loop.
 func (s *Stream) Pump(now time.Time) Result {
 	if s.stall.waits(now) {
 		return Result{Next: Later, At: s.stall.retry}
@@ -132,7 +131,7 @@ func (s *Stream) Pump(now time.Time) Result {
 	}
 	if queued >= nearlyFull && !s.widened {
 		s.widened = true
-		// it may be refused, as beyond an unprivileged user's share (pipe(7)): the task waits more often then
+		// this fails, for example, beyond an unprivileged user's limit (pipe(7)): the task then blocks more often
 		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, widePipe)
 	}
 	r := Result{N: s.step(now, queued), Next: Wait, Events: s.stall.take()}
@@ -142,13 +141,12 @@ func (s *Stream) Pump(now time.Time) Result {
 	return r
 }
 
-// Drain moves what is queued, for a task whose processes are all gone. The answer
-// is Ended when the FIFO is empty, though others may hold it open, or Later while
-// the disk is full: then it is to be called again, or the stream to be closed and
-// the rest lost.
+// Drain moves the queued bytes of a task whose processes are all gone. Next is Ended when the FIFO is
+// empty, even if other processes have it open. Next is Later while the disk is full: call Drain
+// again, or close the stream and lose the rest.
 func (s *Stream) Drain(now time.Time) Result {
 	r := Result{Next: Ended}
-	for range 64 { // a pipe's worth needs one; a writer that goes on does not keep us here
+	for range 64 { // one iteration moves a full pipe; the bound is for a writer that never stops
 		queued, err := Queued(s.fifo)
 		if err != nil || queued == 0 {
 			s.stall.ended()
@@ -166,8 +164,8 @@ func (s *Stream) Drain(now time.Time) Result {
 	return r
 }
 
-// Close closes all descriptors; the files stay, and so does what is still queued
-// if another process has the FIFO open. It returns the last events.
+// Close closes all descriptors and returns the last events. The files stay. Queued bytes stay only if
+// another process has the FIFO open.
 func (s *Stream) Close() (events []string) {
 	s.stall.ended()
 	if err := s.files.close(); err != nil {
@@ -180,7 +178,7 @@ func (s *Stream) Close() (events []string) {
 	return s.stall.take()
 }
 
-// step moves n queued bytes to files, or drops them if that is the time for it.
+// step moves n queued bytes to files, or drops them after the grace period.
 func (s *Stream) step(now time.Time, n int) (moved int64) {
 	if !s.stall.drops || !now.Before(s.stall.retry) {
 		k, err := s.write(now, n)
@@ -204,8 +202,8 @@ func (s *Stream) step(now time.Time, n int) (moved int64) {
 	return moved
 }
 
-// write moves n queued bytes to files. It stops at the first error, which is
-// returned bare; all before it have been written, and none behind it taken.
+// write moves n queued bytes to files. It stops at the first error and returns it unwrapped. Only
+// the moved bytes have been removed from the FIFO then.
 func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	if s.files.file < 0 {
 		if err := s.files.open(); err != nil {
@@ -213,7 +211,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 		}
 	}
 	for moved < n {
-		// each time, as O_APPEND would: the file may have been truncated or removed
+		// stat for each move, like O_APPEND: the file may have been truncated or removed
 		var st unix.Stat_t
 		if err := unix.Fstat(s.files.file, &st); err != nil {
 			return moved, err
@@ -222,7 +220,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 			if s.rotate(now) {
 				continue
 			}
-			if st.Size >= s.limit { // it has no name to be read by, but it takes space
+			if st.Size >= s.limit { // an unlinked file cannot be read, but uses space
 				unix.Ftruncate(s.files.file, 0)
 				st.Size = 0
 			}
@@ -234,7 +232,7 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 		if take > 0 {
 			k, err := s.move(take, st.Size)
 			moved += k
-			if err == unix.EAGAIN { // another reader was faster
+			if err == unix.EAGAIN { // another reader has taken the bytes
 				return moved, nil
 			}
 			if err != nil {
@@ -251,8 +249,8 @@ func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	return moved, nil
 }
 
-// rotate begins the next file. If that can't be made the old one goes on,
-// beyond its size: better a big file than none.
+// rotate switches to the next file. If it cannot be made, output continues in the old file beyond
+// its limit.
 func (s *Stream) rotate(now time.Time) bool {
 	if !now.After(s.stuck) {
 		return false
@@ -263,7 +261,7 @@ func (s *Stream) rotate(now time.Time) bool {
 		return true
 	}
 	if s.stuck.IsZero() {
-		s.stall.report("goes on in %s: %v", s.files.path(s.files.index), err)
+		s.stall.report("continues in %s: %v", s.files.path(s.files.index), err)
 	}
 	s.stuck = now.Add(retryEvery)
 	return false
@@ -280,7 +278,7 @@ func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 		}
 		take, rotate = cut(p, size, s.limit, midLine)
 	})
-	if err != nil { // no descriptors left: then without regard for lines
+	if err != nil { // for example no free descriptor: cut at the limit, within a line
 		if size >= s.limit {
 			return 0, true
 		}
@@ -289,7 +287,7 @@ func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 	return take, rotate
 }
 
-// move moves n queued bytes to the offset at of the file, and returns how many it moved.
+// move moves up to n queued bytes to offset at of the file, and returns their number.
 func (s *Stream) move(n int, at int64) (int, error) {
 	if !s.noSplice {
 		k, err := retry(func() (int64, error) {
@@ -297,7 +295,7 @@ func (s *Stream) move(n int, at int64) (int, error) {
 			return unix.Splice(s.fifo, nil, s.files.file, &off, n, unix.SPLICE_F_NONBLOCK)
 		})
 		if err == nil && k == 0 {
-			err = unix.EAGAIN // no writer is left, and no byte
+			err = unix.EAGAIN // no bytes and no writer are left
 		}
 		if err != unix.EINVAL {
 			return int(max(k, 0)), err
@@ -307,9 +305,9 @@ func (s *Stream) move(n int, at int64) (int, error) {
 	return s.copy(n, at)
 }
 
-// copy is move for a file system without splice(2); every one in the kernel's
-// tree that has ordinary files has it. The bytes are taken only after they were
-// written: a kill between the two calls repeats them, none is lost.
+// copy implements move for a file system without splice(2). (All of Linux's own file systems with
+// regular files support it.) Bytes are removed from the FIFO only after they were written: a kill
+// between the two calls repeats them, and none are lost.
 func (s *Stream) copy(n int, at int64) (k int, err error) {
 	perr := peek(s.fifo, n, func(p []byte) {
 		k, err = retry(func() (int, error) { return unix.Pwrite(s.files.file, p, at) })
@@ -327,7 +325,7 @@ func (s *Stream) copy(n int, at int64) (k int, err error) {
 	return max(k, 0), err
 }
 
-// cause is the innermost error: what a user needs of "failed to …: open …: no space left on device".
+// cause reduces "failed to …: open …: no space left on device" to the part that a user needs.
 func cause(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) && (errno == unix.ENOSPC || errno == unix.EDQUOT) {
@@ -336,6 +334,5 @@ func cause(err error) error {
 	return err
 }
 
-// Device is the number of the file system in which the log directory is, 0 before
-// that was opened.
+// Device returns st_dev of the log directory's file system, 0 before the directory was opened.
 func (s *Stream) Device() uint64 { return s.files.device }

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// text is lines of random length up to longest.
+// text returns at least n bytes of lines with random lengths below longest.
 func text(n, longest int) []byte {
 	r := rand.New(rand.NewPCG(1, uint64(n+longest)))
 	var b bytes.Buffer
@@ -98,7 +98,7 @@ func TestStream_CutsSingleBytesAtLines(t *testing.T) {
 func TestStream_KeepsTheNewestFiles(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFiles: 3, MaxFileSize: 1000})
-	// another task's, and another stream's, are none of our business
+	// files of other tasks and streams must stay
 	for _, n := range []string{"web.stderr.0", "web2.stdout.0", "web.stdout.old.0", ".web.stdout.fifo"} {
 		must.NoError(t, os.WriteFile(filepath.Join(logs, n), nil, 0o644))
 	}
@@ -114,7 +114,7 @@ func TestStream_KeepsTheNewestFiles(t *testing.T) {
 	test.False(t, len(all) < 2000, test.Sprintf("%d bytes in", len(all)))
 }
 
-func TestOpen_GoesOnAtTheNewestFile(t *testing.T) {
+func TestOpen_AppendsToTheNewestFile(t *testing.T) {
 	alloc, logs := allocDir(t)
 	for i, text := range map[int]string{2: "two\n", 9: "nine\n", 10: "ten\n"} {
 		must.NoError(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stdout.%d", i)), []byte(text), 0o644))
@@ -165,7 +165,7 @@ func TestStream_NoticesTruncatedAndRemovedFiles(t *testing.T) {
 	}
 }
 
-func TestStream_GoesOnInARenamedDirectory(t *testing.T) {
+func TestStream_ContinuesInARenamedDirectory(t *testing.T) {
 	alloc, logs := allocDir(t)
 	task, s := stream(t, Config{AllocDir: alloc, MaxFileSize: 1000, MaxFiles: 100})
 	elsewhere := t.TempDir()
@@ -196,7 +196,7 @@ func TestStream_SurvivesARemovedDirectory(t *testing.T) {
 	must.NoError(t, unix.Fstat(s.files.file, &st))
 	test.False(t, st.Size > 2000, test.Sprintf("the removed file takes %d bytes", st.Size))
 
-	must.NoError(t, os.MkdirAll(logs, 0o777)) // it is found again
+	must.NoError(t, os.MkdirAll(logs, 0o777)) // the stream must use the new directory
 	_, err := task.WriteString("back\n")
 	must.NoError(t, err)
 	s.Drain(now.Add(time.Hour))
@@ -204,10 +204,10 @@ func TestStream_SurvivesARemovedDirectory(t *testing.T) {
 	equal(t, all, []byte("back\n"))
 }
 
-// planted is what a task may put where a log file is to be.
+// planted lists files that a task may put in the place of a log file.
 var planted = map[string]struct {
 	plant func(t *testing.T, path, victim string)
-	stays bool // and the next index is taken
+	stays bool // the file is not removed, and the next index is used
 }{
 	"a symbolic link":          {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v, p)) }, false},
 	"a dangling symbolic link": {func(t *testing.T, p, v string) { must.NoError(t, os.Symlink(v+".new", p)) }, false},
@@ -334,7 +334,7 @@ func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
 			}
 			defer s.Close()
 
-			// it is told, tried again, and goes on when the directory is right
+			// the stream reports the error, retries, and resumes when the directory is valid
 			_, err = task.WriteString("line\n")
 			must.NoError(t, err)
 			now := time.Now()
@@ -348,7 +348,7 @@ func TestOpen_RefusesALinkAsDirectory(t *testing.T) {
 			must.NoError(t, os.MkdirAll(logs, 0o777))
 			r = s.Drain(now.Add(time.Second))
 			must.Eq(t, Ended, r.Next, must.Sprintf("%+v", r))
-			must.SliceEqOp(t, []string{"stdout goes on"}, r.Events, must.Sprintf("%+v", r))
+			must.SliceEqOp(t, []string{"stdout resumed"}, r.Events, must.Sprintf("%+v", r))
 			all, _ := concatenation(t, logs)
 			equal(t, all, []byte("line\n"))
 		})

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// swap does something again and again until the function that it returns is called.
+// swap calls do repeatedly until stop is called.
 func swap(t *testing.T, do func() error) (stop func()) {
 	t.Helper()
 	quit := make(chan struct{})
@@ -36,8 +36,8 @@ func swap(t *testing.T, do func() error) (stop func()) {
 	return func() { close(quit); swapping.Wait() }
 }
 
-// A task may write in the directory of its logs, and so exchange a file between the look
-// at it and its opening. The victim is what the supervisor may write to and the task not.
+// A task can write to its log directory, so it can replace a file between the check and the open. The
+// supervisor may write to the victim, and the task may not.
 func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 	for name, plant := range map[string]func(victim, path string) error{
 		"for a symbolic link": os.Symlink,
@@ -78,7 +78,7 @@ func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
 					must.NoError(t, err, must.Sprint("the victim was opened"))
 					must.NotEq(t, theirs.Ino, st.Ino, must.Sprint("the victim was opened"))
 				}
-				t.Logf("%d times there was a file of ours", opened)
+				t.Logf("opened our own file %d times", opened)
 			})
 		}
 	}
