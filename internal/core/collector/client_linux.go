@@ -25,29 +25,29 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// answerTime is how long a collector may take for what touches no file. One that
-// takes longer is replaced, which loses nothing: it may be alive. It is asked when a
-// call has been under way for askAfter.
+// answerTime bounds the reply to a request that touches no file. A collector that takes longer is
+// replaced. This loses nothing, even if the collector still runs. When a call takes longer than
+// askAfter, the client checks whether the collector responds.
 const (
 	answerTime = 3 * time.Second
 	askAfter   = 500 * time.Millisecond
 )
 
-// Config is what a Client needs to know.
+// Config configures a Client.
 type Config struct {
 	Store task.Store
 
-	// Argv0 is the name under which the supervisor's binary runs in a role.
+	// Argv0 is the argv[0] of the supervisor's binary when it runs in a role.
 	Argv0 string
 
-	// Build says which binary this is. A collector of another build is replaced.
+	// Build identifies this binary. A collector of another build is replaced.
 	Build string
 
 	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
-	// Forks is held from the fork of a collector until OnStart has returned. OnStart
-	// is called with its pid, and OnEnd once it has been reaped.
+	// Forks is locked from the fork of a collector until OnStart has returned. OnStart is called
+	// with the collector's pid, and OnEnd after the collector has been reaped.
 	Forks          sync.Locker
 	OnStart, OnEnd func(pid int)
 
@@ -55,23 +55,23 @@ type Config struct {
 	Log func(format string, args ...any)
 }
 
-// Client is a supervisor's side: it finds the collector that serves the store, or
-// starts one, and another when that one has gone. It is safe for concurrent use.
-// A call takes as long as its context, and longer while a collector is replaced.
+// Client is the supervisor's side. It finds the store's collector or starts one, and replaces a
+// collector that has exited. It is safe for concurrent use. A call is bounded by its context, but
+// takes longer while a collector is being replaced.
 type Client struct {
 	cfg  Config
 	wire *wire.Client[reply]
 
 	mu    sync.Mutex
 	specs map[string]Spec // the tasks whose output is collected
-	had   []string        // the tasks that the collector had when this client connected to it
-	hangs map[string]bool // the tasks at which the collector reports hanging
+	had   []string        // the tasks of the collector when this client connected to it
+	hangs map[string]bool // the tasks whose output blocks the collector, as it reported
 	over  bool
 }
 
 type connection = wire.Conn[reply]
 
-// NewClient returns a client; nothing runs before its first call.
+// NewClient returns a client. It starts no process before the first call.
 func NewClient(cfg Config) *Client {
 	c := &Client{cfg: cfg, specs: map[string]Spec{}, hangs: map[string]bool{}}
 	c.wire = &wire.Client[reply]{
@@ -81,10 +81,10 @@ func NewClient(cfg Config) *Client {
 	return c
 }
 
-// Start begins to collect the output of a task that is being started. files are the
-// read ends of its FIFOs, for CollectorDriver; they stay the caller's. For CollectorNomad
-// it returns the task's ends of Nomad's FIFOs. from is where the task's stderr begins, since
-// all its runs in an allocation write to the same files. After an error nothing is collected.
+// Start begins to collect the output of a task that is being started. For CollectorDriver, files
+// are the read ends of its FIFOs, which the caller closes. For CollectorNomad, Start returns the
+// task's ends of Nomad's FIFOs. from is the beginning of this run's stderr, since all runs of a
+// task in an allocation write to the same files. After an error nothing is collected.
 func (c *Client) Start(
 	ctx context.Context, spec Spec, files ...*os.File,
 ) (ends []*os.File, from task.LogPlace, err error) {
@@ -95,16 +95,16 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep records a task whose output is collected: a collector that replaces another one gets
-// it. Keep itself starts no collector.
+// Keep records a task whose output is collected. It is passed to each replacement of the collector.
+// Keep itself starts no collector.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.specs[spec.ID] = spec
 }
 
-// Resume makes sure that the output of a task that was started earlier is collected.
-// It reports whether it always was, so that nothing can be missing.
+// Resume ensures that the output of a task that was started earlier is collected. always reports
+// whether the collector had the task without interruption, so no output can be missing.
 func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error) {
 	c.Keep(spec)
 	if _, err := c.wire.Connect(ctx); err != nil {
@@ -119,15 +119,15 @@ func (c *Client) Resume(ctx context.Context, spec Spec) (always bool, err error)
 	return always, err
 }
 
-// Drain returns when all that a task wrote is in the files; false if that takes
-// too long, as on a full disk or a file system that does not answer: it goes on then.
+// Drain returns when all output of a task is in the files. It returns false if this takes too long,
+// for example because the disk is full or the file system hangs; the collector then continues.
 func (c *Client) Drain(ctx context.Context, id string) (all bool, err error) {
 	r, err := c.repeat(ctx, &request{Op: opDrain, ID: id})
 	return err == nil && !r.Body.Waits, err
 }
 
-// Close ends the collection of a task's output. What waits for a file system is
-// moved in the background when that answers. Nothing is started for it.
+// Close ends the collection of a task's output. Output that waits for a file system is moved in the
+// background when the file system responds. Close starts no collector.
 func (c *Client) Close(ctx context.Context, id string) error {
 	c.mu.Lock()
 	delete(c.specs, id)
@@ -135,7 +135,7 @@ func (c *Client) Close(ctx context.Context, id string) error {
 	for try := 0; ; try++ {
 		p := c.find()
 		if p == nil {
-			return nil // one that comes later does not get the task
+			return nil // a later collector does not get the task
 		}
 		unix.Close(p.pidfd)
 		conn, err := c.wire.Connect(ctx)
@@ -148,7 +148,7 @@ func (c *Client) Close(ctx context.Context, id string) error {
 	}
 }
 
-// Rename gives a task another id.
+// Rename changes the id of a task.
 func (c *Client) Rename(ctx context.Context, id, to string) error {
 	c.mu.Lock()
 	if spec, ok := c.specs[id]; ok {
@@ -161,8 +161,8 @@ func (c *Client) Rename(ctx context.Context, id, to string) error {
 	return err
 }
 
-// End lets the collector go when it has moved what there is, and returns when it is
-// gone, or ctx has ended. No call may follow.
+// End lets the collector exit after it has moved the remaining output. It returns when the collector
+// has exited or ctx has ended. No call may follow.
 func (c *Client) End(ctx context.Context) {
 	c.mu.Lock()
 	c.over = true
@@ -173,7 +173,7 @@ func (c *Client) End(ctx context.Context) {
 	}
 	for p := c.find(); p != nil; p = c.find() {
 		unix.Close(p.pidfd)
-		if conn == nil || ctx.Err() != nil { // it waits for a file system
+		if conn == nil || ctx.Err() != nil { // the collector waits for a file system
 			return
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -182,7 +182,7 @@ func (c *Client) End(ctx context.Context) {
 	_ = os.Remove(identityFile(c.cfg.Store))
 }
 
-// repeat makes a call that may be made twice.
+// repeat makes an idempotent call: it repeats the call if the connection is lost.
 func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r wire.Message[reply], err error) {
 	err = c.wire.Repeat(ctx, func(conn *connection) (err error) {
 		r, err = c.ask(ctx, conn, req, files...)
@@ -191,9 +191,9 @@ func (c *Client) repeat(ctx context.Context, req *request, files ...*os.File) (r
 	return r, err
 }
 
-// ask makes one call. A collector that is late with its answer is asked whether it
-// answers at all, and its connection is closed if it does not: a killed process with a
-// thread in a file system that does not answer stays, and so does its connection.
+// ask makes one call. If the reply is late, it checks whether the collector responds at all, and
+// closes the connection if not: a killed process with a thread in a hanging file system does not
+// exit, so its connection stays open.
 func (c *Client) ask(
 	ctx context.Context, conn *connection, req *request, files ...*os.File,
 ) (r wire.Message[reply], err error) {
@@ -221,14 +221,14 @@ func (c *Client) isResponsive(conn *connection) bool {
 	_, err := conn.Call(ctx, &request{Op: opHello})
 	if err != nil {
 		if !errors.Is(err, wire.ErrLost) {
-			c.cfg.Log("collector does not answer: replacing it")
+			c.cfg.Log("collector does not respond: replacing it")
 		}
 		conn.Close()
 	}
 	return err == nil
 }
 
-// dial connects to a collector of this build that knows all running tasks.
+// dial connects to a collector of this build that has all running tasks.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	old := c.find()
 	conn, err := c.greet(ctx, old)
@@ -241,7 +241,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// identityFile is where the identity of the collector is kept that moves the output.
+// identityFile is the path of the file with the identity of the active collector.
 func identityFile(s task.Store) string { return filepath.Join(s.Dir, "collector.json") }
 
 func readIdentity(s task.Store) (id task.Identity, err error) {
@@ -252,21 +252,21 @@ func readIdentity(s task.Store) (id task.Identity, err error) {
 	return id, err
 }
 
-// Find calls OnStart with the pid of the collector that runs, if one does. It must precede
-// anything that looks at this process's children.
+// Find calls OnStart with the pid of a running collector, if one exists. Call it before inspecting
+// this process's children.
 func (c *Client) Find() {
 	if p := c.find(); p != nil {
 		unix.Close(p.pidfd)
 	}
 }
 
-// process is one that moves output.
+// process is a running collector.
 type process struct {
 	pid   int
 	pidfd int
 }
 
-// find returns the process that moves the output; nil if none does.
+// find returns the active collector, or nil.
 func (c *Client) find() *process {
 	id, err := readIdentity(c.cfg.Store)
 	if err != nil {
@@ -277,20 +277,19 @@ func (c *Client) find() *process {
 		return nil
 	}
 	p := &process{pid: id.PID, pidfd: fd}
-	if task.Dead(fd, 0) { // a zombie, perhaps this process's own from before an upgrade
+	if task.Dead(fd, 0) { // a zombie, possibly a child of this process from before an upgrade
 		p.reap()
 		c.cfg.OnEnd(id.PID)
 		unix.Close(fd)
 		return nil
 	}
-	c.cfg.OnStart(id.PID) // it may be a child from before an upgrade, too
+	c.cfg.OnStart(id.PID) // it may also be a child from before an upgrade
 	return p
 }
 
 var errOther = errors.New("the collector is of another build")
 
-// greet connects to the collector that runs. After an error it is to be replaced, if there
-// is one.
+// greet connects to the running collector. On an error the caller replaces it.
 func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
 	if p == nil {
 		return nil, unix.ESRCH
@@ -325,14 +324,14 @@ func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 	return &r.Body, err
 }
 
-// replace starts a collector. It opens all that the old one has open before that one is
-// killed, and moves nothing before that one is dead, since two of them would overwrite
-// each other's output. (On a file system without splice(2), of which Linux has none
-// with ordinary files, one that hangs could.)
+// replace starts a new collector and kills the old one. The new collector opens all files of the
+// old one before the old one is killed. It moves output only after the old one's death, since two
+// collectors would overwrite each other's output. (On a file system without splice(2), a hanging
+// collector could still do so. All of Linux's file systems with regular files support splice.)
 //
-// A collector that does not die at once has threads in file systems that do not answer.
-// Each holds the lock of the FIFO that it moves (splice(2) does), and ends when the file
-// system answers, before it moves anything else: so there is no need to wait for it.
+// If a collector does not die at once, its threads are in hanging file systems. Each such thread
+// holds the lock of its FIFO (in splice(2)), and exits when the file system responds, before it
+// moves further bytes. So there is no need to wait for it.
 func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
 	if old != nil {
 		defer unix.Close(old.pidfd)
@@ -347,7 +346,7 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 		return nil, err
 	}
 	if err := c.handOver(ctx, conn, id, old, specs, release); err != nil {
-		conn.Close() // it ends, since opGo has not reached it
+		conn.Close() // the new collector exits, since it has not received opGo
 		return nil, err
 	}
 	c.mu.Lock()
@@ -356,8 +355,8 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 	return conn, nil
 }
 
-// handOver gives a new collector the tasks and the old one's place. opened is called when it
-// has opened what it needs.
+// handOver passes the tasks to a new collector, kills the old one and activates the new one. It
+// calls opened when the new collector has opened its files.
 func (c *Client) handOver(
 	ctx context.Context, conn *connection, id task.Identity, old *process, specs []Spec, opened func(),
 ) error {
@@ -374,7 +373,7 @@ func (c *Client) handOver(
 	}
 	taken.Wait()
 	opened()
-	// what takes space comes before the old one's end: on a full disk that one goes on
+	// allocate disk space before killing the old collector: if the disk is full, it stays active
 	fresh := identityFile(c.cfg.Store) + ".new"
 	b, err := json.Marshal(id)
 	if err != nil {
@@ -394,10 +393,10 @@ func (c *Client) handOver(
 	return err
 }
 
-// hold opens the FIFOs of tasks until release, so that what is in them is not lost
-// with a task that ends before another collector has them open. A FIFO at which the
-// last one hung is not touched: this process would hang with it, and could not even be
-// killed. It waits for takeTime at most.
+// hold keeps the FIFOs of tasks open until release. Otherwise, output in a FIFO would be lost if its
+// task ended before the new collector has opened the FIFO. hold does not touch a FIFO that blocked
+// the last collector: this process would block too, and could not even be killed. It waits at most
+// for takeTime.
 func (c *Client) hold(specs []Spec) (release func()) {
 	fds := make(chan int, 2*len(specs))
 	var opening sync.WaitGroup
@@ -435,14 +434,14 @@ func (c *Client) hold(specs []Spec) (release func()) {
 	}
 }
 
-// takeTime is how long a FIFO may take to be opened where nothing hangs.
+// takeTime bounds the opening of a FIFO if no file system hangs.
 const takeTime = time.Second
 
-// kill returns when the process is dead, or what is left of it hangs: all its threads
-// are in a system call that nothing interrupts (state D of proc_pid_stat(5)).
+// kill kills the process. It returns when the process is dead, or when all its remaining threads are
+// in uninterruptible sleep (state D of proc_pid_stat(5)).
 func (p *process) kill() {
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
-	// seen twenty times, since a thread is there for a moment at each write
+	// in twenty samples, since each write puts a thread into this state for a moment
 	for hung := 0; hung < 20 && !task.Dead(p.pidfd, 50*time.Millisecond); {
 		if hung++; !p.hangs() {
 			hung = 0
@@ -451,7 +450,7 @@ func (p *process) kill() {
 	p.reap()
 }
 
-// reap reaps a process that may be a child. ECHILD means that it is not, or was reaped.
+// reap reaps the process if it is a child. The error ECHILD means that it is not, or was reaped.
 func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {
@@ -488,7 +487,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
-	// its garbage is little, and the memory that waits for it counts for each plugin
+	// the collector makes little garbage, and each plugin's collector would use the memory kept for it
 	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr
@@ -512,7 +511,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	return c.wire.Open(t), id, nil
 }
 
-// received is called with each message that is no reply.
+// received handles each message that is not a reply.
 func (c *Client) received(r reply) {
 	switch {
 	case r.Event != nil:
@@ -524,7 +523,7 @@ func (c *Client) received(r reply) {
 	}
 }
 
-// needed reports whether there is something to collect.
+// needed reports whether any task's output is collected.
 func (c *Client) needed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

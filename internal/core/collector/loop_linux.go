@@ -12,34 +12,34 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/logs"
 )
 
-// loop is the one epoll(7) loop over the output of all tasks. A task costs it a few
-// descriptors and nothing else.
+// loop is a single epoll(7) loop over the output of all tasks. Each task uses only a few
+// descriptors.
 //
-// Streams are registered with EPOLLONESHOT: after each event the loop decides when
-// it watches the stream again, so that small writes gather and a full disk causes no
-// busy loop.
+// Streams are registered with EPOLLONESHOT. After each event the loop decides when to watch the
+// stream again: small writes are batched, and a full disk causes no busy loop.
 //
-// One goroutine runs the loop and moves the bytes. If a file system keeps it for
-// longer than stallTime, another takes its place, and it ends when it comes back;
-// from then until it does, the streams of that file system have a goroutine each.
+// One goroutine, the runner, runs the loop and moves the bytes. If a file system blocks it for
+// longer than stallTime, a new runner takes over, and the old one exits when the file system
+// responds. Until then, each stream of that file system is served by its own goroutine.
 type loop struct {
 	ep    int
-	watch *time.Timer // fires when the runner's work takes too long
+	watch *time.Timer // fires when the runner is blocked
 
 	mu      sync.Mutex
 	watched map[int32]*stream // by FIFO
 	resting map[*stream]time.Time
 	queue   []*stream
-	runner  int     // which goroutine it is, counted
-	busy    *stream // what the runner works on
-	stalled map[uint64]int
+	runner  int            // number of the current runner
+	busy    *stream        // the stream that the runner works on
+	stalled map[uint64]int // blocked runners by device
 }
 
 const (
-	// stallTime is what moving a pipe's worth of bytes never takes, unless the machine is overloaded.
+	// stallTime is the time after which a runner counts as blocked. Moving the content of a full pipe
+	// takes longer only on an overloaded machine.
 	stallTime = 50 * time.Millisecond
 
-	// hangTime is after how long the user of the task gets an event.
+	// hangTime is the time after which the user of the task gets an event.
 	hangTime = 2 * time.Second
 )
 
@@ -65,12 +65,12 @@ func event(fd int) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)}
 }
 
-// arm makes epoll report a FIFO once more.
+// arm makes epoll report the FIFO's next event.
 func (l *loop) arm(fd int) {
 	_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, event(fd))
 }
 
-// rest makes the loop look at a stream at a time, and not before.
+// rest makes the loop pump a stream at the given time, and not before.
 func (l *loop) rest(str *stream, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *loop) rest(str *stream, until time.Time) {
 		l.resting[str] = until
 		return
 	}
-	// the runner waits already, perhaps indefinitely. A resting stream has bytes queued, so arming it is enough
+	// the runner may be in epoll_wait without a timeout; arming wakes it, since a resting stream has bytes queued
 	time.AfterFunc(time.Until(until), func() { str.locked(func() { l.arm(str.logs.FD()) }) })
 }
 
@@ -108,13 +108,13 @@ func (l *loop) run(runner int) {
 	}
 }
 
-// next returns the stream to look at, nil if none is due. It is false if the
-// loop has another runner.
+// next returns the next stream to pump, or nil if none is due. It returns false if another runner has
+// taken over.
 func (l *loop) next(runner int) (*stream, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.runner != runner {
-		return nil, false // and the watch is another's
+		return nil, false // leave the timer to the new runner
 	}
 	l.watch.Stop()
 	l.busy = nil
@@ -133,7 +133,7 @@ func (l *loop) next(runner int) (*stream, bool) {
 	return nil, true
 }
 
-// await fills the queue.
+// await waits for events and fills the queue.
 func (l *loop) await(events []unix.EpollEvent) {
 	n, err := unix.EpollWait(l.ep, events, l.timeout())
 	if err != nil && err != unix.EINTR {
@@ -155,7 +155,7 @@ func (l *loop) await(events []unix.EpollEvent) {
 	}
 }
 
-// takeOver starts another runner: this one's work takes too long.
+// takeOver replaces a blocked runner with a new one.
 func (l *loop) takeOver() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *loop) takeOver() {
 	device := str.device
 	l.stalled[device]++
 	go str.mayHang(func() {
-		str.mu.Lock() // when it has come back
+		str.mu.Lock() // waits for the blocked runner
 		defer str.mu.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -179,8 +179,8 @@ func (l *loop) takeOver() {
 	})
 }
 
-// timeout is how long epoll_wait may block, in ms: until the first resting stream
-// is due, indefinitely without one.
+// timeout returns the timeout for epoll_wait in ms: until the first resting stream is due, or -1
+// without a resting stream.
 func (l *loop) timeout() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,8 +194,7 @@ func (l *loop) timeout() int {
 	return int(max(0, first+time.Millisecond-1) / time.Millisecond)
 }
 
-// pump moves a stream's output and arranges when the loop looks at it again. The
-// stream is locked.
+// pump moves a stream's output and schedules the next call. The caller holds the stream's lock.
 func (l *loop) pump(str *stream) {
 	r := str.logs.Pump(time.Now())
 	str.output.events(r.Events...)
@@ -205,6 +204,6 @@ func (l *loop) pump(str *stream) {
 	case logs.Later:
 		l.rest(str, r.At)
 	case logs.Ended:
-		str.ended = true // it has no writer left; it is closed with the task
+		str.ended = true // no writer is left; the stream is closed with the task
 	}
 }

@@ -24,17 +24,17 @@ import (
 // Role is the argument that makes the supervisor's binary a collector.
 const Role = "collect"
 
-// buildVar is the environment variable that says which build a collector is. The
-// arguments are left to what a reader of ps wants to know: the store's directory.
+// buildVar is the environment variable with the collector's build. It is not an argument, so ps shows
+// only the store's directory.
 const buildVar = "OUTRIDER_COLLECTOR"
 
-// socketFD is where a new collector finds the connection to the supervisor that started it.
+// socketFD is the descriptor of the connection to the supervisor that started the collector.
 const socketFD = 3
 
-// linger is how long a collector without a supervisor stays once all writers are gone.
+// linger is the time for which a collector stays without a supervisor after all writers are gone.
 const linger = 10 * time.Second
 
-// server is the collector's whole state.
+// server is the state of the collector.
 type server struct {
 	store task.Store
 	build string
@@ -42,20 +42,20 @@ type server struct {
 
 	mu       sync.Mutex
 	outputs  map[string]*output // by task
-	closing  int                // how many outputs are removed from the map, but not closed yet
+	closing  int                // number of outputs that were removed from the map but are not closed yet
 	moving   bool
 	ending   bool
 	client   *wire.Peer // the latest supervisor
 	alone    time.Time  // when the last client disconnected
 	pending  []Event
-	requests atomic.Int64  // how many there were
-	wake     chan struct{} // a supervisor has hung up, or lets this process go
+	requests atomic.Int64  // number of requests
+	wake     chan struct{} // a supervisor has disconnected or sent opEnd
 }
 
-// maxPendingEvents bounds the events that wait for the next supervisor.
+// maxPendingEvents bounds the number of events that wait for the next supervisor.
 const maxPendingEvents = 1000
 
-// Main is the collector's whole life; it does not return.
+// Main runs the collector. It does not return.
 func Main() {
 	// signals to the process group of the agent must not end it
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
@@ -72,17 +72,17 @@ func Main() {
 		os.Exit(1)
 	}
 	go s.loop.run(0)
-	s.client = &wire.Peer{} // on its way
+	s.client = &wire.Peer{} // placeholder until converse has set the first client
 	go s.converse(conn)
 	s.run()
-	if s.isNamed() { // else they are another's
+	if s.isNamed() { // otherwise the files belong to another collector
 		_ = os.Remove(Socket(s.store))
 		_ = os.Remove(identityFile(s.store))
 	}
 	os.Exit(0)
 }
 
-// run returns when the collector is not needed any more.
+// run returns when the collector is no longer needed.
 func (s *server) run() {
 	var asked, freed int64
 	for tick := time.Tick(time.Second / 4); ; {
@@ -120,21 +120,21 @@ func (s *server) mayEnd() bool {
 			return false
 		}
 	}
-	// all is in the files: a supervisor that comes later finds no FIFO, and misses nothing
+	// all output is in the files: a later supervisor finds no FIFO, and no output is missing
 	for _, o := range s.outputs {
 		o.removeFIFOs()
 	}
 	return true
 }
 
-// isNamed reports whether the store names this process as the one that moves the output. If
-// the directory was removed, the next supervisor starts another.
+// isNamed reports whether the store names this process as the active collector. If the directory was
+// removed, the next supervisor starts another collector.
 func (s *server) isNamed() bool {
 	id, err := readIdentity(s.store)
 	return err == nil && id.PID == os.Getpid() && id.Alive()
 }
 
-// listen accepts supervisors after the first.
+// listen accepts connections of further supervisors.
 func (s *server) listen() error {
 	path := Socket(s.store)
 	_ = os.Remove(path)
@@ -147,7 +147,7 @@ func (s *server) listen() error {
 	return nil
 }
 
-// converse answers one supervisor until it hangs up.
+// converse serves one supervisor until it disconnects.
 func (s *server) converse(t *wire.Transport) {
 	c := wire.NewPeer(t)
 	s.mu.Lock()
@@ -168,7 +168,7 @@ func (s *server) converse(t *wire.Transport) {
 	s.wakeUp()
 }
 
-// wakeUp has run look whether the collector is still needed.
+// wakeUp makes run check whether the collector is still needed.
 func (s *server) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
@@ -219,8 +219,9 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 	return r, ends
 }
 
-// take begins to collect the output of a task, and returns what a new one needs. What can't
-// be opened fails a task that is being started; one that runs goes on, with an event.
+// take begins to collect the output of a task. For a new task with CollectorNomad it returns the
+// task's ends of the FIFOs. A file that cannot be opened is an error for a new task, and an event
+// for a running one.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
 		return nil, errors.New("take needs a task")
@@ -228,7 +229,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
 	known := s.outputs[o.spec.ID]
-	// of a start that a killed supervisor did not get to the end
+	// the known output belongs to a start that a killed supervisor has not completed
 	if known != nil && req.New && known.spec.Output.FIFOs != o.spec.Output.FIFOs {
 		s.mu.Unlock()
 		s.close(o.spec.ID)
@@ -242,7 +243,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	switch {
 	case known == nil:
 		o.mayHang("", func() { _ = o.open(files, req.New) })
-	case req.New: // asked again, over another connection
+	case req.New: // repeated over another connection
 		o = known
 		<-o.opened
 	default:
@@ -269,8 +270,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	return ends, nil
 }
 
-// start begins to move output: from here on a supervisor finds this collector by
-// its socket.
+// start begins to move output, and makes the socket by which supervisors find this collector.
 func (s *server) start() error {
 	if err := s.listen(); err != nil {
 		return err

@@ -17,27 +17,26 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// drainTime bounds how long the end of a task waits for its last output to be
-// taken: by a full disk, by a file system that does not answer, or by a logmon that
-// is gone.
+// drainTime bounds the time for which the end of a task is delayed by its last output if the disk is
+// full, the file system hangs, or logmon is gone.
 const drainTime = 2 * time.Second
 
-// output is that of one task. Its methods may take as long as a file system does,
-// unless they say otherwise.
+// output is the output of one task. Its methods block as long as a file system does, unless their
+// comments say otherwise.
 type output struct {
 	server *server
 
-	mu    sync.Mutex // of spec.ID, which may change, and of hangs
+	mu    sync.Mutex // guards spec.ID, which may change, and hangs
 	spec  Spec
-	hangs int // how many threads hang at it
+	hangs int // number of blocked threads
 
 	watching sync.Once
 
-	opened  chan struct{} // closed when the FIFOs and the files are open, or can't be
+	opened  chan struct{} // closed after the attempt to open the FIFOs and files
 	streams []*stream     // set before opened is closed
 	held    []*os.File    // FIFOs of Nomad's logmon, set before opened is closed
-	from    task.LogPlace // where the stderr of a new task begins, set before opened is closed
-	err     error         // why not all is open, set before opened is closed
+	from    task.LogPlace // start of a new task's stderr, set before opened is closed
+	err     error         // of the attempt, set before opened is closed
 }
 
 // stream is one output stream of a task that is collected here.
@@ -46,12 +45,12 @@ type stream struct {
 	label  string // "stdout "
 	device uint64 // of the log directory's file system, 0 before that is open
 
-	mu    sync.Mutex   // the loop pumps, and the end of a task drains
+	mu    sync.Mutex   // between the loop's pump and the drain at the end of the task
 	logs  *logs.Stream // nil when closed
-	ended bool         // all that there will ever be is in the files
+	ended bool         // all output is in the files, and no writer is left
 }
 
-// locked calls do for a stream that is open, alone with it.
+// locked calls do with the stream locked. It does nothing if the stream is closed.
 func (str *stream) locked(do func()) {
 	str.mu.Lock()
 	defer str.mu.Unlock()
@@ -60,9 +59,9 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// mayHang calls do. It reports to the supervisor if that takes longer than stallTime, and
-// to the user of the task if it takes longer than hangTime. label is the stream's, with a
-// space behind it, or empty.
+// mayHang calls do. It reports to the supervisor if do takes longer than stallTime, and to the user
+// of the task if do takes longer than hangTime. label is the stream's label, which ends with a space, or
+// empty.
 func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
 	stalled, reported := false, false
@@ -76,7 +75,7 @@ func (o *output) mayHang(label string, do func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		reported = true
-		o.events(label + "waits: the file system of the log directory does not answer")
+		o.events(label + "waits: the file system of the log directory does not respond")
 	})
 	do()
 	short.Stop()
@@ -84,7 +83,7 @@ func (o *output) mayHang(label string, do func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	if reported {
-		o.events(label + "goes on")
+		o.events(label + "resumed")
 	}
 	if stalled {
 		o.stalls(false)
@@ -93,8 +92,8 @@ func (o *output) mayHang(label string, do func()) {
 
 func (str *stream) mayHang(do func()) { str.output.mayHang(str.label, do) }
 
-// stalls counts the threads that hang at an output, and reports that to the connected
-// supervisor. The next one gets it in the reply to its hello.
+// stalls counts the blocked threads of an output, and reports to the connected supervisor whether
+// any is blocked. The next supervisor gets this in the reply to its hello.
 func (o *output) stalls(on bool) {
 	o.mu.Lock()
 	if on {
@@ -133,8 +132,8 @@ func (o *output) rename(to string) {
 	o.spec.ID = to
 }
 
-// open opens what the output needs. What is open when there is an error stays so: a stream
-// whose file can't be made yet tries again.
+// open opens the FIFOs and files. On an error, those that are open stay open: a stream whose file
+// could not be made retries.
 func (o *output) open(files []*os.File, isNew bool) (err error) {
 	defer func() {
 		o.err = err
@@ -156,9 +155,9 @@ func (o *output) open(files []*os.File, isNew bool) (err error) {
 	return err
 }
 
-// nomadFIFOs opens the FIFOs of Nomad's logmon, if there are any. The collector holds them
-// for as long as the task lives, so that its output waits there while no logmon does. The
-// task gets its own.
+// nomadFIFOs opens the FIFOs of Nomad's logmon, for CollectorNomad only. The collector keeps them
+// open until the task has ended, so output stays in them while no logmon runs. The task gets
+// separate descriptors.
 func (o *output) nomadFIFOs() (ends []*os.File, err error) {
 	if o.spec.Output.Collector != task.CollectorNomad {
 		return nil, nil
@@ -198,10 +197,9 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 	return err
 }
 
-// readEndOfTask opens a FIFO whose name is gone, since the state directory was removed,
-// through the task that still writes to it. notFound is returned where
-// the task has another file in its place: it is the task's to choose, and this
-// process may read what the task may not.
+// readEndOfTask opens a FIFO that was removed with the state directory, through the descriptor of the
+// task that still writes to it. It returns notFound if the task's descriptor is of another file: the
+// task could choose a file that only this process may read.
 func (o *output) readEndOfTask(i int, notFound error) (int, error) {
 	pidfd, err := o.spec.Identity.Open()
 	if err != nil {
@@ -216,7 +214,7 @@ func (o *output) readEndOfTask(i int, notFound error) (int, error) {
 	if at, err := task.InodeOf(fd); err != nil || at != o.spec.Output.FIFOs[i] || at == (task.Inode{}) {
 		return -1, notFound
 	}
-	return logs.OpenReadEnd(fmt.Sprintf("/proc/self/fd/%d", fd)) // a description of our own
+	return logs.OpenReadEnd(fmt.Sprintf("/proc/self/fd/%d", fd)) // a separate open file description
 }
 
 // watch hands the streams to the loop.
@@ -233,9 +231,8 @@ func (o *output) watch(l *loop) {
 	})
 }
 
-// drain moves all output that is there, once a task has ended: the last line is in the
-// file before the exit is reported. It returns within drainTime; false:
-// not all was moved.
+// drain moves the remaining output of an ended task: the last line is in the file before the exit is
+// reported. It returns within drainTime, and returns false if not all output was moved.
 func (o *output) drain() bool {
 	return o.bounded(func() bool {
 		all := true
@@ -259,8 +256,8 @@ func (o *output) drain() bool {
 	})
 }
 
-// close ends the collection. It returns within drainTime, false if it goes on in
-// the background; done is called when it is over.
+// close ends the collection. It returns within drainTime, and returns false if the work continues in
+// the background. It calls done at the end.
 func (o *output) close(l *loop, done func()) bool {
 	return o.bounded(func() bool {
 		defer done()
@@ -287,15 +284,15 @@ func (str *stream) close(l *loop) {
 	str.logs = nil
 }
 
-// bounded calls do, once the output is open, and returns what that returns; false
-// after drainTime, while do goes on.
+// bounded calls do after the output was opened, and returns its result. After drainTime it returns
+// false while do continues.
 func (o *output) bounded(do func() bool) bool {
 	result := make(chan bool, 1)
 	go func() {
 		<-o.opened
 		result <- do()
 	}()
-	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // a full disk takes drainTime by itself
+	timeout := time.NewTimer(drainTime + 100*time.Millisecond) // with a full disk, do itself takes drainTime
 	defer timeout.Stop()
 	select {
 	case all := <-result:
@@ -305,8 +302,8 @@ func (o *output) bounded(do func() bool) bool {
 	}
 }
 
-// atEnd reports whether there will be no more output. It does not wait: an output that
-// hangs is not at its end.
+// atEnd reports whether all output was moved and no writer is left. It never blocks, and returns
+// false for a blocked output.
 func (o *output) atEnd() bool {
 	select {
 	case <-o.opened:
@@ -326,7 +323,7 @@ func (o *output) atEnd() bool {
 	return true
 }
 
-// removeFIFOs is for an output that is at its end.
+// removeFIFOs removes the FIFOs of an output that is at its end.
 func (o *output) removeFIFOs() {
 	for i := range Streams {
 		_ = os.Remove(o.fifo(i))

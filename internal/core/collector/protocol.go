@@ -1,16 +1,15 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package collector is the process that moves the output of tasks to their log files.
-// It is separate from the supervisor, since a file system that does not answer blocks
-// every thread that touches it, and a process with such a thread can't even be killed.
-// So the supervisor touches no file of an allocation.
+// Package collector implements the process that moves the output of tasks to their log files. It is
+// separate from the supervisor: a hanging file system blocks every thread that accesses it, and a
+// process with a blocked thread cannot even be killed. So the supervisor never accesses files of
+// an allocation.
 //
-// One collector serves all tasks of a supervisor, and outlives it, so that the FIFOs of
-// tasks stay open. A task whose files hang has a thread of its own for that long, and
-// delays no other task.
+// One collector serves all tasks of a supervisor. It outlives the supervisor, so the FIFOs of tasks
+// stay open. While a task's files hang, they block a separate thread, and delay no other task.
 //
-// The package has two halves: Main is the process, Client the supervisor's side.
+// Main is the collector process, and Client is the supervisor's side.
 package collector
 
 import (
@@ -19,22 +18,22 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Spec is a task whose output is collected.
+// Spec describes a task whose output is collected.
 type Spec struct {
 	ID     string      `json:"id"`
-	Task   string      `json:"task"` // its name, which that of its files begins with
+	Task   string      `json:"task"` // the task's name, with which the names of its files begin
 	Output task.Output `json:"output"`
 
-	// Identity is that of a task that runs. Its FIFOs are found at its process if their
-	// names are gone.
+	// Identity is the process of a running task. If its FIFOs were removed, they are opened
+	// through this process.
 	Identity task.Identity `json:"identity,omitzero"`
 
-	// UID and GID are the task's, for the FIFOs of CollectorNomad; -1 is this process's own.
+	// UID and GID are the task's, for the FIFOs of CollectorNomad; -1 means this process's own.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
 }
 
-// SpecOf returns what a collector needs to know of a task.
+// SpecOf returns the Spec for a task.
 func SpecOf(st *task.State) Spec {
 	spec := Spec{ID: st.ID, Task: st.Task, Output: st.Output, Identity: st.Identity, UID: -1, GID: -1}
 	if u := st.Command.User; u != nil && os.Geteuid() == 0 {
@@ -48,7 +47,7 @@ type request struct {
 	Op   op     `json:"op"`
 	ID   string `json:"id,omitempty"`
 	Spec *Spec  `json:"spec,omitempty"` // take
-	New  bool   `json:"new,omitempty"`  // take: of a task that is being started, which fails with it
+	New  bool   `json:"new,omitempty"`  // take: the task is being started, and the start fails on an error
 	To   string `json:"to,omitempty"`   // rename
 }
 
@@ -57,37 +56,37 @@ type op string
 const (
 	opHello  op = "hello"  // -> Build, Tasks, Hangs
 	opTake   op = "take"   // Spec; with New -> From, and for CollectorNomad the task's ends of the FIFOs
-	opGo     op = "go"     // begin to move: every other collector has stopped
-	opDrain  op = "drain"  // ID -> when all that was written is in files, or Waits
-	opClose  op = "close"  // ID: drain, and close; what hangs goes on in the background
+	opGo     op = "go"     // begin to move output: all other collectors have stopped
+	opDrain  op = "drain"  // ID -> a reply when all output is in the files, or Waits
+	opClose  op = "close"  // ID: drain and close; blocked work continues in the background
 	opRename op = "rename" // ID, To
-	opEnd    op = "end"    // end when no output is collected any more
+	opEnd    op = "end"    // exit when all output has been collected
 )
 
 type reply struct {
 	Error string        `json:"error,omitempty"`
 	Build string        `json:"build,omitempty"`
 	Tasks []string      `json:"tasks,omitempty"` // ids
-	From  task.LogPlace `json:"from,omitzero"`   // where a new task's stderr begins
-	Waits bool          `json:"waits,omitempty"` // a file system does not answer, or has no space
+	From  task.LogPlace `json:"from,omitzero"`   // the start of a new task's stderr
+	Waits bool          `json:"waits,omitempty"` // a file system hangs or is full
 	Event *Event        `json:"event,omitempty"`
 	Stall *stall        `json:"stall,omitempty"`
-	Hangs []string      `json:"hangs,omitempty"` // ids: at these it hangs now
+	Hangs []string      `json:"hangs,omitempty"` // ids of tasks whose output is blocked now
 }
 
-// Event is a sentence for the user of a task.
+// Event is a message for the user of a task.
 type Event struct {
 	ID      string `json:"id"`
 	Message string `json:"message"`
 }
 
-// stall reports that a thread of the collector begins or ceases to hang at the output of
-// a task. It may hold the lock of the task's FIFO, which open(2) and close(2) take too, so
-// that no other process should touch the FIFO.
+// stall reports whether the output of a task blocks a thread of the collector. The thread may hold
+// the lock of the task's FIFO, which open(2) and close(2) need too. So no other process should
+// access the FIFO.
 type stall struct {
 	ID string `json:"id"`
 	On bool   `json:"on"`
 }
 
-// Streams are a task's output streams: the names of its FIFOs, and of its log files.
+// Streams are the names of a task's output streams, used for its FIFOs and its log files.
 var Streams = [2]string{"stdout", "stderr"}

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// TestMain is also the collector.
+// TestMain also runs the collector.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == Role {
 		Main()
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A supervisor finds the collector of the version before by its identity and by its answer to a hello, and replaces it.
-// The rest they say to each other is said by one build.
+// A supervisor recognizes the collector of an earlier version by its identity and its reply to a hello, and replaces
+// it. All other messages are exchanged within one build.
 const (
 	foundFile = "collector.json"
 	helloFile = "hello.json"
@@ -62,7 +62,7 @@ func recordCollector(t *testing.T, dir string) {
 	c.End(t.Context())
 }
 
-// TestCollector_OfEachReleaseIsFound: or it would go on to move the output of tasks beside its successor.
+// TestCollector_OfEachReleaseIsFound: otherwise the old collector would keep moving output, concurrently with the new.
 func TestCollector_OfEachReleaseIsFound(t *testing.T) {
 	testsupport.EachRelease(t, recordCollector, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, task.Identity{}, task.Output{}, Spec{}, request{}, reply{})
@@ -76,12 +76,12 @@ func TestCollector_OfEachReleaseIsFound(t *testing.T) {
 			testsupport.KeepsJSON(t, found, id)
 			test.Positive(t, id.PID)
 		}
-		said, err := os.ReadFile(filepath.Join(dir, helloFile))
+		hello, err := os.ReadFile(filepath.Join(dir, helloFile))
 		must.NoError(t, err)
-		for _, b := range [][]byte{said, testsupport.LaterJSON(t, said)} {
+		for _, b := range [][]byte{hello, testsupport.LaterJSON(t, hello)} {
 			var m wire.Message[reply]
 			must.NoError(t, json.Unmarshal(b, &m))
-			testsupport.KeepsJSON(t, said, m)
+			testsupport.KeepsJSON(t, hello, m)
 			test.Eq(t, "old", m.Body.Build)
 		}
 		test.Eq(t, s.Dir+"/collector.sock", Socket(s), test.Sprint("the collector of a release is at another socket"))
