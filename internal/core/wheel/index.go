@@ -13,7 +13,7 @@ import (
 )
 
 // Index serves the wheels of a directory as a package index (PEP 503): /simple/<project>/ lists files with their
-// hashes, /files/<file> is one.
+// hashes, and /files/<file> returns a file.
 func Index(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))

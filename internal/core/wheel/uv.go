@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// FindUV returns a uv that as can run (nil is this process's user), that of $UV or else of the PATH, or "".
+// FindUV returns the path of uv from $UV or else from PATH. It returns "" if uv is missing or if the user in as cannot
+// run it (nil means this process's user).
 func FindUV(as *syscall.Credential) string {
 	uv := os.Getenv("UV")
 	if uv == "" {

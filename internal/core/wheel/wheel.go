@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wheel makes Python wheels and source distributions for tests and benchmarks, and finds the uv that they build
-// environments with.
+// Package wheel makes Python wheels and source distributions for tests and benchmarks, and finds uv for them.
 package wheel
 
 import (
@@ -23,15 +22,15 @@ import (
 	"strings"
 )
 
-// Wheel is a pure Python wheel (the binary distribution format of PyPA's specifications). It has one module of its
-// name, with VERSION in it, unless there is a package of its name among the files.
+// Wheel is a pure Python wheel (PyPA's binary distribution format). It contains a module with the wheel's name that
+// defines VERSION, unless Files contains a package with this name.
 type Wheel struct {
 	Name, Version string
 	Requires      []string          // Requires-Dist
 	Python        string            // Requires-Python
-	Tag           string            // which interpreters it is for, "" for any: "pp39-none-any"
-	Files         map[string]string // more files by their path in the archive, which may be any
-	Modes         map[string]uint32 // of files: permissions with S_IFLNK for a link, whose target is its content
+	Tag           string            // compatible interpreters, such as "pp39-none-any"; "" for all of Python 3
+	Files         map[string]string // additional files by their path in the archive, which is not checked
+	Modes         map[string]uint32 // modes of files; with S_IFLNK the content is the link's target
 }
 
 // File is the wheel's file name.
@@ -55,7 +54,7 @@ func (w Wheel) metadata() string {
 	return text
 }
 
-// Write puts the wheel into a directory.
+// Write writes the wheel to a directory.
 func (w Wheel) Write(dir string) error {
 	b, err := w.Archive()
 	if err != nil {
@@ -64,7 +63,7 @@ func (w Wheel) Write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, w.File()), b, 0o644)
 }
 
-// Archive is the wheel.
+// Archive returns the content of the wheel's file.
 func (w Wheel) Archive() ([]byte, error) {
 	info := w.stem() + ".dist-info/"
 	files := map[string]string{
@@ -100,7 +99,7 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource puts a source distribution of the wheel into a directory.
+// WriteSource writes a source distribution of the wheel to a directory.
 func (w Wheel) WriteSource(dir, code string) error {
 	b, err := w.Source(code)
 	if err != nil {
@@ -109,8 +108,8 @@ func (w Wheel) WriteSource(dir, code string) error {
 	return os.WriteFile(filepath.Join(dir, w.SourceFile()), b, 0o644)
 }
 
-// Source is a source distribution that needs no build tool: it brings its own build backend (PEP 517, backend-path),
-// which runs code and then returns the wheel. setup.py contains the code too.
+// Source returns a source distribution that needs no build tool: it contains its own build backend (PEP 517,
+// backend-path), which runs code and then returns the wheel. setup.py contains the code too.
 func (w Wheel) Source(code string) ([]byte, error) {
 	archive, err := w.Archive()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A wheel is also a place to import from (zipimport).
+// Python can import directly from a wheel (zipimport).
 func TestWheel_IsValidAndIsBuiltFromItsSource(t *testing.T) {
 	testsupport.NeedPython(t)
 	dir := t.TempDir()
@@ -52,5 +52,5 @@ assert open(os.path.join(dir, "built", file), "rb").read() == open(wheel, "rb").
 		filepath.Join(dir, "package-1-py3-none-any.whl"), filepath.Join(dir, "out")).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%v: %s", err, out))
 	_, err = os.Stat(filepath.Join(dir, "out/package.py"))
-	test.Error(t, err, test.Sprint("a package is beside a module of its name"))
+	test.Error(t, err, test.Sprint("the wheel has both a package and a module of this name"))
 }

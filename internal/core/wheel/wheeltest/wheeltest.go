@@ -24,7 +24,7 @@ type Wheel wheel.Wheel
 // File is the wheel's file name.
 func (w Wheel) File() string { return wheel.Wheel(w).File() }
 
-// Write puts the wheel into a directory, which it makes, and returns its SHA-256 in hex.
+// Write writes the wheel to a directory, which it makes if necessary, and returns its SHA-256 in hex.
 func (w Wheel) Write(t testing.TB, dir string) string {
 	t.Helper()
 	content, err := wheel.Wheel(w).Archive()
@@ -41,7 +41,7 @@ func Index(t testing.TB, dir string) *httptest.Server {
 	return s
 }
 
-// FindUV is a uv that as can run, see wheel.FindUV. It skips the test where there is none.
+// FindUV returns wheel.FindUV(as), and skips the test if it is empty.
 func FindUV(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	uv := wheel.FindUV(as)
