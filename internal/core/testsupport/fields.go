@@ -17,22 +17,22 @@ import (
 
 const fieldsFile = "fields.txt"
 
-// RecordFields writes the names and types of all JSON fields of these values in a release's folder. A run writes only
-// those that are set then.
+// RecordFields writes the names and types of all JSON fields of these values to a release's folder. The JSON of a run
+// contains only the fields that were set.
 func RecordFields(t testing.TB, dir string, values ...any) {
 	t.Helper()
 	text := strings.Join(jsonFields(values), "\n") + "\n"
 	must.NoError(t, os.WriteFile(filepath.Join(dir, fieldsFile), []byte(text), 0o644))
 }
 
-// KeepsFields fails the test if one of the fields that RecordFields has written is gone, or has another type.
+// KeepsFields fails the test if a field that RecordFields has written is missing now or has another type.
 func KeepsFields(t testing.TB, dir string, values ...any) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, fieldsFile))
 	must.NoError(t, err)
 	now := jsonFields(values)
 	for _, field := range strings.Fields(string(b)) {
-		test.SliceContains(t, now, field, test.Sprint("what a release writes is not read any more"))
+		test.SliceContains(t, now, field, test.Sprint("a field that a release writes is no longer read"))
 	}
 }
 
@@ -41,7 +41,7 @@ func jsonFields(values []any) (fields []string) {
 	for _, v := range values {
 		typ := reflect.TypeOf(v)
 		addFields(typ.Name(), typ, listed, func(line string) { fields = append(fields, line) })
-		listed[typ] = true // where it is a field of a later one, its name is enough
+		listed[typ] = true // as a field of a later value, its type name is enough
 	}
 	return slices.Compact(slices.Sorted(slices.Values(fields)))
 }
@@ -70,7 +70,7 @@ func addFields(at string, typ reflect.Type, listed map[reflect.Type]bool, add fu
 		if known {
 			return
 		}
-		fallthrough // it writes itself, as a time does
+		fallthrough // no JSON tags: a type with its own MarshalJSON, such as time.Time
 	default:
 		add(at + ":" + typ.Kind().String())
 	}

@@ -26,14 +26,14 @@ func NeedRoot(t testing.TB) {
 // Python is the distribution's interpreter.
 const Python = "/usr/bin/python3"
 
-// NeedPython skips a test that runs Python programs if the machine has no interpreter for them, or no uv, by which the
-// driver finds one.
+// NeedPython skips a test that runs Python programs if the machine lacks the interpreter, or uv, which the driver uses
+// to find it.
 func NeedPython(t testing.TB) {
 	t.Helper()
 	NeedPrograms(t, Python, "uv")
 }
 
-// NeedPrograms skips a test that runs these programs, of the PATH or by their paths, if one is not installed.
+// NeedPrograms skips a test if one of these programs is not installed. Names are searched for in PATH.
 func NeedPrograms(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, program := range programs {
@@ -43,8 +43,8 @@ func NeedPrograms(t testing.TB, programs ...string) {
 	}
 }
 
-// HungMount mounts a FUSE file system without a server at the directory: a process that touches it waits until
-// release, or the end of the test. The test itself must not touch it.
+// HungMount mounts a FUSE file system without a server at the directory: a process that accesses it blocks until
+// release is called or the test ends. The test itself must not access it.
 func HungMount(t testing.TB, dir string) (release func()) {
 	t.Helper()
 	NeedRoot(t)
@@ -58,13 +58,13 @@ func HungMount(t testing.TB, dir string) (release func()) {
 		t.Skipf("FUSE can't be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
-		fuse.Close() // ends each call that still waits
+		fuse.Close() // ends all blocked calls
 		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH), test.Sprint("failed to unmount"))
 	})
 	return func() { fuse.Close() }
 }
 
-// HungDir makes a directory and mounts such a file system there until the end of the test.
+// HungDir makes a directory and mounts a file system with HungMount there until the end of the test.
 func HungDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,14 +72,14 @@ func HungDir(t testing.TB) string {
 	return dir
 }
 
-// AsUser runs a function on a thread that has the ids of another user, and fails the test if it returns an error.
+// AsUser runs f on a thread with the user and group id of another user, and fails the test if f returns an error.
 func AsUser(t testing.TB, id int, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// a raw call, since Go's applies to each thread of the process
+			// a raw call, since Go's wrapper changes all threads of the process
 			if _, _, errno := unix.RawSyscall(call, uintptr(id), uintptr(id), uintptr(id)); errno != 0 {
 				done <- errno
 				return
@@ -90,7 +90,7 @@ func AsUser(t testing.TB, id int, f func() error) {
 	must.NoError(t, <-done)
 }
 
-// Exists reports whether there is a file of that name, be it a dangling link.
+// Exists reports whether a file exists. A dangling link exists.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Processes returns the pids of the processes whose arguments are accepted, sorted. A zombie has no arguments.
+// Processes returns the sorted pids of processes whose arguments satisfy accept. Zombies have no arguments.
 func Processes(accept func(args []string) bool) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range files {
@@ -30,18 +30,18 @@ func Processes(accept func(args []string) bool) (pids []int) {
 	return pids
 }
 
-// BlockUntilKilled is what a process does that a test kills. With `select {}`, a program without cgo whose goroutines all
-// wait is ended by Go ("all goroutines are asleep").
+// BlockUntilKilled blocks a helper process until a test kills it. With `select {}`, Go would end a program without cgo
+// when all goroutines wait ("all goroutines are asleep").
 func BlockUntilKilled() {
 	for {
-		_ = unix.Pause() // it returns at each of the signals by which Go interrupts a thread
+		_ = unix.Pause() // returns at each signal that Go's runtime sends to the thread
 	}
 }
 
-// Mark returns a number of seconds that no other test sleeps: the argument of a `sleep` to find with Sleepers.
+// Mark returns a unique number of seconds as the argument of `sleep`. Sleepers finds the process by it.
 func Mark() string { return fmt.Sprintf("9%d.%d", os.Getpid(), time.Now().UnixNano()) }
 
-// WaitSleepers waits until exactly so many processes `sleep <mark>` run.
+// WaitSleepers waits until exactly count processes `sleep <mark>` run.
 func WaitSleepers(t testing.TB, mark string, count int) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("%d processes sleep", count), func() bool { return len(Sleepers(mark)) == count })

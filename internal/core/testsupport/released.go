@@ -18,8 +18,8 @@ import (
 
 var recordFlag = flag.String("record", "", "record what this version writes, in testdata/<this>: v0.1.0")
 
-// EachRelease calls check with each folder of the package's testdata that holds what a released version wrote or said.
-// With the flag -record=v0.2.0, record makes that folder first: by a real run, at the time of the release.
+// EachRelease calls check with each folder of the package's testdata that contains the files and messages of a released
+// version. With the flag -record=v0.2.0, record makes this folder first, from a real run at the time of the release.
 func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	t.Helper()
 	if *recordFlag != "" {
@@ -35,8 +35,8 @@ func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	}
 }
 
-// KeepsJSON fails the test unless everything in the JSON that a release wrote is in the JSON of what was decoded from
-// it: a field with another name or type now is lost.
+// KeepsJSON fails the test if decoded lacks any part of the JSON that a release wrote, because a field now has another
+// name or type.
 func KeepsJSON(t testing.TB, written []byte, decoded any) {
 	t.Helper()
 	now, err := json.Marshal(decoded)
@@ -46,8 +46,8 @@ func KeepsJSON(t testing.TB, written []byte, decoded any) {
 	}
 }
 
-// LaterJSON is JSON as a later version may write it: with another field in each of its objects, but for those that are
-// the value of a key in maps.
+// LaterJSON returns JSON as a later version may write it: with an additional field in each object, except in the values
+// of the keys in maps.
 func LaterJSON(t testing.TB, written []byte, maps ...string) []byte {
 	t.Helper()
 	later, err := json.Marshal(withField(parseJSON(t, written), maps))

@@ -5,11 +5,11 @@ package testsupport
 
 import "testing"
 
-// LongSkip begins the reason of every skip by Long. It is the one reason for which CI accepts a skip (lab/check).
+// LongSkip is the prefix of the reason of every skip by Long. CI accepts no other reason for a skip (lab/check).
 const LongSkip = "long: "
 
-// Long leaves a test to `go tool mage test:all` and says why: it boots a virtual machine, it needs a container, it
-// repeats something a thousand times. `go tool mage test` runs the others, by the flag -short of go test.
+// Long reserves a test for `go tool mage test:all` and states the reason, for example that it boots a virtual machine,
+// needs a container, or repeats something a thousand times. `go tool mage test` passes -short, which skips the test.
 func Long(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-driver-floor starts nothing and collects nothing: what its tasks cost is Nomad's own share. It is built
-// for the benchmarks alone.
+// Command nomad-driver-floor is a driver for benchmarks that starts no process and collects no output: the cost of its
+// tasks is Nomad's own share.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// taskConfig is that of exec-lite, so that jobs differ in the driver alone.
+// taskConfig has the same options as exec-lite's, so jobs differ only in the driver.
 type taskConfig struct {
 	Command string   `codec:"command" doc:"Is not run."`
 	Args    []string `codec:"args" doc:"Are not used."`

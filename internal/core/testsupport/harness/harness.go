@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package harness ends the harness in which Nomad tests drivers.
+// Package harness ends Nomad's test harness for drivers.
 package harness
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers/testutils"
 )
 
-// Kill ends a driver's harness as its own Kill does, but without that one's data race: closing the client stops the
-// server, and go-plugin can't stop it twice at once.
+// Kill ends a driver's harness like DriverHarness.Kill, but without its data race: closing the client stops the server,
+// and go-plugin does not support two concurrent stops.
 func Kill(h *testutils.DriverHarness) {
 	client := reflect.ValueOf(h).Elem().FieldByName("client")
 	_ = (*plugin.GRPCClient)(client.UnsafePointer()).Close()

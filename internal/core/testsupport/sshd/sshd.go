@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sshd prepares a private OpenSSH server with keys of its own, for tests and demonstrations.
+// Package sshd prepares a private OpenSSH server with its own keys, for tests and demonstrations.
 package sshd
 
 import (
@@ -19,19 +19,19 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Server is a server that was prepared.
+// Server describes a prepared server.
 type Server struct {
-	Args    []string // the server's command line; it stays in the foreground and logs to its standard error
-	Port    int      // at 127.0.0.1
-	KeyFile string   // private key to log in with, as any user that the server can switch to
+	Args    []string // the server's command line; it stays in the foreground and logs to standard error
+	Port    int      // on 127.0.0.1
+	KeyFile string   // private key to log in as any user that the server can switch to
 	HostKey string   // public key of the host: "ssh-ed25519 AAAA…"
 }
 
-// ErrMissing is the error of Write on a machine without an OpenSSH server.
+// ErrMissing is returned by Write on a machine without an OpenSSH server.
 var ErrMissing = errors.New("the program sshd of the package openssh-server is missing")
 
-// Write writes the files of a server that listens at 127.0.0.1 into a directory. Keys that are there already stay. The
-// options are lines of sshd_config(5), which take precedence over those of this package.
+// Write writes the files of a server that listens on 127.0.0.1 to a directory. It keeps existing keys. The options are
+// lines of sshd_config(5), which take precedence over those of this package.
 func Write(dir string, port int, options ...string) (Server, error) {
 	program, err := find()
 	if err != nil {
@@ -60,7 +60,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 		"MaxStartups 200",
 		"LogLevel VERBOSE",
 	)
-	// since 9.8 sshd turns clients away that fail often; earlier versions do not know the option
+	// since 9.8 sshd rejects clients after repeated failures; earlier versions lack the option
 	const penalties = "PerSourcePenalties no"
 	if exec.Command(program, "-t", "-f", os.DevNull, "-h", filepath.Join(dir, "host_key"), "-o", penalties).Run() == nil {
 		config = append(config, penalties)
@@ -73,7 +73,7 @@ func Write(dir string, port int, options ...string) (Server, error) {
 			return Server{}, err
 		}
 	}
-	if os.Geteuid() == 0 { // what the service of the package does
+	if os.Geteuid() == 0 { // as the package's service unit does
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return Server{}, err
 		}
@@ -82,8 +82,8 @@ func Write(dir string, port int, options ...string) (Server, error) {
 	return server, nil
 }
 
-// Endpoint is the block of the remote driver's configuration for the server's host, by a name that jobs use. Tasks have
-// a directory there, and the driver logs in as a user.
+// Endpoint returns the endpoint block of the remote driver's configuration for the server's host. Jobs use name, tasks
+// run below dir, and the driver logs in as user.
 func (s Server) Endpoint(name, dir, user string) string {
 	return fmt.Sprintf(`endpoint %q {
   dir = %q
@@ -98,7 +98,7 @@ func (s Server) Endpoint(name, dir, user string) string {
 `, name, dir, s.Port, user, s.KeyFile, s.HostKey)
 }
 
-// find returns the path of sshd, which has to be absolute.
+// find returns the absolute path of sshd, which sshd requires.
 func find() (string, error) {
 	for _, name := range []string{"sshd", "/usr/sbin/sshd", "/run/current-system/sw/bin/sshd"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -108,7 +108,7 @@ func find() (string, error) {
 	return "", ErrMissing
 }
 
-// key makes a key pair unless there is one, and returns the public key.
+// key makes a key pair unless the file exists, and returns the public key.
 func key(path string) (string, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

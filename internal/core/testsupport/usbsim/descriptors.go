@@ -9,7 +9,7 @@ import "encoding/binary"
 // device, its configuration, and for each function an interface with two endpoints (USB 2.0,
 // 9.6). libusb reads them.
 func (p *Plugged) descriptors() []byte {
-	index := func(text string, n byte) byte { // of a string, 0 if there is none
+	index := func(text string, n byte) byte { // a string's index, 0 for an empty string
 		if text == "" {
 			return 0
 		}

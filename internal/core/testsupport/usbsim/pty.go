@@ -11,10 +11,10 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is a pseudo-terminal in raw mode, which stands for a serial port.
+// terminal is a pseudo-terminal in raw mode that simulates a serial port.
 type terminal struct {
 	master *os.File // the stick's side
-	port   *os.File // the tasks' side; it is held open so that a task that closes it is no end of file
+	port   *os.File // the tasks' side; kept open, so the master reads no end of file when a task closes it
 }
 
 func openTerminal() (t terminal, err error) {
@@ -23,7 +23,7 @@ func openTerminal() (t terminal, err error) {
 	}
 	_, err = term.MakeRaw(int(t.port.Fd()))
 	if err == nil {
-		err = unix.SetNonblock(int(t.master.Fd()), true) // Fd has made it blocking, without deadlines
+		err = unix.SetNonblock(int(t.master.Fd()), true) // Fd has made it blocking, which disables deadlines
 	}
 	if err != nil {
 		t.close()
@@ -31,10 +31,10 @@ func openTerminal() (t terminal, err error) {
 	return t, err
 }
 
-// name is such as "/dev/pts/7".
+// name returns the path of the tasks' side, such as "/dev/pts/7".
 func (t terminal) name() string { return t.port.Name() }
 
-// close hangs up the tasks that have the port open.
+// close closes both sides, which hangs up the tasks that have the port open.
 func (t terminal) close() {
 	t.port.Close()
 	t.master.Close()

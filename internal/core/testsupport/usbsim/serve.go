@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// answer begins each line that the stick sends. A line that begins with it is not answered,
-// since it is the stick's own, echoed by the port.
+// answer is the prefix of each line that the stick sends. The stick ignores received lines with this
+// prefix: they are its own, echoed by the port.
 const answer = "stick: "
 
-// patience is how long the stick waits for a task to read. It then drops the answer, as a
-// serial line without flow control does.
+// patience is the time for which the stick waits for a task to read. It then drops the answer, like a
+// serial line without flow control.
 const patience = time.Second
 
-// Serve writes to out each line that a task writes to one of the nodes, and answers it on
-// the same node, until ctx ends. A line of more than 4 kB is read as several.
+// Serve writes each line that a task writes to a node to out, and answers on the same node, until
+// ctx ends. A line of more than 4 kB is treated as several lines.
 func (p *Plugged) Serve(ctx context.Context, out io.Writer) error {
 	var all sync.WaitGroup
 	var writing sync.Mutex // held while a line is written to out
@@ -35,7 +35,7 @@ func (p *Plugged) Serve(ctx context.Context, out io.Writer) error {
 		stop := context.AfterFunc(ctx, func() { t.master.SetReadDeadline(time.Unix(1, 0)) })
 		defer stop()
 		all.Go(func() {
-			defer cancel() // a stick with a node that fails is broken
+			defer cancel() // if one node fails, end them all
 			errs[i] = converse(t.master, func(line []byte) error {
 				writing.Lock()
 				defer writing.Unlock()
@@ -57,7 +57,7 @@ func converse(port *os.File, said func(line []byte) error) error {
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
 			return nil
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("failed to read what a task writes: %w", err)
+			return fmt.Errorf("failed to read the output of a task: %w", err)
 		case len(line) == 0 || bytes.HasPrefix(line, []byte(answer)):
 			continue
 		}

@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// drivers are the kernel's drivers for the serial ports of vendors.
+// drivers maps vendors to the kernel's drivers for their serial ports.
 var drivers = map[uint16]string{0x0403: "ftdi_sio", 0x067b: "pl2303", 0x10c4: "cp210x", 0x1a86: "ch341"}
 
-// busTree is the directory of a bus. Each bus has its own controller.
+// busTree returns the directory of a bus. Each bus has its own controller.
 func busTree(bus int) string {
 	return fmt.Sprintf("sys/devices/pci0000:00/0000:00:%02x.0/usb%d", 0x13+bus, bus)
 }
@@ -30,7 +30,7 @@ func treeOf(port string) string {
 
 func usbNode(bus, address int) string { return fmt.Sprintf("dev/bus/usb/%03d/%03d", bus, address) }
 
-// writer writes below a directory until the first error.
+// writer writes files below a directory until the first error.
 type writer struct {
 	root *os.Root
 	err  error
@@ -49,8 +49,8 @@ func (w *writer) file(name, content string) {
 	}
 }
 
-// link makes a relative link from one name to another. A killed process may have left the same
-// link.
+// link makes a relative symbolic link name to a target. An existing link with the same target is not
+// an error: a killed process may have left it.
 func (w *writer) link(name, to string) {
 	w.dir(path.Dir(name))
 	if w.err == nil {
@@ -68,8 +68,8 @@ func (w *writer) link(name, to string) {
 	}
 }
 
-// attributes writes files of one line, given as names and lines in turn. An empty line has no
-// file, as in the kernel for a string that the device does not have.
+// attributes writes one-line files from pairs of name and content. It makes no file for an empty
+// content, like the kernel for a missing string of a device.
 func (w *writer) attributes(dir string, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -89,7 +89,7 @@ func usbUevent(vendor, product uint16, bus, address int) string {
 		(bus-1)*128+address-1, bus, address, vendor, product, bus, address)
 }
 
-// write makes everything of the stick. Scans see it after the last step.
+// write makes all files of the stick. Scans find the stick only after the last step.
 func (p *Plugged) write() error {
 	w := &writer{root: p.root}
 	bus, tree := p.bus(), treeOf(p.Port)
@@ -119,7 +119,7 @@ func (p *Plugged) write() error {
 			w.err = p.root.Symlink(p.terminals[i].name(), node)
 		}
 		if p.Functions[i] == "tty" && w.err == nil {
-			// as with udev, one of two sticks with the same name gets it
+			// as with udev, only one of two sticks with the same name gets the link
 			if name := p.udevName(i); !exists(p.root, name) {
 				w.link(name, node)
 			}
@@ -134,7 +134,7 @@ func (p *Plugged) write() error {
 
 func (p *Plugged) interfaceName(i int) string { return fmt.Sprintf("%s:1.%d", p.Port, i) }
 
-// function writes the tree of an interface and of its node, and chooses the node.
+// function writes the directories of an interface and its node, and chooses the node's name.
 func (p *Plugged) function(w *writer, i int, kind string) {
 	object := path.Join(treeOf(p.Port), p.interfaceName(i))
 	vendor, product := p.ids()
@@ -147,7 +147,7 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 		n++
 	}
 	name := fmt.Sprintf(format, n)
-	parent := name // the directory above that of the class: the port, or the HID
+	parent := name // the parent of the class directory: the port or the HID device
 	if kind == "hidraw" {
 		parent = fmt.Sprintf("0003:%04X:%04X.%04X", vendor, product, n+1)
 	}
@@ -166,7 +166,7 @@ func (p *Plugged) function(w *writer, i int, kind string) {
 		major, n, name))
 }
 
-// udevName is the name of a serial port by udev's rules (60-serial.rules).
+// udevName returns the link name of a serial port according to udev's rules (60-serial.rules).
 func (p *Plugged) udevName(i int) string {
 	parts := []string{cmp.Or(p.Manufacturer, p.ID[:4]), cmp.Or(p.Product, p.ID[5:])}
 	if p.Serial != "" {

@@ -1,22 +1,22 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It
-// makes the files of a stick in /sys and /dev below a directory of its own, with a
-// pseudo-terminal for each device node. A stick stays plugged in as long as its process
-// runs. This needs neither root nor a kernel with USB. The directory has
+// Package usbsim simulates USB sticks, for tests and demonstrations without hardware. It makes the
+// files of a stick in /sys and /dev below a separate directory, with a pseudo-terminal for each
+// device node. A stick stays plugged in as long as its process runs. This needs neither root nor a
+// kernel with USB. The directory contains
 //
 //	sys/bus/usb/devices/1-1        a link to sys/devices/pci0000:00/0000:00:14.0/usb1/1-1
-//	dev/bus/usb/001/004            its descriptors; the first of a bus has 4, each further plug one more
+//	dev/bus/usb/001/004            the descriptors; addresses of a bus start at 4, each plug takes the next
 //	dev/ttyUSB0                    a link to /dev/pts/7
 //	dev/serial/by-id/usb-...       a link to ../../ttyUSB0
 //	.simulate                      a file for each port, with the process and the pseudo-terminals of its stick
 //
-// The plugin takes a directory with .simulate for a simulation, and finds in the files of the ports which terminals are
-// sticks now: plugins/usb/simulation.
+// The plugin treats a directory with .simulate as a simulation, and reads the current terminals of the sticks from the
+// files of the ports: plugins/usb/simulation.
 //
-// libusb sees the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the
-// directory. Root hubs stay when the last stick is unplugged.
+// libusb finds the sticks too, with umockdev's preload library and UMOCKDEV_DIR set to the directory. Root hubs stay
+// after the last stick was unplugged.
 package usbsim
 
 import (
@@ -38,10 +38,10 @@ import (
 
 // Stick describes a stick.
 type Stick struct {
-	ID                            string   // as lsusb writes it; empty is "10c4:ea60"
+	ID                            string   // as printed by lsusb; empty means "10c4:ea60"
 	Manufacturer, Product, Serial string   // may be empty
-	Port                          string   // the kernel's name: bus, "-", port; empty is "1-1"
-	Functions                     []string // "tty", "hidraw": an interface and a node for each; none is one tty
+	Port                          string   // the kernel's name: bus, "-", port; empty means "1-1"
+	Functions                     []string // "tty", "hidraw": an interface and a node for each; empty means one tty
 }
 
 var (
@@ -78,9 +78,9 @@ func (s *Stick) complete() error {
 	return nil
 }
 
-// ids are the vendor's and the product's.
+// ids returns the vendor ID and the product ID.
 func (s *Stick) ids() (vendor, product uint16) {
-	_, _ = fmt.Sscanf(s.ID, "%x:%x", &vendor, &product) // complete has looked at it
+	_, _ = fmt.Sscanf(s.ID, "%x:%x", &vendor, &product) // complete has validated ID
 	return vendor, product
 }
 
@@ -93,17 +93,17 @@ func (s *Stick) bus() int {
 type Plugged struct {
 	Stick
 	Address int
-	Nodes   []string // of the functions, in their order, below the directory: "dev/ttyUSB0"
+	Nodes   []string // relative to the directory, in the order of Functions: "dev/ttyUSB0"
 
 	dir       string
-	root      *os.Root   // dir, whose links out of it are errors
-	terminals []terminal // of the functions, in their order
+	root      *os.Root   // dir; links that lead out of it are errors
+	terminals []terminal // in the order of Functions
 	claim     *os.File   // of the port; nil once unplugged
 }
 
-// Plug plugs the stick into dir, and makes dir if it is missing. The caller calls Unplug. What
-// a killed process has left at the port is removed. Nothing is written or removed through a
-// link that leads out of dir.
+// Plug plugs the stick into dir, and makes dir if it is missing. The caller must call Unplug. Plug
+// removes the files that a killed process has left at the port. It neither writes nor removes
+// anything through a link that leads out of dir.
 func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	if err := s.complete(); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 		return nil, err
 	}
 	if err := remove(root, s.Port); err != nil {
-		return nil, fmt.Errorf("failed to remove what was left at port %s: %w", s.Port, err)
+		return nil, fmt.Errorf("failed to remove leftover files of port %s: %w", s.Port, err)
 	}
 	if p.Address, err = nextAddress(root, s.bus()); err != nil {
 		return nil, err
@@ -152,8 +152,8 @@ func Plug(dir string, s Stick) (_ *Plugged, err error) {
 	return p, nil
 }
 
-// open opens the directory, and makes it if it is missing. It refuses a directory with a sys
-// or dev that is not a simulation's, since Plug would replace the nodes of a machine.
+// open opens the directory, and makes it if it is missing. It refuses a directory with sys or dev
+// that is not a simulation, since Plug would replace the nodes of a machine.
 func open(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -171,8 +171,7 @@ func open(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// Unplug removes the stick, and hangs up the tasks that have its nodes open. It is
-// idempotent.
+// Unplug removes the stick, and hangs up the tasks that have its nodes open. It is idempotent.
 func (p *Plugged) Unplug() error {
 	if p.claim == nil {
 		return nil
@@ -194,18 +193,18 @@ func (p *Plugged) pull() error {
 	for _, t := range p.terminals {
 		t.close()
 	}
-	err = errors.Join(err, p.root.Remove(state(p.Port))) // the directory is locked
+	err = errors.Join(err, p.root.Remove(state(p.Port))) // safe, since the directory is locked
 	p.claim.Close()
 	p.claim = nil
 	return err
 }
 
-// stateDir has the state that processes share.
+// stateDir contains the state that processes share.
 const stateDir = ".simulate"
 
 func state(name string) string { return path.Join(stateDir, name) }
 
-// lock keeps other processes from changing the directory.
+// lock prevents other processes from changing the directory.
 func lock(root *os.Root) (unlock func(), err error) {
 	if err := root.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, err
@@ -221,9 +220,9 @@ func lock(root *os.Root) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// claim takes a port, which is free if the process that had it has ended. The lock is an open
-// file description lock: unlike that of flock(2), a process that can only read the file
-// can't have it, and Holds can test it without taking it.
+// claim locks a port. The port is free if its last process has exited. The lock is an open file
+// description lock: unlike a flock(2) lock, it cannot be taken by a process that may only read the
+// file, and it can be tested without taking it.
 func claim(root *os.Root, port string) (*os.File, error) {
 	f, err := root.OpenFile(state(port), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -258,8 +257,8 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// nextAddress returns the next free address of the bus. As in the kernel, a stick gets another
-// one when it is plugged in again.
+// nextAddress returns the next free address of the bus. As in the kernel, a stick gets a new address
+// each time it is plugged in.
 func nextAddress(root *os.Root, bus int) (int, error) {
 	name := state(fmt.Sprintf("bus%d", bus))
 	last := 3
@@ -278,8 +277,8 @@ func nextAddress(root *os.Root, bus int) (int, error) {
 	return 0, fmt.Errorf("bus %d of %s is full", bus, root.Name())
 }
 
-// remove removes everything of the stick at a port, in an order in which no scan sees a part
-// of it. The tree is removed last, since it names the nodes.
+// remove removes all files of the stick at a port, in an order in which no scan finds a partial
+// stick. The tree is removed last, since it contains the names of the nodes.
 func remove(root *os.Root, port string) error {
 	var errs []error
 	gone := func(name string) {
@@ -311,8 +310,8 @@ func remove(root *os.Root, port string) error {
 	return errors.Join(errs...)
 }
 
-// nodesOf returns the nodes that the tree of a stick names. Files that can't be read are left
-// out: a killed process may have left an incomplete tree.
+// nodesOf returns the nodes that are named in the tree of a stick. It skips unreadable files: a
+// killed process may have left an incomplete tree.
 func nodesOf(tree fs.FS) (nodes []string) {
 	_ = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.Name() != "uevent" {

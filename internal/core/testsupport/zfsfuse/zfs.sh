@@ -2,17 +2,17 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Stands in for the program zfs of OpenZFS, by that of zfs-fuse 0.7.0, which is beside it as zfs.fuse.
+# Emulates OpenZFS' program zfs with the one of zfs-fuse 0.7.0, which is in the same directory as zfs.fuse.
 zfs=$0.fuse
 last=
 for last in "$@"; do :; done
 
-if [ "${1-}" = receive ]; then # both ends of a pipe can't run at the same time
+if [ "${1-}" = receive ]; then # send and receive can't run at the same time: buffer the stream
   stream=$(mktemp) && cat >"$stream" && exec <"$stream" && rm "$stream" || exit
 fi
 
-# One at a time: of two programs that connect at once, the daemon may never answer the first (start_ioctl_thread in
-# cmd_listener.c), and of two mounts it may mix up what its threads are told (zfsfuse_newfs in fuse_listener.c).
+# Run one program at a time. With two at once, the daemon may never reply to the first (start_ioctl_thread in
+# cmd_listener.c). With two mounts, it may mix up messages to its threads (zfsfuse_newfs in fuse_listener.c).
 if [ -d /run/zfs ]; then
   exec 9</run/zfs
   flock 9 >/dev/null 2>&1 || exit
@@ -23,11 +23,11 @@ get | unmount)
   if [ "$1" = get ]; then
     for word; do
       shift
-      set -- "$@" "${word%%,keystatus*}" # without what OpenZFS has besides
+      set -- "$@" "${word%%,keystatus*}" # drop the properties that only OpenZFS has
     done
   fi
-  # Next the dataset may be unmounted. The daemon stays busy for good if it is not told before of files that were
-  # closed, which the kernel does in the background: an answer to another question comes after that.
+  # The dataset may be unmounted next. The daemon stays busy permanently unless the kernel has reported closed files
+  # first, which it does in the background. The reply to another request (stat) comes after these reports.
   while read -r source dir _; do
     if [ "$source" = "$last" ]; then
       stat -f "$dir" >/dev/null 2>&1
@@ -35,7 +35,7 @@ get | unmount)
     fi
   done </proc/self/mounts
   ;;
-set) # one property a command
+set) # one property per command
   shift
   while [ $# -gt 2 ]; do
     "$zfs" set "$1" "$last" || exit
@@ -44,8 +44,8 @@ set) # one property a command
   set -- set "$@"
   ;;
 destroy | mount | rename | rollback)
-  # After an unmount a dataset is busy for a while, which a rollback calls an I/O error. One that is mounted, or has a
-  # snapshot that is held, stays busy.
+  # After an unmount a dataset is busy for a while, which rollback reports as an I/O error: retry. A mounted dataset, or
+  # one with a snapshot on hold, stays busy: fail.
   dataset=${last%@*}
   [ "$1" != rename ] || dataset=$2
   for _ in $(seq 500); do

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package zfsfuse makes pools of ZFS in sparse files, for tests and demonstrations on machines without OpenZFS. They
-// are zfs-fuse's, of which only one can run in a mount namespace.
+// Package zfsfuse makes ZFS pools in sparse files, for tests and demonstrations on machines without OpenZFS. It uses
+// zfs-fuse, of which only one instance can run in a mount namespace.
 package zfsfuse
 
 import (
@@ -25,48 +25,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Script stands in for the program zfs of OpenZFS. That of zfs-fuse is beside it, with Suffix after its name.
+// Script emulates OpenZFS' program zfs. The program of zfs-fuse is in the same directory, with Suffix after its name.
 //
 //go:embed zfs.sh
 var Script string
 
-// Suffix is that of zfs-fuse's own program.
+// Suffix is the suffix of zfs-fuse's own program.
 const Suffix = ".fuse"
 
 const (
-	programs = "/usr/sbin/" // where Debian's package has them
+	programs = "/usr/sbin/" // the directory of the programs in Debian's package
 
-	// where zfs-fuse takes commands
+	// the command socket of zfs-fuse and its lock
 	socket = "/run/zfs/zfs_socket"
 	lock   = "/run/lock/zfs/zfs_lock"
 )
 
 // Pool is a pool in a file.
 type Pool struct {
-	Root    string // its dataset
-	Program string // zfs, by its absolute path
+	Root    string // the root dataset
+	Program string // absolute path of zfs
 }
 
-// Options of a new pool.
+// Options configure a new pool.
 type Options struct {
 	Size     int64    // in bytes
-	Datasets []string // below the root
-	Stays    bool     // when this process ends
-	Env      []string // is added to the daemon's environment
+	Datasets []string // to make below the root
+	Stays    bool     // keep the pool when this process ends
+	Env      []string // additional environment of the daemon
 }
 
-// ErrMissing is wrapped by the error of Make on a machine that lacks something; its text says what.
+// ErrMissing is wrapped by the error of Make if a requirement is missing on this machine. The error names it.
 var ErrMissing = errors.New("it is missing")
 
-// Open returns the pool that Make has made in a directory, and whether it has.
+// Open returns the pool of a directory, and whether Make has made it.
 func Open(dir string) (pool Pool, made bool) {
 	pool = Pool{Root: fmt.Sprintf("outrider-%08x", crc32.ChecksumIEEE([]byte(dir))), Program: filepath.Join(dir, "zfs")}
 	_, err := os.Lstat(pool.Program)
 	return pool, err == nil
 }
 
-// Make makes a pool, with all that belongs to it in dir. That is absolute and must not exist. If Make fails, it leaves
-// nothing.
+// Make makes a pool with all its files in dir, an absolute path that must not exist. If Make fails, it removes all
+// files.
 func Make(ctx context.Context, dir string, o Options) (Pool, error) {
 	if err := check(); err != nil {
 		return Pool{}, err
@@ -86,7 +86,7 @@ func (p Pool) fill(ctx context.Context, dir string, o Options) error {
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, o.Size), start(ctx, dir, o)); err != nil {
 		return err
 	}
-	// without a cache file, which another zfs-fuse would read
+	// no cache file, since another zfs-fuse would read it
 	err := run(ctx, "zpool", "create", "-f", "-o", "cachefile=none", "-O", "mountpoint=none", p.Root, image)
 	if err != nil {
 		return err
@@ -99,10 +99,10 @@ func (p Pool) fill(ctx context.Context, dir string, o Options) error {
 	return errors.Join(os.Symlink(programs+"zfs", p.Program+Suffix), os.WriteFile(p.Program, []byte(Script), 0o755))
 }
 
-// start starts a daemon in a directory, and returns when it answers.
+// start starts a daemon in a directory, and returns when it responds.
 func start(ctx context.Context, dir string, o Options) error {
 	if daemon() != 0 {
-		return errors.New("zfs-fuse runs already, and only one can: stop it, or remove its pool")
+		return errors.New("zfs-fuse runs already, and only one instance can run: stop it, or remove its pool")
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -121,9 +121,9 @@ func start(ctx context.Context, dir string, o Options) error {
 	}
 	started, ended := make(chan error, 1), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the signal comes when the thread ends
+		runtime.LockOSThread() // Pdeathsig is sent when this thread exits
 		started <- cmd.Start()
-		ended <- cmd.Wait() // an error, too, where it was not started
+		ended <- cmd.Wait() // also returns an error if the start failed
 	}()
 	err = <-started
 	if err != nil {
@@ -133,16 +133,16 @@ func start(ctx context.Context, dir string, o Options) error {
 		select {
 		case err := <-ended:
 			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("zfs-fuse ended: %s (%w)", strings.TrimSpace(string(text)), err)
+			return fmt.Errorf("zfs-fuse exited: %s (%w)", strings.TrimSpace(string(text)), err)
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("zfs-fuse does not take commands: %w", ctx.Err()), cmd.Process.Kill())
+			return errors.Join(fmt.Errorf("zfs-fuse does not accept commands: %w", ctx.Err()), cmd.Process.Kill())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return nil
 }
 
-// daemon returns the id of the zfs-fuse that takes commands, or 0.
+// daemon returns the pid of the zfs-fuse that accepts commands, or 0.
 func daemon() (pid int) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -161,8 +161,8 @@ func daemon() (pid int) {
 	return int(peer.Pid)
 }
 
-// Remove removes the pool in dir, what of it is mounted anywhere, and dir. It can be called again, and removes what a
-// killed Make has left.
+// Remove unmounts all datasets of the pool in dir, and removes the pool and dir. It is idempotent, and also cleans up
+// after a killed Make.
 func Remove(dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -189,21 +189,21 @@ func Remove(dir string) error {
 		places = append(places, m.Mountpoint)
 	}
 	for _, place := range places {
-		_ = unix.Rmdir(place) // an empty directory that was made for it
+		_ = unix.Rmdir(place) // removes only an empty directory, which was made for the mount
 	}
-	if daemon() == 0 { // not another's
+	if daemon() == 0 { // otherwise the files belong to another daemon
 		_, _ = os.Remove(socket), os.Remove(lock)
 	}
 	return os.RemoveAll(dir)
 }
 
-// mountPoints returns the directories where datasets of a pool are mounted or were about to be when the plugin was
-// killed. It returns none if the daemon does not answer.
+// mountPoints returns the mount points of a pool's datasets, including those that a killed plugin was about to use. It
+// returns none if the daemon does not respond.
 func (p Pool) mountPoints() []string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	list := exec.CommandContext(ctx, p.Program, "list", "-H", "-r", "-o", "mountpoint", p.Root)
-	list.WaitDelay = time.Second // its children keep its output open
+	list.WaitDelay = time.Second // children keep its output open
 
 	out, err := list.Output()
 	if err != nil {
@@ -212,7 +212,7 @@ func (p Pool) mountPoints() []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(place string) bool { return !filepath.IsAbs(place) })
 }
 
-// end ends the daemon of a directory.
+// end kills the daemon of a directory and waits for its end.
 func end(dir string) error {
 	for range 3000 {
 		pid := daemon()
@@ -223,18 +223,18 @@ func end(dir string) error {
 		case err == nil:
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		time.Sleep(20 * time.Millisecond) // its threads take their time
+		time.Sleep(20 * time.Millisecond) // its threads exit with a delay
 	}
-	return errors.New("zfs-fuse does not end")
+	return errors.New("zfs-fuse does not exit")
 }
 
-// check returns what the machine lacks.
+// check returns an error that names a missing requirement.
 func check() error {
 	if unix.Geteuid() != 0 {
 		return fmt.Errorf("only root can make a pool: %w", ErrMissing)
 	}
 	if _, err := os.Lstat("/dev/fuse"); err != nil {
-		return fmt.Errorf("zfs-fuse needs FUSE, and there is no /dev/fuse: %w", ErrMissing)
+		return fmt.Errorf("zfs-fuse needs FUSE, which provides /dev/fuse: %w", ErrMissing)
 	}
 	for _, program := range []string{"zfs-fuse", "zfs", "zpool"} {
 		if _, err := exec.LookPath(programs + program); err != nil {
@@ -244,7 +244,7 @@ func check() error {
 	return nil
 }
 
-// run runs a program that prints why it fails.
+// run runs a program. The error contains its output.
 func run(ctx context.Context, program string, args ...string) error {
 	out, err := exec.CommandContext(ctx, programs+program, args...).CombinedOutput()
 	if err != nil {

@@ -21,7 +21,6 @@ import (
 
 func TestMain(m *testing.M) { zfsfusetest.Main(m) }
 
-// The pool of one Make after another, each with a dataset that is mounted.
 func TestRemove_LeavesNothing(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, daemon int){
 		"as it is":          func(*testing.T, int) {},
@@ -32,7 +31,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 			mount := filepath.Join(t.TempDir(), "mount")
 			zfs(t, pool, "create", "-o", "mountpoint="+mount, pool.Root+"/a")
 			must.NoError(t, os.WriteFile(filepath.Join(mount, "file"), []byte("x"), 0o600))
-			unmounted := filepath.Join(t.TempDir(), "unmounted") // the plugin was killed before it mounted the dataset
+			unmounted := filepath.Join(t.TempDir(), "unmounted") // the plugin was killed before the mount
 			zfs(t, pool, "create", "-o", "canmount=noauto", "-o", "mountpoint="+unmounted, pool.Root+"/b")
 			must.NoError(t, os.Mkdir(unmounted, 0))
 			daemons := daemons(t)
@@ -62,7 +61,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 func TestMake_NamesWhatIsMissing(t *testing.T) {
 	testsupport.NeedRoot(t)
 	testsupport.NeedPrograms(t, "/usr/sbin/zfs-fuse")
-	const program = "/usr/sbin/zfs-fuse" // this mount namespace is the test's
+	const program = "/usr/sbin/zfs-fuse" // replaced only in the test's mount namespace
 	must.NoError(t, unix.Mount("/dev/null", program, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { must.NoError(t, unix.Unmount(program, 0)) })
 	dir := filepath.Join(t.TempDir(), "pool")
@@ -72,8 +71,7 @@ func TestMake_NamesWhatIsMissing(t *testing.T) {
 	must.False(t, testsupport.Exists(dir))
 }
 
-// The program does what OpenZFS does.
-func TestScript_StandsInForOpenZFS(t *testing.T) {
+func TestScript_BehavesLikeOpenZFS(t *testing.T) {
 	pool := zfsfusetest.New(t)
 	mount := filepath.Join(t.TempDir(), "mount")
 	zfs(t, pool, "create", "-o", "mountpoint="+mount, pool.Root+"/a")
@@ -87,7 +85,7 @@ func TestScript_StandsInForOpenZFS(t *testing.T) {
 	must.Error(t, err)
 	must.StrContains(t, string(out), "has children")
 
-	zfs(t, pool, "get", "all", pool.Root+"/a") // what the plugin does before it unmounts a dataset
+	zfs(t, pool, "get", "all", pool.Root+"/a") // as the plugin does before it unmounts a dataset
 	must.NoError(t, unix.Unmount(mount, 0))
 	zfs(t, pool, "rollback", "-r", pool.Root+"/a@s")
 	zfs(t, pool, "mount", pool.Root+"/a")
@@ -96,7 +94,7 @@ func TestScript_StandsInForOpenZFS(t *testing.T) {
 	out, err = exec.Command("sh", "-ec", `"$0" send "$1/b@s" | "$0" receive "$1/c"`, pool.Program, pool.Root).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 
-	zfs(t, pool, "hold", "mine", pool.Root+"/b@s") // it is said at once
+	zfs(t, pool, "hold", "mine", pool.Root+"/b@s") // destroy must fail without retries
 	out, err = exec.Command(pool.Program, "destroy", "-r", pool.Root+"/b").CombinedOutput()
 	must.Error(t, err)
 	must.StrContains(t, string(out), "busy")
@@ -121,7 +119,7 @@ func kill(t *testing.T, daemon int) {
 	must.NoError(t, syscall.Kill(daemon, syscall.SIGKILL))
 }
 
-// daemons returns those of this process's mount namespace.
+// daemons returns the pids of the zfs-fuse daemons in this process's mount namespace.
 func daemons(t *testing.T) (pids []int) {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/mnt")

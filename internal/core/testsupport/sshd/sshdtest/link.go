@@ -10,10 +10,10 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Link is a way to a server that can be cut. A link that is cut carries nothing and closes nothing. What was sent in
-// the meantime arrives after Restore, as TCP retransmits it.
+// Link is a proxy to a server that simulates a broken network. While it is cut, it forwards nothing and closes no
+// connections. Data sent during this time arrives after Restore, as with TCP retransmission.
 type Link struct {
-	Port int // at 127.0.0.1
+	Port int // on 127.0.0.1
 
 	server string
 
@@ -53,10 +53,10 @@ func (s *Server) Link() *Link {
 // Cut cuts the link.
 func (l *Link) Cut() { l.set(true, -1) }
 
-// CutAfter cuts the link when it has carried so many more bytes to the server.
+// CutAfter cuts the link after it has forwarded this number of further bytes to the server.
 func (l *Link) CutAfter(bytes int) { l.set(false, bytes) }
 
-// Restore ends Cut.
+// Restore ends a cut.
 func (l *Link) Restore() { l.set(false, -1) }
 
 // WaitCut waits until the link is cut.
@@ -86,7 +86,7 @@ func (l *Link) close() {
 	l.changed.Broadcast()
 }
 
-// pass waits while the link is cut, and accounts for bytes to the server. It returns false when the link is closed.
+// pass blocks while the link is cut, and counts bytes to the server. It returns false when the link is closed.
 func (l *Link) pass(toServer int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +129,7 @@ func (l *Link) serve(near net.Conn) {
 	<-done
 }
 
-// carry copies until either end is closed, and closes both then.
+// carry copies until either end is closed, and then closes both.
 func (l *Link) carry(to, from net.Conn, toServer bool) {
 	defer to.Close()
 	defer from.Close()

@@ -34,8 +34,8 @@ type Server struct {
 	sshd.Server
 	Host string
 	User string // to log in as
-	Home string // of the user
-	Dir  string // of the server's files; its log is the file "log"
+	Home string // the user's home directory
+	Dir  string // contains the server's files; its log is the file "log"
 
 	t     testing.TB
 	lines []string // of sshd_config
@@ -64,7 +64,7 @@ func Shell(path string) Option {
 	return func(s *Server) { s.shell = path }
 }
 
-// Unprivileged lets the test log in as a user "remote" without rights. It needs root.
+// Unprivileged lets the test log in as an unprivileged user "remote". It needs root.
 func Unprivileged() Option {
 	return func(s *Server) {
 		testsupport.NeedRoot(s.t)
@@ -72,11 +72,11 @@ func Unprivileged() Option {
 	}
 }
 
-// mark is an environment variable by which the processes of sessions are found.
+// mark is an environment variable that identifies the processes of sessions.
 const mark = "OUTRIDER_SSHDTEST"
 
-// Start starts a server and waits until it answers. If the test runs as root, the user's home directory is empty, lest
-// the machine's profiles run. Only sshd and what it starts see that, by a mount of /etc/passwd.
+// Start starts a server and waits until it responds. If the test runs as root, the user has an empty home directory, so
+// no profile of the machine is executed. Only sshd and its children see this, through a mount at /etc/passwd.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	current, err := user.Current()
@@ -105,7 +105,7 @@ func Start(t testing.TB, options ...Option) *Server {
 
 func (s *Server) makeAccount() {
 	s.Home = filepath.Join(s.Dir, "home")
-	must.NoError(s.t, os.Chmod(filepath.Dir(s.Dir), 0o755)) // which TempDir makes for this user only
+	must.NoError(s.t, os.Chmod(filepath.Dir(s.Dir), 0o755)) // TempDir makes it accessible only to this user
 	must.NoError(s.t, os.Mkdir(s.Home, 0o755))
 	must.NoError(s.t, os.Chown(s.Home, s.UID, s.UID))
 	others, err := os.ReadFile("/etc/passwd")
@@ -123,17 +123,17 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Endpoint is sshd.Server's for the server's user, at a port: the server's own, or a link's.
+// Endpoint returns sshd.Server.Endpoint for the server's user and a port: the server's own or a link's.
 func (s *Server) Endpoint(name, dir string, port int) string {
 	at := s.Server
 	at.Port = port
 	return at.Endpoint(name, dir, s.User)
 }
 
-// Address is host:port.
+// Address returns host:port.
 func (s *Server) Address() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// launch returns when the server answers, or has ended.
+// launch starts the server and returns when it responds or has exited.
 func (s *Server) launch() error {
 	files, err := sshd.Write(s.Dir, s.Port, s.lines...)
 	if errors.Is(err, sshd.ErrMissing) {
@@ -155,7 +155,7 @@ func (s *Server) launch() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	begun, ended := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // for Pdeathsig, which is about this thread
+		runtime.LockOSThread() // Pdeathsig is sent when this thread exits
 		defer close(ended)
 		err := cmd.Start()
 		begun <- err
@@ -169,14 +169,14 @@ func (s *Server) launch() error {
 		select {
 		case <-ended:
 			content, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("sshd has ended: %s", content)
+			return fmt.Errorf("sshd has exited: %s", content)
 		default:
 			return s.hello()
 		}
 	})
 }
 
-// hello reads the first line of the server.
+// hello reads the server's first line.
 func (s *Server) hello() error {
 	conn, err := net.DialTimeout("tcp", s.Address(), time.Minute)
 	if err != nil {
@@ -188,13 +188,13 @@ func (s *Server) hello() error {
 	return err
 }
 
-// Stop kills the server and those of its processes that serve connections. Programs that sessions have started go on,
-// as when a server is restarted.
+// Stop kills the server and its processes that serve connections. Programs started by sessions keep running, as when a
+// server is restarted.
 func (s *Server) Stop() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // it starts no process any more
+	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // it must not fork during the listing
 	for _, pid := range slices.Backward(servers(s.cmd.Process.Pid)) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
@@ -202,19 +202,19 @@ func (s *Server) Stop() {
 	s.cmd = nil
 }
 
-// Restart starts the server again, at the same port. It kills it before if it runs.
+// Restart starts the server again on the same port. If the server is running, Restart kills it first.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
 	must.NoError(s.t, s.launch())
 }
 
-// ChangeHostKey gives the server another host key from the next Restart on.
+// ChangeHostKey makes the server use a new host key after the next Restart.
 func (s *Server) ChangeHostKey() {
 	must.NoError(s.t, os.Remove(filepath.Join(s.Dir, "host_key")))
 }
 
-// clean ends the server and all processes of its sessions, detached ones too.
+// clean kills the server and all processes of its sessions, including detached ones.
 func (s *Server) clean() {
 	s.Stop()
 	testsupport.Eventually(s.t, "the sessions of sshd end", func() bool {
@@ -237,7 +237,7 @@ func (s *Server) clean() {
 	}
 }
 
-// servers returns a process and those descendants that are part of sshd, parents first.
+// servers returns a process and its sshd descendants, parents first.
 func servers(pid int) []int {
 	found := []int{pid}
 	for i := 0; i < len(found); i++ {

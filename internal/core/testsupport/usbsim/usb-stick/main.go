@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command usb-stick plugs a simulated USB stick into a directory that stands for /, and unplugs it when it is
-// interrupted. What tasks write to the stick is printed, and answered. The usb plugin publishes the stick with
+// Command usb-stick plugs a simulated USB stick into a directory that replaces /, and unplugs it when the command is
+// interrupted. It prints and answers the lines that tasks write to the stick. The usb plugin publishes the stick with
 // root = "DIR" in its configuration.
 package main
 
@@ -30,11 +30,11 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.StringVar(&s.ID, "id", "10c4:ea60", "vendor and product, in hex")
-	flag.StringVar(&s.Serial, "serial", "0001", "serial number; empty is none")
+	flag.StringVar(&s.Serial, "serial", "0001", "serial number; empty for none")
 	flag.StringVar(&s.Port, "port", "1-1", "bus and port")
 	flag.StringVar(&s.Manufacturer, "manufacturer", "Silicon Labs", "name of the manufacturer")
 	flag.StringVar(&s.Product, "product", "CP2102 USB to UART Bridge Controller", "name of the product")
-	functions := flag.String("functions", "tty", "what it has: tty, hidraw, or several with commas between")
+	functions := flag.String("functions", "tty", "comma-separated list of functions: tty, hidraw")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		flag.Usage()

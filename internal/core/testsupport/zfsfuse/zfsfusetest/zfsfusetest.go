@@ -23,14 +23,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 )
 
-// step says how far a process of Main's has come, also to the programs that tests start.
+// step is the environment variable with the progress of Main. Programs that tests start inherit it.
 const step = "OUTRIDER_ZFSFUSE_TEST"
 
-// Main is the TestMain of packages with pools, of which there can be only one in a mount namespace: it runs the tests
-// in their own. Without root there are no pools.
+// Main is the TestMain of packages with pools. It runs the tests in a new mount namespace, since only one zfs-fuse can
+// run in a mount namespace. Without root it runs them directly, and no pools can be made.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run is Main without its end, for a TestMain that has something to remove.
+// Run is Main without the call of os.Exit, for a TestMain that must clean up afterwards.
 func Run(m *testing.M) int {
 	if os.Geteuid() != 0 || os.Getenv(step) == "inside" {
 		return m.Run()
@@ -56,11 +56,11 @@ func Run(m *testing.M) int {
 	if code := cmd.ProcessState.ExitCode(); code >= 0 {
 		return code
 	}
-	return 2 // by a signal
+	return 2 // killed by a signal
 }
 
-// enter gives this process's mount namespace places for a zfs-fuse of its own. Its mounts are seen in namespaces that
-// are made from this one, as on a host.
+// enter prepares this process's mount namespace for a separate zfs-fuse. Mounts propagate to namespaces that are made
+// from this one, as on a host.
 func enter() error {
 	for _, mount := range []struct {
 		kind, dir string
@@ -81,14 +81,14 @@ func enter() error {
 	return nil
 }
 
-// New makes a pool until the end of the test. It skips the test where the machine can't have one. The pool is in
-// memory, where no other process's writes to the disk delay it.
+// New makes a pool that is removed at the end of the test. It skips the test if the machine does not support pools. The
+// pool is in memory, so disk writes of other processes do not delay it.
 func New(t testing.TB) zfsfuse.Pool {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	parent, err := os.MkdirTemp("/run/zfs", "")
 	must.NoError(t, err)
-	must.NoError(t, os.Chmod(parent, 0o711)) // tasks are other users
+	must.NoError(t, os.Chmod(parent, 0o711)) // tasks run as other users
 	dir := filepath.Join(parent, "pool")
 	t.Cleanup(func() { must.NoError(t, errors.Join(zfsfuse.Remove(dir), os.RemoveAll(parent))) })
 	pool, err := zfsfuse.Make(t.Context(), dir, zfsfuse.Options{Size: 1 << 30})
@@ -108,7 +108,7 @@ func Sub(t testing.TB, pool zfsfuse.Pool, name string) (root string) {
 	return root
 }
 
-// UnmountBelow unmounts the datasets that are mounted below a directory. They stay in their pool.
+// UnmountBelow unmounts all datasets that are mounted below a directory. The datasets stay in their pool.
 func UnmountBelow(t testing.TB, dir string) {
 	t.Helper()
 	real, err := filepath.EvalSymlinks(dir)
@@ -122,7 +122,7 @@ func UnmountBelow(t testing.TB, dir string) {
 	Unmount(t, dirs...)
 }
 
-// Unmount unmounts datasets, as a person does. See zfs.sh for what is done before.
+// Unmount unmounts datasets manually. See zfs.sh for the reason for statfs and the wait.
 func Unmount(t testing.TB, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
