@@ -210,8 +210,7 @@ func parseID(s string) (uint32, error) {
 	return v, nil
 }
 
-// ParseDecimal parses a number only in the form that the kernel prints: without sign, spaces or
-// leading zeros.
+// ParseDecimal parses a number in the kernel's format: no sign, spaces or leading zeros.
 func ParseDecimal(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err == nil && strconv.FormatUint(v, 10) != s {

@@ -19,7 +19,7 @@ const killTimeout = 10 * time.Second
 
 // ErrSelf is returned by Signal and Kill if the calling process is in the group or in a group
 // below it: a supervisor with corrupt state must not kill itself or the machine.
-var ErrSelf = errors.New("cgroup holds the calling process")
+var ErrSelf = errors.New("cgroup contains the calling process")
 
 // Procs returns the pids of all processes in the group and in the groups below it, sorted and
 // without duplicates. On v1 a process counts if it is in any of the hierarchies. A removed group

@@ -50,7 +50,7 @@ func (l Limits) Check() error {
 	case l.MemoryLow < 0:
 		return fmt.Errorf("memory reservation %d is negative", l.MemoryLow)
 	case l.PidsMax < 0:
-		return fmt.Errorf("limit of processes %d is negative", l.PidsMax)
+		return fmt.Errorf("process limit %d is negative", l.PidsMax)
 	}
 	return nil
 }

@@ -287,7 +287,7 @@ func (c *Client) find() *process {
 	return p
 }
 
-var errOther = errors.New("the collector is of another build")
+var errOther = errors.New("collector belongs to another build")
 
 // greet connects to the running collector. On an error the caller replaces it.
 func (c *Client) greet(ctx context.Context, p *process) (*connection, error) {
@@ -487,7 +487,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
-	// the collector makes little garbage, and each plugin's collector would use the memory kept for it
+	// it makes little garbage, and a larger heap would cost memory for each plugin
 	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr

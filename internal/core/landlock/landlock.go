@@ -23,10 +23,9 @@ func ABI() int {
 	return int(version)
 }
 
-// ConfineWrites permanently prevents the calling thread, and everything that it starts, from changing files outside
-// these directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread before the call,
-// and never unlock it. Without directories, or without Landlock, ConfineWrites does nothing. Before version 3 of
-// Landlock, files outside can still be truncated.
+// ConfineWrites permanently prevents the calling thread and its descendants from changing files outside these
+// directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread before, and never unlock
+// it. Without directories or Landlock it does nothing. Before Landlock version 3 files outside can still be truncated.
 func ConfineWrites(dirs ...string) error {
 	abi := ABI()
 	if len(dirs) == 0 || abi == 0 {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package owndir opens directories that only root and this process's own user can replace.
-// Since no other user can change what was checked, a path can be used by its name after one
-// check. It also removes directories of this user that are not writable.
+// No other user can change a checked path, so the path can be used by its name after one check.
+// The package also removes directories of this user that are not writable.
 package owndir
 
 import (

@@ -147,7 +147,7 @@ type Exit struct {
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
 	// Lost: the process is gone and its exit status is unknown. Code and Signal are invalid then,
-	// and Reason is the cause. Without Lost, Reason is set if the driver ended the task, and says why.
+	// and Reason is the cause. Otherwise Reason is the driver's reason for ending the task, if it did so.
 	Lost   bool   `json:"lost,omitempty"`
 	Reason string `json:"reason,omitempty"`
 

@@ -160,7 +160,7 @@ func (s Store) MarkUnclaimed(id string) error {
 	return os.WriteFile(filepath.Join(s.TaskDir(id), unclaimed), nil, 0o600)
 }
 
-// Claim removes the mark of MarkUnclaimed for good: an agent has recorded the task. A task that
+// Claim removes the mark of MarkUnclaimed permanently: an agent has recorded the task. A task that
 // is claimed already, or has no files, is not an error.
 func (s Store) Claim(id string) error {
 	if !s.Unclaimed(id) { // no error for a claimed task on a read-only disk either

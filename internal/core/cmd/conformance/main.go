@@ -18,7 +18,7 @@ func main() {
 	var d conformance.Driver
 	flag.StringVar(&d.Task, "task", "", "a task's config block (HCL or JSON), in which SCRIPT stands for a shell script")
 	flag.StringVar(&d.Config, "config", "", "the plugin's config block (HCL or JSON)")
-	only := flag.String("only", "", "a regular expression: the cases to run")
+	only := flag.String("only", "", "run only the cases that match this regular expression")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: conformance [options] PLUGIN")
 		flag.PrintDefaults()
