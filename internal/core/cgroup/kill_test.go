@@ -49,7 +49,7 @@ func TestV1Kill_EndsATree(t *testing.T) {
 			must.NoError(t, g.Kill())
 			for _, pid := range pids {
 				if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !exits(string(b)) {
-					t.Errorf("still there: %s", b)
+					t.Errorf("still alive: %s", b)
 				}
 			}
 			// the main process is still a zombie
@@ -71,7 +71,7 @@ func TestV1Kill_EndsAForkBomb(t *testing.T) {
 	g := withoutUnified(v1Task(t))
 	must.NoError(t, g.Create(Limits{PidsMax: 40}))
 	start(t, g, `exec 2>/dev/null; f() { (sleep 0.01; f) & (sleep 0.01; f) & wait; }; while :; do f; done`)
-	testsupport.Eventually(t, "it multiplies", func() bool { return countProcs(t, g) > 10 })
+	testsupport.Eventually(t, "the fork bomb runs", func() bool { return countProcs(t, g) > 10 })
 	must.NoError(t, g.Kill())
 	n := countProcs(t, g)
 	test.Eq(t, 0, n, test.Sprintf("%d processes are left", n))

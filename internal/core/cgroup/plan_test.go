@@ -70,7 +70,7 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 		})
 	}
 	g := Plan(v1Support(""), "/cg/cpuset/nomad/share", "a", "../web")
-	test.Eq(t, None, g.Mode, test.Sprintf("a name that leads elsewhere is planned: %+v", g))
+	test.Eq(t, None, g.Mode, test.Sprintf("planned for a name with a slash: %+v", g))
 }
 
 func TestLeaf_IsBesideTheTasks(t *testing.T) {

@@ -70,7 +70,7 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 	test.Eq(t, 11, n)
 	must.NoError(t, os.Remove(filepath.Join(g.V1["memory"], "memory.oom_control")))
 	n, err = g.OOMKills()
-	test.Error(t, err, test.Sprintf("of a group that is gone: %d", n))
+	test.Error(t, err, test.Sprintf("OOM kills of a removed group: %d", n))
 }
 
 func TestV1Kill_ThawsAfterAnError(t *testing.T) {
@@ -110,7 +110,7 @@ func TestV1Kill_FreezesFirst(t *testing.T) {
 		t.Errorf("freezer.state was written %q, %v", written[:n], err)
 	}
 	if ws, _ := cmd.Process.Wait(); ws == nil || ws.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("it ended by %v", ws)
+		t.Errorf("the process ended with %v", ws)
 	}
 }
 
@@ -146,8 +146,8 @@ func TestSignal_SparesProcessesOutsideOfTheGroup(t *testing.T) {
 		must.NoError(t, err)
 		w.Close()
 		test.NoError(t, <-done, test.Sprint(name))
-		must.NoError(t, cmd.Process.Signal(unix.Signal(0)), must.Sprintf("%s: it was hit", name))
-		test.False(t, zombie(t, cmd.Process.Pid), test.Sprintf("%s: it was hit", name))
+		must.NoError(t, cmd.Process.Signal(unix.Signal(0)), must.Sprintf("%s: the process was killed", name))
+		test.False(t, zombie(t, cmd.Process.Pid), test.Sprintf("%s: the process was killed", name))
 	}
 }
 
@@ -168,7 +168,7 @@ func TestV1Kill_KillsProcessForkedBeforeTheFreeze(t *testing.T) {
 	w.Close()
 	must.NoError(t, <-done)
 	for _, cmd := range []*exec.Cmd{first, late} {
-		testsupport.Eventually(t, "it is dead", func() bool { return zombie(t, cmd.Process.Pid) })
+		testsupport.Eventually(t, "the process is dead", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
 }
 
@@ -184,7 +184,7 @@ func TestSignal_ReachesEveryProcessOfALargeGroup(t *testing.T) {
 	g := v1Fixture(t, files)
 	must.NoError(t, g.Signal(unix.SIGKILL))
 	for _, cmd := range all {
-		testsupport.Eventually(t, "it ends", func() bool { return zombie(t, cmd.Process.Pid) })
+		testsupport.Eventually(t, "the process is dead", func() bool { return zombie(t, cmd.Process.Pid) })
 	}
 }
 

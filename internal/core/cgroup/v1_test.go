@@ -165,13 +165,13 @@ func TestV1Create_EndsAnEarlierRun(t *testing.T) {
 	inner := filepath.Join(g.V1["memory"], "inner")
 	must.NoError(t, os.Mkdir(inner, 0o755))
 	old := start(t, g, "trap '' TERM; sleep 300 & wait")
-	testsupport.Eventually(t, "the earlier run is there", func() bool { return countProcs(t, g) == 2 })
+	testsupport.Eventually(t, "the earlier run is running", func() bool { return countProcs(t, g) == 2 })
 	must.NoError(t, writeFile(inner+"/cgroup.procs", strconv.Itoa(old.Process.Pid)))
 	n := countProcs(t, g)
 	test.Eq(t, 2, n, test.Sprintf("%d processes, want 2: one is in a group below", n))
 	must.NoError(t, g.Create(Limits{}))
 	if n := countProcs(t, g); n != 0 || exists(inner) {
-		t.Errorf("%d processes, and the inner group is there: %v", n, exists(inner))
+		t.Errorf("%d processes are left, and the inner group exists: %v", n, exists(inner))
 	}
 	running(t, start(t, g, "exec sleep 60"), "sleep")
 }
@@ -187,7 +187,7 @@ func TestV1Remove_IsIdempotentAndRefusesRunningProcesses(t *testing.T) {
 	for range 2 {
 		test.NoError(t, g.Remove())
 	}
-	test.NoError(t, g.Kill(), test.Sprint("killing what is gone"))
+	test.NoError(t, g.Kill(), test.Sprint("kill of a removed group"))
 	for _, controller := range []string{"freezer", "memory", "cpu", "cpuset"} {
 		test.True(t, exists(g.V1[controller]), test.Sprintf("Nomad's %s group was removed", controller))
 	}

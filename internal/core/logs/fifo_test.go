@@ -80,7 +80,7 @@ func TestFIFO_BlocksAtTheTasksEndOnly(t *testing.T) {
 		test.Eq(t, want, flags&unix.O_NONBLOCK != 0, test.Sprint("non-blocking"))
 		flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		must.NoError(t, err)
-		test.NotEq(t, 0, flags&unix.FD_CLOEXEC, test.Sprint("inherited by every process that is started"))
+		test.NotEq(t, 0, flags&unix.FD_CLOEXEC, test.Sprint("close-on-exec"))
 	}
 }
 
@@ -217,11 +217,11 @@ func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 			out, err := OpenNomadFIFO(path, 65534, 65534)
 			if err == nil {
 				out.Close()
-				t.Fatal("it was opened")
+				t.Fatal("opened")
 			}
 			test.StrHasPrefix(t, "failed to open ", err.Error(), test.Sprint(err))
 			after := testsupport.Descriptors(t)
-			test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
+			test.Eq(t, before, after, test.Sprint("open descriptors"))
 		})
 	}
 }

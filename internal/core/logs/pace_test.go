@@ -21,8 +21,8 @@ func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 		at, later := p.later(now, 100)
 		must.True(t, later, must.Sprint("does not wait"))
 		again, later := p.later(at.Add(-1), 200)
-		must.True(t, later, must.Sprintf("asked early: %v, %v", again, later))
-		test.EqOp(t, at, again, test.Sprintf("asked early: %v, %v", again, later))
+		must.True(t, later, must.Sprintf("called early: %v, %v", again, later))
+		test.EqOp(t, at, again, test.Sprintf("called early: %v, %v", again, later))
 		waited := at.Sub(now)
 		now = at
 		_, later = p.later(now, queued)
@@ -33,10 +33,10 @@ func TestPace_WaitsLongerForAQuietWriter(t *testing.T) {
 		turn(200)
 	}
 	d := turn(enoughQueued)
-	must.False(t, d < longestWait/2, must.Sprintf("a quiet writer is waited for %v", d))
-	test.False(t, d > 2*longestWait, test.Sprintf("a quiet writer is waited for %v", d))
+	must.False(t, d < longestWait/2, must.Sprintf("the wait for a quiet writer is %v", d))
+	test.False(t, d > 2*longestWait, test.Sprintf("the wait for a quiet writer is %v", d))
 	d = turn(enoughQueued)
-	test.False(t, d > 2*shortestWait, test.Sprintf("a busy writer is waited for %v", d))
+	test.False(t, d > 2*shortestWait, test.Sprintf("the wait for a busy writer is %v", d))
 	_, later := p.later(now, enoughQueued)
 	test.False(t, later, test.Sprint("waits with enough queued"))
 }

@@ -391,7 +391,7 @@ func TestStream_LeaksNoDescriptor(t *testing.T) {
 		task.Close()
 	}
 	after := testsupport.Descriptors(t)
-	test.Eq(t, before, after, test.Sprintf("%d descriptors, were", after))
+	test.Eq(t, before, after, test.Sprint("open descriptors"))
 }
 
 func peekOnce(t *testing.T) error {

@@ -123,9 +123,9 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 			}
 			want := strings.Replace(row.want, "%", p.path(row.blamed), 1)
 			for call, err := range map[string]error{"Make": err, "Check": Check(p.path(row.dir))} {
-				test.ErrorContains(t, err, want, test.Sprintf("%s: error %v does not say", call, err))
+				test.ErrorContains(t, err, want, test.Sprintf("%s: error %v", call, err))
 			}
-			test.Eq(t, before, tree(t, p.dir), test.Sprintf("there was %s and", before))
+			test.Eq(t, before, tree(t, p.dir), test.Sprint("files after the refusal"))
 		})
 	}
 }
@@ -167,7 +167,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 			_, err := os.Stat(p.path(row.dir))
 			there := err == nil
 			if f, err := Open(p.path(row.dir)); errors.Is(err, fs.ErrNotExist) == there {
-				t.Errorf("opened what is there (%v): %v", there, err)
+				t.Errorf("open of a directory that exists (%v): %v", there, err)
 			} else if err == nil {
 				f.Close()
 			}
@@ -176,7 +176,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 			unix.Umask(old)
 			must.NoError(t, err)
 			defer f.Close()
-			test.Eq(t, p.path(row.got), f.Name(), test.Sprint("it"))
+			test.Eq(t, p.path(row.got), f.Name(), test.Sprint("name"))
 			opened, err := f.Stat()
 			must.NoError(t, err)
 			named, err := os.Stat(p.path(row.dir))

@@ -32,7 +32,7 @@ func TestRemoveAll_RemovesSealedDirectories(t *testing.T) {
 	}
 	test.NoError(t, RemoveAll(dir))
 	_, err := os.Lstat(dir)
-	test.True(t, os.IsNotExist(err), test.Sprintf("it is still there: %v", err))
+	test.True(t, os.IsNotExist(err), test.Sprintf("not removed: %v", err))
 }
 
 // A leftover process of an installer may replace directories during their removal.

@@ -32,7 +32,7 @@ func TestIdentity_IsOfOneProcess(t *testing.T) {
 		"of another boot":         {BootID: "another", PID: id.PID, Start: id.Start},
 		"of no process":           {BootID: id.BootID},
 	} {
-		test.False(t, other.Alive(), test.Sprintf("one %s is alive", name))
+		test.False(t, other.Alive(), test.Sprintf("a process %s is alive", name))
 	}
 	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
@@ -109,8 +109,8 @@ func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	err = cmd.Wait()
-	must.True(t, errors.As(err, &exit), must.Sprintf("it ended with %v", err))
-	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("it ended with %v", err))
+	must.True(t, errors.As(err, &exit), must.Sprintf("ended with %v", err))
+	test.Eq(t, 7, exit.ExitCode(), test.Sprintf("ended with %v", err))
 }
 
 func TestProcesses_ReturnsTheSessionWithoutACgroup(t *testing.T) {
@@ -125,7 +125,7 @@ func TestProcesses_ReturnsTheSessionWithoutACgroup(t *testing.T) {
 	_, err = out.Read(make([]byte, 1)) // the innermost process runs
 	must.NoError(t, err)
 	var found []Stat
-	testsupport.Eventually(t, "the other one has left the session", func() bool {
+	testsupport.Eventually(t, "the process of setsid has left the session", func() bool {
 		found = (&State{Identity: id}).Processes()
 		return len(found) == 3
 	})

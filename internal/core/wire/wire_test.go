@@ -191,9 +191,9 @@ func TestKillPeer_FindsAProcessByItsPidOnOldKernels(t *testing.T) {
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
 	defer pidfd.Close()
 	must.NoError(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-	test.EqError(t, cmd.Wait(), "signal: killed", test.Sprint("it ended with"))
+	test.EqError(t, cmd.Wait(), "signal: killed", test.Sprint("end of the process"))
 	fd, err = c.peerByPid()
-	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("its peer is gone: %d", fd))
+	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("pidfd of a dead peer: %d", fd))
 }
 
 func listener(t *testing.T) (cmd *exec.Cmd, path string) {
@@ -230,7 +230,7 @@ func TestKillPeer_KillsAListenerThatDoesNotAccept(t *testing.T) {
 	must.NoError(t, err)
 	defer pidfd.Close()
 	if err := cmd.Wait(); cmd.ProcessState.Sys() == nil || err == nil || err.Error() != "signal: killed" {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the listener ended with %v", err)
 	}
 	again, err := c.KillPeer()
 	test.ErrorIs(t, err, ErrPeerGone, test.Sprintf("a second kill: %v", again))
@@ -258,8 +258,8 @@ func TestClient_ReturnsErrLost(t *testing.T) {
 	}()
 	_, err = conn.Call(context.Background(), 1)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the call under way"))
-	must.Nil(t, c.Current(), must.Sprint("the lost connection is in use"))
-	must.True(t, lost, must.Sprint("the loss is known before there can be another connection"))
+	must.Nil(t, c.Current(), must.Sprint("the lost connection is still current"))
+	must.True(t, lost, must.Sprint("Lost was called before the next connection"))
 	_, err = conn.Call(context.Background(), 2)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the next call"))
 }
@@ -298,7 +298,7 @@ func TestServe_AnswersEachRequestAndClosesItsFiles(t *testing.T) {
 	conn.Close()
 	<-served
 	test.True(t, gone, test.Sprint("gone was called"))
-	test.True(t, peer.Event(1), test.Sprint("an event is queued and not waited for"))
+	test.True(t, peer.Event(1), test.Sprint("an event is queued without blocking"))
 	after, err := os.ReadDir("/proc/self/fd")
 	must.NoError(t, err)
 	test.LessEq(t, len(before), len(after), test.Sprint("open descriptors"))
