@@ -33,7 +33,7 @@ func ParseSignal(name string) (unix.Signal, error) {
 		sig = signalSum(number)
 	}
 	if sig == 0 {
-		return 0, fmt.Errorf("signal %q is unknown: use a name such as \"SIGHUP\" or \"SIGRTMIN+3\", or a number", name)
+		return 0, fmt.Errorf("signal %q is not known: use a name such as \"SIGHUP\" or \"SIGRTMIN+3\", or a number", name)
 	}
 	return sig, nil
 }
