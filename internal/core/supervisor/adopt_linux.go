@@ -17,18 +17,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// adopters is how many tasks are adopted at once, each of which may need a look at
-// a disk, or the death of a launcher.
+// adopters bounds concurrent adoptions. Each one may have to wait for a disk, or for a launcher to die.
 const adopters = 8
 
-// register makes every task on disk known, so that calls about one wait for its adoption.
-// adoptAll must follow.
+// register adds every task on disk to s.processes, so that calls for a task wait for its adoption. The caller must
+// pass the result to adoptAll.
 func (s *server) register() ([]*process, error) {
 	states, _, err := s.store.List()
 	if err != nil {
 		return nil, err
 	}
-	s.launches.RLock() // until all are adopted: an upgrade waits
+	s.launches.RLock() // released by adoptAll; an upgrade waits for it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	records, _ := os.ReadDir(s.store.Retired())
@@ -46,8 +45,8 @@ func (s *server) register() ([]*process, error) {
 	return found, nil
 }
 
-// adoptAll takes over every task on disk: after a supervisor was killed, and after this
-// one has replaced its own binary. The supervisor serves clients meanwhile.
+// adoptAll takes over every task on disk, after a supervisor was killed or has replaced its own binary. Clients are
+// served at the same time.
 func (s *server) adoptAll(found []*process) {
 	defer s.launches.RUnlock()
 	next := make(chan *process)
@@ -66,7 +65,7 @@ func (s *server) adoptAll(found []*process) {
 	all.Wait()
 }
 
-// foundTask is a process that is known by its state only, until takeOver has examined it.
+// foundTask returns a process in phase found: takeOver has yet to examine it, and only its saved state is known.
 func foundTask(st *task.State) *process {
 	p := newTask(st)
 	p.phase, p.state = found, st
@@ -74,15 +73,15 @@ func foundTask(st *task.State) *process {
 	return p
 }
 
-// adopt makes sure that a task is known, from the state that its driver has if need be.
-// By a pidfd that the driver held it finds an exit that no supervisor saw.
+// adopt returns the status of a task. It registers an unknown task from the state that its driver sent. files may
+// contain a pidfd that the driver held, which provides an exit that no supervisor observed.
 func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("adopt needs a state")
 	}
 	own := foundTask(st)
 	p, _ := s.enter(own)
-	if p == nil && s.knownUnderAnotherID(own) { // it was taken up under another id, which this client does not know yet
+	if p == nil && s.knownUnderAnotherID(own) { // taken up under an id that this client does not know yet
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
@@ -91,7 +90,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	}
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
-			if err := s.store.Save(st); err != nil { // it is watched nevertheless
+			if err := s.store.Save(st); err != nil { // the task is watched anyway
 				s.event(st.ID, "failed to save the task's state: %v", err)
 			}
 		}
@@ -105,26 +104,25 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	return s.statusOf(p)
 }
 
-// settle finds out how a task ended that was adopted too late, by its driver's pidfd if
-// there is one.
+// settle records how a task ended that exited before its adoption: as the driver's pidfd reports if files has one,
+// otherwise as lost.
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
 	if s.phaseOf(p) != gone {
 		return
 	}
-	e := lost("it ended while neither its supervisor nor its driver was there to see it")
+	e := lost("the task ended while neither its supervisor nor its plugin was running")
 	if p.identity.BootID != task.BootID() {
-		e = lost("the host was restarted while it ran")
+		e = lost("the host restarted while the task was running")
 	} else if len(files) == 1 {
 		e = observeExit(int(files[0].Fd()))
 	}
 	s.finish(p, e)
 }
 
-// takeOver finds out what a process on disk is: one that runs, one that has ended, or one
-// that is gone without a record of its exit. It returns false for a task whose program
-// never ran, and removes that.
+// takeOver determines whether a process on disk is running, has ended, or is gone without a record of its exit. If
+// the task's program never ran, takeOver returns false and removes the task in the background.
 func (s *server) takeOver(p *process) bool {
 	st := p.state
 	begun := sync.OnceFunc(func() { close(p.begun) })
@@ -138,26 +136,26 @@ func (s *server) takeOver(p *process) bool {
 		p.exit, p.state = e, nil
 		p.advance(ended)
 		_, err := os.Lstat(s.store.FIFO(st.ID, collector.Streams[0]))
-		if err == nil && p.output.collected() { // a collector may have the rest of its output yet
+		if err == nil && p.output.collected() { // a collector may still have the rest of its output
 			s.collector.Keep(collector.SpecOf(st))
 		}
 		close(p.output.opened)
 		close(p.done)
 		return true
 	}
-	fd, _ := st.Identity.Open() // -1 if it is gone
+	fd, _ := st.Identity.Open() // -1 if the process is gone
 	if st.Identity.PID == 0 || neverRan(s.store.Record(st.ID), fd) {
 		unix.Close(fd)
 		close(p.output.opened)
 		finish := begun
 		begun = func() {}
-		go func() { // a launcher may take its time to die, for which no other task waits
+		go func() { // a launcher may be slow to die, which must delay no other task
 			s.abandon(p)
 			finish()
 		}()
 		return false
 	}
-	s.resumeOutput(p, st) // also of one that is gone: its last output may still be in the FIFO
+	s.resumeOutput(p, st) // even if the process is gone: its last output may still be in the FIFO
 	if fd < 0 {
 		go s.drainOutput(p)
 		s.mu.Lock()
@@ -168,13 +166,13 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // of an earlier version, which was this very process
+	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // started by an earlier version, in this process
 		st.Mounts = &s.mounts
 		if err := s.store.Save(st); err != nil {
 			s.event(p.id, "failed to save the task's state: %v", err)
 		}
 	}
-	if st.Mounts != nil && *st.Mounts != s.mounts { // while the task is in it; a session gets the reason if it is not
+	if st.Mounts != nil && *st.Mounts != s.mounts { // while the task is in it; mountsOf reports a failure
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
@@ -189,21 +187,18 @@ func (s *server) takeOver(p *process) bool {
 	return true
 }
 
-// isChild reports whether a process is this one's child: one that is there, as a
-// zombie perhaps.
+// isChild reports whether a process exists, perhaps as a zombie, and is a child of this process.
 func isChild(id task.Identity) bool {
 	st, err := task.ReadStat(id.PID)
 	return err == nil && st.Start == id.Start && id.BootID == task.BootID() && st.Parent == os.Getpid()
 }
 
-// neverRan reports whether a process never became the task: it is, or was, the launcher
-// of a supervisor that was killed meanwhile. It kills one that still is. Without a record
-// a process is taken for the task.
+// neverRan reports whether a process never executed the task's program: it is, or was, a launcher whose supervisor
+// was killed. It kills a process that is still a launcher. A process without a record counts as the task.
 func neverRan(record string, pidfd int) bool {
 	progress := task.ReadProgress(record)
 	if progress == task.ProgressLaunching && pidfd >= 0 {
-		// stopped, it may get to the end of an execve and not to the program's first
-		// instruction: what it is now stays
+		// a stopped process may finish an execve, but not run the program's first instruction: the next read is final
 		_ = unix.PidfdSendSignal(pidfd, unix.SIGSTOP, nil, 0)
 		if progress = task.ReadProgress(record); progress == task.ProgressLaunching {
 			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
@@ -220,8 +215,8 @@ func runs(id task.Identity) bool {
 	return err == nil && id.Alive() && !st.Zombie
 }
 
-// processEnded is called when a pidfd reports that the process is dead. It finds out how it
-// ended, which may take a while if it is not our child, or a debugger has it.
+// processEnded is called when a pidfd reports that a process is dead. It determines how the process ended, which may
+// take a while if it is not our child or if a debugger traces it.
 func (s *server) processEnded(p *process) {
 	var e *task.Exit
 	if p.child {
@@ -231,21 +226,20 @@ func (s *server) processEnded(p *process) {
 		e = observeExit(p.pidfd)
 	}
 	if p.group.Mode == cgroup.None {
-		_ = s.signalGroups(p, unix.SIGKILL) // what is left of it
+		_ = s.signalGroups(p, unix.SIGKILL) // the remaining processes
 	}
 	s.finish(p, e)
 }
 
-// finish completes what is known of an exit, once the output that was written
-// before it is in the log files, records it, and sends it to the clients. The process is reaped
-// after the record is on disk: if this supervisor is killed in between, the kernel still
-// has the exit.
+// finish waits until the output that was written before the exit is in the log files. It then completes the exit,
+// saves it and sends it to the clients. The process is reaped only after the exit is on disk: if this supervisor is
+// killed before that, the kernel still has the exit.
 func (s *server) finish(p *process, e *task.Exit) {
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
 	if p.task == nil {
-		p.naming.Lock() // until the clients know
+		p.naming.Lock() // until the clients have the exit
 		defer p.naming.Unlock()
 		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
@@ -266,12 +260,12 @@ func (s *server) finish(p *process, e *task.Exit) {
 	s.publish(p, e)
 }
 
-// saveLater records an exit that could not be recorded at once. Until it is, or its task is destroyed, the process
-// stays a zombie: a pidfd that its driver holds has the exit for a later supervisor. This supervisor stays, too.
+// saveLater retries to save an exit until it is on disk or the task is destroyed. Until then, the process stays a
+// zombie, so that its driver's pidfd provides the exit to a later supervisor, and this supervisor does not end.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)
-		p.sessions.RLock() // or it would make the directory of a destroyed task again
+		p.sessions.RLock() // or SaveExit could recreate the directory of a destroyed task
 		over := s.phaseOf(p) == destroyed
 		if !over {
 			p.naming.Lock()
@@ -290,7 +284,7 @@ func (s *server) saveLater(p *process, e *task.Exit) {
 	s.busySince = time.Now()
 }
 
-// reap lets the kernel forget a dead process. It may be called twice.
+// reap reaps a dead process and closes its descriptors. It may be called twice.
 func (s *server) reap(p *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +293,7 @@ func (s *server) reap(p *process) {
 	}
 	if p.child {
 		if pid, err := unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil); err == nil && pid == 0 {
-			go unix.Wait4(p.identity.PID, nil, 0, nil) // when the debugger lets it go
+			go unix.Wait4(p.identity.PID, nil, 0, nil) // blocks until the debugger detaches
 		}
 	}
 	unix.Close(p.pidfd)

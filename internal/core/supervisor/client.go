@@ -17,24 +17,22 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// Config is what a Client needs to know.
+// Config configures a Client.
 type Config struct {
 	// Store is the directory that the plugin and its supervisor share.
 	Store task.Store
 
-	// Leaf is the cgroup for a supervisor that this client starts; mode None where
-	// there is none to be had.
+	// Leaf is the cgroup for a supervisor that this client starts. Its mode is None if no cgroup can be used.
 	Leaf cgroup.Group
 
-	// Idle is how long a supervisor stays without task and client, and how long
-	// the client stays connected without task; 0 means 10 s.
+	// Idle is how long a supervisor runs without tasks and clients, and how long the client stays connected without
+	// tasks; 0 means 10 s.
 	Idle time.Duration
 
 	// OnEvent is called, from one goroutine, with each event for the user of a task.
 	OnEvent func(Event)
 
-	// OnExit is called, from one goroutine, for each launched or adopted task that
-	// has ended.
+	// OnExit is called, from one goroutine, for each launched or adopted task that has ended.
 	OnExit func(id string, e *task.Exit)
 
 	// Log receives messages for the operator.
@@ -43,13 +41,11 @@ type Config struct {
 	helloTime time.Duration // shorter in tests
 }
 
-// Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a
-// supervisor when one is needed, and another one if that was killed; it repeats the calls
-// that were under way, so that callers do not notice.
+// Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a supervisor when one is
+// needed, and replaces one that was killed. It repeats calls in progress, so that callers do not notice.
 //
-// For each running task it holds a pidfd, so that the exit status is not lost while
-// no supervisor lives. A supervisor that does not answer is killed, and its tasks are
-// adopted by another: no call waits for longer than its deadline.
+// For each running task it holds a pidfd, which preserves the exit status while no supervisor runs. A supervisor that
+// does not answer is killed, and another one adopts its tasks: no call takes longer than its deadline.
 type Client struct {
 	cfg    Config
 	ctx    context.Context
@@ -57,18 +53,18 @@ type Client struct {
 
 	wire *wire.Client[reply]
 
-	leafing sync.Mutex // held while the leaf is made and entered, and while it is removed
+	leafing sync.Mutex // held while the leaf is created and entered, and while it is removed
 
 	mu       sync.Mutex
-	settled  bool   // the supervisor was seen to have this process's build and surroundings
-	other    *hello // of one that has refused them for now
-	moved    string // what was done to the last one, for the log
-	killed   int    // the pid of one that was killed since it can't take them over
+	settled  bool   // a supervisor had this process's build and surroundings
+	other    *hello // of the last supervisor that refused them
+	moved    string // how the previous supervisor was replaced, for the log
+	killed   int    // pid of a supervisor that was killed because it can't take them over
 	holds    map[string]*hold
-	sessions map[string]chan *task.Exit // commands that run in tasks for as long as the connection lasts
+	sessions map[string]chan *task.Exit // exec sessions, which end with the connection
 }
 
-// hold is what a client keeps of a task between its start and its destruction.
+// hold is a client's record of a task, from its launch or adoption until Forget.
 type hold struct {
 	state *task.State
 	pidfd *os.File
@@ -102,7 +98,7 @@ func NewClient(cfg Config) *Client {
 	return c
 }
 
-// Close ends the connection. Tasks and supervisor go on.
+// Close ends the connection. The tasks and the supervisor keep running.
 func (c *Client) Close() {
 	c.cancel()
 	if conn := c.wire.Current(); conn != nil {
@@ -116,9 +112,8 @@ func (c *Client) Close() {
 	}
 }
 
-// Launch starts a task and returns its state with the identity of its process,
-// once the program itself runs. A *launch.Error says why a program could not be
-// started; nothing is left of it then.
+// Launch starts a task and returns its state, with the identity of its process, once the program itself runs. A
+// *launch.Error gives the reason why the program could not be started; nothing of the task is left then.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
 	c.mu.Lock()
 	h := &hold{state: st, done: make(chan struct{})}
@@ -126,7 +121,7 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	c.mu.Unlock()
 	err := c.settle(ctx)
 	var r *reply
-	if err == nil { // it may be repeated: the supervisor starts an id once
+	if err == nil { // safe to repeat: the supervisor starts each id once
 		r, err = c.call(ctx, &request{Op: opLaunch, State: st})
 	}
 	if err == nil && (r.Stat == nil || r.Stat.State == nil) {
@@ -146,8 +141,8 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	return r.Stat.State, nil
 }
 
-// Adopt makes the supervisor know a task that an earlier plugin started, from the
-// state that came back from Nomad if the one on disk is lost.
+// Adopt hands a task that an earlier plugin process started to the supervisor, which uses st, the state that Nomad
+// saved, if the one on disk is lost.
 func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Lock()
 	h := c.holds[st.ID]
@@ -168,8 +163,8 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	return status, err
 }
 
-// Exited returns a channel that is closed when the task has ended; Exit returns how it
-// did, then. Both are for tasks that were launched or adopted, until Forget.
+// Exited returns a channel that is closed when the task has ended; from then on, Exit returns how it ended. Both work
+// for launched and adopted tasks, until Forget.
 func (c *Client) Exited(id string) (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,8 +184,8 @@ func (c *Client) Exit(id string) *task.Exit {
 	return nil
 }
 
-// Signal sends a signal: to the process, its group or all of the task.
-// The error is ErrEnded if the process has ended.
+// Signal sends a signal to the main process, its process group, or all processes of the task, as mode requests. The
+// error is ErrEnded if the process has ended.
 func (c *Client) Signal(ctx context.Context, id string, sig unix.Signal, mode task.KillMode) error {
 	_, err := c.call(ctx, &request{Op: opSignal, ID: id, Signal: int(sig), Mode: mode})
 	return err
@@ -202,8 +197,8 @@ func (c *Client) Kill(ctx context.Context, id string) error {
 	return err
 }
 
-// Destroy kills what is left of a task and removes all its files and cgroups. It
-// works for a task that this client never saw, and twice.
+// Destroy kills the remaining processes of a task and removes all its files and cgroups. It is idempotent, and also
+// works for a task that this client never launched or adopted.
 func (c *Client) Destroy(ctx context.Context, id string) error {
 	_, err := c.call(ctx, &request{Op: opDestroy, ID: id})
 	if err == nil {
@@ -212,9 +207,9 @@ func (c *Client) Destroy(ctx context.Context, id string) error {
 	return err
 }
 
-// Exec starts a process in a running task, with the three files as its standard
-// streams; the caller closes them. The channel delivers its exit, once; it is
-// closed without a value when the connection was lost, with which the process dies.
+// Exec starts a process in a running task, with the three files as its standard streams; the caller closes them. The
+// channel delivers the exit once. If the connection is lost, the process is killed, and the channel is closed without
+// a value.
 func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*os.File) (<-chan *task.Exit, error) {
 	if err := c.settle(ctx); err != nil {
 		return nil, err
@@ -237,8 +232,7 @@ func (c *Client) Exec(ctx context.Context, id string, spec *ExecSpec, stdio [3]*
 	return ended, nil
 }
 
-// Forget drops what the client holds of a task. A caller that still waits for its end
-// gets a lost exit.
+// Forget drops the client's record of a task. Callers that still wait for the task's end get a lost exit.
 func (c *Client) Forget(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,13 +240,13 @@ func (c *Client) Forget(id string) {
 		h.release()
 		delete(c.holds, id)
 		if h.exit == nil {
-			h.exit = lost("its plugin gave it up before its end was seen")
+			h.exit = lost("the plugin released the task before its exit was observed")
 			close(h.done)
 		}
 	}
 }
 
-// call makes a call that may be made twice.
+// call makes a call that is safe to repeat.
 func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 	err = c.wire.Repeat(ctx, func(conn *connection) error {
 		r, err = roundTrip(ctx, conn, req)
@@ -261,8 +255,8 @@ func (c *Client) call(ctx context.Context, req *request) (r *reply, err error) {
 	return r, err
 }
 
-// open gets a pidfd of the task, for the case that the supervisor is lost. If the process
-// is gone already, the supervisor knows how it ended.
+// open opens a pidfd of the task, in case the supervisor is lost. If the process is already gone, the supervisor has
+// its exit.
 func (h *hold) open() {
 	if h.exit != nil || h.pidfd != nil || h.state.Identity.PID == 0 {
 		return
@@ -286,7 +280,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 	if h := c.holds[id]; h != nil && h.exit == nil {
 		h.exit = e
 		h.release()
-		// first: a caller that waits may forget the task at once
+		// before done: a waiting caller may forget the task immediately
 		c.mu.Unlock()
 		c.cfg.OnExit(id, e)
 		c.mu.Lock()
@@ -299,8 +293,7 @@ func (c *Client) ended(id string, e *task.Exit) {
 	}
 }
 
-// adoptOver hands a task over, with its pidfd, by which the supervisor learns an exit
-// that it missed.
+// adoptOver hands over a task with its pidfd, which provides an exit that the supervisor missed.
 func (c *Client) adoptOver(ctx context.Context, conn *connection, h *hold) (*Status, error) {
 	var files []*os.File
 	c.mu.Lock()

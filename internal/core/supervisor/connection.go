@@ -17,16 +17,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// helloTime is how long a supervisor may take to answer a hello, which it does without
-// waiting for anything. One that takes longer is killed, and replaced.
+// helloTime is how long a supervisor may take to answer a hello. It answers without waiting for anything, so one that
+// takes longer is killed and replaced.
 const helloTime = 10 * time.Second
 
-// helloEvery is how often it is asked while tasks run, or a call is under way.
+// helloEvery is the interval between hellos while tasks run or a call is in progress.
 const helloEvery = time.Second
 
-// deadlines are how long each kind of call may take. They are above what the
-// supervisor gives itself for it; one that answers hello, but not the call, has a
-// fault, and the caller gets an error.
+// deadlines limit each kind of call. They exceed the supervisor's own limits: if it answers hello but not the call,
+// it has a bug, and the caller gets an error.
 var deadlines = map[string]time.Duration{
 	opHello:   helloTime,
 	opLaunch:  startTimeout + openTime + 30*time.Second,
@@ -40,8 +39,8 @@ var deadlines = map[string]time.Duration{
 
 type connection = wire.Conn[reply]
 
-// roundTrip sends a request and waits for its reply. A context that ends first
-// gives up waiting; the request itself goes on.
+// roundTrip sends a request and waits for its reply. If ctx ends first, it stops waiting, but the supervisor still
+// carries out the request.
 func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os.File) (*reply, error) {
 	limited, cancel := context.WithTimeout(ctx, deadlines[req.Op])
 	defer cancel()
@@ -55,11 +54,10 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 	return &r.Body, r.Body.Error.err()
 }
 
-// tend looks after a connection for as long as it lasts. It sends hellos to the supervisor
-// while tasks run or a call is under way, and kills one that does not answer. Time is
-// counted in ticks and not by the clock: while this process is stopped, too, the
-// supervisor is not late. When there is no task left it hangs up, so that the supervisor
-// may end.
+// tend monitors a connection for as long as it lasts. It sends hellos while tasks run or a call is in progress, and
+// kills a supervisor that does not answer. Time is counted in ticks, not by the clock, so that a supervisor is not
+// late if this process was stopped too. When no task is left, tend closes the connection, so that the supervisor may
+// end.
 func (c *Client) tend(conn *connection) {
 	look := min(100*time.Millisecond, c.cfg.Idle/2)
 	tick := time.NewTicker(look)
@@ -74,13 +72,14 @@ func (c *Client) tend(conn *connection) {
 		if inUse || now != received {
 			used = time.Now()
 		} else if time.Since(used) > c.cfg.Idle {
-			conn.Close() // a task that was started since is needed, for which there is another connection at once
+			conn.Close() // for a task that was started since, the client reconnects immediately
 			return
 		}
 		if now != received || !needed {
 			silent, received = 0, now
 		}
-		if silent++; silent == int(helloEvery/look) {
+		silent++
+		if silent == int(helloEvery/look) {
 			go func() { _, _ = roundTrip(c.ctx, conn, &request{Op: opHello}) }()
 		}
 		if silent > int((helloEvery+c.cfg.helloTime)/look) {
@@ -89,7 +88,7 @@ func (c *Client) tend(conn *connection) {
 			return
 		}
 	}
-	conn.Close() // it may have come after Close
+	conn.Close() // it may have been opened after Client.Close
 }
 
 // replace kills the supervisor of a connection. The next call starts another.
@@ -99,14 +98,14 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// its lock is released with it: no file that it uses hangs, but for its own directory
+		// its death releases its lock; only a hang of its own directory can delay that: it uses no other files
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
 	conn.Close()
 }
 
-// received is called with each message that is no reply.
+// received handles each message that is not a reply.
 func (c *Client) received(r reply) {
 	switch {
 	case r.Event != nil:
@@ -129,7 +128,7 @@ func (c *Client) lost() {
 	}
 }
 
-// needed reports whether there are tasks to hand to a supervisor, should theirs be gone.
+// needed reports whether tasks are running, which need a new supervisor if the current one is lost.
 func (c *Client) needed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,14 +146,14 @@ func (c *Client) running() int {
 	return n
 }
 
-// handOverTime is how long a new connection waits for the supervisor to have all tasks.
+// handOverTime is how long a new connection waits until all tasks are handed over.
 const handOverTime = time.Second
 
-// handOverLimit is how many tasks are handed over at once.
+// handOverLimit bounds how many tasks are handed over concurrently.
 const handOverLimit = 16
 
-// handOver makes the supervisor of a new connection know all tasks. It waits for that, but
-// not if files hang: the supervisor knows a task long before it answers.
+// handOver hands all running tasks to the supervisor of a new connection. If files hang, it stops waiting after
+// handOverTime: the supervisor registers a task long before it answers.
 func (c *Client) handOver(conn *connection) {
 	go c.tend(conn)
 	var all sync.WaitGroup
@@ -177,13 +176,13 @@ func (c *Client) handOver(conn *connection) {
 	}
 }
 
-// handOverTask retries, if the supervisor can't take the task now (its disk is full, say),
-// for as long as the connection lasts and the client holds the task.
+// handOverTask hands over one task. If the supervisor can't take it now (because the disk is full, for example), it
+// retries for as long as the connection lasts and the client holds the task.
 func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
 	for c.wire.Current() == conn && c.ctx.Err() == nil {
 		places.acquire()
 		c.mu.Lock()
-		over := h.exit != nil // also of a task that was destroyed, which an adoption would make again
+		over := h.exit != nil // also set for a destroyed task, which an adoption would recreate
 		c.mu.Unlock()
 		var err error
 		if !over {
@@ -202,9 +201,8 @@ func (c *Client) handOverTask(conn *connection, h *hold, places semaphore) {
 	}
 }
 
-// dialOwn connects to the supervisor of a store. Only root and this user can have put
-// the socket where it is, and one of the two must be at its other end: a launch request
-// contains the secrets of a task.
+// dialOwn connects to the supervisor of a store. It ensures that only root and this user can create the socket, and
+// that one of the two is at the other end: a launch request contains the secrets of a task.
 func dialOwn(store task.Store) (*wire.Transport, error) {
 	if err := owndir.Check(store.Dir); err != nil {
 		return nil, err
@@ -212,10 +210,10 @@ func dialOwn(store task.Store) (*wire.Transport, error) {
 	return wire.Dial(store.Socket())
 }
 
-// dialTime bounds the search for a supervisor: each one found may just be ending.
+// dialTime bounds the attempts to reach a supervisor: each one found may just be ending.
 const dialTime = 30 * time.Second
 
-// dial reaches a supervisor, started or upgraded if need be.
+// dial connects to the supervisor, and starts or upgrades it if necessary.
 func (c *Client) dial(ctx context.Context) (*connection, error) {
 	var last error
 	deadline := time.Now().Add(dialTime)
@@ -225,7 +223,8 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		}
 		t, err := dialOwn(c.cfg.Store)
 		if err != nil {
-			if last = c.startSupervisor(ctx); last != nil && !errors.Is(last, errDiedStarting) {
+			last = c.startSupervisor(ctx)
+			if last != nil && !errors.Is(last, errDiedStarting) {
 				return nil, last
 			}
 			continue
@@ -236,7 +235,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer hello"), err)
-			// one that was just ending is lost; any other hangs, or speaks a protocol without this hello (before 3)
+			// ErrLost: it was just ending. Otherwise it hangs, or its protocol (before 3) does not have this hello.
 			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}
@@ -247,15 +246,16 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		if c.accepts(r.Hello) {
 			return conn, nil
 		}
-		if last = c.move(ctx, conn, r.Hello); last != nil && r.Hello.Protocol == protocolVersion {
-			// good enough for the tasks that run, until the next time
+		last = c.move(ctx, conn, r.Hello)
+		if last != nil && r.Hello.Protocol == protocolVersion {
+			// it can serve the running tasks; the next start tries again to move it
 			c.refused(r.Hello, last)
 			return conn, nil
 		}
 		conn.Close()
 	}
 	if last == nil {
-		last = cmp.Or(ctx.Err(), c.ctx.Err(), fmt.Errorf("none answered within %v", dialTime))
+		last = cmp.Or(ctx.Err(), c.ctx.Err(), fmt.Errorf("no supervisor answered within %v", dialTime))
 	}
 	return nil, fmt.Errorf("failed to reach the supervisor: %w", last)
 }

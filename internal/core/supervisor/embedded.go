@@ -7,7 +7,7 @@ package supervisor
 
 import _ "embed"
 
-// embedded is the small static binary, which `go tool mage build` makes first.
+// embedded is the small static supervisor binary, which `go tool mage build` builds first.
 //
 //go:embed embedded/outrider-supervisor
 var embedded []byte

@@ -16,8 +16,8 @@ import (
 
 // An exit status has two sources: waitid(2), for the parent; and, on Linux 6.15 and later, a pidfd that was opened
 // before the process was reaped (PIDFD_GET_INFO with PIDFD_INFO_EXIT, include/uapi/linux/pidfd.h). If neither has it,
-// the exit is lost; none is ever invented. (The zombie's /proc/<pid>/stat is no source: of 100 tasks that an init
-// reaped at once, on Linux 6.1, none was seen there.)
+// the exit is lost; it is never guessed. (A zombie's /proc/<pid>/stat is not a source: on Linux 6.1, of 100 tasks
+// that an init reaped immediately, none was ever visible there.)
 
 // childInfo is siginfo_t of waitid(2), on 64-bit machines.
 type childInfo struct {
@@ -30,8 +30,8 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// childExit returns how a dead child ended, and leaves it a zombie; nil if the process is no child. A debugger that
-// traces the child is told first: the call waits until it has asked, or has ended.
+// childExit returns how a dead child ended, and leaves it a zombie. It returns nil if the process is not a child. A
+// debugger that traces the child is notified first: childExit blocks until it has waited for the child or has exited.
 func childExit(pid int) *task.Exit {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var info childInfo
@@ -40,7 +40,7 @@ func childExit(pid int) *task.Exit {
 		switch {
 		case errno == unix.ECHILD:
 			return nil
-		case errno != 0 || info.PID == 0: // interrupted, or not yet
+		case errno != 0 || info.PID == 0: // interrupted, or not available yet
 			time.Sleep(wait)
 		case info.Code == codeExited:
 			return &task.Exit{At: time.Now(), Code: int(info.Status)}
@@ -50,34 +50,34 @@ func childExit(pid int) *task.Exit {
 	}
 }
 
-// observeExit returns how a process ended that is not our child. It blocks until its pidfd has it, at most for the time
-// that an init may take to reap.
+// observeExit returns how a process that is not our child ended. It blocks until the pidfd has the exit status, for
+// at most 10 s, since an init may be slow to reap.
 func observeExit(pidfd int) *task.Exit {
 	return witness{
-		told:   func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
+		status: func() (unix.WaitStatus, bool) { return pidfdExit(pidfd) },
 		reaped: func() bool { return reaped(pidfd) },
 	}.exit(time.Now().Add(10 * time.Second))
 }
 
-// witness is what a pidfd tells of another's child.
+// witness observes the exit of another process's child through its pidfd.
 type witness struct {
-	told   func() (unix.WaitStatus, bool)
+	status func() (unix.WaitStatus, bool)
 	reaped func() bool
 }
 
 func (w witness) exit(deadline time.Time) *task.Exit {
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		reaped := w.reaped() // before the question: the exit is there before the hang-up is
-		ws, ok := w.told()
+		reaped := w.reaped() // read first: the exit status becomes available before the hang-up
+		ws, ok := w.status()
 		if ok {
 			return exitOf(ws)
 		}
 		if reaped {
-			return lost("it ended while no supervisor was its parent, and this kernel (before Linux 6.15) does not report " +
-				"it to another process")
+			return lost("the process ended while no supervisor was its parent, and this kernel (before Linux 6.15) " +
+				"reports an exit status only to the parent")
 		}
 		if time.Now().After(deadline) {
-			return lost("it ended while no supervisor was its parent, and its parent does not reap it")
+			return lost("the process ended while no supervisor was its parent, and its parent does not reap it")
 		}
 		time.Sleep(wait)
 	}
@@ -118,23 +118,23 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// reaped reports whether the process is reaped: its pidfd hangs up then.
+// reaped reports whether the process has been reaped, on which its pidfd hangs up (POLLHUP).
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	_, err := unix.Poll(p, 0)
 	if err == nil && p[0].Revents&unix.POLLHUP != 0 {
 		return true
 	}
-	// older kernels do not hang up, but refuse a signal
+	// on older kernels the pidfd does not hang up, but sending a signal fails
 	return unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH
 }
 
-// SupportsPidfdExit reports whether this kernel has the exit status of a reaped process in
-// its pidfd (Linux 6.15 and later). It tries with a child of its own.
+// SupportsPidfdExit reports whether this kernel provides the exit status of a reaped process through its pidfd (Linux
+// 6.15 and later). It tests this with a child process.
 func SupportsPidfdExit() bool {
 	pidfd := -1
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{argv0, roleNoFile} // which ends at once
+	cmd.Args = []string{argv0, roleNoFile} // exits immediately
 	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &pidfd}
 	err := cmd.Start()
 	if err != nil {

@@ -27,7 +27,7 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			looks := 0
 			e := witness{
-				told:   func() (unix.WaitStatus, bool) { looks++; return 7 << 8, looks >= row.known },
+				status: func() (unix.WaitStatus, bool) { looks++; return 7 << 8, looks >= row.known },
 				reaped: func() bool { return looks > 0 },
 			}.exit(time.Now().Add(time.Minute))
 			must.Eq(t, row.want.Code, e.Code, must.Sprintf("it is %+v, want %+v", e, row.want))
@@ -40,7 +40,7 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 	asked := 0
 	e := witness{
-		told:   func() (unix.WaitStatus, bool) { asked++; return 0, false },
+		status: func() (unix.WaitStatus, bool) { asked++; return 0, false },
 		reaped: func() bool { return false },
 	}.exit(time.Now().Add(20 * time.Millisecond))
 	must.True(t, e.Lost, must.Sprintf("it is %+v after %d looks", e, asked))

@@ -268,7 +268,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	all.Wait()
 	close(refused)
 	for err := range refused {
-		must.StrContains(t, err.Error(), "the task has 128 exec sessions, which is the most that it may have at once",
+		must.StrContains(t, err.Error(), "the task already has 128 exec sessions, the maximum: end one first",
 			must.Sprint(err))
 	}
 	n := len(testsupport.Sleepers(m))

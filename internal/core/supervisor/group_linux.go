@@ -9,15 +9,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Without cgroups, a task is the process group that its main process leads, and those of its exec sessions, as with
-// raw_exec. A process that leaves its group is not found again.
+// Without cgroups, a task consists of the process group that its main process leads and those of its exec sessions,
+// as with raw_exec. A process that leaves its group can't be found again.
 
 // wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9: the process group that the process
 // leads, or led before it was reaped.
 const wholeGroup = 1 << 2
 
-// signalGroup sends a signal to the process group that a process leads, and to no other one that has got its number
-// since. The caller holds the server's mu, so that the process is not reaped by this one.
+// signalGroup sends a signal to the process group that p leads, and never to a later group with the same id. The
+// caller holds the server's mu, so that this process does not reap p.
 func (p *process) signalGroup(sig unix.Signal) error {
 	if p.pidfd < 0 {
 		return unix.ESRCH
@@ -26,13 +26,13 @@ func (p *process) signalGroup(sig unix.Signal) error {
 	if err != unix.EINVAL {
 		return err
 	}
-	if !p.child && task.Dead(p.pidfd, 0) { // and its parent may have reaped it
+	if !p.child && task.Dead(p.pidfd, 0) { // its parent may have reaped it
 		return unix.ESRCH
 	}
 	return unix.Kill(-p.identity.PID, sig)
 }
 
-// signalGroups sends a signal to every process group of a task, and returns what became of that of the main process.
+// signalGroups sends a signal to every process group of a task, and returns the error for the main process's group.
 func (s *server) signalGroups(t *process, sig unix.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

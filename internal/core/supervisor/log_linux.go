@@ -10,20 +10,21 @@ import (
 	"os"
 )
 
-// logSize bounds the log's file, and the file that has what was in it before.
+// logSize bounds the size of the log file, and that of the older one.
 const logSize = 128 << 10
 
-// oldLog is the path of that file.
+// oldLog returns the path of the older log file.
 func oldLog(path string) string { return path + ".1" }
 
-// logFile is open for appending. A disk that hangs holds up nobody: lines wait in a queue, and if it is full get lost.
+// logFile is a file that is open for appending. Lines are queued, and dropped if the queue is full, so that a disk
+// that hangs blocks no caller.
 type logFile struct {
 	*os.File
 	path  string
 	lines chan []byte
 }
 
-// startLog has package slog write to standard error, which is the file at path.
+// startLog makes package slog write to standard error, which is the file at path.
 func startLog(path string) {
 	l := &logFile{File: os.Stderr, path: path, lines: make(chan []byte, 512)}
 	go func() {
@@ -42,7 +43,8 @@ func (l *logFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// writeLine writes a line, at first to an empty file if this one is full. On a full disk what was in that is lost.
+// writeLine appends a line. If the file is full, it first moves the content to the older file. On a full disk, the
+// content is lost.
 func (l *logFile) writeLine(line []byte) {
 	size, err := l.Seek(0, io.SeekEnd)
 	if err == nil && size+int64(len(line)) > logSize {

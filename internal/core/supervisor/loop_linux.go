@@ -11,8 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// loop is the one epoll(7) loop that watches every process. A task costs it a
-// descriptor and nothing else, and it touches no file.
+// loop is the epoll(7) loop that watches every process. It needs one descriptor per task and accesses no file.
 type loop struct {
 	server *server
 	ep     int
@@ -59,7 +58,7 @@ func (l *loop) run() {
 			l.mu.Unlock()
 			switch {
 			case p == nil:
-			case !task.Dead(fd, 0): // the event may be an earlier owner's of this descriptor number
+			case !task.Dead(fd, 0): // the event may be for an earlier process with this descriptor number
 				_ = unix.EpollCtl(l.ep, unix.EPOLL_CTL_MOD, fd, event(fd))
 			default:
 				l.remove(fd)

@@ -29,8 +29,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// argv0 is the name under which ps shows the supervisor. By it a plugin binary knows that
-// it runs in one of the roles, and not as a plugin.
+// argv0 is the supervisor's name in ps. A plugin binary that is started with this name runs a role, not the plugin.
 const argv0 = "outrider-supervisor"
 
 const (
@@ -39,31 +38,31 @@ const (
 	roleNoFile    = "nofile"
 )
 
-// optionsVar is the environment variable that holds a supervisor's options. The
-// arguments have only what helps a reader of ps.
+// optionsVar is the environment variable that holds a supervisor's options. The arguments contain only what is useful
+// in the output of ps.
 const optionsVar = "OUTRIDER_SUPERVISOR"
 
-// options are how a supervisor is started.
+// options configure a supervisor process.
 type options struct {
 	Dir   string        `json:"dir"`   // of the Store
-	Build string        `json:"build"` // which binary this is
-	Idle  time.Duration `json:"idle"`  // how long it stays without task and client, ns
+	Build string        `json:"build"` // identifies the binary
+	Idle  time.Duration `json:"idle"`  // how long it runs without tasks and clients, in ns
 	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup it was put in
 
-	// Surroundings are what it was started with, nil if a version before this field started it.
+	// Surroundings are what it was started with, nil if it was started by a version without this field.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 
-	// of an upgrade in place: the descriptors that were kept over the exec
+	// set for an upgrade in place: the descriptors that were kept across execve(2)
 	Listener int `json:"listener,omitempty"`
 	Lock     int `json:"lock,omitempty"`
 }
 
-// readyFD is where a new supervisor writes "ready\n", "busy\n" (another one serves
-// this directory already) or an error in words.
+// readyFD is the descriptor to which a new supervisor writes "ready\n", "busy\n" (another one already serves this
+// directory) or an error message.
 const readyFD = 3
 
-// Main runs the role that the arguments name, and does not return then. In a process that
-// has no role it returns at once. A plugin's main function calls it first.
+// Main runs the role that the arguments name, and then exits the process. If they name no role, it returns
+// immediately. A plugin's main function calls it first.
 func Main() {
 	if len(os.Args) < 2 || os.Args[0] != argv0 {
 		return
@@ -86,11 +85,10 @@ func Main() {
 
 func supervise(with string) int {
 	setName("outrider-superv")
-	// signals to the process group of the agent must not end it; Notify and not Ignore,
-	// since ignored signals are inherited by tasks
+	// signals to the agent's process group must not end it; Notify, not Ignore: tasks would inherit ignored signals
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 
-	debug.SetGCPercent(20) // its heap is small, and the garbage of each plugin's supervisor counts
+	debug.SetGCPercent(20) // the heap is small, but each plugin has a supervisor with its own garbage
 
 	var o options
 	if err := json.Unmarshal([]byte(with), &o); err != nil {
@@ -116,7 +114,7 @@ func supervise(with string) int {
 		return 1
 	}
 	startLog(s.store.Log())
-	slog.Info("supervisor begins", "pid", os.Getpid(), "build", s.build, "upgraded", o.Listener != 0)
+	slog.Info("supervisor started", "pid", os.Getpid(), "build", s.build, "upgraded", o.Listener != 0)
 	// the OOM killer should choose it last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	found, err := s.register()
@@ -124,7 +122,7 @@ func supervise(with string) int {
 		report(err.Error())
 		return 1
 	}
-	s.collector.Find() // of the program before an upgrade: no orphan
+	s.collector.Find() // the one from before an upgrade, which is not an orphan
 	becomeSubreaper()
 	go s.reapOrphans()
 	go wire.Accept(s.listener, s.serve)
@@ -134,7 +132,7 @@ func supervise(with string) int {
 	return 0
 }
 
-// arguments and environment are how a supervisor with these options is executed.
+// arguments and environment return the argv and the environment for a supervisor with these options.
 func (o options) arguments() []string { return []string{argv0, roleSupervise, o.Dir} }
 
 func (o options) environment() ([]string, error) {
@@ -170,18 +168,18 @@ func newServer(o options) (*server, error) {
 	if s.lock, err = lockDir(o.Dir); err != nil {
 		return nil, err
 	}
-	_ = os.Remove(s.store.Socket()) // of a supervisor that was killed
+	_ = os.Remove(s.store.Socket()) // left by a supervisor that was killed
 	s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: s.store.Socket(), Net: "unix"})
 	return s, err
 }
 
-// lockDir makes the directory and takes its flock, which the kernel releases in any case
-// when the holder ends. A directory that another user could replace is refused.
+// lockDir creates the directory and locks it with flock(2), a lock that the kernel always releases when the holder
+// exits. It refuses a directory that another user could replace.
 func lockDir(dir string) (*os.File, error) {
 	for range 10 {
 		f, err := owndir.Make(dir, 0o700)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed by the last holder between two of its steps
+			continue // the last holder removed it between two steps of Make
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the state directory can't be used: %w", err)
@@ -190,7 +188,7 @@ func lockDir(dir string) (*os.File, error) {
 			f.Close()
 			return nil, errBusy
 		}
-		// the last holder may have removed the directory between the two
+		// the last holder may have removed the directory between Make and Flock
 		here, err1 := os.Stat(dir)
 		mine, err2 := f.Stat()
 		if err1 == nil && err2 == nil && os.SameFile(here, mine) {
@@ -201,15 +199,14 @@ func lockDir(dir string) (*os.File, error) {
 	return nil, fmt.Errorf("failed to lock %s", dir)
 }
 
-// run returns when there has been neither a task nor a client for a while. It removes what
-// is of no use then.
+// run returns when the supervisor has been without tasks and clients for a while. Before that, it removes the files
+// and the cgroup that are no longer needed.
 func (s *server) run() {
 	go s.loop.run()
 	every := min(s.idle/4+time.Millisecond, time.Second)
 	var freed int64
 	for range time.Tick(every) {
-		// after a burst of requests the heap is mostly garbage; it is small, so that
-		// collecting it and giving the pages back costs next to nothing
+		// after a burst of requests the heap is mostly garbage, and small enough to collect and return at little cost
 		if last := s.lastRequest.Load(); last != freed && time.Since(time.Unix(0, last)) > every {
 			freed = last
 			debug.FreeOSMemory()
@@ -225,25 +222,25 @@ func (s *server) run() {
 	_ = os.Remove(s.store.Log())
 	_ = os.Remove(oldLog(s.store.Log()))
 	_ = os.RemoveAll(s.store.Retired())
-	// each succeeds only for an empty directory; exit records that no plugin has read
-	// stay
+	// each succeeds only for an empty directory; exit records that no plugin has read are kept
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
 	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other is the operator's
 		_ = os.Remove(top)
 	}
-	// if it may not leave its cgroup, the client that started it removes that
+	// if it can't leave its cgroup, the client that started it removes the cgroup
 	if s.leaf.Leave() == nil {
 		s.removeLeaf()
 	}
 }
 
-// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine it is
-// slower to end than it was waited for above.
+// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine, run's
+// wait for the collector may be too short.
 const leafTime = 30 * time.Second
 
-// removeLeaf removes the cgroup when nothing is in it any more. If there is a next supervisor, it is that one's.
+// removeLeaf removes the supervisor's cgroup once it is empty. If another supervisor has started, it leaves the
+// cgroup to that one.
 func (s *server) removeLeaf() {
 	for end := time.Now().Add(leafTime); s.leaf.Remove() != nil && time.Now().Before(end); {
 		if unix.Access(s.store.Dir, unix.F_OK) == nil {
@@ -253,7 +250,7 @@ func (s *server) removeLeaf() {
 	}
 }
 
-// setName is what ps shows: prctl(2), PR_SET_NAME.
+// setName sets the name that ps shows (PR_SET_NAME, prctl(2)).
 func setName(name string) {
 	if p, err := unix.BytePtrFromString(name); err == nil {
 		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(p)), 0, 0, 0)

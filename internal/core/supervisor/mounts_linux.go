@@ -15,23 +15,21 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// An exec session is root until it has entered its task's mount namespace. In a
-// namespace that the task has made every file may be the task's, the loader of a
-// set-user-ID program too. So a session enters only the one that the task was started in:
-// the one that the launcher made, by the descriptor that came from the launcher, or that
-// of the agent that asked for the task. A supervisor that has lost it, or that has moved
-// to the namespace of another agent since, takes the namespace of the task's process only
-// if it is that very one.
+// An exec session is root until it has entered its task's mount namespace. In a namespace that the task itself
+// created, the task may control every file, including the loader of a set-user-ID program. A session therefore enters
+// only the namespace that the task was started in: the one that the launcher created, through the descriptor that the
+// launcher sent, or the one of the agent that requested the task. A supervisor that has lost the descriptor, or has
+// since moved to another agent's namespace, uses the namespace of the task's process only if it is the same one.
 
-// At most 90 bytes: `nomad alloc exec` loses an error that does not fit into a control
-// frame of a WebSocket together with what gRPC puts before it.
+// At most 90 bytes each: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not fit into a
+// WebSocket control frame.
 var (
 	errLeftMounts    = errors.New("the task's processes have left its mount namespace: restart the task")
 	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
 )
 
-// keepMounts retains the mount namespace that was made for a task, and saves which one it
-// is before the task's program can make another.
+// keepMounts retains the mount namespace that was created for a task. It saves the identity of the namespace before
+// the task's program can create another one.
 func (s *server) keepMounts(p *process, st *task.State, ns *os.File) error {
 	m, err := identifyMounts(ns)
 	if err == nil {
@@ -68,8 +66,7 @@ func identifyMounts(ns *os.File) (task.MountNamespace, error) {
 	return m, nil
 }
 
-// mountsOf returns the mount namespace of a task, which the caller closes. saved is
-// what its state says.
+// mountsOf returns the mount namespace of a task, which the caller closes. saved is the identity in the task's state.
 func (s *server) mountsOf(p *process, saved *task.MountNamespace) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,14 +87,13 @@ func (s *server) mountsOf(p *process, saved *task.MountNamespace) (*os.File, err
 	return os.NewFile(uintptr(fd), p.mounts.Name()), nil
 }
 
-// openMounts opens the mount namespace of a process if it is the one that was made
-// for it.
+// openMounts opens the mount namespace of a process if it is the saved one.
 func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) {
 	if saved == nil {
 		return nil, errUnknownMounts
 	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", id.PID))
-	if !id.Alive() { // asked after the open: what was opened is of this very process
+	if !id.Alive() { // checked after the open, so that the namespace is not that of a reused pid
 		err = ErrEnded
 	} else if errors.Is(err, fs.ErrNotExist) {
 		err = errLeftMounts // its main thread has ended, but other threads have not
@@ -112,8 +108,8 @@ func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) 
 	return ns, nil
 }
 
-// checkMounts refuses a mount namespace that is not the saved one, or that belongs to
-// another user namespace than this process is in.
+// checkMounts refuses a mount namespace that is not the saved one, or that is not owned by this process's user
+// namespace.
 func checkMounts(ns *os.File, saved task.MountNamespace) error {
 	now, err := identifyMounts(ns)
 	if err != nil {
@@ -123,7 +119,7 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 		return errLeftMounts
 	}
 	owner, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_USERNS)
-	if err == unix.EPERM { // one outside of this process's own
+	if err == unix.EPERM { // owned by one outside of this process's
 		return errLeftMounts
 	}
 	if err != nil {
@@ -143,7 +139,7 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 	return nil
 }
 
-// closeMounts closes a task's mount namespace, so that it ends with the processes in it.
+// closeMounts closes the descriptor of a task's mount namespace, so that the namespace ends with the processes in it.
 // The caller holds mu.
 func (p *process) closeMounts() {
 	if p.mounts != nil {

@@ -20,18 +20,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// A supervisor that is there already may be of another version, and have the surroundings of an earlier agent. It
-// executes this plugin's binary in its own place then, and takes over the plugin's surroundings, which are its agent's:
-// a plugin does not outlive its agent. One that can't do so is killed, and another one started by this process. The
-// tasks go on in either case.
+// A running supervisor may be of another version, and may have the surroundings of an earlier agent. It then executes
+// this plugin's binary in place and takes over the plugin's surroundings, which are the current agent's: a plugin
+// does not outlive its agent. If it can't, it is killed, and this process starts another one. The tasks keep running
+// in either case.
 
-// fits reports whether a supervisor has the surroundings of this process, as far as these can be read.
+// fits reports whether a supervisor has the surroundings of this process. It is true if these can't be read.
 func (h *hello) fits() bool {
 	own := clientSurroundings()
 	return own == nil || h.Surroundings != nil && *h.Surroundings == *own
 }
 
-// accepts reports whether a supervisor has this process's build and surroundings, or had them when it was first asked.
+// accepts reports whether this supervisor, or an earlier one, had this process's build and surroundings.
 func (c *Client) accepts(h *hello) bool {
 	fits := h.Build == buildID() && h.fits()
 	c.mu.Lock()
@@ -40,8 +40,8 @@ func (c *Client) accepts(h *hello) bool {
 	return c.settled
 }
 
-// move has a supervisor execute this client's binary, with this process's surroundings. Without an error the
-// supervisor has done so, or was killed: the connection is over.
+// move makes a supervisor execute this client's binary, with this process's surroundings. If it returns nil, the
+// supervisor has done so or was killed, and the connection has ended.
 func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	req := &request{Op: opUpgrade, Build: buildID()}
 	var changes []string
@@ -78,7 +78,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	return err
 }
 
-// upgradeOver sends an upgrade, and returns nil once the connection is lost by it.
+// upgradeOver requests an upgrade, with each binary in turn, and returns nil once that has ended the connection.
 func upgradeOver(ctx context.Context, conn *connection, req *request) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -111,32 +111,32 @@ func (c *Client) noteMove(what string) {
 	c.moved = what
 }
 
-// reportMove logs what was done to the supervisor before the one that has answered.
+// reportMove logs how the previous supervisor was replaced, once its successor has answered.
 func (c *Client) reportMove() {
 	c.mu.Lock()
 	moved := c.moved
 	c.moved = ""
 	c.mu.Unlock()
 	if moved != "" {
-		c.cfg.Log("%s; its tasks go on", moved)
+		c.cfg.Log("%s; its tasks keep running", moved)
 	}
 }
 
-// refused notes that a supervisor could not be moved now.
+// refused records that a supervisor could not be moved. settle retries.
 func (c *Client) refused(h *hello, why error) {
 	c.cfg.Log("supervisor %d was not upgraded: %v", h.PID, why)
-	fits := h.fits() // then its build will do
+	fits := h.fits() // then its build is good enough
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settled = c.settled || fits
 	c.other = h
 }
 
-// settleTime bounds how long a start waits for a supervisor that is not to be moved now: another start may be under
-// way, or the disk full.
+// settleTime bounds how long a start waits for a supervisor that can't be moved yet: another start may be in
+// progress, or the disk may be full.
 const settleTime = startTimeout + openTime + 20*time.Second
 
-// settle returns when what the supervisor starts gets the surroundings of this process.
+// settle returns once the tasks that the supervisor starts get the surroundings of this process.
 func (c *Client) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -164,7 +164,7 @@ func (c *Client) settle(ctx context.Context) error {
 	}
 }
 
-// clientSurroundings are those of this process; nil where they can't be read.
+// clientSurroundings returns the surroundings of this process, or nil if they can't be read.
 var clientSurroundings = sync.OnceValue(func() *surroundings {
 	s, err := ownSurroundings()
 	if err != nil {
@@ -173,8 +173,8 @@ var clientSurroundings = sync.OnceValue(func() *surroundings {
 	return s
 })
 
-// softNoFile is the soft limit of open files that this process was started with. Go raises its own and restores it in
-// each child, so it is asked of a child.
+// softNoFile returns the soft limit of open files that this process was started with. The Go runtime raises the limit
+// and restores it in each child, so a child process reads it.
 func softNoFile(own [2]uint64) uint64 {
 	soft, hard := own[0], own[1]
 	if soft != hard-1 { // what Go raises it to
@@ -200,7 +200,7 @@ func softNoFile(own [2]uint64) uint64 {
 	return soft
 }
 
-// printNoFile is the role of the child.
+// printNoFile is the role of softNoFile's child.
 func printNoFile() {
 	launch.RestoreNoFile()
 	var l unix.Rlimit

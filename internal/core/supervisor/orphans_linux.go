@@ -14,22 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The supervisor is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): what a task leaves behind becomes its child, and is
-// reaped also where the init of a container reaps nothing. Otherwise zombies would count for the task's limit of
-// processes.
+// The supervisor is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): a task's orphans become its children, and are
+// reaped even if the init of a container reaps nothing. Otherwise zombies would count toward the task's process
+// limit.
 
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// reapPause is at least between two looks for orphans that have ended, so that many that end cost little.
+// reapPause is the minimum time between two searches for dead orphans, which bounds the cost of many deaths.
 const reapPause = 50 * time.Millisecond
 
-// reapOrphans reaps, as long as the process lives, each child that it has not started.
+// reapOrphans reaps each child that the supervisor has not started. It never returns.
 func (s *server) reapOrphans() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
 	for {
 		found := children()
-		known := s.ownChildren() // afterwards: what is forked from here on was not found
+		known := s.ownChildren() // read second: a child that is forked after children is not in found
 		for _, pid := range found {
 			if !known[pid] {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
@@ -40,12 +40,12 @@ func (s *server) reapOrphans() {
 	}
 }
 
-// children are the pids of this process's children, by proc_pid_task(5). They are none if the kernel was built without
+// children returns the pids of this process's children (proc_pid_task(5)), none if the kernel was built without
 // CONFIG_PROC_CHILDREN.
 func children() (pids []int) {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // not there: a thread that has ended has no children
+		text, _ := os.ReadFile(file) // an error means that the thread has ended: it has no children
 		for _, field := range bytes.Fields(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil {
 				pids = append(pids, pid)
@@ -55,9 +55,9 @@ func children() (pids []int) {
 	return pids
 }
 
-// ownChildren are the pids of the children that are no orphans.
+// ownChildren returns the pids of the children that the supervisor has started.
 func (s *server) ownChildren() map[int]bool {
-	s.forks.Lock() // a launcher that is just forked is not in the list before
+	s.forks.Lock() // waits until a launcher that is being forked is in s.launchers
 	defer s.forks.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,22 +19,22 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// How long the supervisor waits for a collector: to open a new task's log files, and
-// at the end of a task, where the collector itself gives up earlier.
+// How long the supervisor waits for a collector: to open a new task's log files (openTime), at the end of a task,
+// where the collector itself gives up earlier (endTime), and before an event about late collection (lateTime).
 const (
 	openTime = 30 * time.Second // an overloaded machine starts a collector in 10 s
 	endTime  = 15 * time.Second
 	lateTime = time.Second / 2
 )
 
-// collection is the state of the collection of a task's output. It contains no file of the
-// allocation: only the collector touches those.
+// collection is the state of a task's output collection. It contains no file of the allocation: only the collector
+// accesses those.
 type collection struct {
 	task.Output
-	opened chan struct{} // closed when the collector has it, or failed to take it
+	opened chan struct{} // closed when the collector has taken the output, or failed to
 	err    error         // why it failed; set before opened is closed
 	from   task.LogPlace // where stderr began; set before opened is closed
-	late   bool          // under mu: taken after the task had ended, so that some output may be missing
+	late   bool          // taken after the task had ended, so that some output may be missing; guarded by mu
 }
 
 // collected reports whether the output is collected at all.
@@ -58,8 +58,8 @@ func newCollector(s *server) *collector.Client {
 	})
 }
 
-// withOutput calls do once the collector has the output of a task, or failed to take it, if
-// the output is collected at all.
+// withOutput calls do once the collector has taken a task's output, or failed to. It does nothing if the output is
+// not collected.
 func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	if !p.output.collected() {
 		return
@@ -70,13 +70,13 @@ func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	do(ctx)
 }
 
-// openOutput makes a new task's standard streams, and lets the collector open the
-// other side meanwhile: output.opened says when it has. The caller closes the files,
-// which are the task's ends, when the task has them.
+// openOutput creates a new task's standard streams. The collector opens the other ends in the background, and closes
+// output.opened when it is done. The caller closes the returned files, which are the task's ends, once the task has
+// them.
 func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err error) {
 	if !p.output.collected() {
 		close(p.output.opened)
-		return stdio, nil // /dev/null is what a nil file becomes
+		return stdio, nil // nil files become /dev/null
 	}
 	spec := collector.SpecOf(st)
 	if st.Output.Collector == task.CollectorNomad {
@@ -102,7 +102,7 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 	return stdio, nil
 }
 
-// makeFIFO makes one and opens both of its ends.
+// makeFIFO creates the FIFO of stream i and opens both of its ends.
 func (s *server) makeFIFO(spec *collector.Spec, i int) (end, read *os.File, err error) {
 	path := s.store.FIFO(spec.ID, collector.Streams[i])
 	if err := logs.MakeFIFO(path, spec.UID, spec.GID); err != nil {
@@ -141,8 +141,8 @@ func (s *server) startCollection(p *process, spec collector.Spec, reads ...*os.F
 	return ends, err
 }
 
-// resumeOutput makes sure that the output of a task of an earlier supervisor is
-// collected. Errors become events: they do not end a task that runs.
+// resumeOutput continues the output collection of an earlier supervisor's task. Errors become events: they do not end
+// a running task.
 func (s *server) resumeOutput(p *process, st *task.State) {
 	if !p.output.collected() {
 		close(p.output.opened)
@@ -156,7 +156,7 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 		ctx, cancel := context.WithTimeout(context.Background(), openTime)
 		defer cancel()
 		always, err := s.collector.Resume(ctx, spec)
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // the collector itself reports what hangs
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // the collector itself reports hangs
 			s.event(s.idOf(p), "Output: %v", err)
 		}
 		s.mu.Lock()
@@ -170,7 +170,7 @@ func (s *server) reportLate(p *process) {
 	select {
 	case <-p.output.opened:
 	case <-time.After(lateTime):
-		return // it hangs, for which there is an event
+		return // it hangs, which the collector reports
 	}
 	s.mu.Lock()
 	late := p.output.late
@@ -181,9 +181,8 @@ func (s *server) reportLate(p *process) {
 	}
 }
 
-// drainOutput returns when all output of a task that has ended is in its files, so that
-// the last line is there before the exit is known. It does not wait for a file system that
-// hangs, nor for space on a full disk.
+// drainOutput returns when all output of an ended task is in its log files, so that the last line is written before
+// the exit is reported. It does not wait for a file system that hangs, nor for space on a full disk.
 func (s *server) drainOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
 		if _, err := s.collector.Drain(ctx, s.idOf(p)); err != nil {
@@ -192,11 +191,11 @@ func (s *server) drainOutput(p *process) {
 	})
 }
 
-// renameOutput tells the collector that a task has another id, and so another directory.
+// renameOutput informs the collector of a task's new id, which changes the task's directory.
 func (s *server) renameOutput(p *process, old, id string) {
 	s.withOutput(p, func(ctx context.Context) {
 		if err := s.collector.Rename(ctx, old, id); err != nil {
-			s.event(id, "Output: %v", err) // a collector that comes later has the new id
+			s.event(id, "Output: %v", err) // a later collector gets the new id
 		}
 	})
 }
@@ -204,6 +203,6 @@ func (s *server) renameOutput(p *process, old, id string) {
 // closeOutput ends the collection of a task's output.
 func (s *server) closeOutput(p *process) {
 	s.withOutput(p, func(ctx context.Context) {
-		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that is gone has closed it, too
+		_ = s.collector.Close(ctx, s.idOf(p)) // a collector that has exited has closed it too
 	})
 }

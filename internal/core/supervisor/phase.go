@@ -5,7 +5,7 @@ package supervisor
 
 import "log/slog"
 
-// phase is where a process is in its life. It only ever moves to a later one; mu of the server guards it.
+// phase is a process's stage of life. It only advances; the server's mu guards it.
 //
 //	launch, exec         register, adopt
 //	     |                     |
@@ -13,7 +13,7 @@ import "log/slog"
 //	     |                     |
 //	     +----> running <------+------> gone
 //	               |                      |
-//	               |   settle finds out how it ended
+//	               |   settle determines how it ended
 //	               |                      |
 //	               +-----> unsaved <------+   while its exit can't be written to disk
 //	               |          |           |
@@ -21,16 +21,16 @@ import "log/slog"
 //	                          |
 //	                      destroyed
 //
-// A launch that fails and a process on disk whose program never ran have no later phase: they are forgotten.
+// A failed launch, and a process on disk whose program never ran, have no later phase: they are forgotten.
 type phase int
 
 const (
-	starting  phase = iota // its launcher is at work
-	found                  // known by its state on disk, which has not been looked at
+	starting  phase = iota // its launcher is running
+	found                  // its state is on disk, and takeOver has not examined it yet
 	running                // its pidfd is watched
-	gone                   // adopted too late: there is no such process, and no record of its exit
-	unsaved                // its exit is known and not on disk yet, and the process not reaped
-	ended                  // its exit is on disk; that of an exec session is with its client
+	gone                   // adopted too late: neither the process nor a record of its exit exists
+	unsaved                // its exit is known but not on disk yet, and the process is not reaped
+	ended                  // its exit is on disk, or an exec session's exit was sent to its client
 	destroyed              // nothing is left of it
 )
 
@@ -38,10 +38,10 @@ func (p phase) String() string {
 	return [...]string{"starting", "found", "running", "gone", "unsaved", "ended", "destroyed"}[p]
 }
 
-// mayRun reports whether there may be such a process.
+// mayRun reports whether the process may be running.
 func (p phase) mayRun() bool { return p <= running }
 
-// keepsSupervisor reports whether the supervisor has to stay for it.
+// keepsSupervisor reports whether the process keeps the supervisor from ending.
 func (p phase) keepsSupervisor() bool { return p.mayRun() || p == unsaved }
 
 func (s *server) phaseOf(p *process) phase {
@@ -50,8 +50,8 @@ func (s *server) phaseOf(p *process) phase {
 	return p.phase
 }
 
-// advance moves a process to a later phase. It may be in a still later one: a short program has ended before its start
-// is over. The caller holds mu.
+// advance moves a process to a later phase. It never moves back: a short program may have ended before its start
+// returns. The caller holds mu.
 func (p *process) advance(to phase) {
 	if to > p.phase {
 		p.phase = to
@@ -59,7 +59,7 @@ func (p *process) advance(to phase) {
 	}
 }
 
-// log writes a line for the phase that a process has come to.
+// log logs a process's phase.
 func (p *process) log() {
 	slog.Debug(p.phase.String(), "id", p.id, "pid", p.identity.PID, "exit", p.exit)
 }

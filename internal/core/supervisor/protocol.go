@@ -5,9 +5,8 @@
 // and records how the tasks ended. Package collector moves their output. One supervisor
 // serves all tasks of one plugin of one Nomad agent.
 //
-// The package has two halves. Main is the process itself. Client is the plugin's side: it
-// starts a supervisor, talks to it, upgrades it, and starts another one when it has died.
-// Both use the protocol of this file.
+// The package has two halves. Main is the process itself. Client is the plugin's side: it starts a supervisor, sends
+// it requests, upgrades it, and replaces one that has died. Both use the protocol in this file.
 package supervisor
 
 import (
@@ -18,10 +17,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// protocolVersion changes when an older client could misunderstand. A client
-// upgrades a supervisor of another version before it asks anything of it, or replaces one
-// that does not understand its hello: its tasks go on.
-const protocolVersion = 3 // 3: the messages are package wire's
+// protocolVersion changes when an older client could misread a message. Before its first request, a client upgrades a
+// supervisor of another version, or replaces one that does not understand hello. The tasks keep running.
+const protocolVersion = 3 // 3: uses the messages of package wire
 
 // request is the body of a wire.Message to the supervisor.
 type request struct {
@@ -33,22 +31,22 @@ type request struct {
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
 
-	// of an upgrade: what the new program is to have. A supervisor that has none in its Hello does not know of it.
+	// upgrade: for the new program. A supervisor whose Hello has no surroundings does not support them.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 }
 
 const (
 	opHello   = "hello"   // -> Hello
 	opLaunch  = "launch"  // State -> Status, whose State has the Identity; answers when the program runs
-	opAdopt   = "adopt"   // State, perhaps a pidfd -> Status
+	opAdopt   = "adopt"   // State, optionally a pidfd -> Status
 	opSignal  = "signal"  // ID, Signal, Mode
-	opKill    = "kill"    // ID: the whole tree, answers when it is gone
-	opDestroy = "destroy" // ID: kill, and remove all that is left
+	opKill    = "kill"    // ID: all processes; answers when none is left
+	opDestroy = "destroy" // ID: kill, and remove all files and cgroups
 	opExec    = "exec"    // Exec, 3 fds -> answers when the program runs; its exit comes with ID Exec.Session
-	opUpgrade = "upgrade" // 1 fd, the new binary, and with Surroundings their namespaces; the connection ends
+	opUpgrade = "upgrade" // fds of the new binary and, with Surroundings, of their namespaces; ends the connection
 )
 
-// reply answers a request. As an event it has an Event, or the Exit of ID.
+// reply answers a request. A reply without a request is an event: it contains an Event, or the Exit of ID.
 type reply struct {
 	ID    string       `json:"id,omitempty"`
 	Error *remoteError `json:"error,omitempty"`
@@ -66,17 +64,16 @@ type hello struct {
 	Surroundings *surroundings `json:"surroundings,omitempty"` // what it was started with, or took over
 }
 
-// ExecSpec is one more process in a running task's cgroup, with its user,
-// environment and limits.
+// ExecSpec describes an additional process in a running task's cgroup, with the task's user, environment and limits.
 type ExecSpec struct {
 	Session string   `json:"session"` // chosen by the client, unique
 	Path    string   `json:"path"`
 	Args    []string `json:"args,omitempty"`
 	Dir     string   `json:"dir,omitempty"`
-	TTY     bool     `json:"tty,omitempty"` // fd 0 is a terminal to control
+	TTY     bool     `json:"tty,omitempty"` // fd 0 becomes the controlling terminal
 }
 
-// Status is what a supervisor knows about a task.
+// Status is a supervisor's report on a task.
 type Status struct {
 	Running bool        `json:"running"`
 	State   *task.State `json:"state,omitempty"`
@@ -92,10 +89,10 @@ var ErrUnknownTask = errors.New("supervisor does not know this task")
 // ErrEnded is returned by Signal when the process has ended already.
 var ErrEnded = errors.New("process has already ended")
 
-// kinds are the errors that keep their identity on the socket.
+// kinds are the errors that errors.Is recognizes even after they were sent over the socket.
 var kinds = map[string]error{"unknown": ErrUnknownTask, "ended": ErrEnded, "unfit": errUnfit}
 
-// remoteError is an error on the socket; Kind and Start keep what callers test for.
+// remoteError is an error in a reply; Kind and Start preserve what callers test for.
 type remoteError struct {
 	Message string        `json:"message"`
 	Kind    string        `json:"kind,omitempty"`

@@ -18,43 +18,42 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// server is the supervisor's whole state. The event loop (loop_linux.go) and the
-// connections' goroutines share it under mu; no call that can hang, and no system
-// call on a path that a task chose, is made while mu is held.
+// server is the supervisor's whole state. The event loop (loop_linux.go) and the connections' goroutines share it
+// under mu. While mu is held, no call is made that can hang, and no system call on a path that a task chose.
 type server struct {
 	store task.Store
 	build string
-	leaf  cgroup.Group // where this process itself is; removed at the end
+	leaf  cgroup.Group // the cgroup of this process; removed at the end
 
-	surroundings *surroundings       // what it has from the process that started it, or of a later agent
+	surroundings *surroundings       // inherited from the process that started it, or of a later agent
 	mounts       task.MountNamespace // this process's own
 
 	loop      *loop
 	collector *collector.Client
 	listener  *net.UnixListener
-	lock      *os.File // flock on the store's directory: one supervisor a store
+	lock      *os.File // flock on the store's directory: one supervisor per store
 	idle      time.Duration
 
 	launches sync.RWMutex // held for reading by a launch, for writing by an upgrade
-	starters semaphore    // through which launches go until they wait for their launcher
-	enders   semaphore    // through which the quick part of killing and destroying goes
+	starters semaphore    // held by a launch until it waits for its launcher
+	enders   semaphore    // held during the quick parts of kill and destroy
 	forks    sync.Mutex   // held while a launcher is forked and recorded
 
-	lastRequest atomic.Int64 // when it was answered, ns since 1970
+	lastRequest atomic.Int64 // time of the last reply, ns since 1970
 
 	mu        sync.Mutex
 	processes map[string]*process // tasks and exec sessions by id
 	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not become their task yet
-	busySince time.Time    // when a task or a client was last there
+	busySince time.Time    // when a task or a client last existed
 	retired   []string     // paths of the records of destroyed tasks, the oldest first
 	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
 
-// semaphore bounds how many goroutines do something at once. Go gives each goroutine that
-// waits in a system call a thread, and never ends a thread: a burst of a thousand requests
-// would leave a thousand threads, and be no faster.
+// semaphore bounds how many goroutines do something concurrently. Go uses one thread for each goroutine that blocks
+// in a system call, and never ends a thread: a burst of a thousand requests would leave a thousand threads, and be no
+// faster.
 type semaphore chan struct{}
 
 func (s semaphore) acquire() { s <- struct{}{} }
@@ -63,24 +62,24 @@ func (s semaphore) release() { <-s }
 // process is a task's main process, or an exec session's.
 type process struct {
 	id    string     // changes once at most, with mu and naming held: see takeUp
-	run   string     // <alloc>/<task>: runs of it follow each other in one cgroup
-	owner *wire.Peer // of an exec session: it dies with the connection that asked for it
-	task  *process
+	run   string     // <alloc>/<task>: its runs use one cgroup, one after the other
+	owner *wire.Peer // of an exec session, which ends with this connection
+	task  *process   // of an exec session, nil for a task
 
 	identity task.Identity
 	pidfd    int      // -1 once the exit is known
-	child    bool     // of this process, so wait4(2) has the exit status
-	mounts   *os.File // the mount namespace that was made for it: see mountsOf
+	child    bool     // of this process, so wait4(2) returns the exit status
+	mounts   *os.File // the mount namespace that it was started in: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
 	output   collection
 
 	phase    phase
-	state    *task.State   // as it is on disk, of one that is found; else nil
-	begun    chan struct{} // closed when it is neither starting nor found any more, or forgotten
-	exit     *task.Exit    // nil until it is unsaved or has ended
+	state    *task.State   // the state on disk in phase found, else nil
+	begun    chan struct{} // closed after the phases starting and found, or when it is forgotten
+	exit     *task.Exit    // nil before the phases unsaved and ended
 	done     chan struct{} // closed when exit is set
-	settling sync.Mutex    // held while settle finds out how one that is gone ended
+	settling sync.Mutex    // held while settle determines how a process in phase gone ended
 
 	naming   sync.Mutex   // held while an exit is recorded under the id, and while the id changes
 	sessions sync.RWMutex // held for reading by the start of a session, for writing by destroyTask
@@ -99,8 +98,7 @@ func newTask(st *task.State) *process {
 	return p
 }
 
-// serve talks with a client that has connected. It answers until the client hangs up; then
-// its exec sessions end.
+// serve answers a client's requests in the background until the client disconnects, and then ends its exec sessions.
 func (s *server) serve(t *wire.Transport) {
 	c := wire.NewPeer(t)
 	s.mu.Lock()
@@ -128,8 +126,8 @@ func (s *server) serve(t *wire.Transport) {
 	})
 }
 
-// send queues an event for a client. One whose queue is full is disconnected: it gets what it
-// missed when it connects again.
+// send queues an event for a client. It disconnects a client whose queue is full, which gets what it missed when it
+// reconnects.
 func send(c *wire.Peer, r *reply) {
 	if !c.Event(r) {
 		c.Close()
@@ -164,7 +162,7 @@ func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
 	return r
 }
 
-// find returns a process that was started. It waits for its adoption if that is under way.
+// find returns a process that was started. It waits for an adoption in progress.
 func (s *server) find(id string) (*process, error) {
 	for {
 		s.mu.Lock()
@@ -186,7 +184,7 @@ func (s *server) statusOf(p *process) (*Status, error) {
 	id := s.idOf(p)
 	st, err := s.store.Load(id)
 	if err != nil && p.task == nil {
-		// the file was damaged: what is in memory will do
+		// the file is damaged: use what is in memory
 		st = &task.State{ID: id, Identity: p.identity, Group: p.group, Output: p.output.Output}
 	}
 	s.mu.Lock()
@@ -211,7 +209,7 @@ func (s *server) event(id, format string, args ...any) {
 	}
 }
 
-// publish sends an exit to the clients; that of an exec session to its owner alone.
+// publish sends a task's exit to all clients, and an exec session's only to its owner.
 func (s *server) publish(p *process, e *task.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,14 +226,14 @@ func (s *server) publish(p *process, e *task.Exit) {
 			send(c, &reply{ID: p.id, Exit: e})
 		}
 	}
-	close(p.done) // last: a client that asked for the end gets the exit before the answer
+	close(p.done) // last: a client that waits in a kill gets the exit before the reply
 	if p.task != nil {
 		delete(s.processes, p.id)
 	}
 }
 
-// mayEnd reports whether there has been neither a client nor a running process for long
-// enough. From then on no client is accepted.
+// mayEnd reports whether the supervisor has been without clients and running processes for long enough. From then on,
+// no client is accepted.
 func (s *server) mayEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +245,7 @@ func (s *server) mayEnd() bool {
 	if busy {
 		s.busySince = now
 	}
-	// an agent that was killed with its task just destroyed needs longer to come back
+	// an agent that was killed just after it destroyed a task needs longer to come back
 	s.ending = now.Sub(s.busySince) >= s.idle && now.Sub(s.retiredAt) >= 3*s.idle
 	return s.ending
 }

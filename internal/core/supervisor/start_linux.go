@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// startTimeout bounds how long a program may take to be executed. Only a file
-// system that does not answer takes this long; other tasks do not notice.
+// startTimeout bounds how long the execution of a program may take. Only a file system that hangs takes this long;
+// other tasks are not delayed.
 const startTimeout = 60 * time.Second
 
-// launch starts a task. On an error nothing of it is left. An id names one start: asked
-// again (by a client that lost its connection), it returns the first one with its Status.
+// launch starts a task. After an error, nothing of the task is left. Each id is started only once: if a client that
+// lost its connection repeats the request, launch returns the status of the first start.
 func (s *server) launch(st *task.State) (*Status, error) {
 	if st == nil || st.ID == "" {
 		return nil, errors.New("launch needs a state")
@@ -59,9 +59,8 @@ func (s *server) launch(st *task.State) (*Status, error) {
 	return &Status{Running: true, State: st}, nil
 }
 
-// enter makes a new process known, unless one of its id is known and was started or
-// adopted. It returns the earlier runs of the same task, each of which has begun or is about
-// to.
+// enter adds a new process to s.processes and returns the earlier runs of the same task, each of which has begun or
+// is about to. If a process with this id was already started or adopted, enter only returns that process.
 func (s *server) enter(p *process) (known *process, earlier []*process) {
 	for {
 		s.mu.Lock()
@@ -86,13 +85,13 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 	}
 }
 
-// prepare does all that comes before the program's own file system is touched,
-// up to a launcher that waits.
+// prepare does everything that comes before the first access to the program's own file system. It returns a launcher
+// that waits.
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	s.starters.acquire()
 	defer s.starters.release()
 	if err := s.plan(p, st); err != nil {
-		close(p.output.opened) // nothing is
+		close(p.output.opened) // nothing was opened
 		return nil, err
 	}
 	stdio, err := s.openOutput(p, st)
@@ -108,7 +107,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 		return nil, err
 	}
 	st.Identity = p.identity
-	if err := s.store.Save(st); err != nil { // while the launcher is at work
+	if err := s.store.Save(st); err != nil { // while the launcher works
 		s.drop(proc)
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
@@ -116,9 +115,8 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	return proc, nil
 }
 
-// plan saves the intent to start a task, and makes its cgroup. The intent is on disk before
-// the process exists: after a crash between the two, the next supervisor finds the cgroup and
-// removes it.
+// plan saves the intent to start a task, and creates its cgroup. The intent is on disk before the process exists:
+// after a crash in between, the next supervisor finds the cgroup and removes it.
 func (s *server) plan(p *process, st *task.State) error {
 	err := s.store.Save(st)
 	if err == nil {
@@ -135,19 +133,20 @@ func (s *server) plan(p *process, st *task.State) error {
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
 	st.LimitHits, _ = st.Group.LimitHits()
-	if !st.Command.OwnMounts() { // or the launcher makes another
+	if !st.Command.OwnMounts() { // otherwise the launcher creates one
 		st.Mounts = &s.mounts
 	}
 	p.group, p.oomKills = st.Group, st.OOMKills
 	return nil
 }
 
-// collects waits until the collector has opened the files of a launcher's output, and
-// records where stderr begins.
+// collects waits until the collector has opened a task's log files, and records where stderr begins. On an error it
+// ends the launcher.
 func (s *server) collects(p *process, st *task.State, proc *launch.Process) error {
 	<-p.output.opened
 	err := p.output.err
-	if st.Output.StderrFrom = p.output.from; err == nil && p.output.from != (task.LogPlace{}) {
+	st.Output.StderrFrom = p.output.from
+	if err == nil && p.output.from != (task.LogPlace{}) {
 		err = s.store.Save(st)
 	}
 	if err != nil {
@@ -156,7 +155,7 @@ func (s *server) collects(p *process, st *task.State, proc *launch.Process) erro
 	return err
 }
 
-// follow waits until the launcher has become the program, and watches that.
+// follow waits until the launcher has executed the program, and watches the process.
 func (s *server) follow(p *process, proc *launch.Process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -170,7 +169,7 @@ func (s *server) follow(p *process, proc *launch.Process) error {
 	return s.loop.addProcess(p)
 }
 
-// fork starts the launcher in the group of the process.
+// fork starts the launcher in the process's cgroup.
 func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec launch.Spec) (*launch.Process, error) {
 	spec.Command = *cmd
 	spec.TasksFiles = p.group.TasksFiles()
@@ -193,7 +192,7 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	return proc, err
 }
 
-// identify records which process a launcher is; without that, it is not to go on.
+// identify records the identity of a launcher's process. On an error it ends the launcher.
 func (s *server) identify(p *process, proc *launch.Process) error {
 	id, err := task.Identify(proc.PID)
 	if err != nil {
@@ -206,7 +205,7 @@ func (s *server) identify(p *process, proc *launch.Process) error {
 	return nil
 }
 
-// drop ends a launcher that is not to run its program.
+// drop ends a launcher that must not run its program.
 func (s *server) drop(proc *launch.Process) {
 	proc.Kill()
 	s.forgetLauncher(proc.PID)
@@ -232,11 +231,11 @@ func (s *server) abandon(p *process) {
 	s.mu.Unlock()
 }
 
-// maxSessions is how many exec sessions a task may have at once. Each is a process
-// and some descriptors, whose number is limited for all tasks together.
+// maxSessions limits a task's concurrent exec sessions. Each uses a process and some descriptors, whose number is
+// limited for all tasks together.
 const maxSessions = 128
 
-// exec starts one more process in a running task.
+// exec starts an exec session in a running task.
 func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	s.launches.RLock()
 	defer s.launches.RUnlock()
@@ -275,12 +274,12 @@ func (s *server) exec(c *wire.Peer, req *request, files []*os.File) error {
 	return err
 }
 
-// admit makes a session known.
+// admit adds a session to s.processes, if its name is free and its task has fewer than maxSessions.
 func (s *server) admit(p *process) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.processes[p.id] != nil {
-		return fmt.Errorf("the session's name %q is taken", p.id)
+		return fmt.Errorf("session name %q is already in use", p.id)
 	}
 	running := 0
 	for _, other := range s.processes {
@@ -289,7 +288,7 @@ func (s *server) admit(p *process) error {
 		}
 	}
 	if running >= maxSessions {
-		return fmt.Errorf("the task has %d exec sessions, which is the most that it may have at once", maxSessions)
+		return fmt.Errorf("the task already has %d exec sessions, the maximum: end one first", maxSessions)
 	}
 	s.processes[p.id] = p
 	return nil
@@ -320,7 +319,7 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	wire.CloseAll(files) // or the other end would not see the session's end
+	wire.CloseAll(files) // or the other ends would not see EOF after the session
 	if err := s.identify(p, proc); err != nil {
 		return err
 	}

@@ -28,11 +28,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// errDiedStarting: it was killed, most likely, before it could serve or report an error.
-var errDiedStarting = errors.New("failed to start the supervisor: it did not report")
+// errDiedStarting means that a new supervisor reported neither readiness nor an error. Most likely, it was killed.
+var errDiedStarting = errors.New("failed to start the supervisor: it did not report that it is ready")
 
-// startSupervisor starts the process and returns when it listens, or when it
-// turned out that another one does.
+// startSupervisor starts a supervisor and returns when it listens, or when it has found that another one does.
 func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -41,8 +40,7 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 		}
 		err = c.startBinary(ctx, binary)
 		for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
-			// an empty leaf may be removed before the clone: to a process that tidies up
-			// cgroups it looks abandoned
+			// a process that removes unused cgroups may have removed the empty leaf before the clone
 			err = c.startBinary(ctx, binary)
 		}
 		binary.Close()
@@ -53,8 +51,8 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	return err
 }
 
-// binaries open the programs that can be the supervisor, best first. Where the kernel executes no memfd (the sysctl
-// vm.memfd_noexec is 1 or 2), this very program can.
+// binaries open the programs that can run as the supervisor, the preferred one first. If the kernel refuses to
+// execute a memfd (sysctl vm.memfd_noexec is 1 or 2), this program is used.
 var binaries = func() []func() (*os.File, error) {
 	self := func() (*os.File, error) { return openHigh("/proc/self/exe") }
 	if embedded == nil {
@@ -63,8 +61,8 @@ var binaries = func() []func() (*os.File, error) {
 	return []func() (*os.File, error){openBinary, self}
 }()
 
-// readyTime is what a new supervisor may take until it serves: milliseconds, on a
-// machine that is not overloaded.
+// readyTime is how long a new supervisor may take until it serves. On a machine that is not overloaded, it takes
+// milliseconds.
 const readyTime = 30 * time.Second
 
 func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
@@ -84,7 +82,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	defer entered()
 	leaf := c.cfg.Leaf
 	if err := leaf.Create(cgroup.Limits{}); err != nil {
-		c.cfg.Log("supervisor gets no cgroup of its own: %v", err)
+		c.cfg.Log("failed to create a cgroup for the supervisor, which stays in the agent's: %v", err)
 		leaf = cgroup.Group{Mode: cgroup.None}
 	}
 	dir, err := leaf.OpenDir()
@@ -103,7 +101,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	cmd.Dir = "/"
 	cmd.Stderr = stderr
 	cmd.ExtraFiles = []*os.File{w}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Ctrl-C of the agent's terminal reaches it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // protects it from Ctrl-C in the agent's terminal
 	if dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
@@ -117,17 +115,17 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = cmd.Wait()
 		c.leafing.Lock()
 		defer c.leafing.Unlock()
-		_ = leaf.Remove() // if it could not do so itself; refused while another one is in it
+		_ = leaf.Remove() // if the supervisor could not; fails while another one is in it
 	}()
-	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, where clone can't put it
+	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, which clone(2) can't enter
 	for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
-		// removed meanwhile, by the last supervisor as it ended
+		// the last supervisor has removed it as it ended
 		if err = leaf.Create(cgroup.Limits{}); err == nil {
 			err = leaf.Join(cmd.Process.Pid)
 		}
 	}
 	if err != nil {
-		c.cfg.Log("supervisor stays in the agent's cgroup: %v", err)
+		c.cfg.Log("failed to move the supervisor into its cgroup: %v", err)
 	}
 	entered()
 
@@ -147,20 +145,20 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	}
 }
 
-// startWithDefaultScheduling starts a process that does not inherit what nice, chrt and the like did to the agent. With
-// a real-time policy no cgroup of v1 would take it.
+// startWithDefaultScheduling starts a process that does not inherit the agent's scheduling (nice, chrt and so on).
+// With a real-time policy, it could not join a v1 cgroup.
 func startWithDefaultScheduling(cmd *exec.Cmd) error {
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		launch.DefaultScheduling()
 		started <- cmd.Start()
 	}()
 	return <-started
 }
 
-// openLog makes the store's directory, and in it the file that the supervisor's
-// standard error goes to. A supervisor that ends removes both, also in between.
+// openLog creates the store's directory and, in it, the file for the supervisor's standard error. It retries if a
+// supervisor that ends removes them in between.
 func openLog(store task.Store) (*os.File, error) {
 	for try := 0; ; try++ {
 		f, removed, err := tryLog(store)
@@ -176,7 +174,7 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 		return nil, errors.Is(err, fs.ErrNotExist), fmt.Errorf("the state directory can't be used: %w", err)
 	}
 	defer dir.Close()
-	// without waiting for the other end of what should be no FIFO
+	// O_NONBLOCK: if the path is a FIFO, do not wait for its other end
 	const flags = unix.O_CREAT | unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(dir.Fd()), filepath.Base(store.Log()), flags, 0o600)
 	if err != nil {
@@ -193,9 +191,8 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	return f, false, nil
 }
 
-// openBinary returns the program that the supervisor is, the small one that was
-// embedded at build time: in a memfd (memfd_create(2)), since there may be no
-// directory that is both writable and executable. Without memfds it is this very program.
+// openBinary returns the small supervisor binary that was embedded at build time, in a memfd (memfd_create(2)): a
+// host may have no directory that is both writable and executable. Without memfds, it returns this program.
 func openBinary() (*os.File, error) {
 	fd, err := unix.MemfdCreate(argv0, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -208,11 +205,11 @@ func openBinary() (*os.File, error) {
 	}
 	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	defer f.Close()
-	// reopened read-only, since a file open for writing is not executed (ETXTBSY)
+	// reopened read-only, since a file that is open for writing can't be executed (ETXTBSY)
 	return openHigh(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// openHigh opens a file away from the numbers that a child's own descriptors get.
+// openHigh opens a file with a descriptor number above those of a child's ExtraFiles.
 func openHigh(path string) (*os.File, error) {
 	ro, err := os.Open(path)
 	if err != nil {
@@ -226,7 +223,7 @@ func openHigh(path string) (*os.File, error) {
 	return os.NewFile(uintptr(high), argv0), nil
 }
 
-// buildID identifies a build of the supervisor by its bytes. The same source gives the same bytes in every commit.
+// buildID identifies a supervisor build by its bytes. The same source results in the same bytes in every commit.
 var buildID = sync.OnceValue(func() string {
 	if embedded != nil {
 		sum := fnv.New128a()

@@ -15,12 +15,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// killTimeout bounds how long a killed tree may take to be gone: a process in an
-// uninterruptible sleep does not die of SIGKILL before it wakes.
+// killTimeout bounds how long killed processes may take to exit: a process in uninterruptible sleep does not die
+// before it wakes.
 const killTimeout = 10 * time.Second
 
-// signal sends a signal to the process, to its process group, or to the whole
-// task. KillAll does not hold mu while it reads a cgroup: there each process has a pidfd.
+// signal sends a signal to the process, to its process group, or to the whole task. With KillAll it does not hold mu
+// while it reads a cgroup, since each process there is signaled through a pidfd.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *server) signal(id string, sig int, mode task.KillMode) error {
 		err = unix.PidfdSendSignal(p.pidfd, num, nil, 0)
 	}
 	s.mu.Unlock()
-	if err == nil && mode == task.KillAll { // which takes long for many processes
+	if err == nil && mode == task.KillAll { // slow if the task has many processes
 		if p.group.Mode == cgroup.None {
 			err = s.signalGroups(p, num)
 		} else {
@@ -72,7 +72,7 @@ func (s *server) kill(id string) error {
 	case <-p.done:
 		return nil
 	case <-time.After(killTimeout):
-		return fmt.Errorf("process %d of the task does not end", p.identity.PID)
+		return fmt.Errorf("process %d of the task did not end within %v", p.identity.PID, killTimeout)
 	}
 }
 
@@ -88,7 +88,7 @@ func (s *server) killAll(p *process) error {
 	return err
 }
 
-// killGroup kills a cgroup and waits until it is empty, which nearly always is at once. The
+// killGroup kills the processes of a cgroup and waits until it is empty, which is nearly always immediate. The
 // semaphore is not held while it waits.
 func (s *server) killGroup(g cgroup.Group) error {
 	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
@@ -107,16 +107,15 @@ func (s *server) killGroup(g cgroup.Group) error {
 	return g.Kill()
 }
 
-// killSession ends an exec session: its process group, which it leads. The caller holds the
-// server's mu.
+// killSession kills the process group that an exec session leads. The caller holds the server's mu.
 func (p *process) killSession() { _ = p.signalGroup(unix.SIGKILL) }
 
-// destroyTask kills what is left of a task and removes everything of it. It is
-// idempotent, and needs nothing but what is on disk.
+// destroyTask kills the remaining processes of a task and removes all its files and cgroups. It is idempotent, and
+// needs only the state on disk.
 func (s *server) destroyTask(id string) error {
 	p, err := s.find(id)
 	if err != nil {
-		// register has read everything at the start, so what it does not know is gone
+		// register has read all tasks at the start, so nothing of an unknown one runs
 		return s.store.Remove(id)
 	}
 	if p.task != nil {
@@ -125,7 +124,7 @@ func (s *server) destroyTask(id string) error {
 	if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
 		return err
 	}
-	// from here on no session is started, and what was started meanwhile is killed
+	// from here on, no session starts; killAll kills those that have started since
 	p.sessions.Lock()
 	defer p.sessions.Unlock()
 	if s.phaseOf(p) == destroyed {
@@ -134,7 +133,7 @@ func (s *server) destroyTask(id string) error {
 	p.naming.Lock()
 	defer p.naming.Unlock()
 	if s.idOf(p) != id {
-		return nil // it was taken up meanwhile: nothing is left under this id
+		return nil // taken up in the meantime: nothing is left under this id
 	}
 	if err := s.killAll(p); err != nil {
 		return err
@@ -149,7 +148,7 @@ func (s *server) destroyTask(id string) error {
 	if err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
-	s.reap(p) // one whose exit could not be recorded
+	s.reap(p) // if its exit could not be saved
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.advance(destroyed)
@@ -162,9 +161,9 @@ func (s *server) destroyTask(id string) error {
 // maxRetired is more than the number of tasks that end while an agent restarts.
 const maxRetired = 256
 
-// retire bounds the records of destroyed tasks. An agent that is killed after DestroyTask,
-// before it has saved the end, recovers the task once more, with another plugin process:
-// the exit must be known then. The caller holds mu.
+// retire keeps the record of a destroyed task, and removes the oldest one beyond maxRetired. An agent that is killed
+// after DestroyTask, before it has saved the task's end, recovers the task once more with another plugin process,
+// which needs the exit. The caller holds mu.
 func (s *server) retire(record string) {
 	s.retiredAt = time.Now()
 	if record == "" {

@@ -21,11 +21,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/launch"
 )
 
-// surroundings are what a process gets from its parent (fork(2), execve(2)): a plugin from its agent, and a task from
-// its supervisor. A supervisor outlives the agent that started it, so it takes over those of a later agent before it
-// starts a task for that one. What a task has whatever its agent has is set by package launch.
+// surroundings are the attributes that a process inherits from its parent (fork(2), execve(2)): a plugin from its
+// agent, and a task from its supervisor. A supervisor outlives the agent that started it, so it takes over the
+// surroundings of a later agent before it starts a task for that agent. Package launch sets the attributes that do
+// not depend on the agent.
 //
-// Two values are equal (==) if there is nothing to take over.
+// Two values are equal (==) if nothing has to be taken over.
 type surroundings struct {
 	Namespaces [len(enterable)]uint64 `json:"namespaces"` // inodes, in the order of enterable
 	Limits     [16][2]uint64          `json:"limits"`     // soft and hard, by resource of setrlimit(2)
@@ -33,10 +34,10 @@ type surroundings struct {
 
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
-	// Groups are the supplementary groups, as proc_pid_status(5) has them.
+	// Groups are the supplementary groups, in the format of proc_pid_status(5).
 	Groups string `json:"groups,omitempty"`
 
-	// Fixed are those that no running process can take over, "name: value" in each line.
+	// Fixed are those that no running process can take over, one "name: value" per line.
 	Fixed string `json:"fixed"`
 }
 
@@ -50,9 +51,9 @@ var enterable = [...]struct {
 }
 
 // errUnfit is the error for surroundings that a supervisor can't take over.
-var errUnfit = errors.New("supervisor can't take over the surroundings of this agent")
+var errUnfit = errors.New("supervisor can't take over this agent's namespaces, limits and privileges")
 
-// ownSurroundings are those of this process, with the soft limit of open files that it was started with.
+// ownSurroundings returns those of this process, with the soft limit of open files that it was started with.
 func ownSurroundings() (*surroundings, error) {
 	s, err := readSurroundings()
 	if err != nil {
@@ -62,7 +63,7 @@ func ownSurroundings() (*surroundings, error) {
 	return s, nil
 }
 
-// readSurroundings reads those of the calling thread. The soft limit of open files may be what Go has raised it to.
+// readSurroundings reads those of the calling thread. The soft limit of open files may be the one that Go has set.
 func readSurroundings() (*surroundings, error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -107,7 +108,7 @@ func readSurroundings() (*surroundings, error) {
 	return s, nil
 }
 
-// namespaceInode is 0 for a namespace that the kernel does not have.
+// namespaceInode returns the inode of the calling thread's namespace, or 0 if the kernel does not support the kind.
 func namespaceInode(name string) uint64 {
 	var st unix.Stat_t
 	if unix.Stat("/proc/thread-self/ns/"+name, &st) != nil {
@@ -131,15 +132,15 @@ func openNamespaces() (files []*os.File, err error) {
 	return files, nil
 }
 
-// id names the surroundings in few bytes.
+// id returns a hash of the surroundings.
 func (s *surroundings) id() string {
-	b, _ := json.Marshal(s) // of numbers and strings
+	b, _ := json.Marshal(s) // can't fail: it contains only numbers and strings
 	sum := fnv.New64a()
 	sum.Write(b)
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// differences are what differs from others, for a sentence.
+// differences lists the attributes that differ, for a message.
 func (s *surroundings) differences(other *surroundings) string {
 	var list []string
 	add := func(differs bool, what string) {
@@ -162,9 +163,10 @@ func (s *surroundings) differences(other *surroundings) string {
 	return strings.Join(list, ", ")
 }
 
-// take gives the surroundings to the calling thread, and the limits to the whole process. A program that the thread
-// executes keeps them; the thread is of no other use afterwards, also after an error. namespaces are descriptors of the
-// enterable ones. The error is errUnfit where only a process with these surroundings can start one that has them.
+// take applies the surroundings to the calling thread, and the limits to the whole process. A program that the thread
+// executes keeps them; the thread must not be used for anything else afterwards, even after an error. namespaces are
+// descriptors of the enterable ones. The error is errUnfit if only a process with these surroundings can start
+// another process that has them.
 func (s *surroundings) take(namespaces []*os.File) error {
 	has, err := readSurroundings()
 	if err != nil {
@@ -195,8 +197,8 @@ func (s *surroundings) take(namespaces []*os.File) error {
 			return fmt.Errorf("%w: no_new_privs: %w", errUnfit, err)
 		}
 	}
-	for resource, l := range s.Limits { // last: a small one may keep this program from going on
-		// that of open files in any case: Go restores the one that it was started with
+	for resource, l := range s.Limits { // last: a low one may stop this program
+		// open files even if equal: at an execve, Go restores the limit that it was started with
 		if l == has.Limits[resource] && resource != unix.RLIMIT_NOFILE {
 			continue
 		}
@@ -207,7 +209,7 @@ func (s *surroundings) take(namespaces []*os.File) error {
 	return nil
 }
 
-// setGroups sets the supplementary groups of the calling thread alone, which [unix.Setgroups] does for all.
+// setGroups sets the supplementary groups of the calling thread only; [unix.Setgroups] sets those of all threads.
 func (s *surroundings) setGroups() error {
 	var groups []uint32
 	for _, field := range strings.Fields(s.Groups) {
@@ -225,7 +227,7 @@ func (s *surroundings) setGroups() error {
 	return nil
 }
 
-// enter moves the calling thread into the namespaces that it is not in.
+// enter moves the calling thread into those of the namespaces that it is not in yet.
 func enter(namespaces []*os.File) error {
 	for _, f := range namespaces {
 		kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
@@ -240,7 +242,7 @@ func enter(namespaces []*os.File) error {
 			if ns.kind != kind || st.Ino == namespaceInode(ns.name) {
 				continue
 			}
-			if kind == unix.CLONE_NEWNS { // setns refuses it to a thread that shares its working directory
+			if kind == unix.CLONE_NEWNS { // setns(2) refuses a thread that shares its working directory
 				err = unix.Unshare(unix.CLONE_FS)
 			}
 			if err == nil {

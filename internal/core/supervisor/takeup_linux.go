@@ -7,17 +7,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Nomad saves a task's id only after the start. An agent that is killed in between leaves
-// a run that no agent asks for: its successor asks for the task under a new id.
+// Nomad saves a task's id only after the start. An agent that is killed in between leaves a run that no agent knows
+// of: the next agent starts the task under a new id.
 
 func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 
-// takeUpOrDestroy deals with the earlier runs of a task that is to be started as p. One
-// with the same request that no agent knows of becomes p: it is returned. Any other is
-// destroyed: the new run takes its cgroup, so this is the last chance to distinguish them.
+// takeUpOrDestroy handles the earlier runs of a task that is about to start as p. A run of the same request that no
+// agent knows of becomes p, and is returned. All others are destroyed: the new run uses their cgroup, so this is the
+// last chance to distinguish them.
 func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process) (taken *process) {
 	for _, other := range earlier {
-		<-other.begun // it ends with the launch, each step of which is bounded; no launch waits for a later one
+		<-other.begun // bounded, like each step of its launch; no launch waits for a later one
 		if taken == nil && s.takeUp(p, st, other) {
 			taken = other
 			continue
@@ -29,14 +29,14 @@ func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process)
 			continue
 		}
 		if err := s.destroyTask(id); err != nil {
-			s.event(p.id, "An earlier run of this task can't be removed: %v", err)
+			s.event(p.id, "Failed to remove an earlier run of this task: %v", err)
 		}
 	}
 	return taken
 }
 
-// takeUp gives p's id to an earlier run of the same request, running or ended. The mark on
-// disk decides, which the driver removes once an agent knows of the run.
+// takeUp gives p's id to an earlier run of the same request, whether it is running or has ended. It does so only if
+// the run is marked as unclaimed on disk; the driver removes the mark once an agent knows of the run.
 func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 	other.naming.Lock()
 	defer other.naming.Unlock()
@@ -49,10 +49,10 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 	}
 	old := other.id
 	if err := s.store.Rename(st, p.id); err != nil {
-		s.event(p.id, "An earlier run of this task can't be taken up: %v", err)
+		s.event(p.id, "Failed to re-attach to an earlier run of this task: %v", err)
 		return false
 	}
-	if !s.store.Unclaimed(p.id) { // meanwhile an agent knows of it, or it was destroyed
+	if !s.store.Unclaimed(p.id) { // claimed or destroyed in the meantime
 		_ = s.store.Rename(st, old)
 		return false
 	}
@@ -68,8 +68,8 @@ func (s *server) takeUp(p *process, asked *task.State, other *process) bool {
 		_ = s.store.Remove(p.id)
 		return false
 	}
-	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), since no agent received the "+
-		"answer to that call", st.Identity.PID)
+	s.event(p.id, "Re-attached to the task that an earlier call had started (pid %d), because no agent received "+
+		"the reply to that call", st.Identity.PID)
 	s.renameOutput(other, old, p.id)
 	s.reportLate(other)
 	return true

@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// upgrade replaces this process's program in place (execve(2)): same pid, so the
-// tasks stay its children; the listener and the lock are kept. Everything else is
-// read from disk by the new program, just as after a crash. With surroundings, of which
-// files has the namespaces behind the binary, the new program has those.
+// upgrade replaces the program of this process (execve(2)). The pid stays the same, so the tasks remain its children.
+// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. files
+// contains the binary and, if with is not nil, the namespaces of with, the surroundings for the new program.
 func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
@@ -30,12 +29,12 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	if s.anyUnsaved() {
 		return errors.New("an exit is not on disk yet: upgrade later")
 	}
-	if with != nil && with.Fixed != s.surroundings.Fixed { // after the others: the client kills this process then
+	if with != nil && with.Fixed != s.surroundings.Fixed { // checked last: on this error the client kills this process
 		return fmt.Errorf("%w: %s", errUnfit, with.differences(s.surroundings))
 	}
 	s.endSessions(2 * time.Second)
 
-	l, err := s.listener.File() // a duplicate, and blocking: inherit makes another
+	l, err := s.listener.File() // a duplicate in blocking mode; inherit makes another
 	if err != nil {
 		return err
 	}
@@ -57,7 +56,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine, and with what it took over
+		runtime.LockOSThread() // never unlocked: the thread, which take changes, ends with this goroutine
 		if with != nil {
 			if err := with.take(files[1:]); err != nil {
 				failed <- err
@@ -75,7 +74,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	return err
 }
 
-// raiseNoFile raises the soft limit of open files, which a failed execve has set to what it was at the start.
+// raiseNoFile raises the soft limit of open files again, which a failed execve resets to its value at the start.
 func raiseNoFile() {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
@@ -94,7 +93,7 @@ func (s *server) anyUnsaved() bool {
 	return false
 }
 
-// endSessions ends all exec sessions: the connections they belong to end now.
+// endSessions kills all exec sessions, whose connections are about to end, and waits for their exits until a timeout.
 func (s *server) endSessions(wait time.Duration) {
 	s.mu.Lock()
 	var sessions []*process
@@ -124,7 +123,7 @@ func (s *server) lockLaunches(wait time.Duration) bool {
 	return false
 }
 
-// inherit takes the listener and the lock over from the program before.
+// inherit takes over the listener and the lock from the previous program.
 func (s *server) inherit(o options) error {
 	unix.CloseOnExec(o.Listener)
 	unix.CloseOnExec(o.Lock)
