@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// disguiseVar makes the test binary a task that hides what it is: see disguisedMain.
+// disguiseVar makes the test binary a task that looks like a launcher: see disguisedMain.
 const disguiseVar = "OUTRIDER_TEST_DISGUISE"
 
 const (
@@ -34,7 +34,7 @@ const (
 	noArguments   = "no arguments"
 )
 
-// disguisedMain is a task that ends with code 7 when its first argument is a file.
+// disguisedMain is a task that exits with code 7 once the file that its first argument names exists.
 func disguisedMain(as string) {
 	file := strings.Clone(os.Args[1])
 	switch as {
@@ -52,8 +52,8 @@ func disguisedMain(as string) {
 	}
 }
 
-// unmapArguments leaves /proc/self/cmdline empty, without any right: the stack's
-// pages from the arguments on are given back.
+// unmapArguments empties /proc/self/cmdline. It unmaps the stack from the page with the arguments on, which needs no
+// privilege.
 func unmapArguments() {
 	b, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
@@ -73,12 +73,11 @@ func unmapArguments() {
 		}
 	}
 	if b, err = os.ReadFile("/proc/self/cmdline"); err != nil || len(b) > 0 {
-		panic("it has its arguments")
+		panic("the arguments are still readable")
 	}
 }
 
-// disguised is a task that looks like a launcher and ends with code 7 when the
-// file is there.
+// disguised returns a task that looks like a launcher and exits with code 7 once the file exists.
 func (h *host) disguised(as, file string) *task.State {
 	h.t.Helper()
 	return h.shell("", func(st *task.State) {
@@ -93,7 +92,7 @@ func (h *host) disguised(as, file string) *task.State {
 		self, err := os.Executable()
 		must.NoError(h.t, err)
 		st.Command.Path, st.Command.Args = self, []string{file}
-		// so many that the arguments have no page in common with the stack
+		// enough that the arguments share no page with the rest of the stack
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
 		st.Command.Env[0] = disguiseVar + "=" + as
 	})
@@ -131,7 +130,7 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 	})
 }
 
-// A client waits half a minute for a new supervisor to serve.
+// A new supervisor must serve within 30 s (readyTime).
 func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -163,7 +162,7 @@ func TestAdoption_ServesWhileTasksHideTheirArguments(t *testing.T) {
 }
 
 // Tasks of an earlier version have no record.
-func TestAdoption_TakesAProcessWithoutRecordForTheTask(t *testing.T) {
+func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"missing":   os.Remove,
 		"truncated": func(path string) error { return os.Truncate(path, 0) },
@@ -190,7 +189,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	outcomes := map[string]int{}
 	for i := range 24 {
 		first := h.plugin()
-		warm := first.launch(h.shell("exit 0")) // and a supervisor serves
+		warm := first.launch(h.shell("exit 0")) // starts a supervisor
 		ran := filepath.Join(h.dir, fmt.Sprint("ran", i))
 		st := h.shell("echo > " + ran + "; exec sleep 1000")
 		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
@@ -204,9 +203,9 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another one, which holds the pidfd
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another one and sends the pidfd
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then it may see how the launcher ends
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then it may observe the launcher's exit
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
@@ -220,7 +219,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		case errors.Is(err, ErrUnknownTask):
 			outcomes["never"]++
 			_, err := os.Stat(ran)
-			test.Error(t, err, test.Sprintf("kill %d: it ran, and is reported as never started", i))
+			test.Error(t, err, test.Sprintf("kill %d: the program ran, but is reported as never started", i))
 		case err != nil:
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
@@ -239,7 +238,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// The kernel counts the OOM kills of a cgroup, in which earlier runs were, too.
+// The kernel counts the OOM kills of a cgroup, including those of earlier runs in it.
 func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after uint64
@@ -247,13 +246,13 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 		oom           bool
 		kills         uint64
 	}{
-		"killed":                           {0, 1, task.Exit{Signal: 9}, true, 1},
-		"failed, for its child was killed": {0, 2, task.Exit{Code: 1}, true, 2},
-		"went on, though its child was":    {0, 1, task.Exit{}, false, 1},
-		"an earlier run was, it failed":    {3, 3, task.Exit{Code: 1}, false, 0},
-		"an earlier run was, it is killed": {3, 3, task.Exit{Signal: 9}, false, 0},
-		"an earlier run was, and it is":    {3, 4, task.Exit{Signal: 9}, true, 4},
-		"none was":                         {0, 0, task.Exit{Signal: 9}, false, 0},
+		"OOM-killed":                        {0, 1, task.Exit{Signal: 9}, true, 1},
+		"fails after its child's OOM kills": {0, 2, task.Exit{Code: 1}, true, 2},
+		"succeeds despite child's OOM kill": {0, 1, task.Exit{}, false, 1},
+		"fails, OOM kills in earlier runs":  {3, 3, task.Exit{Code: 1}, false, 0},
+		"killed, OOM kills in earlier runs": {3, 3, task.Exit{Signal: 9}, false, 0},
+		"OOM-killed, as were earlier runs":  {3, 4, task.Exit{Signal: 9}, true, 4},
+		"killed without OOM":                {0, 0, task.Exit{Signal: 9}, false, 0},
 	} {
 		dir := t.TempDir()
 		must.NoError(t, os.WriteFile(filepath.Join(dir, "memory.oom_control"), fmt.Appendf(nil,
@@ -274,7 +273,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	}
 }
 
-// Nomad's cgroup for a task stays for the next run of it, with its count.
+// The next run of a task uses the same cgroup of Nomad's, which keeps its count.
 func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
@@ -300,7 +299,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // long over
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // has passed
 	slow := foundTask(&task.State{ID: "slow"})
 	other := newProcess("other")
 	other.phase = running
@@ -309,7 +308,7 @@ func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
 	must.NoError(t, err, must.Sprintf("got %+v", p))
 	must.Eq(t, "other", p.id, must.Sprintf("got %+v", p))
 	other.phase = ended
-	test.False(t, s.mayEnd(), test.Sprint("it may end before all are adopted"))
+	test.False(t, s.mayEnd(), test.Sprint("the supervisor may end before all tasks are adopted"))
 	type answer struct {
 		what string
 		p    *process

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// waits is a script that waits for the file, and then ends by the command in then.
+// waits returns a script that waits for the file, and then ends with the command then.
 func waits(file, then string) string {
 	return fmt.Sprintf("echo first; while [ ! -e %s ]; do sleep 0.005; done; echo last; %s", file, then)
 }
@@ -44,7 +44,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				},
 				"it ends meanwhile": func(st *task.State, file string) {
 					pid := h.supervisor()
-					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // it sees nothing from here on
+					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // it observes nothing from here on
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
@@ -54,7 +54,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				st := h.launch(c, h.shell(waits(file, want.then)))
 				h.waitOutput(st, "first")
 				scene(st, file)
-				if !SupportsPidfdExit() { // only Linux 6.15 tells it to others than the parent
+				if !SupportsPidfdExit() { // before Linux 6.15, only the parent gets it
 					want.exit = task.Exit{Lost: true}
 				}
 				h.ends(c, st.ID, want.exit, name, when)
@@ -122,7 +122,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				st := first.launch(h.shell(waits(file, "exit 7")))
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
-				first.kill() // before: it would start another supervisor
+				first.kill() // first, or it would start another supervisor
 				if c.both {
 					must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
@@ -137,12 +137,12 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				if !c.ends && !stat.Running {
 					t.Errorf("status is %+v", stat)
 				}
-				if !c.both && !c.ends && h.supervisor() != pid { // without a task it may end, being idle
+				if !c.both && !c.ends && h.supervisor() != pid { // without a task, the idle supervisor may end
 					t.Error("the supervisor was replaced")
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
 				want := task.Exit{Code: 7}
-				if c.both && !SupportsPidfdExit() { // nobody else's child
+				if c.both && !SupportsPidfdExit() { // not a child of the new supervisor
 					want = task.Exit{Lost: true}
 				}
 				h.ends(second, st.ID, want)
@@ -159,7 +159,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		file := filepath.Join(h.dir, "go")
 		m := testsupport.Mark()
 		background := ""
-		if cgroups { // otherwise nothing tells what was its process group
+		if cgroups { // otherwise nothing identifies its process group
 			background = h.background(m)
 		}
 		st := h.orphaned(h.shell(background + waits(file, "exit 0")))
@@ -202,7 +202,7 @@ func TestLaunch_StartsOnceIfTheSupervisorIsKilled(t *testing.T) {
 		}
 		reapOrphans()
 		if n := len(testsupport.Sleepers(m)); n != 1 {
-			// the launch may have been answered, and its process be lost with the supervisor
+			// the launch may have been answered before the process was lost with the supervisor
 			e := h.wait(c, st.ID)
 			test.True(t, e.Lost, test.Sprintf("kill after %d: %d run, exit %+v", i, n, e))
 		} else if !got.Identity.Alive() {
@@ -221,7 +221,7 @@ func TestAdoption_RefusesAReusedPid(t *testing.T) {
 			"other boot":       func(id *task.Identity) { id.BootID = "00000000-0000-0000-0000-000000000000" },
 		} {
 			h := newHost(t, cgroups)
-			// another process, which has the pid that the task had
+			// another process that has reused the task's pid
 			other := h.plugin()
 			id, err := task.Identify(other.cmd.Process.Pid)
 			must.NoError(t, err)
@@ -293,7 +293,7 @@ func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	file := filepath.Join(h.dir, "go")
-	// more than a pipe holds: without a reader it never ends
+	// more than fits into a pipe: without a reader, the task never ends
 	st := h.launch(c, h.shell(waits(file, "head -c 200000 /dev/zero | tr '\\0' x; exit 7")))
 	h.waitOutput(st, "first")
 	must.NoError(t, os.RemoveAll(h.store.Dir))

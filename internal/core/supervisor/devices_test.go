@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A task with devices is one mount namespace more: an adopting supervisor must
-// find it, and nothing of it may be left when the task is gone.
+// A task with devices has its own mount namespace. A supervisor that adopts the task must find the namespace, and
+// nothing of it may be left after the task.
 func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	eachHolding(t, func(t *testing.T, cgroups bool) {
@@ -38,7 +38,7 @@ func TestMounts_StayWhenTheSupervisorIsReplaced(t *testing.T) {
 			b, err := io.ReadAll(out)
 			must.NoError(t, err)
 			if e := <-ended; e == nil || e.Code != 0 || string(b) != "/dev/null\nmounted\n" {
-				t.Errorf("%s: a command in the task says %q, %+v", when, b, e)
+				t.Errorf("%s: a command in the task prints %q, %+v", when, b, e)
 			}
 		}
 		look("at first", c)

@@ -26,16 +26,16 @@ import (
 
 func TestSupervisor_IsOneForManyClients(t *testing.T) {
 	h := newHost(t, withCgroup)
-	var all, told sync.WaitGroup
+	var all, reported sync.WaitGroup
 	pids := make([]int, 20)
-	told.Add(len(pids))
+	reported.Add(len(pids))
 	for i := range pids {
 		c := h.client()
 		st := h.shell("exit " + fmt.Sprint(i))
 		all.Go(func() {
 			defer h.destroy(c, st.ID)
-			defer told.Wait() // a client with a task stays, and the supervisor with it
-			defer told.Done()
+			defer reported.Wait() // a client with a task stays connected, which keeps the supervisor running
+			defer reported.Done()
 			if _, err := c.Launch(ctx(t), st); err != nil {
 				t.Errorf("client %d: %v", i, err)
 				return
@@ -46,8 +46,8 @@ func TestSupervisor_IsOneForManyClients(t *testing.T) {
 	}
 	all.Wait()
 	for i, pid := range pids {
-		must.Eq(t, pids[0], pid, must.Sprintf("client %d talks to supervisor %d, the first to", i, pid))
-		test.NotEq(t, 0, pid, test.Sprintf("client %d talks to supervisor %d, the first to", i, pid))
+		must.Eq(t, pids[0], pid, must.Sprintf("the supervisor of client %d is %d, unlike that of the first", i, pid))
+		test.NotEq(t, 0, pid, test.Sprintf("client %d has no supervisor", i))
 	}
 }
 
@@ -68,8 +68,8 @@ func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	test.False(t, len(seen) < 3, test.Sprintf("only %d supervisors: the test proves nothing", len(seen)))
 }
 
-// The last supervisor of the same directory removes their cgroup as it ends.
-func TestSupervisor_HasItsCgroupThatWasRemovedAsItStarted(t *testing.T) {
+// The previous supervisor of the same directory may remove their common cgroup as it ends.
+func TestSupervisor_RecreatesACgroupThatIsRemovedAsItStarts(t *testing.T) {
 	h := newHost(t, withCgroup)
 	for i := range 20 {
 		starting, stop := context.WithCancel(t.Context())
@@ -81,7 +81,7 @@ func TestSupervisor_HasItsCgroupThatWasRemovedAsItStarted(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Duration(i) * 200 * time.Microsecond)
-			_ = h.leaf.Remove() // refused once it is used
+			_ = h.leaf.Remove() // fails once a process is in it
 		})
 		c := h.client()
 		st := h.shell("exit 0")
@@ -163,7 +163,7 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE} {
 		must.NoError(t, unix.Kill(pid, sig))
 	}
-	// it answers, which it would not with any of them
+	// the default action of each would have ended it
 	must.Eq(t, pid, c.SupervisorPID(ctx(t)), must.Sprint("it or its task ended"))
 	must.Eq(t, pid, h.supervisor(), must.Sprint("it or its task ended"))
 	test.Nil(t, c.Exit(st.ID), test.Sprint("it or its task ended"))
@@ -179,11 +179,11 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := total
 			if !cgroups {
-				n = total / 10 // each end of one looks at all processes
+				n = total / 10 // the end of each task takes longer
 			}
 			h := newHost(t, cgroups)
 			c := h.client()
-			// everything is warm, and the supervisor stays
+			// keeps the supervisor running
 			keep := h.launch(c, h.shell("exec sleep 1000"))
 			slot := func(worker, from, to int) {
 				st := h.shell("")
@@ -229,10 +229,10 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 			testsupport.Eventually(t, "the collector has no more descriptors than before", func() bool {
 				return count(t, collector, "fd") <= held
 			})
-			// the runtime's own, for calls that block; a leak would be one a task
+			// the runtime adds some for calls that block; a leak would be one per task
 			now := count(t, pid, "task")
 			test.False(t, now > threads+20, test.Sprintf("%d threads before, %d after", threads, now))
-			// itself, the one that runs, and its five files
+			// the directory itself, the running task's, and the task's five files
 			test.SliceLen(t, 7, tree(filepath.Join(h.store.Dir, "tasks")), test.Sprint("files"))
 			h.destroy(c, keep.ID)
 		})

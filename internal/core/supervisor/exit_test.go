@@ -14,10 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// The exit may become known between the look at the pidfd and the end of the process.
+// The exit status may become available between the read of the status and the reaping of the process.
 func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
-		known int // at which look
+		known int // by which read
 		want  task.Exit
 	}{
 		"known at once":             {1, task.Exit{Code: 7}},
@@ -25,10 +25,10 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 		"never, on an older kernel": {9, task.Exit{Lost: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			looks := 0
+			reads := 0
 			e := witness{
-				status: func() (unix.WaitStatus, bool) { looks++; return 7 << 8, looks >= row.known },
-				reaped: func() bool { return looks > 0 },
+				status: func() (unix.WaitStatus, bool) { reads++; return 7 << 8, reads >= row.known },
+				reaped: func() bool { return reads > 0 },
 			}.exit(time.Now().Add(time.Minute))
 			must.Eq(t, row.want.Code, e.Code, must.Sprintf("it is %+v, want %+v", e, row.want))
 			test.Eq(t, row.want.Lost, e.Lost, test.Sprintf("it is %+v, want %+v", e, row.want))
@@ -36,14 +36,14 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	}
 }
 
-// A zombie is waited for until the deadline.
+// A zombie that its parent does not reap is watched until the deadline.
 func TestWitness_GivesUpOnAZombieThatIsNotReaped(t *testing.T) {
 	asked := 0
 	e := witness{
 		status: func() (unix.WaitStatus, bool) { asked++; return 0, false },
 		reaped: func() bool { return false },
 	}.exit(time.Now().Add(20 * time.Millisecond))
-	must.True(t, e.Lost, must.Sprintf("it is %+v after %d looks", e, asked))
-	must.StrContains(t, e.Reason, "does not reap it", must.Sprintf("it is %+v after %d looks", e, asked))
-	test.NotEq(t, 0, asked, test.Sprintf("it is %+v after %d looks", e, asked))
+	must.True(t, e.Lost, must.Sprintf("exit %+v after %d reads", e, asked))
+	must.StrContains(t, e.Reason, "does not reap it", must.Sprintf("exit %+v after %d reads", e, asked))
+	test.NotEq(t, 0, asked, test.Sprintf("exit %+v after %d reads", e, asked))
 }

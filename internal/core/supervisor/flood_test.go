@@ -24,9 +24,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// bomb is the role of the test binary in which each process starts others for as
-// long as it may, and never ends. No step of it is Go's: there is no runtime in what
-// is forked like this.
+// bomb is the role of the test binary in which each process forks as long as its limits allow, and never ends. It
+// makes raw system calls only, because processes that are forked this way have no Go runtime.
 func bomb(kind string) {
 	pause := unix.NsecToTimespec(int64(time.Millisecond))
 	for {
@@ -45,12 +44,12 @@ const (
 )
 
 func TestKill_EndsAForkBomb(t *testing.T) {
-	testsupport.NeedRoot(t) // to give the bomb a user of its own
+	testsupport.NeedRoot(t) // to run the bomb as its own user
 	const most = 100
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
-		binary := filepath.Join(h.dir, "bomb") // which its user can reach
+		binary := filepath.Join(h.dir, "bomb") // in a directory that its user can access
 		b, err := os.ReadFile("/proc/self/exe")
 		must.NoError(t, err)
 		must.NoError(t, os.WriteFile(binary, b, 0o755))
@@ -59,14 +58,14 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 			{bombOfSessions, "kill"}, {bombOfSessions, "death of the main process"},
 		} {
 			if !cgroups && of.name == bombOfSessions {
-				continue // which leave the process group
+				continue // they leave the process group
 			}
 			name, m := of.name, testsupport.Mark()
 			st := h.launch(c, h.shell("", func(st *task.State) {
 				st.Command.Path, st.Command.Args = binary, []string{roleBomb, name, m}
 				if cgroups {
 					st.Limits.PidsMax = most
-				} else { // a user of whom there is nothing else
+				} else { // a user without other processes
 					id := uint32(1_000_000 + os.Getpid()%100_000)
 					st.Command.User = &task.User{UID: id, GID: id}
 					st.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: most, Hard: most}}
@@ -133,7 +132,7 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 
 func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	dir := t.TempDir()
-	procs := filepath.Join(dir, "cgroup.procs") // as slow to be read as that of thousands
+	procs := filepath.Join(dir, "cgroup.procs") // blocks readers, like a file with thousands of pids
 	must.NoError(t, unix.Mkfifo(procs, 0o600))
 	s := &server{processes: map[string]*process{}}
 	p := newProcess("id")
@@ -154,7 +153,7 @@ func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
 	if s.mu.TryLock() {
 		s.mu.Unlock()
 	} else {
-		t.Error("other requests wait meanwhile")
+		t.Error("other requests have to wait")
 	}
 	must.NoError(t, os.WriteFile(procs+".new", nil, 0o600))
 	must.NoError(t, os.Rename(procs+".new", procs))
@@ -170,7 +169,7 @@ func TestSignal_IsRefusedAfterTheEnd(t *testing.T) {
 		s.processes["id"] = p
 		err := s.signal("id", 0, mode)
 		test.ErrorIs(t, err, ErrEnded, test.Sprintf("%q: recorded", mode))
-		// dead and reaped by another process, which is not known yet
+		// dead and reaped by another process, but the supervisor has not noticed it yet
 		cmd := exec.Command("true")
 		must.NoError(t, cmd.Start())
 		p.pidfd, err = unix.PidfdOpen(cmd.Process.Pid, 0)
@@ -207,7 +206,7 @@ func TestOrphans_OfAnAdoptedTaskAreKilled(t *testing.T) {
 	h.destroy(c, bystander.ID)
 }
 
-// Zombies would count for the task's limit of processes, and for the machine's.
+// Zombies would count toward the process limits of the task and of the machine.
 func TestOrphans_AreReaped(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
@@ -273,21 +272,21 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	}
 	n := len(testsupport.Sleepers(m))
 	test.Eq(t, maxSessions, n, test.Sprintf("%d sessions run", n))
-	for i, pid := range testsupport.Sleepers(m) { // each that ends, or does not start, makes place for another
+	for i, pid := range testsupport.Sleepers(m) { // each one that ends makes room for another
 		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
-		testsupport.Eventually(t, "another can be started", func() bool { return session(flood+i) == nil })
+		testsupport.Eventually(t, "another session starts", func() bool { return session(flood+i) == nil })
 		if i == 3 {
 			break
 		}
 	}
 	_, err = c.Exec(ctx(t), victim.ID, &ExecSpec{Session: m, Path: "/no/such"}, [3]*os.File{null, null,
 		null})
-	test.Error(t, err, test.Sprint("a session of no program was started"))
+	test.Error(t, err, test.Sprint("a session without a program was started"))
 	h.destroy(c, victim.ID)
-	// without a cgroup they are killed, and not waited for
+	// without a cgroup, Destroy kills them but does not wait for them
 	testsupport.Eventually(t, "no session is left", func() bool { return len(testsupport.Sleepers(m)) == 0 })
 	next := h.launch(c, h.shell("exec sleep 1000"))
-	for i := range maxSessions + 5 { // what does not start takes no place
+	for i := range maxSessions + 5 { // a session that fails to start does not count
 		_, err := c.Exec(ctx(t), next.ID, &ExecSpec{Session: fmt.Sprintf("%s-no-%d", m, i), Path: "/no/such"},
 			[3]*os.File{null, null, null})
 		must.ErrorContains(t, err, "/no/such")

@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// frozen is a disk of the test's own that can be frozen: a process that writes to it
-// then waits for the thaw, and can't be killed.
+// frozen is a private disk that can be frozen: a process that writes to it then blocks until the thaw, and can't be
+// killed.
 type frozen struct {
 	t   *testing.T
 	dir string
@@ -74,14 +74,14 @@ func (f *frozen) thaw() {
 	}
 }
 
-// counts prints numbered lines until the file stop is there, and then writes their number to stderr.
+// counts is a task that prints numbered lines until the file stop exists, and then prints their number to stderr.
 func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	const script = `i=0; while [ ! -e %s ]; do i=$((i+1)); echo line $i; sleep 0.01; done; echo $i >&2; exit 5`
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
-// floods is a script that counts like this as fast as it can, but not more than is kept of its output in 1000 files of
-// 64 KiB.
+// floods returns a script that counts in the same way as fast as it can, but prints no more than fits into 1000 log
+// files of 64 KiB.
 func floods(stop string) string {
 	return fmt.Sprintf(`i=0
 		while [ ! -e %s ]; do
@@ -91,7 +91,7 @@ func floods(stop string) string {
 		echo $i >&2; exit 5`, stop)
 }
 
-// counted checks that each line is there, once.
+// counted checks that the output contains each line once.
 func (h *host) counted(st *task.State) {
 	h.t.Helper()
 	var out, count string
@@ -105,7 +105,7 @@ func (h *host) counted(st *task.State) {
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
-	testsupport.Eventually(h.t, "all lines are there", func() bool {
+	testsupport.Eventually(h.t, "all lines are written", func() bool {
 		out = h.output(st, "stdout")
 		return len(out) >= want.Len()
 	})
@@ -114,7 +114,7 @@ func (h *host) counted(st *task.State) {
 	}
 }
 
-// endCounting ends tasks that count, and checks exits and output.
+// endCounting ends tasks that count, and checks their exits and output.
 func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	h.t.Helper()
 	must.NoError(h.t, os.WriteFile(stop, nil, 0o600))
@@ -127,7 +127,7 @@ func (h *host) endCounting(c *Client, stop string, counting ...*task.State) {
 	}
 }
 
-// others starts and ends tasks that do not use what hangs, and reads their output.
+// others starts and ends tasks that do not use the hung file system, and reads their output.
 func (h *host) others(c *Client, running []*task.State) {
 	h.t.Helper()
 	for i := range 10 {
@@ -248,7 +248,7 @@ func mustIdentify(t *testing.T, pid int) task.Identity {
 	return id
 }
 
-// The exit of a task is reported without a call under way.
+// The exit of a task is reported even if no call is in progress.
 func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client(impatient)
@@ -258,7 +258,7 @@ func TestExit_IsReportedWhenTheSupervisorIsStopped(t *testing.T) {
 	h.endCounting(c, stop, st)
 }
 
-// A plugin that starts later has no call under way that could exceed its deadline.
+// A plugin that starts later has no call in progress that could exceed its deadline.
 func TestClient_RecoversTasksOfAStoppedSupervisor(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -281,7 +281,7 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
 	}))
 	for range 10 {
-		time.Sleep(20 * time.Millisecond) // of writing
+		time.Sleep(20 * time.Millisecond) // the task writes
 		h.kill(h.collector(), unix.SIGKILL)
 	}
 	h.collector()
@@ -303,7 +303,7 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 		_, err := late.Adopt(ctx(t), st)
 		adopted <- err
 	}()
-	time.Sleep(300 * time.Millisecond) // of failing accepts
+	time.Sleep(300 * time.Millisecond) // accepts fail
 	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
 	test.NoError(t, <-adopted, test.Sprint("a client that came when no descriptor was left"))
 	test.Eq(t, pid, h.supervisor(), test.Sprint("the supervisor was replaced"))

@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// smallStateDisk puts the host's store on a file system of 64 pages, which fill
-// fills but for so many.
+// smallStateDisk puts the host's store on a file system of 64 pages. fill fills it except for the given number of
+// pages.
 func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	t := h.t
 	t.Helper()
@@ -36,7 +36,7 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 		for _, c := range h.clients {
 			c.Close()
 		}
-		testsupport.Eventually(t, "the disk is not used any more", func() bool {
+		testsupport.Eventually(t, "the disk is unmounted", func() bool {
 			reapOrphans()
 			return unix.Unmount(dir, 0) == nil
 		})
@@ -58,11 +58,11 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 	}
 }
 
-// unwatched ends a plugin and the supervisor.
+// unwatched kills a plugin and the supervisor.
 func (h *host) unwatched(first *plugin) {
 	h.t.Helper()
 	pid := h.supervisor()
-	first.kill() // before: it would start another supervisor
+	first.kill() // first, or it would start another supervisor
 	h.kill(pid, unix.SIGKILL)
 	reapOrphans()
 }
@@ -85,7 +85,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 		first.do(pluginOrder{Wait: st.ID})
 		testsupport.Eventually(t, "the process is reaped", func() bool { return !st.Identity.Alive() })
 	}
-	h.unwatched(first) // only the disk knows now
+	h.unwatched(first) // now only the disk has the exits
 	c := h.client()
 	for i, st := range tasks {
 		stat, err := c.Adopt(ctx(t), st)
@@ -98,7 +98,7 @@ func TestExit_IsKeptOnAFullStateDisk(t *testing.T) {
 	free()
 }
 
-// With any space that is left a start is refused, or has all that it will ever need.
+// Whatever space is left, a start is either refused or has all the space that the task will ever need.
 func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h := newHost(t, withCgroup)
 	fill := h.smallStateDisk()
@@ -124,7 +124,7 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 		}
 		started++
 		free()
-		free = fill(0) // now another process took the rest
+		free = fill(0) // another process has used the rest
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.ends(warm, st.ID, task.Exit{Code: 7}, left)
 		if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
@@ -140,14 +140,14 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 	h.destroy(warm, keep.ID)
 }
 
-// spoil makes a task's record unwritable, also for root; heal undoes it.
+// spoil makes a task's record unwritable, even for root; heal undoes it.
 func (h *host) spoil(id string) (heal func()) {
 	h.t.Helper()
 	path := h.store.Record(id)
 	must.NoError(h.t, os.Rename(path, path+".kept"))
 	must.NoError(h.t, os.Mkdir(path, 0o700))
 	return func() {
-		// in one step: the supervisor may write it at once
+		// in one step: the supervisor may write it immediately
 		must.NoError(h.t, unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, path+".kept", unix.RENAME_EXCHANGE))
 		must.NoError(h.t, os.Remove(path+".kept"))
 	}
@@ -167,7 +167,7 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
 				h.ends(first, st.ID, task.Exit{Code: 7})
 				zombie := func() bool { now, err := task.ReadStat(st.Identity.PID); return err == nil && now.Zombie }
-				test.True(t, zombie(), test.Sprint("the kernel does not know its exit any more"))
+				test.True(t, zombie(), test.Sprint("the kernel no longer has its exit"))
 				l, err := first.wire.Connect(ctx(t))
 				must.NoError(t, err)
 				binary, err := binaries[0]()
@@ -177,7 +177,7 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				if err == nil || errors.Is(err, wire.ErrLost) {
 					t.Errorf("upgrade: %v", err)
 				}
-				other := h.launch(first, h.shell("exit 3")) // the end of which looks for what is left behind
+				other := h.launch(first, h.shell("exit 3")) // its end searches for orphans
 				h.wait(first, other.ID)
 				h.destroy(first, other.ID)
 
@@ -201,12 +201,12 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 					h.kill(pid, unix.SIGKILL)
 					h.waitReaped(st)
 					heal()
-					want = task.Exit{Lost: true} // nobody else held its pidfd
+					want = task.Exit{Lost: true} // no other process held its pidfd
 				case "it is destroyed":
 					h.destroy(first, st.ID)
-					test.False(t, st.Identity.Alive(), test.Sprint("its process is still there"))
+					test.False(t, st.Identity.Alive(), test.Sprint("its process still exists"))
 					_, err := os.Stat(h.store.TaskDir(st.ID))
-					test.Error(t, err, test.Sprint("its directory is still there"))
+					test.Error(t, err, test.Sprint("its directory still exists"))
 					return
 				}
 				second := h.client()

@@ -11,7 +11,7 @@ import (
 )
 
 // A task may be destroyed while it waits to be handed over, or between two attempts.
-func TestHandOver_MakesNoDestroyedTaskAgain(t *testing.T) {
+func TestHandOver_DoesNotRecreateADestroyedTask(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	other := h.launch(c, h.shell("exec sleep 1000")) // keeps the connection

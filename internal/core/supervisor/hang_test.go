@@ -26,7 +26,7 @@ import (
 
 var noLimits cgroup.Limits
 
-// waitLauncher waits for a launcher in that step.
+// waitLauncher waits for a launcher that hangs in a step.
 func (h *host) waitLauncher(step string) (pid int) {
 	h.t.Helper()
 	testsupport.Eventually(h.t, "a launcher hangs in "+step, func() bool {
@@ -103,10 +103,10 @@ func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 		testsupport.Eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
-		first.kill() // before: it would start another supervisor, and ask for the same again
+		first.kill() // first, or it would start another supervisor and repeat the launch
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		c := h.client()
-		h.destroy(c, "anything") // starts a supervisor, which clears up
+		h.destroy(c, "anything") // starts a supervisor, which cleans up
 		testsupport.Eventually(t, "the launcher is gone", func() bool { reapOrphans(); return unix.Kill(pid, 0) != nil })
 		_, err := c.Adopt(ctx(t), &task.State{ID: hung.ID})
 		test.ErrorIs(t, err, ErrUnknownTask, test.Sprint("adopt"))
@@ -119,7 +119,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	stopped := h.plugin()
 	st := stopped.launch(h.shell("exec sleep 1000"))
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGSTOP))
-	// and one that sends requests and never reads a reply
+	// another client sends requests and never reads a reply
 	deaf, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
 	must.NoError(t, err)
 	defer deaf.Close()
@@ -137,7 +137,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 		h.destroy(c, next.ID)
 	}
 	must.NoError(t, unix.Kill(stopped.cmd.Process.Pid, unix.SIGCONT))
-	// it missed no message
+	// the stopped client has missed no message
 	must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGTERM))
 	if a := stopped.do(pluginOrder{Wait: st.ID}); a.Exit == nil || a.Exit.Signal != int(unix.SIGTERM) {
 		t.Errorf("got %+v", a)
@@ -151,7 +151,7 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 		c := h.client()
 		st := h.launch(c, h.shell("exec sleep 1000"))
 		attached, release := make(chan error), make(chan bool)
-		go func() { // ptrace belongs to a thread
+		go func() { // only the thread that attached is the tracer
 			runtime.LockOSThread()
 			defer close(attached)
 			err := unix.PtraceSeize(st.Identity.PID)
@@ -167,7 +167,7 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 		must.NoError(t, unix.Kill(st.Identity.PID, unix.SIGKILL)) // wait4 reports it to the tracer first
 		other := h.launch(c, h.shell("exit 3"))
 		h.ends(c, other.ID, task.Exit{Code: 3})
-		must.SliceEmpty(t, h.reported(st.ID), must.Sprint("the debugger has not let it go"))
+		must.SliceEmpty(t, h.reported(st.ID), must.Sprint("reported before the debugger has detached"))
 		close(release)
 		<-attached
 		h.ends(c, st.ID, task.Exit{Signal: int(unix.SIGKILL)})
@@ -176,7 +176,7 @@ func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
 	})
 }
 
-// session starts a command in a task with a pipe as its output.
+// session starts a command in a task, with a pipe for its output.
 func (h *host) session(c *Client, id, script string) (<-chan *task.Exit, *os.File) {
 	h.t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -31,15 +31,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// The launcher changes the thread it runs on: the main one, whose id is the process's.
+// The launcher changes the thread that it runs on. It must be the main one, whose id is the pid.
 func init() { runtime.LockOSThread() }
 
 // clientVar makes the test binary a plugin process: see pluginMain.
 const clientVar = "OUTRIDER_TEST_CLIENT"
 
-// TestMain is also the supervisor, the launcher, and a plugin that can be killed.
-// It is a subreaper, so that what a killed supervisor leaves comes to the test and
-// not to an init that reaps at an unknown time.
+// TestMain also runs the supervisor, the launcher, and a plugin that can be killed. It makes the test a subreaper, so
+// that the test adopts a killed supervisor's children, not an init that reaps at an unknown time.
 func TestMain(m *testing.M) {
 	Main()
 	if with := os.Getenv(clientVar); with != "" {
@@ -65,15 +64,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// host is a place in which supervisors, clients and tasks run. At the end of the
-// test nothing of it may be left.
+// host is an environment for supervisors, clients and tasks. At the end of the test, nothing of it may be left.
 type host struct {
 	t       testing.TB
 	dir     string
 	store   task.Store
 	leaf    cgroup.Group
 	support cgroup.Support
-	share   string // v1: Nomad's shared cpuset; "" where tasks get no cgroup
+	share   string // v1: Nomad's shared cpuset; "" if tasks get no cgroup
 	made    []string
 	idle    time.Duration
 
@@ -91,8 +89,7 @@ const (
 	withoutCgroup = false
 )
 
-// newHost makes one whose tasks get a cgroup or not. The test is skipped where
-// there are none to be had.
+// newHost returns a host whose tasks get cgroups or not. If cgroups are needed but can't be used, it skips the test.
 func newHost(t testing.TB, cgroups bool) *host {
 	t.Helper()
 	fds := testsupport.Descriptors(t)
@@ -113,7 +110,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 		h.over = true
 		clients := h.clients
 		h.mu.Unlock()
-		if t.Failed() { // or one failure would be reported as many
+		if t.Failed() { // clean up, or one failure would be reported as many
 			for _, st := range h.states {
 				if now, err := h.store.Load(st.ID); err == nil {
 					_ = now.Group.Kill()
@@ -126,7 +123,7 @@ func newHost(t testing.TB, cgroups bool) *host {
 			c.Close()
 		}
 		h.nothingLeft()
-		// a client that was closed while it started a supervisor makes the state directory once more, for a moment
+		// a client that was closed while it started a supervisor briefly recreates the state directory
 		testsupport.Eventually(t, "the directory is removed", func() bool { return os.RemoveAll(dir) == nil })
 		testsupport.Eventually(t, "all descriptors of the test are closed", func() bool {
 			if testsupport.Descriptors(t) <= fds {
@@ -190,7 +187,7 @@ func (h *host) mkdir(dir string) {
 	}
 }
 
-// group is the task's, with what Nomad makes of it before it calls the driver.
+// group plans the task's cgroup, and creates the part that Nomad creates before it calls the driver.
 func (h *host) group(alloc, name string) cgroup.Group {
 	if h.share == "" {
 		return cgroup.Group{Mode: cgroup.None}
@@ -210,7 +207,7 @@ func (h *host) group(alloc, name string) cgroup.Group {
 	return g
 }
 
-// client is a plugin's in this process.
+// client returns a client in this process.
 func (h *host) client(change ...func(*Config)) *Client {
 	cfg := Config{
 		Store: h.store, Leaf: h.leaf, Idle: h.idle,
@@ -242,12 +239,12 @@ func (h *host) client(change ...func(*Config)) *Client {
 	return c
 }
 
-// shell is a task that runs a script of sh, in an allocation of its own.
+// shell returns a task that runs a script of sh in its own allocation.
 func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
 	n := h.ids
-	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // the mark of a task's processes is made of it
+	alloc := fmt.Sprintf("alloc%d-%d", os.Getpid(), n) // a task's processes are found by it
 	h.mu.Unlock()
 	st := &task.State{
 		ID: alloc + "/t/" + fmt.Sprintf("%08x", n), AllocID: alloc, Task: "t" + strconv.Itoa(n),
@@ -266,7 +263,7 @@ func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	return st
 }
 
-// launch starts a task and destroys it at the end of the test.
+// launch starts a task.
 func (h *host) launch(c *Client, st *task.State) *task.State {
 	h.t.Helper()
 	got, err := c.Launch(ctx(h.t), st)
@@ -308,7 +305,7 @@ func (h *host) ends(c *Client, id string, want task.Exit, what ...any) {
 	}
 }
 
-// orphaned starts a task, of which no supervisor and no plugin is left then.
+// orphaned starts a task, and then kills its supervisor and its plugin.
 func (h *host) orphaned(st *task.State) *task.State {
 	h.t.Helper()
 	first := h.plugin()
@@ -318,14 +315,14 @@ func (h *host) orphaned(st *task.State) *task.State {
 	return st
 }
 
-// reported are the exits of a task that clients passed to OnExit.
+// reported returns the exits of a task that clients passed to OnExit.
 func (h *host) reported(id string) []*task.Exit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.exits[id])
 }
 
-// output is the content of all rotated files of one stream of a task.
+// output returns the content of all rotated files of one of a task's streams.
 func (h *host) output(st *task.State, stream string) string {
 	h.t.Helper()
 	var all strings.Builder
@@ -350,7 +347,7 @@ func (h *host) waitOutput(st *task.State, text string) string {
 	return out
 }
 
-// isServed returns when a client has a supervisor again.
+// isServed waits until a client has a supervisor again.
 func (h *host) isServed(c *Client) {
 	h.t.Helper()
 	testsupport.Eventually(h.t, "another supervisor serves", func() bool {
@@ -358,12 +355,12 @@ func (h *host) isServed(c *Client) {
 	})
 }
 
-// supervisors are the pids of those that serve this host's store.
+// supervisors returns the pids of the supervisors of this host's store.
 func (h *host) supervisors() (pids []int) {
 	pids = testsupport.Processes(func(args []string) bool {
 		return len(args) == 3 && args[0] == argv0 && args[1] == roleSupervise && args[2] == h.store.Dir
 	})
-	return slices.DeleteFunc(pids, func(pid int) bool { // what it is just forking looks like it
+	return slices.DeleteFunc(pids, func(pid int) bool { // a child that is being forked looks the same
 		st, err := task.ReadStat(pid)
 		return err != nil || slices.Contains(pids, st.Parent)
 	})
@@ -372,7 +369,7 @@ func (h *host) supervisors() (pids []int) {
 func (h *host) supervisor() int {
 	h.t.Helper()
 	pids := h.supervisors()
-	// one that finds the place taken is there for a moment
+	// a second one may run for a moment, until it finds that the directory is locked
 	for end := time.Now().Add(time.Minute); len(pids) != 1 && time.Now().Before(end); pids = h.supervisors() {
 		time.Sleep(time.Millisecond)
 	}
@@ -382,7 +379,7 @@ func (h *host) supervisor() int {
 	return pids[0]
 }
 
-// collector is the process that moves the output.
+// collector returns the pid of the process that moves the output.
 func (h *host) collector() (pid int) {
 	h.t.Helper()
 	testsupport.Eventually(h.t, "one collector runs", func() bool {
@@ -413,8 +410,8 @@ func (h *host) kill(pid int, sig unix.Signal) {
 	h.t.Fatalf("process %d did not die", pid)
 }
 
-// keep connects to a supervisor that would end without a client, so that it stays until the
-// test is over or it is upgraded. It reports whether the supervisor was still there.
+// keep connects to a supervisor that would end without a client, so that it runs until the end of the test or an
+// upgrade. It reports whether the supervisor was still running.
 func (h *host) keep() bool {
 	h.t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: h.store.Socket(), Net: "unix"})
@@ -432,9 +429,8 @@ func (h *host) keep() bool {
 	return err == nil
 }
 
-// nothingLeft checks that the supervisor ends by itself and leaves nothing behind.
-// background is a part of a script that starts a sleeper which the task's end is to end: with a cgroup that one has a
-// session of its own.
+// background returns the part of a script that starts a sleeper, which must end with the task. With a cgroup, the
+// sleeper has its own session.
 func (h *host) background(mark string) string {
 	if h.share == "" {
 		return "sleep " + mark + " & "
@@ -442,7 +438,8 @@ func (h *host) background(mark string) string {
 	return "setsid -f sleep " + mark + "; "
 }
 
-// gone checks that no sleeper is left. Without a cgroup nothing waits until killed processes have ended.
+// gone checks that no sleeper is left. Without a cgroup it waits, because the supervisor does not wait until killed
+// processes have ended.
 func (h *host) gone(mark, when string) {
 	h.t.Helper()
 	if h.share == "" {
@@ -455,6 +452,7 @@ func (h *host) gone(mark, when string) {
 	}
 }
 
+// nothingLeft checks that the supervisor ends by itself and leaves nothing behind.
 func (h *host) nothingLeft() {
 	t := h.t
 	t.Helper()
@@ -499,7 +497,7 @@ func (h *host) eventuallyOr(what string, ok func() bool, failed func()) {
 	}
 }
 
-// plugin is a client in a process of its own, which can be killed.
+// plugin is a client in its own process, which can be killed.
 type plugin struct {
 	h     *host
 	cmd   *exec.Cmd
@@ -507,7 +505,7 @@ type plugin struct {
 	out   *json.Decoder
 }
 
-// pluginOrder is one line to a plugin process, answered by one.
+// pluginOrder is a line to a plugin process, which answers with one line.
 type pluginOrder struct {
 	Launch *task.State
 	Adopt  *task.State
@@ -611,7 +609,7 @@ func ctx(t testing.TB) context.Context {
 	return c
 }
 
-// reapOrphans reaps what came to this process dead.
+// reapOrphans reaps this process's dead children.
 func reapOrphans() {
 	for _, pid := range children() {
 		if st, err := task.ReadStat(pid); err == nil && st.Zombie {
@@ -620,9 +618,9 @@ func reapOrphans() {
 	}
 }
 
-// reapAsInit reaps, until the end of the test, what killed supervisors have left, soon after it has ended: until then a
-// kernel tells nobody but the parent how it did. Each supervisor and each task leads a session; what a test itself
-// starts does not.
+// reapAsInit reaps the dead orphans of killed supervisors without delay, until the end of the test. Before they are
+// reaped, an exit status is available only to the parent. Each supervisor and each task leads a session; other
+// children of a test do not.
 func reapAsInit(t testing.TB) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -647,7 +645,7 @@ func reapAsInit(t testing.TB) {
 	})
 }
 
-// tree is every path below dir, and dir itself.
+// tree returns dir and every path below it.
 func tree(dir string) (paths []string) {
 	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err == nil && (d.IsDir() || !strings.HasPrefix(path, "/sys/")) {
@@ -658,7 +656,7 @@ func tree(dir string) (paths []string) {
 	return paths
 }
 
-// SupervisorPID returns the pid of the connected supervisor, 0 where there is none.
+// SupervisorPID returns the pid of the connected supervisor, 0 if none is connected.
 func (c *Client) SupervisorPID(ctx context.Context) int {
 	l := c.wire.Current()
 	if l == nil {

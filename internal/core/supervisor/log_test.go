@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestLog_HasEachPhaseOfATask(t *testing.T) {
+func TestLog_ContainsEachPhaseOfATask(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("sleep 0.2; exit 3"))
@@ -65,10 +65,10 @@ func TestLog_IsBounded(t *testing.T) {
 	test.Eq(t, before+1, after, test.Sprint("no line is missing between the files"))
 }
 
-func TestLog_HoldsUpNobody(t *testing.T) {
+func TestLog_NeverBlocks(t *testing.T) {
 	l := &logFile{lines: make(chan []byte, 1)}
 	for range 3 {
-		n, err := l.Write([]byte("line\n")) // nobody takes them
+		n, err := l.Write([]byte("line\n")) // nothing reads the queue
 		must.NoError(t, err)
 		test.Eq(t, 5, n)
 	}

@@ -22,18 +22,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// withMounts gives a task a mount namespace of its own.
+// withMounts gives a task its own mount namespace.
 func withMounts(st *task.State) {
 	st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 }
 
-// leaver is a script that goes on in a user and a mount namespace of its own, as its
-// main process ("exec ") or as a child ("").
+// leaver returns a script that continues in new user and mount namespaces, in its main process ("exec ") or a child
+// ("").
 func leaver(how string) string {
 	return how + `unshare -Urm sh -c 'mount -t tmpfs none /dev/zigbee && echo mounted && exec sleep 600'; exit 1`
 }
 
-// mountsIn is the mount namespace of a process, as readlink(1) has it.
+// mountsIn returns the mount namespace of a process in the format of readlink(1).
 func mountsIn(t testing.TB, pid int) string {
 	t.Helper()
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
@@ -51,15 +51,13 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	h.waitOutput(childLeft, "mounted\n")
 	host, its := mountsIn(t, os.Getpid()), mountsIn(t, left.Identity.PID)
 	if left.Mounts == nil || childLeft.Mounts == nil {
-		t.Fatal("it is not saved which mount namespaces were made")
+		t.Fatal("the mount namespaces that were created are not saved")
 	}
 	made := fmt.Sprintf("mnt:[%d]", left.Mounts.Inode)
-	must.NotEq(t, host, made,
-		must.Sprintf("%s is taken for the namespace that was made; the host's is %s, the task's own", made, host))
-	must.NotEq(t, its, made,
-		must.Sprintf("%s is taken for the namespace that was made; the host's is %s, the task's own", made, host))
+	must.NotEq(t, host, made, must.Sprint("the saved namespace is the host's"))
+	must.NotEq(t, its, made, must.Sprint("the saved namespace is the one that the task created"))
 	const look = "readlink /proc/self/ns/mnt /dev/zigbee/tty; readlink /proc/self/fd/* | grep -c mnt:"
-	// runs has a session in the namespace that was made, without a descriptor of it
+	// runs checks that a session is in the namespace that was created, and has no descriptor of it
 	runs := func(when string, st *task.State) {
 		t.Helper()
 		ended, out := h.session(c, st.ID, look)
@@ -68,7 +66,7 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 		must.NoError(t, err)
 		<-ended
 		test.Eq(t, fmt.Sprintf("mnt:[%d]\n/dev/null\n0\n", st.Mounts.Inode), string(b),
-			test.Sprintf("%s: a command in the task says %q", when, b))
+			test.Sprintf("%s: a command in the task prints %q", when, b))
 	}
 	refused := func(when string) {
 		t.Helper()
@@ -93,7 +91,7 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	h.destroy(c, childLeft.ID)
 }
 
-// namespacesOf are the mount namespaces of which a process has descriptors.
+// namespacesOf returns the mount namespaces that a process has descriptors of.
 func namespacesOf(t testing.TB, pid int) (held []string) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -107,7 +105,7 @@ func namespacesOf(t testing.TB, pid int) (held []string) {
 	return held
 }
 
-// An inode is used again: the owner is asked for all the same.
+// Inodes are reused, so the owner is checked even if the inode matches.
 func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	for _, row := range []struct {
@@ -130,7 +128,7 @@ func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 		other := name
 		other.ID++
 		if err := checkMounts(ns, other); err != errLeftMounts {
-			t.Errorf("unshare %s: one of the same inode and another id: %v", row.flags, err)
+			t.Errorf("unshare %s: the same inode with another id: %v", row.flags, err)
 		}
 		ns.Close()
 		in.Close()
@@ -144,7 +142,7 @@ func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 600", withMounts))
 	plain := h.launch(c, h.shell("exec sleep 600"))
-	for _, id := range []string{st.ID, plain.ID} { // as the earlier version has left them
+	for _, id := range []string{st.ID, plain.ID} { // as an earlier version saved them
 		path := filepath.Join(h.store.TaskDir(id), "task.json")
 		b, err := os.ReadFile(path)
 		must.NoError(t, err)

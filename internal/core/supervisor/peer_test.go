@@ -24,10 +24,10 @@ import (
 
 const strangerUID = 65534
 
-// stranger listens in the place of the supervisor and records what it receives.
+// stranger listens on the supervisor's socket as another user, and records what it receives.
 type stranger struct {
 	listener *net.UnixListener
-	received chan []byte // of each connection, when that has ended
+	received chan []byte // all bytes of a connection, once it has ended
 }
 
 func listenAsStranger(t *testing.T, path string) *stranger {
@@ -37,7 +37,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
-	s.listener.SetUnlinkOnClose(false) // by then it is another's
+	s.listener.SetUnlinkOnClose(false) // by then, the path is another listener's
 	go func() {
 		defer close(s.received)
 		for {
@@ -45,7 +45,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 			if err != nil {
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // a client that sends does not end
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // a client that sends something does not close
 			b, _ := io.ReadAll(c)
 			c.Close()
 			s.received <- b
@@ -54,7 +54,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 	return s
 }
 
-// end closes the listener and returns all that it received.
+// end closes the listener and returns everything that it received.
 func (s *stranger) end() (connections int, all string) {
 	s.listener.Close()
 	for b := range s.received {
@@ -64,7 +64,7 @@ func (s *stranger) end() (connections int, all string) {
 	return connections, all
 }
 
-// The directory is as it should be; the process that listens in it is another user's.
+// The directory is valid, but the process that listens in it belongs to another user.
 func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)
@@ -79,13 +79,13 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 	nc, err := dialOwn(h.store)
 	if err == nil {
 		nc.Close()
-		t.Fatal("the connection was taken for the supervisor's")
+		t.Fatal("the connection was accepted as the supervisor's")
 	}
-	test.StrContains(t, err.Error(), "the other end is user 65534's", test.Sprintf("error %q does not say", err))
+	test.StrContains(t, err.Error(), "the other end is user 65534's", test.Sprintf("error %q does not name the user", err))
 	test.SliceEmpty(t, <-s.received, test.Sprint("received"))
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
-	h.launch(c, st) // by a supervisor of our own, which takes the place
+	h.launch(c, st) // by a new supervisor, which replaces the socket
 	h.ends(c, st.ID, task.Exit{Code: 3})
 	h.destroy(c, st.ID)
 	_, all := s.end()
@@ -118,7 +118,7 @@ func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	}
 }
 
-// The directory's mode keeps other users out; a connection of one is refused all the same.
+// The directory's mode keeps other users out. Even without it, their connections are refused.
 func TestSupervisor_RefusesAStrangersConnection(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withoutCgroup)

@@ -25,32 +25,32 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// A release's folder has the conversation of a client with a supervisor, one exchange a line, and a supervisor's
-// options, which it hands to its successor.
+// A release's folder contains a client's conversation with a supervisor, one exchange per line, and a supervisor's
+// options, which it passes to its successor.
 const (
 	talkFile    = "protocol.jsonl"
 	optionsFile = "options.json"
 )
 
-// exchange is a request with what came back: the reply, and the events that belong to it.
+// exchange is a request with its reply and the events that belong to it.
 type exchange struct {
 	Sent     json.RawMessage   `json:"sent"`
 	Received []json.RawMessage `json:"received"`
 }
 
-// conversation speaks to a supervisor without package wire's client.
+// conversation is a connection to a supervisor without package wire's client.
 type conversation struct {
 	t    *testing.T
 	wire *wire.Transport
-	dir  string // stands in the recorded messages as DIR
+	dir  string // replaced by placeholder in recorded messages
 }
 
-// spoken are the values of which each field is recorded.
+// spoken are the types whose fields are recorded.
 var spoken = []any{task.State{}, task.Exit{}, request{}, reply{}, options{}}
 
 const placeholder = "@DIR@"
 
-// say sends a message and returns how often what came back: the reply and so many events.
+// say sends a message and returns it with the reply and this many events.
 func (c *conversation) say(sent json.RawMessage, events int, files ...*os.File) exchange {
 	c.t.Helper()
 	real := json.RawMessage(strings.ReplaceAll(string(sent), placeholder, c.dir))
@@ -74,7 +74,7 @@ func seqOf(t *testing.T, m json.RawMessage) []byte {
 	return seq.Seq
 }
 
-// files are what the request with this operation takes.
+// files returns the files that a request with this operation needs.
 func files(t *testing.T, op string) []*os.File {
 	t.Helper()
 	names := map[string][]string{opExec: {os.DevNull, os.DevNull, os.DevNull}, opUpgrade: {"/etc/passwd"}}[op]
@@ -99,7 +99,7 @@ func converse(t *testing.T) (h *host, c *conversation) {
 	return h, &conversation{t: t, wire: w, dir: h.dir}
 }
 
-// recordProtocol has each operation, with success and with an error.
+// recordProtocol records each operation, with success and with an error.
 func recordProtocol(t *testing.T, dir string) {
 	h, c := converse(t)
 	const alloc = "5e1f3c52-0d6f-4b3f-9b36-2f4f3b1d0c11"
@@ -166,9 +166,9 @@ func mustJSON(t *testing.T, v any) []byte {
 	return b
 }
 
-// TestProtocol_OfEachReleaseIsSpoken: plugins of earlier versions speak to this supervisor, as after a rollback, and
-// this plugin understands their supervisors. A later version may say more in both directions.
-func TestProtocol_OfEachReleaseIsSpoken(t *testing.T) {
+// TestProtocol_ServesClientsOfEachRelease shows that this supervisor serves plugins of earlier versions, as after a
+// rollback, and that this plugin understands their supervisors. A later version may add fields in both directions.
+func TestProtocol_ServesClientsOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordProtocol, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, spoken...)
 		b, err := os.ReadFile(filepath.Join(dir, optionsFile))
@@ -204,22 +204,22 @@ func TestProtocol_OfEachReleaseIsSpoken(t *testing.T) {
 	})
 }
 
-// understands decodes what was said, and the same with more fields.
-func understands[T any](t *testing.T, said json.RawMessage) {
+// understands decodes a recorded message, and the same message with more fields.
+func understands[T any](t *testing.T, recorded json.RawMessage) {
 	t.Helper()
 	var m, later wire.Message[T]
-	must.NoError(t, json.Unmarshal(said, &m))
-	testsupport.KeepsJSON(t, said, m)
-	must.NoError(t, json.Unmarshal(testsupport.LaterJSON(t, said), &later))
+	must.NoError(t, json.Unmarshal(recorded, &m))
+	testsupport.KeepsJSON(t, recorded, m)
+	must.NoError(t, json.Unmarshal(testsupport.LaterJSON(t, recorded), &later))
 	test.Eq(t, m, later)
 }
 
-// replay says to a supervisor of today what a client of then said. An answer has everything that it had then. A client
-// of another protocol says only hello, and upgrades the supervisor.
+// replay sends the requests of an earlier client to a current supervisor. Each answer must contain everything that it
+// contained then. A client with another protocol version sends only hello and upgrade.
 func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMessage) {
 	h, c := converse(t)
 	var running *task.State // of this run
-	same := false           // protocol
+	same := false           // the same protocol version
 	for _, e := range talk {
 		var m wire.Message[request]
 		must.NoError(t, json.Unmarshal(e.Sent, &m))
@@ -230,7 +230,7 @@ func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMe
 			continue
 		}
 		sent := e.Sent
-		if m.Body.Op == opAdopt { // the process is another one than then
+		if m.Body.Op == opAdopt { // the process differs from the recorded one
 			m.Body.State.Identity = running.Identity
 			sent = mustJSON(t, m)
 		}
@@ -239,7 +239,7 @@ func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMe
 			var then, got wire.Message[reply]
 			must.NoError(t, json.Unmarshal(was, &then))
 			must.NoError(t, json.Unmarshal(now.Received[i], &got))
-			test.Eq(t, constant(then), constant(got), test.Sprintf("%s\nwas answered with %s\nand is with %s", e.Sent, was,
+			test.Eq(t, constant(then), constant(got), test.Sprintf("%s\nwas answered with %s\nand now with %s", e.Sent, was,
 				now.Received[i]))
 			if m.Body.Op == opLaunch && got.Body.Stat != nil {
 				running = got.Body.Stat.State
@@ -249,7 +249,7 @@ func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMe
 	}
 }
 
-// constant is a message without what differs between two runs.
+// constant returns a message without the fields that differ between two runs.
 func constant(m wire.Message[reply]) wire.Message[reply] {
 	b := &m.Body
 	if b.Hello != nil {

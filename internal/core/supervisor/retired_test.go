@@ -16,7 +16,7 @@ import (
 )
 
 // An agent that is killed after DestroyTask, before it has saved the end, recovers the task with another plugin.
-func TestAdopt_KnowsHowADestroyedTaskEnded(t *testing.T) {
+func TestAdopt_ReportsHowADestroyedTaskEnded(t *testing.T) {
 	for _, supervisorKilled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("supervisor killed %v", supervisorKilled), func(t *testing.T) {
 			h := newHost(t, false)
@@ -57,8 +57,8 @@ func TestRetire_BoundsTheRecords(t *testing.T) {
 	entries, err := os.ReadDir(s.store.Retired())
 	must.NoError(t, err)
 	must.SliceLen(t, maxRetired, entries)
-	test.Nil(t, s.store.LoadExit(id(4)), test.Sprint("the oldest is kept"))
+	test.Nil(t, s.store.LoadExit(id(4)), test.Sprint("the oldest was kept"))
 	newest := s.store.LoadExit(id(maxRetired + 4))
-	must.NotNil(t, newest, must.Sprint("the newest is gone"))
+	must.NotNil(t, newest, must.Sprint("the newest was removed"))
 	test.Eq(t, maxRetired+4, newest.Code)
 }

@@ -44,16 +44,16 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 			for range row.clients {
 				s.clients[&wire.Peer{}] = true
 			}
-			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("it may end"))
-			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it takes no clients any more"))
+			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the supervisor may end"))
+			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it accepts no more clients"))
 			// from now on it is idle
 			s.processes, s.clients = nil, nil
-			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("it may end at once when it has nothing any more"))
+			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the idle time starts over when the last task or client is gone"))
 		})
 	}
 }
 
-// Clients choose the names of sessions: two may use the same.
+// Clients choose the names of sessions, and two clients may choose the same one.
 func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 	owner, other := wire.NewPeer(nil), wire.NewPeer(nil)
 	s := &server{clients: map[*wire.Peer]bool{owner: true, other: true}, processes: map[string]*process{}}
@@ -67,7 +67,7 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 		must.Sprintf("the session's exit: the owner got it %d times, another one %d times", owner.Queued(), other.Queued()))
 	test.Eq(t, 0, other.Queued(),
 		test.Sprintf("the session's exit: the owner got it %d times, another one %d times", owner.Queued(), other.Queued()))
-	test.Nil(t, s.processes["session"], test.Sprint("the session is not forgotten"))
+	test.Nil(t, s.processes["session"], test.Sprint("the session was not removed"))
 	s.publish(of, &task.Exit{Code: 4})
 	s.publish(of, &task.Exit{Code: 5})
 	must.Eq(t, 2, owner.Queued(),

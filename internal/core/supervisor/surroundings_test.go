@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// under is a plugin that a command starts, as a unit's settings would.
+// under makes a command start the plugin, to change its surroundings as the settings of a systemd unit would.
 func under(command string) func(*plugin) {
 	return func(p *plugin) {
 		exe, err := os.Executable()
@@ -28,13 +28,13 @@ func under(command string) func(*plugin) {
 	}
 }
 
-// mounts is a mount namespace in which the directory is another.
+// mounts returns a command that starts the plugin in a new mount namespace, with dir bind-mounted at the path at.
 func mounts(dir, at string) string {
 	return fmt.Sprintf(`unshare -m --propagation slave sh -c 'mount --bind %s %s && exec "$0"'`, dir, at)
 }
 
-// TestSurroundings_AreTakenOver: a plugin meets the supervisor of an earlier one with other surroundings, and a task of
-// that one runs.
+// TestSurroundings_AreTakenOver starts a plugin while the supervisor of an earlier plugin, with other surroundings,
+// runs a task.
 func TestSurroundings_AreTakenOver(t *testing.T) {
 	testsupport.NeedRoot(t)
 	dir := t.TempDir()
@@ -64,8 +64,8 @@ func TestSurroundings_AreTakenOver(t *testing.T) {
 	for name, row := range map[string]struct {
 		first, second string // commands that start the plugins
 		script        string
-		one, two      string // what it prints, empty for whatever the test has
-		stays         bool   // the supervisor's process
+		one, two      string // its output, empty if that depends on the test's own surroundings
+		stays         bool   // whether the supervisor's process stays the same
 	}{
 		"mount namespace":             {one, two, cat, "one\n", "two\n", true},
 		"mount namespace of the host": {one, "", cat, "one\n", "view\n", true},
@@ -121,8 +121,8 @@ func has(t *testing.T, capability int) bool {
 	return sets[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// TestSurroundings_OfASessionAreThoseOfItsTask: each task keeps the mount namespace that it was started in, also for
-// a later supervisor.
+// TestSurroundings_OfASessionAreThoseOfItsTask shows that the sessions of a task enter the mount namespace that the
+// task was started in, even under a later supervisor.
 func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
@@ -154,7 +154,7 @@ func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
 			<-ended
 		}
 	}
-	see("in the place of another supervisor")
+	see("after the supervisor took over other surroundings")
 	h.kill(h.supervisor(), unix.SIGKILL)
 	h.isServed(c)
 	see("after the supervisor was killed")
@@ -163,12 +163,12 @@ func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
 	}
 }
 
-// TestSurroundings_Scheduling: a plugin's has no effect on its tasks.
-func TestSurroundings_Scheduling(t *testing.T) {
+// TestSurroundings_DoNotIncludeScheduling shows that a plugin's scheduling does not affect its tasks.
+func TestSurroundings_DoNotIncludeScheduling(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const script = `nice; chrt -p $$ | sed 's/.*: //'; ionice -p $$ | cut -d: -f1; taskset -p $$ | sed 's/.*: //'
 		cat /proc/$$/personality; umask`
-	// what a task of a plugin under a command prints, and one of an ordinary plugin that comes next
+	// run returns the output of a task whose plugin was started by command, and that of an ordinary plugin after it
 	run := func(t *testing.T, cgroups bool, command string) (got, next string) {
 		h := newHost(t, cgroups)
 		for _, c := range []string{command, ""} {
@@ -202,8 +202,8 @@ func TestSurroundings_Scheduling(t *testing.T) {
 	})
 }
 
-// TestSurroundings_OfASupervisorThatCanNotBeEnded: the tasks are served as they are, and nothing is repeated for ever.
-func TestSurroundings_OfASupervisorThatCanNotBeEnded(t *testing.T) {
+// If a supervisor can neither be moved nor killed, it serves the running tasks as it is, without endless retries.
+func TestSurroundings_StayIfTheSupervisorCannotBeKilled(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
 	first := h.plugin()
@@ -219,7 +219,7 @@ func TestSurroundings_OfASupervisorThatCanNotBeEnded(t *testing.T) {
 	h.destroy(h.client(), old.ID)
 }
 
-// TestSurroundings_AreTakenOverWithAnotherBinary: a kernel may refuse to execute the first one.
+// A kernel may refuse to execute the first binary.
 func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
@@ -238,7 +238,7 @@ func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	h.destroy(c, old.ID)
 }
 
-// TestUpgrade_ThatFailsChangesNoLimit of the tasks to come.
+// TestUpgrade_ThatFailsChangesNoLimit shows that later tasks get the same limits as before.
 func TestUpgrade_ThatFailsChangesNoLimit(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	p := h.plugin(under("prlimit -n300:2000"))

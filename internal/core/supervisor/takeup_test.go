@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// once is a task that leaves a line in a file when it begins, and waits for another
-// file before it ends with code 7.
+// once returns a task that appends a line to a file when it begins, and exits with code 7 once another file exists.
+// begun returns how often it began; end creates the other file.
 func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() int, end func()) {
 	h.t.Helper()
 	lines := filepath.Join(h.dir, fmt.Sprint("lines", testsupport.Mark()))
@@ -35,7 +35,7 @@ func (h *host) once(change ...func(*task.State)) (st *task.State, begun func() i
 		}
 }
 
-// again is the request of an agent that knows nothing of an earlier start.
+// again returns the request of an agent that does not know of an earlier start.
 func again(st *task.State, n int) *task.State {
 	next := *st
 	next.ID = fmt.Sprintf("%s-again%d", st.ID, n)
@@ -77,7 +77,7 @@ func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 				test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
 				test.Eq(t, "first\nlast\n", h.output(st, "stdout"), test.Sprint("output"))
 				_, err := second.Adopt(ctx(t), taken)
-				test.NoError(t, err, test.Sprint("it can't be adopted by its new id"))
+				test.NoError(t, err, test.Sprint("failed to adopt it by its new id"))
 				h.destroy(second, next.ID)
 				left := tree(filepath.Join(h.store.Dir, "tasks"))
 				test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
@@ -116,8 +116,8 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 				change(h, st, next)
 				second := h.launch(c, next)
 				must.NotEqOp(t, first.Identity, second.Identity,
-					must.Sprint("it is the earlier run, or that goes on still"))
-				test.False(t, first.Identity.Alive(), test.Sprint("it is the earlier run, or that goes on still"))
+					must.Sprint("it is the earlier run"))
+				test.False(t, first.Identity.Alive(), test.Sprint("the earlier run still exists"))
 				end()
 				h.ends(c, next.ID, task.Exit{Code: 7})
 				n := begun()
@@ -128,8 +128,8 @@ func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	}
 }
 
-// slowProgram is a script that no process can execute until release is called: one that opens it
-// waits for the lease (fcntl(2), F_SETLEASE), for 45 s at most.
+// slowProgram returns a script that no process can execute until release is called: whoever opens it waits for the
+// lease (fcntl(2), F_SETLEASE), for at most 45 s.
 func slowProgram(t *testing.T, script string) (path string, release func()) {
 	t.Helper()
 	fd, err := unix.MemfdCreate("slow", unix.MFD_CLOEXEC)
@@ -172,7 +172,7 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 		h.waitLauncher("launch:exec")
 		next := again(st, 1)
 		second := launch(clients[1], next)
-		for range 100 { // it is at work on the second
+		for range 100 { // enough time to handle the second launch
 			clients[1].SupervisorPID(ctx(t))
 		}
 		select {
@@ -196,14 +196,14 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 	})
 }
 
-func TestTakeUp_LeavesOneID(t *testing.T) {
+func TestTakeUp_LeavesOnlyTheNewID(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first, second := h.client(), h.client()
 	st, begun, end := h.once()
 	ran := h.launch(first, st)
 	next := again(st, 1)
 	h.launch(second, next)
-	// its first client does not know that, and hands the run to each new supervisor
+	// the first client does not know the new id, and hands the run to each new supervisor
 	for range 3 {
 		h.kill(h.supervisor(), unix.SIGKILL)
 		if _, err := first.Adopt(ctx(t), ran); !errors.Is(err, ErrUnknownTask) {
@@ -235,13 +235,13 @@ func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 				h.recorded(st)
 			}
 			first.Close()
-			testsupport.Eventually(t, "the supervisor is gone", func() bool { // one without a task may go by itself
+			testsupport.Eventually(t, "the supervisor is gone", func() bool { // an idle one may end by itself
 				for _, pid := range h.supervisors() {
 					unix.Kill(pid, unix.SIGKILL)
 				}
 				return len(h.supervisors()) == 0
 			})
-			// the state has its new id, its directory has not
+			// the saved state has the new id, but its directory does not
 			next := again(st, 1)
 			from := h.store.TaskDir(st.ID)
 			must.NoError(t, h.store.Rename(ran, next.ID))
@@ -262,10 +262,10 @@ func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 	}
 }
 
-func TestTakeUp_TakesAnExitThatIsBeingRecorded(t *testing.T) {
+func TestTakeUp_KeepsAnExitThatIsBeingSaved(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	first, second := h.client(), h.client()
-	for i := range 40 { // it ends about when it is taken up
+	for i := range 40 { // the task ends at about the time of the second launch
 		lines := filepath.Join(h.dir, "lines")
 		st := h.shell(fmt.Sprintf("echo x >> %s; sleep 0.00%d; exit 7", lines, i%10),
 			func(st *task.State) { st.Request = "the same" })

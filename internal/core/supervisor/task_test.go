@@ -21,8 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// eachHolding runs a test with tasks in cgroups, and with tasks that only their
-// main process holds together.
+// eachHolding runs a test with tasks in cgroups, and with tasks in process groups only.
 func eachHolding(t *testing.T, test func(t *testing.T, cgroups bool)) {
 	for name, cgroups := range map[string]bool{"in a cgroup": withCgroup, "without cgroup": withoutCgroup} {
 		t.Run(name, func(t *testing.T) { test(t, cgroups) })
@@ -75,9 +74,9 @@ func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
 		for _, path := range []string{"/nowhere/prog", "/etc/passwd", "no-such-program", ""} {
 			_, err := c.Launch(ctx(t), h.shell("", func(st *task.State) { st.Command.Path = path }))
 			var e *launch.Error
-			must.True(t, errors.As(err, &e), must.Sprintf("%q: got %v, want a sentence", path, err))
-			must.NotEq(t, "", e.Message, must.Sprintf("%q: got %v, want a sentence", path, err))
-			test.StrNotContains(t, e.Message, "\n", test.Sprintf("%q: got %v, want a sentence", path, err))
+			must.True(t, errors.As(err, &e), must.Sprintf("%q: got %v, want a launch.Error", path, err))
+			must.NotEq(t, "", e.Message, must.Sprintf("%q: the error has no message", path))
+			test.StrNotContains(t, e.Message, "\n", test.Sprintf("%q: the message has several lines", path))
 		}
 		left := tree(h.store.Dir + "/tasks")
 		test.False(t, len(left) > 1, test.Sprintf("left behind: %v", left))
@@ -85,7 +84,7 @@ func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
 }
 
 func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
-	// a pending signal is handled before the file is seen
+	// a pending signal is handled before the loop notices the file
 	const script = `until="until [ -e FILE ]; do sleep 0.05; done"
 		trap 'echo main' USR1
 		sh -c "trap 'echo child' USR1; echo ready; $until" &
@@ -125,8 +124,8 @@ func TestSignal_ReachesTheProcessesOfItsMode(t *testing.T) {
 	})
 }
 
-// daemons are ways to escape from the process group, the session, the
-// environment, the standard streams and the parent. Only a cgroup holds what leaves the process group.
+// daemons are ways to escape from the process group, the session, the environment, the standard streams and the
+// parent. Processes that leave the process group stay only in the cgroup.
 var daemons = map[string]string{
 	"in the background":        "sleep MARK & ",
 	"double fork":              "(sleep MARK & ) ; ",
@@ -237,7 +236,7 @@ func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	h.launch(c, &next)
 	test.SliceEmpty(t, testsupport.Sleepers(m), test.Sprint("the earlier run goes on"))
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
-	h.destroy(c, st.ID) // must not touch the run that has its cgroup now
+	h.destroy(c, st.ID) // must not affect the next run, which now uses its cgroup
 	test.Nil(t, c.Exit(next.ID), test.Sprint("the next run ended"))
 	h.destroy(c, next.ID)
 }

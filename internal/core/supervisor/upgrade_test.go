@@ -51,7 +51,7 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// it ends by itself, being idle, and removes what the next one would find
+		// it ends because it is idle, and removes its files, which the next one must not find
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()
@@ -79,14 +79,14 @@ func (h *host) tryOld() *exec.Cmd {
 	must.NoError(h.t, cmd.Start())
 	w.Close()
 	must.NoError(h.t, h.leaf.Join(cmd.Process.Pid))
-	said, _ := bufio.NewReader(r).ReadString('\n')
-	if said != "ready\n" && said != "busy\n" { // with one that is just ending
-		h.t.Fatalf("the old supervisor said %q", said)
+	status, _ := bufio.NewReader(r).ReadString('\n')
+	if status != "ready\n" && status != "busy\n" { // another one is just ending
+		h.t.Fatalf("the old supervisor reported %q", status)
 	}
 	return cmd
 }
 
-// old is a client that leaves the supervisor as it is.
+// old returns a client that does not upgrade the supervisor.
 func (h *host) old() *Client {
 	c := h.client()
 	c.settled = true
@@ -112,12 +112,12 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 		h.waitOutput(talker, "line 100\n")
 		fds := count(t, pid, "fd")
 
-		var said []string
+		var logged []string
 		second := h.client(func(c *Config) {
 			c.Log = func(format string, args ...any) {
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				said = append(said, fmt.Sprintf(format, args...))
+				logged = append(logged, fmt.Sprintf(format, args...))
 			}
 		})
 		if _, err := second.Adopt(ctx(t), tasks[0]); err != nil { // as a plugin that has just started
@@ -125,15 +125,14 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 		}
 		must.Eq(t, buildID(), second.buildOf(t), must.Sprint("the supervisor's build"))
 		h.mu.Lock()
-		must.SliceLen(t, 1, said, must.Sprint("the client said"))
+		must.SliceLen(t, 1, logged)
 		test.StrHasPrefix(t, fmt.Sprintf("replaced the supervisor of another version (pid %d, "+
-			"build old)", pid), said[0],
-			test.Sprint("the client said"))
+			"build old)", pid), logged[0])
 		h.mu.Unlock()
 		test.Eq(t, pid, h.supervisor(), test.Sprint("its pid changed"))
 		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		test.StrNotContains(t, exe, "outrider-small", test.Sprint("it still runs"))
-		for _, c := range []*Client{first, second} { // both come back
+		test.StrNotContains(t, exe, "outrider-small", test.Sprint("it still runs the old binary"))
+		for _, c := range []*Client{first, second} { // both reconnect
 			if stat, err := c.Adopt(ctx(t), ended); err != nil || stat.Exit == nil || stat.Exit.Code != 44 {
 				t.Errorf("a task that had ended: %+v, %v", stat, err)
 			}
@@ -201,7 +200,7 @@ func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 		failed <- err
 	}()
 	h.waitLauncher("launch:exec")
-	second := h.client() // it would upgrade, and does with the old one
+	second := h.client() // can't upgrade now, and uses the old supervisor
 	test.Eq(t, "old", second.buildOf(t), test.Sprint("the supervisor's build"))
 	_, err := second.Adopt(ctx(t), st)
 	test.NoError(t, err)
@@ -210,7 +209,7 @@ func TestUpgrade_DoesNotWaitForAHungLaunch(t *testing.T) {
 	h.destroy(second, st.ID)
 }
 
-func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
+func TestUpgrade_ToAnInvalidBinaryChangesNothing(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	st := h.launch(c, h.shell("exec sleep 1000"))
@@ -224,8 +223,8 @@ func TestUpgrade_ToNoProgramChangesNothing(t *testing.T) {
 		wire.ErrLost) {
 		t.Errorf("got %v", err)
 	}
-	must.Eq(t, pid, h.supervisor(), must.Sprint("something ended"))
-	test.Nil(t, c.Exit(st.ID), test.Sprint("something ended"))
+	must.Eq(t, pid, h.supervisor(), must.Sprint("the supervisor was replaced"))
+	test.Nil(t, c.Exit(st.ID), test.Sprint("the task ended"))
 	h.launch(c, h.shell("exit 0"))
 	h.destroy(c, st.ID)
 	for _, st := range h.states {
