@@ -179,7 +179,7 @@ func TestDevices_MissingIsRecoverable(t *testing.T) {
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
 		cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: path}}, nil))
 		_, _, err := a.StartTask(cfg)
-		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" is not there: is it plugged?`) ||
+		if err == nil || !strings.Contains(err.Error(), `device "/dev/none" not found: is the device plugged in?`) ||
 			!structs.IsRecoverable(err) {
 			t.Errorf("at %s: got %v", path, err)
 		}
@@ -233,7 +233,7 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 	cfg = a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{{HostPath: "/dev/none", TaskPath: "/dev/zigbee/tty"}},
 		nil))
 	if _, _, err := a.StartTask(cfg); err == nil || !structs.IsRecoverable(err) ||
-		!strings.Contains(err.Error(), "is it plugged?") {
+		!strings.Contains(err.Error(), "is the device plugged in?") {
 		t.Errorf("unplugged: %v", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// small is a launcher without a test binary's weight, as the supervisor's is.
+// small builds a launcher without the overhead of a test binary, like the supervisor's.
 func small(b *testing.B, dir string) string {
 	path := filepath.Join(dir, "small")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./testdata/small")
@@ -30,12 +30,11 @@ func small(b *testing.B, dir string) string {
 	return path
 }
 
-// BenchmarkStart compares the time from a start to the program's first
-// output, taken in turns, since a machine is never the same twice. The
-// ratio to os/exec is its metric; -v prints all. Most of a launcher's time is the
-// Go runtime's own start: an empty Go program takes two thirds of it.
+// BenchmarkStart compares the times from a start to the program's first output. The variants take turns, because a
+// machine's speed changes over time. The metric is the ratio to os/exec; -v prints all times. Most of a launcher's
+// time is the start of the Go runtime: an empty Go program takes two thirds of it.
 func BenchmarkStart(b *testing.B) {
-	dir := filepath.Dir(self) // TestMain's, which every user can reach
+	dir := filepath.Dir(self) // TestMain's, which every user can access
 	const program = "/bin/echo"
 	launcher := small(b, dir)
 	devNull, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -93,7 +92,7 @@ func BenchmarkStart(b *testing.B) {
 			return func() { _ = cmd.Wait() }
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
-		{"launcher-record", func(w *os.File) func() { // as each task has one
+		{"launcher-record", func(w *os.File) func() { // each task has one
 			recorded := plain
 			recorded.Record = filepath.Join(records, "record")
 			wait := byLauncher(&recorded, launcher)(w)

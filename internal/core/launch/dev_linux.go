@@ -9,18 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dev makes a /dev with all entries of the host's, to which the program's own can be
-// added.
+// dev builds a private /dev with all entries of the host's /dev, to which the program's own entries are added.
 //
-// Nodes and links are copied as they are at the start. The host's directories are
-// mounted, so that later changes in them are visible (pts, shm, bus, and those in which
-// a device plugin keeps its nodes). Only directories above a path of the program's own
-// are new.
+// Nodes and links are copied as they are at the start. The host's directories are bind-mounted, so later changes in
+// them are visible (pts, shm, bus, and those in which a device plugin keeps its nodes). Only directories that contain
+// an entry of the program are created.
 type dev struct {
-	host uint64 // st_dev of the host's
+	host uint64 // st_dev of the host's /dev
 
-	// own are the directories that are not the host's but new ones, skip the names
-	// in them that are not copied.
+	// own are the directories that are created instead of bind-mounted, skip the paths that are not copied.
 	own, skip map[string]bool
 }
 
@@ -44,18 +41,18 @@ func makeDev(all []exposed) *Error {
 	defer closeFD(host)
 	var st unix.Stat_t
 	if e := fstat(host, &st); e != 0 {
-		return failed("look at /dev", e)
+		return failed("stat /dev", e)
 	}
 	d.host = st.Dev
-	// small: it is for nodes and links, and its pages are the task's memory
+	// small: it contains only nodes and links, and its pages count as the task's memory
 	if e := mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=0755,size=1m"); e != 0 {
-		return failed("mount a /dev of the task's own", e)
+		return failed("mount a private /dev", e)
 	}
 	return d.copy(host, "/dev")
 }
 
-// copy fills the directory at path from the host's. It leaves the host's as the
-// working directory; enterDir comes later.
+// copy fills the directory at path from the host's. Afterwards, the host's directory is the working directory, which
+// enterDir changes later.
 func (d *dev) copy(host int, path string) *Error {
 	to, e := open(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {
@@ -79,10 +76,9 @@ func (d *dev) copy(host int, path string) *Error {
 		e := lstatAt(host, name, &st)
 		switch kind := st.Mode & unix.S_IFMT; {
 		case e != 0:
-		case d.own[p] && kind != unix.S_IFDIR: // makes way for a directory
+		case d.own[p] && kind != unix.S_IFDIR: // replaced by a directory
 		case d.own[p] && st.Dev != d.host:
-			return refuse(unix.EINVAL, "no device or mount can be made inside of "+quote(p)+", which is a file system of its "+
-				"own")
+			return refuse(unix.EINVAL, "no device or mount can be created inside "+quote(p)+", which is a separate file system")
 		case d.own[p]:
 			if e = mkdirAt(to, name, st.Mode&0o7777); e == 0 {
 				e = chownAt(to, name, st.Uid, st.Gid)
@@ -91,7 +87,7 @@ func (d *dev) copy(host int, path string) *Error {
 		default:
 			e = d.copyEntry(to, name, p, &st)
 		}
-		if e != 0 && e != unix.ENOENT { // it was removed in the meantime
+		if e != 0 && e != unix.ENOENT { // ENOENT: removed in the meantime
 			return failed("copy "+quote(p), e)
 		}
 	}
@@ -112,7 +108,7 @@ func (d *dev) copy(host int, path string) *Error {
 	return nil
 }
 
-// copyEntry makes what the working directory has under the name.
+// copyEntry copies or bind-mounts an entry of the working directory into the directory to. path is its new path.
 func (d *dev) copyEntry(to int, name, path string, st *unix.Stat_t) syscall.Errno {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -132,11 +128,11 @@ func (d *dev) copyEntry(to int, name, path string, st *unix.Stat_t) syscall.Errn
 		return e
 	case unix.S_IFCHR, unix.S_IFBLK:
 		if st.Dev != d.host || hasACL(name) {
-			break // something mounted over a node, or a node with permissions that can't be copied
+			break // something is mounted over the node, or its permissions can't be copied: bind it
 		}
 		e := mknodAt(to, name, st.Mode, st.Rdev)
 		if e == unix.EPERM {
-			break // as in a container that may mount but not make nodes
+			break // for example in a container that may mount, but not create nodes: bind it
 		}
 		if e != 0 {
 			return e

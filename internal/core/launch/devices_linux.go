@@ -16,24 +16,23 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// exposed is one file or directory of the host that the program has at another path.
+// exposed is a file or directory of the host (source) that the program finds at a path (target).
 type exposed struct {
 	source, target string
 	device         bool
 	readOnly       bool
-	volume         bool // that a job asked for, and not the operator
-	hostToTask     bool // with what is mounted in it
+	volume         bool // requested by a job, not by the operator
+	hostToTask     bool // includes the mounts below the source
 
-	file int    // the source (O_PATH), which is not opened itself
+	file int    // the source, opened with O_PATH
 	mode uint32 // its type, as in st_mode
 
-	create bool // the target is in the private /dev, and the launcher makes it
-	inside bool // it is in another mount
+	create bool // the target is in the private /dev, where the launcher creates it
+	inside bool // the target is inside another mount
 }
 
-// exposeDevices makes the program's devices and mounts, in a mount namespace of its own:
-// the host sees nothing of it, and it ends with its last process. If nothing is at another
-// path than on the host, there is no such namespace.
+// exposeDevices exposes the program's devices and mounts in a new mount namespace, which the host does not see and
+// which ends with its last process. If there are only devices at their paths on the host, it creates no namespace.
 func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
 	if len(c.Devices) == 0 && len(c.Mounts) == 0 {
@@ -47,7 +46,7 @@ func (l *launcher) exposeDevices() *Error {
 	if err := ownMounts(); err != nil {
 		return err
 	}
-	// before anything is mounted that could hide /proc; and not "self", which is another thread perhaps
+	// before a mount could hide /proc; not "self", which may be another thread
 	ns, e := open(unix.AT_FDCWD, "/proc/thread-self/ns/mnt", unix.O_RDONLY)
 	if e != 0 {
 		return failed("open the mount namespace", e)
@@ -78,8 +77,8 @@ func (l *launcher) exposeDevices() *Error {
 	return handOverMounts(ns)
 }
 
-// handOverMounts gives the supervisor the new namespace, and returns when the supervisor
-// has saved which one it is. Later only the task could tell, which is not trusted.
+// handOverMounts sends the new namespace to the supervisor, and returns when the supervisor has saved its identity.
+// Later, only the task could identify the namespace, and the task is not trusted.
 func handOverMounts(ns int) *Error {
 	b := [1]byte{statusMounts}
 	rights := unix.UnixRights(ns)
@@ -94,9 +93,8 @@ func handOverMounts(ns int) *Error {
 	return nil
 }
 
-// allExposed lists everything that the program has at another path than the host, parents
-// before their contents. A device that is used at its own path must exist, and needs nothing
-// else. allExposed refuses requests that would change what the host sees, and devices that
+// allExposed lists everything that must be exposed, parents before their contents. It omits devices at their paths on
+// the host, which only have to exist. It refuses requests that would change what the host sees, and devices that
 // would hide each other.
 func allExposed(c *task.Command) ([]exposed, *Error) {
 	var all []exposed
@@ -125,13 +123,13 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 			return nil, g.refused("the task's own directory is in it: choose another path")
 		}
 		if g.device && g.source == g.target {
-			if err := isThere(g.source); err != nil {
+			if err := checkExists(g.source); err != nil {
 				return nil, err
 			}
 		}
 	}
 	all = slices.DeleteFunc(all, func(g exposed) bool { return g.device && g.source == g.target })
-	// what is in the task's directory comes first: a copy of a directory above has it then
+	// targets in the task's directory come first, so that a copy of a directory above includes them
 	elsewhere := func(g exposed) int {
 		if c.TaskDir != "" && below(g.target, c.TaskDir) {
 			return 0
@@ -149,13 +147,13 @@ func allExposed(c *task.Command) ([]exposed, *Error) {
 			switch {
 			case i == j:
 			case g.target == other.target:
-				return nil, g.refused(quote(other.source) + " is to be there too")
+				return nil, g.refused(quote(other.source) + " has the same target")
 			case other.device && below(g.target, other.target):
-				return nil, g.refused("the device " + quote(other.source) + " is to be at " + quote(other.target))
+				return nil, g.refused(quote(other.target) + " is the target of device " + quote(other.source))
 			case g.device && (g.source == other.target || below(g.source, other.target)):
-				return nil, g.refused(quote(other.source) + " is to be at " + quote(other.target) + ", which hides it")
+				return nil, g.refused("its source is hidden by " + quote(other.source) + " at " + quote(other.target))
 			case !other.device && below(g.target, other.target):
-				g.create, g.inside = false, true // it is the mount that says what is there
+				g.create, g.inside = false, true // the other mount decides what exists there
 			}
 		}
 	}
@@ -176,36 +174,33 @@ func (g *exposed) refused(why string) *Error {
 	return refuse(unix.EINVAL, g.String()+" cannot be at "+quote(g.target)+": "+why)
 }
 
-// open finds the source before anything is mounted that could hide it.
+// open opens the source, before a mount could hide it.
 func (g *exposed) open() *Error {
 	fd, e := open(unix.AT_FDCWD, g.source, unix.O_PATH)
 	if e == unix.ENOENT || e == unix.ENOTDIR {
 		if g.device {
 			return missing("device "+quote(g.source), e)
 		}
-		if g.source == g.target { // the driver's, not a device plugin's
-			return &Error{Message: quote(g.source) + ", to be mounted in its own place, is not there", Errno: e, Temporary: true}
+		if g.volume || g.source == g.target { // the job's or the driver's, not a device plugin's
+			return &Error{Message: g.String() + " not found", Errno: e, Temporary: true}
 		}
-		if g.volume {
-			return &Error{Message: g.String() + " is not there", Errno: e, Temporary: true}
-		}
-		return missing("a device's "+quote(g.source)+", to be mounted at "+quote(g.target)+",", e)
+		return missing("device "+g.String()+" at "+quote(g.target), e)
 	}
 	if e != 0 {
-		return failed("look at "+quote(g.source), e)
+		return failed("open "+quote(g.source), e)
 	}
 	g.file = fd
 	var st unix.Stat_t
 	if e := fstat(fd, &st); e != 0 {
-		return failed("look at "+quote(g.source), e)
+		return failed("stat "+quote(g.source), e)
 	}
 	g.mode = st.Mode & unix.S_IFMT
 	return nil
 }
 
-// isThere is open for a device that is used at its own path. One that the agent may not
-// reach is no error: the program may try it.
-func isThere(device string) *Error {
+// checkExists checks that a device at its path on the host exists. If the agent has no access to it, that is not an
+// error: the program may try to open it.
+func checkExists(device string) *Error {
 	var st unix.Stat_t
 	if e := stat(device, &st); e == unix.ENOENT || e == unix.ENOTDIR {
 		return missing("device "+quote(device), e)
@@ -214,14 +209,14 @@ func isThere(device string) *Error {
 }
 
 func missing(what string, e syscall.Errno) *Error {
-	return &Error{Message: what + " is not there: is it plugged?", Errno: e, Temporary: true}
+	return &Error{Message: what + " not found: is the device plugged in?", Errno: e, Temporary: true}
 }
 
-// expose makes it appear at its target.
+// expose makes the source appear at the target.
 func (g *exposed) expose(places *points) *Error {
 	if g.create {
 		if e := g.makeParents(); e != 0 {
-			return failed("make a directory for "+quote(g.target), e)
+			return failed("create a directory for "+quote(g.target), e)
 		}
 		var e syscall.Errno
 		switch {
@@ -233,7 +228,7 @@ func (g *exposed) expose(places *points) *Error {
 			e = mknodAt(unix.AT_FDCWD, g.target, unix.S_IFREG|0o644, 0)
 		}
 		if e != 0 {
-			return failed("make "+quote(g.target), e)
+			return failed("create "+quote(g.target), e)
 		}
 		if g.device {
 			return nil
@@ -250,13 +245,13 @@ func (g *exposed) expose(places *points) *Error {
 	return g.attach(fd)
 }
 
-// exposeDevice makes a device appear outside of /dev.
+// exposeDevice makes a device appear outside /dev.
 func (g *exposed) exposeDevice() *Error {
 	switch e := bind(fdPath(g.file), g.target, 0); e {
 	case 0:
 		return nil
 	case unix.ENOENT:
-		return g.refused("it does not exist, and for a device only what is below /dev is made")
+		return g.refused("it does not exist, and device paths are created only below /dev")
 	case unix.ENOTDIR:
 		if g.mode == unix.S_IFDIR {
 			return g.refused("that is not a directory")
@@ -267,8 +262,8 @@ func (g *exposed) exposeDevice() *Error {
 	}
 }
 
-// makeParents makes the directories above a target in the private /dev. None of
-// them is a link: makeDev has put no other entry there.
+// makeParents creates the directories above a target in the private /dev. None of them is a link: makeDev has not
+// copied entries to these paths.
 func (g *exposed) makeParents() syscall.Errno {
 	for i := len("/dev/"); i < len(g.target); i++ {
 		if g.target[i] != '/' {
@@ -281,8 +276,8 @@ func (g *exposed) makeParents() syscall.Errno {
 	return 0
 }
 
-// ownMounts enters a mount namespace of its own. What the host mounts and unmounts later
-// appears here too, but not the other way round.
+// ownMounts enters a new mount namespace. Later mounts and unmounts of the host propagate into it, but not the other
+// way round.
 func ownMounts() *Error {
 	e := unshare(unix.CLONE_NEWNS)
 	if e == 0 {
@@ -292,21 +287,21 @@ func ownMounts() *Error {
 	case 0:
 		return nil
 	case unix.EPERM, unix.EACCES:
-		return refuse(e, "devices and volumes cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)")
+		return refuse(e, "devices and volumes cannot be mounted: the agent needs CAP_SYS_ADMIN")
 	default:
-		return failed("make a mount namespace", e)
+		return failed("create a mount namespace", e)
 	}
 }
 
-// enterMounts joins the mount namespace of a task that runs, which the supervisor has
-// kept. A task of root's may have mounted in it, so that from here on no path means
-// anything to root: it is for the moment before the change of user.
+// enterMounts joins the mount namespace of a running task, which the supervisor has kept. A task that runs as root
+// may have mounted anything in it, so root can trust no path from here on: the change of user must follow
+// immediately.
 func (l *launcher) enterMounts() *Error {
 	if l.spec.MountNamespace == 0 {
 		return nil
 	}
 	defer closeFD(mountsFD)
-	e := unshare(unix.CLONE_FS) // setns refuses one that shares its working directory with other threads
+	e := unshare(unix.CLONE_FS) // setns(2) refuses a thread that shares its working directory with others
 	if e == 0 {
 		_, e = call(unix.SYS_SETNS, mountsFD, unix.CLONE_NEWNS)
 	}

@@ -23,7 +23,7 @@ import (
 
 const stick = "/dev/nomad-usb/stick/tty" // of smallDev
 
-// with makes a Spec of sh with devices and mounts.
+// with returns a Spec of sh with devices and mounts.
 func with(script string, given ...any) *Spec {
 	s := shell(script)
 	for _, g := range given {
@@ -37,8 +37,8 @@ func with(script string, given ...any) *Spec {
 	return s
 }
 
-// running starts a program that waits, and returns its pid. What it sees is below
-// /proc/<pid>/root, for a reader that follows no links.
+// running starts a program that waits, and returns its pid. Its view of the file system is below /proc/<pid>/root, if
+// no links are followed.
 func running(t *testing.T, spec *Spec) int {
 	t.Helper()
 	p, r, err := start(spec, nil)
@@ -46,7 +46,7 @@ func running(t *testing.T, spec *Spec) int {
 	r.Close()
 	must.NoError(t, p.Started(t.Context()))
 	t.Cleanup(func() {
-		_ = unix.Kill(-p.PID, unix.SIGKILL) // its session's, with what it started
+		_ = unix.Kill(-p.PID, unix.SIGKILL) // its process group, with its children
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(p.TakePidFD())
 	})
@@ -76,7 +76,7 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ownHost(t, change...)
 			var host, its string
-			for range 3 { // a machine's may change meanwhile
+			for range 3 { // a machine's /dev may change in between
 				pid := running(t, with("sleep 600", task.Device{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}))
 				if host, its = top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host == its {
 					return
@@ -106,7 +106,7 @@ touch /dev/mine && mknod /dev/node c 1 3 && echo > /dev/node && echo free`, task
 	want := " 00 00 00\ncontentthrough\ninside\nfifo\ndevpts\n1\nfree\n"
 	test.Eq(t, want, e.out)
 	_, err := os.Stat("/dev/shm/made-by-the-task")
-	test.NoError(t, err, test.Sprint("a directory is not the host's"))
+	test.NoError(t, err, test.Sprint("/dev/shm is not the host's"))
 	must.NoError(t, os.Remove("/dev/shm/made-by-the-task"))
 	must.NoError(t, unix.Unmount("/dev/bus/usb", 0))
 }
@@ -141,7 +141,7 @@ func TestDevices_AreAtTheTasksPath(t *testing.T) {
 	}
 }
 
-// arg0 is what a shell's script has as $0.
+// arg0 sets the $0 of a shell's script.
 func (s *Spec) arg0(v string) *Spec {
 	s.Command.Args[2] = v
 	return s
@@ -154,17 +154,17 @@ func TestDevices_AreSeenAfterAReplug(t *testing.T) {
 		e := mustRun(t, with(`stat -L -c %t:%T /dev/zigbee/tty 2>&1`).in(t, pid))
 		return strings.TrimSpace(e.out)
 	}
-	test.Eq(t, "1:5", look(), test.Sprint("at first it"))
+	test.Eq(t, "1:5", look(), test.Sprint("at first"))
 	must.NoError(t, os.Remove(stick))
-	test.StrContains(t, look(), "No such file", test.Sprint("unplugged, it"))
+	test.StrContains(t, look(), "No such file", test.Sprint("unplugged"))
 	node(t, stick, 0o660, 1, 9)
-	test.Eq(t, "1:9", look(), test.Sprint("plugged in again it"))
+	test.Eq(t, "1:9", look(), test.Sprint("plugged in again"))
 	must.NoError(t, os.Remove(stick))
 	node(t, stick, 0o660, 1, 5)
 	must.NoError(t, os.Lchown(stick, 0, 4242))
 }
 
-// in makes a Spec one more process of a program that runs.
+// in makes the process of a Spec enter the mount namespace of a running program.
 func (s *Spec) in(t *testing.T, pid int) *Spec {
 	t.Helper()
 	ns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -187,19 +187,19 @@ func TestMounts_PropagateOneWay(t *testing.T) {
 	testsupport.Eventually(t, "the program has mounted", func() bool {
 		return testsupport.Exists(root + dir + "/theirs/ready")
 	})
-	test.True(t, testsupport.Exists(root+dir+"/target/file"), test.Sprint("its mount is not there"))
+	test.True(t, testsupport.Exists(root+dir+"/target/file"), test.Sprint("its mount is missing"))
 	must.False(t, testsupport.Exists(dir+"/target/file"), must.Sprint("the host sees the program's mounts"))
 	test.False(t, testsupport.Exists(dir+"/theirs/ready"), test.Sprint("the host sees the program's mounts"))
 	must.NoError(t, unix.Mount("later", dir+"/later", "tmpfs", 0, ""))
 	must.NoError(t, os.WriteFile(dir+"/later/file", nil, 0o644))
 	must.NoError(t, unix.Mount("later", "/dev/bus/usb", "tmpfs", 0, ""))
 	must.NoError(t, os.WriteFile("/dev/bus/usb/file", nil, 0o644))
-	must.True(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("what the host mounts later is not seen"))
-	test.True(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("what the host mounts later is not seen"))
+	must.True(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("the host's later mount is missing"))
+	test.True(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("the host's later mount is missing"))
 	must.NoError(t, unix.Unmount("/dev/bus/usb", 0))
 	must.NoError(t, unix.Unmount(dir+"/later", 0))
-	must.False(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("what the host unmounts is still there"))
-	test.False(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("what the host unmounts is still there"))
+	must.False(t, testsupport.Exists(root+dir+"/later/file"), must.Sprint("a mount that the host removed remains"))
+	test.False(t, testsupport.Exists(root+"/dev/bus/usb/file"), test.Sprint("a mount that the host removed remains"))
 }
 
 func TestMounts_AppearInTheTask(t *testing.T) {
@@ -283,24 +283,24 @@ echo x > ` + dir + `/beside && echo beside; grep -c " /dev " /proc/self/mountinf
 					"'file'",
 				"mv: cannot move 'sub' to 'sup'", "chmod: changing permissions of 'file'",
 			}, ": Read-only file system\n") + ": Read-only file system\nbeside\n" +
-				fmt.Sprintln(strings.Count(mountsHere(t), " /dev ")) // no /dev of its own
+				fmt.Sprintln(strings.Count(mountsHere(t), " /dev ")) // no private /dev
 			e := mustRun(t, with(script, given).arg0(path))
 			test.Eq(t, want, e.out, test.Sprintf("got\n%s\nwant", e.out))
 			pid := running(t, with("sleep 600", given))
 			e = mustRun(t, shell(script).in(t, pid).arg0(path))
 			test.Eq(t, want, e.out, test.Sprintf("one more process got\n%s\nwant", e.out))
-			must.NoError(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host may, while a task has it
+			must.NoError(t, os.WriteFile(dir+"/lib/file", []byte("content"), 0o666)) // the host can still write
 			must.NoError(t, os.WriteFile(dir+"/lib/"+filepath.Base(path), nil, 0o666))
 			test.True(t, testsupport.Exists(rootOf(pid)+dir+"/lib/"+filepath.Base(path)),
-				test.Sprint("what the host writes there is not seen"))
+				test.Sprint("the task does not see a file that the host wrote"))
 		})
 	}
 	_, err := run(with("true", task.Mount{Source: dir + "/gone", Target: dir + "/gone", ReadOnly: true}), nil)
-	want := `"` + dir + `/gone", to be mounted in its own place, is not there`
+	want := `mount of "` + dir + `/gone" not found`
 	var e *Error
-	must.True(t, errors.As(err, &e), must.Sprintf("one that is not there: %+v", err))
-	must.Eq(t, want, e.Message, must.Sprintf("one that is not there: %+v", err))
-	test.True(t, e.Temporary, test.Sprintf("one that is not there: %+v", err))
+	must.True(t, errors.As(err, &e), must.Sprintf("a missing source: %+v", err))
+	must.Eq(t, want, e.Message, must.Sprintf("a missing source: %+v", err))
+	test.True(t, e.Temporary, test.Sprintf("a missing source: %+v", err))
 }
 
 func TestDevices_RefuseImpossiblePaths(t *testing.T) {
@@ -316,15 +316,15 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		temporary bool
 	}{
 		{"unplugged", []any{dev("/dev/nomad-usb/gone/tty", "/dev/zigbee/tty")},
-			`device "/dev/nomad-usb/gone/tty" is not there: is it plugged?`, true},
+			`device "/dev/nomad-usb/gone/tty" not found: is the device plugged in?`, true},
 		{"unplugged, at its path on the host", []any{dev("/dev/nomad-usb/gone/tty", "/dev/nomad-usb/gone/tty")},
-			`device "/dev/nomad-usb/gone/tty" is not there: is it plugged?`, true},
+			`device "/dev/nomad-usb/gone/tty" not found: is the device plugged in?`, true},
 		{"a link to nothing", []any{dev("/dev/dangling", "/dev/zigbee/tty")},
-			`device "/dev/dangling" is not there: is it plugged?`, true},
+			`device "/dev/dangling" not found: is the device plugged in?`, true},
 		{"below a file", []any{dev("/dev/null/tty", "/dev/zigbee/tty")},
-			`device "/dev/null/tty" is not there: is it plugged?`, true},
+			`device "/dev/null/tty" not found: is the device plugged in?`, true},
 		{"a mount's source is missing", []any{mnt(dir+"/gone", "/dev/bus/usb")},
-			`a device's "` + dir + `/gone", to be mounted at "/dev/bus/usb", is not there: is it plugged?`, true},
+			`device mount of "` + dir + `/gone" at "/dev/bus/usb" not found: is the device plugged in?`, true},
 		{"out of /dev by dots", []any{dev(stick, "/dev/../etc/passwd")},
 			`device "` + stick + `" cannot be at "/dev/../etc/passwd": the path "/dev/../etc/passwd" is not absolute or has ` +
 				`".." in it`, false},
@@ -336,27 +336,27 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 			`device "` + stick + `" cannot be at "/dev": choose a path inside of it`, false},
 		{"the root", []any{mnt(dir, "/")},
 			`mount of "` + dir + `" cannot be at "/": choose a path inside of it`, false},
-		{"not in /dev, and not there", []any{dev(stick, dir+"/none")},
-			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and for a device only what is ` +
-				`below /dev is made`, false},
+		{"missing, not in /dev", []any{dev(stick, dir+"/none")},
+			`device "` + stick + `" cannot be at "` + dir + `/none": it does not exist, and device paths are ` +
+				`created only below /dev`, false},
 		{"a node at a directory", []any{dev(stick, dir+"/sub")},
 			`device "` + stick + `" cannot be at "` + dir + `/sub": that is a directory`, false},
 		{"a directory at a file", []any{mnt(dir+"/sub", dir+"/file")},
 			`mount of "` + dir + `/sub" cannot be at "` + dir + `/file": that is not a directory`, false},
 		{"two at one path", []any{dev(stick, "/dev/zigbee/tty"), dev("/dev/ttyUSB0", "/dev/zigbee/tty")},
-			`device "` + stick + `" cannot be at "/dev/zigbee/tty": "/dev/ttyUSB0" is to be there too`, false},
+			`device "` + stick + `" cannot be at "/dev/zigbee/tty": "/dev/ttyUSB0" has the same target`, false},
 		{"one inside of the other", []any{dev("/dev/bus", "/dev/zigbee"), dev(stick, "/dev/zigbee/tty")},
-			`device "` + stick + `" cannot be at "/dev/zigbee/tty": the device "/dev/bus" is to be at "/dev/zigbee"`, false},
+			`device "` + stick + `" cannot be at "/dev/zigbee/tty": "/dev/zigbee" is the target of device "/dev/bus"`, false},
 		{"each at the other's place", []any{dev("/dev/ttyUSB0", "/dev/zero"), dev("/dev/zero", "/dev/ttyUSB0")},
-			`device "/dev/zero" cannot be at "/dev/ttyUSB0": "/dev/ttyUSB0" is to be at "/dev/zero", which hides it`, false},
+			`device "/dev/zero" cannot be at "/dev/ttyUSB0": its source is hidden by "/dev/ttyUSB0" at "/dev/zero"`, false},
 		{"hidden by a mount", []any{dev("/dev/bus/usb/001/004", "/dev/zigbee/usb"), mnt(dir, "/dev/bus")},
-			`device "/dev/bus/usb/001/004" cannot be at "/dev/zigbee/usb": "` + dir +
-				`" is to be at "/dev/bus", which hides it`, false},
+			`device "/dev/bus/usb/001/004" cannot be at "/dev/zigbee/usb": its source is hidden by "` + dir +
+				`" at "/dev/bus"`, false},
 		{"in a file system inside of /dev", []any{dev(stick, "/dev/shm/zigbee")},
-			`no device or mount can be made inside of "/dev/shm", which is a file system of its own`, false},
+			`no device or mount can be created inside "/dev/shm", which is a separate file system`, false},
 		{"in a mount that does not have it", []any{mnt(dir, "/dev/bus/usb"), dev(stick, "/dev/bus/usb/001/004")},
-			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and for a ` +
-				`device only what is below /dev is made`, false},
+			`device "` + stick + `" cannot be at "/dev/bus/usb/001/004": it does not exist, and device paths are ` +
+				`created only below /dev`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, func(t *testing.T) { must.NoError(t, os.Symlink("nowhere", "/dev/dangling")) })
@@ -372,8 +372,7 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 	}
 }
 
-// A task's own links can lead a path of a mount anywhere, but not out of its own
-// mounts.
+// With its own links, a task can lead the path of a mount anywhere, but not out of its own mount namespace.
 func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.Mkdir(dir+"/source", 0o755))
@@ -384,8 +383,8 @@ func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	mustRun(t, with("echo changed > "+dir+"/way/file; ls "+dir+"/precious",
 		task.Mount{Source: dir + "/source", Target: dir + "/way"}, task.Device{HostPath: stick, TaskPath: "/dev/way/file"}))
 	b, _ := os.ReadFile(dir + "/precious/file")
-	test.Eq(t, "precious", string(b), test.Sprintf("it is %q", b))
-	test.True(t, testsupport.Exists(dir+"/source/file"), test.Sprint("the task wrote somewhere else"))
+	test.Eq(t, "precious", string(b), test.Sprintf("the host's file is %q", b))
+	test.True(t, testsupport.Exists(dir+"/source/file"), test.Sprint("the task wrote elsewhere"))
 }
 
 func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
@@ -459,8 +458,7 @@ func namespaceOf(t *testing.T, pid int) string {
 	return ns
 }
 
-// A task may have mounts of its own over anything, also where root writes while
-// it starts a program.
+// A task may mount over any path, including those that root writes to while it starts a program.
 func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	pid := running(t, with(`mount -t tmpfs fake /proc && mkdir /proc/self && echo untouched > `+
@@ -479,7 +477,7 @@ func TestSession_WritesNothingAsRootInTheTasksMounts(t *testing.T) {
 func TestDev_BindsNodesItCannotMake(t *testing.T) {
 	ownHost(t, smallDev)
 	const capMknod = 27
-	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // of this thread, which ends with the test
+	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capMknod, 0, 0, 0)) // for this thread, which ends with the test
 	pid := running(t, with("sleep 600", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}))
 	if host, its := top(t, "/dev"), top(t, rootOf(pid)+"/dev", "zigbee"); host != its {
 		t.Errorf("the host has\n%s\nand the task\n%s", host, its)
@@ -489,7 +487,7 @@ func TestDev_BindsNodesItCannotMake(t *testing.T) {
 func TestDev_KeepsAnACL(t *testing.T) {
 	ownHost(t, smallDev)
 	must.NoError(t, os.Chmod("/dev/ttyUSB0", 0o600))
-	// user::rw- user:65534:rw- group::--- mask::rw- other::---, as posix_acl_xattr.h has it
+	// user::rw- user:65534:rw- group::--- mask::rw- other::---, in the format of posix_acl_xattr.h
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, 65534}, {4, 0, ^uint32(0)}, {16, 6, ^uint32(0)},
 		{32, 0, ^uint32(0)}} {
@@ -512,7 +510,7 @@ func TestDevices_NeedTheRightToMount(t *testing.T) {
 	const capSysAdmin = 21
 	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
 	_, err := run(with("true", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
-	want := "devices and volumes cannot be given to the task: the agent may not mount (it needs CAP_SYS_ADMIN)"
+	want := "devices and volumes cannot be mounted: the agent needs CAP_SYS_ADMIN"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v", err)
 	}
@@ -520,7 +518,7 @@ func TestDevices_NeedTheRightToMount(t *testing.T) {
 	test.Eq(t, "ran\n", e.out, test.Sprint("at its path on the host"))
 }
 
-// The supervisor saves which namespace it is: afterwards only the program could say.
+// The supervisor saves the identity of the namespace, which later only the program could provide.
 func TestLaunch_WaitsUntilTheMountNamespaceIsKept(t *testing.T) {
 	ownHost(t, smallDev)
 	nothingLeft(t)

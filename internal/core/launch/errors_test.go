@@ -23,7 +23,7 @@ import (
 func TestError_IsOneSentence(t *testing.T) {
 	testsupport.NeedRoot(t)
 	nothingLeft(t)
-	// not t.TempDir: other users could not get in
+	// not t.TempDir, which other users can't access
 	dir, err := os.MkdirTemp("", "outrider-launch-")
 	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -90,7 +90,7 @@ func TestError_IsOneSentence(t *testing.T) {
 		"not executable by the user": {cmd(rootOnly, user), `command ` + q(rootOnly) +
 			` is not executable by user 65534`, StageExec, unix.EACCES},
 		"not reachable by the user": {cmd(hidden, user), `command ` + q(hidden) +
-			` cannot be reached by user 65534: permission denied on the way to it`, StageExec, unix.EACCES},
+			` cannot be accessed by user 65534: permission denied in a directory above it`, StageExec, unix.EACCES},
 		"a directory":             {cmd(dir), q(dir) + ` is a directory`, StageExec, unix.EACCES},
 		"a directory of the task": {cmd("sub", lookup), q(dir+"/sub") + ` is a directory`, StageProgram, unix.EISDIR},
 		"a device":                {cmd("/dev/null"), `"/dev/null" is not a regular file`, StageExec, unix.EACCES},
@@ -98,22 +98,22 @@ func TestError_IsOneSentence(t *testing.T) {
 			StageExec, unix.ENOENT},
 		"loader missing": {cmd(noLoader), `interpreter "/lib/no-such-loader.so" of ` + q(noLoader) +
 			` not found`, StageExec, unix.ENOENT},
-		"windows line ends": {cmd(windows), `interpreter "/bin/sh\r" of ` + q(windows) +
-			` not found: the script has Windows line ends`, StageExec, unix.ENOENT},
+		"windows line endings": {cmd(windows), `interpreter "/bin/sh\r" of ` + q(windows) +
+			` not found: the script has Windows line endings`, StageExec, unix.ENOENT},
 		"interpreter not executable": {cmd(badInterp), `interpreter ` + q(noX) + ` of ` + q(badInterp) +
 			` is not executable`, StageExec, unix.EACCES},
 		"no program": {cmd(plain), q(plain) + ` is not a program: no #! line and no ELF header`,
 			StageExec, unix.ENOEXEC},
 		"empty file": {cmd(empty), q(empty) + ` is not a program: no #! line and no ELF header`,
 			StageExec, unix.ENOEXEC},
-		"other machine": {cmd(foreign), q(foreign) + ` is a program for another kind of machine`,
+		"other machine": {cmd(foreign), q(foreign) + ` is a program for another machine architecture`,
 			StageExec, unix.ENOEXEC},
 		"being written": {cmd(busy), q(busy) +
 			` is open for writing: it cannot be executed until it is closed`, StageExec, unix.ETXTBSY},
 		"argument too long": {cmd("/bin/true", func(s *Spec) {
 			s.Command.Args = []string{strings.Repeat("x", 200_000)}
-		}), `arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of ` +
-			`the stack limit (ulimit stack) together`, StageExec, unix.E2BIG},
+		}), `arguments and environment are too long for the kernel: the limits are 128 KiB for each and a quarter of ` +
+			`the stack limit (ulimit stack) for all`, StageExec, unix.E2BIG},
 		"NUL in an argument": {cmd("/bin/true", func(s *Spec) { s.Command.Args = []string{"\x00"} }),
 			`command contains a NUL byte`, StageSetup, 0},
 		"work_dir missing": {cmd("/bin/true", in("/no/such")), `work_dir "/no/such" does not exist`,
@@ -134,7 +134,7 @@ func TestError_IsOneSentence(t *testing.T) {
 			`failed to read ulimit 99: invalid argument`, StageLimits, unix.EINVAL},
 		"network namespace missing": {cmd("/bin/true", func(s *Spec) { s.Command.NetworkNamespace = "/no/ns" }),
 			`failed to open network namespace "/no/ns": no such file or directory`, StageNetwork, unix.ENOENT},
-		"network namespace of another sort": {cmd("/bin/true",
+		"network namespace of another kind": {cmd("/bin/true",
 			func(s *Spec) { s.Command.NetworkNamespace = "/etc/passwd" }), `"/etc/passwd" is not a network ` +
 			`namespace`, StageNetwork, unix.EINVAL},
 		"cgroup missing": {cmd("/bin/true", func(s *Spec) { s.TasksFiles = []string{"/no/tasks"} }),
@@ -151,7 +151,7 @@ func TestError_IsOneSentence(t *testing.T) {
 	}
 }
 
-// withLoader is a 64-bit program of this machine whose dynamic loader is path.
+// withLoader returns a 64-bit program of this machine whose dynamic loader is path.
 func withLoader(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile("/bin/true")

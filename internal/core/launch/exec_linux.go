@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// exec is the last step: the settings that would disturb the launcher itself, then execve.
-// It returns only if the program does not run.
+// exec is the last step: it applies the settings that would disturb the launcher itself, then calls execve. It
+// returns only if the program does not run.
 func (l *launcher) exec(p program) *Error {
 	c := &l.spec.Command
 	umask := uintptr(0o022)
@@ -29,7 +29,7 @@ func (l *launcher) exec(p program) *Error {
 	}
 	if c.NoNewPrivileges {
 		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); e != 0 {
-			return failed("give up new privileges", e)
+			return failed("set no_new_privs", e)
 		}
 	}
 	path := cstr(p.path)
@@ -37,12 +37,11 @@ func (l *launcher) exec(p program) *Error {
 	argv = append(vector(vector(argv, []string{c.Path}), c.Args), nil)
 	envv := append(vector(make([]*byte, 0, len(c.Env)+1), c.Env), nil)
 	defaultSignals()
-	if err := l.mark(); err != nil { // a ulimit -f of 0 would refuse it
+	if err := l.mark(); err != nil { // before the limits: with ulimit -f 0 it would fail
 		return err
 	}
 
-	// Below here a successful start allocates nothing: under a small ulimit -v
-	// the runtime could not.
+	// From here on, a successful start allocates no memory: under a low ulimit -v, the runtime could not.
 	if err := lowerLimits(c.Rlimits); err != nil {
 		l.unmark()
 		return err
@@ -63,10 +62,10 @@ func (l *launcher) exec(p program) *Error {
 	return l.explain(p.path, e)
 }
 
-// vector appends the strings of a spec, which have a NUL behind them.
+// vector appends pointers to the strings of a spec, each of which is followed by a NUL.
 func vector(v []*byte, list []string) []*byte {
 	for _, s := range list {
-		if s == "" { // has no address that can be relied on
+		if s == "" { // StringData is unspecified
 			v = append(v, new(byte))
 			continue
 		}
@@ -75,20 +74,19 @@ func vector(v []*byte, list []string) []*byte {
 	return v
 }
 
-// status is not on the heap.
+// status is global, so that announceExec allocates no memory.
 var status = [1]byte{statusExec}
 
-// announceExec tells the supervisor that execve comes next, and reports whether it is there.
+// announceExec informs the supervisor that execve comes next, and reports whether the supervisor still exists.
 func announceExec() bool {
 	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, statusFD, uintptr(unsafe.Pointer(&status)), 1, unix.MSG_NOSIGNAL, 0, 0)
 	return e == 0
 }
 
-// recordMark is not on the heap.
+// recordMark is global, so that mark allocates no memory.
 var recordMark = [1]byte{task.RecordMark}
 
-// mark writes to the task's record that the process becomes the program when it releases
-// the lock.
+// mark writes the mark to the task's record: once the process has released the record's lock, it is the program.
 func (l *launcher) mark() *Error {
 	if l.spec.Record == "" {
 		return nil
@@ -99,8 +97,8 @@ func (l *launcher) mark() *Error {
 	return nil
 }
 
-// unmark removes the mark: the launcher ends as one. A hole reads as zeros, and no ulimit
-// prevents it.
+// unmark removes the mark, because the launcher ends without having become the program. It punches a hole, which
+// reads as zeros and which no ulimit prevents.
 func (l *launcher) unmark() {
 	if l.spec.Record != "" {
 		_, _, _ = unix.RawSyscall6(unix.SYS_FALLOCATE, recordFD, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
@@ -108,8 +106,7 @@ func (l *launcher) unmark() {
 	}
 }
 
-// blockingStdio clears O_NONBLOCK in the standard streams: hardly any program expects
-// EAGAIN from its stdout.
+// blockingStdio clears O_NONBLOCK in the standard streams: hardly any program expects EAGAIN from its stdout.
 func blockingStdio() {
 	for fd := range uintptr(3) {
 		flags, _, e := unix.RawSyscall(unix.SYS_FCNTL, fd, unix.F_GETFL, 0)
@@ -119,15 +116,14 @@ func blockingStdio() {
 	}
 }
 
-// closeOnExec keeps every fd but 0, 1, 2 from the program, among them those that
-// the supervisor inherited.
+// closeOnExec marks every descriptor except 0, 1 and 2 close-on-exec, including those that the supervisor inherited.
 func closeOnExec() *Error {
 	const first = 3
 	_, _, e := unix.RawSyscall(unix.SYS_CLOSE_RANGE, first, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
 	switch e {
 	case 0:
 		return nil
-	case unix.ENOSYS, unix.EINVAL, unix.EPERM: // before Linux 5.11, or a sandbox older than it
+	case unix.ENOSYS, unix.EINVAL, unix.EPERM: // before Linux 5.11, or an older sandbox
 	default:
 		return failed("close files on exec", e)
 	}
@@ -160,9 +156,8 @@ const (
 	sigsetSize = 8
 )
 
-// defaultSignals unblocks all signals and undoes every SIG_IGN, which execve
-// keeps (handlers it resets by itself): a supervisor that ignores SIGPIPE must
-// not break `yes | head` in its tasks.
+// defaultSignals unblocks all signals and resets each SIG_IGN, which execve keeps (it resets only handlers): a
+// supervisor that ignores SIGPIPE must not break `yes | head` in its tasks.
 func defaultSignals() {
 	for sig := uintptr(1); sig <= 64; sig++ {
 		var sa sigaction

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain turns the error of an execve into a sentence for the job's author. The
-// kernel's error may be about the file, a directory above it, or its interpreter; so
-// explain looks at them, as the same user.
+// explain turns an error of execve(2) into a message for the job's author. The error may concern the file, a
+// directory above it, or its interpreter, so explain examines them, as the same user.
 func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	c := &l.spec.Command
 	q := quote(path)
@@ -31,12 +30,12 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 		interp := interpreter(path)
 		switch {
 		case strings.HasSuffix(interp, "\r"):
-			msg = "interpreter " + quote(interp) + " of " + q + " not found: the script has Windows line ends"
+			msg = "interpreter " + quote(interp) + " of " + q + " not found: the script has Windows line endings"
 		case interp != "":
 			msg = "interpreter " + quote(interp) + " of " + q + " not found"
 		}
 	case e == unix.EACCES && seen == unix.EACCES:
-		msg = "command " + q + " cannot be reached" + byUser(c.User) + ": permission denied on the way to it"
+		msg = "command " + q + " cannot be accessed" + byUser(c.User) + ": permission denied in a directory above it"
 	case e == unix.EACCES && seen == 0 && !regular:
 		msg = q + " is not a regular file"
 	case e == unix.EACCES && regular:
@@ -44,11 +43,11 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	case e == unix.ENOEXEC:
 		msg = q + " is not a program: no #! line and no ELF header"
 		if bytes.HasPrefix(head(path), elfMagic) {
-			msg = q + " is a program for another kind of machine"
+			msg = q + " is a program for another machine architecture"
 		}
 	case e == unix.E2BIG:
-		msg = "arguments and environment are too long for the kernel: they are limited to 128 KiB each and a quarter of " +
-			"the stack limit (ulimit stack) together"
+		msg = "arguments and environment are too long for the kernel: the limits are 128 KiB for each and a quarter of " +
+			"the stack limit (ulimit stack) for all"
 	case e == unix.ETXTBSY:
 		msg = q + " is open for writing: it cannot be executed until it is closed"
 	case e == unix.EAGAIN:
@@ -60,7 +59,7 @@ func (l *launcher) explain(path string, e syscall.Errno) *Error {
 	return refuse(e, msg)
 }
 
-// denied is EACCES on a regular file that can be seen.
+// denied explains an EACCES on a regular file that stat(2) can access.
 func (l *launcher) denied(path string, st *unix.Stat_t) string {
 	user, q := byUser(l.spec.Command.User), quote(path)
 	if flags, e := statfs(path); e == 0 && flags&unix.ST_NOEXEC != 0 {
@@ -80,7 +79,7 @@ func (l *launcher) denied(path string, st *unix.Stat_t) string {
 
 var elfMagic = []byte("\x7fELF")
 
-// head is the first page of a file: what the kernel looks at.
+// head returns the first page of a file, all that the kernel looks at.
 func head(path string) []byte {
 	fd, e := open(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if e != 0 {
@@ -95,8 +94,8 @@ func head(path string) []byte {
 	return b[:n]
 }
 
-// interpreter is what a script's first line or a program's PT_INTERP names
-// (execve(2), elf(5)); empty if there is none, or too far inside the file.
+// interpreter returns the interpreter that a script's first line or a program's PT_INTERP names (execve(2), elf(5)).
+// It is empty if none is named, or not within the first page.
 func interpreter(path string) string {
 	b := head(path)
 	if line, ok := bytes.CutPrefix(b, []byte("#!")); ok {

@@ -68,11 +68,11 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 			go func() { result <- p.Started(ctx) }()
 			waitForStage(t, p.PID, c.stage)
 
-			runtime.GC() // would never return if the fork were still under way
+			runtime.GC() // would block if the fork were still in progress
 			for range 20 {
 				e, err := run(shell("exit 4"), nil)
-				must.NoError(t, err, must.Sprint("another start: code"))
-				test.Eq(t, 4, e.status.ExitStatus(), test.Sprint("another start: code"))
+				must.NoError(t, err, must.Sprint("another start"))
+				test.Eq(t, 4, e.status.ExitStatus(), test.Sprint("another start"))
 			}
 			select {
 			case err := <-result:
@@ -87,7 +87,7 @@ func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
 			must.Eq(t, c.stage, e.Stage, must.Sprintf("got %+v", err))
 			test.Eq(t, unix.ECANCELED, e.Errno, test.Sprintf("got %+v", err))
 			if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
-				t.Errorf("its process is still there: %v", err)
+				t.Errorf("its process still exists: %v", err)
 			}
 		})
 	}
@@ -102,19 +102,19 @@ func TestLaunch_KillsAStartThatTakesTooLong(t *testing.T) {
 	defer cancel()
 	test.ErrorIs(t, p.Started(ctx), unix.ETIMEDOUT)
 	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
-		t.Errorf("its process is still there: %v", err)
+		t.Errorf("its process still exists: %v", err)
 	}
 }
 
-// waitForStage returns when the launcher has been waiting in a step for a while. One
-// that only gets no processor is running, proc_pid_stat(5).
+// waitForStage returns when the launcher has been blocked in a step for a while. A launcher that only gets no
+// processor has the state "running", proc_pid_stat(5).
 func waitForStage(t *testing.T, pid int, s Stage) {
 	t.Helper()
-	said, waits := "", 0
+	stat, waits := "", 0
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		said = string(b)
-		if name := "(" + processName(s) + ") "; strings.Contains(said, name+"S ") || strings.Contains(said, name+"D ") {
+		stat = string(b)
+		if name := "(" + processName(s) + ") "; strings.Contains(stat, name+"S ") || strings.Contains(stat, name+"D ") {
 			waits++
 		} else {
 			waits = 0
@@ -123,7 +123,7 @@ func waitForStage(t *testing.T, pid int, s Stage) {
 			return
 		}
 	}
-	t.Fatalf("the launcher does not wait in step %q: %s", s, said)
+	t.Fatalf("the launcher does not wait in step %q: %s", s, stat)
 }
 
 func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
@@ -136,7 +136,7 @@ func TestLaunch_KillDuringExecveIsNoStart(t *testing.T) {
 		go func() { result <- p.Started(context.Background()) }()
 		waitForStage(t, p.PID, StageExec)
 		must.NoError(t, unix.Kill(p.PID, sig))
-		if sig != unix.SIGKILL { // caught by the launcher's runtime, which can't act in execve
+		if sig != unix.SIGKILL { // caught by the launcher's runtime, which can't act during execve
 			waitForStage(t, p.PID, StageExec)
 			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
@@ -159,15 +159,15 @@ func TestLaunch_JoinsCgroupV1(t *testing.T) {
 		spec := &Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"},
 			TasksFiles: []string{dir + "/tasks"}}
 		e := mustRun(t, spec)
-		must.StrContains(t, e.out, "pids:/", must.Sprint("it is in"))
-		must.StrContains(t, e.out, "/"+filepath.Base(dir)+"\n", must.Sprint("it is in"))
+		must.StrContains(t, e.out, "pids:/")
+		must.StrContains(t, e.out, "/"+filepath.Base(dir)+"\n")
 	}
 }
 
 func removeCgroup(t *testing.T, dir string) {
 	t.Helper()
 	var err error
-	// the kernel takes a moment to forget a process
+	// the kernel takes a moment to remove a dead process from the cgroup
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if err = unix.Rmdir(dir); err == nil {
 			return
@@ -176,7 +176,7 @@ func removeCgroup(t *testing.T, dir string) {
 	t.Errorf("failed to remove cgroup: %v", err)
 }
 
-// cgroup2 makes a group of the unified hierarchy.
+// cgroup2 creates a group in the unified hierarchy.
 func cgroup2(t *testing.T) *os.File {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -203,8 +203,8 @@ func TestLaunch_StartsInCgroupV2(t *testing.T) {
 	group := cgroup2(t)
 	e, err := run(&Spec{Command: task.Command{Path: "/bin/cat", Args: []string{"/proc/self/cgroup"}, Dir: "/"}}, group)
 	must.NoError(t, err)
-	must.StrContains(t, e.out, "0::", must.Sprint("it is in"))
-	test.StrContains(t, e.out, "/"+filepath.Base(group.Name())+"\n", test.Sprint("it is in"))
+	must.StrContains(t, e.out, "0::")
+	test.StrContains(t, e.out, "/"+filepath.Base(group.Name())+"\n")
 }
 
 func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
@@ -222,9 +222,9 @@ func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 }
 
 func TestLauncher_ExplainsItselfByHand(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", `exec "$0" launch 3<&-`, self) // an SSH server may have left a socket there
+	cmd := exec.Command("/bin/sh", "-c", `exec "$0" launch 3<&-`, self) // an SSH server may have left a socket as fd 3
 	out, err := cmd.CombinedOutput()
-	if err == nil || string(out) != "this role is for the supervisor, which starts it by itself\n" {
+	if err == nil || string(out) != "this role is internal: the supervisor starts it\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
 }

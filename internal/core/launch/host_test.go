@@ -21,14 +21,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests' goroutines change the threads they run on: never the main one, whose
-// mounts are the process's.
+// The tests' goroutines change the threads that they run on. The main thread, whose mounts are those of the process,
+// must not be one of these.
 func init() { runtime.LockOSThread() }
 
-// ownHost gives the test a host of its own, as far as mounts and /dev go: the thread
-// with it ends with the test. Launchers see it as the host, with mounts that are
-// shared, as systemd has them. At the end its mounts must be as they were after
-// change, and so must its /dev unless it is the machine's, which others change.
+// ownHost gives the test its own host as far as mounts and /dev are concerned: a thread that ends with the test.
+// Launchers see it as the host, with shared mounts as under systemd. At the end, its mounts must be the same as after
+// change. So must its /dev, unless that is the machine's, which other processes change.
 func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -53,8 +52,7 @@ func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	})
 }
 
-// smallDev makes the host's /dev one with a few entries of each kind, of which
-// nobody else knows.
+// smallDev replaces the host's /dev with a private one with a few entries of each kind.
 func smallDev(t *testing.T) {
 	t.Helper()
 	pts, err := unix.Open("/dev/pts", unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -94,7 +92,7 @@ func node(t *testing.T, path string, mode uint32, major, minor uint32) {
 	must.NoError(t, os.Chmod(path, os.FileMode(mode)))
 }
 
-// mountsHere is the mount table of this thread.
+// mountsHere returns the mount table of this thread.
 func mountsHere(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -102,8 +100,8 @@ func mountsHere(t *testing.T) string {
 	return string(b)
 }
 
-// wantMounts wants the mounts that there were, less what another process has unmounted in order to remove the directory
-// where it was mounted. It may also have renamed a directory above.
+// wantMounts checks that the mounts are the same as before. Another process may have removed or renamed the directory
+// of a mount, or one above it; such a mount may be missing or have another path.
 func wantMounts(t *testing.T, before string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -115,7 +113,7 @@ func wantMounts(t *testing.T, before string) {
 	}
 }
 
-// placesOf has for each mount of a table, by all but its paths, where it is.
+// placesOf returns the mount points of a table. The keys are the other fields of the mounts, without paths.
 func placesOf(table string) map[string]string {
 	at := map[string]string{}
 	for line := range strings.Lines(table) {
@@ -128,27 +126,27 @@ func placesOf(table string) map[string]string {
 func compareMounts(before, now map[string]string) error {
 	for mount, at := range now {
 		if was, ok := before[mount]; !ok {
-			return fmt.Errorf("the host has a mount more: %s at %s", mount, at)
+			return fmt.Errorf("the host has an additional mount: %s at %s", mount, at)
 		} else if at != was && testsupport.Exists(was) {
 			return fmt.Errorf("the host's mount %s is at %s, was at %s", mount, at, was)
 		}
 	}
 	for mount, at := range before {
 		if _, ok := now[mount]; !ok && testsupport.Exists(at) {
-			return fmt.Errorf("the host has a mount less: %s at %s", mount, at)
+			return fmt.Errorf("the host lacks a mount: %s at %s", mount, at)
 		}
 	}
 	return nil
 }
 
-// tree describes what is in a directory and below it, less what everybody makes
-// and removes at any time.
+// tree describes the entries of a directory and below it, except in pts and shm, where other processes create and
+// remove entries at any time.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var lines []string
 	must.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // gone
+			return nil // it has been removed
 		}
 		lines = append(lines, describe(path))
 		if path == dir+"/pts" || path == dir+"/shm" {
@@ -159,7 +157,7 @@ func tree(t *testing.T, dir string) string {
 	return strings.Join(lines, "\n")
 }
 
-// describe is what lstat(2) says of a path, but for the file system that it is on.
+// describe returns the result of lstat(2) for a path, without the device that it is on.
 func describe(path string) string {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -170,7 +168,7 @@ func describe(path string) string {
 		link)
 }
 
-// top is tree, without what is in the directories.
+// top is like tree, but does not descend into directories.
 func top(t *testing.T, dir string, without ...string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a process has from its parent (fork(2), execve(2)) and a task is not to have from its supervisor, whatever the
-// agent was started with: nice, chrt, ionice, taskset, numactl, setarch; a session keyring; ambient capabilities.
-// umask, signals and oom_score_adj have steps of their own.
+// This file resets attributes that a process inherits from its parent (fork(2), execve(2)), but a task must not from
+// its supervisor, however the agent was started: the settings of nice, chrt, ionice, taskset, numactl and setarch; a
+// session keyring; ambient capabilities. umask, signals and oom_score_adj have their own steps.
 
-// DefaultScheduling gives the calling thread, and what is forked from it, the scheduling of a process that no one has
-// set anything for: policy and priority (sched(7)), I/O priority (ioprio_set(2)), memory policy (set_mempolicy(2)), and
-// every processor of its cpuset (sched_setaffinity(2)). What the kernel or a sandbox refuses stays as it is.
+// DefaultScheduling gives the calling thread, and the processes that it forks, the default scheduling: policy and
+// priority (sched(7)), I/O priority (ioprio_set(2)), memory policy (set_mempolicy(2)), and every processor of its
+// cpuset (sched_setaffinity(2)). A setting that the kernel or a sandbox refuses to change stays as it is.
 func DefaultScheduling() {
 	const process, thisThread = 1, 0 // IOPRIO_WHO_PROCESS
 	var normal struct{ priority int32 }
@@ -30,7 +30,7 @@ func DefaultScheduling() {
 	_, _ = call(unix.SYS_SCHED_SETAFFINITY, thisThread, size, uintptr(unsafe.Pointer(&allProcessors)))
 }
 
-// allProcessors is more than any kernel has (CONFIG_NR_CPUS).
+// allProcessors has more bits than any kernel has processors (CONFIG_NR_CPUS).
 var allProcessors = func() (mask [8192 / 64]uint64) {
 	for i := range mask {
 		mask[i] = ^uint64(0)
@@ -38,20 +38,20 @@ var allProcessors = func() (mask [8192 / 64]uint64) {
 	return mask
 }()
 
-// ownKeyring gives the process a session keyring of its own, with nothing in it (keyctl(2),
-// KEYCTL_JOIN_SESSION_KEYRING). A sandbox that refuses this refuses it to the program too.
+// ownKeyring gives the process a new, empty session keyring (keyctl(2), KEYCTL_JOIN_SESSION_KEYRING). A sandbox that
+// refuses this refuses it to the program too.
 func ownKeyring() *Error {
 	_, e := call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0)
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read those of its own
+	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read all of its own
 		return nil
 	}
-	return failed("make a session keyring", e)
+	return failed("create a session keyring", e)
 }
 
-// isHostsRoot reports whether the process is root, and not of a user namespace alone.
+// isHostsRoot reports whether the process is the host's root, and not just the root of a user namespace.
 func isHostsRoot() bool {
 	ids, err := os.ReadFile("/proc/self/uid_map")
 	return unix.Geteuid() == 0 && err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
@@ -67,10 +67,10 @@ func dropInheritable() *Error {
 		_, e = call(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)))
 	}
 	if e != 0 {
-		return failed("give up inheritable capabilities", e)
+		return failed("drop inheritable capabilities", e)
 	}
 	return nil
 }
 
-// defaultPersonality is that of a native program whose addresses are random (personality(2)).
+// defaultPersonality sets the personality of a native program with randomized addresses (personality(2)).
 func defaultPersonality() { _, _ = call(unix.SYS_PERSONALITY, 0) }

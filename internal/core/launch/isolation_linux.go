@@ -5,8 +5,8 @@ package launch
 
 import "golang.org/x/sys/unix"
 
-// isolate does everything that hides the host from the program, as root, before limits
-// and user. The order, also for future steps:
+// isolate performs all steps that hide the host from the program. It runs as root, before limits and user. The order,
+// including future steps:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
 //  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
@@ -14,8 +14,8 @@ import "golang.org/x/sys/unix"
 //     the new namespaces; landlock_restrict_self comes in exec, after umask
 //  4. capabilities: bounding set here; ambient set after the change of user
 //
-// Steps for one thread are right, since only this one survives execve. The mount
-// namespace of a task that runs already is entered later: see enterMounts.
+// Steps that affect only the calling thread suffice, since only this thread survives execve. The mount namespace of a
+// running task is entered later: see enterMounts.
 func (l *launcher) isolate() *Error {
 	if err := l.enterNetwork(); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (l *launcher) isolate() *Error {
 	return l.exposeDevices()
 }
 
-// enterNetwork joins the network namespace that Nomad (or a CNI plugin) made.
+// enterNetwork joins the network namespace that Nomad (or a CNI plugin) has created.
 func (l *launcher) enterNetwork() *Error {
 	path := l.spec.Command.NetworkNamespace
 	if path == "" {

@@ -1,21 +1,18 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package launch is one process start. It has two halves:
+// Package launch starts one process. It has two halves:
 //
-//   - Start and Process, for the supervisor: fork the launcher, hand it a Spec,
-//     and learn that the program runs, or in one sentence why it does not.
-//   - Main, the launcher itself: a role of the supervisor's own binary that
-//     applies the Spec to itself and then execs the program in its own place, so
-//     that the pid stays and nothing remains of the launcher.
+//   - Start and Process, for the supervisor: they fork the launcher, send it a Spec, and report that the program
+//     runs, or in one sentence why it does not.
+//   - Main, the launcher itself: a role of the supervisor's own binary that applies the Spec to its own process and
+//     then executes the program in place, so that the pid stays the same and nothing of the launcher remains.
 //
-// The supervisor never touches a path of the task: Go's fork stops the world of
-// the forking process until the child has exec'ed, and a dead NFS mount would
-// stop every task's supervisor. It executes nothing but its own binary; whatever
-// can hang, hangs in the launcher, which a SIGKILL ends.
+// The supervisor never accesses a path of the task: Go's fork stops the world of the forking process until the child
+// has called execve, so a dead NFS mount would block every task's supervisor. It executes only its own binary. All
+// calls that can hang are made by the launcher, which a SIGKILL ends.
 //
-// The order in which the launcher works is in (*launcher).run; each step has a
-// file of its own.
+// The order of the launcher's steps is in (*launcher).run; each step has its own file.
 package launch
 
 import (
@@ -24,41 +21,39 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Spec says what a launcher is to start, and how.
+// Spec describes what a launcher starts, and how.
 type Spec struct {
 	Command task.Command
 
-	// TasksFiles are `tasks` files of cgroup v1 groups to join. (A cgroup v2 group
-	// is joined by being cloned into it: the last argument of Start.)
+	// TasksFiles are the `tasks` files of the cgroup v1 groups to join. (The launcher joins a cgroup v2 group by being
+	// cloned into it: see the last argument of Start.)
 	TasksFiles []string
 
-	// MountNamespace is a descriptor of the mount namespace to enter (setns(2),
-	// CLONE_NEWNS), 0 for none. A launcher has made it for a running task (see
-	// Process.KeepMounts), and this process is one more in it. It has the task's
-	// devices and mounts, so that Command must have none. The caller keeps it open
-	// until Start has returned.
+	// MountNamespace is a descriptor of the mount namespace to enter (setns(2), CLONE_NEWNS), 0 for none. A launcher has
+	// created it for a running task (see Process.KeepMounts), to which this process is added. It contains the task's
+	// devices and mounts, so Command must have none. The caller keeps it open until Start has returned.
 	//
-	// It is not a path, because a task chooses what its /proc/<pid>/ns/mnt leads to:
-	// root would enter a namespace in which every file belongs to the task.
+	// It is not a path, because a task can choose the target of its /proc/<pid>/ns/mnt: root would enter a namespace in
+	// which the task controls every file.
 	MountNamespace int
 
-	// NoFile is the soft limit of open files, RLIMIT_NOFILE, up to the hard one. 0 is the one that the caller of Start was
-	// started with.
+	// NoFile is the soft limit of open files (RLIMIT_NOFILE), which is capped at the hard limit. 0 means the limit that
+	// the caller of Start was started with.
 	NoFile uint64
 
-	// Record is the path of the task's record, which Start makes (task.NewRecord) and
-	// the launcher marks. Empty for a process that is never adopted.
+	// Record is the path of the task's record, which Start creates (task.NewRecord) and the launcher marks. It is empty
+	// for a process that is never adopted.
 	Record string
 
-	// TTY says that fd 0 is a terminal, which becomes the session's controlling one.
+	// TTY makes fd 0, a terminal, the session's controlling terminal.
 	TTY bool
 }
 
-// Stage is a step of the launcher. While a step runs, it is also the process's
-// name, "launch:<stage>", so that ps shows where a launcher hangs.
+// Stage is a step of the launcher. While a step runs, the process's name is "launch:<stage>", so that ps shows where
+// a launcher hangs.
 type Stage string
 
-// At most 8 characters: a process name has 15.
+// At most 8 characters: a process name is limited to 15.
 const (
 	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
 	StageCgroup  Stage = "cgroup"   // cgroup v1
@@ -67,12 +62,11 @@ const (
 	StageLimits  Stage = "limits"   // oom_score_adj, nice, ulimit
 	StageUser    Stage = "user"     // user and groups
 	StageWorkDir Stage = "work_dir" // chdir
-	StageProgram Stage = "program"  // look for the program
+	StageProgram Stage = "program"  // search for the program
 	StageExec    Stage = "exec"     // execve
 )
 
-// Error says why a program was not started. After it nothing of the start is
-// left, unless the message says so.
+// Error is the reason why a program was not started. Nothing of the start is left, unless the message says so.
 type Error struct {
 	Stage   Stage         `json:"stage"`
 	Message string        `json:"message"` // one sentence for the job's author
@@ -84,8 +78,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap makes errors.Is(err, fs.ErrNotExist) and the like work. A start that
-// took too long is syscall.ETIMEDOUT, one whose caller gave up syscall.ECANCELED.
+// Unwrap makes errors.Is(err, fs.ErrNotExist) and similar tests work. The error is syscall.ETIMEDOUT for a start that
+// took too long, and syscall.ECANCELED for one whose caller gave up.
 func (e *Error) Unwrap() error {
 	if e.Errno == 0 {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// report is a script in which the program says about itself what the kernel knows.
-// Status is read by the shell itself, since it blocks signals while it forks.
+// report is a script that prints the kernel's view of the program. The shell itself reads the status file, since it
+// blocks signals while it forks.
 const report = `
 p=/proc/$$
 while read -r line; do echo "$line"; done < $p/status
@@ -40,7 +40,7 @@ echo "session: $4"
 echo "nice: ${17}"
 `
 
-func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
+func TestProgram_GetsTheCommandsSettings(t *testing.T) {
 	testsupport.NeedRoot(t)
 	nothingLeft(t)
 	dir := t.TempDir()
@@ -87,7 +87,7 @@ func TestProgram_GetsWhatTheCommandSays(t *testing.T) {
 
 func TestProgram_InheritsNothingOfTheSupervisor(t *testing.T) {
 	nothingLeft(t)
-	// what a supervisor may have about it and a program must not
+	// attributes that a supervisor may have and a program must not
 	signal.Ignore(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
 	defer signal.Reset(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
 	defer unix.Umask(unix.Umask(0o077))
@@ -157,7 +157,7 @@ func TestProgram_InheritsNoCapabilities(t *testing.T) {
 	}
 }
 
-func TestProgram_HasASessionKeyringOfItsOwn(t *testing.T) {
+func TestProgram_HasItsOwnSessionKeyring(t *testing.T) {
 	mine, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
 	if err != nil {
 		t.Skipf("no keyrings here: %v", err)
@@ -167,7 +167,7 @@ func TestProgram_HasASessionKeyringOfItsOwn(t *testing.T) {
 		s := shell("")
 		s.Command.Path, s.Command.Args = self, []string{"keyring"}
 		out := mustRun(t, s).out
-		test.False(t, seen[out], test.Sprintf("%s is another's: %v", out, seen))
+		test.False(t, seen[out], test.Sprintf("keyring %s is in use by another: %v", out, seen))
 		test.StrHasSuffix(t, " <nil>\n", out)
 		seen[out] = true
 	}
@@ -189,7 +189,7 @@ func TestProgram_GetsExactEnvironmentAndArguments(t *testing.T) {
 		t.Errorf("environment is %.300q", e.out)
 	}
 	cat.Command.Args = append([]string{"--", "/proc/self/cmdline"}, args...)
-	e := mustRun(t, cat) // and then cat complains about files
+	e := mustRun(t, cat) // then cat also complains about missing files
 	want := "cat\x00--\x00/proc/self/cmdline\x00" + strings.Join(args, "\x00") + "\x00"
 	test.StrHasPrefix(t, want, e.out, test.Sprintf("arguments are %.300q", e.out))
 	none := shell(`tr '\0' '\n' < /proc/$$/environ`)
@@ -318,7 +318,7 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 		err     string
 	}{
 		"a file of root's, for another user":         {mode: 0o600, user: nobody, want: 0o605},
-		"a file of the user's own":                   {mode: 0o600, uid: 65534, user: nobody, want: 0o700},
+		"a file of the user":                         {mode: 0o600, uid: 65534, user: nobody, want: 0o700},
 		"a file of one of the user's groups":         {mode: 0o640, gid: 777, user: nobody, want: 0o650},
 		"a file for root":                            {mode: 0o600, want: 0o700},
 		"a file that root can run already":           {mode: 0o611, want: 0o611},
@@ -406,7 +406,7 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 	write("task", "both")
 	write("path1", "both")
 	write("path2", "path-only")
-	// not executable: passed over
+	// not executable: skipped
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "path1", "path-only"), nil, 0o644))
 	for command, want := range map[string]string{
 		"everywhere":         "local",
@@ -441,7 +441,7 @@ func TestLauncher_StartsNothingWithoutSupervisor(t *testing.T) {
 	p, r, err := start(shell("touch "+marker), nil)
 	must.NoError(t, err)
 	defer r.Close()
-	p.status.Close() // what the kernel does when a supervisor dies before Started
+	p.status.Close() // as the kernel does when a supervisor dies before Started
 	var ws unix.WaitStatus
 	_, err = unix.Wait4(p.PID, &ws, 0, nil)
 	must.NoError(t, err, must.Sprint("launcher ended with"))
@@ -460,7 +460,7 @@ func TestLauncher_EndsByKill(t *testing.T) {
 	waitForStage(t, p.PID, StageSetup)
 	p.Kill()
 	if err := unix.Kill(p.PID, 0); err != unix.ESRCH {
-		t.Errorf("process is still there: %v", err)
+		t.Errorf("process still exists: %v", err)
 	}
 	_, err = os.Stat(marker)
 	test.Error(t, err, test.Sprint("the program ran"))
@@ -496,7 +496,7 @@ func TestLauncher_IsNotBoundByTheProgramsLimits(t *testing.T) {
 				must.NoError(t, err, must.Sprintf("got %q, status %v", e.out, e.status))
 				must.Eq(t, "ok\n", e.out, must.Sprintf("got %q, status %v", e.out, e.status))
 				must.Eq(t, 0, e.status.ExitStatus(), must.Sprintf("got %q, status %v", e.out, e.status))
-				// and a reason can still be given
+				// an error can still be reported
 				spec.Command.Path = "/etc/passwd"
 				_, err = run(spec, nil)
 				must.ErrorContains(t, err, "is not executable", must.Sprint("got error"))

@@ -13,9 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// setOOMScoreAdj always writes, even 0: the inherited value is that of the
-// supervisor, which protects itself. Only a value below the one that a privileged
-// process has set needs CAP_SYS_RESOURCE.
+// setOOMScoreAdj always writes the value, even 0: the inherited one is the supervisor's, which protects itself. Only
+// a value below the one that a privileged process has set needs CAP_SYS_RESOURCE.
 func setOOMScoreAdj(v int) *Error {
 	e := writeFile("/proc/self/oom_score_adj", strconv.Itoa(v))
 	switch {
@@ -30,7 +29,7 @@ func setOOMScoreAdj(v int) *Error {
 	}
 }
 
-// setNice leaves what DefaultScheduling has set for 0, which also means "not set".
+// setNice keeps the value that DefaultScheduling has set if v is 0, which also means "not set".
 func setNice(v int) *Error {
 	if v == 0 {
 		return nil
@@ -57,13 +56,12 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 	return e
 }
 
-// RestoreNoFile undoes what Go does to every process at its start: it raises the
-// soft limit of open files. syscall.Exec alone knows the value from before and
-// sets it just ahead of execve; an execve that cannot succeed leaves it set.
+// RestoreNoFile restores the soft limit of open files, which Go raises at the start of every process. Only
+// syscall.Exec knows the earlier value: it sets the limit just before execve, and an execve that fails leaves it set.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// setNoFile sets the soft limit of open files. A supervisor whose execve has failed has lost the one that Go would
-// restore.
+// setNoFile sets the soft limit of open files. The one that Go would restore is lost if an execve of the supervisor
+// has failed.
 func setNoFile(soft uint64) {
 	if soft == 0 {
 		RestoreNoFile()
@@ -75,9 +73,8 @@ func setNoFile(soft uint64) {
 	}
 }
 
-// raiseLimits raises hard limits while the launcher has the right to, and no more: under
-// the task's own ulimit -v or -u the launcher might fail before execve. lowerLimits, which
-// needs no right, does the rest.
+// raiseLimits only raises hard limits, while the launcher has the privilege: under the task's own ulimit -v or -u,
+// the launcher might fail before execve. lowerLimits, which needs no privilege, does the rest.
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {
@@ -119,7 +116,7 @@ func limitValue(v uint64) string {
 	return strconv.FormatUint(v, 10)
 }
 
-// limitName is the name as limits.conf(5) has it.
+// limitName returns the name of a limit in limits.conf(5).
 func limitName(resource int) string {
 	names := [...]string{
 		unix.RLIMIT_CPU: "cpu", unix.RLIMIT_FSIZE: "fsize", unix.RLIMIT_DATA: "data",

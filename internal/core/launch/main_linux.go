@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statusFD is where a launcher finds its end of the status socket.
+// statusFD is the launcher's end of the status socket.
 const statusFD = 3
 
-// recordFD is where it finds the record of the task that it becomes. It holds the
-// lock on it; the supervisor has closed its own descriptor. mountsFD is where it
-// finds the mount namespace to enter, as one more process of a task. No Spec has both.
+// recordFD is the record of the task that the launcher becomes. The launcher holds the record's lock; the supervisor
+// has closed its own descriptor. mountsFD is the mount namespace of a running task, which the launcher enters. No
+// Spec has both.
 const (
 	recordFD = 4
 	mountsFD = 4
@@ -28,45 +28,45 @@ const namePrefix = "launch:"
 
 func processName(s Stage) string { return namePrefix + string(s) }
 
-// launcher is the state of the one launcher that the process is.
+// launcher is the state of a launcher process.
 type launcher struct {
 	spec  Spec
 	stage Stage
 }
 
-// Inits run on the process's first thread, whose name is the process's. Everything that a
-// launcher does is done to this thread, the one that execs.
+// Init functions run on the process's main thread, whose name is the process's name. All settings of a launcher are
+// made for this thread, which also calls execve.
 func init() {
 	if slices.Equal(os.Args, launcherArgs) {
 		runtime.LockOSThread()
 	}
 }
 
-// Main is the launcher's role: it never returns. It is called from main() before
-// anything else, with what Start left in fd 3.
+// Main is the launcher's role; it never returns. It must be called in main() before anything else, and uses the
+// descriptors that Start has passed on.
 func Main() {
 	l := &launcher{}
 	l.enter(StageSetup)
 	if !decodeSpec(receive(), &l.spec) {
-		l.fail(&Error{Message: "launcher got a spec that it can't read"})
+		l.fail(&Error{Message: "launcher received an invalid spec"})
 	}
 	l.fail(l.run())
 }
 
-// run applies the spec in the order that the steps ask for, and returns only the
-// reason why the program does not run.
+// run applies the spec in the order that the steps require. It returns only if the program does not run, with the
+// reason.
 func (l *launcher) run() *Error {
 	c := &l.spec.Command
 	if err := l.setup(); err != nil {
 		return err
 	}
-	DefaultScheduling() // a cgroup of v1 takes no process with a real-time policy
-	// first, so that all the rest counts for the task
+	DefaultScheduling() // a v1 cgroup accepts no process with a real-time policy
+	// first, so that everything else is charged to the task
 	if err := l.joinCgroups(); err != nil {
 		return err
 	}
 	l.enter(StageProgram)
-	p, err := findInLookup(c) // with the right to make it executable, and before a path may lead into a volume
+	p, err := findInLookup(c) // with the privilege to make it executable, and before volumes are mounted
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (l *launcher) run() *Error {
 		return err
 	}
 	l.enter(StageLimits)
-	// before the change of user: afterwards the file in /proc is root's until execve
+	// before the change of user: afterwards the file in /proc belongs to root until execve
 	if err := setOOMScoreAdj(c.OOMScoreAdj); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (l *launcher) run() *Error {
 	if err := dropInheritable(); err != nil {
 		return err
 	}
-	// as the user, whose permissions count from here on
+	// from here on with the user's permissions
 	l.enter(StageWorkDir)
 	if err := enterDir(c); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (l *launcher) run() *Error {
 	return l.exec(p)
 }
 
-// setup needs nothing and can't hang.
+// setup depends on no other step and can't hang.
 func (l *launcher) setup() *Error {
 	if l.spec.Command.Path == "" {
 		return refuse(unix.EINVAL, "command is empty")
@@ -120,7 +120,7 @@ func (l *launcher) setup() *Error {
 			return failed("make stdin the controlling terminal", e)
 		}
 	}
-	return ownKeyring() // as root, who may have more of them
+	return ownKeyring() // as root, who may have more keyrings
 }
 
 func (l *launcher) joinCgroups() *Error {
@@ -129,8 +129,8 @@ func (l *launcher) joinCgroups() *Error {
 	}
 	l.enter(StageCgroup)
 	for _, path := range l.spec.TasksFiles {
-		// 0 is the writing thread, which alone survives execve: to move it waits
-		// for no RCU grace period, as to move a process does
+		// 0 is the writing thread, the only one that survives execve. Unlike moving a process, moving a thread does not
+		// wait for an RCU grace period.
 		if e := writeFile(path, "0"); e != 0 {
 			return failed("join cgroup "+path, e)
 		}
@@ -138,7 +138,7 @@ func (l *launcher) joinCgroups() *Error {
 	return nil
 }
 
-// enter starts a step: it is the process's name while it lasts.
+// enter starts a step, and sets the process's name accordingly.
 func (l *launcher) enter(s Stage) {
 	l.stage = s
 	_, _ = call(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(cstr(processName(s))))
@@ -153,13 +153,13 @@ func (l *launcher) fail(err *Error) {
 	exit(127)
 }
 
-// receive reads the spec. If the supervisor has died, the program is not started.
+// receive reads the spec. If the supervisor has died, receive ends the launcher.
 func receive() []byte {
 	var head [headerSize]byte
 	if !readFull(head[:]) {
 		var st unix.Stat_t
 		if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-			os.Stderr.WriteString("this role is for the supervisor, which starts it by itself\n")
+			os.Stderr.WriteString("this role is internal: the supervisor starts it\n")
 		}
 		exit(2)
 	}
@@ -181,10 +181,10 @@ func readFull(b []byte) bool {
 	return true
 }
 
-// refuse is the error of a step with a message of its own.
+// refuse returns a step's error with its own message.
 func refuse(e syscall.Errno, message string) *Error { return &Error{Message: message, Errno: e} }
 
-// failed is the error of a step with the kernel's reason.
+// failed returns a step's error with the kernel's reason.
 func failed(what string, e syscall.Errno) *Error {
 	return refuse(e, "failed to "+what+": "+e.Error())
 }

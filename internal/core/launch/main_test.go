@@ -23,11 +23,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// self is a copy of the test binary that every user can reach.
+// self is a copy of the test binary that every user can access.
 var self string
 
-// TestMain is also the launcher, and with "supervise" a supervisor of one start
-// that runs with other rights or in another environment than the test.
+// TestMain also runs the launcher and, with "supervise", a supervisor of one start, which has other privileges or
+// another environment than the test.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -62,7 +62,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// printKeyring prints the number of the session keyring, which is made if there is none.
+// printKeyring prints the number of the session keyring. It creates one if none exists.
 func printKeyring() {
 	id, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
 	fmt.Println(id, err)
@@ -88,7 +88,7 @@ func superviseOne() {
 	os.Exit(ws.ExitStatus())
 }
 
-// ended is what is known of a program that was run to its end.
+// ended is the result of a program that has ended.
 type ended struct {
 	pid    int
 	out    string // stdout and stderr
@@ -137,7 +137,7 @@ func mustRun(t *testing.T, spec *Spec) ended {
 	return e
 }
 
-// shell is a Spec that runs a script of sh.
+// shell returns a Spec that runs a script of sh.
 func shell(script string, args ...string) *Spec {
 	return &Spec{
 		Command: task.Command{
@@ -151,7 +151,7 @@ func shell(script string, args ...string) *Spec {
 
 func ptr[T any](v T) *T { return &v }
 
-// field is the value of a line "name: value" or "name value" of a /proc file.
+// field returns the value of a line "name: value" or "name value" of a /proc file.
 func field(t *testing.T, text, name string) string {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -163,7 +163,7 @@ func field(t *testing.T, text, name string) string {
 	return ""
 }
 
-// resources are what a start may not gain: this process's fds, threads, children.
+// resources returns this process's number of fds, number of threads, and children, which a start must not leak.
 func resources(t *testing.T) (fds, threads int, children string) {
 	t.Helper()
 	count := func(dir string) int {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that make and fill directories, and mount.
+// System calls for directories and mounts.
 
 func mount(source, target, kind string, flags uintptr, data string) syscall.Errno {
 	_, e := call(unix.SYS_MOUNT, uintptr(cstr(source)), uintptr(cstr(target)), uintptr(cstr(kind)), flags,
@@ -19,14 +19,13 @@ func mount(source, target, kind string, flags uintptr, data string) syscall.Errn
 	return e
 }
 
-// bind mounts a file or directory at another path, without what is mounted below
-// it unless that is asked for (unix.MS_REC).
+// bind mounts a file or directory at another path, including the mounts below it only if recursive is unix.MS_REC.
 func bind(source, target string, recursive uintptr) syscall.Errno {
 	return mount(source, target, "", unix.MS_BIND|recursive, "")
 }
 
-// restrict adds flags to a mount (unix.MS_RDONLY, unix.MS_NOSUID) and leaves those that its
-// source is mounted with, which a container may not undo.
+// restrict adds flags to a mount (unix.MS_RDONLY, unix.MS_NOSUID) and keeps those that its source is mounted with,
+// which a container is not allowed to clear.
 func restrict(target string, flags uintptr) syscall.Errno {
 	its, e := statfs(target)
 	if e != 0 {
@@ -37,8 +36,8 @@ func restrict(target string, flags uintptr) syscall.Errno {
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }
 
-// restrictAll is restrict for all that is mounted below target, too (mount_setattr(2), Linux 5.12). The bits of the
-// flags are the same.
+// restrictAll is like restrict, but includes all mounts below target (mount_setattr(2), Linux 5.12). The flags have
+// the same bits.
 func restrictAll(target string, flags uintptr) syscall.Errno {
 	attributes := &unix.MountAttr{Attr_set: uint64(flags)}
 	dir := unix.AT_FDCWD
@@ -52,7 +51,7 @@ func chroot(path string) syscall.Errno {
 	return e
 }
 
-// entry is what is known of a file without asking the server of its file system, which may be dead.
+// entry is what the kernel reports about a file without contacting the server of its file system, which may be dead.
 type entry struct {
 	kind, mode uint32 // S_IFMT and the permissions of st_mode
 	uid, gid   uint32
@@ -85,7 +84,7 @@ func mkdirAt(dir int, name string, mode uint32) syscall.Errno {
 	return e
 }
 
-// mknodAt makes a device node, or a regular file.
+// mknodAt creates a device node, or a regular file.
 func mknodAt(dir int, name string, mode uint32, dev uint64) syscall.Errno {
 	_, e := call(unix.SYS_MKNODAT, uintptr(dir), uintptr(cstr(name)), uintptr(mode), uintptr(dev))
 	return e
@@ -110,7 +109,7 @@ func readlinkAt(dir int, name string) (string, syscall.Errno) {
 	return string(b[:n]), 0
 }
 
-// chownAt gives an entry to its owner; root's, as most are, it is already.
+// chownAt sets the owner of a new entry, which is root at first, as for most entries.
 func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	if uid == 0 && gid == 0 {
 		return 0
@@ -120,7 +119,7 @@ func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	return e
 }
 
-// hasACL reports whether a file in the working directory has permissions besides its mode.
+// hasACL reports whether a file in the working directory has an ACL in addition to its mode.
 func hasACL(name string) bool {
 	n, e := call(unix.SYS_LGETXATTR, uintptr(cstr(name)), uintptr(cstr("system.posix_acl_access")))
 	return e == 0 && n > 0
@@ -142,7 +141,7 @@ func list(dir int) ([]string, syscall.Errno) {
 	}
 }
 
-// below reports whether path is inside of the directory dir, both clean.
+// below reports whether path is inside the directory dir. Both must be clean.
 func below(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && strings.HasPrefix(path, dir) || dir == "/" && path != "/"
 }

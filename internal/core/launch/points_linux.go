@@ -12,27 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// points finds the places of mounts in the program's mount namespace, and makes those
-// that do not exist. On the host it makes directories below the task's own, and nothing
-// else. Elsewhere the program gets a copy of the directory in which the place is to be:
-// a file system in memory, in which every entry of the host's directory is mounted.
+// points finds mount points in the program's mount namespace, and creates missing ones. On the host, it creates only
+// files and directories in the task's directory. Elsewhere, the program gets a copy of the directory that lacks the
+// mount point: a file system in memory, in which every entry of the host's directory is mounted.
 type points struct {
 	taskDir string
 	task    int             // the task's directory, or -1 if no place is in it
-	own     map[uint64]bool // st_dev of the file systems that were made for the program
+	own     map[uint64]bool // st_dev of the file systems that were created for the program
 }
 
-// A mount is made ready where no other is, and then moved to its place at once: a path of
-// it could lead elsewhere by then. Nothing may be mounted in /proc, so these are free.
+// A mount is prepared at a path where nothing else is mounted, and then moved to its mount point in one step: with
+// several steps, the mount point's path could lead elsewhere in between. Nothing may be mounted in /proc, so these
+// paths are free.
 const (
 	stageDir  = "/proc/sys"
 	stageFile = "/proc/version"
 )
 
-// maxCopied is how many entries a directory may have that is copied: each takes a mount.
+// maxCopied is the maximum number of entries of a directory that is copied: each needs a mount.
 const maxCopied = 1000
 
-// newPoints opens what a mount could hide.
+// newPoints opens the task's directory, before a mount could hide it.
 func newPoints(taskDir string, all []exposed) (*points, *Error) {
 	p := &points{taskDir: taskDir, task: -1, own: map[uint64]bool{}}
 	for _, g := range all {
@@ -52,22 +52,20 @@ func (p *points) close() {
 	}
 }
 
-// place is a directory on the way to a mount's.
+// place is a directory on the path to a mount point, or the mount point itself.
 type place struct {
 	fd   int
 	path string
 	look entry
 
-	// own: it is in the task's directory. others: somebody else than root can change it,
-	// or a directory above it.
+	// own: it is in the task's directory. others: users other than root can change it, or a directory above it.
 	own, others bool
 }
 
-// open opens the place of a mount (O_PATH), and makes it where it does not exist. A volume's
-// is named by the author of the job, and the directories on the way to it may be a task's:
-// no link is followed.
+// open opens a mount point (O_PATH), and creates it if it does not exist. The path of a volume comes from the author
+// of the job, and a task may control directories on it: no link is followed.
 func (p *points) open(g *exposed) (int, *Error) {
-	if g.source == g.target { // which is this directory, whatever is there now
+	if g.source == g.target { // the source itself, whatever is mounted over it now
 		fd, e := open(unix.AT_FDCWD, fdPath(g.file), unix.O_PATH)
 		if e != 0 {
 			return -1, failed("open "+quote(g.source), e)
@@ -118,34 +116,34 @@ func (p *points) open(g *exposed) (int, *Error) {
 	}
 	if at.look.kind == unix.S_IFLNK {
 		closeFD(at.fd)
-		return -1, g.refused("that is a link: choose the path that it leads to")
+		return -1, g.refused("that is a symbolic link: choose the path that it points to")
 	}
 	return at.fd, nil
 }
 
-// see looks at the place.
+// see reads the attributes of the place.
 func (at *place) see() *Error {
 	var e syscall.Errno
 	if at.look, e = look(at.fd); e != 0 {
-		return failed("look at "+quote(at.path), e)
+		return failed("stat "+quote(at.path), e)
 	}
 	at.others = at.others || at.look.uid != 0 || at.look.mode&0o022 != 0
 	return nil
 }
 
-// make makes the names, each in the one before, in a directory in which the first is
-// missing. It closes that.
+// make creates the path of names below a directory that lacks the first one, and opens its last entry. It closes the
+// directory.
 func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	defer func() { closeFD(at.fd) }()
 	switch {
 	case at.look.kind == unix.S_IFLNK:
-		return -1, g.refused(quote(at.path) + " is a link: choose the path that it leads to")
+		return -1, g.refused(quote(at.path) + " is a symbolic link: choose the path that it points to")
 	case g.inside:
-		return -1, g.refused("it does not exist, and nothing is made in another mount")
+		return -1, g.refused("it does not exist, and no path is created inside another mount")
 	case at.own, p.own[at.look.dev]:
 	case at.others:
-		return -1, g.refused("it does not exist, and it is not made, since others than root can change " + quote(at.path) +
-			": choose a path in the task's directory, or one like /data")
+		return -1, g.refused("it does not exist, and is not created because users other than root can change " +
+			quote(at.path) + ": choose a path in the task's directory, or one like /data")
 	default:
 		if err := p.copy(g, &at); err != nil {
 			return -1, err
@@ -164,7 +162,7 @@ func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 			next, e = open(at.fd, name, flags)
 		}
 		if e != 0 {
-			return -1, failed("make "+quote(g.target), e)
+			return -1, failed("create "+quote(g.target), e)
 		}
 		closeFD(at.fd)
 		at.fd = next
@@ -174,8 +172,7 @@ func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	return fd, nil
 }
 
-// copy puts a directory of the program's own in the place of the host's, with the same
-// entries, and opens it.
+// copy replaces the host's directory with a private one with the same entries, and opens that.
 func (p *points) copy(g *exposed, at *place) *Error {
 	host, e := open(at.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if e != 0 {
@@ -187,19 +184,19 @@ func (p *points) copy(g *exposed, at *place) *Error {
 		return failed("read "+quote(at.path), e)
 	}
 	if len(names) > maxCopied {
-		return g.refused(fmt.Sprintf("it does not exist, and it is not made, since %q has more than %d entries", at.path,
+		return g.refused(fmt.Sprintf("it does not exist, and is not created because %q has more than %d entries", at.path,
 			maxCopied))
 	}
 	options := fmt.Sprintf("size=1m,mode=%o,uid=%d,gid=%d", at.look.mode, at.look.uid, at.look.gid)
 	if e := mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); e != 0 {
-		return failed("mount a "+at.path+" of the task's own", e)
+		return failed("mount a private "+at.path, e)
 	}
-	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // or a copy of /proc would have it
-		return failed("mount a "+at.path+" of the task's own", e)
+	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // or a copy of /proc would include it
+		return failed("mount a private "+at.path, e)
 	}
 	to, e := open(unix.AT_FDCWD, stageDir, unix.O_PATH|unix.O_DIRECTORY)
 	if e != 0 {
-		return failed("open a "+at.path+" of the task's own", e)
+		return failed("open a private "+at.path, e)
 	}
 	its, e := look(to)
 	for _, name := range names {
@@ -213,7 +210,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	if e == 0 {
 		e = mount(stageDir, fdPath(at.fd), "", unix.MS_MOVE, "")
 	}
-	if e == 0 && at.path == "/" { // the host's stays below it: the root of an initramfs can't be replaced
+	if e == 0 && at.path == "/" { // the host's root stays below: the root of an initramfs can't be replaced
 		if e = fchdir(to); e == 0 {
 			e = chroot(".")
 		}
@@ -227,8 +224,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	return nil
 }
 
-// copyEntry makes an entry of the host's directory appear in another one. One that
-// is removed meanwhile is none.
+// copyEntry makes an entry of the host's directory appear in another one. It skips an entry that has disappeared.
 func copyEntry(host, to int, name string) syscall.Errno {
 	fd, e := open(host, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if e == unix.ENOENT {
@@ -266,15 +262,15 @@ func copyEntry(host, to int, name string) syscall.Errno {
 	return e
 }
 
-// attach mounts the source at its place.
+// attach mounts the source at its mount point.
 func (g *exposed) attach(fd int) *Error {
-	there, e := look(fd)
+	point, e := look(fd)
 	switch {
 	case e != 0:
-		return failed("look at "+quote(g.target), e)
-	case g.mode == unix.S_IFDIR && there.kind != unix.S_IFDIR:
+		return failed("stat "+quote(g.target), e)
+	case g.mode == unix.S_IFDIR && point.kind != unix.S_IFDIR:
 		return g.refused("that is not a directory")
-	case g.mode != unix.S_IFDIR && there.kind == unix.S_IFDIR:
+	case g.mode != unix.S_IFDIR && point.kind == unix.S_IFDIR:
 		return g.refused("that is a directory")
 	}
 	stage, recursive, more := stageDir, uintptr(0), uintptr(0)
@@ -289,7 +285,7 @@ func (g *exposed) attach(fd int) *Error {
 	}
 	if g.volume {
 		more |= unix.MS_NOSUID
-		if !below(g.source, "/dev") { // what other tasks leave in a volume is no device
+		if !below(g.source, "/dev") { // device nodes that other tasks leave in a volume must not work
 			more |= unix.MS_NODEV
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// share makes the host's /usr/share a directory that only root can change, of which nobody else knows.
+// share replaces the host's /usr/share with a private directory that only root can change.
 func share(t *testing.T) {
 	t.Helper()
 	must.NoError(t, unix.Mount("share", "/usr/share", "tmpfs", 0, "mode=0751,gid=4242"))
@@ -36,7 +36,7 @@ func share(t *testing.T) {
 	must.NoError(t, os.Mkdir("/usr/share/open/deep", 0o755))
 }
 
-// volumes makes a directory with two volumes in it and a task's directory, and returns it.
+// volumes creates a directory with two volumes and a task's directory, and returns it.
 func volumes(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func volumes(t *testing.T) string {
 	return dir
 }
 
-// ofTask is s with the task's directory of volumes.
+// ofTask sets the task's directory of s to that of volumes.
 func (s *Spec) ofTask(dir string) *Spec {
 	s.Command.TaskDir = dir + "/task"
 	return s
@@ -98,7 +98,7 @@ func TestVolumes_AreAtAnyPath(t *testing.T) {
 			}
 		})
 	}
-	// what is made in the task's directory is on the host, and root's
+	// a mount point that was created in the task's directory is on the host, and belongs to root
 	var st unix.Stat_t
 	must.NoError(t, unix.Stat(dir+"/task/local/a/b", &st))
 	test.Eq(t, unix.S_IFDIR|0o755, st.Mode)
@@ -120,7 +120,7 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 		want  string
 	}{
 		{"a link", []any{vol("/one", dir+"/task/local/link")},
-			at("/one", dir+"/task/local/link") + "that is a link: choose the path that it leads to"},
+			at("/one", dir+"/task/local/link") + "that is a symbolic link: choose the path that it points to"},
 		{"below a link", []any{vol("/one", dir+"/task/local/link/x")},
 			at("/one", dir+"/task/local/link/x") + `"` + dir + `/task/local/link" is not a directory`},
 		{"below a file", []any{vol("/one", dir+"/task/local/file/x")},
@@ -130,20 +130,20 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 		{"a file at a directory", []any{vol("/one/file", dir+"/task/local")},
 			at("/one/file", dir+"/task/local") + "that is a directory"},
 		{"a link of the host's", []any{vol("/one", "/usr/share/link")},
-			at("/one", "/usr/share/link") + "that is a link: choose the path that it leads to"},
+			at("/one", "/usr/share/link") + "that is a symbolic link: choose the path that it points to"},
 		{"new where any user can make links", []any{vol("/one", "/usr/share/open/x")},
-			at("/one", "/usr/share/open/x") + `it does not exist, and it is not made, since others than root can change ` +
-				`"/usr/share/open": choose a path in the task's directory, or one like /data`},
+			at("/one", "/usr/share/open/x") + `it does not exist, and is not created because users other than root can ` +
+				`change "/usr/share/open": choose a path in the task's directory, or one like /data`},
 		{"new below that", []any{vol("/one", "/usr/share/open/deep/x")},
-			at("/one", "/usr/share/open/deep/x") + `it does not exist, and it is not made, since others than root can change ` +
-				`"/usr/share/open/deep": choose a path in the task's directory, or one like /data`},
+			at("/one", "/usr/share/open/deep/x") + `it does not exist, and is not created because users other than root can ` +
+				`change "/usr/share/open/deep": choose a path in the task's directory, or one like /data`},
 		{"new in a directory with many entries", []any{vol("/one", "/usr/share/many/x")},
-			at("/one", "/usr/share/many/x") + `it does not exist, and it is not made, since "/usr/share/many" has more than ` +
+			at("/one", "/usr/share/many/x") + `it does not exist, and is not created because "/usr/share/many" has more than ` +
 				`1000 entries`},
 		{"new in another volume", []any{vol("/one", "/outrider"), vol("/two", "/outrider/x")},
-			at("/two", "/outrider/x") + "it does not exist, and nothing is made in another mount"},
+			at("/two", "/outrider/x") + "it does not exist, and no path is created inside another mount"},
 		{"a link in another volume", []any{vol("/two", "/outrider"), vol("/one", "/outrider/link")},
-			at("/one", "/outrider/link") + "that is a link: choose the path that it leads to"},
+			at("/one", "/outrider/link") + "that is a symbolic link: choose the path that it points to"},
 		{"in /proc", []any{vol("/one", "/proc/sys")}, at("/one", "/proc/sys") + "choose a path outside of /proc and /sys"},
 		{"all of /proc", []any{vol("/one", "/proc")}, at("/one", "/proc") + "choose a path inside of it"},
 		{"in /sys", []any{vol("/one", "/sys")}, at("/one", "/sys") + "choose a path outside of /proc and /sys"},
@@ -155,8 +155,8 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 		{"out of the task's directory by dots", []any{vol("/one", dir+"/task/../x")},
 			at("/one", dir+"/task/../x") + `the path "` + dir + `/task/../x" is not absolute or has ".." in it`},
 		{"two at one path", []any{vol("/one", "/outrider"), vol("/two", "/outrider")},
-			at("/one", "/outrider") + `"` + dir + `/two" is to be there too`},
-		{"what is not there", []any{vol("/gone", "/outrider")}, `volume "` + dir + `/gone" is not there`},
+			at("/one", "/outrider") + `"` + dir + `/two" has the same target`},
+		{"a missing volume", []any{vol("/gone", "/outrider")}, `volume "` + dir + `/gone" not found`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			ownHost(t, smallDev, share)
@@ -210,11 +210,11 @@ func TestVolumes_AreInEveryProcessOfTheTask(t *testing.T) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	must.NoError(t, err)
 	test.StrContains(t, string(b), "NoNewPrivs:\t1\n")
-	test.False(t, testsupport.Exists("/outrider"), test.Sprint("the host has it too"))
+	test.False(t, testsupport.Exists("/outrider"), test.Sprint("the host has the mount too"))
 }
 
-// A program in a volume is found though nothing is there before the volume is mounted.
-func TestVolumes_HavePrograms(t *testing.T) {
+// A program in a volume is found, although its path does not exist before the volume is mounted.
+func TestVolumes_ContainPrograms(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.WriteFile(dir+"/one/program", []byte("#!/bin/sh\necho ran\n"), 0o755))
 	ownHost(t, smallDev)
@@ -227,7 +227,7 @@ func TestVolumes_HavePrograms(t *testing.T) {
 	}
 }
 
-// A file in the task's directory is made executable by root, but not one that a volume brings there.
+// Root makes a file in the task's directory executable, but not a file of a volume that is mounted there.
 func TestVolumes_ProgramsAreLeftAsTheyAre(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.WriteFile(dir+"/one/program", []byte("#!/bin/sh\necho ran\n"), 0o600))
@@ -245,7 +245,7 @@ func TestVolumes_ProgramsAreLeftAsTheyAre(t *testing.T) {
 	test.Eq(t, 0o600, info.Mode())
 }
 
-// A task with a root directory of its own sees what the host mounts later, and may have user namespaces, which the
+// A task with a private root directory sees later mounts of the host, and can create user namespaces, which the
 // kernel refuses to a process that has changed its root (user_namespaces(7)).
 func TestVolumes_RootIsLikeTheHosts(t *testing.T) {
 	dir := volumes(t)

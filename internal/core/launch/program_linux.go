@@ -12,18 +12,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// defaultPath is for a command whose environment has no PATH.
+// defaultPath is used for a command whose environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // program is the file that a command's Path was resolved to.
 type program struct {
 	path string // for execve; empty until found
-	dir  string // a directory that has the name in Lookup, for the error
+	dir  string // a directory with the command's name in Lookup, for the error
 }
 
-// findInLookup looks for the command in its own directories, and makes it
-// executable there. It runs before the change of user, since the file may be
-// root's; what the user may not reach, execve refuses later.
+// findInLookup searches for the command in the directories of Lookup, and makes it executable there. It runs before
+// the change of user, since the file may belong to root; if the user has no access to it, execve fails later.
 func findInLookup(c *task.Command) (p program, err *Error) {
 	if strings.HasPrefix(c.Path, "/") {
 		p.path = c.Path
@@ -52,9 +51,8 @@ func findInLookup(c *task.Command) (p program, err *Error) {
 	return p, nil
 }
 
-// findElsewhere looks for a command without a leading slash where its user
-// would: in a volume in its own directories, in the working directory, or for a
-// bare name in PATH.
+// findElsewhere searches for a command without a leading slash, with the user's permissions: in Lookup, where a volume
+// may be mounted by now, and then in PATH for a bare name, or in the working directory for any other.
 func findElsewhere(c *task.Command, p *program) *Error {
 	for _, d := range c.Lookup {
 		var st unix.Stat_t
@@ -68,7 +66,7 @@ func findElsewhere(c *task.Command, p *program) *Error {
 		var st unix.Stat_t
 		e := stat(c.Path, &st)
 		if e == 0 || e != unix.ENOENT && e != unix.ENOTDIR {
-			p.path = c.Path // execve gives the reason, if there is one
+			p.path = c.Path // if it can't be executed, execve reports the reason
 			return nil
 		}
 		where = "in " + quote(c.Dir)
@@ -112,12 +110,10 @@ func findInPath(c *task.Command) string {
 	return denied
 }
 
-// makeExecutable sets the mode bits by which the user may run and read a regular file
-// below dir (a script has to be read), if they are missing, as often in artifacts and
-// templates. The task itself may write to dir, so no link is trusted: none may lead out,
-// dir must not be one, and a file with a second name (a hard link, perhaps to a file of
-// the host) is not touched. A file
-// that is not touched may still be executable; execve decides.
+// makeExecutable sets the mode bits that allow the user to execute and read a regular file below dir (a script must
+// be readable). They are often missing in artifacts and templates. The task itself may write to dir, so no link is
+// trusted: none may lead out of dir, dir must not be one, and a file with a second name (a hard link, perhaps to a
+// file of the host) is not changed. A file that is not changed may still be executable; execve decides.
 func makeExecutable(dir, path string, u *task.User) *Error {
 	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if e != 0 {
@@ -137,7 +133,7 @@ func makeExecutable(dir, path string, u *task.User) *Error {
 	if st.Mode&want == want {
 		return nil
 	}
-	// the link in /proc leads to the very file that was looked at
+	// the link in /proc leads to the same file that was checked
 	file := "/proc/self/fd/" + strconv.Itoa(fd)
 	mode := uintptr(st.Mode&0o777 | want) // without a set-user-ID bit
 	if _, e := call(unix.SYS_FCHMODAT, atFDCWD, uintptr(cstr(file)), mode); e != 0 {
@@ -146,13 +142,13 @@ func makeExecutable(dir, path string, u *task.User) *Error {
 	return nil
 }
 
-// executableBits are the mode bits that let the user read and run the file.
+// executableBits returns the mode bits that allow the user to read and execute the file.
 func executableBits(st *unix.Stat_t, u *task.User) uint32 {
 	if u == nil {
 		u = &task.User{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}
 	}
 	switch {
-	case u.UID == 0: // may read anything, but needs one x to run it
+	case u.UID == 0: // may read any file, but needs one x bit to execute it
 		if st.Mode&0o111 != 0 {
 			return 0
 		}

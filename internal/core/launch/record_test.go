@@ -27,7 +27,7 @@ func wantProgress(t *testing.T, spec *Spec, want task.Progress) {
 	test.Eq(t, want, task.ReadProgress(spec.Record), test.Sprint("progress"))
 }
 
-func TestRecord_SaysThatTheProgramWasExecuted(t *testing.T) {
+func TestRecord_ShowsThatTheProgramWasExecuted(t *testing.T) {
 	nothingLeft(t)
 	spec := recorded(t, shell("exit 3"))
 	p, r, err := start(spec, nil)
@@ -50,9 +50,9 @@ func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	must.NoError(t, err)
 	defer r.Close()
 	must.NoError(t, p.Started(context.Background()))
-	wantProgress(t, spec, task.ProgressExecuted) // while it lives
+	wantProgress(t, spec, task.ProgressExecuted) // while it is running
 	b := make([]byte, 10)
-	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // and that of the directory
+	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // including that of the directory
 		t.Errorf("%q descriptors", b[:n])
 	}
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
@@ -60,14 +60,14 @@ func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	unix.Close(p.TakePidFD())
 }
 
-// What ends as a launcher takes its mark back, whatever limits it has by then.
-func TestRecord_NeverSaysThatAFailedStartRan(t *testing.T) {
+// A launcher that fails removes its mark, whatever limits it has set by then.
+func TestRecord_NeverShowsAFailedStartAsExecuted(t *testing.T) {
 	nothingLeft(t)
 	for name, change := range map[string]func(*Spec){
-		"no such program":          func(s *Spec) { s.Command.Path = "/nowhere/prog" },
-		"no program at all":        func(s *Spec) { s.Command.Path = "/etc/passwd" },
-		"no such directory":        func(s *Spec) { s.Command.Dir = "/nowhere" },
-		"and it may write no file": func(s *Spec) { s.Command.Path = "/nowhere/prog"; s.Command.Rlimits = noFiles },
+		"no such program":      func(s *Spec) { s.Command.Path = "/nowhere/prog" },
+		"no program at all":    func(s *Spec) { s.Command.Path = "/etc/passwd" },
+		"no such directory":    func(s *Spec) { s.Command.Dir = "/nowhere" },
+		"file size limit of 0": func(s *Spec) { s.Command.Path = "/nowhere/prog"; s.Command.Rlimits = noFiles },
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := recorded(t, shell("exit 0"))
@@ -91,16 +91,15 @@ func TestRecord_WorksUnderAFileSizeLimitOfZero(t *testing.T) {
 	wantProgress(t, spec, task.ProgressExecuted)
 }
 
-// The supervisor dies when the launcher has the whole spec, so that no
-// supervisor would know of the program.
-func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
+// The supervisor dies when the launcher has the whole spec, so no supervisor would know of the program.
+func TestRecord_NeverShowsALauncherWithoutSupervisorAsExecuted(t *testing.T) {
 	nothingLeft(t)
 	file := filepath.Join(t.TempDir(), "ran")
 	spec := recorded(t, shell("touch "+file))
 	p, r, err := start(spec, nil)
 	must.NoError(t, err)
 	defer r.Close()
-	must.NoError(t, unix.Kill(p.PID, unix.SIGSTOP)) // or it may be faster than what follows
+	must.NoError(t, unix.Kill(p.PID, unix.SIGSTOP)) // or it could run before the socket is closed
 	_, err = p.status.Write(p.spec)
 	must.NoError(t, err)
 	p.status.Close()
@@ -115,7 +114,7 @@ func TestRecord_NeverSaysThatALauncherWithoutSupervisorRan(t *testing.T) {
 	wantProgress(t, spec, task.ProgressNever)
 }
 
-func TestRecord_SaysThatALauncherWasKilled(t *testing.T) {
+func TestRecord_ShowsThatALauncherWasKilled(t *testing.T) {
 	spec := recorded(t, shell("exit 0"))
 	p, r, err := start(spec, nil)
 	must.NoError(t, err)
@@ -124,7 +123,7 @@ func TestRecord_SaysThatALauncherWasKilled(t *testing.T) {
 	wantProgress(t, spec, task.ProgressNever)
 }
 
-// A program is no launcher for having its name.
+// A program with a launcher's name is not mistaken for a launcher.
 func TestLaunch_AcceptsAProgramWithALaunchersName(t *testing.T) {
 	nothingLeft(t)
 	path := filepath.Join(t.TempDir(), processName(StageExec))

@@ -23,25 +23,25 @@ var launcherArgs = []string{"outrider-supervisor", "launch"}
 
 // launcherEnv is the launcher's own environment; the program gets none of it.
 var launcherEnv = []string{
-	// plain sequence needs one thread: each more is a clone, 4 % of a start
+	// sequential code needs one thread; each further thread is a clone, 4 % of a start
 	"GOMAXPROCS=1",
-	// a collection would start more, in a process that lives for a millisecond
+	// a garbage collection would start more threads, in a process that lives for a millisecond
 	"GOGC=off",
-	// the runtime's own signals would interrupt a long system call; and since the number of
-	// threads is set above, the runtime need not read all mounts to find the cgroup's
+	// the runtime's own signals would interrupt a long system call; and with GOMAXPROCS set, the runtime need not read
+	// all mounts to find the cgroup's limit
 	"GODEBUG=asyncpreemptoff=1,containermaxprocs=0",
 }
 
-// Process is a launcher, and once Started has returned nil the program that it
-// became. Its methods are for one goroutine.
+// Process is a launcher and, once Started has returned nil, the program that it has become. Its methods must not be
+// called concurrently.
 //
 // Until Started has returned, nothing else may reap the process.
 type Process struct {
 	PID int
 
-	// KeepMounts is called by Started where the program gets a mount namespace of its
-	// own, before it runs, with a descriptor of that, which it closes. After an error
-	// the program is not started. Nil closes it.
+	// KeepMounts is called by Started, before the program runs, if the program gets its own mount namespace. It gets the
+	// namespace's descriptor and must close it. If it returns an error, the program is not started. If KeepMounts is
+	// nil, Started closes the descriptor.
 	KeepMounts func(ns *os.File) error
 
 	pidfd  int
@@ -49,28 +49,26 @@ type Process struct {
 	spec   []byte
 	record string // of the Spec
 
-	// for the sentence of a start that hangs
+	// for the error of a start that hangs
 	program, dir, netns string
 }
 
-// Start forks a launcher, with stdio as its fds 0, 1, 2 (nil is /dev/null; the
-// caller may close them when Start has returned), in the cgroup v2 group whose
-// directory cgroup is (nil: the caller's own).
+// Start forks a launcher with stdio as its fds 0, 1, 2 (nil means /dev/null; the caller may close the files when
+// Start has returned). cgroup is the directory of the cgroup v2 group that it joins (nil: the caller's own).
 //
-// It returns as soon as the process exists. The launcher does nothing before
-// Started, so the caller can save the process's identity first and never loses
-// one; if the caller dies before Started, the launcher ends by itself. Each
-// Process is ended by Started or by Kill.
+// Start returns as soon as the process exists. The launcher does nothing before Started, so the caller can save the
+// process's identity first and never loses a process. If the caller dies before Started, the launcher ends by itself.
+// The caller must call Started or Kill for each Process.
 //
-// If the spec has a Record, no other process may be forked during the call: it would
-// hold the record's lock until its exec.
+// If the spec has a Record, no other process may be forked during the call: it would hold the record's lock until it
+// calls execve.
 func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 	msg, err := encodeSpec(spec)
 	if err != nil {
 		return nil, &Error{Stage: StageSetup, Message: err.Error()}
 	}
 	if cgroup != nil && frozen(cgroup) {
-		// a clone into it would not return before it is thawed, nor would the supervisor
+		// a clone into it, and with it the supervisor, would block until the thaw
 		return nil, &Error{Stage: StageSetup, Message: fmt.Sprintf("cgroup %s is frozen", cgroup.Name())}
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -121,9 +119,9 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 	if spec.Record != "" && spec.MountNamespace == 0 {
 		record, err := task.NewRecord(spec.Record)
 		if err != nil {
-			return fmt.Errorf("failed to make the task's record: %w", err)
+			return fmt.Errorf("failed to create the task's record: %w", err)
 		}
-		defer unix.Close(record) // and the launcher alone has the lock
+		defer unix.Close(record) // then only the launcher holds the lock
 		fds = append(fds, uintptr(record))
 	}
 	attr := &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys}
@@ -151,15 +149,15 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 	return nil
 }
 
-// TakePidFD hands over the process's pidfd: the caller closes it. It is for a
-// process that Started has returned nil for.
+// TakePidFD returns the process's pidfd, which the caller must close. It may be called after Started has returned
+// nil.
 func (p *Process) TakePidFD() int {
 	fd := p.pidfd
 	p.pidfd = -1
 	return fd
 }
 
-// Kill ends and reaps a process that Started has not been called for.
+// Kill kills and reaps a process. It may be called only instead of Started.
 func (p *Process) Kill() { p.discard() }
 
 func frozen(cgroup *os.File) bool {

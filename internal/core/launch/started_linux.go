@@ -16,15 +16,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// deathTimeout is how long a killed launcher may take to be gone. It takes less
-// than a millisecond where it gets a processor, also out of a hung file system that
-// can be interrupted.
+// deathTimeout is how long a killed launcher may take to exit. If it gets a processor, it takes less than a
+// millisecond, even in a hung file system if that can be interrupted.
 const deathTimeout = 10 * time.Second
 
-// Started hands the spec to the launcher and returns nil when the program runs,
-// or has run: a program that ended at once was started. On an error (an *Error)
-// the process has been killed and reaped. When ctx ends first, the error names
-// the step in which the launcher hangs.
+// Started sends the spec to the launcher. It returns nil when the program runs, or has run: a program that exits
+// immediately was started. If it returns an error (an *Error), the process has been killed and reaped. If ctx ends
+// first, the error names the step in which the launcher hangs.
 func (p *Process) Started(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.status.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -38,7 +36,7 @@ func (p *Process) Started(ctx context.Context) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		e := p.hung(ctx)
 		if _, gone := p.discard(); !gone {
-			e.Message += "; the kernel does not let its process end yet"
+			e.Message += "; the kernel can't end its process yet"
 		}
 		return e
 	}
@@ -63,7 +61,7 @@ func (p *Process) Started(ctx context.Context) error {
 	return p.died(stage, ws)
 }
 
-// readReply reads until the launcher's end is closed: by its end or by execve.
+// readReply reads until the launcher's end of the socket is closed, by its exit or by execve.
 func (p *Process) readReply() ([]byte, error) {
 	b := make([]byte, 0, 512)
 	for {
@@ -81,14 +79,14 @@ func (p *Process) readReply() ([]byte, error) {
 			continue
 		}
 		b = b[:len(b)+n]
-		if err != nil || n == 0 { // the end, or ECONNRESET of a launcher that died with the spec unread
+		if err != nil || n == 0 { // EOF, or ECONNRESET if the launcher died with the spec unread
 			return b, nil
 		}
 	}
 }
 
-// receive is one recvmsg(2) on the status socket, which gives up when that's deadline
-// has come. The descriptor of a statusMounts comes with it.
+// receive calls recvmsg(2) on the status socket. It waits until the socket's deadline. ns is the descriptor that
+// comes with statusMounts.
 func (p *Process) receive(b []byte) (n int, ns *os.File, err error) {
 	raw, err := p.status.SyscallConn()
 	if err != nil {
@@ -120,41 +118,41 @@ func (p *Process) receive(b []byte) (n int, ns *os.File, err error) {
 	return n, os.NewFile(uintptr(fds[0]), "mount namespace"), nil
 }
 
-// keepMounts hands the namespace over and lets the launcher go on.
+// keepMounts passes the namespace to KeepMounts and lets the launcher continue.
 func (p *Process) keepMounts(ns *os.File) error {
 	if p.KeepMounts == nil {
 		ns.Close()
 	} else if err := p.KeepMounts(ns); err != nil {
 		return &Error{Stage: StageDevices, Message: err.Error()}
 	}
-	_, _ = p.status.Write([]byte{statusMounts}) // if it is dead, the next read reports it
+	_, _ = p.status.Write([]byte{statusMounts}) // if the launcher is dead, the next read reports it
 	return nil
 }
 
-// executed reports whether execve succeeded. The closed end of the status socket does not
-// prove that: a kill in the middle of execve closes it too. The process's name does: execve
-// sets it to the program's, a moment after it closes the files, and a zombie keeps it.
+// executed reports whether execve succeeded. The closed status socket does not prove that: a kill in the middle of
+// execve closes it too. The process's name does: execve sets it to the program's just after it closes the files, and
+// a zombie keeps it.
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
-		dead := task.Dead(p.pidfd, 0) // before the name, which a dead process does not change
+		dead := task.Dead(p.pidfd, 0) // read before the name, which a dead process does not change
 		comm, err := p.comm()
 		switch {
 		case err == nil && comm != name:
 			return true
 		case dead && err == nil && p.exited():
-			return true // it has taken the launcher's name
+			return true // the program has set the launcher's name
 		case err != nil, dead:
 			return false
-		case i > 1000: // a program whose file has that very name
+		case i > 1000: // the program's file has the launcher's name
 			return true
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
 }
 
-// exited reports whether a dead process certainly was the program: it ended by a code, and
-// a launcher that does so has removed the mark.
+// exited reports whether a dead process was certainly the program: it ended with an exit code and left the mark in
+// the record, which a launcher removes before it exits.
 func (p *Process) exited() bool {
 	if task.ReadProgress(p.record) != task.ProgressExecuted {
 		return false
@@ -165,13 +163,13 @@ func (p *Process) exited() bool {
 	return err == nil && info.Code == codeExited
 }
 
-// comm is the process's name, proc_pid_comm(5).
+// comm returns the process's name, proc_pid_comm(5).
 func (p *Process) comm() (string, error) {
 	b, err := readSmall(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/comm", p.PID))
 	return strings.TrimSuffix(string(b), "\n"), err
 }
 
-// readSmall reads a small file of the kernel in one call, without the runtime's poller.
+// readSmall reads a small kernel file in one call, without the runtime's poller.
 func readSmall(dir int, path string) ([]byte, error) {
 	fd, err := unix.Openat(dir, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -183,7 +181,7 @@ func readSmall(dir int, path string) ([]byte, error) {
 	return b[:max(n, 0)], err
 }
 
-// stage is where the launcher is, by the name that it gave itself.
+// stage returns the launcher's current step, which it has set as its name.
 func (p *Process) stage() Stage {
 	comm, err := p.comm()
 	stage, ok := strings.CutPrefix(comm, namePrefix)
@@ -208,39 +206,38 @@ func (p *Process) hung(ctx context.Context) *Error {
 	case StageProgram, StageExec:
 		e.Message = fmt.Sprintf("command %q does not answer: its file system hangs", p.program)
 	default:
-		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish its step %q", p.program,
-			e.Stage)
+		e.Message = fmt.Sprintf("command %q was not started in time: the launcher did not finish step %q", p.program, e.Stage)
 	}
 	return e
 }
 
-// died is the error for a launcher that ended without an Error.
+// died returns the error for a launcher that ended without sending one.
 func (p *Process) died(stage Stage, ws unix.WaitStatus) *Error {
 	e := &Error{Stage: stage}
 	switch {
 	case ws.Signaled() && ws.Signal() == unix.SIGKILL:
-		e.Message = fmt.Sprintf("command %q was killed (SIGKILL) before it ran: stopped meanwhile, or its memory limit is "+
-			"too small to start anything", p.program)
+		e.Message = fmt.Sprintf("command %q was killed (SIGKILL) before it ran: the task was stopped, or its memory limit "+
+			"is too low to start a program", p.program)
 	case ws.Signaled():
-		e.Message = fmt.Sprintf("command %q was ended by %s before it ran", p.program, unix.SignalName(ws.Signal()))
+		e.Message = fmt.Sprintf("command %q was killed by %s before it ran", p.program, unix.SignalName(ws.Signal()))
 	default:
-		e.Message = fmt.Sprintf("launcher of command %q ended with code %d in its step %q", p.program, ws.ExitStatus(), stage)
+		e.Message = fmt.Sprintf("launcher of command %q exited with code %d in step %q", p.program, ws.ExitStatus(), stage)
 	}
 	return e
 }
 
-// discard kills and reaps the process, and closes what belongs to it.
+// discard kills and reaps the process, and closes its descriptors. It returns gone as false if the process does not
+// die within deathTimeout; it is then reaped in the background.
 func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 	p.status.Close()
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	fd := p.TakePidFD()
 	if task.Dead(fd, deathTimeout) {
-		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: it was reaped elsewhere
+		_, _ = unix.Wait4(p.PID, &ws, unix.WNOHANG, nil) // ECHILD: it has been reaped elsewhere
 		unix.Close(fd)
 		return ws, true
 	}
-	// the kernel can't interrupt it (it is frozen, or a driver has a fault): waiting for
-	// its end takes one thread until then
+	// the kernel can't interrupt it (it is frozen, or a kernel driver has a bug): a thread waits until it ends
 	go func() {
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(fd)

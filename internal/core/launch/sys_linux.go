@@ -10,14 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The launcher uses raw system calls throughout. With the others the runtime may
-// start a thread to replace a blocked one, which a low ulimit -u makes fatal. And
-// setuid and the like would apply to all threads, while only the one that calls
-// execve matters.
+// The launcher makes only raw system calls. With other calls, the runtime may start a thread to replace a blocked
+// one, which a low ulimit -u makes fatal. Also, setuid and similar calls would apply to all threads, while only the
+// one that calls execve matters.
 
-// call makes a system call, again if a signal interrupted it. Its arguments may be
-// pointers that were converted in the call's own expression, as those of
-// [unix.RawSyscall] may.
+// call makes a system call, and repeats it if a signal interrupts it. As with [unix.RawSyscall], its arguments may be
+// pointers that are converted in the call expression.
 //
 //go:uintptrescapes
 func call(trap uintptr, args ...uintptr) (uintptr, syscall.Errno) {
@@ -53,7 +51,7 @@ func openBeneath(dir int, path string, flags int) (fd int, errno syscall.Errno) 
 	return int(r), e
 }
 
-// closeFD is not repeated: after EINTR the descriptor is closed, close(2).
+// closeFD does not repeat the call: after EINTR the descriptor is closed, close(2).
 func closeFD(fd int) { _, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0) }
 
 func read(fd int, b []byte) (n int, errno syscall.Errno) {
@@ -66,7 +64,7 @@ func write(fd int, b []byte) syscall.Errno {
 	return e
 }
 
-// writeFile writes b to a file that exists, in one write.
+// writeFile writes b to an existing file, in one write.
 func writeFile(path string, b string) syscall.Errno {
 	fd, e := open(unix.AT_FDCWD, path, unix.O_WRONLY)
 	if e != 0 {
@@ -81,7 +79,7 @@ func stat(path string, st *unix.Stat_t) syscall.Errno {
 	return e
 }
 
-// lstatAt is stat of an entry of a directory, which is not followed where it is a link.
+// lstatAt is lstat(2) for an entry of a directory.
 func lstatAt(dir int, name string, st *unix.Stat_t) syscall.Errno {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
 	_, e := call(sysFstatat, uintptr(dir), uintptr(cstr(name)), uintptr(unsafe.Pointer(st)), flags)
@@ -99,7 +97,7 @@ func mayExecute(path string) syscall.Errno {
 	return e
 }
 
-// statfs gets the mount flags of the file system that a path is on.
+// statfs returns the mount flags of the file system that a path is on.
 func statfs(path string) (flags int64, errno syscall.Errno) {
 	var fs unix.Statfs_t
 	_, e := call(unix.SYS_STATFS, uintptr(cstr(path)), uintptr(unsafe.Pointer(&fs)))

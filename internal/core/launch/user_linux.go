@@ -14,9 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// become changes to the user irrevocably: all ids, the supplementary groups, and with them
-// root's capabilities. An agent without root can't change them, and runs tasks of its own
-// user and groups only.
+// become changes to the user irrevocably: all ids, the supplementary groups, and with them root's capabilities. An
+// agent that is not root can't change these, and runs only tasks of its own user and groups.
 func become(u *task.User) *Error {
 	if u == nil {
 		return nil

@@ -13,24 +13,21 @@ import (
 	"unsafe"
 )
 
-// Both ends are always the same binary, and a launcher lives for a millisecond; JSON
-// would take a third of that. So a Spec and an Error have a binary form of their own:
-// all fields in the order of their declaration, numbers as 8 bytes little-endian, a
-// pointer and a slice behind a number that says how much follows. A string has its
-// length before it and a NUL behind it, so that execve(2) gets pointers into the very
-// bytes that were received.
+// Both ends are always the same binary, and a launcher lives for a millisecond, a third of which JSON would take. So
+// a Spec and an Error have a binary encoding: all fields in the order of their declaration, numbers as 8 bytes
+// little-endian, a pointer or a slice after the number of its elements. A string follows its length and ends with a
+// NUL, so that execve(2) gets pointers into the received bytes.
 //
-// The launcher answers with statusMounts and a descriptor of the mount namespace that it
-// made for the program, if it made one, and waits for the same byte; with statusExec
-// just before execve; and with statusError and an Error if there is one. Its end of the
-// socket is close-on-exec.
+// The launcher sends statusMounts with a descriptor of the program's mount namespace, if it has created one, and
+// waits for the same byte. It sends statusExec just before execve, and after an error statusError with the Error. Its
+// end of the socket is close-on-exec.
 const (
 	statusMounts = 'M'
 	statusExec   = 'X'
 	statusError  = 'E'
 )
 
-// headerSize is the length of the rest of the message, which comes first.
+// headerSize is the size of the header, which contains the length of the rest of the message.
 const headerSize = 4
 
 var errNUL = errors.New("command contains a NUL byte")
@@ -38,7 +35,7 @@ var errNUL = errors.New("command contains a NUL byte")
 // encoder appends values to b.
 type encoder struct {
 	b   []byte
-	nul bool // a string contains a NUL, so that execve(2) would cut it
+	nul bool // a string contains a NUL, where execve(2) would cut it
 }
 
 func (e *encoder) num(v uint64) { e.b = binary.LittleEndian.AppendUint64(e.b, v) }
@@ -75,11 +72,11 @@ func (e *encoder) value(v reflect.Value) {
 	case reflect.Int:
 		e.num(uint64(v.Int()))
 	default:
-		e.num(v.Uint()) // panics for a kind that has no form: TestWire_CarriesEveryField
+		e.num(v.Uint()) // panics for a kind that has no encoding: TestWire_CarriesEveryField
 	}
 }
 
-// encodeSpec is the whole message with its header.
+// encodeSpec returns the whole message with its header.
 func encodeSpec(s *Spec) ([]byte, error) {
 	e := &encoder{b: make([]byte, headerSize, 4096)}
 	e.value(reflect.ValueOf(s).Elem())
@@ -109,7 +106,7 @@ func (d *decoder) num() uint64 {
 	return v
 }
 
-// str returns a string that shares the decoder's bytes and has a NUL behind it.
+// str returns a string that shares the decoder's bytes and is followed by a NUL.
 func (d *decoder) str() string {
 	n := d.num()
 	if n >= uint64(len(d.b)) {
@@ -121,7 +118,7 @@ func (d *decoder) str() string {
 	return s
 }
 
-// value sets v, which is zero.
+// value sets v, which must be zero.
 func (d *decoder) value(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -135,7 +132,7 @@ func (d *decoder) value(v reflect.Value) {
 		}
 	case reflect.Slice:
 		n := d.num()
-		if n > uint64(len(d.b))/8 { // no element takes less
+		if n > uint64(len(d.b))/8 { // no element is smaller
 			d.bad, d.b = true, nil
 			return
 		}
@@ -156,7 +153,7 @@ func (d *decoder) value(v reflect.Value) {
 	}
 }
 
-// decodeSpec is false if b is not exactly one Spec.
+// decodeSpec returns false if b is not exactly one Spec.
 func decodeSpec(b []byte, s *Spec) bool {
 	d := &decoder{b: b}
 	d.value(reflect.ValueOf(s).Elem())
@@ -169,7 +166,7 @@ func encodeError(err *Error) []byte {
 	return e.b
 }
 
-// decodeError takes what came back without statusExec; nil if it is no Error.
+// decodeError decodes a reply without statusExec. It returns nil if the reply is not an Error.
 func decodeError(b []byte) *Error {
 	if len(b) == 0 || b[0] != statusError {
 		return nil

@@ -15,8 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// fill sets everything below v to something, so that a field that the wire
-// forgets is seen.
+// fill sets every field below v to a value, so that a field that the encoding omits is detected.
 func fill(v reflect.Value, n *uint64) {
 	*n++
 	switch v.Kind() {
@@ -41,7 +40,7 @@ func fill(v reflect.Value, n *uint64) {
 			fill(v.Field(i), n)
 		}
 	default:
-		panic("the wire has no " + v.Kind().String())
+		panic("no encoding for " + v.Kind().String())
 	}
 }
 
@@ -62,7 +61,7 @@ func TestWire_CarriesEveryField(t *testing.T) {
 		test.Eq(t, want, got, test.Sprint(name))
 		for cut := headerSize; cut < len(b); cut++ {
 			must.False(t, decodeSpec(b[headerSize:cut], new(Spec)),
-				must.Sprintf("%s: %d of %d bytes were taken for the whole", name, cut, len(b)))
+				must.Sprintf("%s: %d of %d bytes were accepted as the whole", name, cut, len(b)))
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err 
 		if stdio[i+1], read, err = s.makeFIFO(&spec, i); err != nil {
 			wire.CloseAll(reads)
 			close(p.output.opened)
-			return stdio, fmt.Errorf("failed to make the task's %s: %w", name, err)
+			return stdio, fmt.Errorf("failed to create the task's %s: %w", name, err)
 		}
 		reads = append(reads, read)
 	}
