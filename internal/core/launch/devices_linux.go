@@ -63,7 +63,7 @@ func (l *launcher) exposeDevices() *Error {
 		return err
 	}
 	defer places.close()
-	_, _ = call(unix.SYS_UMASK, 0) // modes are exactly those asked for; exec sets the program's umask
+	_, _ = call(unix.SYS_UMASK, 0) // so that modes are exact; exec sets the program's umask
 	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {
 			return err

@@ -186,9 +186,9 @@ func TestError_NamesMissingRights(t *testing.T) {
 		want   string
 	}{
 		"its own user":        {own(9, 7), "65534"},
-		"and its group twice": {own(7, 65534, 9), "65534"},
-		"a group more":        {own(7, 9, 8), otherGroups},
-		"a group less":        {own(7), otherGroups},
+		"its own group twice": {own(7, 65534, 9), "65534"},
+		"an additional group": {own(7, 9, 8), otherGroups},
+		"a missing group":     {own(7), otherGroups},
 		"no groups":           {own(), otherGroups},
 		"a foreign group": {func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 8, Groups: []uint32{7, 9}} },
 			"error: the agent must run as root to run a task with group 8"},

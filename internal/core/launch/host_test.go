@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests' goroutines change the threads that they run on. The main thread, whose mounts are those of the process,
-// must not be one of these.
+// The tests' goroutines change the threads that they run on. None may be the main thread, whose mounts are the
+// process's.
 func init() { runtime.LockOSThread() }
 
 // ownHost gives the test its own host as far as mounts and /dev are concerned: a thread that ends with the test.

@@ -282,8 +282,8 @@ func TestLauncher_EntersTheNetworkNamespace(t *testing.T) {
 	host, err := os.Readlink("/proc/self/ns/net")
 	must.NoError(t, err)
 	got := field(t, mustRun(t, shell(report)).out, "net")
-	must.Eq(t, host, got, must.Sprintf("without one it is %s, want the host's", got))
-	test.NotEq(t, want, got, test.Sprintf("without one it is %s, want the host's", got))
+	must.Eq(t, host, got, must.Sprint("without a network namespace in the spec"))
+	test.NotEq(t, want, got, test.Sprint("without a network namespace in the spec"))
 }
 
 func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {

@@ -111,13 +111,13 @@ func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
 				if ends {
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitReaped(st)
-					want = task.Exit{Lost: true} // nobody held its pidfd
+					want = task.Exit{Lost: true} // no process held its pidfd
 				} else if !SupportsPidfdExit() {
 					want = task.Exit{Lost: true}
 				}
 				c := h.client()
 				stat, err := c.Adopt(ctx(t), st)
-				must.NoError(t, err, must.Sprintf("%s, it ends meanwhile: %v", as, ends))
+				must.NoError(t, err, must.Sprintf("%s, ends before the adoption: %v", as, ends))
 				if !ends && !stat.Running {
 					t.Errorf("%s: status %+v", as, stat)
 				}
@@ -224,7 +224,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 			t.Errorf("kill %d: %v", i, err)
 		case killed:
 			outcomes["killed"]++
-			h.ends(c, st.ID, task.Exit{Lost: true}, i) // nobody held its pidfd
+			h.ends(c, st.ID, task.Exit{Lost: true}, i) // no process held its pidfd
 		default:
 			outcomes["runs"]++
 			test.True(t, stat.Running, test.Sprintf("kill %d: status %+v", i, stat))

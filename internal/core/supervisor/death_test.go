@@ -33,16 +33,16 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 			exit task.Exit
 		}{
 			"by code":   {"exit 7", task.Exit{Code: 7}},
-			"well":      {"exit 0", task.Exit{}},
+			"by code 0": {"exit 0", task.Exit{}},
 			"by signal": {"kill -SEGV $$", task.Exit{Signal: int(unix.SIGSEGV)}},
 		} {
 			for when, scene := range map[string]func(st *task.State, file string){
-				"it goes on": func(st *task.State, file string) {
+				"ends afterwards": func(st *task.State, file string) {
 					h.kill(h.supervisor(), unix.SIGKILL)
 					h.isServed(c)
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 				},
-				"it ends meanwhile": func(st *task.State, file string) {
+				"ends unobserved": func(st *task.State, file string) {
 					pid := h.supervisor()
 					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // it observes nothing from here on
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -111,9 +111,9 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 		for name, c := range map[string]struct {
 			both, ends bool
 		}{
-			"plugin killed, task goes on":        {},
-			"plugin killed, task ends meanwhile": {ends: true},
-			"both killed, task goes on":          {both: true},
+			"plugin killed, task keeps running":   {},
+			"plugin killed, task ends unobserved": {ends: true},
+			"both killed, task keeps running":     {both: true},
 		} {
 			t.Run(name, func(t *testing.T) {
 				h := newHost(t, cgroups)

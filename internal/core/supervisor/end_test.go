@@ -164,9 +164,9 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 		must.NoError(t, unix.Kill(pid, sig))
 	}
 	// the default action of each would have ended it
-	must.Eq(t, pid, c.SupervisorPID(ctx(t)), must.Sprint("it or its task ended"))
-	must.Eq(t, pid, h.supervisor(), must.Sprint("it or its task ended"))
-	test.Nil(t, c.Exit(st.ID), test.Sprint("it or its task ended"))
+	must.Eq(t, pid, c.SupervisorPID(ctx(t)), must.Sprint("the supervisor ended"))
+	must.Eq(t, pid, h.supervisor(), must.Sprint("the supervisor ended"))
+	test.Nil(t, c.Exit(st.ID), test.Sprint("the task ended"))
 	h.destroy(c, st.ID)
 }
 

@@ -20,8 +20,8 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 		known int // by which read
 		want  task.Exit
 	}{
-		"known at once":             {1, task.Exit{Code: 7}},
-		"known when it is reaped":   {2, task.Exit{Code: 7}},
+		"known immediately":         {1, task.Exit{Code: 7}},
+		"known after the reaping":   {2, task.Exit{Code: 7}},
 		"never, on an older kernel": {9, task.Exit{Lost: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -30,8 +30,8 @@ func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 				status: func() (unix.WaitStatus, bool) { reads++; return 7 << 8, reads >= row.known },
 				reaped: func() bool { return reads > 0 },
 			}.exit(time.Now().Add(time.Minute))
-			must.Eq(t, row.want.Code, e.Code, must.Sprintf("it is %+v, want %+v", e, row.want))
-			test.Eq(t, row.want.Lost, e.Lost, test.Sprintf("it is %+v, want %+v", e, row.want))
+			must.Eq(t, row.want.Code, e.Code, must.Sprintf("exit %+v, want %+v", e, row.want))
+			test.Eq(t, row.want.Lost, e.Lost, test.Sprintf("exit %+v, want %+v", e, row.want))
 		})
 	}
 }

@@ -233,7 +233,7 @@ func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
 		must.NoError(t, unix.Kill(stopped, unix.SIGSTOP))
 		h.others(c, running)
 		if unix.Kill(stopped, 0) == nil && runs(mustIdentify(t, stopped)) {
-			t.Error("the supervisor that does not answer is still there")
+			t.Error("the supervisor that does not answer still runs")
 		}
 		h.endCounting(c, stop, running...)
 	})

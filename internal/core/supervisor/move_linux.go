@@ -177,7 +177,7 @@ var clientSurroundings = sync.OnceValue(func() *surroundings {
 // and restores it in each child, so a child process reads it.
 func softNoFile(own [2]uint64) uint64 {
 	soft, hard := own[0], own[1]
-	if soft != hard-1 { // what Go raises it to
+	if soft != hard-1 { // Go raises it to hard-1
 		return soft
 	}
 	for _, open := range binaries {

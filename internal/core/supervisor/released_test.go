@@ -50,7 +50,7 @@ var spoken = []any{task.State{}, task.Exit{}, request{}, reply{}, options{}}
 
 const placeholder = "@DIR@"
 
-// say sends a message and returns it with the reply and this many events.
+// say sends a message and returns it with the reply and the given number of events.
 func (c *conversation) say(sent json.RawMessage, events int, files ...*os.File) exchange {
 	c.t.Helper()
 	real := json.RawMessage(strings.ReplaceAll(string(sent), placeholder, c.dir))

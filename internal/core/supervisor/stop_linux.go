@@ -20,7 +20,7 @@ import (
 const killTimeout = 10 * time.Second
 
 // signal sends a signal to the process, to its process group, or to the whole task. With KillAll it does not hold mu
-// while it reads a cgroup, since each process there is signaled through a pidfd.
+// while it reads a cgroup: there, each process is signaled through a pidfd.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
