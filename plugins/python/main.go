@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-driver-python runs Python programs under Nomad: the interpreter is chosen by version, what the program
-// requires is in a sealed environment of the node's cache, and an exception that ends it appears in the task's events.
+// Command nomad-driver-python runs Python programs under Nomad. It chooses the interpreter by version, installs the
+// program's requirements in a sealed environment of the node's cache, and reports uncaught exceptions as task events.
 package main
 
 import (

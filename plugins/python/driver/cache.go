@@ -26,11 +26,11 @@ var cacheUsage = plugin.Usage{
 		"uses. It works without an agent. Call it where the agent runs, in its container if it has one.",
 }
 
-// cacheCommand is what a person asks of the cache. It is safe beside agents, which share the cache in the same way.
+// cacheCommand runs the command "cache". It may run while agents use the cache: they share it in the same way.
 func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 	flags := flag.NewFlagSet("cache", flag.ContinueOnError)
-	dir := flags.String("dir", "", "the `directory` of the cache, where the plugin's config has a cache_dir")
-	unused := flags.Duration("unused", 0, "prune only what no task has used for this `time`, such as 24h")
+	dir := flags.String("dir", "", "the `directory` of the cache, if the plugin's config sets cache_dir")
+	unused := flags.Duration("unused", 0, "prune only environments unused for this `time`, such as 24h")
 	asJSON := flags.Bool("json", false, "print JSON, sizes in bytes")
 	args, err := cacheUsage.Parse(flags, line, out)
 	if err != nil {

@@ -34,7 +34,7 @@ type Config struct {
 	CacheDir     string          `codec:"cache_dir" doc:"The directory of the environments, which tasks of any user must reach. By default /var/cache/outrider/python for root, otherwise outrider/python in the user's own cache."`
 	CacheMaxSize schema.Size     `codec:"cache_max_size" default:"10GiB" doc:"The size above which unused environments are removed."`
 	CacheMaxAge  schema.Duration `codec:"cache_max_age" default:"720h" doc:"The time without use after which an environment is removed."`
-	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"For how long an environment without a lock serves new tasks; 0s is indefinitely."`
+	RefreshAfter schema.Duration `codec:"refresh_after" default:"24h" doc:"How long an environment without a lock serves new tasks; 0s means no limit."`
 	BuildUser    string          `codec:"build_user" default:"79999" doc:"The user that builds environments where the agent is root."`
 	BuildTimeout schema.Duration `codec:"build_timeout" default:"10m" min:"1s" doc:"How long a task may take to get an environment."`
 
@@ -52,16 +52,16 @@ type TaskConfig struct {
 	Args   []string `codec:"args" doc:"The arguments of the program, sys.argv[1:]."`
 
 	Python       string         `codec:"python" doc:"The interpreter: versions as uv takes them, such as \">=3.11,<3.14\", \"3.12\" or \"pypy3.9\"."`
-	Requirements schema.Strings `codec:"requirements" doc:"What the program needs: a requirements file of the task (by a slash, .txt or .in in its name), its pyproject.toml, or a list."`
-	Lock         string         `codec:"lock" doc:"Instead: a requirements file with hashes, or a uv.lock."`
+	Requirements schema.Strings `codec:"requirements" doc:"The packages to install: a requirements file of the task (its name has a slash, .txt or .in), its pyproject.toml, or a list."`
+	Lock         string         `codec:"lock" doc:"Instead of requirements: a requirements file with hashes, or a uv.lock."`
 	Extras       []string       `codec:"extras" doc:"The extras of the pyproject.toml or uv.lock to install, too."`
 	DepGroups    []string       `codec:"dependency_groups" doc:"The dependency groups of that file to install, too."`
 
-	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed anew at each start of the task, at most once a minute."`
+	Refresh bool `codec:"refresh" default:"false" doc:"Whether the packages are installed again at each start of the task, at most once a minute."`
 
 	IndexURL       string   `codec:"index_url" doc:"The package index, instead of the node's."`
 	ExtraIndexURLs []string `codec:"extra_index_urls" doc:"More indexes, instead of the node's."`
-	FindLinks      []string `codec:"find_links" doc:"Directories of the task and pages with wheels, besides the node's."`
+	FindLinks      []string `codec:"find_links" doc:"Directories of the task and pages with wheels, in addition to the node's."`
 	Offline        bool     `codec:"offline" default:"false" doc:"Whether packages come from find_links alone."`
 
 	Unbuffered      bool     `codec:"unbuffered" default:"true" doc:"Whether output appears as it is written (python -u)."`
@@ -70,7 +70,7 @@ type TaskConfig struct {
 	driver.TaskOptions
 }
 
-// validate checks what the schema can't.
+// validate checks the rules that the schema cannot express.
 func validate(c *Config) error {
 	for _, g := range c.Interpreters {
 		if !filepath.IsAbs(g) {
@@ -79,7 +79,7 @@ func validate(c *Config) error {
 	}
 	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {
 		if _, err := requirement.CheckURL(u); err != nil {
-			return fmt.Errorf("an index: %w", err)
+			return fmt.Errorf("invalid index: %w", err)
 		}
 	}
 	for _, f := range c.FindLinks {
@@ -90,7 +90,7 @@ func validate(c *Config) error {
 	return nil
 }
 
-// check returns what is wrong with a task's config block, as far as the block alone shows it.
+// check validates a task's config block without reading the task's files.
 func (t *TaskConfig) check(c *Config) error {
 	programs := slices.DeleteFunc([]string{t.Script, t.Module, t.Code}, func(p string) bool { return p == "" })
 	switch {
@@ -101,7 +101,7 @@ func (t *TaskConfig) check(c *Config) error {
 	case len(t.Requirements) > 0 && t.Lock != "":
 		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
 	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
-		return fmt.Errorf("extras and dependency_groups are a project's: name its pyproject.toml, or its uv.lock in lock")
+		return fmt.Errorf("extras and dependency_groups need a project: name its pyproject.toml, or its uv.lock in lock")
 	}
 	named := t.IndexURL != "" || len(t.ExtraIndexURLs) > 0 || slices.ContainsFunc(t.FindLinks, requirement.IsURL)
 	if named && !c.JobIndexes {
@@ -110,26 +110,26 @@ func (t *TaskConfig) check(c *Config) error {
 	return nil
 }
 
-// builder is the user that builds. An id need not have an account.
+// builder resolves build_user. A numeric id needs no account.
 func builder(c *Config) (*syscall.Credential, error) {
 	u, err := account.Resolve(c.BuildUser, nil)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("build_user: %w", err)
 	case u == nil || u.UID == 0 || u.GID == 0:
-		return nil, fmt.Errorf("build_user is root, or of its group: packages are not installed as root; name another user")
+		return nil, fmt.Errorf("build_user is root or in its group: packages are never installed as root; name another user")
 	}
 	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }
 
-// refuseBuilder refuses a task that has an id of the builder: it could change what is being built. u is nil where the
-// task has the agent's own user.
+// refuseBuilder refuses a task with the builder's uid or gid: it could change environments while they are built. u is
+// nil if the task runs as the agent's user.
 func (d *instance) refuseBuilder(u *task.User) error {
 	if d.builder == nil || u == nil {
 		return nil
 	}
 	if u.UID == d.builder.Uid || u.GID == d.builder.Gid || slices.Contains(u.Groups, d.builder.Gid) {
-		return fmt.Errorf("user %d, or group %d, builds environments (build_user), and runs no tasks", u.UID, d.builder.Gid)
+		return fmt.Errorf("user %d or group %d builds environments (build_user) and cannot run tasks", u.UID, d.builder.Gid)
 	}
 	return nil
 }

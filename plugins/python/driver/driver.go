@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver is the python driver: it turns a task's configuration into a command of an interpreter, in an
-// environment that has what the program requires.
+// Package driver is the python driver: it turns a task's configuration into a command line of an interpreter, in an
+// environment with the packages that the program requires.
 package driver
 
 import (
@@ -39,15 +39,15 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 	}
 }
 
-// instance is the driver with its configuration. It has no effect outside of this process before its first use.
+// instance is the configured driver. Creating it has no effect outside of this process.
 type instance struct {
 	config  Config
 	logger  hclog.Logger
 	uv      *install.Finder
 	cache   *environment.Cache
-	builder *syscall.Credential // the user that builds; nil for this process's
+	builder *syscall.Credential // runs builds; nil: this process's user
 
-	tidying sync.Mutex // held while the cache is tidied, and never waited for
+	tidying sync.Mutex // held while the cache is tidied; only TryLock, nothing waits for it
 }
 
 var (
@@ -82,7 +82,7 @@ func newInstance(c Config, logger hclog.Logger) (*instance, error) {
 	return d, nil
 }
 
-// DefaultUser is the configuration's.
+// DefaultUser implements driver.UserDefaulter.
 func (d *instance) DefaultUser() string { return d.config.DefaultUser }
 
 func cacheDir(configured string) (string, error) {
@@ -97,12 +97,12 @@ func cacheDir(configured string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache_dir is not set in the plugin's config, and there is no default: %w", err)
+		return "", fmt.Errorf("cache_dir is not set in the plugin's config, and has no default: %w", err)
 	}
 	return filepath.Join(dir, "outrider", "python"), nil
 }
 
-// Fingerprint returns the node's interpreters, and tidies the cache: an agent calls it as long as it uses the driver.
+// Fingerprint returns the node's interpreters. It also starts to tidy the cache, because it is called periodically.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	uv, err := d.uv.Find(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attrib
 	return all, nil
 }
 
-// checkExec returns an error if no program can be run below a directory, which need not exist yet.
+// checkExec returns an error if dir, or its nearest existing parent, is on a mount with noexec.
 func checkExec(dir string) error {
 	var fs unix.Statfs_t
 	for unix.Statfs(dir, &fs) == unix.ENOENT && dir != "/" {
@@ -139,7 +139,7 @@ func checkExec(dir string) error {
 	return nil
 }
 
-// tidy tidies the cache, one at a time, without waiting for it: a disk may be slow.
+// tidy tidies the cache in the background, because a disk may be slow. It does nothing if a previous call still runs.
 func (d *instance) tidy(ctx context.Context) {
 	if !d.tidying.TryLock() {
 		return

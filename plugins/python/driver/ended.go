@@ -13,22 +13,22 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/traceback"
 )
 
-// ReportExit returns the exception that ended a program, from the end of its stderr. Nothing is added to the program,
-// so that this works with any interpreter and any exception hook.
+// ReportExit returns the exception that ended a program, read from the end of its stderr. It works with any interpreter
+// and any exception hook, because nothing is added to the program.
 func (d *instance) ReportExit(e driver.Ended) string {
 	if !d.config.ExceptionEvents || e.AllocDir == "" || e.Exit.Lost || e.Exit.OOMKilled || e.Exit.Code == 0 {
 		return ""
 	}
 	own := filepath.Join(e.AllocDir, e.Task)
 	f, ok := traceback.Last(lastOutput(e), e.Exit.Code, filepath.Join(own, "local"), own, e.Command.Dir, e.AllocDir)
-	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // by Nomad, to end
+	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // by Nomad
 	if !ok || asked {
 		return ""
 	}
 	return "Python: " + f.String()
 }
 
-// lastOutput is the end of what this run wrote to stderr, as far as it is in the newest log file.
+// lastOutput returns the end of this run's stderr, limited to the newest log file.
 func lastOutput(e driver.Ended) []byte {
 	stream, from := e.Task+".stderr", e.StderrFrom
 	file, size := logs.End(e.AllocDir, stream)

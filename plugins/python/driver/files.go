@@ -19,16 +19,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// taskFiles are the files that a task's configuration names. They are read with the rights of the task's user, so that
-// an event shows nothing that the task may not read.
+// taskFiles finds and reads the files that a task's configuration names. It uses the rights of the task's user, so
+// events never show the content of a file that the task cannot read.
 type taskFiles struct {
-	user *task.User // nil: this process's own
-	dirs []string   // where relative names are looked for, in order
+	user *task.User // nil: this process's user
+	dirs []string   // searched for relative names, in this order
 
-	secrets string // the directory of the task's secrets, or empty
+	secrets string // the task's secrets directory, or empty
 }
 
-// find returns the path of a file or directory and what it is.
+// find returns the path of a file or directory, and its os.Stat result.
 func (f taskFiles) find(name string) (path string, info fs.FileInfo, err error) {
 	candidates := []string{name}
 	if !filepath.IsAbs(name) {
@@ -79,8 +79,8 @@ func (f taskFiles) read(name string, limit int64) ([]byte, error) {
 	return content, err
 }
 
-// openRegular opens a file to read. It neither hangs on a FIFO nor touches a device: it opens the path with O_PATH,
-// checks what that is, and opens the same file again (open(2)).
+// openRegular opens a regular file for reading. It neither hangs on a FIFO nor touches a device: it opens the path with
+// O_PATH, checks the file type, and opens the same file again through /proc (open(2)).
 func openRegular(path string) (*os.File, error) {
 	found, err := os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -98,15 +98,15 @@ func openRegular(path string) (*os.File, error) {
 	return file, err
 }
 
-// asUser calls f with a user's rights to files (setfsuid(2), of one thread), without those of root and without any
-// capability (unless the user is root). The thread ends with the call.
+// asUser calls f on a thread that has the user's file access rights (setfsuid(2)) and, unless the user is root, no
+// capabilities. The thread ends with the call.
 func asUser(u *task.User, f func() error) error {
 	if u == nil || os.Geteuid() != 0 {
 		return f()
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: nothing else may run on this thread
+		runtime.LockOSThread() // never unlocked: no other goroutine may run on this thread
 		if err := becomeOnThread(u); err != nil {
 			done <- err
 			return
@@ -121,7 +121,7 @@ func becomeOnThread(u *task.User) error {
 	if len(u.Groups) > 0 {
 		groups = unsafe.Pointer(&u.Groups[0])
 	}
-	// package syscall would change all threads
+	// syscall.Setgroups would change all threads
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); errno != 0 {
 		return fmt.Errorf("failed to take the groups of the task's user: %w", errno)
 	}
@@ -131,14 +131,14 @@ func becomeOnThread(u *task.User) error {
 	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
 		return fmt.Errorf("failed to take the task's user: %w", err)
 	}
-	// neither call reports an error
+	// neither of the two calls reports an error
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
 		return errors.New("failed to take the task's user")
 	}
 	if u.UID == 0 {
 		return nil
 	}
-	// CAP_SYS_PTRACE would open /proc/<pid>/root, which leads into the mount namespaces of others
+	// CAP_SYS_PTRACE would allow access to /proc/<pid>/root: the mount namespaces of other processes
 	var none [2]unix.CapUserData
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		return fmt.Errorf("failed to drop capabilities: %w", err)

@@ -107,7 +107,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files: file("--extra-index-url " + ours + "\ntorch-lite==2.0+cpu\n")},
 		{name: "UTF-16", config: byFile, files: file("\xff\xfes\x00u\x00n\x00"), says: "local/r.txt:1: this is not UTF-8"},
 		{name: "conda's", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
-		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e asks for an editable install"},
+		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e is an editable install"},
 
 		{name: "script", config: "", files: map[string]string{"app.py": declared},
 			want: "sun-spots==1.0"},
@@ -126,7 +126,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			files:  pyproject(`"sun-spots"`, optional)},
 		{name: "project without that extra", config: byProject + "\nextras = [\"gone\"]",
 			files: pyproject(`"sun-spots"`, optional), says: "not found: gone"},
-		{name: "an extra of a list", config: "requirements = [\"sun-spots\"]\nextras = [\"x\"]", says: "are a project's"},
+		{name: "an extra of a list", config: "requirements = [\"sun-spots\"]\nextras = [\"x\"]", says: "need a project"},
 		{name: "project with an explicit index", config: byProject, files: pyproject(`"moon-phase", "mail-post"`, sources),
 			want: "mail-post==1.2 moon-phase==1.2", names: true},
 		{name: "project with a constraint", config: byProject, want: "sun-spots==1.0",

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// environment returns one in which all requirements are installed, from the cache or new.
+// environment returns an environment with all requirements installed, from the cache or newly built.
 func (d *instance) environment(
 	ctx context.Context, r request, cmd *task.Command, files taskFiles, uv install.Installer, python install.Python,
 	required *requirement.Set,
@@ -63,7 +63,7 @@ func (d *instance) environment(
 	return d.get(ctx, r, cmd, fmt.Sprintf("with %s for %s", uv, python), spec)
 }
 
-// get returns what is in the cache, or is built as its name says. The task has it until it ends.
+// get returns the environment of spec, from the cache or newly built. The task uses it until the task ends.
 func (d *instance) get(
 	ctx context.Context, r request, cmd *task.Command, name string, spec environment.Spec,
 ) (*environment.Environment, error) {
@@ -84,7 +84,7 @@ func (d *instance) get(
 		return nil, err
 	}
 	if cmd.User == nil && os.Geteuid() == 0 || cmd.User != nil && cmd.User.UID == 0 {
-		// modes do not keep root from writing, a read-only mount does
+		// file modes do not stop root from writing, a read-only mount does
 		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: env.Dir, Target: env.Dir, ReadOnly: true})
 	}
 	if env.Hit {
@@ -95,9 +95,8 @@ func (d *instance) get(
 	return env, nil
 }
 
-// startError is the error that Nomad shows. It is recoverable where a later start, or one on another node, may succeed;
-// Nomad looks for that in the error itself and not in what it wraps (plugins/drivers/server.go). ctx is the plugin's
-// own, which ends with it.
+// startError returns the error that Nomad shows. It is recoverable if a later start, or one on another node, may
+// succeed. Nomad checks only the outermost error for that (plugins/drivers/server.go). ctx ends with the plugin.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var failed *install.Error
@@ -116,11 +115,11 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	return err
 }
 
-// format changes with the way in which environments are built, so that older ones are not used.
+// format must change when environments are built differently: older ones are not used then.
 const format = 8
 
-// environmentKey is what an environment depends on. Two environments that may differ have different keys. secret has
-// all of it, with the passwords of URLs; text is what the operator sees.
+// environmentKey describes all inputs of an environment: two environments that may differ have different keys. text is
+// for the operator, without the passwords of URLs. secret has the passwords and the credentials of the task.
 func environmentKey(
 	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refresh bool,
 ) (text, secret string, err error) {

@@ -17,11 +17,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// inlineCode is the file that the option code is written to, in the task directory. It is a file so that tracebacks
-// show its lines and multiprocessing finds it.
+// inlineCode is the file in the task directory that holds the option code. With a file, tracebacks show lines of the
+// code, and multiprocessing can import it.
 const inlineCode = "local/inline_code.py"
 
-// program is what a task runs: the interpreter's arguments for it, and the requirements that it declares.
+// program is a task's program: the interpreter's arguments that run it, and the requirements that it declares.
 type program struct {
 	args     []string
 	metadata requirement.Script
@@ -43,7 +43,7 @@ func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 	}
 	p := program{args: []string{path}}
 	if info.Size() > requirement.MaxScript || !info.Mode().IsRegular() {
-		return p, nil // a zip application may be large; python reports what is wrong with others
+		return p, nil // a large file may be a zip application; python reports any other problem
 	}
 	content, err := files.read(path, requirement.MaxScript)
 	if err != nil {
@@ -53,7 +53,7 @@ func newProgram(t *TaskConfig, files taskFiles) (program, error) {
 	return p, err
 }
 
-// read takes the metadata of a source. A zip application has none.
+// read parses the metadata of a source. A zip application has none.
 func (p *program) read(name string, source []byte) error {
 	if bytes.ContainsRune(source, 0) {
 		return nil
@@ -65,8 +65,8 @@ func (p *program) read(name string, source []byte) error {
 	return nil
 }
 
-// writeInlineCode writes the option code to its file, with the rights of the task's user. It follows no link out of the
-// task directory.
+// writeInlineCode writes the option code to its file, with the rights of the task's user. It follows no link that leads
+// out of the task directory.
 func writeInlineCode(taskDir, code string, u *task.User) error {
 	root, err := os.OpenRoot(taskDir)
 	if err != nil {
@@ -90,11 +90,11 @@ func writeInlineCode(taskDir, code string, u *task.User) error {
 	return nil
 }
 
-// maxRequirements bounds a requirements file or a lock.
+// maxRequirements is the maximum size of a requirements file or a lock, in bytes.
 const maxRequirements = 4 << 20
 
-// readRequirements returns the requirements of the job and of the program together. A lock is complete, so that those
-// of the program are not added to it.
+// readRequirements returns the requirements of the job and of the program together. With a lock, it ignores the
+// program's, because a lock is complete.
 func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.Set, error) {
 	read := func(name string) ([]byte, error) { return files.read(name, maxRequirements) }
 	choice := requirement.Choice{Extras: t.Extras, Groups: t.DepGroups}
@@ -120,13 +120,13 @@ func readRequirements(t *TaskConfig, files taskFiles, p program) (*requirement.S
 	return listed, listed.Add(declared)
 }
 
-// isProject reports whether the requirements are those of a project.
+// isProject reports whether the option requirements names a project.
 func (t *TaskConfig) isProject() bool {
 	return len(t.Requirements) == 1 && path.Base(t.Requirements[0]) == "pyproject.toml"
 }
 
-// isFileName distinguishes a file from a requirement, which has neither a slash nor such an ending, unless it is
-// "name @ https://…" or the URL of a wheel.
+// isFileName distinguishes a file name from a requirement. A requirement has no slash and no such extension, unless it
+// is "name @ https://…" or the URL of a wheel.
 func isFileName(text string) bool {
 	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false

@@ -79,7 +79,7 @@ func TestCommand_PassesInterpreterOptions(t *testing.T) {
 func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 	a := start(t, func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "*/bin")} })
 	err := a.refused(a.task(`code = "1"`, nil))
-	must.StrContains(t, err.Error(), "no Python interpreter that tasks can run is on this node")
+	must.StrContains(t, err.Error(), "this node has no Python interpreter that tasks can run")
 	own := filepath.Join(a.dir, "own/bin/python3")
 	must.NoError(t, os.MkdirAll(filepath.Dir(own), 0o755))
 	must.NoError(t, os.Symlink("/usr/bin/python3", own))

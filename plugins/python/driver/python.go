@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	// specifier matches what uv takes for versions, and not for a path that it would run.
+	// specifier matches requests that uv reads as versions, never as the path of a program to run.
 	specifier = regexp.MustCompile(`^(?:(?:cpython|pypy|graalpy)@?)?` +
 		`(?:` + version + `t?|` + clause + `(?:,` + clause + `)*,?)?$`)
 	named = regexp.MustCompile(`^[a-z]+`)
@@ -31,11 +31,11 @@ const (
 	clause  = ` *(?:~=|===?|!=|<=?|>=?) *` + version + `(?:\.\*)? *`
 )
 
-var errNoPython = errors.New("no Python interpreter that tasks can run is on this node: install one, or name its " +
+var errNoPython = errors.New("this node has no Python interpreter that tasks can run: install one, or name its " +
 	"directory with interpreters in the plugin's config")
 
-// choose finds the best interpreter that the job, the program and its project or lock agree on. Its Path is empty if it
-// is to be installed.
+// choose returns the best interpreter that satisfies the job, the script, and the project or lock. Its Path is empty if
+// it has to be installed.
 func (d *instance) choose(ctx context.Context, job, script, project string) (install.Python, error) {
 	all, err := d.uv.Pythons(ctx, "")
 	if err != nil {
@@ -72,16 +72,15 @@ func (d *instance) choose(ctx context.Context, job, script, project string) (ins
 		wanted = append(wanted, w.source+" "+w.versions)
 	}
 	if len(fitting) == 0 {
-		return install.Python{}, fmt.Errorf("%s is not on this node, which has %s: let a constraint on "+
-			"${attr.driver.python.versions} keep the job to nodes that have it", strings.Join(wanted, " and "),
+		return install.Python{}, fmt.Errorf("%s is not on this node, which has %s: add a constraint on "+
+			"${attr.driver.python.versions} to place the job on a node that has it", strings.Join(wanted, " and "),
 			versionsOf(all))
 	}
 	return fitting[0], nil
 }
 
-// versionsOf are minor and full versions of what is on the node or can be installed, each once, for set_contains and
-// set_contains_any. A minor version with only pre-releases is not among them: ">=3.15" does not allow 3.15.0rc1 (PEP
-// 440).
+// versionsOf lists the minor and full versions that are on the node or can be installed, each once, for set_contains
+// and set_contains_any. Pre-releases add no minor version: ">=3.15" does not allow 3.15.0rc1 (PEP 440).
 func versionsOf(pythons []install.Python) string {
 	var minors, versions []string
 	for _, p := range pythons {
@@ -96,7 +95,7 @@ func versionsOf(pythons []install.Python) string {
 	return strings.Join(slices.Concat(slices.Compact(minors), slices.Compact(versions)), ",")
 }
 
-// install gets an interpreter that is not the node's from the cache, where it is sealed like an environment.
+// install returns a downloaded interpreter from the cache, or installs it there. It is sealed like an environment.
 func (d *instance) install(
 	ctx context.Context, r request, cmd *task.Command, uv install.Installer, python install.Python,
 ) (install.Python, error) {

@@ -22,20 +22,20 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// sources is where the packages of an environment come from. Its exported fields are in the environment's key.
+// sources are the origins of an environment's packages. The exported fields are part of the environment's key.
 type sources struct {
-	Indexes requirement.Sources // of the node and the job; directories of the node only
+	Indexes requirement.Sources // of the node and the job, without the job's directories
 
-	// Wheels is the digest of each of the job's directories. It is empty where the requirements have hashes, which uv
-	// checks.
+	// Wheels has the digest of each of the job's directories. It is empty if the requirements have hashes: uv checks
+	// those.
 	Wheels []string
 
 	houses []wheelhouse // the job's directories
 	netrc  []byte       // of the task, may be empty
-	limit  int64        // of the wheels in one of the job's directories, in bytes
+	limit  int64        // bytes of wheels in each of the job's directories
 }
 
-// wheelhouse is a directory of a task with wheels. They are copied for uv, which has no access to the directory.
+// wheelhouse is a directory of a task with wheels. The wheels are copied for uv, which cannot access the directory.
 type wheelhouse struct {
 	name, path string
 	files      taskFiles
@@ -83,7 +83,8 @@ func (t *TaskConfig) sources() requirement.Sources {
 	return requirement.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
 }
 
-// readNetrc reads the credentials in a task's secrets directory, with the rights of its user; there may be none.
+// readNetrc reads the credentials in a task's secrets directory, with the rights of its user. It returns nil if the
+// task has none.
 func readNetrc(files taskFiles) ([]byte, error) {
 	if files.secrets == "" {
 		return nil, nil
@@ -99,7 +100,7 @@ func readNetrc(files taskFiles) ([]byte, error) {
 }
 
 // into copies the job's wheels into the build's scratch directory, and returns the sources as uv sees them.
-// The directory may be another user's, so that no link in it is followed out of it.
+// The directory may belong to another user, so links that lead out of it are not followed.
 func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources, error) {
 	indexes := s.Indexes
 	indexes.FindLinks = slices.Clone(indexes.FindLinks)
@@ -119,15 +120,15 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 			return indexes, err
 		}
 		if i < len(s.Wheels) && sum != s.Wheels[i] {
-			return indexes, fmt.Errorf("find_links %q has changed meanwhile", h.name)
+			return indexes, fmt.Errorf("find_links %q changed during the start of the task", h.name)
 		}
 		indexes.FindLinks = append(indexes.FindLinks, filepath.Join(scratch, dir))
 	}
 	return indexes, nil
 }
 
-// copy reads the wheels with the rights of the task's user, copies them into a directory below root unless that is nil,
-// and returns the digest of their names and content.
+// copy returns the digest of the names and content of the wheels, read with the rights of the task's user. It also
+// copies them into a directory below root, unless root is nil.
 func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit int64) (sum string, err error) {
 	defer func() {
 		if err != nil {
@@ -160,7 +161,7 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 	return hex.EncodeToString(all.Sum(nil)), nil
 }
 
-// copyWheel copies at most limit bytes of a wheel to sum, and to a file below root.
+// copyWheel copies at most limit bytes of a wheel to sum and, unless root is nil, to a file below root.
 func (h *wheelhouse) copyWheel(
 	name string, root *os.Root, target string, sum io.Writer, limit int64,
 ) (size int64, err error) {

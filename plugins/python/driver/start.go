@@ -22,7 +22,7 @@ import (
 
 type request = driver.Request[TaskConfig]
 
-// Command turns a task into a command: a program, the interpreter for it, and the environment for both.
+// Command implements driver.Instance. It finds the task's program, and prepares the interpreter and the environment.
 func (d *instance) Command(ctx context.Context, r request) (*task.Command, error) {
 	if err := r.Config.check(&d.config); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (d *instance) Command(ctx context.Context, r request) (*task.Command, error
 	return cmd, nil
 }
 
-// prepare chooses the interpreter for a command, and the environment where it requires packages.
+// prepare chooses the interpreter for a command and, if packages are required, the environment.
 func (d *instance) prepare(
 	ctx context.Context, r request, cmd *task.Command, files taskFiles, p program, required *requirement.Set,
 ) error {
@@ -102,10 +102,10 @@ func use(cmd *task.Command, env *environment.Environment) {
 	cmd.Env = append(cmd.Env, "PATH="+bin+":"+path, "VIRTUAL_ENV="+env.Dir)
 }
 
-// settings are those that a task does not inherit from the agent: they are for other interpreters and another user.
+// settings matches variables that tasks do not inherit from the agent: they are for other interpreters or another user.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome makes the task's own directory the home of a user who has none: many programs keep a cache there.
+// withHome sets HOME to the task directory if the user's home does not exist: many programs need it for a cache.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {
@@ -123,9 +123,9 @@ func withHome(env []string, files taskFiles, dir string) []string {
 	return append(env, "XDG_CACHE_HOME="+filepath.Join(dir, ".cache"))
 }
 
-// interpreterArgs are the options before the program.
+// interpreterArgs returns the interpreter's options, which come before the program.
 func interpreterArgs(c *TaskConfig) []string {
-	args := []string{"-X", "faulthandler"} // as an option: with -I the variable has no effect
+	args := []string{"-X", "faulthandler"} // not PYTHONFAULTHANDLER, which -I ignores
 	if c.Unbuffered {
 		args = append(args, "-u")
 	}

@@ -20,14 +20,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// entry is the record of a key's environment. A directory below envs that no record names is not used. The modification
-// time of the record's file is the time of the last use. The file is writable until Tidy has written the environment to
+// entry is the record of a key's environment. Directories below envs without a record are never used. The modification
+// time of the record's file is the time of the last use. The file is writable until Tidy has synced the environment to
 // the disk: until then a crash of the machine may lose part of it.
 type entry struct {
 	ID    string    `json:"id"`  // the name of the directory
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
-	Boot  string    `json:"boot"` // which of the machine's starts it was built in
+	Boot  string    `json:"boot"` // the machine's boot ID when it was built
 	Tree  tree      `json:"tree"`
 
 	key  string    // the name of the record
@@ -39,9 +39,9 @@ const entrySuffix = ".json"
 func (s *store) entryPath(key string) string { return s.path("meta", key+entrySuffix) }
 
 // errNotWhole is the error of a record or an environment that exists but must not be used.
-var errNotWhole = errors.New("it is not as it was built")
+var errNotWhole = errors.New("incomplete or changed since the build")
 
-// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole if a crash made it unusable.
+// readEntry returns fs.ErrNotExist if a key has no record, and errNotWhole if a crash made the record unusable.
 func (s *store) readEntry(key string) (entry, error) {
 	e := entry{key: key}
 	f, err := os.Open(s.entryPath(key))
@@ -62,14 +62,14 @@ func (s *store) readEntry(key string) (entry, error) {
 		return e, errNotWhole
 	}
 	if unsynced(info) && (e.Boot == "" || e.Boot != task.BootID()) {
-		return e, fmt.Errorf("the machine went down before it was on the disk: %w", errNotWhole)
+		return e, fmt.Errorf("not synced to disk before the last crash or reboot: %w", errNotWhole)
 	}
 	return e, nil
 }
 
 func unsynced(info fs.FileInfo) bool { return info.Mode()&0o200 != 0 }
 
-// writeEntry replaces the record of a key. It prepares it in builds, where Tidy removes what a crash left.
+// writeEntry replaces the record of a key. It writes a temporary file in builds first: Tidy removes leftovers there.
 func (s *store) writeEntry(e entry) error {
 	content, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -86,8 +86,8 @@ func (s *store) writeEntry(e entry) error {
 	return nil
 }
 
-// entries are all records, by the id of their environment. It removes those that must not be used, and fails if one
-// cannot be read now.
+// entries returns all records by environment id. It removes records that must not be used, and fails if it cannot read
+// one.
 func (s *store) entries() (map[string]entry, error) {
 	names, err := s.names("meta")
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *store) touch(key string) {
 	}
 }
 
-// find returns the environment of a key, locked, or nil if there is none or it must not be used.
+// find returns the environment of a key, locked, or nil if it does not exist or must not be used.
 func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	for {
 		e, err := s.readEntry(key)
@@ -125,7 +125,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
 			}
-			if l == nil { // Tidy looks at the environment, or removes it, which takes long, but has removed the record before
+			if l == nil { // Tidy checks it, or removes it; before a slow removal it removes the record
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
@@ -135,7 +135,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			}
 			if now, changed := s.readEntry(key); changed != nil || now.ID != e.ID {
 				l.close()
-				continue // it was removed or replaced
+				continue // removed or replaced
 			}
 			err = s.check(e)
 		}
@@ -147,7 +147,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 				id: e.ID, store: s, lock: l,
 			}, nil
 		case errors.Is(err, errNotWhole):
-			s.log("environment %q is not used any more: %v", e.ID, err)
+			s.log("environment %q is no longer used: %v", e.ID, err)
 			err = nil
 		}
 		l.close()
@@ -155,30 +155,30 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 	}
 }
 
-// check compares an environment with what it was when it was built.
+// check compares an environment with its state after the build.
 func (s *store) check(e entry) error {
 	now, err := measure(s.path("envs", e.ID))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now != e.Tree {
-		return fmt.Errorf("it has %d files instead of %d, or some were changed: %w", now.Files, e.Tree.Files, errNotWhole)
+		return fmt.Errorf("found %d files instead of %d, or changed files: %w", now.Files, e.Tree.Files, errNotWhole)
 	}
 	return err
 }
 
-// Cached describes an environment that is in the cache, for a person.
+// Cached describes an environment in the cache for display.
 type Cached struct {
 	ID    string    `json:"id"` // Environment.ID
 	Dir   string    `json:"dir"`
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
-	Used  time.Time `json:"used"` // when a task got it last
+	Used  time.Time `json:"used"` // when a task last got it
 	Size  int64     `json:"size"` // bytes on the disk
 
 	Tasks    []string `json:"tasks"`    // the state directories of the tasks that use it
 	Packages []string `json:"packages"` // "rich-13.9.4"
 }
 
-// List returns the environments that tasks can get, the least recently used first. It makes no cache: the error is
-// fs.ErrNotExist where there is none.
+// List returns the environments that tasks can get, the least recently used first. It creates no cache: the error is
+// fs.ErrNotExist if the cache does not exist.
 func (c *Cache) List() ([]Cached, error) {
 	if _, err := os.Stat(filepath.Join(c.cfg.Dir, "meta")); err != nil {
 		return nil, fmt.Errorf("%s is not a cache of environments: %w", c.cfg.Dir, err)
@@ -200,7 +200,7 @@ func (c *Cache) List() ([]Cached, error) {
 		one := Cached{ID: e.ID[:8], Dir: s.path("envs", e.ID), Key: e.Key, Built: e.Built, Used: e.used, Size: e.Tree.Size,
 			Tasks: []string{}, Packages: []string{}}
 		for _, link := range running {
-			if task, err := os.Readlink(link); err == nil { // otherwise it has ended meanwhile
+			if task, err := os.Readlink(link); err == nil { // otherwise the task has just ended
 				one.Tasks = append(one.Tasks, task)
 			}
 		}
@@ -214,7 +214,7 @@ func (c *Cache) List() ([]Cached, error) {
 	return all, nil
 }
 
-// users returns the links of an environment to the tasks that use it, and to those that have ended.
+// users returns the environment's links to running tasks and to ended ones.
 func (s *store) users(id string) (running, ended []string, err error) {
 	names, err := s.names(filepath.Join("users", id))
 	for _, name := range names {

@@ -2,19 +2,19 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package environment is a node's cache of virtual environments. An environment is built once, by a user that runs no
-// tasks, then sealed, and used by any number of tasks. Plugin processes share the cache through the disk alone:
-// wherever one of them is killed, no incomplete environment is used, and none is removed that a task uses.
+// tasks, then sealed, and used by any number of tasks. Plugin processes share the cache only through the disk. Even if
+// one of them is killed at any point, no task gets an incomplete environment, or loses the one that it uses.
 //
 // Below Config.Dir are
 //
-//	envs/<id>        an environment, also while it is built; the id is random
-//	meta/<key>.json  its id and what it has to look like; written last, so what no record names is not used
-//	users/<id>/      for each task that uses it a link to a directory that exists for as long
+//	envs/<id>        an environment, finished or being built; the id is random
+//	meta/<key>.json  its record: the id, and the digest of its files; written last, and required for its use
+//	users/<id>/      for each task that uses it, a link to a directory that exists as long as the task
 //	builds/          temporary files of builds
 //	lock             a file whose bytes are locked, see type lock
 //
-// Where Config.Builder is nil, tasks run as the owner of the environments. A task can change one then: the next Get
-// notices that, nothing prevents it.
+// If Config.Builder is nil, tasks run as the owner of the environments and can change them. The next Get detects such a
+// change.
 package environment
 
 import (
@@ -35,22 +35,22 @@ import (
 
 // Config configures a Cache.
 type Config struct {
-	Dir     string        // absolute; made on first use
-	MaxSize int64         // in bytes; 0 is no limit
-	MaxAge  time.Duration // since the last use; 0 is no limit
+	Dir     string        // absolute; created on first use
+	MaxSize int64         // in bytes; 0: no limit
+	MaxAge  time.Duration // since the last use; 0: no limit
 
-	// Builder is the user of all builds, nil for this process's. No task may run as it: it could change what is being
-	// built.
+	// Builder is the user of all builds, nil for this process's user. No task may run as this user: it could change an
+	// environment while it is built.
 	Builder *syscall.Credential
 
 	Log func(format string, args ...any)
 }
 
-// Cache is the environments below a directory. It is safe for concurrent use. Several caches, in any number of
+// Cache manages the environments below a directory. It is safe for concurrent use. Several caches, in any number of
 // processes, may share a directory.
 type Cache struct {
 	cfg    Config
-	places chan struct{} // a semaphore: one is taken for each build
+	places chan struct{} // a semaphore that limits concurrent builds
 }
 
 // Open returns a cache. It reads and creates nothing before its first use.
@@ -63,21 +63,21 @@ func Open(cfg Config) *Cache {
 
 // Spec describes the environment that a caller needs.
 type Spec struct {
-	// Key is everything that the environment depends on, as readable text without secrets. Secret is what else
-	// distinguishes it; only its hash is stored.
+	// Key describes all inputs of the environment, as readable text without secrets. Secret has the inputs that are
+	// secret; only its hash is stored.
 	Key, Secret string
 
-	// Interpreter is the only file that absolute links in the environment may lead to.
+	// Interpreter is the only target allowed for absolute links in the environment.
 	Interpreter string
 
-	// Fresh is how long after its build an environment may serve new tasks; 0 is indefinitely. (What requirements without
-	// a lock resolve to changes with time.)
+	// Fresh is how long after its build an environment may serve new tasks; 0: no limit. (The versions that requirements
+	// without a lock resolve to change over time.)
 	Fresh time.Duration
 
-	// Build creates the environment in dir, which is empty, as the user Config.Builder. Scratch is for its temporary
-	// files; it is on the same file system, and removed before the environment is sealed, so that files may be linked.
-	// The directories belong to the builder, and so must all files that Build creates there. No process that Build
-	// started may run any more when it returns.
+	// Build creates the environment in the empty directory dir, as the user Config.Builder. scratch is for temporary
+	// files. It is on the same file system and removed before the environment is sealed, so dir may have hard links to
+	// its files. Both directories belong to the builder, as must all files that Build creates there. All processes that
+	// Build started must have ended when it returns.
 	Build func(ctx context.Context, dir, scratch string) error
 
 	// Waiting is called once if another task or process builds the same environment. May be nil.
@@ -87,8 +87,8 @@ type Spec struct {
 // Environment may be used until Release.
 type Environment struct {
 	Dir  string        // read-only
-	ID   string        // the first eight characters of the name of Dir, for people
-	Hit  bool          // this call did not build it
+	ID   string        // the first eight characters of the name of Dir, for display
+	Hit  bool          // it was in the cache
 	Age  time.Duration // since it was built
 	Size int64         // bytes on the disk
 
@@ -97,10 +97,9 @@ type Environment struct {
 	lock  *lock // shared, on id
 }
 
-// Get returns an existing environment that is unchanged, or a new one. If several callers need the same, in any
-// process, one builds it and the others wait; if that fails, the next one builds.
-//
-// The errors of Spec.Build are returned as they are.
+// Get returns an existing, unchanged environment, or builds one. If several callers in any process need the same one,
+// one of them builds it and the others wait; if that build fails, the next caller builds. Get returns errors of
+// Spec.Build unwrapped.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	st, err := c.cfg.open()
 	if err != nil {
@@ -128,7 +127,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
 		}
-		if building != nil { // another may have built it just now
+		if building != nil { // look again: another caller may have finished it just now
 			continue
 		}
 		if s.Waiting != nil {
@@ -144,17 +143,15 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	}
 }
 
-// serves reports whether an environment is fresh enough for a new task. One with a build time in the future is
-// outdated, since the clock was wrong then, or is wrong now.
+// serves reports whether an environment is fresh enough for a new task. A build time in the future makes it outdated:
+// the clock was wrong then, or is wrong now.
 func (e *Environment) serves(s *Spec) bool {
 	return s.Fresh <= 0 || e.Age <= s.Fresh && e.Age > -time.Minute
 }
 
-// Acquire records that a task uses the environment for as long as the directory stateDir exists, which is absolute.
-// Call it before the task starts, when the directory does not exist yet, and Release after that: until Release nothing
-// checks whether the directory exists.
-//
-// The record need not survive a crash of the machine, because no task does.
+// Acquire records that a task uses the environment as long as the directory stateDir (absolute) exists. Call it before
+// the task starts and Release after the start: stateDir need not exist before Release. The record need not survive a
+// crash of the machine, because no task does.
 func (e *Environment) Acquire(stateDir string) error {
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))
@@ -168,17 +165,17 @@ func (e *Environment) Acquire(stateDir string) error {
 	return nil
 }
 
-// Release ends what Get began: from now on only tasks that acquired the environment keep it from removal. It may be
-// called more than once, and on nil.
+// Release ends the protection that began with Get: from now on only tasks that acquired the environment protect it from
+// removal. It may be called more than once, and on nil.
 func (e *Environment) Release() {
 	if e != nil {
 		e.lock.close()
 	}
 }
 
-// build makes a new environment for a key, whose lock the caller has, and returns it locked. It is built where it will
-// be used, below a directory of ours, so that the builder cannot replace it as a whole. Errors of Spec.Build are
-// returned as they are.
+// build builds an environment for a key, whose lock the caller holds, and returns it locked. It builds at the final
+// path, below a directory that this process owns, so the builder cannot replace the environment as a whole. Errors of
+// Spec.Build are returned unwrapped.
 func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environment, err error) {
 	id := strings.ToLower(rand.Text())
 	l, err := s.tryLock(id, shared)
@@ -205,7 +202,7 @@ func (s *store) build(ctx context.Context, key string, spec *Spec) (env *Environ
 	if err := spec.Build(ctx, dir, scratch); err != nil {
 		return nil, err
 	}
-	s.removeTree(scratch) // first, since sealing copies files that have another name
+	s.removeTree(scratch) // first, because sealing refuses files with more than one link
 	t, err := s.seal(dir, spec.Interpreter)
 	if err != nil {
 		return nil, fmt.Errorf("failed to seal the environment: %w", err)

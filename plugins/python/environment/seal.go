@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealing makes a tree ours and read-only. Another process of the builder may still have files and directories of it
-// open, and change the tree at the same time. So each directory is made ours before it is read: from then on nobody can
-// replace what is in it, and a path through it leads where it led before. Writing to an open file changes its times,
-// which the next Get notices.
+// sealing changes the owner of a tree to this process's user, and makes it read-only. Another process of the builder
+// may still have files and directories of it open, and change the tree concurrently. So sealing takes each directory
+// over before it reads it: from then on nobody can replace its entries, and paths through it are stable. A write to an
+// open file changes its times, which the next Get detects.
 type sealing struct {
 	dir    string
-	from   uint32 // the owner so far: the builder
-	python string // where links to the interpreter lead
+	from   uint32 // the current owner: the builder
+	python string // the target of links to the interpreter
 }
 
-// seal takes over what was built, in a directory below one of ours, and returns what it looks like afterwards. python
-// is the interpreter.
+// seal takes over the tree that was built in dir, and returns its state afterwards. The parent of dir belongs to this
+// process's user. python is the interpreter.
 func (s *store) seal(dir, python string) (tree, error) {
 	t := &sealing{dir: dir, from: uint32(os.Geteuid()), python: python}
 	if s.builder != nil {
@@ -42,7 +42,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 		if err != nil {
 			return err
 		}
-		info, err := d.Info() // after the directory that it is in was made ours
+		info, err := d.Info() // its directory was taken over before
 		if err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 			if err := t.take(path, info); err != nil {
 				return err
 			}
-			return os.Chmod(path, 0o700) //nolint:gosec // it is ours by now, in a directory of ours
+			return os.Chmod(path, 0o700) //nolint:gosec // taken over by now, as is its parent
 		case 0:
 			return t.file(path, info)
 		case fs.ModeSymlink:
@@ -76,7 +76,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 
 func (s *sealing) rel(path string) string { return "." + strings.TrimPrefix(path, s.dir) }
 
-// take makes something ours. It refuses what the builder linked or moved from elsewhere.
+// take changes a file's owner to this process's user. It refuses files of others, which the builder linked or moved in.
 func (s *sealing) take(path string, info fs.FileInfo) error {
 	if owner(info) != s.from {
 		return fmt.Errorf("%s belongs to user %d instead of %d, the builder", s.rel(path), owner(info), s.from)
@@ -86,13 +86,13 @@ func (s *sealing) take(path string, info fs.FileInfo) error {
 
 func (s *sealing) file(path string, info fs.FileInfo) error {
 	if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
-		return fmt.Errorf("%s is to run as another user (set-user-ID or set-group-ID)", s.rel(path))
+		return fmt.Errorf("%s would run as another user (set-user-ID or set-group-ID)", s.rel(path))
 	}
 	if err := s.take(path, info); err != nil {
 		return err
 	}
 	if info.Sys().(*syscall.Stat_t).Nlink > 1 {
-		return fmt.Errorf("%s has another name", s.rel(path))
+		return fmt.Errorf("%s has more than one hard link", s.rel(path))
 	}
 	mode := fs.FileMode(0o444)
 	if info.Mode()&0o111 != 0 {
@@ -101,17 +101,17 @@ func (s *sealing) file(path string, info fs.FileInfo) error {
 	return os.Chmod(path, mode)
 }
 
-// interpreterName matches the links that make a virtual environment.
+// interpreterName matches a virtual environment's links to its interpreter.
 var interpreterName = regexp.MustCompile(`^(?:python|pypy)[0-9.]*t?$`)
 
-// link allows relative links that stay inside, and replaces those to the interpreter: the builder's may lead through
-// links of other users, or through /proc/PID, which can change later.
+// link allows relative links that stay inside of the tree, and replaces links to the interpreter: the builder's links
+// may lead through links of other users, or through /proc/PID, and could change later.
 func (s *sealing) link(path string, info fs.FileInfo) error {
 	target, err := os.Readlink(path)
 	if err != nil {
 		return err
 	}
-	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // ".." after another link would lead elsewhere
+	clean := !filepath.IsAbs(target) && target == filepath.Clean(target) // ".." after another link could leave the tree
 	if clean && filepath.IsLocal(filepath.Join(filepath.Dir(s.rel(path)), target)) {
 		return s.take(path, info)
 	}
@@ -125,27 +125,27 @@ func (s *sealing) link(path string, info fs.FileInfo) error {
 	return os.Symlink(s.python, path)
 }
 
-// tree is what a directory looks like without reading its files.
+// tree is the state of a directory, measured without reading its files.
 type tree struct {
-	// Digest is over name, mode, owner, size, inode, times and link target of all that is in it. No process can set the
-	// ctime, so that a change of a file cannot be hidden.
+	// Digest covers name, mode, owner, size, inode, mtime, ctime and link target of all entries. A change of a file cannot
+	// be hidden, because no process can set the ctime.
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"` // bytes on the disk
 }
 
-// measure looks at a directory that is sealed, so that nobody else can change it meanwhile. It follows no links.
+// measure returns the state of a sealed directory, which nobody else can change concurrently. It follows no links.
 func measure(dir string) (tree, error) {
 	var t tree
 	digest := sha256.New()
 	if err := t.add(dir, digest); err != nil {
-		return tree{}, fmt.Errorf("failed to look at %s: %w", dir, err)
+		return tree{}, fmt.Errorf("failed to measure %s: %w", dir, err)
 	}
 	t.Digest = hex.EncodeToString(digest.Sum(nil))
 	return t, nil
 }
 
-// add adds a directory, and then all that is in it.
+// add adds all entries of a directory, recursively, and then the directory itself.
 func (t *tree) add(dir string, digest hash.Hash) error {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -23,11 +23,11 @@ import (
 // store is the cache's directory.
 type store struct {
 	dir     string              // without symbolic links
-	builder *syscall.Credential // the user of builds, nil if that is this process's
+	builder *syscall.Credential // runs builds; nil: this process's user
 	log     func(format string, args ...any)
 }
 
-// open creates missing directories. Each operation calls it, so the cache may be removed while this process runs.
+// open creates missing directories. Each operation calls it, so the cache may be deleted while this process runs.
 func (c *Config) open() (*store, error) {
 	dir, err := makeDir(c.Dir, c.Builder != nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Config) open() (*store, error) {
 		{"builds", 0o711},
 	} {
 		path := s.path(d.name)
-		err := cmp.Or(ignoreExisting(os.Mkdir(path, d.mode)), os.Chmod(path, d.mode)) // whatever the umask is
+		err := cmp.Or(ignoreExisting(os.Mkdir(path, d.mode)), os.Chmod(path, d.mode)) // regardless of the umask
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the cache's directory: %w", err)
 		}
@@ -56,8 +56,8 @@ func (s *store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// makeDir creates dir if it is missing, and returns it without symbolic links. With othersToo it is an error if other
-// users cannot reach it.
+// makeDir creates dir if it is missing, and returns its path without symbolic links. With othersToo it fails if other
+// users cannot reach the directory.
 func makeDir(dir string, othersToo bool) (string, error) {
 	f, err := owndir.Make(dir, 0o755)
 	if err != nil {
@@ -82,7 +82,7 @@ func makeDir(dir string, othersToo bool) (string, error) {
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key names the record of an environment, in a directory that other users cannot list.
+// key returns the name of an environment's record. Other users cannot list the directory of the records.
 func (s *Spec) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(s.Key), s.Key, s.Secret))
 	return hex.EncodeToString(sum[:])
@@ -101,9 +101,9 @@ func (s *store) names(dir string) (names []string, err error) {
 }
 
 // A lock is on one byte of a file, and belongs to an open file description (fcntl(2), F_OFD_SETLK): the kernel releases
-// it when the process ends, and it also holds between goroutines. What is locked in the cache's lock file:
+// it when the process ends, and it also excludes other goroutines. Locks in the cache's lock file are named
 //
-//	<Spec.Key>  exclusive: an environment of that text is being built
+//	<Spec.Key>  exclusive: an environment with this key is being built
 //	<id>        shared: the environment is being built, or is between its Get and its Release;
 //	            exclusive: it may be removed
 type lock struct {
@@ -118,7 +118,7 @@ const (
 	exclusive lockKind = unix.F_WRLCK
 )
 
-// tryLock returns nil without an error when another has the lock.
+// tryLock returns nil without an error if the lock is held elsewhere.
 func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	sum := sha256.Sum256([]byte(name))
 	at := int64(binary.BigEndian.Uint64(sum[:8]) >> 2)
@@ -137,13 +137,13 @@ func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 	return nil, fmt.Errorf("failed to lock %s: %w", f.Name(), err)
 }
 
-// close may be called more than once, and on nil. It unlocks before it closes, because a child that is between fork and
-// exec also has the description.
+// close may be called more than once, and on nil. It unlocks before it closes, because a child between fork and exec
+// also has the open file description.
 func (l *lock) close() {
 	if l == nil {
 		return
 	}
-	_ = l.set(unix.F_UNLCK) // closing does it otherwise
+	_ = l.set(unix.F_UNLCK) // if it fails, closing unlocks
 	_ = l.file.Close()
 }
 
@@ -151,7 +151,7 @@ func (l *lock) set(kind int16) error {
 	return unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: l.at, Len: 1})
 }
 
-// removeTree follows no links. Tidy tries to remove again what it leaves.
+// removeTree removes trees without following links. Tidy retries the removal of leftovers.
 func (s *store) removeTree(paths ...string) {
 	for _, path := range paths {
 		if err := owndir.RemoveAll(path); err != nil {

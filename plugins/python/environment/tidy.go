@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// candidate is an environment that no task uses, with its exclusive lock: no task can acquire it until that is closed.
+// candidate is an unused environment with its exclusive lock: no task can acquire it until the lock is closed.
 type candidate struct {
 	entry
 	lock *lock
 }
 
 // Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
-// recently used first. It also writes new environments to the disk. It does not wait for tasks or other processes: the
-// next call looks again at what they use now.
+// recently used first. It also syncs new environments to the disk. It does not wait for tasks or other processes, but
+// leaves the environments that they use to the next call.
 func (c *Cache) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(c.cfg.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -51,7 +51,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 		}
 		dead = append(dead, e)
 	}
-	// the last step, since it may take long, and tasks wait for locked environments that have a record
+	// last, because it can be slow, and tasks wait for a locked environment as long as its record exists
 	for _, e := range dead {
 		if ctx.Err() == nil {
 			s.removeTree(s.path("envs", e.ID), s.path("users", e.ID))
@@ -61,7 +61,7 @@ func (c *Cache) Tidy(ctx context.Context) error {
 	return errors.Join(err, s.removeLeftovers(), s.sync(), ctx.Err())
 }
 
-// unused returns the environments that no task uses. total is the size of all that have a record.
+// unused returns the environments that no task uses. total is the size of all environments with a record.
 func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err error) {
 	envs, err := s.names("envs")
 	users, usersErr := s.names("users")
@@ -77,7 +77,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 		}
 		l, failed := s.tryLock(id, exclusive)
 		e, recorded := entries[id]
-		if !recorded && l != nil { // it may be new
+		if !recorded && l != nil { // it may have been built since the records were read
 			entries, failed = s.entries()
 			e, recorded = entries[id]
 		}
@@ -101,11 +101,11 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 	return idle, total, err
 }
 
-// forget removes the record of an environment, so that no task uses it any more. (A build that replaces the record at
-// the same time may lose its own. Then the next Get builds again.)
+// forget removes the record of an environment, so no new task gets it. (A build that replaces the record at the same
+// time may lose its record. Then the next Get builds again.)
 func (s *store) forget(e entry) error {
 	if now, err := s.readEntry(e.key); err == nil && now.ID != e.ID {
-		return nil // it is that of a newer environment
+		return nil // the record is a newer environment's
 	}
 	return ignoreMissing(os.Remove(s.entryPath(e.key)))
 }
@@ -125,7 +125,7 @@ func (s *store) removeLeftovers() error {
 	return err
 }
 
-// sync writes new environments to the disk, and then marks the records that it has seen before as synced.
+// sync writes new environments to the disk, and then marks the records that it found before that as synced.
 func (s *store) sync() error {
 	names, err := s.names("meta")
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *store) sync() error {
 	for _, name := range names {
 		f, err := os.Open(s.path("meta", name))
 		if err != nil {
-			continue // it is gone
+			continue // removed
 		}
 		defer f.Close()
 		if info, err := f.Stat(); err == nil && unsynced(info) {
@@ -154,14 +154,14 @@ func (s *store) sync() error {
 	return err
 }
 
-// inUse reports whether a task uses an environment, and removes the links of tasks that have ended; used is called if
-// there were any. The caller has the environment's lock exclusively, so no task is about to acquire it.
+// inUse reports whether a task uses an environment. It removes the links of ended tasks, and calls used for each. The
+// caller holds the environment's exclusive lock, so no task can acquire it at the same time.
 func (s *store) inUse(id string, used func()) (bool, error) {
 	running, ended, err := s.users(id)
 	for _, link := range ended {
 		used()
 		if err := os.Remove(link); err != nil {
-			return false, fmt.Errorf("failed to remove a user of an environment: %w", err)
+			return false, fmt.Errorf("failed to remove the link of an ended task: %w", err)
 		}
 	}
 	return len(running) > 0, err

@@ -55,7 +55,7 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 		{"the directory is removed", func(e *Environment) error { e.store.removeTree(e.Dir); return nil }},
 		{"the record is truncated", func(e *Environment) error { return os.Truncate(recordOf(e), 10) }},
 		{"the record is gone", func(e *Environment) error { return os.Remove(recordOf(e)) }},
-		{"the machine went down before it was on the disk", func(e *Environment) error { return anotherBoot(e) }},
+		{"not synced to disk before the last crash or reboot", func(e *Environment) error { return anotherBoot(e) }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			cache := testCache(t)

@@ -19,7 +19,7 @@ import (
 
 // Error is a failure of uv.
 type Error struct {
-	Words string // one sentence for the job's author
+	Words string // a message for the job's author
 	Last  string // the end of uv's output in one line, without credentials
 
 	temporary bool
@@ -27,10 +27,11 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Words + e.Last }
 
-// Temporary reports whether the same may succeed later or elsewhere.
+// Temporary reports whether a retry may succeed later or on another node.
 func (e *Error) Temporary() bool { return e.temporary }
 
-// explain returns the error of uv, which failed with err, and the end of its output. It tells what may pass.
+// explain returns an error for a run of uv that failed with err, with the end of its output. It decides whether the
+// failure is temporary.
 func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // it is removed with the build
 	if last == "" {
@@ -47,7 +48,7 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	host, down := b.unreachable(ctx)
 	switch {
 	case down != nil:
-		e.Words = plain.Line(fmt.Sprintf("%s did not answer as it should: %v", host, down), 0)
+		e.Words = plain.Line(fmt.Sprintf("package index %s is not available: %v", host, down), 0)
 	case broken.MatchString(last):
 		e.Words = "a download failed"
 	default:
@@ -57,12 +58,12 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	return e
 }
 
-// lastWords is the end of what uv wrote, in one line, without passwords of URLs.
+// lastWords returns the end of uv's output in one line, without passwords of URLs.
 func lastWords(tail plain.Tail) string {
 	const most = 800
 	text := string(tail)
 	if len(tail) == plain.TailSize {
-		_, text, _ = strings.Cut(text, " ") // which may begin within a URL
+		_, text, _ = strings.Cut(text, " ") // the output may have been cut within a URL
 	}
 	r := []rune(requirement.Redact(plain.Line(plain.Uncoloured(text), 0)))
 	if len(r) > most {
@@ -71,15 +72,15 @@ func lastWords(tail plain.Tail) string {
 	return string(r)
 }
 
-// full matches the system's errors of a full disk, ENOSPC and EDQUOT, as Rust and the C library write them, and broken
-// what uv's HTTP client prints of a connection that failed, after uv has tried again.
+// full matches the errors for a full disk, ENOSPC and EDQUOT, as printed by Rust and the C library. broken matches what
+// uv's HTTP client prints for a failed connection, after uv's retries.
 var (
 	full   = regexp.MustCompile(`\(os error (?:28|122)\)|No space left on device|Disk quota exceeded`)
 	broken = regexp.MustCompile(`error (?:sending request|decoding response body)|request or response body error`)
 )
 
-// unreachable asks each index once, without credentials, and returns the first that does not answer, or that answers by
-// an error about its own state; "" if all do.
+// unreachable requests each index once, without credentials. It returns the first that does not respond, or responds
+// with a status for a temporary failure, and "" if all are available.
 func (b *build) unreachable(ctx context.Context) (host string, err error) {
 	if b.Sources.Offline {
 		return "", nil
@@ -99,7 +100,7 @@ func (b *build) unreachable(ctx context.Context) (host string, err error) {
 		answer.Body.Close()
 		switch code := answer.StatusCode; {
 		case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
-			return u.Host, fmt.Errorf("it answered %s", answer.Status)
+			return u.Host, fmt.Errorf("it returned %s", answer.Status)
 		}
 	}
 	return "", nil

@@ -20,7 +20,7 @@ import (
 
 // Python is an interpreter of the node, or one that uv can install there.
 type Python struct {
-	Path           string `json:"path"` // without symbolic links; "" where it is not installed
+	Path           string `json:"path"` // without symbolic links; "" if it is not installed
 	Version        string `json:"version"`
 	Implementation string `json:"implementation"` // "cpython", "pypy"
 	Key            string `json:"key"`            // uv's name for it: "cpython-3.11.2-linux-x86_64-gnu"
@@ -28,7 +28,7 @@ type Python struct {
 	File           string `json:"file"`           // the identity of the file at Path
 }
 
-// String is the interpreter for people: "cpython 3.11.2".
+// String returns implementation and version: "cpython 3.11.2".
 func (p Python) String() string { return p.Implementation + " " + p.Version }
 
 // release reports whether most packages have wheels for the interpreter.
@@ -36,7 +36,7 @@ func (p Python) release() bool {
 	return p.Implementation == "cpython" && p.Variant == "default" && !strings.ContainsAny(p.Version, "abr")
 }
 
-// rank is lower for what is preferred.
+// rank is lower for preferred interpreters.
 func (p Python) rank() int {
 	switch {
 	case p.Path == "":
@@ -48,16 +48,16 @@ func (p Python) rank() int {
 }
 
 const (
-	// listAgain is the time after which uv is asked again: an interpreter may work though its file has not changed.
+	// listAgain is how long listings are cached: an interpreter may start to work without a change of its file.
 	listAgain = 10 * time.Minute
-	// maxListings bounds the answers that are kept.
+	// maxListings is the maximum number of cached listings.
 	maxListings = 100
 )
 
-// Pythons returns the interpreters that a request of uv means (such as ">=3.11", "pypy"; "" is all): those of the node
-// first, CPython before others, releases before pre-releases, and then the newest first. The request must be checked:
-// uv also takes paths, and runs what is there. uv is asked if a directory or an interpreter has changed since, and
-// every ten minutes.
+// Pythons returns the interpreters that match a request in uv's syntax (such as ">=3.11", "pypy"; "" matches all):
+// installed ones first, CPython before others, releases before pre-releases, and then the newest first. The caller must
+// validate the request: uv also accepts paths, and runs the program there. Pythons runs uv if a directory or an
+// interpreter has changed since the last time, and every ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +96,7 @@ func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) 
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
-	// uv looks along the PATH; without a home it has no interpreters but these
+	// uv searches PATH; without a home it finds no other interpreters
 	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
 		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
 	argv := []string{uv.Path, "python", "list", "--all-versions", "--output-format", "json", "--no-config", "--no-cache"}
@@ -120,7 +120,7 @@ func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request 
 			continue
 		}
 		path, err := filepath.EvalSymlinks(p.Path)
-		if err != nil { // gone meanwhile
+		if err != nil { // just removed
 			continue
 		}
 		if slices.ContainsFunc(pythons, func(other Python) bool { return other.Path == path }) {
@@ -133,8 +133,8 @@ func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request 
 	return pythons, nil
 }
 
-// usualDirs are where interpreters usually are: those of the distribution, of /usr/local and /opt, and those that uv
-// and pyenv installed, for all users or for this process's.
+// usualDirs are the usual directories of interpreters: the distribution's, /usr/local, /opt, and those of uv and pyenv,
+// for all users or for this process's user.
 func usualDirs() []string {
 	dirs := []string{"/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/pypy*/bin", "/opt/pyenv/versions/*/bin",
 		"/usr/local/share/uv/python/*/bin"}
@@ -144,43 +144,43 @@ func usualDirs() []string {
 	return dirs
 }
 
-// Finder finds the node's uv, and by it the node's interpreters. It is safe for concurrent use.
+// Finder finds the node's uv, and uses it to find the node's interpreters. It is safe for concurrent use.
 type Finder struct {
-	// Downloads has Pythons return releases of CPython that uv can install, too.
+	// Downloads makes Pythons also return releases of CPython that uv can install.
 	Downloads bool
 
-	uv      string              // the configured program; "" is that of the agent's PATH
+	uv      string              // the configured program; "": the first on the agent's PATH
 	dirs    []string            // patterns (filepath.Match) of directories with interpreters
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
 	timeout time.Duration
 
-	mu       sync.Mutex // guards the rest, and is held while uv runs
+	mu       sync.Mutex // guards the fields below, and is held while uv runs
 	found    Installer
 	file     string              // the identity of found
-	listings map[string][]Python // answers of uv python list, by the request
-	places   string              // where it looked for them
-	asked    time.Time           // when the first of them came
+	listings map[string][]Python // cached output of uv python list, by request
+	places   string              // uv and the directories that the listings are from
+	asked    time.Time           // the time of the first listing
 }
 
-// NewFinder returns a Finder that has not searched yet. Without patterns of directories it looks where interpreters
-// usually are. As should have no more rights than tasks, so that they can run what it finds.
+// NewFinder returns a Finder that has not searched yet. Without patterns of directories it searches the usual ones. as
+// should have no more rights than tasks, so tasks can run the interpreters that it finds.
 func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 	if len(dirs) == 0 {
 		dirs = usualDirs()
 	}
-	// uv is quick, and runs each interpreter, but the node may be overloaded
+	// generous: uv is fast, but it runs each interpreter, and the node may be overloaded
 	return &Finder{uv: uv, dirs: dirs, as: as, timeout: time.Minute}
 }
 
-// Find returns the uv that was found last, as long as its file is the same, and searches otherwise. The error says what
-// to install on the node; it has Temporary() true if a program may be uv and could not answer now.
+// Find returns the cached uv if its file has not changed, and searches otherwise. The error names what to install on
+// the node. It is a temporary *Error if a program was found but could not be run.
 func (f *Finder) Find(ctx context.Context) (Installer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.find(ctx)
 }
 
-// find is for those who have the lock.
+// find is Find for callers that hold the lock.
 func (f *Finder) find(ctx context.Context) (Installer, error) {
 	path := f.uv
 	if path == "" {
@@ -188,13 +188,13 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	}
 	file := identity(path)
 	if file == "" || !filepath.IsAbs(path) {
-		return Installer{}, fmt.Errorf("there is no uv on the agent's PATH or at the path of the option uv, %q: install it "+
+		return Installer{}, fmt.Errorf("found no uv on the agent's PATH or at the path of the option uv, %q: install it "+
 			"(pip install uv)", f.uv)
 	}
 	if f.found.Path == path && f.file == file {
 		return f.found, nil
 	}
-	// If it can't run, that may pass: the node is overloaded, or the program is being installed.
+	// a failure to run may be temporary: the node is overloaded, or the program is being installed
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	out, err := f.ask(ctx, env, path, "--version")
 	if err != nil && ctx.Err() == nil {
@@ -205,7 +205,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	case err != nil:
 		return Installer{}, err
 	case len(words) < 2 || words[0] != "uv":
-		return Installer{}, fmt.Errorf("%s is not uv: it answers %.80q to --version", path, strings.TrimSpace(out))
+		return Installer{}, fmt.Errorf("%s is not uv: it prints %.80q for --version", path, strings.TrimSpace(out))
 	case tooOld(words[1]):
 		return Installer{}, fmt.Errorf("%s is uv %s, which is older than %v: upgrade it", path, words[1], oldest)
 	}
@@ -213,7 +213,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	return f.found, nil
 }
 
-// identity is that of a file which was not changed, "" if it is not there.
+// identity returns a string that changes with the file, "" if the file does not exist.
 func identity(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -222,11 +222,11 @@ func identity(path string) string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.Size(), info.ModTime().UnixNano())
 }
 
-// oldest is the version of the oldest uv that the tests of this plugin pass with.
+// oldest is the oldest version of uv with which this plugin's tests pass.
 var oldest = []int{0, 6, 14}
 
 func tooOld(version string) bool {
 	var major, minor, patch int
-	_, _ = fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch) // what is missing counts as 0
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch) // missing parts count as 0
 	return slices.Compare([]int{major, minor, patch}, oldest) < 0
 }

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package install runs uv: it finds the node's interpreters, and creates virtual environments from wheels alone, so
-// that no code of a package runs. It uses uv's documented options, as a user without other rights on the node.
+// Package install runs uv: it finds the node's interpreters, and creates virtual environments. It installs only wheels,
+// so no code of a package runs. It uses uv's documented options, as a user without other rights on the node.
 package install
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// Installer is a uv. The zero value is none.
+// Installer is a uv program. The zero value is none.
 type Installer struct {
 	Path    string
 	Version string
@@ -40,19 +40,19 @@ type Request struct {
 	Sources      requirement.Sources // with absolute directories; URL is never empty unless Offline
 	Netrc        []byte              // credentials of indexes, may be empty
 
-	// Dir is the empty directory in which to create the environment, Work one for temporary files and downloads, which
-	// only As may enter. Files of Dir may be linked to files in Work, which is to be removed. Both belong to As, and are
-	// on one file system.
+	// Dir is the empty directory in which to create the environment. Work is for temporary files and downloads; only As
+	// may enter it. Both belong to As, and are on the same file system. Files in Dir may be hard links to files in Work,
+	// so the caller must remove Work afterwards.
 	Dir, Work string
 
 	// As is the user that runs uv, nil for this process's user.
 	As *syscall.Credential
 
-	// MaxSize bounds each of Dir and Work, in bytes; 0 is no limit.
+	// MaxSize limits each of Dir and Work, in bytes; 0: no limit.
 	MaxSize int64
 }
 
-// build is one run of uv.
+// build is the creation of one environment.
 type build struct {
 	with Installer
 	Request
@@ -62,7 +62,7 @@ type build struct {
 func (i Installer) build(r Request) *build { return &build{with: i, Request: r, env: environ(r.Work)} }
 
 // Install creates the environment: virtual environment, packages, bytecode. The files belong to As. When ctx ends, or
-// this process is killed, uv is killed. The error is an *Error if uv failed, and wraps that of ctx if it ended.
+// this process is killed, uv is killed. The error is an *Error if uv failed, and wraps ctx.Err if ctx ended.
 func (i Installer) Install(ctx context.Context, r Request) error {
 	b := i.build(r)
 	packages, err := b.arguments()
@@ -78,7 +78,7 @@ func (i Installer) Install(ctx context.Context, r Request) error {
 	return b.bytecode(ctx, b.Python.Path, b.Dir)
 }
 
-// InstallPython installs an interpreter of Finder.Downloads. It is in the directory of its key then, below Dir.
+// InstallPython downloads an interpreter (see Finder.Downloads) into the directory Python.Key below Dir.
 func (i Installer) InstallPython(ctx context.Context, r Request) error {
 	b := i.build(r)
 	if err := b.uv(ctx, "python", "install", "--install-dir", b.Dir, b.Python.Key); err != nil {
@@ -95,7 +95,7 @@ func (i Installer) InstallPython(ctx context.Context, r Request) error {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
 	}
-	// descriptions of terminals, of which some are hard links; the node has its own
+	// terminfo files, some of them hard links, which sealing refuses; the node has its own
 	err = errors.Join(err, dir.RemoveAll(filepath.Join(b.Python.Key, "share")))
 	if err != nil {
 		return err
@@ -115,13 +115,13 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	if err != nil {
 		return nil, err
 	}
-	const exported = "exported.txt" // a requirements file, as its name says to uv
+	const exported = "exported.txt" // uv derives the format, a requirements file, from the extension
 	argv := []string{"export", "--frozen", "--offline", "--python", r.Python.Path, "--no-default-groups",
 		"--no-emit-workspace", "--output-file", exported}
 	if err := b.uv(ctx, append(argv, chosen(lock.Choice, "")...)...); err != nil {
 		return nil, err
 	}
-	work, err := os.OpenRoot(b.Work) // which the builder owns: no link out of it is followed
+	work, err := os.OpenRoot(b.Work) // the builder owns it: links that lead out of it are not followed
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +129,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	return requirement.Choice{}.Lock(exported, work.ReadFile)
 }
 
-// chosen are the arguments for parts of a project. That of a group names the project if it is not that of the
-// directory.
+// chosen returns the arguments for a project's extras and groups. project is empty for the project in the working
+// directory, otherwise a prefix of the groups.
 func chosen(c requirement.Choice, project string) (argv []string) {
 	for _, extra := range c.Extras {
 		argv = append(argv, "--extra="+extra)
@@ -142,12 +142,12 @@ func chosen(c requirement.Choice, project string) (argv []string) {
 }
 
 // arguments writes the files that uv reads, and returns the arguments that install the packages. URLs may have
-// credentials: only the builder can read the files, and arguments, which all users can see, have no URL.
+// credentials, so they are only in the files, which only the builder can read: all users can see arguments.
 func (b *build) arguments() ([]string, error) {
 	r := b.Requirements
-	strategy := "first-index" // a package of a private index is never taken from another index
+	strategy := "first-index" // never take a package of a private index from another index
 	if r.Hashed {
-		strategy = "unsafe-best-match" // a lock may have several indexes, and its hashes identify the files
+		strategy = "unsafe-best-match" // a lock may use several indexes; its hashes identify the files
 	}
 	argv := []string{"pip", "install", "--python", filepath.Join(b.Dir, "bin/python"), "--link-mode", "hardlink",
 		"--index-strategy", strategy, "--keyring-provider", "disabled", "--no-build"}
@@ -163,7 +163,7 @@ func (b *build) arguments() ([]string, error) {
 		{"-c", "constraints.txt", r.Constraints},
 		{"--overrides", "overrides.txt", r.Overrides},
 	} {
-		if len(file.lines) == 0 { // uv warns of an empty file
+		if len(file.lines) == 0 { // uv warns about empty files
 			continue
 		}
 		path, err := b.file(file.name, []byte(strings.Join(file.lines, "\n")+"\n"))
@@ -199,8 +199,8 @@ func (b *build) arguments() ([]string, error) {
 	return argv, err
 }
 
-// file makes a file in Work, maybe in a directory, that the builder can read, and returns its path. The builder owns
-// Work: no link out of it is followed.
+// file creates a file in Work that the builder can read, with its directory if name has one, and returns its path. The
+// builder owns Work, so links that lead out of it are not followed.
 func (b *build) file(name string, content []byte) (path string, err error) {
 	root, err := os.OpenRoot(b.Work)
 	if err != nil {
@@ -210,16 +210,16 @@ func (b *build) file(name string, content []byte) (path string, err error) {
 	dir := filepath.Dir(name)
 	err = errors.Join(root.MkdirAll(dir, 0o755), root.WriteFile(name, content, 0o644), root.Chmod(name, 0o644))
 	if err == nil && dir != "." {
-		err = root.Chmod(dir, 0o755) // whatever the umask is
+		err = root.Chmod(dir, 0o755) // regardless of the umask
 	}
 	if err != nil {
-		return "", fmt.Errorf("failed to write what uv reads: %w", err)
+		return "", fmt.Errorf("failed to write a file for uv: %w", err)
 	}
 	return filepath.Join(b.Work, name), nil
 }
 
-// environ returns uv's environment. Of this process's it has only the certificates to trust, the proxies, and from
-// where interpreters come.
+// environ returns uv's environment. From this process's environment it takes only the variables for trusted
+// certificates, proxies, and the mirror of interpreters.
 func environ(work string) []string {
 	env := []string{
 		"PATH=/usr/local/bin:/usr/bin:/bin",
@@ -238,14 +238,14 @@ func environ(work string) []string {
 	return env
 }
 
-// run runs a program to its end; out gets stdout and stderr.
+// run runs a program and waits for its end; out gets stdout and stderr.
 func (b *build) run(ctx context.Context, out io.Writer, argv ...string) error {
 	return program{
 		as: b.As, argv: argv, env: b.env, dir: b.Work, writes: []string{b.Dir, b.Work}, stdout: out, stderr: out,
 	}.run(ctx)
 }
 
-// uv runs uv, without the node's configuration, and with a cache of this build.
+// uv runs uv without the node's configuration, and with a cache for this build only.
 func (b *build) uv(ctx context.Context, argv ...string) error {
 	argv = slices.Concat([]string{b.with.Path}, argv, []string{"--no-config", "--color", "never",
 		"--cache-dir", filepath.Join(b.Work, "cache")})
@@ -271,7 +271,7 @@ func (b *build) uv(ctx context.Context, argv ...string) error {
 
 var errTooLarge = errors.New("the packages are too large")
 
-// watch ends ctx when the build is larger than MaxSize: the size of a package is unknown until it is unpacked.
+// watch calls end when the build exceeds MaxSize: the size of a package is unknown until it is unpacked.
 func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -280,16 +280,16 @@ func (b *build) watch(ctx context.Context, end context.CancelCauseFunc) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // it looks a tenth of the time at most
+		case <-time.After(max(200*time.Millisecond, 9*time.Since(begun))): // measure at most a tenth of the time
 		}
 	}
 }
 
 func (b *build) tooLarge(ctx context.Context) bool {
-	return b.MaxSize > 0 && max(sizeOf(ctx, b.Dir), sizeOf(ctx, b.Work)) > b.MaxSize // links to one file count in both
+	return b.MaxSize > 0 && max(sizeOf(ctx, b.Dir), sizeOf(ctx, b.Work)) > b.MaxSize // not the sum: they share hard links
 }
 
-// sizeOf is the size of the files in a directory, which uv may change meanwhile. No link out of it is followed.
+// sizeOf returns the size of the files in a directory that uv may be changing. It follows no link out of the directory.
 func sizeOf(ctx context.Context, dir string) (size int64) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -303,14 +303,14 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 				size += info.Size()
 			}
 		}
-		return ctx.Err() // errors of files are ignored: they may be removed meanwhile
+		return ctx.Err() // errors of files are ignored: uv may have just removed them
 	})
 	return size
 }
 
 // bytecode compiles the modules in a directory, because tasks cannot write there. The sources do not change, so the
-// interpreter need not check their hashes (PEP 552). Without site (-S) no code of the environment runs. Each processor
-// takes a part of the packages. A file that does not compile is not an error.
+// interpreter need not check their hashes (PEP 552). With -S (no site module), no code of the environment runs. The
+// packages are split among the processors. A file that does not compile is not an error.
 func (b *build) bytecode(ctx context.Context, python, dir string) error {
 	modules, err := filepath.Glob(filepath.Join(dir, "lib/*/*"))
 	if err != nil {

@@ -19,26 +19,26 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// program is one to run.
+// program describes how to run a program.
 type program struct {
 	as     *syscall.Credential // nil: this process's user
-	argv   []string            // the first is its path, absolute
+	argv   []string            // the first is its absolute path
 	env    []string
 	dir    string
-	writes []string // the directories in which alone it changes files, where the kernel has Landlock; nil: as its user may
+	writes []string // the only directories where it can change files, if the kernel has Landlock; nil: unrestricted
 	stdout io.Writer
 	stderr io.Writer // may be the same as stdout
 }
 
-// run runs a program to its end. When ctx ends, the program and its children are killed, and the error is that of ctx;
-// otherwise it is that of package os/exec. The kernel kills the program with this process. When run returns, no process
-// of the program's session is left.
+// run runs a program and waits for its end. When ctx ends, it kills the program and its children, and returns ctx.Err;
+// other errors are those of package os/exec. The kernel kills the program if this process ends. When run returns, all
+// processes of the program's process group have ended or been killed.
 func (p program) run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
-		// The program's confinement and its death signal (prctl(2)) are those of the thread that starts it. The thread is
-		// never unlocked, so that it ends with this function. uv takes names of files from wheels, and 0.6.14 does not
-		// check those of console scripts.
+		// The program inherits its confinement from the thread that starts it, and gets its death signal (prctl(2)) when
+		// that thread ends. The thread is never unlocked, so it ends with this function. The confinement is needed because
+		// uv takes file names from wheels: 0.6.14 does not check the names of console scripts.
 		runtime.LockOSThread()
 		err := landlock.ConfineWrites(p.writes...)
 		if err != nil {
@@ -61,7 +61,7 @@ func (p program) runOnThread(ctx context.Context) error {
 		return fmt.Errorf("failed to start %s: %w", filepath.Base(p.argv[0]), err)
 	}
 	err := cmd.Wait()
-	_ = kill() // the children in its session
+	_ = kill() // its remaining children
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -71,8 +71,8 @@ func (p program) runOnThread(ctx context.Context) error {
 	return err
 }
 
-// ask runs a program in the directory / to its end, and returns its output. The error is that of ctx, a temporary
-// *Error if it takes too long, or that of package os/exec with the program's last line.
+// ask runs a program in the directory /, and returns its output. The error is ctx.Err, a temporary *Error after
+// f.timeout, or an error of package os/exec with the last line of stderr.
 func (f *Finder) ask(ctx context.Context, env []string, argv ...string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()

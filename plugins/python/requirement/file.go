@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	maxFiles = 50 // that include each other
-	maxShown = 80 // characters of a file that an error shows
+	maxFiles = 50 // including included ones
+	maxShown = 80 // characters of a file in an error
 )
 
 // files reads requirements files as pip's reference specifies ("Requirements File Format").
@@ -28,7 +28,7 @@ type files struct {
 	constraints []string
 	indexes     Sources
 	hashed      bool
-	names       bool // a URL
+	names       bool // a requirement names a URL
 	count       int
 }
 
@@ -41,10 +41,10 @@ func (f *files) set() *Set {
 
 var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
 
-// file reads a file and those that it includes. It joins continued lines and leaves comments out as pip does.
+// file reads a file and the files that it includes. It joins continued lines and drops comments as pip does.
 func (f *files) file(name string, constraint bool) error {
 	if f.count++; f.count > maxFiles {
-		return fmt.Errorf("there are more than %d files, or one includes itself", maxFiles)
+		return fmt.Errorf("more than %d files, or one includes itself", maxFiles)
 	}
 	content, err := f.read(name)
 	if err != nil {
@@ -54,7 +54,7 @@ func (f *files) file(name string, constraint bool) error {
 	start := 1
 	for i, line := range strings.Split(strings.TrimPrefix(string(content), "\ufeff"), "\n") {
 		line = strings.TrimSuffix(line, "\r")
-		isComment := strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") // which ends a continued line
+		isComment := strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") // a comment ends a continued line
 		before, continued := strings.CutSuffix(line, `\`)
 		if continued && !isComment {
 			joined.WriteString(before)
@@ -102,8 +102,8 @@ func (f *files) line(file, text string, constraint bool) error {
 
 var option = regexp.MustCompile(`^(--[^= \t]*|-.?)[= \t]*(.*)$`)
 
-// option reads a line of one option, "--name value", "--name=value" or "-nvalue". The node's configuration alone
-// decides which hosts are trusted.
+// option reads a line with an option: "--name value", "--name=value" or "-nvalue". It refuses --trusted-host, because
+// only the node's operator decides which hosts to trust.
 func (f *files) option(file, text string, constraint bool) (err error) {
 	m := option.FindStringSubmatch(text)
 	name, value := m[1], strings.Trim(m[2], `"'`)
@@ -133,12 +133,12 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 		f.hashed = true
 	case "--only-binary", "--prefer-binary": // only wheels are installed anyway
 	case "--editable", "-e":
-		return fmt.Errorf("%s asks for an editable install: %w", name, errWheel)
+		return fmt.Errorf("%s is an editable install: %w", name, errWheel)
 	case "--trusted-host":
-		return errors.New("--trusted-host would switch off the check of certificates: " +
-			"let the node's operator install that of your index's authority")
+		return errors.New("--trusted-host would disable the verification of certificates: " +
+			"have the node's operator install the certificate of your index's authority")
 	default:
-		return fmt.Errorf("%s is not an option that requirements files have here: remove it", name)
+		return fmt.Errorf("%s is not an option that this driver supports in requirements files: remove it", name)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -146,7 +146,7 @@ func (f *files) option(file, text string, constraint bool) (err error) {
 	return nil
 }
 
-// relative is a path that a file names, which is relative to that file.
+// relative resolves a path that a file names, relative to that file.
 func relative(file, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -154,22 +154,22 @@ func relative(file, name string) string {
 	return path.Join(path.Dir(file), name)
 }
 
-// show quotes a part of a file for an error, without passwords of URLs.
+// show quotes a part of a file for an error, without the passwords of URLs.
 func show(text string) string {
 	return strconv.Quote(plain.Line(Redact(text), maxShown))
 }
 
-// checkText refuses characters on which readers of such files do not agree, so that uv sees what was checked here.
+// checkText refuses characters that parsers treat differently, so uv reads exactly the text that was checked here.
 func checkText(text string) error {
 	odd := func(c rune) bool { return unicode.IsControl(c) && c != '\t' || c == '\u2028' || c == '\u2029' }
 	switch {
 	case !utf8.ValidString(text):
 		return errors.New("this is not UTF-8: save the file as UTF-8 text")
 	case strings.ContainsFunc(text, odd):
-		return errors.New("there is a control character: remove it")
+		return errors.New("the line has a control character: remove it")
 	case strings.Contains(text, "${"):
-		return errors.New("variables of the environment are not put in, since they would be the Nomad agent's: " +
-			"write the file with a template block, or let Nomad's own interpolation fill in a list in the job")
+		return errors.New("environment variables are not expanded, because they would be the Nomad agent's: " +
+			"write the file with a template block, or use Nomad's interpolation in a list in the job")
 	}
 	return nil
 }
@@ -180,16 +180,16 @@ var (
 	safeHash = regexp.MustCompile(`^sha(?:256:[0-9a-fA-F]{64}|384:[0-9a-fA-F]{96}|512:[0-9a-fA-F]{128})$`)
 )
 
-// errWheel is for what is not a requirement that a node can check and install.
+// errWheel is the advice for requirements that a node cannot check or install.
 var errWheel = errors.New("build a wheel of a path or a repository, and name its directory in find_links, or its " +
 	"URL; write others as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
 
-// checkRequirement refuses what is a file, a source tree or a repository, and reports whether a requirement names a
-// URL. uv checks the rest.
+// checkRequirement refuses files, source trees and repositories, and reports whether a requirement names a URL. uv
+// checks the rest.
 func checkRequirement(text string) (names bool, err error) {
 	for _, o := range trailing.FindAllStringSubmatch(text, -1) {
 		if o[1] != "--hash" || !safeHash.MatchString(o[2]) {
-			return false, fmt.Errorf("%s stands after a requirement, where only complete hashes do: use sha256, sha384 or "+
+			return false, fmt.Errorf("%s after a requirement is not allowed, except for complete hashes: use sha256, sha384 or "+
 				"sha512, as \"--hash=sha256:…\"", show(o[1]+" "+o[2]))
 		}
 	}
@@ -221,7 +221,7 @@ func checkRequirement(text string) (names bool, err error) {
 	return true, nil
 }
 
-// IsWheel reports whether a file is a wheel by its name.
+// IsWheel reports whether a file name is a wheel's.
 func IsWheel(name string) bool { return strings.HasSuffix(name, ".whl") }
 
 // checkAll checks the requirements of a project, and reports whether one names a URL.

@@ -14,9 +14,9 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Project is what uv reads of a project or a script.
+// Project is the part of a project or a script that uv reads.
 type Project struct {
-	Text Content // a pyproject.toml with nothing that could be built or that configures uv
+	Text Content // a pyproject.toml without a build system and without uv's other settings
 	Choice
 }
 
@@ -37,7 +37,7 @@ type projectTable struct {
 	Dynamic        []string            `toml:"dynamic,omitempty"`
 }
 
-// tool is what this driver has uv follow of its table. uv does not follow the others.
+// tool has the settings in uv's table that this driver passes on, and the tables of other tools, which uv ignores.
 type tool struct {
 	UV struct {
 		Sources     map[string]any   `toml:"sources,omitempty"`
@@ -50,8 +50,8 @@ type tool struct {
 	PDM    map[string]any `toml:"pdm,omitempty"`
 }
 
-// Project reads what a project requires: its dependencies, and those of the chosen extras and groups. The project
-// itself is not among them.
+// Project reads the requirements of a project: its dependencies, and those of the chosen extras and groups, but not the
+// project itself.
 func (c Choice) Project(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	var p pyproject
@@ -63,8 +63,8 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if p.Project == nil && len(p.Groups) == 0 {
-		return nil, fmt.Errorf("%s has no [project] table, which says what a project requires "+
-			"(Poetry before 2.0 has a table of its own): write one, or export a requirements file", name)
+		return nil, fmt.Errorf("%s has no [project] table with the requirements "+
+			"(Poetry before 2.0 uses its own table): write one, or export a requirements file", name)
 	}
 	s, err := p.set(c)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c Choice) Project(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// set refuses what uv would build, or does not follow.
+// set returns the requirements. It refuses requirements that uv would build, and settings that uv ignores.
 func (p *pyproject) set(c Choice) (*Set, error) {
 	project := projectTable{Name: "project"}
 	if p.Project != nil {
@@ -81,13 +81,13 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 	}
 	for _, dynamic := range []string{"dependencies", "optional-dependencies"} {
 		if slices.Contains(project.Dynamic, dynamic) {
-			return nil, fmt.Errorf("it has dynamic %s, which are known only after a build of the project: "+
+			return nil, fmt.Errorf("it has dynamic %s, which only a build of the project determines: "+
 				"write them out, or lock them", dynamic)
 		}
 	}
 	if p.Tool.Poetry["source"] != nil || p.Tool.PDM["source"] != nil {
-		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv does not follow: " +
-			"lock the project with uv, or name the index by index_url and leave them out")
+		return nil, fmt.Errorf("it has sources of Poetry or PDM, which uv ignores: " +
+			"lock the project with uv, or name the index with index_url and remove them")
 	}
 	s := &Set{
 		RequiresPython: project.RequiresPython, Constraints: p.Tool.UV.Constraints, Overrides: p.Tool.UV.Overrides,
@@ -114,7 +114,7 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 			return nil, err
 		}
 	}
-	project.Version, project.Dynamic = "0", nil // uv reads the rest without a build
+	project.Version, project.Dynamic = "0", nil // a dynamic version would need a build
 	sanitised := pyproject{Project: &project, Groups: p.Groups, Tool: tool{UV: p.Tool.UV}}
 	text, err := toml.Marshal(sanitised)
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 	return s, nil
 }
 
-// checkSource allows indexes and URLs of wheels: uv 0.6.14 builds an editable source even with --no-build.
+// checkSource allows only indexes and URLs of wheels: uv 0.6.14 builds an editable source even with --no-build.
 func checkSource(name string, source any) error {
 	list, ok := source.([]any)
 	if !ok {
@@ -149,12 +149,12 @@ func checkSource(name string, source any) error {
 
 // Script is the metadata that a script declares (PEP 723, inline script metadata).
 type Script struct {
-	RequiresPython string   `toml:"requires-python"` // a PEP 440 specifier, "" where it declares none
+	RequiresPython string   `toml:"requires-python"` // a PEP 440 specifier, may be empty
 	Dependencies   []string `toml:"dependencies"`    // PEP 508 requirements
 	Tool           tool     `toml:"tool"`
 }
 
-// Set is what the script requires.
+// Set returns the requirements of the script.
 func (s *Script) Set() (*Set, error) {
 	if len(s.Dependencies) == 0 {
 		return &Set{}, nil
@@ -163,27 +163,27 @@ func (s *Script) Set() (*Set, error) {
 	return p.set(Choice{})
 }
 
-// MaxScript is the size of the longest source that is searched, in bytes.
+// MaxScript is the maximum size of a source that is searched for metadata, in bytes.
 const MaxScript = 1 << 20
 
-// block is the PEP's reference expression, with one group for the type and one for the content. It is matched with
-// newlines alone.
+// block is PEP 723's reference expression, with one group for the type and one for the content. The source must have
+// its line endings converted to newlines.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
-// ReadScript returns the metadata of a script's source, the zero value where it has none. An error is one sentence with
-// the line of the script.
+// ReadScript returns the metadata of a script's source, or the zero value if it has none. Errors are one line with the
+// line number in the script.
 func ReadScript(source []byte) (Script, error) {
 	source = bytes.TrimPrefix(source, []byte("\uFEFF"))
 	source = bytes.ReplaceAll(source, []byte("\r\n"), []byte("\n")) // as Python reads its sources
 	var content []byte
-	line := 0 // of the block's first
+	line := 0 // the number of the block's first line
 	for _, at := range block.FindAllSubmatchIndex(source, -1) {
 		if string(source[at[2]:at[3]]) != "script" {
 			continue
 		}
 		here := 1 + bytes.Count(source[:at[0]], []byte("\n"))
 		if line > 0 {
-			return Script{}, fmt.Errorf("line %d: there is a second \"# /// script\" block, the first is on line %d: "+
+			return Script{}, fmt.Errorf("line %d: second \"# /// script\" block, the first is on line %d: "+
 				"keep one of them (PEP 723)", here, line)
 		}
 		content, line = source[at[4]:at[5]], here
@@ -192,7 +192,7 @@ func ReadScript(source []byte) (Script, error) {
 		return Script{}, nil
 	}
 	var s Script
-	lines := bytes.Repeat([]byte("\n"), line) // so that those of an error are the script's
+	lines := bytes.Repeat([]byte("\n"), line) // so line numbers in errors are the script's
 	if err := decode(append(lines, uncomment(content)...), &s); err != nil {
 		return Script{}, fmt.Errorf("\"# /// script\" block: %w", err)
 	}
@@ -200,7 +200,7 @@ func ReadScript(source []byte) (Script, error) {
 	return s, nil
 }
 
-// uncomment takes the comment signs away, and keeps the number of lines.
+// uncomment removes the comment signs, and keeps the number of lines.
 func uncomment(content []byte) []byte {
 	var all []byte
 	for line := range bytes.Lines(content) {

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package requirement collects what a Python program requires, for uv: from lists, requirements files, projects, the
-// metadata of scripts, and locks. uv interprets them. This package refuses what would run code of a package, read other
-// files of the node, or decide what the node's operator decides.
+// Package requirement reads a Python program's requirements from lists, requirements files, projects, the metadata of
+// scripts, and locks. uv interprets them. This package refuses requirements that would run code of a package, read other
+// files of the node, or override decisions of the node's operator.
 package requirement
 
 import (
@@ -26,58 +26,57 @@ type Set struct {
 	Constraints []string // in the same form
 	Overrides   []string // in the same form
 	Projects    []Project
-	NewerThan   string // packages that were uploaded later are left out, "" for none (uv's exclude-newer)
+	NewerThan   string // ignore packages uploaded after this time, "" for no limit (uv's exclude-newer)
 
-	// Hashed: each line has hashes, which uv must insist on.
+	// Hashed means that uv must require a hash for each line.
 	Hashed bool
 
-	// Complete: this is a lock, and nothing else is to be installed.
+	// Complete means that this is a lock: uv must not install anything else.
 	Complete bool
 
 	// RequiresPython is the specifier of a lock or project for the interpreter (PEP 440).
 	RequiresPython string
 
-	// Indexes are those that the file names; empty where it names none.
+	// Indexes are the sources that a requirements file or lock names.
 	Indexes Sources
 
-	// Names: some requirement names a URL or an index by itself.
+	// Names means that a requirement or a project names a URL or an index.
 	Names bool
 
-	// UVLock is set for a uv.lock: then there are no lines.
+	// UVLock is set for a uv.lock. Lines is empty then.
 	UVLock *UVLock
 }
 
-// UVLock is a project that uv locked. uv has to export it.
+// UVLock is a project that uv locked. Installer.Export converts it.
 type UVLock struct {
 	Lock    Content
 	Project Content // its pyproject.toml
 	Choice  Choice
 }
 
-// Content is that of a file, and its digest in JSON.
+// Content is the content of a file. In JSON it is the content's digest.
 type Content []byte
 
 // MarshalText implements encoding.TextMarshaler.
 func (c Content) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%x", sha256.Sum256(c)), nil }
 
-// Choice is the optional parts of a project, or of its lock, that are wanted.
+// Choice selects optional parts of a project or of its lock.
 type Choice struct {
 	Extras []string // of [project.optional-dependencies]
 	Groups []string // of [dependency-groups] (PEP 735)
 }
 
-// Reader reads a file of the task by the name the job has for it. It bounds the size.
+// Reader reads a file of the task by its name in the job. It limits the size.
 type Reader func(name string) ([]byte, error)
 
-// List reads requirements that are written one by one, each with its hashes if it has any. An error has the number of
-// the requirement.
+// List reads a list of requirements, each with its hashes if it has any. Errors name the number of the requirement.
 func List(lines []string) (*Set, error) {
 	var f files
 	for i, l := range lines {
 		at := fmt.Sprintf("requirement %d", i+1)
 		l = strings.TrimSpace(l)
 		if l == "" || l[0] == '-' {
-			return nil, fmt.Errorf("%s: %s is empty or an option, which only files have: write a requirements file, or use "+
+			return nil, fmt.Errorf("%s: %s is empty or an option: write a requirements file for options, or use "+
 				"the options of the task", at, show(l))
 		}
 		if err := f.line("", l, false); err != nil {
@@ -87,8 +86,8 @@ func List(lines []string) (*Set, error) {
 	return f.set(), nil
 }
 
-// File reads a requirements file and those that it includes, whose names are relative to it. An error is one sentence
-// with file and line.
+// File reads a requirements file and the files that it includes, with names relative to it. Errors are one line with
+// file and line number.
 func File(name string, read Reader) (*Set, error) {
 	f := files{read: read}
 	if err := f.file(path.Clean(name), false); err != nil {
@@ -97,7 +96,7 @@ func File(name string, read Reader) (*Set, error) {
 	return f.set(), nil
 }
 
-// Lock reads a lock file: by its name a uv.lock, or otherwise a requirements file with hashes.
+// Lock reads a lock file: uv's if it is named uv.lock, otherwise a requirements file with hashes.
 func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	name = path.Clean(name)
 	base := path.Base(name)
@@ -106,10 +105,10 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 		return c.readUVLock(name, read)
 	case path.Ext(base) == ".toml" || slices.Contains([]string{"poetry.lock", "pdm.lock", "Pipfile.lock"}, base),
 		strings.HasSuffix(base, ".py.lock"):
-		return nil, fmt.Errorf("lock %s can't be read here: lock with uv, or export it as a requirements file with hashes",
+		return nil, fmt.Errorf("lock %s is not supported: lock with uv, or export it as a requirements file with hashes",
 			name)
 	case len(c.Extras)+len(c.Groups) > 0:
-		return nil, fmt.Errorf("lock %s has no extras and groups to choose: only a uv.lock has", name)
+		return nil, fmt.Errorf("lock %s has no extras and groups to choose from: use a uv.lock", name)
 	}
 	s, err := File(name, read)
 	if err != nil {
@@ -119,7 +118,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// readUVLock reads the lock of a project, and the indexes in it, which an export leaves out.
+// readUVLock reads a uv.lock, its project, and the indexes in the lock: uv export leaves them out.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		RequiresPython string `toml:"requires-python"`
@@ -136,25 +135,25 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 	if u.Project, err = read(path.Join(path.Dir(name), "pyproject.toml")); err != nil {
-		return nil, fmt.Errorf("%s needs what it locks beside it: %w", name, err)
+		return nil, fmt.Errorf("%s needs its pyproject.toml in the same directory: %w", name, err)
 	}
 	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
 	for _, p := range lock.Packages {
 		registry, _ := p.Source["registry"].(string)
-		// a directory is named by find_links, and PyPI stands for the node's own index, which may be a mirror of it
+		// directories are named by find_links, and PyPI stands for the node's own index, which may be a mirror of PyPI
 		if !strings.HasPrefix(registry, "http") || strings.TrimSuffix(registry, "/") == "https://pypi.org/simple" ||
 			slices.Contains(s.Indexes.Extra, registry) {
 			continue
 		}
 		if _, err := CheckURL(registry); err != nil {
-			return nil, fmt.Errorf("%s: an index: %w", name, err)
+			return nil, fmt.Errorf("%s: invalid index: %w", name, err)
 		}
 		s.Indexes.Extra = append(s.Indexes.Extra, registry)
 	}
 	return s, nil
 }
 
-// Add adds what a script requires, which is a project. It is an error if the set is not like it.
+// Add adds the requirements of a script. It fails if the set has hashes, because a script's requirements have none.
 func (s *Set) Add(script *Set) error {
 	switch {
 	case script.Empty():
@@ -170,10 +169,10 @@ func (s *Set) Add(script *Set) error {
 	return nil
 }
 
-// Empty reports whether nothing is to be installed.
+// Empty reports whether the set has nothing to install.
 func (s *Set) Empty() bool { return len(s.Lines) == 0 && len(s.Projects) == 0 && s.UVLock == nil }
 
-// decode reads TOML.
+// decode parses TOML. Errors have the line number.
 func decode(content []byte, into any) error {
 	err := toml.Unmarshal(content, into)
 	if err == nil {
@@ -183,7 +182,7 @@ func decode(content []byte, into any) error {
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		line, _ = at.Position()
-		if what, _, ok := strings.Cut(why, " into struct field "); ok { // which is of this program
+		if what, _, ok := strings.Cut(why, " into struct field "); ok { // the rest names a Go type
 			why = strings.Join(at.Key(), ".") + ": " + what
 		}
 	}

@@ -14,21 +14,21 @@ import (
 	"strings"
 )
 
-// Sources are the places that packages come from.
+// Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503); "" leaves it to the next level: file, job, node
+	URL       string   // the index (PEP 503); "": not set at this level (node, job or file)
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
-	Offline   bool     // no index is asked
+	Offline   bool     // use no index
 }
 
-// ErrJobIndexes is the error where jobs must not name indexes.
+// ErrJobIndexes is the error if a job names an index on a node that does not allow it.
 var ErrJobIndexes = errors.New("this node does not let jobs name package indexes or URLs " +
 	"(job_indexes = false in the plugin's config)")
 
 // Resolve merges the sources of the node, a job, and the job's requirements file or lock. It returns the job's
-// directories separately, because the installer cannot read them. Without jobs, the file may only name the node's own
-// indexes.
+// directories separately, because the installer cannot read them. If jobs is false, the file may only name the node's
+// own indexes.
 func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []string, err error) {
 	own := slices.Concat([]string{node.URL}, node.Extra)
 	foreign := func(index string) bool { return !slices.Contains(own, index) }
@@ -52,7 +52,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	s.FindLinks = slices.Clone(node.FindLinks)
 	for _, links := range slices.Concat(job.FindLinks, file.FindLinks) {
 		if IsURL(links) {
-			s.FindLinks = append(s.FindLinks, links) // also where it is offline: a page is no index
+			s.FindLinks = append(s.FindLinks, links) // even if offline: a page is not an index
 		} else {
 			directories = append(directories, links)
 		}
@@ -60,7 +60,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	return s, directories, nil
 }
 
-// like replaces indexes without credentials, as locks have them, by known ones that have some.
+// like replaces indexes without credentials, as in locks, by the known ones with credentials.
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		for _, k := range known {
@@ -78,16 +78,16 @@ func (s Sources) like(known []string) Sources {
 	return s
 }
 
-// Options returns the lines of a requirements file that name the sources, for uv.
+// Options returns the sources as option lines of a requirements file for uv.
 func (s Sources) Options() ([]string, error) {
 	var lines []string
 	var failed []error
 	add := func(option, source string) {
 		u, err := CheckURL(source)
 		if filepath.IsAbs(source) {
-			u = &url.URL{Scheme: "file", Path: filepath.Clean(source)} // a URL can have any character, a path can't
+			u = &url.URL{Scheme: "file", Path: filepath.Clean(source)} // a URL can encode all characters of a path
 		} else if err != nil {
-			failed = append(failed, fmt.Errorf("a package index: %w", err))
+			failed = append(failed, fmt.Errorf("invalid package index: %w", err))
 			return
 		}
 		lines = append(lines, option+" "+strings.ReplaceAll(u.String(), "$", "%24")) // ${NAME} would be a variable
@@ -116,14 +116,14 @@ func Redact(text string) string { return credentials.ReplaceAllString(text, "://
 
 var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 
-// CheckURL parses the URL of an index, a page or a package. The URL, which may have a password, is not in the error.
+// CheckURL parses the URL of an index, a page or a package. Errors do not have the URL: it may have a password.
 func CheckURL(text string) (*url.URL, error) {
 	if !urlText.MatchString(text) {
-		return nil, errors.New("the URL is empty, or has characters that URLs do not have: encode them (%20)")
+		return nil, errors.New("the URL is empty, or has invalid characters: encode them (%20)")
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, errors.New("the URL is not one to get a package from: write it as \"https://host/path\"")
+		return nil, errors.New("the URL is not an HTTP or HTTPS URL: write it as \"https://host/path\"")
 	}
 	return u, nil
 }

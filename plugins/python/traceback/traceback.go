@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package traceback finds the reason why a Python program ended in the end of its output: the last exception that was
-// not caught, with its place, or the text of sys.exit.
+// Package traceback finds the reason for the exit of a Python program in the end of its output: the last uncaught
+// exception, with its location, or the text passed to sys.exit.
 package traceback
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// Failure is why a program failed. Its texts are valid UTF-8, one line, and of a bounded length.
+// Failure is the reason for a program's failure. Its texts are valid UTF-8, one line, and of limited length.
 type Failure struct {
 	Text string // "ModuleNotFoundError: No module named 'requests'"
 	File string // of the program's innermost frame: "app.py", "gunicorn/util.py"; empty if unknown
 	Line int
 
-	Parting bool // Text has the last line, which need not be the reason
+	Parting bool // Text is only the last line of output, maybe not the reason
 }
 
-// String is one line for people: "ModuleNotFoundError: No module named 'requests' (app.py:12)".
+// String returns one line: "ModuleNotFoundError: No module named 'requests' (app.py:12)".
 func (f Failure) String() string {
 	if f.File == "" {
 		return f.Text
@@ -33,7 +33,7 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s (%s:%d)", f.Text, f.File, f.Line)
 }
 
-// MaxTail is the size of an output's end that Last reads, in bytes.
+// MaxTail is the maximum number of bytes that Last reads from the end of an output.
 const MaxTail = 256 << 10
 
 const (
@@ -50,20 +50,20 @@ var (
 	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError):`)
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
 	record      = regexp.MustCompile(`^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):`) // of the logging module
-	logged      = regexp.MustCompile(`\b(?:WARNING|ERROR|CRITICAL)\b`)          // before a traceback that was logged
+	logged      = regexp.MustCompile(`\b(?:WARNING|ERROR|CRITICAL)\b`)          // precedes a logged traceback
 	outermost   = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
-	decoration  = regexp.MustCompile(`^ *[|+] ?`)   // of the lines of a group
-	nested      = regexp.MustCompile(`\+-\+-+ 1 -`) // begins the exceptions of a group
+	decoration  = regexp.MustCompile(`^ *[|+] ?`)   // prefix of an exception group's lines
+	nested      = regexp.MustCompile(`\+-\+-+ 1 -`) // precedes the exceptions of a group
 	chained     = regexp.MustCompile(`^(?:During handling of the above|The above exception was the direct cause)`)
-	// the line before a traceback that did not end the program; asyncio's are of tasks that were not awaited
+	// precedes a traceback that did not end the program; asyncio prints one for a task that was not awaited
 	harmless = regexp.MustCompile(`^(?:Exception (?:in thread|ignored|(?:occurred|happened) during processing) |` +
 		`--- Logging error ---$|exception calling callback|Error in atexit|` +
 		`(?:future|handle|task|transport): <|source_traceback: )`)
 )
 
-// Last finds the failure with which a program's standard error ends. tail is the end of the output, of which the last
-// MaxTail bytes are read; code is the program's exit code, and dirs are the directories of its files. It is false if
-// the program wrote none, or more after it.
+// Last finds the failure at the end of a program's standard error. It reads at most the last MaxTail bytes of tail. code
+// is the program's exit code, and dirs are the directories of its files. It returns false if it finds no failure, or too
+// much other output after it.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	lines := plainLines(tail[max(0, len(tail)-MaxTail):])
 	if f, ok := lastException(lines, code, dirs); ok {
@@ -76,7 +76,7 @@ func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	return Failure{Text: text, Parting: true}, true
 }
 
-// exitText reports whether the last line may be the text of sys.exit, and not the rest of a traceback or of logging.
+// exitText reports whether the last line may be the text of sys.exit, and not part of a traceback or a log record.
 func exitText(lines []string) bool {
 	last := lines[len(lines)-1]
 	if last[0] == ' ' || record.MatchString(last) {
@@ -85,7 +85,7 @@ func exitText(lines []string) bool {
 	return !slices.ContainsFunc(lines[max(0, len(lines)-maxAfter):], header.MatchString)
 }
 
-// lastException is the last one whose traceback did end the program, as far as the lines show it.
+// lastException returns the last exception whose traceback ended the program, as far as the lines show it.
 func lastException(lines []string, code int, dirs []string) (f Failure, ok bool) {
 	var frames []string // of the traceback that is being read
 	var open, syntax, spared, printed, uncaught bool
@@ -109,7 +109,7 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 				break
 			}
 			f, ok, uncaught, after = failure(text, lines[i+1:], frames, dirs), true, ended, 0
-		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // or it is of the message
+		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // otherwise part of the message
 			after++
 		}
 		if line != "" && line[0] != ' ' {
@@ -119,8 +119,8 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 	return f, ok && after <= maxAfter
 }
 
-// failure is the exception in a line, after these frames. rest are the lines after it: those of a group have its
-// exceptions, of which the first is named, with its own place.
+// failure returns the exception in a line, after its frames. rest are the lines after it. For an exception group they
+// have the group's exceptions: the text names the first of them, and the location is that exception's.
 func failure(line string, rest, frames, dirs []string) Failure {
 	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
 	leaf := ""
@@ -145,7 +145,7 @@ func failure(line string, rest, frames, dirs []string) Failure {
 	return f
 }
 
-// plainLines are the lines of an output without control characters, and without empty lines at the end.
+// plainLines splits an output into lines, without control characters and without empty lines at the end.
 func plainLines(tail []byte) []string {
 	lines := strings.Split(plain.Text(plain.Uncoloured(string(tail))), "\n")
 	for i, line := range lines {
@@ -157,7 +157,7 @@ func plainLines(tail []byte) []string {
 	return lines
 }
 
-// innermost is the last of the frames that is of the program's own files, or the last one if none is.
+// innermost returns the last frame in the program's own files, or the last frame if none is.
 func innermost(frames, dirs []string) (file string, line int) {
 	ours := false
 	for _, f := range frames {
@@ -172,8 +172,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown is the short name of a file: relative to the first of dirs that it is in, which makes it the program's own, or
-// its base name.
+// shown returns the short name of a file. In one of dirs, it is the program's own, and the name is relative to the first
+// such directory. Otherwise it is the base name.
 func shown(name string, dirs []string) (short string, own bool) {
 	for _, dir := range dirs {
 		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")
