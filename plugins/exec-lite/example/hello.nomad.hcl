@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A first job: prints a few lines and ends.
+# A first job: prints two lines and exits.
 #   nomad job run hello.nomad.hcl     (or: go tool mage lab:run plugins/exec-lite/example/hello.nomad.hcl)
 job "hello" {
   type = "batch"
@@ -12,7 +12,7 @@ job "hello" {
 
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo \"Hello from $NOMAD_TASK_NAME, pid $$\"; echo 'No helper process stands behind me.'"]
+        args    = ["-c", "echo \"Hello from $NOMAD_TASK_NAME, pid $$\"; echo 'Running without a helper process.'"]
       }
 
       resources {

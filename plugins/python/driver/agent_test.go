@@ -30,14 +30,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
-// TestMain is also the supervisor and the launcher.
+// TestMain also runs as the supervisor and the launcher.
 func TestMain(m *testing.M) {
 	supervisor.Main()
 	os.Exit(runTests(m))
 }
 
 func runTests(m *testing.M) int {
-	// Nomad's harness leaves directories behind; short, since sockets are in it too
+	// Nomad's harness leaves directories behind; the path is short because it has sockets, too
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -48,10 +48,10 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// patience is how long a test waits for an event that must come, also on an overloaded machine.
+// patience is how long a test waits for an expected event, even on an overloaded machine.
 const patience = time.Minute
 
-// agent stands for the Nomad agent that uses the driver.
+// agent simulates the Nomad agent that uses the driver.
 type agent struct {
 	t   *testing.T
 	dir string // of the state and the cache
@@ -64,7 +64,7 @@ type agent struct {
 	events []*drivers.TaskEvent
 }
 
-// start makes the driver with a cache of its own. It skips the test if there is no Python for its tasks.
+// start starts the driver with an empty cache. It skips the test if the machine has no Python for tasks.
 func start(t *testing.T, change ...func(*Config)) *agent {
 	t.Helper()
 	testsupport.NeedPython(t)
@@ -114,14 +114,14 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	}()
 }
 
-// stopDriver ends the plugin; tasks go on.
+// stopDriver stops the plugin; tasks keep running.
 func (a *agent) stopDriver() {
 	a.cancel()
 	harness.Kill(a.DriverHarness)
 	a.driver.Close()
 }
 
-// task is a task as Nomad passes it to a driver, with its config block from HCL and these files in its local directory.
+// task returns a task as Nomad passes it to a driver, with a config block in HCL and files in its local directory.
 func (a *agent) task(config string, files map[string]string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	t := a.t
 	t.Helper()
@@ -156,7 +156,7 @@ func (a *agent) task(config string, files map[string]string, change ...func(*dri
 	return cfg
 }
 
-// run runs a task to its end, and returns its stdout and how it ended.
+// run runs a task to its end, and returns its stdout and its exit.
 func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 	a.t.Helper()
 	if _, _, err := a.StartTask(cfg); err != nil {
@@ -186,13 +186,13 @@ func (a *agent) wait(cfg *drivers.TaskConfig) *drivers.ExitResult {
 	return <-ch
 }
 
-// refused is the error of a start.
+// refused starts a task that must be refused, and returns the error.
 func (a *agent) refused(cfg *drivers.TaskConfig) error {
 	a.t.Helper()
 	_, _, err := a.StartTask(cfg)
 	if err == nil {
 		must.NoError(a.t, a.DestroyTask(cfg.ID, true))
-		a.t.Fatal("it was started")
+		a.t.Fatal("the task was started")
 	}
 	return err
 }
@@ -202,7 +202,6 @@ func (a *agent) output(cfg *drivers.TaskConfig, stream string) string {
 	return string(b)
 }
 
-// said are the events of a task so far.
 func (a *agent) said(cfg *drivers.TaskConfig) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,7 +214,6 @@ func (a *agent) said(cfg *drivers.TaskConfig) []string {
 	return all
 }
 
-// says waits for an event of a task.
 func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	a.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -230,7 +228,7 @@ func (a *agent) says(cfg *drivers.TaskConfig, text string) {
 	}
 }
 
-// hasSaid returns when all earlier events have arrived: events arrive in their order.
+// hasSaid waits for all earlier events: events arrive in order.
 func (a *agent) hasSaid() {
 	a.t.Helper()
 	last := a.task(`code = "import os\nos.kill(os.getpid(), 9)"`, nil)

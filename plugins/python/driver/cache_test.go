@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/environment"
 )
 
-// cache is what a person gets by the command cache.
+// cache returns the output of the command cache.
 func (a *agent) cache(line ...string) string {
 	a.t.Helper()
 	var out strings.Builder
@@ -27,7 +27,6 @@ func (a *agent) cache(line ...string) string {
 	return out.String()
 }
 
-// cached is the same as JSON.
 func (a *agent) cached(line ...string) (all []environment.Cached) {
 	a.t.Helper()
 	out := a.cache(append(line, "-json")...)
@@ -35,7 +34,7 @@ func (a *agent) cached(line ...string) (all []environment.Cached) {
 	return all
 }
 
-// Two plugins share a cache, and a person prunes it while their tasks run.
+// Two plugins share a cache, and the operator prunes it while their tasks run.
 func TestCacheCommand_LeavesWhatTasksUse(t *testing.T) {
 	uv := uv(t)
 	a := start(t, with(uv))
@@ -97,5 +96,5 @@ func TestCacheCommand_RefusesInOneSentence(t *testing.T) {
 	}
 	entries, err := os.ReadDir(dir)
 	must.NoError(t, err)
-	test.SliceLen(t, 1, entries, test.Sprint("a directory that is no cache was changed"))
+	test.SliceLen(t, 1, entries, test.Sprint("a directory that is not a cache was changed"))
 }

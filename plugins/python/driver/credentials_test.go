@@ -19,7 +19,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// private is an index that wants a password.
 func private(t *testing.T, wheels, password string) string {
 	handler := wheel.Index(wheels)
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +33,7 @@ func private(t *testing.T, wheels, password string) string {
 	return index.URL + "/simple"
 }
 
-// withNetrc writes a task's file with the credentials for the indexes of tests.
+// withNetrc writes a task's netrc file with credentials for the indexes of tests.
 func withNetrc(t *testing.T, cfg *drivers.TaskConfig, password string, mode os.FileMode) {
 	t.Helper()
 	path := filepath.Join(cfg.TaskDir().SecretsDir, ".netrc")

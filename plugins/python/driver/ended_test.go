@@ -25,7 +25,7 @@ func TestReportExit_ShowsTheException(t *testing.T) {
 		const util = "def f():\n    raise ValueError('closed')\nf()\n"
 		cfg := a.task(`script = "app.py"`, map[string]string{"app.py": c.code, "shop/util.py": util})
 		_, r := a.run(cfg)
-		test.NotEq(t, 0, r.ExitCode, test.Sprintf("%s: it ended well: %+v", name, r))
+		test.NotEq(t, 0, r.ExitCode, test.Sprintf("%s: it succeeded: %+v", name, r))
 		a.says(cfg, c.want)
 	}
 }
@@ -64,7 +64,7 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in "+
 		"<module>\nPassword: hunter2\n"), 0o600))
-	// the task puts a link in the place of its own log
+	// the task replaces its own log by a link
 	cfg := a.task("script = \"app.py\"\nargs = [\""+secret+"\"]",
 		map[string]string{"app.py": "import os, sys\nlogs = os.path.join(os.environ['LOGS'])\n" +
 			"os.symlink(sys.argv[1], os.path.join(logs, 'app.stderr.7'))\nsys.exit(1)\n"})
@@ -72,8 +72,8 @@ func TestReportExit_FollowsNoLinks(t *testing.T) {
 	must.NoError(t, os.Chmod(cfg.Env["LOGS"], 0o777))
 	_, r := a.run(cfg)
 	_, err := os.Lstat(filepath.Join(cfg.Env["LOGS"], "app.stderr.7"))
-	must.NoError(t, err, must.Sprintf("the trap is not there: %v, %+v", err, r))
-	must.Eq(t, 1, r.ExitCode, must.Sprintf("the trap is not there: %v, %+v", err, r))
+	must.NoError(t, err, must.Sprintf("the link is missing: %v, %+v", err, r))
+	must.Eq(t, 1, r.ExitCode, must.Sprintf("the link is missing: %v, %+v", err, r))
 	a.hasSaid()
 	for _, e := range a.said(cfg) {
 		test.StrNotContains(t, e, "hunter2")
@@ -94,7 +94,7 @@ func TestReportExit_IgnoresEarlierRuns(t *testing.T) {
 			"while not os.path.exists('"+gate+"'): time.sleep(0.01)\nsys.exit('no settings')\n"), 0o644))
 		handle, _, err := a.StartTask(&second)
 		must.NoError(t, err)
-		if recovered { // the task may end while there is no plugin
+		if recovered { // the task may end while no plugin runs
 			a.stopDriver()
 		}
 		must.NoError(t, os.WriteFile(gate, nil, 0o644))

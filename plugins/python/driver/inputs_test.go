@@ -16,21 +16,20 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
-// installed prints what is installed.
 const installed = "import importlib.metadata as m\n" +
 	"print(*sorted(d.metadata['Name'] + '==' + d.version for d in m.distributions()))\n"
 
-// input is a form in which a job says what it needs.
+// input is one way in which a job can declare its requirements.
 type input struct {
 	name   string
-	config string            // of the task, besides its script app.py
-	files  map[string]string // besides app.py, which prints what is installed
-	want   string            // what is installed
-	says   string            // or a part of the refusal
+	config string            // of the task, in addition to script = "app.py"
+	files  map[string]string // in addition to app.py, which prints the installed packages
+	want   string            // the installed packages
+	says   string            // or a part of the error
 	names  bool              // it names an index or a page, which a node can refuse (job_indexes)
 }
 
-// asScript is what a script declares by these lines.
+// asScript returns a script with these lines as its metadata.
 func asScript(lines string) string {
 	block := "# /// script\n"
 	for line := range strings.Lines(lines) {
@@ -39,14 +38,14 @@ func asScript(lines string) string {
 	return block + "# ///\n" + installed
 }
 
-// project is a pyproject.toml with these dependencies, as TOML has them, and more of its lines.
+// project returns a pyproject.toml with dependencies in TOML, and more lines.
 func project(dependencies, more string) string {
 	return "[project]\nname = \"shop\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [" + dependencies + "]\n" + more
 }
 
-// TestInputs_AreInstalledOrRefused: each form works, or is refused in one sentence that says what to write. The public
-// index has a newer moon-phase, of a stranger, than the private one.
+// Each input works, or fails with an error that names what to write instead. The public index has a newer moon-phase
+// than the private one, by another author.
 func TestInputs_AreInstalledOrRefused(t *testing.T) {
 	uv := uv(t)
 	open, private := t.TempDir(), t.TempDir()

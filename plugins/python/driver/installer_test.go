@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestFingerprint_IsUnhealthyWhereNoEnvironmentCanRun(t *testing.T) {
+func TestFingerprint_IsUnhealthyOnANoexecMount(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can mount
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, "size=1m"); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// standalone is an archive like those of python-build-standalone, with this machine's interpreter.
+// standalone returns an archive like those of python-build-standalone, with this machine's interpreter.
 func standalone(t *testing.T, top, version string) []byte {
 	t.Helper()
 	real, err := filepath.EvalSymlinks(testsupport.Python)
@@ -50,7 +50,7 @@ func standalone(t *testing.T, top, version string) []byte {
 	return all.Bytes()
 }
 
-// zstandard is a frame of blocks that are not compressed (RFC 8878).
+// zstandard returns a frame of uncompressed blocks (RFC 8878).
 func zstandard(content []byte) []byte {
 	const most = 1 << 17
 	frame := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3} // a window of 128 KiB
@@ -67,7 +67,7 @@ func zstandard(content []byte) []byte {
 	return frame
 }
 
-// mirror is a directory with such an archive where uv looks for a version.
+// mirror returns a directory that has an archive for a version at the path where uv looks for it.
 func mirror(t *testing.T, uv, version string) string {
 	t.Helper()
 	out, err := exec.Command(uv, "python", "list", "--only-downloads", "--output-format", "json", "--no-config",
@@ -85,8 +85,8 @@ func mirror(t *testing.T, uv, version string) string {
 	return dir
 }
 
-// uv 0.6.14 has no hash of CPython 3.10.0, so that a test can make an archive that it takes.
-func TestPythonInstall_InstallsWhatTheNodeLacks(t *testing.T) {
+// The version is CPython 3.10.0, because uv 0.6.14 has no hash of its archive.
+func TestPythonInstall_InstallsMissingInterpreters(t *testing.T) {
 	uv := uv(t)
 	t.Setenv("UV_PYTHON_INSTALL_MIRROR", "file://"+mirror(t, uv, "3.10.0"))
 	none := func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "none")} }
@@ -105,7 +105,7 @@ func TestPythonInstall_InstallsWhatTheNodeLacks(t *testing.T) {
 	a.says(cfg, ": cpython 3.10.0 itself")
 	info, err := os.Stat(python)
 	must.NoError(t, err)
-	test.Eq(t, 0o555, info.Mode().Perm(), test.Sprint("it is not sealed"))
+	test.Eq(t, 0o555, info.Mode().Perm(), test.Sprint("not sealed"))
 
 	again := a.task(config+"requirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]",
 		map[string]string{"app.py": script + "import moon_phase\nprint(moon_phase.VERSION)\n"})

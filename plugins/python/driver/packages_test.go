@@ -28,7 +28,7 @@ func withUV(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Con
 	test(t, start(t, append(change, with(uv(t)))...))
 }
 
-// uv is a uv that the user of builds can run.
+// uv returns the path of a uv that the build user can run.
 func uv(t *testing.T) string {
 	var as *syscall.Credential
 	if os.Geteuid() == 0 {
@@ -36,12 +36,11 @@ func uv(t *testing.T) string {
 	}
 	uv := wheel.FindUV(as)
 	if uv == "" {
-		t.Skip("there is no uv that the user who builds can run")
+		t.Skip("found no uv that the build user can run")
 	}
 	return uv
 }
 
-// with has environments built by a uv.
 func with(uv string) func(*Config) {
 	return func(c *Config) { c.UV = uv }
 }
@@ -58,7 +57,7 @@ var moon = wheeltest.Wheel{Name: "moon-phase", Version: "1.2"}
 
 const useMoon = "import moon_phase, sys\nprint(moon_phase.VERSION, sys.prefix)\n"
 
-// withMoon is a task that runs a script and requires what is in the wheel moon, which it brings along.
+// withMoon returns a task that runs a script with a requirement for the wheel moon, which is in its local directory.
 func (a *agent) withMoon(script, requirement string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	cfg := a.task("script = \"app.py\"\nrequirements = [\""+requirement+"\"]\nfind_links = [\"local/wheels\"]",
@@ -67,8 +66,7 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock is a lock of a project, by uv itself. The project's packages come from an index. Members of its workspace
-// require an older sun-spots.
+// uvLock locks a project with uv, with packages from an index. Members of its workspace require an older sun-spots.
 func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -87,8 +85,8 @@ func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string
 	return string(content)
 }
 
-// The same name and version is not the same wheel.
-func TestEnvironment_IsOfTheWheelsOfTheTask(t *testing.T) {
+// Another wheel may have the same name and version.
+func TestEnvironment_DependsOnTheTasksWheels(t *testing.T) {
 	withUV(t, func(t *testing.T, a *agent) {
 		out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
 		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
@@ -101,7 +99,7 @@ func TestEnvironment_IsOfTheWheelsOfTheTask(t *testing.T) {
 func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	const pypy = "/usr/bin/pypy3"
 	if _, err := os.Stat(pypy); err != nil {
-		t.Skip("there is no pypy3 in /usr/bin")
+		t.Skip("found no pypy3 in /usr/bin")
 	}
 	withUV(t, func(t *testing.T, a *agent) {
 		for _, python := range []string{"pypy", "pypy>=3.8", "pypy@3"} {
@@ -115,7 +113,7 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	})
 }
 
-// attack tries to change the environment in which it runs in each way that a program has.
+// attack tries all ways to change the environment in which it runs.
 const attack = `
 import moon_phase, os, sys
 module = moon_phase.__file__
@@ -174,7 +172,7 @@ func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("password = hunter2 -e\n"), 0o600))
-	// what everybody may read there, but only those who get there
+	// everybody may read this file, but it is in another mount namespace
 	other := exec.Command("unshare", "--mount", "sh", "-c",
 		"mount -t tmpfs none /mnt && echo password = hunter2 -e > /mnt/r.txt && echo made && exec sleep 1000")
 	made, err := other.StdoutPipe()

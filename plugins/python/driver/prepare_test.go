@@ -32,7 +32,7 @@ func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
 }
 
-// age makes the environments of the cache older.
+// age moves the build time of all environments back.
 func (a *agent) age(by time.Duration) {
 	a.t.Helper()
 	entries, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
@@ -51,8 +51,8 @@ func (a *agent) age(by time.Duration) {
 	}
 }
 
-// Requirements without a lock are installed anew when the environment is older than refresh_after, or the job says so.
-func TestRefresh_BuildsAnew(t *testing.T) {
+// Requirements without a lock are installed again if the environment is older than refresh_after, or with refresh.
+func TestRefresh_BuildsAgain(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	handler := wheel.Index(wheels)

@@ -20,7 +20,6 @@ import (
 
 const greet = "import sys\nprint('hello', *sys.argv[1:])\n"
 
-// zipApp is a zip application.
 func zipApp(t *testing.T) string {
 	t.Helper()
 	var zipped strings.Builder
@@ -88,7 +87,7 @@ func TestCommand_UsesConfiguredInterpreters(t *testing.T) {
 	test.Eq(t, real+"\n", a.runs(a.task(`code = "import sys; print(sys.executable)"`, nil)), test.Sprint("it runs with"))
 }
 
-func TestCommand_ChoosesTheInterpreterByAllThatNameVersions(t *testing.T) {
+func TestCommand_CombinesAllVersionConstraints(t *testing.T) {
 	a := start(t)
 	const lock = "version = 1\nrequires-python = \">=4\"\n"
 	const pyproject = "[project]\nname = \"shop\"\nversion = \"1\"\n"
@@ -147,12 +146,12 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 		`== os.getuid())"`, nil)
 	secret := filepath.Join(a.dir, "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("keep"), 0o600))
-	// another user who may write there leaves a link
+	// another user with write access has placed a link
 	must.NoError(t, os.Symlink(secret, filepath.Join(cfg.TaskDir().LocalDir, "inline_code.py")))
 	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
 	b, _ := os.ReadFile(secret)
-	test.Eq(t, "keep", string(b), test.Sprintf("code was written to where a link leads: %q", b))
-	// or in the place of the directory, to one in which this task may write
+	test.Eq(t, "keep", string(b), test.Sprintf("code was written through a link: %q", b))
+	// or has replaced the directory by a link to one that this task can write to
 	outside := filepath.Join(a.dir, "outside")
 	must.NoError(t, errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777)))
 	cfg = a.task(`code = "1"`, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// sourcesOf are those of a job that names a directory of its own.
+// sourcesOf returns the sources of a job with find_links.
 func sourcesOf(ctx context.Context, dir string, hashed bool, limit string) (*sources, error) {
 	c := schema.Of[Config]().Default()
 	c.Offline, c.CacheMaxSize = true, schema.Size(limit)
@@ -57,7 +57,7 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	copied := filepath.Join(indexes.FindLinks[0], filepath.Base(wheel))
 	for path, want := range map[string]os.FileMode{indexes.FindLinks[0]: 0o755, copied: 0o644} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: %v, %v: the builder has to read it", path, info.Mode(), err)
+			t.Errorf("%s: %v, %v: the builder must be able to read it", path, info.Mode(), err)
 		}
 	}
 	must.NoError(t, os.WriteFile(wheel, []byte("two"), 0o600))

@@ -40,7 +40,7 @@ func TestOpenRegular_RefusesOtherFiles(t *testing.T) {
 	}
 }
 
-func TestStartError_MayPassWhereTheDiskIsFull(t *testing.T) {
+func TestStartError_IsRecoverableIfTheDiskIsFull(t *testing.T) {
 	err := startError(t.Context(), fmt.Errorf("failed to seal: %w", &os.PathError{Err: unix.ENOSPC}), time.Minute)
 	test.True(t, structs.IsRecoverable(err))
 	test.ErrorContains(t, err, "cache_max_size")

@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// testDir is a directory that other users reach, too, unlike t.TempDir.
+// testDir returns a directory that other users can reach, unlike t.TempDir.
 func testDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "environment-test-")
@@ -24,13 +24,13 @@ func testDir(t testing.TB) string {
 	t.Cleanup(func() {
 		(&store{log: t.Logf}).removeTree(dir)
 		_, err := os.Lstat(dir)
-		test.Error(t, err, test.Sprintf("%s is still there", dir))
+		test.Error(t, err, test.Sprintf("%s still exists", dir))
 	})
 	must.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
-// builder is who builds in tests: nobody else's number, where the test is root.
+// builder is the build user of tests run as root. Nothing else uses its ID.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -42,7 +42,7 @@ func testCache(t testing.TB) *Cache {
 	return Open(Config{Dir: filepath.Join(testDir(t), "cache"), Builder: builder(), Log: t.Logf})
 }
 
-// writeTree makes what a virtual environment looks like, in 10 directories.
+// writeTree writes a tree like a virtual environment's, in 10 directories.
 func writeTree(dir string, files int) error {
 	for i := range files {
 		d := filepath.Join(dir, "lib", fmt.Sprintf("package%d", i%10))
@@ -65,7 +65,7 @@ func writeTree(dir string, files int) error {
 	return os.Symlink("lib", filepath.Join(dir, "lib64"))
 }
 
-// chownTree is what running the installer as the builder does.
+// chownTree makes files look as if the builder had created them.
 func chownTree(dir string, b *syscall.Credential) error {
 	if b == nil {
 		return nil
@@ -105,7 +105,7 @@ func mustTidy(t testing.TB, c *Cache) {
 	must.NoError(t, c.Tidy(context.Background()))
 }
 
-// mustBeTidy checks that nothing but whole environments is there, and how many.
+// mustBeTidy checks that the cache has only intact environments, and their number.
 func mustBeTidy(t testing.TB, c *Cache, environments int) {
 	t.Helper()
 	s, err := c.cfg.open()
@@ -171,7 +171,7 @@ func TestCache_ReplacesAnOldEnvironment(t *testing.T) {
 	must.NotEq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
 	mustTidy(t, c)
 	_, err := os.Stat(first.Dir)
-	test.NoError(t, err, test.Sprint("the old one went while it was used"))
+	test.NoError(t, err, test.Sprint("the old one was removed while in use"))
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)

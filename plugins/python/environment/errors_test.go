@@ -39,7 +39,7 @@ func TestCache_HashesSecrets(t *testing.T) {
 	test.NoError(t, err)
 }
 
-// With room for one more file each time, every step that makes one fails once.
+// The limit grows by one file at a time, so each step that creates a file fails once.
 func TestCache_SurvivesAFullDisk(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can mount a small disk
 	dir := testDir(t)
@@ -47,7 +47,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child that is just forked may have a file of it open
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have a file of it open
 	})
 	state := testDir(t)
 	failures := 0
@@ -77,7 +77,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 			if !done {
 				ids, err := (&store{dir: c.cfg.Dir}).names("builds")
 				if len(ids) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Errorf("%d %s: %v, %v are left", n, step.what, ids, err)
+					t.Errorf("%d %s: leftovers %v, %v", n, step.what, ids, err)
 				}
 			}
 			again := mustGet(t, c, s)

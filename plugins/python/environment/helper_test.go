@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// role makes the test's binary another process of the test.
+// role is the variable that makes the test binary run as a helper process.
 const role = "OUTRIDER_ENVIRONMENT_TEST"
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftOvers names descriptors and goroutines that tests left.
+// leftOvers lists descriptors and goroutines that tests leaked.
 func leftOvers() string {
 	var left []string
 	fds, _ := filepath.Glob("/proc/self/fd/*")
@@ -60,7 +60,7 @@ func leftOvers() string {
 			left = append(left, fd+" -> "+target)
 		}
 	}
-	// a goroutine that was waited for may not be quite gone
+	// a goroutine that was waited for may still be exiting
 	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > 1 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
@@ -71,14 +71,14 @@ func leftOvers() string {
 	return strings.Join(left, ", ")
 }
 
-// peer is another process of a test, which the kernel kills with this one.
+// peer is another process of a test. The kernel kills it when this one ends.
 type peer struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// startPeer starts this binary as another process, as a user (nil: this process's).
+// startPeer starts this binary as another process and user (nil: this process's user).
 func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *peer {
 	t.Helper()
 	cmd := exec.Command(reachableBinary(t, as), "-test.run=^$")
@@ -104,7 +104,7 @@ func (p *peer) says(t testing.TB, want string) {
 	must.Eq(t, want+"\n", line)
 }
 
-// reachableBinary is this one where that user can reach it.
+// reachableBinary returns a copy of this binary that the user can reach.
 func reachableBinary(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -128,7 +128,7 @@ func fatal(err error) {
 
 func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
 
-// helpGet asks for one environment when a line comes, and reports whether it built it.
+// helpGet gets one environment after it has read a line, and prints whether it was a hit.
 func helpGet(dir string) {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -140,7 +140,6 @@ func helpGet(dir string) {
 	e.Release()
 }
 
-// helpBlock builds without end.
 func helpBlock(dir string) {
 	_, err := helperCache(dir).Get(context.Background(), Spec{Key: "k", Build: func(ctx context.Context, dir,
 		scratch string) error {
@@ -152,7 +151,7 @@ func helpBlock(dir string) {
 	fatal(err)
 }
 
-// helpChurn does all that plugins do with a cache, until it is killed.
+// helpChurn uses a cache in all ways that plugins do, until it is killed.
 func helpChurn(dir string) {
 	fmt.Println("ready")
 	for n := range 3 {
@@ -168,7 +167,7 @@ func helpChurn(dir string) {
 				fatal(os.Mkdir(state, 0o700))
 				fatal(e.Acquire(state))
 				e.Release()
-				fatal(checkTree(e.Dir, 30)) // it is acquired
+				fatal(checkTree(e.Dir, 30)) // still acquired
 				fatal(os.Remove(state))
 				fatal(c.Tidy(context.Background()))
 			}
@@ -177,8 +176,7 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap reads the names of a tree and of a directory for its own use, and then swaps
-// things of the tree for links to a directory, or to a file in it, and back, until the next ones come.
+// helpSwap swaps entries of a tree with links to victim and its file, and back, until it reads the next tree's line.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}
@@ -187,7 +185,7 @@ func helpSwap(victim string) {
 			stop <- struct{}{}
 		}
 		tree, own, _ := strings.Cut(lines.Text(), " ")
-		fatal(os.Chdir(tree)) // which works after the tree was moved, too
+		fatal(os.Chdir(tree)) // relative paths work even after the tree was moved
 		fatal(os.Symlink(victim, own+"/directory"))
 		fatal(os.Symlink(victim+"/secret", own+"/file"))
 		in, err := os.Open(own)
@@ -203,7 +201,7 @@ func helpSwap(victim string) {
 					if name == "lib/package1" {
 						link = "directory"
 					}
-					// errors are what is to be expected once the tree is taken over
+					// errors are expected once the tree is taken over
 					if unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE) == nil {
 						_ = unix.Renameat2(unix.AT_FDCWD, name, int(in.Fd()), link, unix.RENAME_EXCHANGE)
 					}
@@ -219,7 +217,6 @@ func helpSwap(victim string) {
 	}
 }
 
-// checkTree reads all that writeTree wrote.
 func checkTree(dir string, files int) error {
 	for i := range files {
 		file := filepath.Join(dir, "lib", fmt.Sprintf("package%d", i%10), fmt.Sprintf("module%d.py", i))

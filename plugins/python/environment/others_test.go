@@ -22,12 +22,12 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 	for _, c := range []struct {
 		what, dir string
 		make      func(dir string) error
-		want      string // "" where it is good
+		want      string // in the error, "" if it is accepted
 		root      bool   // only root can make it
 	}{
 		{"a relative one", "cache", nil, "not absolute", false},
 		{"one that is missing", base + "/a/b/c", nil, "", false},
-		{"one below a directory that all may write to", base + "/world/cache", func(string) error {
+		{"one below a world-writable directory", base + "/world/cache", func(string) error {
 			if err := os.Mkdir(base+"/world", 0o755); err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 }
 
 func TestCache_IgnoresTheUmask(t *testing.T) {
-	testsupport.NeedRoot(t) // without root there is one user only
+	testsupport.NeedRoot(t) // other users need root
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	c := testCache(t)
@@ -83,7 +83,7 @@ func asUser(uid uint32, script string) (string, error) {
 }
 
 func TestCache_CannotBeChangedByOthers(t *testing.T) {
-	testsupport.NeedRoot(t) // without root there is one user only
+	testsupport.NeedRoot(t) // other users need root
 	c := testCache(t)
 	e := mustGet(t, c, Spec{Key: "k", Secret: "s", Build: building(3)})
 	defer e.Release()

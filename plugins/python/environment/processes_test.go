@@ -53,22 +53,21 @@ func TestCache_BuildsAfterAKilledProcess(t *testing.T) {
 	c := testCache(t)
 	other := startPeer(t, nil, "block", c.cfg.Dir)
 	other.says(t, "building")
-	mustTidy(t, c) // which leaves it alone
+	mustTidy(t, c) // must not remove the environment that is being built
 	builds, err := filepath.Glob(filepath.Join(c.cfg.Dir, "envs/*/bin/python3"))
-	must.SliceLen(t, 1, builds, must.Sprint("there are"))
-	test.NoError(t, err, test.Sprint("there are"))
+	must.SliceLen(t, 1, builds)
+	test.NoError(t, err)
 	e := mustGet(t, c, Spec{Key: "k", Build: building(30), Waiting: func() {
 		test.NoError(t, other.Process.Kill())
 	}})
 	defer e.Release()
 	test.Error(t, other.Wait(), test.Sprint("it ended by itself"))
-	test.False(t, e.Hit, test.Sprint("it cannot have been there"))
+	test.False(t, e.Hit)
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)
 }
 
-// Two processes build, publish, lend, replace and evict as fast as they can, and
-// one of them is killed at any moment.
+// Two processes build, acquire, replace and remove environments as fast as they can, and are killed at random moments.
 func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 	testsupport.Long(t, "repeats")
 
@@ -86,7 +85,7 @@ func TestCache_SurvivesKillsAtAnyMoment(t *testing.T) {
 			})
 		}
 		for _, end := range ended {
-			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // any moment, no synchronisation
+			time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) // any moment, no synchronization
 			end()
 		}
 		for _, key := range []string{"0", "1"} {
@@ -118,7 +117,7 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 				scratch string) error {
 				test.LessEq(t, int32(most), now.Add(1), test.Sprint("at once"))
 				defer now.Add(-1)
-				if built.Add(1) <= int32(most) { // the first ones are there together
+				if built.Add(1) <= int32(most) { // the first ones run concurrently
 					testsupport.Eventually(t, "all places are taken", func() bool { return built.Load() >= int32(most) })
 				}
 				return building(3)(ctx, dir, scratch)

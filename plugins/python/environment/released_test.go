@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// A release's folder has the record of an environment that a task uses, and the names of all files of the cache.
+// A release's folder has the record of an environment in use, and the names of all files in the cache.
 const (
 	metaFile   = "meta.json"
 	layoutFile = "layout.txt"
@@ -27,7 +27,7 @@ var releasedSpec = Spec{Key: "cpython 3.11\nrich==13.9.4\n", Secret: "s", Build:
 
 const releasedTask = "/run/outrider/python/node/tasks/0123456789abcdef"
 
-// recordCache has all but the environment's own files, which pip or uv lays out.
+// recordCache records everything except the environment's own files, whose layout is uv's.
 func recordCache(t *testing.T, dir string) {
 	c := testCache(t)
 	e := mustGet(t, c, releasedSpec)
@@ -52,7 +52,7 @@ func recordCache(t *testing.T, dir string) {
 	testsupport.RecordFields(t, dir, entry{})
 }
 
-// TestCache_OfEachReleaseIsRead: an environment that a task uses is neither lost nor removed by another version.
+// An environment in use is neither lost nor removed by another version.
 func TestCache_OfEachReleaseIsRead(t *testing.T) {
 	testsupport.EachRelease(t, recordCache, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, entry{})
@@ -77,7 +77,7 @@ func TestCache_OfEachReleaseIsRead(t *testing.T) {
 				must.NoError(t, os.Symlink(task, path))
 				id = filepath.Base(filepath.Dir(f[1]))
 			case filepath.Dir(f[1]) == "meta":
-				must.NoError(t, os.WriteFile(path, meta, 0o400)) // on the disk
+				must.NoError(t, os.WriteFile(path, meta, 0o400)) // synced
 			}
 		}
 		key := releasedSpec.key()
@@ -98,6 +98,6 @@ func TestCache_OfEachReleaseIsRead(t *testing.T) {
 		must.NoError(t, os.Remove(task))
 		used, err = s.inUse(id, func() {})
 		must.NoError(t, err)
-		test.False(t, used, test.Sprint("no task uses it any more"))
+		test.False(t, used, test.Sprint("the task has ended"))
 	})
 }

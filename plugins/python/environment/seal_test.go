@@ -25,7 +25,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		do   func(dir string) error
-		want string // in the error, "" where it is allowed
+		want string // in the error, "" if it is allowed
 	}{
 		{"nothing", func(string) error { return nil }, ""},
 		{"a set-user-ID file", func(d string) error { return unix.Chmod(d+"/bin/activate", 0o4755) }, "another user"},
@@ -38,11 +38,10 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		{"a link to it below bin", func(d string) error {
 			return errors.Join(os.Mkdir(d+"/bin/bin", 0o755), os.Symlink("/bin/sh", d+"/bin/bin/python3"))
 		}, "outside"},
-		{"a file with another name", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") },
-			"another name"},
+		{"a file with two links", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") }, "hard link"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
-		{"one that leads out by its way", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
+		{"one that leads out and back in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
 		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") },
 			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink("../bin/activate", d+"/lib/x") }, ""},
@@ -75,7 +74,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 					return nil
 				}
 				modes := map[string]os.FileMode{}
-				if strings.Contains(c.what, "-ID") { // which chown takes away
+				if strings.Contains(c.what, "-ID") { // chown clears these bits
 					modes[dir+"/bin/activate"] = map[bool]os.FileMode{true: 0o4755, false: 0o2755}[strings.Contains(c.what, "user")]
 				}
 				if err := chownTree(dir, builder()); err != nil {
@@ -101,11 +100,11 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		})
 	}
 	names, err := os.ReadDir(outside)
-	must.SliceLen(t, 1, names, must.Sprint("outside there are"))
-	test.NoError(t, err, test.Sprint("outside there are"))
+	must.SliceLen(t, 1, names, must.Sprint("files outside"))
+	test.NoError(t, err, test.Sprint("files outside"))
 }
 
-// Who may change what is on the way to the interpreter must not choose later what is run.
+// A user who can change a link on the path to the interpreter must not be able to redirect it later.
 func TestSeal_ReplacesLinksToTheInterpreter(t *testing.T) {
 	others := filepath.Join(testDir(t), "others")
 	must.NoError(t, os.Symlink("/bin/sh", others))
@@ -145,10 +144,9 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-// Another process of the builder swaps parts of the tree for links to a directory of root's while
-// it is sealed, published and removed.
+// Another process of the builder swaps parts of a tree with links to root's files while it is sealed and removed.
 func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
-	testsupport.NeedRoot(t) // without root there is no other user who builds
+	testsupport.NeedRoot(t) // a separate build user needs root
 	victim := testDir(t)
 	for i := range 10 {
 		must.NoError(t, os.WriteFile(filepath.Join(victim, fmt.Sprintf("module%d.py", i)), []byte("root's"), 0o600))
@@ -163,7 +161,7 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	if testing.Short() {
 		times = 10
 	}
-	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // a busy machine may let no swap happen for a while
+	for i := 0; i < times || refused == 0 && i < 20*times; i++ { // on a busy machine, the first swap may come late
 		var failure error // of the build itself
 		e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(i), Build: func(ctx context.Context, dir, scratch string) error {
 			if failure = building(200)(ctx, dir, scratch); failure != nil {
@@ -196,6 +194,6 @@ func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	must.NoError(t, err, must.Sprintf("the other directory changed from %+v to", before))
 	test.EqOp(t, after, before, test.Sprintf("the other directory changed from %+v to", before))
 	t.Logf("%d sealed, %d refused", sealed, refused)
-	must.NotEq(t, 0, sealed, must.Sprint("it was no race"))
-	test.NotEq(t, 0, refused, test.Sprint("it was no race"))
+	must.NotEq(t, 0, sealed, must.Sprint("no race occurred"))
+	test.NotEq(t, 0, refused, test.Sprint("no race occurred"))
 }

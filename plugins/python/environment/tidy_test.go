@@ -67,7 +67,7 @@ func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
 	must.NoError(t, os.Chtimes(record, long, long))
 	mustTidy(t, c)
 	must.NoError(t, os.Remove(state))
-	mustTidy(t, c) // only now it is unused
+	mustTidy(t, c) // the time without use starts here
 	mustBeTidy(t, c, 1)
 	names, err := e.store.names("users/" + e.id)
 	must.NoError(t, err, must.Sprint("users has"))
@@ -77,7 +77,6 @@ func TestTidy_CountsUseUntilTheTaskEnds(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-// recordOf is the file that names an environment.
 func recordOf(e *Environment) string {
 	entries, err := e.store.entries()
 	fatal(err)
@@ -103,8 +102,7 @@ func TestTidy_RemovesLeftovers(t *testing.T) {
 	again.Release()
 }
 
-// While others do nothing but evict, what was got, and then acquired, stays.
-func TestTidy_NeverRemovesWhatIsInUse(t *testing.T) {
+func TestTidy_NeverRemovesAnEnvironmentInUse(t *testing.T) {
 	c := testCache(t)
 	c.cfg.MaxSize, c.cfg.Log = 1, nil
 	c = Open(c.cfg)

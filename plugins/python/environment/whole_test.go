@@ -18,15 +18,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Each of these is what a task that runs as the environments' own user, a crash
-// or a person could do.
+// Each change could be made by a task that runs as the environments' owner, a crash, or an operator.
 func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	file := func(e *Environment) string { return filepath.Join(e.Dir, "lib", "package1", "module1.py") }
 	for _, c := range []struct {
 		what string
 		do   func(e *Environment) error
 	}{
-		{"a file is written anew, with its old time", func(e *Environment) error {
+		{"a file is overwritten, with its old time", func(e *Environment) error {
 			info, err := os.Stat(file(e))
 			if err != nil {
 				return err
@@ -54,7 +53,7 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 		}},
 		{"the directory is removed", func(e *Environment) error { e.store.removeTree(e.Dir); return nil }},
 		{"the record is truncated", func(e *Environment) error { return os.Truncate(recordOf(e), 10) }},
-		{"the record is gone", func(e *Environment) error { return os.Remove(recordOf(e)) }},
+		{"the record is removed", func(e *Environment) error { return os.Remove(recordOf(e)) }},
 		{"not synced to disk before the last crash or reboot", func(e *Environment) error { return anotherBoot(e) }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 			must.NoError(t, c.do(first))
 			second := mustGet(t, cache, s)
 			defer second.Release()
-			test.False(t, second.Hit, test.Sprint("it was used"))
+			test.False(t, second.Hit, test.Sprint("the changed environment was used"))
 			if second.Dir == first.Dir && c.what != "the directory is removed" {
 				t.Error("it was replaced under the task that uses it")
 			}
@@ -79,8 +78,8 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	}
 }
 
-// nextFileTime waits until what changes has another time than what changed before: the kernel takes files' times from a
-// clock that is as coarse as its ticks (CONFIG_HZ).
+// nextFileTime waits until new changes of files get a later time than earlier ones: the kernel takes the times from a
+// clock with the resolution of its ticks (CONFIG_HZ).
 func nextFileTime(t testing.TB) {
 	t.Helper()
 	now := func() (clock unix.Timespec) {
@@ -92,7 +91,7 @@ func nextFileTime(t testing.TB) {
 	}
 }
 
-// writable makes a file or directory writable for a moment.
+// writable makes a file or directory writable while do runs.
 func writable(path string, do func() error) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -107,7 +106,7 @@ func writable(path string, do func() error) error {
 	return os.Chmod(path, info.Mode())
 }
 
-// anotherBoot makes an environment one of the machine's last start. Its record keeps its mode and its time.
+// anotherBoot makes an environment look as if built before a reboot. Its record keeps its mode and time.
 func anotherBoot(e *Environment) error {
 	record := recordOf(e)
 	info, err := os.Stat(record)
@@ -131,7 +130,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	e.Release()
 	record := recordOf(e)
 	must.NoError(t, os.Rename(record, record+".aside"))
-	if err := os.Symlink(record, record); err != nil { // reading it fails, though it is there
+	if err := os.Symlink(record, record); err != nil { // the record exists, but reading it fails
 		t.Fatal(err)
 	}
 	_, err := c.Get(t.Context(), s)
@@ -141,7 +140,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	_, err = os.Stat(e.Dir)
 	test.NoError(t, err)
 	mustTidy(t, c)
-	mustBeTidy(t, c, 1) // the older one is of no use now
+	mustBeTidy(t, c, 1) // the older one is unused now
 }
 
 func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
@@ -155,10 +154,10 @@ func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {
 	mustTidy(t, c)
 	info, err := os.Stat(record)
 	if err != nil || !info.ModTime().Equal(used) {
-		t.Errorf("its use is noted at %v, %v", info.ModTime(), err)
+		t.Errorf("its last use is recorded as %v, %v", info.ModTime(), err)
 	}
 	must.NoError(t, anotherBoot(e))
 	again := mustGet(t, c, s)
 	defer again.Release()
-	test.True(t, again.Hit, test.Sprint("it was built anew"))
+	test.True(t, again.Hit, test.Sprint("it was built again"))
 }

@@ -26,10 +26,8 @@ import (
 
 var update = flag.Bool("update", false, "make the wheel from its source, and write it into the jobs")
 
-// dist is the directory of the wheel, beside its source.
 const dist = "moonphase/dist"
 
-// moonphase is the package that the examples install.
 func moonphase(t *testing.T) wheel.Wheel {
 	source, err := os.ReadFile("moonphase/moonphase.py")
 	must.NoError(t, err)
@@ -47,17 +45,17 @@ func TestExample_WheelMatchesItsSource(t *testing.T) {
 	path := filepath.Join(dist, w.File())
 	info, err := os.Stat(path)
 	must.NoError(t, err)
-	must.Less(t, 2048, info.Size(), must.Sprint("it is much to carry in a job"))
+	must.Less(t, 2048, info.Size(), must.Sprint("too large for a job"))
 	zipped, err := zip.OpenReader(path)
 	must.NoError(t, err)
 	defer zipped.Close()
-	have, err := fs.ReadFile(zipped, "moonphase.py") // another release of Go may compress the archive otherwise
+	have, err := fs.ReadFile(zipped, "moonphase.py") // another release of Go may compress the archive differently
 	must.NoError(t, err)
 	must.Eq(t, w.Files["moonphase.py"], string(have),
-		must.Sprint("the wheel is not what its source makes: go test ./plugins/python/example -update"))
+		must.Sprint("the wheel differs from its source: go test ./plugins/python/example -update"))
 }
 
-// A job that can be run from anywhere brings its wheel along, as text in a template.
+// A job that can be run from anywhere has its wheel in a template, in base64.
 var (
 	carried = regexp.MustCompile("(?s)(\\{\\{ base64Decode `\n).*?(` -\\}\\})")
 	locked  = regexp.MustCompile(`(moonphase==1\.0 --hash=sha256:)[0-9a-f]*`)
@@ -91,7 +89,7 @@ func TestExample_JobsCarryTheWheel(t *testing.T) {
 		test.Sprintf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes))
 }
 
-// lines is the wheel in base64, in which line breaks do not count.
+// lines encodes the wheel in base64, with line breaks.
 func lines(wheel []byte) string {
 	const width = 100
 	var b strings.Builder

@@ -29,12 +29,12 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 		says   []string // in the error, in lower case
 		hashed bool
 	}{
-		{"a package that is not there", []string{"missing-thing"}, []string{"missing-thing"}, false},
+		{"a missing package", []string{"missing-thing"}, []string{"missing-thing"}, false},
 		{"a wheel for another interpreter", []string{"other-abi==1.0"},
 			[]string{"other", "for cpython " + system(t).Version}, false},
 		{"only sources", []string{"source"}, []string{"source", "from wheels alone"}, false},
-		{"a wheel that is none", []string{"corrupt"}, []string{"corrupt"}, false},
-		{"another file than the locked one", []string{"app==1.0 --hash=sha256:" + zeros},
+		{"an invalid wheel", []string{"corrupt"}, []string{"corrupt"}, false},
+		{"a file that does not match the lock", []string{"app==1.0 --hash=sha256:" + zeros},
 			[]string{"hash", zeros}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 	}
 }
 
-// A full disk is known from uv's words: no index is asked whether it answers.
-func TestInstall_TellsAFullDisk(t *testing.T) {
+// A full disk is detected from uv's output: no index is probed.
+func TestInstall_ReportsAFullDisk(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	small(t, p.dir, 24<<20, p.as)
@@ -106,7 +106,7 @@ func TestInstall_EndsWithItsContext(t *testing.T) {
 	p.nothingRuns(t)
 }
 
-func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
+func TestInstall_StopsAnInstallerAboveMaxSize(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	for _, name := range []string{"first", "second"} {
@@ -116,7 +116,7 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 			Files:   map[string]string{name + ".bin": noise(3 << 20)},
 		}.Write(t, p.wheels)
 	}
-	// The end of the second file never comes: the installer itself waits for it.
+	// the second file stalls, so the installer does not end by itself
 	handler, ended := wheel.Index(p.wheels), make(chan struct{})
 	defer close(ended)
 	r := p.request(t, "first", "second")
@@ -131,7 +131,7 @@ func TestInstall_EndsAnInstallerThatTakesTooMuch(t *testing.T) {
 	p.nothingRuns(t)
 }
 
-// stalling sends only the beginning.
+// stalling sends only the first bytes of a response.
 type stalling struct {
 	http.ResponseWriter
 	left  int

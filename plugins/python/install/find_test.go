@@ -38,7 +38,7 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	finds("4.5.6")
 	must.NoError(t, os.Remove(first))
 	write(first, "echo uv 4.5.67")
-	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as when it is being written
+	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as during an installation: it cannot be run
 	must.NoError(t, err)
 	_, err = f.Find(t.Context())
 	var may interface{ Temporary() bool }
@@ -65,10 +65,10 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 		{name: "the configured one", uv: good, is: "uv 9.8.7"},
 		{name: "the first of the PATH", path: filepath.Dir(good) + ":" + filepath.Dir(other), is: "uv 9.8.7"},
 		{name: "one that does not work", uv: broken, says: "exit status 3"},
-		{name: "one that nobody may run", uv: closed, says: "permission denied"},
+		{name: "one that is not executable", uv: closed, says: "permission denied"},
 		{name: "another program", uv: other, says: "is not uv"},
 		{name: "one that is too old", uv: program("old", "echo uv 0.6.13"), says: "older than [0 6 14]"},
-		{name: "one that is not there", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
+		{name: "a missing one", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

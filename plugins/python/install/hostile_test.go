@@ -29,7 +29,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 		name  string
 		files map[string]string
 		modes map[string]uint32
-		made  bool // the tools may make an environment without the offending part
+		made  bool // uv may create an environment without the offending part
 	}{
 		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}, made: true},
 		{name: "an absolute path", files: map[string]string{outside: "x"}, made: true},
@@ -49,7 +49,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 			p := newPlace(t)
 			wheeltest.Wheel{Name: "evil", Version: "1.0", Files: test.files, Modes: test.modes}.Write(t, p.wheels)
 			if landlock.ABI() == 0 && strings.HasPrefix(test.name, "a console script") {
-				t.Skip("there is no Landlock here")
+				t.Skip("the kernel has no Landlock")
 			}
 			before := list(t, p)
 			err := i.Install(t.Context(), p.request(t, "evil"))
@@ -57,13 +57,13 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 			var e *install.Error
 			if errors.As(err, &e) {
 				if e.Temporary() {
-					t.Errorf("it may pass: %v", e)
+					t.Errorf("the error is temporary: %v", e)
 				}
 			} else if !test.made || err != nil {
-				t.Errorf("it was installed, or failed otherwise: %v", err)
+				t.Errorf("it was installed, or failed differently: %v", err)
 			}
 			if after := list(t, p); !slices.Equal(before, after) {
-				t.Errorf("outside of the environment there was %q and is %q", before, after)
+				t.Errorf("files outside of the environment changed from %q to %q", before, after)
 			}
 			if _, err := os.Lstat(outside); err == nil {
 				t.Errorf("%s was made", outside)
@@ -73,7 +73,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 	}
 }
 
-// list is what is beside an environment, but for the installer's own files.
+// list returns all paths outside of an environment and its work directory.
 func list(t *testing.T, p place) (names []string) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Dir(p.dir), func(name string, d os.DirEntry, err error) error {

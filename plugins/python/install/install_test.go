@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/install"
 )
 
-func TestInstall_MakesAnEnvironment(t *testing.T) {
+func TestInstall_CreatesAnEnvironment(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	hello(t, p.wheels)
@@ -29,7 +29,7 @@ func check(t *testing.T, p place, i install.Installer, r install.Request) {
 		string(out) != "hello 1.0\n" {
 		t.Errorf("its program printed %q: %v", out, err)
 	}
-	// Another user, who can't write there, gets the compiled modules.
+	// another user, without write access, uses the compiled modules
 	cmd := exec.Command(python, "-I", "-v", "-c", "import hello_world; hello_world.fail()")
 	if p.as != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
+func TestFinder_TimeoutIsTemporary(t *testing.T) {
 	uv := filepath.Join(t.TempDir(), "uv")
 	must.NoError(t, os.WriteFile(uv, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 	f := NewFinder(uv, nil, nil)
@@ -25,7 +25,7 @@ func TestFinder_IsTemporarilyWithoutALateUV(t *testing.T) {
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
-func TestEnviron_HasCertificatesAndProxiesOfTheAgentAlone(t *testing.T) {
+func TestEnviron_PassesOnlyCertificatesAndProxies(t *testing.T) {
 	for _, name := range []string{"SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "no_proxy", "UV_INDEX"} {
 		t.Setenv(name, "the agent's")
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// helper has the test binary install what its standard input says.
+// helper is the variable that makes the test binary run Install, with arguments from its standard input.
 const helper = "INSTALL_TEST_HELPER"
 
 type errand struct {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
-	testsupport.NeedRoot(t) // without root what the installer starts may outlive it
+	testsupport.NeedRoot(t) // without root, children of the installer may outlive it
 	i := uv(t)
 	p := newPlace(t)
 	asked, over := make(chan struct{}), make(chan struct{})
@@ -73,7 +73,7 @@ func TestInstall_EndsWithAKilledPlugin(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("the helper ended: %v", err)
 	}
-	test.SliceNotEmpty(t, p.processes(t), test.Sprint("no installer runs that could be left"))
+	test.SliceNotEmpty(t, p.processes(t), test.Sprint("no installer is running"))
 	test.NoError(t, cmd.Process.Kill())
 	<-ended
 	p.nothingRuns(t)

@@ -26,19 +26,19 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// system is this machine's best interpreter that builders can run.
+// system returns this machine's best interpreter that builders can run.
 func system(t testing.TB) install.Python {
 	t.Helper()
 	found, err := install.NewFinder(wheeltest.FindUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
 	must.NoError(t, err)
 	if len(found) == 0 {
-		t.Skip("there is no interpreter")
+		t.Skip("found no interpreter")
 	}
 	return found[0]
 }
 
-// builder is a new user for installers; none where the test is not root. The numbers are among those that systemd
-// leaves to nobody (its "Users, Groups, UIDs and GIDs"), and no process's is larger than 1<<22.
+// builder returns a new user for installers, or nil if the test is not root. The IDs are from a range that systemd
+// assigns to nothing ("Users, Groups, UIDs and GIDs on systemd Systems"); process IDs are at most 1<<22.
 func builder() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -55,7 +55,7 @@ func uv(t testing.TB) install.Installer {
 	return i
 }
 
-// place is a directory of a builder for one environment, and one beside it that holds what others may read.
+// place is a builder's directory for one environment, and a directory of wheels that others may read.
 type place struct {
 	dir, wheels string
 	as          *syscall.Credential
@@ -73,7 +73,6 @@ func newPlace(t testing.TB) place {
 	return p
 }
 
-// mkdirs makes the builder's directories.
 func (p place) mkdirs(t testing.TB) {
 	t.Helper()
 	for _, dir := range []string{p.dir, p.env(), p.work()} {
@@ -88,7 +87,7 @@ func (p place) mkdirs(t testing.TB) {
 func (p place) env() string  { return filepath.Join(p.dir, "new") }
 func (p place) work() string { return filepath.Join(p.dir, "work") }
 
-// request is an environment of the wheels beside it, without an index.
+// request describes an environment from the place's wheels, without an index.
 func (p place) request(t testing.TB, lines ...string) install.Request {
 	return install.Request{
 		Python:       system(t),
@@ -99,14 +98,13 @@ func (p place) request(t testing.TB, lines ...string) install.Request {
 	}
 }
 
-// installs installs, and returns the environment's interpreter.
 func installs(t testing.TB, i install.Installer, r install.Request) (python string) {
 	t.Helper()
 	must.NoError(t, i.Install(t.Context(), r))
 	return filepath.Join(r.Dir, "bin/python")
 }
 
-// fails installs what can't be, and checks whether that may pass.
+// fails returns the error of an install that must fail, and checks whether it is temporary.
 func fails(t testing.TB, i install.Installer, r install.Request, temporary bool) *install.Error {
 	t.Helper()
 	err := i.Install(t.Context(), r)
@@ -117,7 +115,7 @@ func fails(t testing.TB, i install.Installer, r install.Request, temporary bool)
 	return e
 }
 
-// hello is a wheel with a program of its own, hello, that requires another.
+// hello writes a wheel with the console script hello, and the wheel that it requires.
 func hello(t testing.TB, dir string) {
 	wheeltest.Wheel{Name: "greeting-words", Version: "1.0"}.Write(t, dir)
 	wheeltest.Wheel{Name: "hello-world", Version: "2.0", Requires: []string{"greeting-words>=1"}, Files: map[string]string{
@@ -128,7 +126,7 @@ func hello(t testing.TB, dir string) {
 	}}.Write(t, dir)
 }
 
-// small makes a directory a file system of so many bytes, until the test ends.
+// small mounts a file system with size bytes on a directory until the test ends.
 func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 	t.Helper()
 	testsupport.NeedRoot(t) // only root can mount a small file system
@@ -141,14 +139,12 @@ func small(t testing.TB, dir string, size int, as *syscall.Credential) {
 	must.NoError(t, os.Chown(dir, int(as.Uid), int(as.Gid)))
 }
 
-// noise can't be compressed.
 func noise(n int) string {
 	b := make([]byte, n)
 	rand.Read(b)
 	return string(b)
 }
 
-// nothingRuns checks that the builder has no process.
 func (p place) nothingRuns(t testing.TB) {
 	t.Helper()
 	must.Wait(t, wait.InitialSuccess(
@@ -157,7 +153,7 @@ func (p place) nothingRuns(t testing.TB) {
 	))
 }
 
-// processes are the directories in /proc of the builder's processes.
+// processes returns the /proc directories of the builder's processes.
 func (p place) processes(t testing.TB) (found []string) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -174,7 +170,7 @@ func (p place) processes(t testing.TB) (found []string) {
 	return found
 }
 
-// serve is an index with a handler of the test's own.
+// serve returns the URL of an index with the test's handler.
 func serve(t *testing.T, h http.HandlerFunc) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// deaf is an address that refuses connections, and that no other gets while the test runs.
+// deaf returns an address that refuses connections. It stays reserved while the test runs.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -33,7 +33,7 @@ func deaf(t *testing.T) string {
 	return fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
 }
 
-func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
+func TestInstall_FailureOfAnIndexIsTemporary(t *testing.T) {
 	testsupport.Long(t, "waits for uv's retries")
 	status := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
@@ -54,7 +54,7 @@ func TestInstall_TellsAnIndexThatMayAnswerLater(t *testing.T) {
 	}
 }
 
-func TestInstall_TellsAFileThatIsCut(t *testing.T) {
+func TestInstall_TruncatedDownloadIsTemporary(t *testing.T) {
 	p := newPlace(t)
 	wheeltest.Wheel{
 		Name: "large", Version: "1.0", Files: map[string]string{"large.bin": noise(1 << 20)},
@@ -74,7 +74,7 @@ func TestInstall_TellsAFileThatIsCut(t *testing.T) {
 	must.StrContains(t, fails(t, uv(t), r, true).Words, "a download failed")
 }
 
-func TestInstall_TakesNothingFromAnotherIndexWhileTheFirstIsDown(t *testing.T) {
+func TestInstall_UsesNoOtherIndexWhileTheFirstIsDown(t *testing.T) {
 	p := newPlace(t)
 	wheeltest.Wheel{Name: "report-tools", Version: "9.9"}.Write(t, p.wheels)
 	r := p.request(t, "report-tools")
@@ -83,7 +83,7 @@ func TestInstall_TakesNothingFromAnotherIndexWhileTheFirstIsDown(t *testing.T) {
 	fails(t, uv(t), r, true)
 }
 
-// withPassword is an index of wheels for user someone with password s3cr3t/w. saw is called for each request.
+// withPassword serves wheels on an index with the password s3cr3t/w. saw is called for each request.
 func withPassword(t *testing.T, wheels string, saw func()) (url string) {
 	handler := wheel.Index(wheels)
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +102,7 @@ func TestInstall_ShowsNoCredentials(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
 	hello(t, p.wheels)
-	var mu sync.Mutex // guards argvs: uv asks for several things at once
+	var mu sync.Mutex // guards argvs: uv sends requests concurrently
 	var argvs, heard []string
 	open := withPassword(t, p.wheels, func() {
 		out, _ := exec.Command("ps", "-eo", "args").Output()

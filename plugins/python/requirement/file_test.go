@@ -13,10 +13,9 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// hashOf is a well-formed hash.
 func hashOf(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 
-// in reads these files instead of those of a task.
+// in returns a Reader of these files.
 func in(files map[string]string) Reader {
 	return func(name string) ([]byte, error) {
 		content, ok := files[name]
@@ -74,7 +73,7 @@ func TestLock_RefusesLocksOfOtherTools(t *testing.T) {
 	test.ErrorContains(t, err, "no extras")
 }
 
-func TestFile_RefusesWithThePlace(t *testing.T) {
+func TestFile_NamesTheLineInErrors(t *testing.T) {
 	for text, says := range map[string]string{
 		"-e .":                                   "editable",
 		"--trusted-host host":                    "operator",
@@ -115,7 +114,7 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 		}
 		s, err := File("self.txt", in(files))
 		if err == nil {
-			t.Errorf("%.50q is taken: %q", text, s.Lines)
+			t.Errorf("%.50q is accepted: %q", text, s.Lines)
 		} else if m := err.Error(); !strings.HasPrefix(m, "self.txt") || !strings.Contains(m, says) || strings.Contains(m,
 			"\n") || len(m) > 2600 {
 			t.Errorf("%.50q: %v, without %q", text, err, says)
@@ -123,7 +122,7 @@ func TestFile_RefusesWithThePlace(t *testing.T) {
 	}
 }
 
-func TestList_HasNoOptionsAndNoLines(t *testing.T) {
+func TestList_RefusesOptionsAndLineBreaks(t *testing.T) {
 	for text, says := range map[string]string{
 		"": "empty", "# a": "not a requirement", "-e .": "option", "a\nb": "control",
 	} {

@@ -37,7 +37,7 @@ url = "https://host/simple"
 explicit = true
 `
 
-func TestProject_LeavesOutWhatBuildsAndConfigures(t *testing.T) {
+func TestProject_DropsTheBuildSystemAndSettings(t *testing.T) {
 	c := Choice{Extras: []string{"all"}, Groups: []string{"dev"}}
 	s, err := c.Project("local/pyproject.toml", in(map[string]string{"local/pyproject.toml": project}))
 	must.NoError(t, err)

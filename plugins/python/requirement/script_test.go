@@ -58,10 +58,10 @@ func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 func TestReadScript_NamesTheLineOfTheScript(t *testing.T) {
 	head := "import os\n\n# /// script\n"
 	for name, test := range map[string]struct{ source, want string }{
-		"two of them": {script + script, `line 18: there is a second "# /// script" block, the first is on line 3`},
-		"no TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
+		"two of them": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
+		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
 			"line 5: this is not TOML"},
-		// the longest block that can be is the one, so what looks like its end is in it, and is no TOML
+		// the expression matches the longest block, so the first "# ///" is inside, and invalid TOML
 		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
 		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
 			"line 5:"},

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// stderrOf runs a program of these files, app.py first, and returns what it wrote and its exit code.
+// stderrOf runs app.py of these files, and returns its stderr and its exit code.
 func stderrOf(t *testing.T, files map[string]string, args ...string) ([]byte, int) {
 	t.Helper()
 	testsupport.NeedPython(t)
@@ -97,7 +97,7 @@ func TestLast_FindsTheException(t *testing.T) {
 			f, ok := Last(stderr, code, dirOf(stderr))
 			want := test.want
 			if strings.Contains(string(stderr), "\nf.<locals>") {
-				want = strings.TrimPrefix(want, "__main__.") // as interpreters print the main module's classes
+				want = strings.TrimPrefix(want, "__main__.") // this interpreter omits the main module's name
 			}
 			if !ok || f.String() != want {
 				t.Errorf("got %q, %t of\n%s", f, ok, stderr)
@@ -106,7 +106,6 @@ func TestLast_FindsTheException(t *testing.T) {
 	}
 }
 
-// dirOf is the directory of app.py in a traceback.
 func dirOf(stderr []byte) string {
 	m := regexp.MustCompile(`"(/[^"]*)/app\.py"`).FindSubmatch(stderr)
 	if m == nil {
