@@ -26,10 +26,10 @@ type TaskConfig struct {
 	driver.TaskOptions
 }
 
-// execLite runs what a job names.
+// execLite runs the program that a job names.
 type execLite struct{}
 
-// Command is the program and the arguments of the job.
+// Command implements driver.Instance.
 func (execLite) Command(_ context.Context, r driver.Request[TaskConfig]) (*task.Command, error) {
 	return r.Run(r.Config.Command, r.Config.Args...), nil
 }

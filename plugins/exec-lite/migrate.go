@@ -12,14 +12,14 @@ import (
 
 const noContainers = "exec-lite runs a program of the node, or an artifact, and no container"
 
-// foreign are options of Nomad's own drivers (v1.11) that exec-lite does not have, and what
-// to do without them. A job whose driver was renamed gets this as its error.
+// foreign lists options of Nomad's own drivers (v1.11) that exec-lite does not have, and the alternatives. A job of
+// another driver in which only the driver was renamed fails with this advice.
 var foreign = []struct {
 	driver  string
 	options []string
 	instead string
 }{
-	{"docker", []string{"image"}, noContainers}, // stands for all others
+	{"docker", []string{"image"}, noContainers}, // hides all other options, see Refuse
 	{"raw_exec", []string{"cgroup_v1_override", "cgroup_v2_override"},
 		"exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block"},
 	{"raw_exec", []string{"denied_envvars"},
@@ -36,7 +36,7 @@ var foreign = []struct {
 		runtime security_opt shm_size storage_opt sysctl tty userns_mode uts_mode volume_driver volumes`), noContainers},
 }
 
-// Refused is part of schema's refuser, as is Refuse.
+// Refused implements schema's refuser, together with Refuse.
 func (*TaskConfig) Refused() (options []string) {
 	for _, f := range foreign {
 		options = append(options, f.options...)
@@ -44,7 +44,7 @@ func (*TaskConfig) Refused() (options []string) {
 	return options
 }
 
-// Refuse is one sentence. It names the image alone of a container, which has many options.
+// Refuse returns an error of one line. With image it names no other option: containers have many.
 func (*TaskConfig) Refuse(written []string) error {
 	if written[0] == "image" {
 		written = written[:1]

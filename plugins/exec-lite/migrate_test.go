@@ -26,7 +26,7 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 		caps      = `tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others`
 		container = `exec-lite runs a program of the node, or an artifact, and no container`
 	)
-	blocks := []any{map[string]any{"name": "x"}} // as Nomad's API has a block, and a list of maps
+	blocks := []any{map[string]any{"name": "x"}} // a block, as in Nomad's API, or a list of maps
 	for name, row := range map[string]struct {
 		config map[string]any
 		want   string
@@ -71,7 +71,7 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 	}
 }
 
-// TestForeign_OptionsAreAllOfNomadsDrivers reads the options in the source of the Nomad that is built with.
+// TestForeign_OptionsAreAllOfNomadsDrivers reads the options from the source of the Nomad version in go.mod.
 func TestForeign_OptionsAreAllOfNomadsDrivers(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/hashicorp/nomad").Output()
 	if err != nil || len(dir) < 2 {

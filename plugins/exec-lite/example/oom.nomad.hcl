@@ -1,9 +1,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A task that wants more memory than it may have. Its events say so:
+# A task that exceeds its memory limit. The kernel kills it, and an event reports it:
 #   nomad alloc status <id>   ->   OOM: killed at 32 MiB of memory
-# (on a node with cgroups; without, it ends well)
+# (on a node with cgroups; without cgroups it succeeds)
 job "oom" {
   type = "batch"
 

@@ -1,16 +1,16 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A program that ends with an exception. The traceback is in its output, as ever; what
-# it comes to is among the task's events, where Nomad and its web UI show it:
+# A program that ends with an exception. The traceback is in its output. The exception
+# is also a task event, which Nomad and its web UI show:
 #   nomad job run crash.nomad.hcl     (or: go tool mage lab:run plugins/python/example/crash.nomad.hcl)
 #   nomad alloc status <id>   ->   Python: ModuleNotFoundError: No module named 'requests' (app.py:12)
-# File and line are where the program's own code was last.
+# File and line are those of the innermost frame in the program's own code.
 job "crash" {
   type = "batch"
 
   group "crash" {
-    # once is enough
+    # do not retry
     restart {
       attempts = 0
       mode     = "fail"
@@ -25,13 +25,13 @@ job "crash" {
 
       config {
         script = "local/app.py"
-        # what would help: requirements = ["requests"]
+        # to fix it: requirements = ["requests"]
       }
 
       template {
         destination = "local/app.py"
         data        = <<EOF
-import orders  # the other file, beside this one
+import orders  # the file below
 
 
 def main():
@@ -41,7 +41,7 @@ def main():
 
 
 def send(order):
-    # it is installed where this was written
+    # installed only on the author's machine
     import requests
 
     requests.post("https://shop.example/orders", json=order).raise_for_status()

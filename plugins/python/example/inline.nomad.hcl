@@ -1,9 +1,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A script that says itself what it needs (PEP 723), as "uv run" and "pipx run" take
-# it. The driver reads its first lines: it chooses the interpreter by requires-python,
-# and installs the dependencies.
+# A script that declares its own requirements (PEP 723), as for "uv run" and "pipx run".
+# The driver reads this metadata, chooses the interpreter by requires-python, and
+# installs the dependencies.
 #   nomad job run inline.nomad.hcl     (or: go tool mage lab:run plugins/python/example/inline.nomad.hcl)
 job "inline" {
   type = "batch"
@@ -15,7 +15,7 @@ job "inline" {
       config {
         script = "local/moon.py"
 
-        # without these two, moonphase would be looked for on the node's index
+        # without these two options, moonphase would come from the node's index
         find_links = ["local/wheels"]
         offline    = true
       }
@@ -38,7 +38,7 @@ print(f"{platform.python_implementation()} {platform.python_version()} says so, 
 EOF
       }
 
-      # The wheel (its source is in moonphase/ beside this file).
+      # The wheel (its source is in the directory moonphase).
       template {
         destination = "local/wheels/moonphase-1.0-py3-none-any.whl"
         data        = <<EOF

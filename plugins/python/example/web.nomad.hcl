@@ -1,15 +1,15 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A web page, of a program that is written in the job itself. It needs nothing but
-# Python's own library, so there is no environment to build.
+# A web server, with its program in the job itself. It needs only Python's standard
+# library, so no environment is built.
 #   nomad job run web.nomad.hcl      (or: go tool mage lab:run plugins/python/example/web.nomad.hcl)
-#   nomad service info python-web    says where it is: open http://ADDRESS/
-#   nomad job stop python-web        ends it in good order, as its log says
+#   nomad service info python-web    prints its address: open http://ADDRESS/
+#   nomad job stop python-web        stops it gracefully, as its log shows
 job "python-web" {
   group "web" {
     network {
-      port "http" {} # a free one: the program is told which
+      port "http" {} # a free port, passed to the program in variables
     }
 
     service {
@@ -30,7 +30,7 @@ job "python-web" {
       kill_signal = "SIGTERM"
 
       config {
-        python = ">=3.8" # the newest that the node has, of these
+        python = ">=3.8" # the newest matching version on the node
 
         code = <<EOF
 import html, os, platform, signal, sys, threading
@@ -68,8 +68,8 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-# Nomad stops a task with the job's kill_signal. Blocked in all threads, it waits for
-# sigwait below, and no request is cut off.
+# Nomad stops a task with the job's kill_signal. All threads block the signal, so only
+# sigwait below receives it, and no request is interrupted.
 stops = {signal.SIGTERM, signal.SIGINT}
 signal.pthread_sigmask(signal.SIG_BLOCK, stops)
 

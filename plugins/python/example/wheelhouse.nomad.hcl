@@ -1,11 +1,11 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A locked dependency from a wheelhouse that the job brings along: nothing is
-# downloaded, and nothing but the wheel with this hash is installed.
+# A locked dependency from a wheel in the job itself: nothing is downloaded, and only
+# the wheel with this hash is installed.
 #   nomad job run wheelhouse.nomad.hcl     (or: go tool mage lab:run plugins/python/example/wheelhouse.nomad.hcl)
-# "nomad alloc status" shows that the environment was built. The next time (after
-# nomad job stop -purge wheelhouse) it comes from the node's cache.
+# "nomad alloc status" shows that the environment was built. The next run (after
+# nomad job stop -purge wheelhouse) takes it from the node's cache.
 job "wheelhouse" {
   type = "batch"
 
@@ -19,11 +19,11 @@ job "wheelhouse" {
 
         lock       = "local/requirements.lock"
         find_links = ["local/wheels"]
-        offline    = true # no index is asked for anything
+        offline    = true # use no index
       }
 
-      # The lock: what is installed, to the byte. "uv pip compile --generate-hashes" and
-      # "pip-compile --generate-hashes" write such files; a uv.lock does as well.
+      # The lock: the exact files to install. "uv pip compile --generate-hashes" and
+      # "pip-compile --generate-hashes" write this format; a uv.lock also works.
       template {
         destination = "local/requirements.lock"
         data        = <<EOF
@@ -31,8 +31,8 @@ moonphase==1.0 --hash=sha256:5a0cdb251e4e54fc0f1431b476dffd40d75eb06496305616a49
 EOF
       }
 
-      # Each line is seen at once (nomad alloc logs -f): the driver has Python not
-      # hold output back.
+      # Each line appears immediately (nomad alloc logs -f): the driver turns off
+      # Python's output buffering.
       template {
         destination = "local/moon.py"
         data        = <<EOF
@@ -49,8 +49,8 @@ for n in range(int(sys.argv[2])):
 EOF
       }
 
-      # The wheel (its source is in moonphase/ beside this file). A larger job would have
-      # an artifact block fetch its wheels, or an index that the node can reach.
+      # The wheel (its source is in the directory moonphase). A larger job would fetch its
+      # wheels with an artifact block, or from an index that the node can reach.
       template {
         destination = "local/wheels/moonphase-1.0-py3-none-any.whl"
         data        = <<EOF

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package requirement reads a Python program's requirements from lists, requirements files, projects, the metadata of
-// scripts, and locks. uv interprets them. This package refuses requirements that would run code of a package, read other
-// files of the node, or override decisions of the node's operator.
+// scripts, and locks. uv interprets them. This package refuses requirements that would run code of a package, read
+// other files of the node, or override decisions of the node's operator.
 package requirement
 
 import (

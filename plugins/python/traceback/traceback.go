@@ -61,9 +61,9 @@ var (
 		`(?:future|handle|task|transport): <|source_traceback: )`)
 )
 
-// Last finds the failure at the end of a program's standard error. It reads at most the last MaxTail bytes of tail. code
-// is the program's exit code, and dirs are the directories of its files. It returns false if it finds no failure, or too
-// much other output after it.
+// Last finds the failure at the end of a program's standard error. It reads at most the last MaxTail bytes of tail.
+// code is the program's exit code, and dirs are the directories of its files. It returns false if it finds no failure,
+// or too much other output after it.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	lines := plainLines(tail[max(0, len(tail)-MaxTail):])
 	if f, ok := lastException(lines, code, dirs); ok {
@@ -109,7 +109,7 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 				break
 			}
 			f, ok, uncaught, after = failure(text, lines[i+1:], frames, dirs), true, ended, 0
-		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // otherwise part of the message
+		case !open && line != "" && line[0] != ' ' && (!uncaught || record.MatchString(line)): // else part of the message
 			after++
 		}
 		if line != "" && line[0] != ' ' {
@@ -172,8 +172,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown returns the short name of a file. In one of dirs, it is the program's own, and the name is relative to the first
-// such directory. Otherwise it is the base name.
+// shown returns the short name of a file: relative to the first of dirs that has it, which makes it the program's own,
+// or otherwise the base name.
 func shown(name string, dirs []string) (short string, own bool) {
 	for _, dir := range dirs {
 		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")
