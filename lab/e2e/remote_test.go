@@ -298,7 +298,7 @@ func TestRemote_ThroughAJumpHost(t *testing.T) {
 	test.Eq(t, 3, code)
 	test.Eq(t, "in\n", stdout)
 	link.Cut()
-	testsupport.Within(t, time.Minute, func() error { return a.tells("There is no connection to endpoint") })
+	testsupport.Within(t, time.Minute, func() error { return a.tells("No connection to endpoint") })
 	touch(t, trigger)
 	link.Restore()
 	test.Eq(t, "exit 7", a.ended(t), test.Sprint(a.story()))

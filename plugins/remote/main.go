@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-driver-remote runs tasks on hosts that are reached by SSH.
+// Command nomad-driver-remote runs tasks on other hosts over SSH.
 package main
 
 import (

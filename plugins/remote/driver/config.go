@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package driver is the remote driver on the Nomad node: its options, and the engine whose tasks run on hosts
-// that are reached by SSH. On such a host the same program runs them (package shim).
+// Package driver is the remote driver on the Nomad node: its options, and an engine that runs tasks on other hosts over
+// SSH. On such a host, the same program starts them (package shim).
 package driver
 
 import (
@@ -27,7 +27,7 @@ type Config struct {
 
 	Programs map[string]string `codec:"programs" doc:"The plugin's binary for hosts of another architecture: { arm64 = \"/opt/nomad/nomad-driver-remote-arm64\" }."`
 
-	API agentapi.Config `codec:"api" doc:"The agent's API, which is asked why a task is stopped."`
+	API agentapi.Config `codec:"api" doc:"The agent's API, where the driver looks up why a task is stopped."`
 
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may have on a host: ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have on a host, supplementary groups included."`
@@ -48,26 +48,26 @@ type TaskConfig struct {
 
 	OnDrain       string          `codec:"on_drain" default:"release" enum:"release,stop" doc:"What a drain of the node does: leave the task running for the next allocation, or stop it."`
 	OnLost        string          `codec:"on_lost" default:"reattach" enum:"reattach,restart" doc:"What the next allocation does after the loss of a node: take over the running task, or start it again."`
-	OrphanTimeout schema.Duration `codec:"orphan_timeout" default:"24h" doc:"How long the task may run without an allocation that follows it, until the host ends it. 0s is for ever."`
+	OrphanTimeout schema.Duration `codec:"orphan_timeout" default:"24h" doc:"How long the task may run without an allocation that follows it, until the host ends it. 0s means no limit."`
 
 	core.TaskOptions
 }
 
-// endpointName is what an attribute's name may have in it.
+// endpointName matches names that can be part of an attribute's name.
 var endpointName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
-// Validate is called by the schema.
+// Validate checks the rules that the schema cannot express. The schema calls it.
 func (c *Config) Validate() error {
 	var p schema.Problems
 	for name, e := range c.Endpoints {
 		if !endpointName.MatchString(name) {
-			p.Addf("endpoint %q: a name has letters, digits, - and _ in it", name)
+			p.Addf("endpoint %q: use letters, digits, - and _ in the name", name)
 		}
 		if e.Dir != "" && !filepath.IsAbs(e.Dir) {
 			p.Addf("endpoint %q: dir %q is not absolute", name, e.Dir)
 		}
 		if e.SSH == nil {
-			p.Addf("endpoint %q: it has no ssh block, which says how it is reached", name)
+			p.Addf("endpoint %q: it has no ssh block: add one with the host and the login", name)
 			continue
 		}
 		if err := e.SSH.Check(); err != nil {
@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 	return p.OrNil()
 }
 
-// Plugin is the driver.
+// Plugin returns the remote driver.
 func Plugin() core.Plugin[Config, TaskConfig] {
 	return core.Plugin[Config, TaskConfig]{
 		Name:    shim.Name,
@@ -94,7 +94,7 @@ func Plugin() core.Plugin[Config, TaskConfig] {
 	}
 }
 
-// instance is the driver with its configuration.
+// instance is the configured driver.
 type instance struct {
 	process
 	engine *engine
@@ -102,7 +102,7 @@ type instance struct {
 
 var _ core.EngineProvider = (*instance)(nil)
 
-// Engine is part of core.EngineProvider.
+// Engine implements core.EngineProvider.
 func (i *instance) Engine() core.Engine { return i.engine }
 
 // onHost is the driver on a host, where tasks are processes.
@@ -114,10 +114,10 @@ var onHost = core.Plugin[core.PluginOptions, TaskConfig]{
 	},
 }
 
-// process runs what a job names.
+// process runs the program that a job names.
 type process struct{}
 
-// Command is the program and the arguments of the job.
+// Command implements core.Instance.
 func (process) Command(_ context.Context, r core.Request[TaskConfig]) (*task.Command, error) {
 	return r.Run(r.Config.Command, r.Config.Args...), nil
 }

@@ -29,18 +29,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// engine is the engine whose tasks run on hosts.
+// engine runs tasks on other hosts.
 type engine struct {
 	logger hclog.Logger
 	hosts  map[string]*host.Host // by the name of the endpoint
-	ctx    context.Context       // of all tasks
+	ctx    context.Context       // the parent of all tasks' contexts
 	cancel context.CancelFunc
 	nomad  nomad
 
 	mu    sync.Mutex
 	tasks map[string]*remoteTask // by id, until they are destroyed
 
-	left sync.Map // tasks of which the runs are to be ended, since Destroy did not reach their host
+	left sync.Map // tasks whose runs must still be ended, because Destroy did not reach their host
 }
 
 var (
@@ -49,13 +49,13 @@ var (
 	_ core.Prober  = (*engine)(nil)
 )
 
-// newEngine connects to nothing yet.
+// newEngine returns an engine that has not connected to any host yet.
 func newEngine(c Config, logger hclog.Logger) *engine {
-	debug.SetGCPercent(100) // plugin.Serve has less, for plugins that idle: this one carries the output of its tasks
+	debug.SetGCPercent(100) // plugin.Serve sets less for idle plugins, but this one transfers the output of its tasks
 	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.nomad.client, e.nomad.err = agentapi.New(c.API)
-	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // as it runs, whatever has its name by now
+	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // the running program, even if its file was replaced
 	maps.Copy(programs, c.Programs)
 	for name, endpoint := range c.Endpoints {
 		e.hosts[name] = host.New(host.Config{
@@ -70,14 +70,14 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 	return e
 }
 
-// Endpoints are the hosts of a configuration by their names, for the commands of a person. answers is nil if the API of
-// the agent tells why a task is ended.
+// Endpoints returns the hosts of a configuration by name, for commands. answers checks the agent's API, which reports
+// why a task is ended.
 func Endpoints(c Config) (hosts map[string]*host.Host, answers func(context.Context) error) {
 	e := newEngine(c, hclog.NewNullLogger())
 	return e.hosts, e.nomad.answers
 }
 
-// Close ends the connections. Tasks go on.
+// Close ends the connections. Tasks keep running.
 func (e *engine) Close() error {
 	e.cancel()
 	for _, h := range e.hosts {
@@ -86,12 +86,12 @@ func (e *engine) Close() error {
 	return nil
 }
 
-// Capabilities is core.Capable.
+// Capabilities implements core.Capable.
 func (e *engine) Capabilities(c *drivers.Capabilities) {
 	c.DisableLogCollection = true // output comes from the host
 }
 
-// host is an endpoint by the name that a job uses.
+// host returns the host of the endpoint that a job names.
 func (e *engine) host(name string) (*host.Host, error) {
 	h := e.hosts[name]
 	if h == nil {
@@ -100,7 +100,7 @@ func (e *engine) host(name string) (*host.Host, error) {
 	return h, nil
 }
 
-// Start is part of core.Engine. An earlier run of the same task that no agent knows of is found by the host's record.
+// Start implements core.Engine. The host's record shows an earlier run of the task, even one that no agent knows of.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {
@@ -145,7 +145,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	return t, nil
 }
 
-// start claims the task's run, and starts it if there is none.
+// start claims the task's run, and starts it if it does not exist.
 func (t *remoteTask) start(
 	ctx context.Context, link *host.Link, cfg *drivers.TaskConfig, progress core.Event,
 ) error {
@@ -158,18 +158,18 @@ func (t *remoteTask) start(
 	t.engine.mu.Unlock()
 	if reply.Verdict == shim.Have {
 		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfReason))
-		// tokens of the former allocation may end with it; what else Nomad brings, the task may have changed
+		// tokens of the previous allocation may be revoked; other files stay, because the task may have changed them
 		now := time.Now().Round(0)
 		if err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
-			t.event("The task has the secrets of the former allocation: %v", err)
+			t.event("The task keeps the secrets of the previous allocation: %v", err)
 		}
 		t.saved.Copied = now
 		return nil
 	}
-	t.saved.Copied = reply.Copied // the task is restarted: it may have changed what it had
+	t.saved.Copied = reply.Copied // a restarted task may have changed the files that were copied before
 	err = t.copyFiles(ctx, link, ".")
 	if err != nil && link.Alive() {
-		ended := t.endRun(ctx, link) // the claim ends, too
+		ended := t.endRun(ctx, link) // this also ends the claim
 		if ended != nil {
 			t.engine.left.Store(t, true)
 		}
@@ -181,14 +181,14 @@ func (t *remoteTask) start(
 			return nil
 		}
 	}
-	if !link.Alive() { // it may run nevertheless: the next start of this task takes it over then
+	if !link.Alive() { // the task may be running: the next start takes it over then
 		err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
 			t.saved.Endpoint, err), true)
 	}
 	return err
 }
 
-// Recover is part of core.Engine. It does not wait for the host.
+// Recover implements core.Engine. It does not wait for the host.
 func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, event core.Event) (core.Task, error) {
 	var s saved
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -205,12 +205,12 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	return t, nil
 }
 
-// Destroy is part of core.Engine. A task that this process never saw may be on any host.
+// Destroy implements core.Engine. A task that is unknown to this process may be on any host.
 func (e *engine) Destroy(ctx context.Context, id string) error {
 	e.mu.Lock()
 	t := e.tasks[id]
 	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // for a host that can't be reached
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // for an unreachable host
 	defer cancel()
 	if t == nil {
 		allocID, _, _ := strings.Cut(id, "/")
@@ -227,7 +227,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	}
 	defer e.forget(t)
 	if !t.over() && !t.isTaken() {
-		// Nomad does not destroy what it wants to run, but what it takes for lost, and after a failed recovery
+		// Nomad destroys a running task if it considers the task lost, or after a failed recovery
 		meant := t.meant(ctx)
 		if meant.release {
 			t.release(meant.reason)
@@ -241,13 +241,13 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if err == nil {
 		err = t.endRun(ctx, link)
 	}
-	if err != nil { // Nomad does not ask again
+	if err != nil { // Nomad does not retry
 		e.left.Store(t, true)
 	}
 	return err
 }
 
-// newTask is a task of this process.
+// newTask registers a task.
 func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) (*remoteTask, error) {
 	t := &remoteTask{
 		config: &drivers.TaskConfig{
@@ -265,7 +265,7 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	return t, nil
 }
 
-// forget drops a task of which nothing is left on its host.
+// forget drops a task that is destroyed, or was not started.
 func (e *engine) forget(t *remoteTask) {
 	e.mu.Lock()
 	delete(e.tasks, t.config.ID)
@@ -274,7 +274,7 @@ func (e *engine) forget(t *remoteTask) {
 	t.cancel()
 }
 
-// told passes on what a host says of a run to the tasks that have it.
+// told passes a host's event of a run to the tasks that have the run.
 func (e *engine) told(endpoint string, event *drivers.TaskEvent) {
 	e.mu.Lock()
 	var of []*remoteTask

@@ -28,12 +28,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// copyFiles copies to the host what Nomad has put into the task's directory on this node since the last copy:
-// artifacts, templates, payloads, tokens. below is the directory in it that is copied, "." for all.
+// copyFiles copies new files in the task's directory on this node to the host: artifacts, templates, payloads and
+// tokens that Nomad has written since the last copy. below is the subdirectory to copy, "." for all.
 func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) error {
 	t.copying.Lock()
 	defer t.copying.Unlock()
-	now := time.Now().Round(0) // by the clock of files
+	now := time.Now().Round(0) // without the monotonic clock, as the times of files
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -43,7 +43,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	}
 	defer root.Close()
 	since := t.saved.Copied
-	if now.Before(since) { // the clock was put back
+	if now.Before(since) { // the clock was set back
 		since = time.Time{}
 	}
 	paths, err := filesOf(root, below, since)
@@ -64,22 +64,22 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	return nil
 }
 
-// clockTick is by how much a file's time may be behind: it is that of the last tick of the kernel's clock.
+// clockTick is how far a file's time may lag behind: the kernel uses the time of its last clock tick.
 const clockTick = 10 * time.Millisecond
 
-// refresh copies what has changed. A failure is an event alone: a signal or a script may have nothing to do with files.
+// refresh copies changed files. It only reports a failure as an event: a signal or a script may not need the files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	if err := t.copyFiles(ctx, link, "."); err != nil {
-		t.event("The task has old files: %v", err)
+		t.event("The task's files are out of date: %v", err)
 	}
 }
 
-// filesOf returns the paths of a task's directory that are for the host, and newer than a time.
+// filesOf returns the paths in a task's directory that belong on the host and have changed since a time.
 func filesOf(root *os.Root, below string, since time.Time) (paths []string, err error) {
 	ofNode := []string{allocdir.TaskPrivate, allocdir.SharedAllocName}
-	ofHost := []string{".", allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName} // which it has made itself
+	ofHost := []string{".", allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName} // the host creates these itself
 	err = fs.WalkDir(root.FS(), below, func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // a template was replaced meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // a template was just replaced
 			return nil
 		}
 		if err != nil {
@@ -88,13 +88,13 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 		if entry.IsDir() && slices.Contains(ofNode, path) {
 			return fs.SkipDir
 		}
-		if slices.Contains(ofHost, path) || entry.Name() == ".nomad-mount" { // Nomad's mark in a directory of secrets
+		if slices.Contains(ofHost, path) || entry.Name() == ".nomad-mount" { // Nomad's marker file in the secrets directory
 			return nil
 		}
 		switch kind := entry.Type(); {
 		case kind.IsRegular(), kind == fs.ModeSymlink, kind == fs.ModeDir && since.IsZero():
 		default:
-			return nil // such as api.sock, and a directory that the host has by now
+			return nil // such as api.sock, or a directory that was copied before
 		}
 		info, err := entry.Info()
 		if err == nil && info.ModTime().After(since) {
@@ -105,7 +105,7 @@ func filesOf(root *os.Root, below string, since time.Time) (paths []string, err 
 	return paths, err
 }
 
-// archive writes files of a directory in the format of tar(5). Other tasks of the group may change them at any time.
+// archive writes files of a directory in the format of tar(5). Other tasks of the group may change them concurrently.
 func archive(w io.Writer, root *os.Root, paths []string) error {
 	out := tar.NewWriter(w)
 	for _, path := range paths {
@@ -136,7 +136,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 		defer content.Close()
 		info, err = content.Stat()
 		if err != nil || !info.Mode().IsRegular() {
-			return cmp.Or(err, errors.New("it is no file any more"))
+			return cmp.Or(err, errors.New("it is no longer a regular file"))
 		}
 	}
 	header, err := tar.FileInfoHeader(info, link)
@@ -144,7 +144,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 		return err
 	}
 	header.Name, header.Mode = path, header.Mode&0o777
-	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", "" // the files become the task's user's
+	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", "" // the host sets the task's user
 	if err := out.WriteHeader(header); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 	return err
 }
 
-// logs is how much output of a task is kept.
+// logs limits the output of a task that is kept.
 type logs struct {
 	Off         bool  `json:"off,omitempty"`
 	MaxFiles    int   `json:"max_files"`
@@ -176,8 +176,8 @@ func logsOf(cfg *drivers.TaskConfig, c *TaskConfig) logs {
 	}
 }
 
-// copyOutput copies the output from the host's files to the same files on this node, where it goes on at their
-// end. It returns when the task has ended and all is copied, or with ctx or the connection.
+// copyOutput appends the output in the host's files to the same files on this node. It returns when the task has ended
+// and all output is copied, or when ctx or the connection ends.
 func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	if t.saved.Logs.Off {
 		return nil
@@ -186,11 +186,11 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	var copies [2]*corelogs.Copy
 	for i, stream := range []string{"stdout", "stderr"} {
 		names[i] = t.config.Name + "." + stream
-		// a file may end with a whole line behind its limit
+		// a file may exceed its limit by the rest of its last line
 		copies[i] = corelogs.NewCopy(t.config.AllocDir, names[i], t.saved.Logs.MaxFiles, 2*t.saved.Logs.MaxFileSize)
 		defer copies[i].Close()
 		number, _ := corelogs.End(t.config.AllocDir, names[i])
-		_, _ = copies[i].Write(number, nil) // there is a file also without output
+		_, _ = copies[i].Write(number, nil) // create the file even without output
 	}
 	request := &shim.LogsRequest{TaskID: t.saved.RunID}
 	for told := false; ; {
@@ -217,7 +217,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 			return err
 		}
 		if !told {
-			t.event("The output waits on the host: %v", err)
+			t.event("The output stays on the host until this node has space: %v", err)
 		}
 		told = true
 		select {

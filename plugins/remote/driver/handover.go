@@ -25,11 +25,11 @@ import (
 
 const (
 	heldTime  = time.Minute     // how long a start waits for a run that another allocation has
-	heldPause = time.Second     // until it is looked at again
-	takenTime = 5 * time.Second // the same for a task whose run another allocation has taken
+	heldPause = time.Second     // between two claims in that time
+	takenTime = 5 * time.Second // between two claims of a running task whose run another allocation has taken
 )
 
-// request claims a run of the task.
+// request returns a claim for the task's run.
 func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
@@ -38,8 +38,8 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	}
 }
 
-// claim returns when the run belongs to this allocation. It is to be started, or it is the one that an earlier
-// allocation of the task has left. What Destroy has left is ended first: it could be taken for that.
+// claim returns when the run belongs to this allocation. The run must be started, or is the running one of an earlier
+// allocation. claim first ends the runs that Destroy could not end: it could take over one of them otherwise.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	gone, alive := map[string]bool{}, map[string]bool{}
@@ -87,10 +87,10 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 	}
 }
 
-// reclaim claims the run that the task has, at a new connection. It returns false if another allocation has it, and an
-// error with the code NotFound if the host does not have it.
+// reclaim claims the task's existing run on a new connection. It returns false if another allocation has the run, and
+// an error with the code NotFound if the host does not have it.
 func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, err error) {
-	t.claiming.Lock() // a claim behind a release would take the run back
+	t.claiming.Lock() // a claim after a release would take the run back
 	defer t.claiming.Unlock()
 	if t.parted.Load() {
 		return false, nil
@@ -105,15 +105,15 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 		t.setTaken("")
 		return true, nil
 	case reply.Verdict == shim.None && !t.isTaken():
-		return false, status.Error(codes.NotFound, "it has no record of it")
+		return false, status.Error(codes.NotFound, "it has no record of the run")
 	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
 		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfReason))
 	}
 	return false, nil
 }
 
-// setTaken records which allocation has the run, and returns whether that is new. The task goes on until Nomad ends it:
-// an exit would have Nomad start it again.
+// setTaken records the allocation that has the run, and returns whether that has changed. The task on this node stays
+// running until Nomad ends it, because Nomad would restart it after an exit.
 func (t *remoteTask) setTaken(allocID string) bool {
 	t.mu.Lock()
 	changed := t.takenBy != allocID
@@ -126,22 +126,22 @@ func (t *remoteTask) setTaken(allocID string) bool {
 	return changed
 }
 
-// isTaken is whether another allocation has the run.
+// isTaken reports whether another allocation has the run.
 func (t *remoteTask) isTaken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.takenBy != ""
 }
 
-// part ends the task on this node alone. Nomad sees exit code 0: a lost exit would make the allocation a failed one.
+// part ends the task on this node, but not its run. Nomad gets exit code 0: with a lost exit the allocation would fail.
 func (t *remoteTask) part() {
 	t.parted.Store(true)
 	t.End(&task.Exit{At: time.Now()})
 	t.cancel()
 }
 
-// release leaves the run to the next allocation of the task. A host that can't record it sees that nobody follows the
-// run.
+// release leaves the run to the next allocation of the task. If the host cannot record that, it still detects that
+// nobody follows the run.
 func (t *remoteTask) release(reason string) {
 	t.claiming.Lock()
 	defer t.claiming.Unlock()
@@ -161,7 +161,7 @@ func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) 
 	return err
 }
 
-// endRun ends the task's run, unless it belongs to another allocation by now, or to none.
+// endRun ends the task's run, unless the run belongs to another allocation by now, or to none.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	err := t.become(ctx, link, shim.Ending)
 	if status.Code(err) == codes.FailedPrecondition {
@@ -170,7 +170,7 @@ func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	return err
 }
 
-// endLeft ends what Destroy has left on a host.
+// endLeft ends the runs on a host that Destroy could not end.
 func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
 	var errs []error
 	for left := range e.left.Range {

@@ -17,17 +17,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// keyOf is the same for a task of each allocation that takes the place of another one. It is made of names and the
-// index: an allocation of a blocked evaluation has no previous one (hashicorp/nomad#10592). A system job has the same
-// index on all nodes, so node is its node's id, and empty for other jobs.
+// keyOf returns a key that stays the same when an allocation replaces another one. It consists of names and the index,
+// because an allocation of a blocked evaluation has no previous one (hashicorp/nomad#10592). Allocations of a system
+// job have the same index on all nodes, so node is the node's id for such a job, and empty for others.
 func keyOf(cfg *drivers.TaskConfig, node string) string {
-	key, _ := json.Marshal([]string{ // strings alone
+	key, _ := json.Marshal([]string{ // cannot fail
 		cfg.Env["NOMAD_REGION"], cfg.Namespace, cfg.JobID, cfg.TaskGroupName, cfg.Env["NOMAD_ALLOC_INDEX"], cfg.Name, node,
 	})
 	return string(key)
 }
 
-// Names are what a key is made of.
+// Names are the parts of a key.
 type Names struct {
 	Namespace string `json:"namespace"`
 	Job       string `json:"job"`
@@ -36,7 +36,7 @@ type Names struct {
 	Task      string `json:"task"`
 }
 
-// NamesOf reads a key, which comes from a host. Those of another text are empty.
+// NamesOf parses a key from a host. The names are empty if the text is not a key.
 func NamesOf(key string) Names {
 	var names []string
 	if json.Unmarshal([]byte(key), &names) != nil || len(names) < 6 {
@@ -45,7 +45,8 @@ func NamesOf(key string) Names {
 	return Names{names[1], names[2], names[3], names[4], names[5]}
 }
 
-// hashOf is of what a task runs, but for what each allocation has of its own. cfg is that for the host.
+// hashOf returns a hash of everything that a task runs, without values that differ between allocations. cfg is the
+// configuration for the host.
 func hashOf(cfg *drivers.TaskConfig) (string, error) {
 	var config map[string]any
 	if err := cfg.DecodeDriverConfig(&config); err != nil {
@@ -63,28 +64,28 @@ func hashOf(cfg *drivers.TaskConfig) (string, error) {
 	if r := cfg.Resources; r != nil && r.NomadResources != nil {
 		cpu := r.NomadResources.Cpu
 		content["memory"], content["cores"] = r.NomadResources.Memory, len(cpu.ReservedCores)
-		if len(cpu.ReservedCores) == 0 { // the shares of whole cores are the node's
+		if len(cpu.ReservedCores) == 0 { // with reserved cores, the shares depend on the node
 			content["cpu"] = cpu.CpuShares
 		}
 	}
-	text, err := json.Marshal(content) // with sorted names
+	text, err := json.Marshal(content) // sorts the names
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
 }
 
-// ofAllocation is whether Nomad gives a variable another value in each allocation, or a secret.
+// ofAllocation reports whether a variable has another value in each allocation, or is a secret.
 func ofAllocation(name string) bool {
 	secrets := []string{"VAULT_TOKEN", "VAULT_NAMESPACE", "VAULT_ADDR"}
 	return strings.HasPrefix(name, "NOMAD_") && !strings.HasPrefix(name, "NOMAD_META_") ||
 		strings.HasPrefix(name, "CONSUL_") || slices.Contains(secrets, name)
 }
 
-// hostConfig is a task's configuration for its host. Paths of the allocation's directory, which Nomad has put into
-// the environment and into what the job's author wrote, are those on the host. The allocation's directory itself
-// remains that on this node: the host remembers it.
+// hostConfig returns a task's configuration for its host. Paths in the allocation's directory, which Nomad has
+// interpolated into the environment and the job's options, are changed to the host's. AllocDir itself stays this
+// node's: the host replaces it.
 func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error) {
 	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
-		return nil, errors.New("devices and volumes of the Nomad node can't be given to a task on another host")
+		return nil, errors.New("devices and volumes of the Nomad node are not available to tasks on another host")
 	}
 	c := cfg.Copy()
 	c.NetworkIsolation, c.DNS = nil, nil
@@ -94,7 +95,7 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 		own, set := os.LookupEnv(name)
 		ofNomad := strings.HasPrefix(name, "NOMAD_")
 		if set && own == value && !ofNomad || name == "NOMAD_PARENT_CGROUP" {
-			continue // the agent's, which Nomad gives to tasks that it takes for this node's
+			continue // inherited from the agent, for tasks on this node
 		}
 		env[name] = replace.Replace(value)
 	}
@@ -106,7 +107,7 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 	return c, c.EncodeConcreteDriverConfig(replaced(written, replace))
 }
 
-// replaced is a value in which each text is replaced.
+// replaced applies a replacer to all texts in a value.
 func replaced(value any, replace *strings.Replacer) any {
 	switch v := value.(type) {
 	case string:

@@ -27,17 +27,17 @@ const (
 	migrating = "alloc is being migrated" // scheduler/reconciler, StatusAllocMigrating
 )
 
-// allocation is what Nomad says of an allocation (nomad/structs, Allocation).
+// allocation has the fields of Nomad's allocation that are used here (nomad/structs, Allocation).
 type allocation struct {
 	ID, ClientStatus, DesiredStatus, DesiredDescription string
 
 	DesiredTransition struct {
 		Migrate, Reschedule, NoShutdownDelay, MigrateDisablePlacement *bool
 	}
-	Job *job // as the allocation was made for it
+	Job *job // the version that the allocation was created for
 }
 
-// job is what Nomad says of a job.
+// job has the fields of Nomad's job that are used here.
 type job struct {
 	ID, Type string
 	Stop     bool
@@ -47,7 +47,7 @@ func (a *allocation) id() string { return a.ID }
 
 func (j *job) id() string { return j.ID }
 
-// isSystem is whether the job has an allocation on each node.
+// isSystem reports whether the job has an allocation on each node.
 func (j *job) isSystem() bool {
 	return j.Type == structs.JobTypeSystem || j.Type == structs.JobTypeSysBatch
 }
@@ -55,20 +55,21 @@ func (j *job) isSystem() bool {
 // nomad is the API of the agent.
 type nomad struct {
 	client *agentapi.Client
-	err    error // there is no client
+	err    error // why client is nil
 }
 
-// allocation returns nil if Nomad knows that there is none. Of one that a token may not see, the answer is another one.
+// allocation returns nil if Nomad reports that the allocation does not exist. It returns an error if the token must not
+// see it.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
 	return get(ctx, n, "alloc", "/v1/allocation/", namespace, id, &allocation{})
 }
 
-// job returns nil if Nomad knows that there is none.
+// job returns nil if Nomad reports that the job does not exist.
 func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
 	return get(ctx, n, "job", "/v1/job/", namespace, id, &job{})
 }
 
-// get reads the answer, which has to be about what was asked for: a task may be stopped for what it does not say.
+// get reads an object, and checks its id: an empty answer could be taken for the decision to stop a task.
 func get[T interface{ id() string }](
 	ctx context.Context, n nomad, kind, path, namespace, id string, answer T,
 ) (none T, err error) {
@@ -91,20 +92,20 @@ func get[T interface{ id() string }](
 	return answer, nil
 }
 
-// askTime is how long a question, and those of one decision, may take: an agent whose servers hang does not answer.
+// askTime limits a query, and all queries of one decision together: an agent whose servers hang does not respond.
 const askTime = 2 * time.Second
 
-// meaning is what Nomad means by ending a task on this node.
+// meaning is why Nomad ends a task on this node.
 type meaning struct {
-	release bool   // another allocation is to have the run
+	release bool   // leave the run to another allocation
 	reason  string // as a part of a sentence
 }
 
-// ask finds out why Nomad ends a task: a driver is told the same for all reasons. Without an answer the run is
-// released: it is ended by the next allocation of the task, or at its orphan_timeout.
+// ask finds out why Nomad ends a task: drivers get the same call for all reasons. If Nomad does not respond, the run is
+// released: the next allocation of the task ends it, or its orphan_timeout.
 func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
-		return meaning{} // there is nothing to ask
+		return meaning{} // stop for any reason
 	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
@@ -120,7 +121,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	return meaningOf(a, j, s)
 }
 
-// meaningOf decides by what Nomad says of the allocation and of its job, which are nil if there is none.
+// meaningOf decides by the state of the allocation and of its job in Nomad. They are nil if they do not exist.
 func meaningOf(a *allocation, j *job, s *saved) meaning {
 	is := func(b *bool) bool { return b != nil && *b }
 	switch {
@@ -129,21 +130,21 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 	case j.Stop:
 		return meaning{release: false, reason: "the job was stopped"}
 	case a == nil:
-		return meaning{release: true, reason: "Nomad has no such allocation any more"}
+		return meaning{release: true, reason: "Nomad no longer has the allocation"}
 	case a.ClientStatus == structs.AllocClientStatusLost || a.ClientStatus == structs.AllocClientStatusUnknown:
 		if s.OnLost == onLostRestart {
 			return meaning{release: false, reason: "Nomad has given this node up, and on_lost is restart"}
 		}
 		return meaning{release: true, reason: "Nomad has given this node up"}
 	case strings.Contains(a.DesiredDescription, "reconnect"):
-		return meaning{release: true, reason: "another allocation goes on in its place"}
+		return meaning{release: true, reason: "another allocation has replaced it"}
 	case a.DesiredStatus == structs.AllocDesiredStatusEvict:
 		return meaning{release: false, reason: "the allocation was preempted"}
 	case a.DesiredStatus != structs.AllocDesiredStatusStop:
 		return meaning{release: false, reason: "the task is restarted, or its group ends"}
 	}
 	t := a.DesiredTransition
-	// `alloc stop` sets the same, and these two besides
+	// `alloc stop` sets the same fields as a drain, and in addition these two
 	if a.DesiredDescription != migrating || !is(t.Migrate) || t.NoShutdownDelay != nil || is(t.Reschedule) {
 		return meaning{release: false, reason: a.DesiredDescription}
 	}
@@ -161,7 +162,7 @@ var overStatus = []string{
 	structs.AllocClientStatusUnknown,
 }
 
-// over is whether an allocation is over. It is not known of one that Nomad does not know: it may be another cluster's.
+// over reports whether an allocation is over. known is false if Nomad does not have it: it may be another cluster's.
 func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known bool) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if a == nil || err != nil {
@@ -170,8 +171,9 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins returns whether an allocation, whose task is to start, is of a job that has one on each node, and whether
-// Nomad wants it to run. An error is that Nomad has given it up: the one in its place may have run the task to its end.
+// begins returns, for an allocation whose task starts, whether its job has an allocation on each node, and whether
+// Nomad wants the allocation to run. It is an error if the allocation is lost: its replacement may have completed the
+// task.
 func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {
@@ -184,7 +186,8 @@ func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, w
 	return a.Job != nil && a.Job.isSystem(), wanted, nil
 }
 
-// answers is nil if ask gets answers. Nomad tells everybody that an allocation does not exist, but not that of a job.
+// answers returns nil if ask can work. It queries a job, because Nomad reports even without a token that an allocation
+// does not exist, but not that a job does not.
 func (n nomad) answers(ctx context.Context) error {
 	_, err := n.job(ctx, "default", "none")
 	return err

@@ -18,19 +18,19 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// probeTime is how long a look waits for connections, which are made all the same, and how soon the next look is while
-// an endpoint can't be used.
+// probeTime is how long Probe waits for connections (the attempts continue afterwards), and the time until the next
+// Probe while an endpoint cannot be used.
 const probeTime = 5 * time.Second
 
-// Probe is part of core.Prober. An endpoint that can't be used does not make the driver unhealthy: tasks on others
-// can run. A job asks for one with a constraint on its attributes.
+// Probe implements core.Prober. An endpoint that cannot be used does not make the driver unhealthy, because tasks on
+// others can run. A job selects an endpoint with a constraint on its attributes.
 func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	node := core.Node{Attributes: map[string]*structs.Attribute{}}
 	if len(e.hosts) == 0 {
 		node.Missing = append(node.Missing, "no endpoint is configured")
 	}
 	var all sync.WaitGroup
-	var mu sync.Mutex // of the node
+	var mu sync.Mutex // guards node
 	for name, h := range e.hosts {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, probeTime)
@@ -66,11 +66,10 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	return node, nil
 }
 
-// tidy ends on a host what is over: tasks whose destruction did not reach it, and runs without an owner whose job was
-// stopped.
+// tidy ends runs on a host: of tasks whose Destroy did not reach it, and runs without an owner whose job was stopped.
 func (e *engine) tidy(ctx context.Context, link *host.Link) {
 	if err := e.endLeft(ctx, link); err != nil {
-		e.logger.Warn("failed to end the runs of former tasks", "error", err)
+		e.logger.Warn("failed to end the runs of destroyed tasks", "error", err)
 	}
 	there, err := shim.List.On(ctx, link.Shim, &shim.Nothing{})
 	if err != nil {
@@ -83,7 +82,7 @@ func (e *engine) tidy(ctx context.Context, link *host.Link) {
 			continue
 		}
 		of := NamesOf(run.Key)
-		// only this tells: of a job that Nomad does not know, the run may be another cluster's
+		// only if the job exists and is stopped: the run of an unknown job may be another cluster's
 		if j, err := e.nomad.job(ctx, of.Namespace, of.Job); err != nil || j == nil || !j.Stop {
 			continue
 		}

@@ -27,10 +27,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. From the time when an agent knows of it, run follows it there, over one connection
-// after the other, until it has ended.
+// remoteTask is a task on a host. Once an agent has its handle, run follows it there, across reconnects, until it has
+// ended.
 type remoteTask struct {
-	config *drivers.TaskConfig // what is needed of it, with the allocation's directory on this node
+	config *drivers.TaskConfig // a subset, with the allocation's directory on this node
 	engine *engine
 	host   *host.Host
 	saved  saved
@@ -41,39 +41,39 @@ type remoteTask struct {
 	core.Ending
 
 	running sync.Once
-	parted  atomic.Bool // the run is another allocation's, or nobody's
+	parted  atomic.Bool // the run belongs to another allocation, or to none
 
-	claiming sync.Mutex // held while the host is asked for the run, or to give it up
+	claiming sync.Mutex // held while the run is claimed or released on the host
 
 	copied  atomic.Int64 // counts parts of the output
 	copying sync.Mutex   // held while files are copied to the host
 
-	minute time.Time // that began with an event of the host
-	events int       // since then
+	minute time.Time // start of the current minute of host events
+	events int       // host events in this minute
 
-	wanted bool // shim.ClaimRequest.Wanted, where this process starts the task
+	wanted bool // shim.ClaimRequest.Wanted, if this process starts the task
 
 	mu      sync.Mutex
-	stop    *stop  // asked for, nil if the task is to run
+	stop    *stop  // the requested stop, nil if none
 	takenBy string // the allocation that has the run, empty if it is this task's
 }
 
-// saved is what Nomad keeps of a task. Fields are only ever added.
+// saved is the task's state in Nomad's handle. Fields may be added, but never changed or removed.
 type saved struct {
 	Endpoint string `json:"endpoint"`
 	Key      string `json:"key"`  // see shim.ClaimRequest
-	Hash     string `json:"hash"` // the same
+	Hash     string `json:"hash"` // see shim.ClaimRequest
 	RunID    string `json:"run_id"`
 	Logs     logs   `json:"logs"`
 
-	Copied time.Time `json:"copied"` // how new the files are that were copied to the host
+	Copied time.Time `json:"copied"` // files that changed later were not copied to the host yet
 
 	OnDrain       string        `json:"on_drain"`
 	OnLost        string        `json:"on_lost"`
 	OrphanTimeout time.Duration `json:"orphan_timeout"`
 }
 
-// stop is how a task is to be stopped.
+// stop has the parameters of a requested stop.
 type stop struct {
 	timeout time.Duration
 	signal  string
@@ -87,16 +87,16 @@ var (
 	_ core.Stopper   = (*remoteTask)(nil)
 )
 
-// Saved is part of core.Saver.
+// Saved implements core.Saver.
 func (t *remoteTask) Saved() ([]byte, error) { return json.Marshal(t.saved) }
 
-// Claim is part of core.Claimer. The run is claimed on the host when it is followed.
+// Claim implements core.Claimer. run claims the task's run on the host later.
 func (t *remoteTask) Claim() error {
 	t.running.Do(func() { go t.run() })
 	return nil
 }
 
-// Describe is part of core.Describer.
+// Describe implements core.Describer.
 func (t *remoteTask) Describe(r *core.Run) {
 	r.Attributes = map[string]string{"endpoint": t.saved.Endpoint}
 	if link := t.host.Connected(); link != nil && link.Address != "" {
@@ -105,10 +105,10 @@ func (t *remoteTask) Describe(r *core.Run) {
 }
 
 const (
-	quietTime  = 5 * time.Second  // how long a connection may be lost before the task's events say so
-	outputTime = 30 * time.Second // how long an exit waits for output of which nothing arrives, as on a full disk
-	againTime  = 5 * time.Second  // the pause after an error of the host that may pass
-	doubtTime  = 5 * time.Minute  // how long such errors may go on before the task counts as lost
+	quietTime  = 5 * time.Second  // without a connection, until a task event reports it
+	outputTime = 30 * time.Second // how long an exit is held back while no more output arrives, as on a full disk
+	againTime  = 5 * time.Second  // the pause after an error of the host that may be temporary
+	doubtTime  = 5 * time.Minute  // of repeated errors, until the task counts as lost
 )
 
 // run follows the task until it has ended or is destroyed.
@@ -120,7 +120,7 @@ func (t *remoteTask) run() {
 			break
 		}
 		if exit := f.follow(link); exit != nil {
-			t.End(cmp.Or(f.exit, exit)) // what the host has once told counts
+			t.End(cmp.Or(f.exit, exit)) // an exit that the host has reported before takes precedence
 			return
 		}
 	}
@@ -141,15 +141,15 @@ func (t *remoteTask) over() bool {
 	}
 }
 
-// following is what run knows.
+// following is the state of run.
 type following struct {
 	*remoteTask
-	exit   *task.Exit // that the host has told, while the end of the output is to come
-	doubts time.Time  // since when the host can't take the task over
+	exit   *task.Exit // reported by the host, while the end of the output is still missing
+	doubts time.Time  // when the host began to fail to recover the task
 }
 
-// connect waits for a connection, and tells of a long wait. Where the exit is known, it waits no longer than for
-// output.
+// connect waits for a connection, and reports a long wait as a task event. If the exit is known already, it waits at
+// most for outputTime.
 func (f *following) connect() (*host.Link, error) {
 	ctx := f.ctx
 	if f.exit != nil {
@@ -158,7 +158,7 @@ func (f *following) connect() (*host.Link, error) {
 		defer cancel()
 	}
 	silence := time.AfterFunc(quietTime, func() {
-		f.event("There is no connection to endpoint %q; the task goes on there", f.saved.Endpoint)
+		f.event("No connection to endpoint %q; the task keeps running there", f.saved.Endpoint)
 	})
 	link, err := f.host.Keep(ctx)
 	if !silence.Stop() && err == nil {
@@ -167,12 +167,12 @@ func (f *following) connect() (*host.Link, error) {
 	return link, err
 }
 
-// follow takes the task over by this connection, and returns how it ended, or nil when it has to be followed anew.
+// follow claims the task's run on this connection, and returns its exit, or nil if run must follow it again.
 func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
 	if status.Code(err) == codes.NotFound && link.Alive() {
-		return lost("the host does not have it any more: " + plain.Line(status.Convert(err).Message(), mostOfReason))
+		return lost("the host no longer has it: " + plain.Line(status.Convert(err).Message(), mostOfReason))
 	}
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -181,7 +181,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		select {
 		case <-f.Ended():
 		case <-f.ctx.Done():
-		case <-time.After(takenTime): // it may be released again
+		case <-time.After(takenTime): // the other allocation may release it
 		}
 		return nil
 	}
@@ -190,14 +190,14 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	go func() {
 		defer close(output)
 		if err := f.copyOutput(ctx, link); err != nil {
-			f.event("The output is not copied any more: %v", err)
+			f.event("Stopped copying the output: %v", err)
 		}
 	}()
 	defer func() {
 		cancel()
-		<-output // the next one goes on where it ends
+		<-output // before the next copy continues at its end
 	}()
-	go func() { _ = f.stopOn(link) }() // which may not have reached the host by an earlier connection
+	go func() { _ = f.stopOn(link) }() // an earlier connection may not have delivered a requested stop
 	results, err := link.Driver.WaitTask(ctx, f.saved.RunID)
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -207,10 +207,10 @@ func (f *following) follow(link *host.Link) *task.Exit {
 		return nil
 	}
 	if _, ofCall := status.FromError(result.Err); result.Err != nil && (ofCall || !link.Alive()) {
-		return f.doubt(link, begun, result.Err) // of the call: the host's own word has no code
+		return f.doubt(link, begun, result.Err) // the call failed: errors of the task itself have no status code
 	}
 	if f.exit == nil {
-		// all connections to the host are told an exit: is it still this allocation's?
+		// the host reports an exit to all connections: check that the run is still this allocation's
 		mine, err := f.reclaim(f.ctx, link)
 		if !mine || err != nil {
 			return nil
@@ -223,17 +223,17 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	return f.exit
 }
 
-// doubt is for an error of the host, or of the connection, after an attempt that began at this time. If the host
-// goes on with errors the task is lost.
+// doubt handles an error of the host or of the connection, after an attempt that started at begun. If the errors of the
+// host continue for doubtTime, it returns that the task is lost.
 func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
 	}
-	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first, or the first after a time without
+	if f.doubts.IsZero() || time.Since(begun) > againTime { // the first error, or the first after an attempt that lasted
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
-		return lost("the host can't take it over: " + plain.Line(err.Error(), mostOfReason))
+		return lost("the host fails to recover it: " + plain.Line(err.Error(), mostOfReason))
 	}
 	select {
 	case <-time.After(againTime):
@@ -242,8 +242,8 @@ func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exi
 	return nil
 }
 
-// waitOutput waits for the end of the output, which the host sends when the task has ended. It returns false when the
-// connection ends before.
+// waitOutput waits for the end of the output of an ended task. It returns false if the connection ends before that, and
+// gives up with true if no output arrives for outputTime.
 func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 	for {
 		before := f.copied.Load()
@@ -255,16 +255,16 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 		case <-time.After(outputTime):
 		}
 		if f.copied.Load() == before {
-			f.event("The end of the output is missing: nothing of it arrived for %v", outputTime)
+			f.event("The end of the output is missing: no output arrived for %v", outputTime)
 			return true
 		}
 	}
 }
 
-// mostOfReason is how many characters of the words of a host, or of Nomad, are shown.
+// mostOfReason is the maximum length of a message of a host, or of Nomad, in characters.
 const mostOfReason = 500
 
-// exitOf is the exit that a host tells. What it says besides becomes events.
+// exitOf converts an exit that a host reports. Its message becomes an event.
 func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	message := ""
 	if r.Err != nil {
@@ -283,18 +283,18 @@ func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	case r.Signal == 0 && r.ExitCode >= 0 && r.ExitCode <= 255:
 		exit.Code = r.ExitCode
 	default:
-		return lost(fmt.Sprintf("the host tells no valid exit: code %d, signal %d", r.ExitCode, r.Signal))
+		return lost(fmt.Sprintf("the host reported an invalid exit: code %d, signal %d", r.ExitCode, r.Signal))
 	}
 	return exit
 }
 
 func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reason, At: time.Now()} }
 
-// ofCore are the events that the core on this node makes by itself.
+// ofCore are prefixes of the events that the core on this node emits itself.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// told is called with the events of the host's driver, by one goroutine. It shows few, since Nomad writes each to its
-// disk.
+// told is called with the events of the host's driver, by one goroutine. It limits their rate, because Nomad writes
+// each event to its disk.
 func (t *remoteTask) told(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
@@ -306,7 +306,7 @@ func (t *remoteTask) told(message string) {
 	}
 }
 
-// Signal is part of core.Task. It may tell the task that a template has changed.
+// Signal implements core.Task. It copies files first: the signal may be for a changed template.
 func (t *remoteTask) Signal(_ context.Context, signal string) error {
 	link, err := t.connected()
 	if err != nil {
@@ -316,7 +316,7 @@ func (t *remoteTask) Signal(_ context.Context, signal string) error {
 	return link.Driver.SignalTask(t.saved.RunID, signal)
 }
 
-// connected is the connection that there is. Nobody waits for another one.
+// connected returns the current connection. It does not wait for a new one.
 func (t *remoteTask) connected() (*host.Link, error) {
 	if link := t.host.Connected(); link != nil {
 		return link, nil
@@ -324,11 +324,11 @@ func (t *remoteTask) connected() (*host.Link, error) {
 	return nil, fmt.Errorf("endpoint %q can't be reached now", t.saved.Endpoint)
 }
 
-// stopGrace is how long, after the kill timeout, a stop waits for a host that can't be reached.
+// stopGrace is how long, after the kill timeout, a stop waits for an unreachable host.
 const stopGrace = 30 * time.Second
 
-// Stop is part of core.Stopper. What it does is what Nomad means by it. A host that can't be reached is asked again as
-// soon as it can, also after an error here.
+// Stop implements core.Stopper. It ends the run or leaves it to the next allocation, depending on why Nomad stops the
+// task. An unreachable host gets the stop as soon as it is connected again, even after an error here.
 func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	if t.isTaken() {
 		t.part()
@@ -345,7 +345,7 @@ func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal str
 	return t.end(ctx, timeout, signal)
 }
 
-// meant is what Nomad means by ending the task. What was once to be stopped is not asked again.
+// meant finds out why Nomad ends the task. After a stop was requested, it does not query Nomad again.
 func (t *remoteTask) meant(ctx context.Context) meaning {
 	t.mu.Lock()
 	stopped := t.stop != nil
@@ -364,23 +364,23 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	limit := time.After(timeout + stopGrace)
 	link, err := t.connected()
 	if err == nil {
-		err = t.stopOn(link) // it returns at the task's end, or the connection's
+		err = t.stopOn(link) // returns when the task or the connection has ended
 		if err != nil && link.Alive() {
-			return errors.New(plain.Line(err.Error(), mostOfReason)) // the host's own
+			return errors.New(plain.Line(err.Error(), mostOfReason)) // an error of the host
 		}
 	}
 	select {
 	case <-t.Ended():
 		return nil
 	case <-limit:
-		return fmt.Errorf("the task is stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
-			cmp.Or(err, errors.New("the host has not told its exit")))
+		return fmt.Errorf("the task will be stopped when endpoint %q can be reached: %w", t.saved.Endpoint,
+			cmp.Or(err, errors.New("the host has not reported its exit")))
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// stopOn has the host stop the task, if that is asked for. From then on nobody claims the run.
+// stopOn stops the task on the host, if a stop was requested. From then on no other allocation can claim the run.
 func (t *remoteTask) stopOn(link *host.Link) error {
 	t.mu.Lock()
 	s := t.stop
@@ -389,7 +389,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return nil
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
-	if status.Code(err) == codes.FailedPrecondition { // it is not this connection's yet, or another allocation's
+	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or by another allocation
 		mine, err := t.reclaim(t.ctx, link)
 		if err != nil || !mine {
 			return err
@@ -402,7 +402,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	return link.Driver.StopTask(t.saved.RunID, s.timeout, s.signal)
 }
 
-// TaskStats is part of core.Forwarder. After the end of the channel, as when the connection ends, Nomad asks again.
+// TaskStats implements core.Forwarder. Nomad calls it again when the channel is closed, as at the connection's end.
 func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error) {
 	link, err := t.connected()
 	if err == nil {
@@ -412,11 +412,11 @@ func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-c
 		}
 	}
 	none := make(chan *drivers.TaskResourceUsage)
-	close(none) // Nomad would log an error every few seconds
+	close(none) // not an error: Nomad would log it every few seconds
 	return none, nil
 }
 
-// ExecTask is part of core.Forwarder. The command may be the script of a template that has changed.
+// ExecTask implements core.Forwarder. It copies files first: the command may be a script from a changed template.
 func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	link, err := t.connected()
 	if err != nil {
@@ -429,7 +429,7 @@ func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers
 	return result, t.lostOr(link, err)
 }
 
-// ExecTaskStreamingRaw is part of core.Forwarder.
+// ExecTaskStreamingRaw implements core.Forwarder.
 func (t *remoteTask) ExecTaskStreamingRaw(
 	ctx context.Context, command []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -437,12 +437,12 @@ func (t *remoteTask) ExecTaskStreamingRaw(
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx) // ends the host's command when the agent's side is gone
+	ctx, cancel := context.WithCancel(ctx) // ends the host's command when this call returns
 	defer cancel()
 	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.RunID, command, tty, stream))
 }
 
-// lostOr is an error of the host, or that there is no connection any more.
+// lostOr returns an error of the host in one line, or that the connection was lost.
 func (t *remoteTask) lostOr(link *host.Link, err error) error {
 	if err == nil {
 		return nil
@@ -450,5 +450,5 @@ func (t *remoteTask) lostOr(link *host.Link, err error) error {
 	if link.Alive() {
 		return errors.New(plain.Line(err.Error(), mostOfReason))
 	}
-	return fmt.Errorf("the connection to endpoint %q was lost, and with it the command", t.saved.Endpoint)
+	return fmt.Errorf("the connection to endpoint %q was lost, which ended the command", t.saved.Endpoint)
 }

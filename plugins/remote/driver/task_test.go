@@ -41,15 +41,15 @@ func TestExitOf_IsExactOrLost(t *testing.T) {
 		},
 		"a negative code": {
 			told: drivers.ExitResult{ExitCode: -5},
-			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code -5, signal 0"},
+			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code -5, signal 0"},
 		},
 		"a code that is none": {
 			told: drivers.ExitResult{ExitCode: 1 << 20},
-			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code 1048576, signal 0"},
+			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code 1048576, signal 0"},
 		},
 		"a signal that is none": {
 			told: drivers.ExitResult{Signal: 4000},
-			want: task.Exit{Lost: true, Reason: "the host tells no valid exit: code 0, signal 4000"},
+			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code 0, signal 4000"},
 		},
 		"a message with escapes": {
 			told: drivers.ExitResult{Err: errors.New("a\x1b[2Jb\n" + strings.Repeat("x", 1000))}, want: task.Exit{},
@@ -77,7 +77,7 @@ func TestStop_TellsOfAHostThatCanNotBeReached(t *testing.T) {
 		config: &drivers.TaskConfig{ID: "a/b/c"}, host: host.New(host.Config{Name: "box"}), saved: saved{Endpoint: "box"},
 	}
 	err := stopped.end(t.Context(), time.Second, "")
-	must.ErrorContains(t, err, `is stopped when endpoint "box" can be reached: endpoint "box" can't be reached now`)
+	must.ErrorContains(t, err, `will be stopped when endpoint "box" can be reached: endpoint "box" can't be reached now`)
 	must.Eq(t, &stop{timeout: time.Second}, stopped.stop)
 
 	ended := &remoteTask{config: stopped.config, host: stopped.host, saved: stopped.saved}

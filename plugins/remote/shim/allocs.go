@@ -26,28 +26,27 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// allocs are the directories of allocations on the host, in the places that they have on a node
-// (Nomad's client/allocdir). The directory above them and each allocation's belong to this user alone; what is below is
-// a task's.
+// allocs manages the directories of allocations on the host, with the same layout as on a node (Nomad's
+// client/allocdir). Their parent and each allocation's directory belong to this user; files below belong to tasks.
 type allocs struct{ dir string }
 
-// AllocDir is the directory of an allocation on a host whose directory is dir.
+// AllocDir returns the directory of an allocation on a host whose directory is dir.
 func AllocDir(dir, allocID string) string { return filepath.Join(dir, "allocs", allocID) }
 
-// path is the directory of an allocation.
+// path returns the directory of an allocation.
 func (a allocs) path(id string) (string, error) {
 	if !isName(id) || strings.Contains(id, ".") {
-		return "", fmt.Errorf("%q is no id of an allocation", id)
+		return "", fmt.Errorf("%q is not the id of an allocation", id)
 	}
 	return filepath.Join(a.dir, id), nil
 }
 
-// isName is whether a text from another machine is a name in a directory that hides nothing.
+// isName reports whether a text from another machine is a valid file name, and not hidden.
 func isName(text string) bool {
 	return text != "" && !strings.HasPrefix(text, ".") && !strings.ContainsAny(text, "/\x00")
 }
 
-// make makes the directories of a task that are missing, for this user, and returns that of its allocation.
+// make makes missing directories of a task for a user, and returns its allocation's directory.
 func (a allocs) make(id, task string, uid, gid int) (string, error) {
 	dir, err := a.path(id)
 	if err != nil {
@@ -61,7 +60,7 @@ func (a allocs) make(id, task string, uid, gid int) (string, error) {
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	// every task of the group may write there
+	// all tasks of the group may write to these
 	shared := []string{allocdir.SharedDataDir, allocdir.LogDirName, allocdir.TmpDirName}
 	if err := makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777); err != nil {
 		return "", err
@@ -70,8 +69,8 @@ func (a allocs) make(id, task string, uid, gid int) (string, error) {
 	return dir, makeTree(dir, task, own, uid, gid, 0o700)
 }
 
-// makeTree makes a directory with others in it, unless it exists. It appears complete, so nothing is
-// ever done to a directory that a task may have changed.
+// makeTree makes a directory with subdirectories, unless it exists. The directory appears by a rename when it is
+// complete, so makeTree never touches a directory that a task may have changed.
 func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMode) error {
 	dir := filepath.Join(parent, name)
 	if _, err := os.Lstat(dir); err == nil {
@@ -91,28 +90,28 @@ func makeTree(parent, name string, below []string, uid, gid int, mode fs.FileMod
 	if err != nil {
 		_ = os.RemoveAll(made)
 	}
-	if _, there := os.Lstat(dir); there == nil { // another start of the group was faster
+	if _, there := os.Lstat(dir); there == nil { // another task of the group was faster
 		return nil
 	}
 	return err
 }
 
-// copied is the file in an allocation's directory with how new the files are that were copied for a task. No name of a
-// task begins with a dot.
+// copied returns the path of the file in an allocation's directory that has the time of the last copy for a task. The
+// name cannot be a task's, because no task's name begins with a dot.
 func (a allocs) copied(taskID string) (file string, err error) {
 	id, task := partsOf(taskID)
 	dir, err := a.path(id)
 	if err == nil && !isName(task) {
-		err = fmt.Errorf("%q is no name of a task", task)
+		err = fmt.Errorf("%q is not the name of a task", task)
 	}
 	return filepath.Join(dir, ".copied-"+task), err
 }
 
-// removed begins the name of what was an allocation's directory, and is being removed.
+// removed is the prefix for an allocation's directory that is being removed.
 const removed = ".removed-"
 
 // retire renames the directories that are not in use and have not changed since a time. It returns their new paths, and
-// those of an earlier call, for the caller to remove. No other one may come into use meanwhile.
+// those of earlier calls, for the caller to remove. No other directory may come into use during the call.
 func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, err error) {
 	entries, err := os.ReadDir(a.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,14 +132,14 @@ func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, 
 	return paths, err
 }
 
-// used has an allocation's directory be kept from now on for the time of retire.
+// used restarts the time until retire takes an allocation's directory.
 func (a allocs) used(id string) {
 	if dir, err := a.path(id); err == nil {
-		_ = os.Chtimes(dir, time.Time{}, time.Now()) // there may be none
+		_ = os.Chtimes(dir, time.Time{}, time.Now()) // it may not exist
 	}
 }
 
-// files answers Files.
+// files implements Files.
 func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) error {
 	if err := h.runs.check(r.TaskID); err != nil {
 		return err
@@ -164,11 +163,11 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 	return save(file, r.At)
 }
 
-// unpack unpacks an archive in a task's directory by tar(1), as the task's user: whatever a task has made there, the
-// program can do no more than the task. The context ends it.
+// unpack unpacks an archive in a task's directory with tar(1), as the task's user: whatever files the task has created
+// there, tar can do no more than the task. It ends when the context ends.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said plain.Tail
-	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node may have another time
+	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node's clock may differ
 	cmd.Dir, cmd.Stderr = dir, &said
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
 	if uid != os.Geteuid() {
@@ -181,12 +180,12 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	}
 	err = cmd.Start()
 	if errors.Is(err, exec.ErrNotFound) {
-		return errors.New("there is no tar program on the host")
+		return errors.New("the host has no tar program: install tar")
 	}
 	if err != nil {
 		return err
 	}
-	go func() { // it ends with the call, which does not wait for it: tar may not read all of the archive
+	go func() { // ends with the call, which does not wait for it: tar may not read the whole archive
 		_, _ = io.Copy(input, archive)
 		_ = input.Close()
 	}()
@@ -200,12 +199,12 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 }
 
 const (
-	// How long the files are left alone after a look that found nothing. It doubles each time.
+	// The pause after a read without output. It doubles each time.
 	shortestPause = 20 * time.Millisecond
 	longestPause  = 500 * time.Millisecond
 )
 
-// logs answers Logs. It waits for output, or for the end of the task.
+// logs implements Logs. It waits for output, or for the end of the task.
 func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	allocID, task := partsOf(r.TaskID)
 	dir, err := h.allocs.path(allocID)
@@ -218,7 +217,7 @@ func (h *host) logs(ctx context.Context, r *LogsRequest) (*LogsReply, error) {
 	defer stderr.Close()
 	buffer := make([]byte, Buffer)
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-		status, err := h.InspectTask(r.TaskID) // asked first: all output is in the files before an exit is told
+		status, err := h.InspectTask(r.TaskID) // before the read: at an exit, all output is in the files
 		over := err != nil || status.State == drivers.TaskStateExited
 		reply := &LogsReply{}
 		for reader, part := range map[*corelogs.Reader]*LogsPart{stdout: &reply.Stdout, stderr: &reply.Stderr} {

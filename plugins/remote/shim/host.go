@@ -25,12 +25,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// host is the driver with what an agent does for its tasks on a node: their directories, their cgroups, and
-// variables that are this host's.
+// host is the driver on this host. It also does what an agent does for tasks on a node: it makes their directories,
+// plans their cgroups, and sets variables of this host.
 type host struct {
 	*core.Driver
 	allocs  allocs
-	cgroups string // the parent of tasks' cgroups: each directory of tasks on a host has one
+	cgroups string // the parent of tasks' cgroups, unique for each directory of tasks on a host
 	support cgroup.Support
 	runs    *runs
 	logger  hclog.Logger
@@ -46,11 +46,11 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 	}
 }
 
-// Name is the driver's, as jobs write it.
+// Name is the driver's name in jobs.
 const Name = "remote"
 
-// StartTask is part of drivers.DriverPlugin. The allocation's directory in the configuration is that on the
-// node; the handle has that on this host.
+// StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, the handle
+// its directory on this host.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	for _, name := range []string{"PATH", "LANG", "TZ"} {
 		value, set := os.LookupEnv(name)
@@ -68,7 +68,7 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	return handle, network, nil
 }
 
-// start makes what the task needs, and starts it.
+// start prepares the task's directories and its cgroup, and starts it.
 func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
@@ -87,8 +87,8 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	return h.Driver.StartTask(cfg)
 }
 
-// cgroupOf is what the core plans the cgroup of a task by (cgroup.Plan), which it makes and removes. It is empty where
-// there can be none: the task has no limits then.
+// cgroupOf returns the path from which the core plans a task's cgroup (cgroup.Plan). The core makes and removes the
+// cgroup. The path is empty if cgroups cannot be used: the task has no limits then.
 func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 	switch {
 	case os.Geteuid() != 0:
@@ -100,7 +100,7 @@ func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 	return ""
 }
 
-// userOf is whose a task's files are, by the job's user. An error is that there can be no such task.
+// userOf returns the owner of a task's files for the job's user. It returns an error if tasks cannot run as this user.
 func (h *host) userOf(field string) (uid, gid int, err error) {
 	uid, gid = os.Geteuid(), os.Getegid()
 	who, err := h.LocalUser(field)
@@ -108,14 +108,14 @@ func (h *host) userOf(field string) (uid, gid int, err error) {
 		return uid, gid, err
 	}
 	if uid != 0 && (int(who.UID) != uid || int(who.GID) != gid) {
-		return 0, 0, fmt.Errorf("a task on this host can't be of user %q: the plugin logs in as user id %d, which is not "+
+		return 0, 0, fmt.Errorf("tasks on this host can't run as user %q: the plugin logs in as user id %d, which is not "+
 			"root", field, uid)
 	}
 	return int(who.UID), int(who.GID), nil
 }
 
-// recover has this process's driver know a run, by what it has saved. Its error has the code NotFound if this host has
-// nothing of the task any more. Another error may pass.
+// recover recovers a run in this process's driver from its saved state. The error has the code NotFound if this host
+// no longer has the task. Other errors may be temporary.
 func (h *host) recover(taskID string, state []byte) error {
 	allocID, name := partsOf(taskID)
 	dir, err := h.allocs.path(allocID)
@@ -132,8 +132,8 @@ func (h *host) recover(taskID string, state []byte) error {
 	return err
 }
 
-// ofOwner refuses Nomad's calls that change a task of which this connection does not own the run. A run is destroyed by
-// Change.
+// ofOwner refuses Nomad's calls that change a task if this connection does not own its run. (To destroy a run, nodes
+// use Change.)
 func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch r := request.(type) {
 	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:
@@ -144,7 +144,7 @@ func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 	return next(ctx, request)
 }
 
-// ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver.
+// ExecTaskStreamingRaw implements drivers.ExecTaskStreamingRawDriver.
 func (h *host) ExecTaskStreamingRaw(
 	ctx context.Context, id string, command []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -154,7 +154,7 @@ func (h *host) ExecTaskStreamingRaw(
 	return h.Driver.ExecTaskStreamingRaw(ctx, id, command, tty, stream)
 }
 
-// end removes everything of a run that this connection owns, but for the files in its allocation's directory.
+// end destroys a run that this connection owns, except for the files in its allocation's directory.
 func (h *host) end(id string) error {
 	if err := h.Driver.DestroyTask(id, true); err != nil {
 		return err
@@ -164,20 +164,20 @@ func (h *host) end(id string) error {
 	return h.runs.end(id)
 }
 
-// list answers List.
+// list implements List.
 func (h *host) list(context.Context, *Nothing) (*ListReply, error) {
 	all, err := h.runs.list()
 	return &ListReply{Runs: all}, err
 }
 
-// claim answers Claim.
+// claim implements Claim.
 func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 	for {
 		reply, over, err := h.runs.claim(r)
 		if err == nil && len(over) == 0 && reply.Verdict == Start {
 			file, unnamed := h.allocs.copied(r.TaskID)
 			if unnamed == nil {
-				_ = load(file, &reply.Copied) // not there: nothing was copied
+				_ = load(file, &reply.Copied) // without the file, nothing was copied
 			}
 		}
 		if err == nil && reply.Verdict == Have && r.Resume {
@@ -188,13 +188,13 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 		}
 		for _, o := range over {
 			if err := h.end(o.TaskID); err != nil {
-				return nil, fmt.Errorf("the run of task %s can't be ended: %w", o.TaskID, err)
+				return nil, fmt.Errorf("failed to end the run of task %s: %w", o.TaskID, err)
 			}
 		}
 	}
 }
 
-// change answers Change.
+// change implements Change.
 func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	var err error
 	switch {
@@ -211,8 +211,8 @@ func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
 	return &Nothing{}, err
 }
 
-// endOrphans ends the runs that have had no owner for too long, and removes what former allocations have left. The
-// first look leaves the node of this connection time to claim its own.
+// endOrphans ends runs that have had no owner for too long, and removes directories of old allocations. It waits before
+// the first check, so the node of this connection can claim its runs.
 func (h *host) endOrphans(ctx context.Context) {
 	for {
 		select {
@@ -222,23 +222,23 @@ func (h *host) endOrphans(ctx context.Context) {
 		}
 		over, err := h.runs.orphans()
 		for _, o := range over {
-			h.logger.Warn("ending a run that has no owner any more", "task", o.TaskID)
+			h.logger.Warn("ending a run without an owner", "task", o.TaskID)
 			err = errors.Join(err, h.end(o.TaskID))
 		}
 		if err != nil {
-			h.logger.Warn("failed to end the runs without an owner", "error", err)
+			h.logger.Warn("failed to end runs without an owner", "error", err)
 		}
 		if err := h.removeAllocs(); err != nil {
-			h.logger.Warn("failed to remove the directories of former allocations", "error", err)
+			h.logger.Warn("failed to remove the directories of old allocations", "error", err)
 		}
 	}
 }
 
-// keepTime is how long the directory of an allocation is kept that has no run: its tasks may wait to be started again.
+// keepTime is how long an allocation's directory is kept after its last run: its tasks may be waiting for a restart.
 const keepTime = 4 * time.Hour
 
-// removeAllocs removes the directories of allocations whose last run ended so long ago. None is removed while a record
-// can't be read.
+// removeAllocs removes the directories of allocations whose last run ended before keepTime. It removes none while a
+// record cannot be read.
 func (h *host) removeAllocs() error {
 	var old []string
 	err := h.runs.locked("", func(all records) error {

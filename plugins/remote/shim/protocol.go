@@ -17,12 +17,12 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// The calls that Nomad's driver protocol does not have.
+// The calls in addition to Nomad's driver protocol.
 var (
-	Claim  = method[ClaimRequest, ClaimReply]{"Claim", (*host).claim} // may take as long as the end of other runs
+	Claim  = method[ClaimRequest, ClaimReply]{"Claim", (*host).claim} // may have to wait for the end of other runs
 	Change = method[ChangeRequest, Nothing]{"Change", (*host).change}
 	List   = method[Nothing, ListReply]{"List", (*host).list}
-	Logs   = method[LogsRequest, LogsReply]{"Logs", (*host).logs} // returns when there is output
+	Logs   = method[LogsRequest, LogsReply]{"Logs", (*host).logs} // waits for output
 )
 
 // Owner is an allocation that a run belongs to.
@@ -31,45 +31,45 @@ type Owner struct {
 	NodeID  string `codec:"node_id" json:"node_id"`
 }
 
-// partsOf returns the allocation and the name of the task that a run was started for. The run has the id that Nomad
-// gave to that task, which begins with them.
+// partsOf returns the allocation and the name of the task that a run was started for. A run has the id of that task in
+// Nomad, which begins with them.
 func partsOf(taskID string) (allocID, task string) {
 	allocID, rest, _ := strings.Cut(taskID, "/")
 	task, _, _ = strings.Cut(rest, "/")
 	return allocID, task
 }
 
-// ClaimRequest asks for the run that an allocation's task is to have. All calls that change a run are refused unless
-// the same connection has claimed it last.
+// ClaimRequest claims the run of an allocation's task. The host refuses all calls that change a run, except on the
+// connection that has claimed the run last.
 type ClaimRequest struct {
-	Key    string `codec:"key"`     // the same for each allocation that takes the place of another one
-	Hash   string `codec:"hash"`    // of what the task runs
-	TaskID string `codec:"task_id"` // of the run: the one that is resumed, or is started if there is none
+	Key    string `codec:"key"`     // stays the same when an allocation replaces another one
+	Hash   string `codec:"hash"`    // of the command and everything else that the task runs with
+	TaskID string `codec:"task_id"` // of the run to resume, or of the run to start if none exists
 	Owner  Owner  `codec:"owner"`
 
-	Resume        bool          `codec:"resume"`         // the task has a run, which is recovered; none is started or ended
-	Wanted        bool          `codec:"wanted"`         // Nomad says that the allocation is to run
-	Reattach      bool          `codec:"reattach"`       // whether the run of an owner that is gone goes on
+	Resume        bool          `codec:"resume"`         // recover the task's existing run; start or end none
+	Wanted        bool          `codec:"wanted"`         // Nomad wants the allocation to run
+	Reattach      bool          `codec:"reattach"`       // keep the run if its owner no longer exists
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
-	Gone  []string `codec:"gone"`  // allocations that Nomad says are over
-	Alive []string `codec:"alive"` // allocations that Nomad says are not, or of which it says nothing
+	Gone  []string `codec:"gone"`  // allocations that are over, according to Nomad
+	Alive []string `codec:"alive"` // allocations that are not over, or whose state is unknown
 }
 
 // The verdicts of a claim.
 const (
-	Start    = "start"    // the run does not exist: StartTask makes it
-	Have     = "have"     // there is one; Owner is the allocation that had it
-	Held     = "held"     // Owner has it
-	Doubtful = "doubtful" // the claim is to be repeated with Owner's allocation in Gone or Alive
-	None     = "none"     // there is nothing to resume
+	Start    = "start"    // the run does not exist: call StartTask
+	Have     = "have"     // the run exists, and now belongs to the caller; Owner is the previous allocation
+	Held     = "held"     // the run belongs to Owner
+	Doubtful = "doubtful" // repeat the claim with Owner's allocation in Gone or Alive
+	None     = "none"     // no run to resume
 )
 
-// ClaimReply answers it.
+// ClaimReply is the reply to a ClaimRequest.
 type ClaimReply struct {
 	Verdict string `codec:"verdict"`
 	Owner   Owner  `codec:"owner"`
-	TaskID  string `codec:"task_id"` // of the run, where the verdict is Start or Have
+	TaskID  string `codec:"task_id"` // of the run, if the verdict is Start or Have
 
 	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
 	Copied time.Time `codec:"copied"`
@@ -77,13 +77,13 @@ type ClaimReply struct {
 	saved []byte // run.Saved
 }
 
-// ChangeRequest changes the state of a run. Released, which gives it up, and Stopping are for the connection that has
-// claimed it last for the allocation: another one of the same node may have it by now. Ending removes it, unless it was
-// released or another allocation has it.
+// ChangeRequest changes the state of a run. Released (which gives the run up) and Stopping need the connection that has
+// claimed the run last for the allocation: another connection of the same node may have the run by now. Ending removes
+// the run, unless it was released or belongs to another allocation.
 //
-// Without an allocation it is an operator's change, or Nomad's job is over: of a run that nobody follows, nor has
-// claimed since the epoch. Kept has it belong to the operator, Released to nobody; Ending is for one that nobody has
-// followed for AbsentTime, and that is not kept.
+// Without an allocation, an operator changes the run, or its job was stopped. The run must not be followed, nor have
+// been claimed since the epoch. Kept assigns the run to the operator, Released to nobody. Ending also requires that
+// nobody has followed the run for AbsentTime, and that it is not kept.
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
@@ -91,18 +91,18 @@ type ChangeRequest struct {
 	State   State  `codec:"state"`
 }
 
-// LogsRequest asks for the output of a task behind what the node has: the newest file of each stream, and its size.
+// LogsRequest requests new output of a task. It has the node's newest file of each stream, and its size.
 type LogsRequest struct {
 	TaskID string   `codec:"task_id"` // of the run
 	Stdout LogsPart `codec:"stdout"`
 	Stderr LogsPart `codec:"stderr"`
 }
 
-// LogsReply is the next output from there.
+// LogsReply has the output that follows.
 type LogsReply struct {
 	Stdout LogsPart `codec:"stdout"`
 	Stderr LogsPart `codec:"stderr"`
-	Over   bool     `codec:"over"` // the task has ended, and there is no more
+	Over   bool     `codec:"over"` // the task has ended, and the node has all output
 }
 
 // LogsPart is a part of one file.
@@ -117,7 +117,7 @@ type ListReply struct {
 	Runs []Run `codec:"runs"`
 }
 
-// Run is what the host records of a run.
+// Run describes a run on the host.
 type Run struct {
 	TaskID string `codec:"task_id" json:"task_id"`
 	Key    string `codec:"key" json:"key"`
@@ -126,16 +126,16 @@ type Run struct {
 	Owner  Owner  `codec:"owner" json:"owner"` // the last one
 
 	Followed      bool          `codec:"followed" json:"followed"`             // by the owner's node
-	Alone         time.Duration `codec:"alone" json:"alone"`                   // how long it was seen not to be followed
+	Alone         time.Duration `codec:"alone" json:"alone"`                   // time without a follower, as observed
 	OrphanTimeout time.Duration `codec:"orphan_timeout" json:"orphan_timeout"` // 0: none
 }
 
-// FilesRequest begins a copy of files into the directory of a task that this connection owns. An archive in the format
-// of tar(5) follows in FilesParts, with paths relative to that directory.
+// FilesRequest begins a copy of files into the directory of a task whose run this connection owns. An archive in the
+// format of tar(5) follows in FilesParts, with paths relative to that directory.
 type FilesRequest struct {
 	TaskID string    `codec:"task_id"` // of the run
-	User   string    `codec:"user"`    // whose the files become; empty: as for a task
-	At     time.Time `codec:"at"`      // how new the files are, by the node's clock
+	User   string    `codec:"user"`    // the owner of the files; empty: the default user of tasks
+	At     time.Time `codec:"at"`      // the time of the copy, by the node's clock
 }
 
 // FilesPart is a part of the archive.
@@ -143,7 +143,7 @@ type FilesPart struct {
 	Data []byte `codec:"data"`
 }
 
-// Nothing is the message of a call that has no more to tell.
+// Nothing is an empty message.
 type Nothing struct{}
 
 // method is a call with one request and one reply.
@@ -159,7 +159,7 @@ func (c method[Request, Reply]) On(ctx context.Context, conn *grpc.ClientConn, r
 	return &reply, err
 }
 
-// describe describes the call to gRPC, as its generated code does.
+// describe returns the call's description for gRPC, as generated code does.
 func (c method[Request, Reply]) describe() grpc.MethodDesc {
 	handle := func(s any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		var request Request
@@ -171,10 +171,10 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: c.name, Handler: handle}
 }
 
-// stallTime is how long a copy of files may stand still: a task of the same user can stop the program that unpacks.
+// stallTime is how long a copy of files may stall: a task of the same user can stop the program that unpacks.
 const stallTime = time.Minute
 
-// Files copies what the function writes, an archive. The context ends it.
+// Files copies the archive that write writes. It ends when the context ends.
 func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -232,12 +232,12 @@ func (r *receiver) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// receiving is the side of a copy that gets it.
+// receiving is the receiver of a copy of files.
 type receiving interface {
 	files(ctx context.Context, r *FilesRequest, archive io.Reader) error
 }
 
-// serviceName is the service in the names of its calls.
+// serviceName is the prefix of the names of the service's calls.
 const serviceName = "/outrider.remote.Host/"
 
 var (
@@ -269,7 +269,7 @@ var encoded = grpc.ForceCodecV2(codec{})
 
 func init() { encoding.RegisterCodecV2(codec{}) }
 
-// codec writes messages in MessagePack, as Nomad writes its own.
+// codec encodes messages in MessagePack, with Nomad's encoder.
 type codec struct{}
 
 func (codec) Name() string { return "outrider" }

@@ -22,14 +22,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// run is what the host records of a run of a task: whose it is. It is changed while the lock of all records is held.
+// run is the host's record of a run of a task, with its owner. Changing it requires the lock of all records.
 type run struct {
 	Run          // Followed and Alone are not set
-	Hash  string `json:"hash"`  // of what it runs
+	Hash  string `json:"hash"`  // see ClaimRequest
 	Saved []byte `json:"saved"` // by the core, for RecoverTask
 }
 
-// State is what becomes of a run.
+// State is the state of a run.
 type State string
 
 // The states.
@@ -37,29 +37,29 @@ const (
 	Starting State = "starting"
 	Running  State = "running"
 	Released State = "released" // by its owner, for the next one
-	Kept     State = "kept"     // by an operator: nobody is to claim or to end it
-	Stopping State = "stopping" // by its owner: nobody is to claim it
+	Kept     State = "kept"     // by an operator: nobody can claim or end it
+	Stopping State = "stopping" // by its owner: nobody can claim it
 	Ending   State = "ending"   // the host ends it
 )
 
-// errNotOwner is for a change by an allocation that does not own the run, or by an earlier connection of its node.
+// errNotOwner refuses a change by an allocation that does not own the run, or on an earlier connection of its node.
 var errNotOwner = status.Error(codes.FailedPrecondition,
 	"the run belongs to another allocation, or to a later connection of the node")
 
-// AbsentTime is how long nobody may have followed a run until its owner counts as gone.
+// AbsentTime is the time without a follower after which a run's owner counts as gone.
 const AbsentTime = 15 * time.Second
 
-// runs are the records of the host: <dir>/<name>.json, and beside it <name>.lock, of which the connection that follows
-// the run holds a lock. So the kernel tells whether the owner is there. <dir>/lock is the lock of all. A file *.taken
-// is of an allocation that has lost its task, and has the new owner in it. It outlives the run.
+// runs are the records of the host, <dir>/<name>.json. The connection that follows a run holds a lock on <name>.lock, so
+// the kernel knows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken is for an
+// allocation that has lost its task, and names the new owner. It outlives the run.
 type runs struct {
 	dir string
 
-	mu     sync.Mutex // also held while the lock of all is: flock(2) excludes no goroutines
+	mu     sync.Mutex // also held with the lock of all records: flock(2) does not exclude goroutines
 	claims map[string]*claim
 }
 
-// claim is a run that this connection owns, by the id of its task.
+// claim is a run that this connection owns. runs.claims has claims by the id of the task.
 type claim struct {
 	name  string
 	epoch int64
@@ -70,19 +70,19 @@ func newRuns(dir string) *runs {
 	return &runs{dir: filepath.Join(dir, "runs"), claims: map[string]*claim{}}
 }
 
-// nameOf is the name of a run's record. Runs of one task with different contents have different records.
+// nameOf returns the name of a run's record. Runs of one task with different contents have different records.
 func nameOf(key, hash string) string {
 	return fmt.Sprintf("%s-%.8x", prefixOf(key), sha256.Sum256([]byte(hash)))
 }
 
-// prefixOf is what the names of all runs of a task begin with.
+// prefixOf returns the common prefix of the names of a task's runs.
 func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]byte(key))) }
 
-// records are by name. Their lock is held.
+// records has records by name. It is used with the lock of all records held.
 type records map[string]*run
 
-// locked reads the records whose name has the prefix, and calls a function that may change them. With an empty prefix
-// it leaves out those that can't be read.
+// locked reads the records whose names begin with prefix, and calls change, which may change them, with the lock of all
+// records held. An unreadable record is an error, except with an empty prefix: then it is left out.
 func (r *runs) locked(prefix string, change func(all records) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +105,7 @@ func (r *runs) locked(prefix string, change func(all records) error) error {
 		var one run
 		err := load(file, &one)
 		if err != nil && prefix != "" {
-			return fmt.Errorf("the record %s can't be read: %w", file, err)
+			return fmt.Errorf("failed to read the record %s: %w", file, err)
 		}
 		if err == nil {
 			all[strings.TrimSuffix(filepath.Base(file), ".json")] = &one
@@ -124,9 +124,9 @@ func (r *runs) takenOf(key, allocID string) string {
 
 func (r *runs) lockOf(name string) string { return filepath.Join(r.dir, name+".lock") }
 
-// follow has this connection own a run, and no other one. The lock of all is held.
+// follow makes this connection the only owner of a run. The caller holds the lock of all records.
 func (r *runs) follow(name string, one *run) error {
-	_ = os.Remove(r.lockOf(name)) // an earlier owner may hold its lock for ever
+	_ = os.Remove(r.lockOf(name)) // an earlier owner may hold its lock forever
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *runs) follow(name string, one *run) error {
 	return nil
 }
 
-// drop ends that this connection owns a run.
+// drop ends this connection's ownership of a run.
 func (r *runs) drop(taskID string) {
 	if c := r.claims[taskID]; c != nil {
 		c.lock.Close()
@@ -145,13 +145,13 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone returns whether somebody follows a run; if not, for how long nobody has, 0 if that was not seen before. The
-// time begins with the first look that counts. It is the time of the lock's file, for which a full disk has room. The
-// lock of all is held.
+// alone reports whether a connection follows a run, or else for how long none has, 0 if that was not observed before.
+// The time starts with the first call in which counts is true. It is stored as the time of the lock file, which works on
+// a full disk, too. The caller holds the lock of all records.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
-		return true, 0 // or it can't be told
+		return true, 0 // followed, or unknown
 	}
 	defer lock.Close()
 	info, err := lock.Stat()
@@ -159,7 +159,7 @@ func (r *runs) alone(name string, counts bool) (followed bool, alone time.Durati
 		return true, 0
 	}
 	since := info.ModTime().UnixNano()
-	if since != 0 && since < now() { // a later one is of the time before the host was started
+	if since != 0 && since < now() { // a later time is from before the host's last boot
 		return false, time.Duration(now() - since)
 	}
 	if counts {
@@ -168,13 +168,13 @@ func (r *runs) alone(name string, counts bool) (followed bool, alone time.Durati
 	return false, 0
 }
 
-// forgetAlone has the time of alone begin anew.
+// forgetAlone resets the time of alone.
 func (r *runs) forgetAlone(name string) { _ = os.Chtimes(r.lockOf(name), time.Time{}, time.Unix(0, 0)) }
 
-// now is the time since the host was started: nobody sets that clock.
+// now returns the time since the host's boot, from a clock that nobody can set.
 func now() int64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it can't fail
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail
 	return ts.Nano()
 }
 
@@ -188,13 +188,13 @@ func (r *runs) change(taskID string, change func(name string, one *run, all reco
 	}
 	prefix, _, _ := strings.Cut(c.name, "-")
 	return r.locked(prefix, func(all records) error {
-		if c := r.claims[taskID]; c != nil { // by now
+		if c := r.claims[taskID]; c != nil { // again, now with the lock
 			one := all[c.name]
 			if one != nil && one.TaskID == taskID && one.Epoch == c.epoch {
 				return change(c.name, one, all)
 			}
 		}
-		r.drop(taskID) // another connection has claimed it, or has ended it
+		r.drop(taskID) // another connection has claimed or ended the run
 		return errNotOwner
 	})
 }
@@ -204,9 +204,9 @@ func (r *runs) check(taskID string) error {
 	return r.change(taskID, func(string, *run, records) error { return nil })
 }
 
-// become changes the state of a run that this connection owns for an allocation. One that is released has no owner from
-// then on: on a full disk, too, since nobody follows it. One that is being stopped can't be released. A task that has
-// filled the disk can be stopped.
+// become changes the state of a run that this connection owns for an allocation. A released run has no owner; on a full
+// disk that is not recorded, but nobody follows the run. A run that is being stopped cannot be released. Stopping works
+// on a full disk, because the task may have filled it.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -224,7 +224,7 @@ func (r *runs) become(taskID, allocID string, s State) error {
 	})
 }
 
-// assign has a run belong to an operator, or to nobody, see ChangeRequest.
+// assign makes a run belong to an operator, or to nobody, see ChangeRequest.
 func (r *runs) assign(q *ChangeRequest) error {
 	return r.locked("", func(all records) error {
 		for name, one := range all {
@@ -247,11 +247,11 @@ func (r *runs) assign(q *ChangeRequest) error {
 	})
 }
 
-// Operator stands for an allocation's id where an operator keeps a run.
+// Operator replaces the allocation's id in the owner of a run that an operator keeps.
 const Operator = "operator"
 
-// seize has this connection own a run without a claim, in order to end it, if ChangeRequest allows that. It is no error
-// if the task has no record.
+// seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
+// returns nil if the task has no record.
 func (r *runs) seize(q *ChangeRequest) error {
 	return r.locked("", func(all records) error {
 		for name, one := range all {
@@ -272,8 +272,8 @@ func (r *runs) seize(q *ChangeRequest) error {
 	})
 }
 
-// condemn marks a run as ending, and has this connection own it in order to end it: on a full disk, too. The lock of
-// all is held.
+// condemn marks a run as ending, and makes this connection its owner in order to end it. It works on a full disk, too.
+// The caller holds the lock of all records.
 func (r *runs) condemn(name string, one *run) error {
 	before := *one
 	one.Epoch++
@@ -292,7 +292,7 @@ func (r *runs) started(taskID string, saved []byte) error {
 	})
 }
 
-// end removes the record of a run of which nothing is left, unless it is another connection's by now.
+// end removes the record of a run that has ended, unless the run belongs to another connection by now.
 func (r *runs) end(taskID string) error {
 	err := r.change(taskID, func(name string, _ *run, _ records) error {
 		return errors.Join(os.Remove(r.recordOf(name)), os.RemoveAll(r.lockOf(name)))
@@ -306,8 +306,8 @@ func (r *runs) end(taskID string) error {
 	return err
 }
 
-// claim finds the run that an allocation's task is to have. Runs that are over for it are marked as ending, and
-// returned: the caller ends them, and calls again.
+// claim finds the run for an allocation's task. It marks runs that must end first as ending, and returns them in over:
+// the caller ends them, and calls claim again.
 func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error) {
 	err = r.locked(prefixOf(q.Key), func(all records) error {
 		name := nameOf(q.Key, q.Hash)
@@ -327,7 +327,7 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 			ends = append(ends, one)
 		}
 		for _, o := range ends {
-			_ = r.give(o, q.Owner) // a full disk does not keep a run from being ended
+			_ = r.give(o, q.Owner) // a full disk must not prevent the end of a run
 			if err := r.condemn(nameOf(o.Key, o.Hash), o); err != nil {
 				return err
 			}
@@ -350,7 +350,7 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 	return reply, over, err
 }
 
-// take has the run belong to who claims it.
+// take makes the claimant the owner of a run.
 func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	c := r.claims[one.TaskID]
 	if c != nil && c.name == name && c.epoch == one.Epoch && one.Owner == q.Owner {
@@ -366,7 +366,7 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	if err == nil {
 		err = r.save(name, one)
 	}
-	if err != nil && again { // it is in the record as it is: a full disk does not keep its owner from it
+	if err != nil && again { // the owner stays the same, so a full disk does not matter
 		one.Epoch--
 		err = nil
 	}
@@ -376,8 +376,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	return r.follow(name, one)
 }
 
-// give has a run belong to another allocation, and records that the former one has lost its task: it may be cut off
-// from Nomad, and come back when the run is over.
+// give assigns a run to another allocation, and records that the previous one has lost its task: that one may be
+// disconnected from Nomad, and come back when the run is over.
 func (r *runs) give(one *run, to Owner) error {
 	former := one.Owner.AllocID
 	one.Owner = to
@@ -388,9 +388,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, former), to)
 }
 
-// others are the runs of the same task with other contents that are over. If one has to be waited for, or it is not
-// known whether it is over, a verdict with its owner is returned. A run whose owner is not over goes on beside a new
-// one, as with a canary.
+// others returns the runs of the same task with other contents that must end. If the caller has to wait for a run, or it
+// is unknown whether its owner is over, others returns a verdict with that owner. A run whose owner is not over keeps
+// running beside the new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -407,8 +407,8 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy is whether a run is being started by another connection, or stopped by another allocation, which is there, or
-// is kept. It is waited for: what is being started may run at any moment.
+// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another allocation
+// that is connected stops it. A run that is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {
@@ -417,14 +417,14 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	return one.State == Kept || !mine && one.State == Stopping && alone < AbsentTime
 }
 
-// judge decides what becomes of a run of the same contents. The verdict Ending has it ended before the task can start.
+// judge decides about a run with the same contents. With the verdict Ending, it must end before the task can start.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
 	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
 		return Held, owner
 	}
 	if one == nil && q.Resume {
-		for _, other := range all { // it was ended for that one
+		for _, other := range all { // the run was ended for this one
 			return Held, other.Owner
 		}
 		return None, owner
@@ -448,17 +448,17 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 		}
 	}
 	switch {
-	case one.State == Released && !mine: // it is started again by the one that has released it: Nomad meant a restart
+	case one.State == Released && !mine: // a start by the allocation that has released it is a restart
 		return Have, one.Owner
 	case one.State == Running && (mine || q.Reattach):
 		return Have, one.Owner
-	case one.State == Starting && mine: // the core takes up what may run of it
+	case one.State == Starting && mine: // the core recovers the task if it runs
 		return Start, owner
 	}
 	return string(Ending), owner
 }
 
-// list returns all runs. It is only a look: no time counts from it.
+// list returns all runs. It does not start the time of alone.
 func (r *runs) list() (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
@@ -471,8 +471,8 @@ func (r *runs) list() (found []Run, err error) {
 	return found, err
 }
 
-// orphans marks the runs whose time without an owner is over as ending, and returns them: also those that were to be
-// ended, and are still there.
+// orphans marks runs whose time without an owner is over as ending, and returns them. They include runs whose end has
+// failed before.
 func (r *runs) orphans() (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
@@ -497,10 +497,10 @@ func (r *runs) orphans() (over []*run, err error) {
 	return over, err
 }
 
-// lockTime is how long a lock is waited for. Who holds it has it for milliseconds, unless the process is stopped.
+// lockTime is the maximum wait for a lock. It is held for milliseconds, unless the process that holds it is stopped.
 const lockTime = 30 * time.Second
 
-// waitLock locks a file of this user, which it makes if it is missing. Closing the file unlocks it.
+// waitLock locks a file of this user, and creates it if it is missing. Closing the file unlocks it.
 func waitLock(path string) (*os.File, error) {
 	for end := time.Now().Add(lockTime); ; time.Sleep(10 * time.Millisecond) {
 		f, err := tryLock(path)
@@ -526,7 +526,7 @@ func tryLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// save replaces a file by a value as JSON, which only this user can read. The directory is this user's.
+// save replaces a file with a value in JSON, readable by this user only. The directory must be this user's.
 func save(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -547,7 +547,7 @@ func save(path string, value any) error {
 	return err
 }
 
-// load reads what save has written.
+// load reads a value that save has written.
 func load(path string, value any) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -374,7 +374,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, err)
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
-			must.ErrorContains(t, err, "can't be read")
+			must.ErrorContains(t, err, "failed to read the record")
 		},
 		"nothing is started to be resumed": func(t *testing.T, a, b side) {
 			must.Eq(t, "none ", a.ask("a", resume))

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shim is what the plugin runs on a host: this same program, which drives the core's supervisor
-// there as a plugin does on a node. A node calls it by Nomad's driver protocol over the standard input and
-// output of one SSH session, and it ends with that session. Tasks go on.
+// Package shim is the part of the plugin that runs on a host: the same program, which runs the core's supervisor there
+// as a plugin does on a node. A node calls it with Nomad's driver protocol over the standard input and output of one SSH
+// session. It ends with that session; tasks keep running.
 package shim
 
 import (
@@ -28,34 +28,34 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
 
-// roleName is the first argument of a program that has to be the shim.
+// roleName is the first argument that makes the program run as the shim.
 const roleName = "outrider-shim"
 
-// Options are what the node tells its shim.
+// Options are the options that a node passes to its shim.
 type Options struct {
-	Dir            string   `json:"dir"` // of everything on this host, absolute
+	Dir            string   `json:"dir"` // the plugin's directory on this host, absolute
 	DeniedHostUIDs string   `json:"denied_host_uids,omitempty"`
 	DeniedHostGIDs string   `json:"denied_host_gids,omitempty"`
 	DeniedEnvvars  []string `json:"denied_envvars,omitempty"`
 }
 
-// Args are the arguments of the program for these options.
+// Args returns the program's arguments for these options.
 func (o Options) Args() []string {
-	text, _ := json.Marshal(o) // strings alone
+	text, _ := json.Marshal(o) // cannot fail
 	return []string{roleName, string(text)}
 }
 
-// KeepAliveTime is how often a node asks whether the shim answers, and KeepAliveTimeout how long it waits for that.
+// KeepAliveTime is the interval of a node's keepalive pings to the shim, and KeepAliveTimeout the wait for a response.
 const (
 	KeepAliveTime    = 10 * time.Second
 	KeepAliveTimeout = 20 * time.Second
 )
 
-// Buffer is how many bytes are read and written at a time: gRPC's own sizes are for small messages.
+// Buffer is the size of reads and writes in bytes: gRPC's defaults are for small messages.
 const Buffer = 256 << 10
 
-// Role is the shim, if this process has to be it (plugin.Plugin.Roles). The driver is what runs tasks here; its
-// Command gets the job's configuration.
+// Role returns a function that runs the shim if the arguments ask for it (plugin.Plugin.Roles). p is the driver that
+// runs tasks on this host; its Command gets the job's configuration.
 func Role[C, T any](p core.Plugin[C, T]) func() bool {
 	return func() bool {
 		if len(os.Args) != 3 || os.Args[1] != roleName {
@@ -72,14 +72,14 @@ func Role[C, T any](p core.Plugin[C, T]) func() bool {
 func serve[C, T any](p core.Plugin[C, T], text string) error {
 	var o Options
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return fmt.Errorf("the options of the program on the host can't be read: %w", err)
+		return fmt.Errorf("failed to read the options of the program on the host: %w", err)
 	}
 	dir, err := owndir.Make(o.Dir, 0o711)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Chmod(0o711); err != nil { // tasks of other users reach theirs
+	if err := dir.Chmod(0o711); err != nil { // tasks of other users must reach their directories
 		return err
 	}
 	o.Dir = dir.Name()
@@ -109,7 +109,7 @@ func (h *host) configure(o Options) error {
 	return h.SetConfig(&base.Config{ApiVersion: drivers.ApiVersion010, PluginConfig: config, AgentConfig: agent})
 }
 
-// serve returns when the connection ends.
+// serve serves the driver and this package's calls until the connection ends.
 func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 	options := append(plugin.DriverOptions(h), grpc.ChainUnaryInterceptor(h.ofOwner),
 		grpc.ReadBufferSize(Buffer), grpc.WriteBufferSize(Buffer),
@@ -124,11 +124,11 @@ func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 	}
 	server.RegisterService(&service, h)
 	go func() { _ = server.Serve(conn) }()
-	<-conn.closed // by gRPC, at the connection's end or where no answer comes; a read of it may hang on
+	<-conn.closed // by gRPC, when the connection ends or a ping gets no response; a read may still hang
 	return nil
 }
 
-// stdio is this process's standard input and output as a connection, and as a listener with that alone.
+// stdio is this process's standard input and output as a connection, and a listener that accepts only this connection.
 type stdio struct {
 	io.Reader
 	io.Writer

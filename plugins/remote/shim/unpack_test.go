@@ -128,5 +128,5 @@ func unpackFails(t *testing.T, _ string) {
 	words := bytes.NewReader([]byte("no archive, but words"))
 	must.ErrorContains(t, unpack(t.Context(), words, dir, nobody, nobody), "tar")
 	t.Setenv("PATH", "/none")
-	must.ErrorContains(t, unpack(t.Context(), archiveOf(t, "x", nil), dir, nobody, nobody), "there is no tar program")
+	must.ErrorContains(t, unpack(t.Context(), archiveOf(t, "x", nil), dir, nobody, nobody), "the host has no tar program")
 }
