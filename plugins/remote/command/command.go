@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command is what an operator does by hand: nomad-driver-remote list, adopt, release, stop and check. Their
+// Package command has the operator's commands: nomad-driver-remote list, adopt, release, stop and check. Their
 // connections claim no run.
 package command
 
@@ -34,24 +34,24 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// binary is the name of the plugin in an agent's configuration, which is that of its file.
+// binary is the name of the plugin's file, and of its block in an agent's configuration.
 const binary = "nomad-driver-remote"
 
-// All are the commands.
+// All returns the commands.
 func All() []plugin.Command {
 	return []plugin.Command{
-		{Name: "list", Help: "show the runs of tasks on all endpoints, and who has them", Run: list},
+		{Name: "list", Help: "show the runs of tasks on all endpoints, and their owners", Run: list},
 		{Name: "adopt", Help: "keep a run that no allocation follows", Run: act{
 			"adopt", shim.Kept, "Kept", "Keeps a run that no allocation follows until it is released: no allocation gets it,\n" +
 				"and neither its orphan_timeout nor the end of its job ends it.",
 		}.run},
 		{Name: "release", Help: "leave a run that no allocation follows to the next one", Run: act{
 			"release", shim.Released, "Released", "Leaves a run that no allocation follows to the next allocation of its\n" +
-				"task, which takes it over at once, whatever Nomad says of the former one. Its orphan_timeout begins anew.",
+				"task, which takes it over immediately, whatever the state of the previous one. Its orphan_timeout restarts.",
 		}.run},
 		{Name: "stop", Help: "end a run that no allocation follows", Run: act{
-			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. A run is ended when\n" +
-				"nobody has followed it for 15 s: until then its node may come back.",
+			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. It waits until nobody\n" +
+				"has followed the run for 15 s, because its node may come back.",
 		}.run},
 		{Name: "check", Help: "check whether each endpoint can be used, and whether the agent's API answers", Run: check},
 	}
@@ -64,10 +64,10 @@ type session struct {
 	endpoints []*endpoint // in the order of their names
 }
 
-// endpoint is a host as it was found.
+// endpoint is a host and its state.
 type endpoint struct {
 	Name    string `json:"endpoint"`
-	Problem string `json:"problem,omitempty"` // why it can't be used, a sentence
+	Problem string `json:"problem,omitempty"` // why it cannot be used, in one line
 	host.About
 	Runs []run `json:"runs"`
 
@@ -75,12 +75,12 @@ type endpoint struct {
 	link *host.Link
 }
 
-// open reads the command's options, and the configuration as an agent does.
+// open parses the command's options, and reads the configuration as an agent does.
 func open(u plugin.Usage, argv []string) (s *session, argument string, err error) {
 	s = &session{}
 	flags := flag.NewFlagSet(u.Command, flag.ContinueOnError)
 	path := flags.String("config", "/etc/nomad.d", "`PATH` of the agent's configuration, a file or a directory")
-	flags.BoolVar(&s.json, "json", false, "all of it as JSON, times in nanoseconds")
+	flags.BoolVar(&s.json, "json", false, "print everything as JSON, times in nanoseconds")
 	u.Binary = binary
 	if u.Arguments != "" {
 		u.Least, u.Most = 1, 1
@@ -93,7 +93,7 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 
 	block, err := agentconfig.Block(*path, binary, os.Args[0])
 	if err != nil {
-		return nil, "", fmt.Errorf("the agent's configuration can't be used: %s", sentence(err))
+		return nil, "", fmt.Errorf("failed to read the agent's configuration: %s", sentence(err))
 	}
 	config, err := schema.Of[driver.Config]().DecodeAgent(block)
 	if err != nil {
@@ -110,8 +110,8 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 	return s, strings.Join(args, ""), nil
 }
 
-// look connects to the endpoints, all at the same time. It returns an error with a line for each that can't be used. A
-// connection that is not kept ends at once: it is no node's, for which a host would end what has no owner any more.
+// look connects to all endpoints concurrently. It returns an error with a line for each that cannot be used. Unless
+// keep is set, it closes the connections immediately: a host ends runs without an owner while a connection is open.
 func (s *session) look(ctx context.Context, keep bool) error {
 	var all sync.WaitGroup
 	for _, e := range s.endpoints {
@@ -141,7 +141,7 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 	e.About = e.link.About
 	reply, err := shim.List.On(ctx, e.link.Shim, &shim.Nothing{})
 	if err != nil {
-		return fmt.Errorf("endpoint %q can't list its runs: %w", e.Name, err)
+		return fmt.Errorf("failed to list the runs of endpoint %q: %w", e.Name, err)
 	}
 	for _, r := range reply.Runs {
 		e.Runs = append(e.Runs, run{Endpoint: e.Name, Names: driver.NamesOf(r.Key), Run: r})
@@ -150,7 +150,7 @@ func (e *endpoint) look(ctx context.Context) (err error) {
 	return nil
 }
 
-// check returns an error if an endpoint can't be used.
+// check returns an error if an endpoint cannot be used.
 func check(ctx context.Context, argv []string) error {
 	s, _, err := open(plugin.Usage{
 		Command: "check", About: "Connects to each endpoint as the plugin does. Start it as the agent's user.",
@@ -184,7 +184,7 @@ func check(ctx context.Context, argv []string) error {
 	return problems
 }
 
-// controls are those characters for a terminal that JSON does not escape.
+// controls matches control characters that JSON does not escape.
 var controls = regexp.MustCompile(`[\x{7f}-\x{9f}]`)
 
 func printJSON(value any) error {
@@ -198,7 +198,7 @@ func printJSON(value any) error {
 	return err
 }
 
-// sentence is the message of an error, which may have a host's words in it, on one line.
+// sentence returns an error's message, which may include a host's output, on one line.
 func sentence(err error) string { return plain.Line(err.Error(), 0) }
 
 // run is a run on an endpoint.
@@ -210,7 +210,7 @@ type run struct {
 
 func list(ctx context.Context, argv []string) error {
 	s, _, err := open(plugin.Usage{
-		Command: "list", About: "Shows what the hosts record of the runs of tasks there. Nothing is changed.",
+		Command: "list", About: "Shows the hosts' records of the runs of tasks. It changes nothing.",
 	}, argv)
 	if err != nil {
 		return err
@@ -232,12 +232,12 @@ func list(ctx context.Context, argv []string) error {
 	return cmp.Or(t.Flush(), problems)
 }
 
-// label names the task for a person.
+// label returns the run's name for display: [namespace/]job/group[index]/task.
 func (r run) label() string {
 	text := fmt.Sprintf("%s/%s[%s]/%s", r.Job, r.Group, r.Index, r.Task)
 	switch r.Namespace {
 	case "default":
-	case "": // the key is not one of this version
+	case "": // not a key of this version
 		text = r.Key
 	default:
 		text = r.Namespace + "/" + text
@@ -247,7 +247,7 @@ func (r run) label() string {
 
 func short(id string) string { return fmt.Sprintf("%.8s", plain.Line(id, 0)) }
 
-// followed is whether somebody follows the run, and otherwise what becomes of it.
+// followed reports whether the run is followed, or else what happens to it.
 func (r run) followed() string {
 	alone := r.Alone.Round(time.Second)
 	switch {
@@ -267,7 +267,7 @@ func (r run) followed() string {
 type act struct {
 	command string
 	to      shim.State
-	done    string // the word for that
+	done    string // the past participle, printed after success
 	about   string
 }
 
@@ -290,17 +290,17 @@ func (a act) run(ctx context.Context, argv []string) error {
 	goesOn := slices.Contains([]shim.State{shim.Running, shim.Released, shim.Kept}, r.State)
 	switch {
 	case r.Followed:
-		return fmt.Errorf("its allocation has it: drain its node, or use nomad alloc stop %s",
+		return fmt.Errorf("an allocation follows the run: drain its node, or use nomad alloc stop %s",
 			plain.Line(r.Owner.AllocID, 40))
 	case a.to == shim.Ending && r.State == shim.Kept:
-		return errors.New("an operator keeps it: release it first")
+		return errors.New("an operator keeps the run: release it first")
 	case a.to != shim.Ending && !goesOn:
-		return fmt.Errorf("it is %s: only a run that goes on has a use for an owner", plain.Line(string(r.State), 20))
+		return fmt.Errorf("the run is %s, so its owner cannot be changed", plain.Line(string(r.State), 20))
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := e.change(ctx, r, a.to); err != nil {
-		return fmt.Errorf("endpoint %q can't do it: %s", e.Name, sentence(err))
+		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, sentence(err))
 	}
 	if s.json {
 		return printJSON(r)
@@ -309,7 +309,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	return nil
 }
 
-// change changes the state of a run. The host refuses to end it until nobody has followed it for some time.
+// change changes the state of a run. It retries while the host refuses to end a run that was followed recently.
 func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 	request := &shim.ChangeRequest{TaskID: r.TaskID, Epoch: r.Epoch, State: to}
 	until := time.Now().Add(shim.AbsentTime + time.Second)
@@ -319,13 +319,13 @@ func (e *endpoint) change(ctx context.Context, r run, to shim.State) error {
 			return err
 		}
 		if !waits {
-			fmt.Fprintln(os.Stderr, "Waiting until nobody has followed it for 15 s")
+			fmt.Fprintln(os.Stderr, "Waiting until nobody has followed the run for 15 s")
 		}
 		time.Sleep(time.Second)
 	}
 }
 
-// find returns the only run that a person means.
+// find returns the only run that matches the argument.
 func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	var all []string
 	for _, e := range s.endpoints {
@@ -338,10 +338,10 @@ func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, run{}, fmt.Errorf("there is no run %q: list shows what there is", argument)
+		return nil, run{}, fmt.Errorf("found no run %q: the command list shows all", argument)
 	case 1:
 		return at, found, nil
 	}
-	return nil, run{}, fmt.Errorf("%q is several runs, of which the id selects one: %s", argument,
+	return nil, run{}, fmt.Errorf("%q matches several runs, select one by its id: %s", argument,
 		strings.Join(all, ", "))
 }

@@ -72,7 +72,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list := b.does("list")
 	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s  %.8s  1      yes\n", node.AllocID, node.NodeID))
 	refused := b.does("stop", shown)
-	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: its allocation has it: drain its node, or use nomad alloc stop %s\n",
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain its node, or use nomad alloc stop %s\n",
 		filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
 	test.Eq(t, before, b.records(), test.Sprint("a look changes nothing"))
@@ -90,7 +90,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	test.Eq(t, before, b.records(), test.Sprint("a look does not have the time without an owner begin"))
 
 	other := b.starts("web", testsupport.Mark())
-	test.StrContains(t, b.does("stop", "/group").err, `there is no run "/group": list shows what there is`)
+	test.StrContains(t, b.does("stop", "/group").err, `found no run "/group": the command list shows all`)
 	ended := b.does("stop", shown)
 	test.Eq(t, result{0, `Ended ` + shown + ` on endpoint "box".` + "\n",
 		"Waiting until nobody has followed it for 15 s\n"}, ended)
@@ -110,7 +110,7 @@ func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	first := b.starts("web", mark)
 	pid := testsupport.Sleepers(mark)
 	for _, command := range []string{"adopt", "release"} {
-		test.StrContains(t, b.does(command, first.ID).err, "its allocation has it: drain its node")
+		test.StrContains(t, b.does(command, first.ID).err, "an allocation follows the run: drain its node")
 	}
 	must.NoError(t, first.Close())
 	testsupport.Eventually(t, "nobody follows the run", func() bool { return !b.runs()[0].Followed })
@@ -122,7 +122,7 @@ func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	test.Eq(t, shim.Owner{AllocID: shim.Operator}, kept.Owner)
 	test.StrContains(t, b.does("list").out, "no: an operator keeps it\n")
 	refused := b.does("stop", first.ID)
-	test.StrContains(t, refused.err, "an operator keeps it: release it first")
+	test.StrContains(t, refused.err, "an operator keeps the run: release it first")
 	test.Eq(t, pid, testsupport.Sleepers(mark))
 
 	var released run

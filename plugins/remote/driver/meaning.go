@@ -171,9 +171,8 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins returns, for an allocation whose task starts, whether its job has an allocation on each node, and whether
-// Nomad wants the allocation to run. It is an error if the allocation is lost: its replacement may have completed the
-// task.
+// begins returns, for an allocation whose task starts, whether its job has one on each node, and whether Nomad wants it
+// to run. It is an error if the allocation is lost: its replacement may have completed the task.
 func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {

@@ -27,8 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. Once an agent has its handle, run follows it there, across reconnects, until it has
-// ended.
+// remoteTask is a task on a host. Once an agent has its handle, run follows it there until its end, across reconnects.
 type remoteTask struct {
 	config *drivers.TaskConfig // a subset, with the allocation's directory on this node
 	engine *engine

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package host is the node's side of a host that tasks run on: the connection to its shim.
+// Package host is the node's connection to the shim on a host.
 package host
 
 import (
@@ -22,15 +22,14 @@ import (
 // Config is a host.
 type Config struct {
 	Name     string            // the endpoint's
-	SSH      ssh.Config        // how it is reached
+	SSH      ssh.Config        // the way to log in
 	Programs map[string]string // the paths of this plugin's program, by architecture
 	Options  shim.Options      // of its shim; an empty Dir is the host's default
 
-	Event func(*drivers.TaskEvent) // is called with what the host says of tasks
+	Event func(*drivers.TaskEvent) // called for each task event of the host
 }
 
-// Host has at most one connection at a time, and makes a new one when it is lost. Its methods may be called
-// concurrently.
+// Host has at most one connection at a time, and reconnects when it is lost. It is safe for concurrent use.
 type Host struct {
 	config Config
 	ctx    context.Context
@@ -39,9 +38,9 @@ type Host struct {
 	keeps  sync.WaitGroup
 
 	mu      sync.Mutex
-	link    *Link         // nil if there is none
-	problem error         // why there is none; nil while an attempt is under way
-	changed chan struct{} // closed when these change
+	link    *Link         // nil if not connected
+	problem error         // of the last attempt; nil during an attempt
+	changed chan struct{} // closed when link or problem changes
 }
 
 // New returns a host that is not connected.
@@ -51,7 +50,7 @@ func New(c Config) *Host {
 	return h
 }
 
-// Close ends the connection, or the attempt to make one. Tasks go on.
+// Close ends the connection, or the attempt to connect. Tasks keep running.
 func (h *Host) Close() {
 	h.cancel()
 	h.keeps.Wait()
@@ -63,17 +62,17 @@ const (
 	longestPause = 15 * time.Second
 )
 
-// attemptTime is how long an attempt may take: the program has some 40 MB, which are copied once.
+// attemptTime limits an attempt: the first one copies the program, about 40 MB.
 const attemptTime = 10 * time.Minute
 
-// shortLife is how long a connection lives that counts as a failed attempt.
+// shortLife is the lifetime up to which a connection counts as a failed attempt.
 const shortLife = 15 * time.Second
 
-// Connect returns the connection, and makes one where there is none. For some time after a failed attempt it returns
-// that one's error. The context ends the wait; the attempt goes on, for all callers.
+// Connect returns the connection, and connects first if necessary. Between attempts it returns the error of the last
+// one. When ctx ends, the wait ends; the attempt continues, for all callers.
 func (h *Host) Connect(ctx context.Context) (*Link, error) { return h.wait(ctx, false) }
 
-// Keep returns the connection as soon as there is one, however long that takes. The context ends the wait.
+// Keep waits for the connection, across failed attempts, until ctx ends.
 func (h *Host) Keep(ctx context.Context) (*Link, error) { return h.wait(ctx, true) }
 
 func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
@@ -86,7 +85,7 @@ func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
 			return link, nil
 		}
 		if h.ctx.Err() != nil {
-			return nil, errors.New("the plugin ends")
+			return nil, errors.New("the plugin is shutting down")
 		}
 		if problem != nil && !keep {
 			return nil, problem
@@ -95,12 +94,12 @@ func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
 		case <-changed:
 		case <-h.ctx.Done():
 		case <-ctx.Done():
-			return nil, fmt.Errorf("there is no connection to endpoint %q yet: %w", h.config.Name, ctx.Err())
+			return nil, fmt.Errorf("not connected to endpoint %q yet: %w", h.config.Name, ctx.Err())
 		}
 	}
 }
 
-// Connected returns the connection if there is one, else nil.
+// Connected returns the connection, or nil if not connected.
 func (h *Host) Connected() *Link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +109,7 @@ func (h *Host) Connected() *Link {
 	return h.link
 }
 
-// keep connects, and again after each loss, until Close.
+// keep connects, and reconnects after each loss, until Close.
 func (h *Host) keep() {
 	pause := firstPause
 	for h.ctx.Err() == nil {
@@ -120,7 +119,7 @@ func (h *Host) keep() {
 			begun := time.Now()
 			h.set(link, nil)
 			<-link.conn.Context().Done()
-			link.close() // it waits until ssh has ended
+			link.close() // waits until ssh has ended
 			if time.Since(begun) > shortLife {
 				pause = firstPause
 				continue
@@ -144,9 +143,9 @@ func (h *Host) set(link *Link, problem error) {
 	h.changed = make(chan struct{})
 }
 
-// connect makes an attempt.
+// connect makes one attempt.
 func (h *Host) connect() (*Link, error) {
-	ctx, cancel := context.WithCancelCause(h.ctx) // ends the connection, also later
+	ctx, cancel := context.WithCancelCause(h.ctx) // also ends the connection later
 	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
 	defer limit.Stop()
 	link, err := newLink(ctx, h.config)
@@ -159,7 +158,7 @@ func (h *Host) connect() (*Link, error) {
 	return link, nil
 }
 
-// addressOf returns the IP address of a name, empty where this node knows none, as behind a jump host.
+// addressOf returns the IP address of a name, or "" if this node cannot resolve it, as behind a jump host.
 func addressOf(ctx context.Context, name string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -28,23 +28,23 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// Link is one connection to a host, and the driver there. It is never made anew: calls on one that was lost fail.
+// Link is one connection to a host, and the driver there. It does not reconnect: after a loss, its calls fail.
 type Link struct {
 	About
-	Driver  Driver           // by Nomad's own client
-	Shim    *grpc.ClientConn // for the calls that Nomad's protocol does not have
-	Address string           // the host's IP address, empty if it is not known
+	Driver  Driver           // Nomad's own client
+	Shim    *grpc.ClientConn // for the calls of package shim
+	Address string           // the host's IP address, empty if unknown
 
 	conn *ssh.Conn
 }
 
-// About is what a host is, and can do.
+// About describes a host.
 type About struct {
 	Arch    string `json:"arch,omitempty"`    // as in GOARCH: amd64 or arm64
 	Dir     string `json:"dir,omitempty"`     // the plugin's directory there, absolute
-	Root    bool   `json:"root"`              // tasks can be of any user
-	Cgroup  string `json:"cgroup,omitempty"`  // its version
-	Missing string `json:"missing,omitempty"` // what it can be used without, sentences
+	Root    bool   `json:"root"`              // tasks can run as any user
+	Cgroup  string `json:"cgroup,omitempty"`  // the cgroup version
+	Missing string `json:"missing,omitempty"` // messages about missing optional features
 }
 
 // Driver is a driver that can run commands in tasks.
@@ -53,7 +53,7 @@ type Driver interface {
 	drivers.ExecTaskStreamingRawDriver
 }
 
-// newLink starts the shim, and returns when it answers. The end of the context ends the link.
+// newLink starts the shim, and returns when it responds. The link ends when ctx ends.
 func newLink(ctx context.Context, c Config) (*Link, error) {
 	l, err := upload(ctx, c)
 	if err != nil {
@@ -63,10 +63,10 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	var taken atomic.Bool
 	client, err := grpc.NewClient("passthrough:///host",
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if taken.Swap(true) { // there is no second connection
+			if taken.Swap(true) { // a second connection is not possible
 				return nil, net.ErrClosed
 			}
-			return conn, nil // gRPC closes it when it has ended, and where no answer comes
+			return conn, nil // gRPC closes it when it has ended, or when a ping gets no response
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithReadBufferSize(shim.Buffer), grpc.WithWriteBufferSize(shim.Buffer),
@@ -80,7 +80,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 		return nil, err
 	}
 	context.AfterFunc(conn.Context(), func() {
-		l.close() // first: the client waits for its reader
+		l.close() // first, because client.Close waits for the reader
 		_ = client.Close()
 	})
 	made, err := drivers.NewDriverPlugin(nil, hclog.NewNullLogger()).GRPCClient(conn.Context(), nil, client)
@@ -90,19 +90,19 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	}
 	if err != nil {
 		l.close()
-		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // by this side
+		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // not by this side
 			err = ended
 		}
-		return nil, fmt.Errorf("the program on it does not serve: %w", err)
+		return nil, fmt.Errorf("failed to use the program on the host: %w", err)
 	}
 	return l, nil
 }
 
-// maxMessage is that of an agent and a plugin (internal/core/plugin).
+// maxMessage is the limit between an agent and a plugin (internal/core/plugin).
 const maxMessage = 64 << 20
 
-// greet learns what the host can do, and has events reach the node. It returns an error if the driver there can run no
-// tasks.
+// greet reads the host's fingerprint, and starts to forward its events. It returns an error if the driver there cannot
+// run tasks.
 func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	fingerprints, err := l.Driver.Fingerprint(l.conn.Context())
 	if err != nil {
@@ -110,7 +110,7 @@ func (l *Link) greet(event func(*drivers.TaskEvent)) error {
 	}
 	first := <-fingerprints
 	if first == nil {
-		return errors.New("it does not answer")
+		return errors.New("it sent no fingerprint")
 	}
 	if first.Err != nil {
 		return first.Err
@@ -144,8 +144,8 @@ func (l *Link) over() bool { return l.conn.Context().Err() != nil }
 
 func (l *Link) close() { _ = l.conn.Close() }
 
-// Alive asks the shim for a sign of life, and ends the link if there is none: after an error it tells whether that
-// was the host's word, or the connection's end.
+// Alive pings the shim, and ends the link if it does not respond. After an error of a call, it tells whether the host
+// returned the error, or the connection was lost.
 func (l *Link) Alive() bool {
 	if _, err := l.Driver.PluginInfo(); err != nil {
 		l.close()
@@ -153,8 +153,8 @@ func (l *Link) Alive() bool {
 	return !l.over()
 }
 
-// checked is gRPC's codec for Nomad's messages. It refuses what Nomad's client takes for granted, and would end the
-// plugin of a node: that is made for plugins of the same machine (plugins/drivers/client.go).
+// checked is gRPC's codec for Nomad's messages. It refuses messages without fields that Nomad's client dereferences: a
+// host could crash the plugin, because the client trusts plugins on the same machine (plugins/drivers/client.go).
 type checked struct{ encoding.CodecV2 }
 
 func (c checked) Unmarshal(data mem.BufferSlice, message any) error {
@@ -173,7 +173,7 @@ func (c checked) Unmarshal(data mem.BufferSlice, message any) error {
 		whole = m.GetStats().GetAggResourceUsage() != nil
 	}
 	if !whole {
-		return fmt.Errorf("the host's answer is not whole: %T", message)
+		return fmt.Errorf("the host's response is incomplete: %T", message)
 	}
 	return nil
 }

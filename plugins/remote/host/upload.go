@@ -19,17 +19,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// script makes the plugin's directory, which is its argument, gets the program if it is not there, and becomes the
-// program. It prints a line for each step, or "error" and a sentence: "host" with the architecture and the directory,
-// and reads the program's size, checksum and two arguments; "there", or "missing", and reads the program; "sent".
+// script makes the plugin's directory, which is its argument, receives the program if it is missing, and executes it.
+// It prints a line for each step, or "error" and a message: "host" with the architecture and the directory, after which
+// it reads the program's size, checksum and two arguments; "there", or "missing", then reads the program; "sent".
 //
 // A copy has the program's checksum in its name, so several versions can share a host. It gets that name when it is
-// whole, and only the plugin's user can change it: one of the right size is taken for the program.
+// complete, and only the plugin's user can change it, so the script checks only the size of an existing copy.
 //
-// A directory is unsafe if another user owns it or can write to it or a directory above. Group write is accepted above
-// for the user's private group, sticky directories such as /tmp too. The script removes temporary files that an attempt
-// has left, and versions that no node has used for 30 days, and forgets after as many which allocations have lost their
-// tasks. A process goes on if its program is removed.
+// A directory is unsafe if another user owns it or can write to it or a directory above. Directories above may be
+// writable for the user's private group, or sticky, such as /tmp. The script removes temporary files of failed
+// attempts, versions that no node has used for 30 days, and *.taken files (type runs) of that age. Running processes
+// survive the removal of their program.
 const script = `
 mask=$(umask); umask 077
 fail() { printf 'error %s\n' "$1"; exit 0; }
@@ -95,8 +95,8 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
-// upload starts the program of the host's architecture there, and copies it first if the host does not have it. An
-// attempt that fails leaves nothing that can be run. The end of the context ends the connection.
+// upload starts the program on a host, and copies it first if the host does not have it. A failed attempt leaves no
+// executable program. The connection ends when ctx ends.
 func upload(ctx context.Context, c Config) (*Link, error) {
 	conn, err := c.SSH.Start(ctx, script, c.Options.Dir)
 	if err != nil {
@@ -110,7 +110,7 @@ func upload(ctx context.Context, c Config) (*Link, error) {
 	return l, nil
 }
 
-// prepare returns when the host has the program and its arguments.
+// prepare sends the program, if necessary, and its arguments.
 func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	_, about, err := answer(l.conn)
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	l.Arch, l.Dir, _ = strings.Cut(about, " ")
 	path := programs[l.Arch]
 	if path == "" {
-		return fmt.Errorf("there is no program for the host's architecture %s: name it in programs of the plugin's "+
+		return fmt.Errorf("no program for the host's architecture %s: name it in programs of the plugin's "+
 			"configuration", plain.Line(l.Arch, 100))
 	}
 	file, err := os.Open(path)
@@ -144,9 +144,9 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	}
 	_, err = io.CopyN(l.conn, io.NewSectionReader(file, 0, size), size)
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s became shorter while it was copied to the host", path)
+		return fmt.Errorf("%s was truncated while it was copied to the host", path)
 	}
-	if _, _, err = answer(l.conn); err != nil { // also where the script did not read all
+	if _, _, err = answer(l.conn); err != nil { // even if the script did not read everything
 		return fmt.Errorf("failed to copy the program to the host: %w", err)
 	}
 	return nil
@@ -154,17 +154,17 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// answer reads a word of the script and what it says more, or an error.
+// answer reads a line of the script: a word and a text, or an error.
 func answer(conn *ssh.Conn) (word, text string, err error) {
 	line, err := conn.ReadLine()
 	word, text, _ = strings.Cut(line, " ")
 	if err != nil || slices.Contains([]string{"host", "there", "missing", "sent"}, word) {
 		return word, text, err
 	}
-	rest, _ := io.ReadAll(io.LimitReader(conn, 4<<10)) // an error: the script ends
+	rest, _ := io.ReadAll(io.LimitReader(conn, 4<<10)) // after an error, the script ends
 	text = plain.Line(text+" "+string(rest), 500)
 	if word == "error" {
 		return "", "", errors.New(text)
 	}
-	return "", "", fmt.Errorf("the host answered %q", word+" "+text)
+	return "", "", fmt.Errorf("unexpected output of the host: %q", word+" "+text)
 }

@@ -232,7 +232,7 @@ func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 	programs := map[string]string{"amd64": local(t, 0)}
 	for script, want := range map[string]string{
 		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
-		"[ $1 = -m ] && echo aarch64 || echo Linux": "there is no program for the host's architecture arm64: name it in ",
+		"[ $1 = -m ] && echo aarch64 || echo Linux": "no program for the host's architecture arm64: name it in ",
 		"echo FreeBSD":  "the host runs FreeBSD: only Linux is supported",
 		"exit 3":        "it ended with status 3",
 		"kill -9 $PPID": " was lost: ",

@@ -49,8 +49,8 @@ var errNotOwner = status.Error(codes.FailedPrecondition,
 // AbsentTime is the time without a follower after which a run's owner counts as gone.
 const AbsentTime = 15 * time.Second
 
-// runs are the records of the host, <dir>/<name>.json. The connection that follows a run holds a lock on <name>.lock, so
-// the kernel knows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken is for an
+// runs are the records of the host, <dir>/<name>.json. The connection that follows a run holds a lock on <name>.lock,
+// so the kernel knows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken is for an
 // allocation that has lost its task, and names the new owner. It outlives the run.
 type runs struct {
 	dir string
@@ -146,8 +146,8 @@ func (r *runs) drop(taskID string) {
 }
 
 // alone reports whether a connection follows a run, or else for how long none has, 0 if that was not observed before.
-// The time starts with the first call in which counts is true. It is stored as the time of the lock file, which works on
-// a full disk, too. The caller holds the lock of all records.
+// The time starts with the first call in which counts is true. It is stored as the time of the lock file, which works
+// on a full disk, too. The caller holds the lock of all records.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
 	lock, err := tryLock(r.lockOf(name))
 	if err != nil {
@@ -388,9 +388,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, former), to)
 }
 
-// others returns the runs of the same task with other contents that must end. If the caller has to wait for a run, or it
-// is unknown whether its owner is over, others returns a verdict with that owner. A run whose owner is not over keeps
-// running beside the new one, as with a canary.
+// others returns the runs of the same task with other contents that must end. If a run must be waited for, or the state
+// of its owner is unknown, it returns a verdict with that owner. A run whose owner is not over keeps running beside the
+// new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -407,8 +407,8 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another allocation
-// that is connected stops it. A run that is being started may run at any moment.
+// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another connected
+// allocation stops it. A run that is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package shim is the part of the plugin that runs on a host: the same program, which runs the core's supervisor there
-// as a plugin does on a node. A node calls it with Nomad's driver protocol over the standard input and output of one SSH
-// session. It ends with that session; tasks keep running.
+// as a plugin does on a node. A node calls it with Nomad's driver protocol over the standard input and output of one
+// SSH session. It ends with that session; tasks keep running.
 package shim
 
 import (

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package ssh runs scripts on hosts with an OpenSSH server. Each has its own connection, which is a process of ssh(1).
+// Package ssh runs scripts on hosts with an OpenSSH server. Each script has its own connection, a process of ssh(1).
 package ssh
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is a host, and how to log in.
+// Config describes a host and the login.
 type Config struct {
 	Hop
 
@@ -36,7 +36,7 @@ type Hop struct {
 	HostKeys []string `codec:"host_keys" doc:"Public keys of the host, as ssh-keyscan prints them, without the name: \"ssh-ed25519 AAAA…\". Any other key is refused."`
 }
 
-// way is the jump host, nil if there is none.
+// way returns the jump host, or nil without one.
 func (c Config) way() *Config {
 	if c.Jump == nil {
 		return nil
@@ -44,7 +44,7 @@ func (c Config) way() *Config {
 	return &Config{Hop: *c.Jump, KeyFile: c.KeyFile, AgentSocket: c.AgentSocket}
 }
 
-// Check returns what is wrong with the configuration, as far as that shows without reading a file or connecting.
+// Check validates the configuration without reading files or connecting.
 func (c Config) Check() error {
 	switch {
 	case (c.KeyFile == "") == (c.AgentSocket == ""):
@@ -76,7 +76,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// What each version of ssh, and a shell, reads as one word, and not as an option, a pattern or a variable.
+// These match texts that all versions of ssh, and shells, read as one word, never as an option, pattern or variable.
 var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9_:][A-Za-z0-9._:-]*$`)
 	userName = regexp.MustCompile(`^[A-Za-z0-9._+@][A-Za-z0-9._+@-]*$`)
@@ -85,18 +85,18 @@ var (
 	publicKey = regexp.MustCompile(`^[a-z0-9@.-]+[ \t]+AAAA[A-Za-z0-9+/]+=*([ \t].*)?\s*$`) // with a comment
 )
 
-// String is user@host:port.
+// String returns user@host:port.
 func (c Config) String() string {
 	return c.User + "@" + c.address()
 }
 
 func (c Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
 
-// ciphers has the fastest ones of most processors first. With ssh's own order the throughput is about half.
+// ciphers has the ciphers that are fastest on most processors first. With ssh's own order, throughput is about half.
 const ciphers = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes256-ctr"
 
-// command returns the command line of ssh up to the host. The host keys of the configuration are in a file, with the
-// hop as the name: 0, or 1 for the jump host.
+// command returns the command line of ssh up to the host. The file hostKeys has the host keys, with the number of the
+// hop as the host name: 0, or 1 for the jump host.
 func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	login, err := c.login()
 	if err != nil {
@@ -117,7 +117,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 		"Ciphers="+ciphers,
 		fmt.Sprintf("ConnectTimeout=%d", connectTime/time.Second),
 		fmt.Sprintf("ServerAliveInterval=%d", silentTime/2/time.Second),
-		"ServerAliveCountMax=1", // it counts those without an answer before the last
+		"ServerAliveCountMax=1", // the unanswered messages before the last one
 	) {
 		words = append(words, "-o", option)
 	}
@@ -148,8 +148,8 @@ func (c Config) login() ([]string, error) {
 	return []string{"IdentityFile=" + c.KeyFile, "IdentitiesOnly=yes", "IdentityAgent=none"}, nil
 }
 
-// hostKeys writes the host keys of the configuration, in the format of known_hosts, into a file in memory. Its name is
-// a path for processes of the same user.
+// hostKeys writes the configuration's host keys, in the format of known_hosts, to a file in memory. Its name is a path
+// that processes of the same user can open.
 func (c Config) hostKeys() (*os.File, error) {
 	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -169,12 +169,12 @@ func (c Config) hostKeys() (*os.File, error) {
 	return file, nil
 }
 
-// checkKey refuses what is no regular file of this user or root, or is open to others. This shows mistakes alone: ssh
-// opens the file again by its name, so the directory must be the operator's.
+// checkKey refuses a key that is not a regular file, does not belong to this user or root, or is accessible to others.
+// It only detects mistakes: ssh opens the file again by name, so only the operator may be able to change its directory.
 func checkKey(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("failed to look at the key: %w", err)
+		return fmt.Errorf("failed to check the key: %w", err)
 	}
 	mode, owner := info.Mode(), info.Sys().(*syscall.Stat_t).Uid
 	switch {
@@ -188,7 +188,7 @@ func checkKey(path string) error {
 	return nil
 }
 
-// quote quotes words for a shell of POSIX.
+// quote quotes words for a POSIX shell.
 func quote(words []string) string {
 	var quoted []string
 	for _, word := range words {

@@ -27,7 +27,7 @@ import (
 const (
 	connectTime = 15 * time.Second // for the connection and the keys
 	startTime   = 30 * time.Second // until the script runs
-	silentTime  = 20 * time.Second // without an answer from the host, after which ssh closes the connection
+	silentTime  = 20 * time.Second // without a response of the host, until ssh closes the connection
 )
 
 // Conn is the standard input and output of a script on a host. It is a net.Conn.
@@ -37,22 +37,21 @@ type Conn struct {
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelCauseFunc
 
-	ended  chan struct{} // closed when ssh has ended, and the rest is set
+	ended  chan struct{} // closed when ssh has ended, and the fields below are set
 	stderr plain.Tail
-	status int   // of ssh: that of the script, or one of the below
-	end    error // of Read
+	status int   // ssh's exit status: the script's, killed or lost
+	end    error // returned by Read
 }
 
-// The status of ssh that a signal has ended, and of one that has lost the connection, or made none.
 const (
-	killed = -1
-	lost   = 255
+	killed = -1  // ssh was ended by a signal
+	lost   = 255 // ssh has lost the connection, or failed to connect
 )
 
-// Start returns when a script of sh(1) runs on the host. The end of the context ends the connection. The configuration
-// has passed Check.
+// Start starts a script of sh(1) on the host, and returns when it runs. The connection ends when ctx ends. The
+// configuration must have passed Check.
 func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn, error) {
-	mark := "outrider-" + rand.Text() // what comes before it is of the login shell
+	mark := "outrider-" + rand.Text() // output before this mark is the login shell's
 	words := append([]string{"/bin/sh", "-c", "echo " + mark + "; " + script, "sh"}, args...)
 	conn, err := c.launch(ctx, "exec "+quote(words))
 	if err != nil {
@@ -83,7 +82,7 @@ func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn
 func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err error) {
 	path, err := exec.LookPath("ssh")
 	if err != nil {
-		return nil, fmt.Errorf("there is no ssh program on this node: install openssh-client (%w)", err)
+		return nil, fmt.Errorf("found no ssh program on this node: install openssh-client (%w)", err)
 	}
 	keys, err := c.hostKeys()
 	if err != nil {
@@ -110,7 +109,7 @@ func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err erro
 	cmd := exec.CommandContext(conn.ctx, path, append(words[1:], "--", c.Host, remote)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = far, far, &conn.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal, and a group with the ssh to the jump host
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal; one process group with the ssh to the jump host
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
@@ -129,7 +128,7 @@ func (c Config) launch(ctx context.Context, remote string) (conn *Conn, err erro
 	return conn, nil
 }
 
-// ending returns what Read returns at the end.
+// ending returns the error that Read returns after ssh has ended.
 func (c Config) ending(conn *Conn) error {
 	last := lastLine(string(conn.stderr))
 	switch {
@@ -149,20 +148,20 @@ func (c *Conn) ReadLine() (string, error) {
 	return strings.TrimSuffix(string(line), "\n"), c.why(err)
 }
 
-// Read returns io.EOF at the end of a script that has succeeded, otherwise an error that tells how it ended.
+// Read returns io.EOF at the end of a successful script, otherwise an error with the reason for the end.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.output.Read(b)
 	return n, c.why(err)
 }
 
 func (c *Conn) why(err error) error {
-	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // the latter: ssh has not read all input
+	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // ECONNRESET: ssh has not read all input
 		return err
 	}
 	return c.End()
 }
 
-// End waits until ssh has ended, and returns what Read returns then.
+// End waits until ssh has ended, and returns the error that Read returns then.
 func (c *Conn) End() error {
 	<-c.ended
 	return c.end
@@ -178,15 +177,15 @@ func (c *Conn) Close() error {
 	return c.File.Close()
 }
 
-// LocalAddr is for net.Conn.
+// LocalAddr implements net.Conn.
 func (*Conn) LocalAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix"} }
 
-// RemoteAddr is for net.Conn.
+// RemoteAddr implements net.Conn.
 func (*Conn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: "ssh", Net: "unix"} }
 
 var fingerprint = regexp.MustCompile(`SHA256:[A-Za-z0-9+/]+`)
 
-// explain returns why there is no connection, by what ssh wrote. The ssh to the jump host writes first.
+// explain returns an error for a failed connection from ssh's stderr. The ssh to the jump host writes there first.
 func (c Config) explain(text string) error {
 	way := c.way()
 	said, _, unanswered := strings.Cut(text, "kex_exchange_identification")
@@ -201,14 +200,14 @@ func (c Config) explain(text string) error {
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
 	case has("Host key verification failed"):
-		return fmt.Errorf("the host key of %s is not that of host_keys (it is %s): the host was reinstalled, or another "+
-			"one answers in its place", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
+		return fmt.Errorf("the host key of %s is not in host_keys (it is %s): the host was reinstalled, or this is "+
+			"another host", c.address(), cmp.Or(fingerprint.FindString(text), "unknown"))
 	case has("Permission denied"), has("Too many authentication failures"):
-		return fmt.Errorf("the SSH server at %s refuses user %s with %s: there is no such user, or its authorized_keys "+
-			"lacks the key, or the key can't be used without a passphrase", c.address(), c.User,
+		return fmt.Errorf("the SSH server at %s refuses user %s with %s: the user does not exist, or its authorized_keys "+
+			"lacks the key, or the key has a passphrase", c.address(), c.User,
 			cmp.Or(c.KeyFile, "the keys of the ssh-agent at "+c.AgentSocket))
 	}
-	return fmt.Errorf("there is no connection to %s: %s", c, cmp.Or(lastLine(text), "the host allows no session"))
+	return fmt.Errorf("failed to connect to %s: %s", c, cmp.Or(lastLine(text), "the host allows no session"))
 }
 
 // lastLine returns the last line of a text, shortened.

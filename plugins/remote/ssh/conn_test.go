@@ -72,8 +72,8 @@ func TestStart_HostThatRunsNoCommandsIsOneSentence(t *testing.T) {
 		"ForceCommand echo not here":    `runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a forced command wrote "not here"`,
 		"ForceCommand exit 7":           `a forced command wrote ""`,
 		"ForceCommand echo no >&2":      `a forced command wrote "no"`,
-		"MaxSessions 0":                 "there is no connection to ",
-		"ForceCommand kill -9 $PPID; :": "there is no connection to ",
+		"MaxSessions 0":                 "failed to connect to ",
+		"ForceCommand kill -9 $PPID; :": "failed to connect to ",
 	} {
 		_, err := run(t, configOf(sshdtest.Start(t, sshdtest.Config(option))), "junk", "true")
 		test.ErrorContains(t, err, want, test.Sprint(option))

@@ -49,10 +49,10 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 		}
 	}
 	address := regexp.QuoteMeta(server.Address())
-	changed := `^the host key of \S+ is not that of host_keys \(it is ` + regexp.QuoteMeta(sum) +
-		`\): the host was reinstalled, or another one answers in its place$`
-	refused := `^the SSH server at ` + address + ` refuses user \S+ with %s: there is no such user, or its authorized_keys ` +
-		`lacks the key, or the key can't be used without a passphrase$`
+	changed := `^the host key of \S+ is not in host_keys \(it is ` + regexp.QuoteMeta(sum) +
+		`\): the host was reinstalled, or this is another host$`
+	refused := `^the SSH server at ` + address + ` refuses user \S+ with %s: the user does not exist, or its authorized_keys ` +
+		`lacks the key, or the key has a passphrase$`
 	_, rsa := newKey(t, "-t", "rsa")
 	for name, c := range map[string]struct {
 		edit  func(*Config)
@@ -64,7 +64,7 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 
 		"wrong user":    {func(c *Config) { c.User = "nobody9" }, refused, `/\S+`},
 		"wrong key":     {key(otherFile), refused, regexp.QuoteMeta(otherFile)},
-		"key missing":   {key("/no/key"), `^failed to look at the key: stat /no/key: `, ""},
+		"key missing":   {key("/no/key"), `^failed to check the key: stat /no/key: `, ""},
 		"key open":      {key(file(string(content), 0o640, 0)), `other users \(mode 0640\): chmod 600 it$`, ""},
 		"key foreign":   {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: it must belong`, ""},
 		"key is a dir":  {key("/etc"), `^the key /etc is not a regular file$`, ""},
@@ -73,13 +73,13 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 		"no agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "/no/agent" },
 			`^failed to connect to the ssh-agent: dial unix /no/agent: `, ""},
 
-		"nothing listens": {closed, `^there is no connection to \S+: ssh: connect to host 127.0.0.1 port \d+: ` +
+		"nothing listens": {closed, `^failed to connect to \S+: ssh: connect to host 127.0.0.1 port \d+: ` +
 			`Connection refused$`, ""},
 		"no such name": {func(c *Config) { c.Host = "no-such-host.invalid" },
-			`^there is no connection to \S+@no-such-host.invalid:\d+: ssh: Could not resolve hostname `, ""},
+			`^failed to connect to \S+@no-such-host.invalid:\d+: ssh: Could not resolve hostname `, ""},
 
-		"jump host: nothing listens": {jump(func(_ *Config, j *Hop) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: there is no connection to `, ""},
-		"jump host: host key":        {jump(func(_ *Config, j *Hop) { j.HostKeys = []string{other} }), `^the jump host: the host key of \S+ is not that of host_keys \(it is SHA256:`, ""},
+		"jump host: nothing listens": {jump(func(_ *Config, j *Hop) { j.Port = free.Addr().(*net.TCPAddr).Port }), `^the jump host: failed to connect to `, ""},
+		"jump host: host key":        {jump(func(_ *Config, j *Hop) { j.HostKeys = []string{other} }), `^the jump host: the host key of \S+ is not in host_keys \(it is SHA256:`, ""},
 		"jump host: key":             {jump(func(c *Config, _ *Hop) { c.KeyFile = otherFile }), `^the jump host: the SSH server at \S+ refuses `, ""},
 		"jump host: no forwarding": {func(c *Config) { c.Jump = jumpOf(t, forwardsNothing, server) },
 			`^the jump host \S+ failed to connect to ` + address + `, or does not allow it \(AllowTcpForwarding\)$`, ""},
@@ -99,7 +99,7 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 	t.Run("no ssh", func(t *testing.T) {
 		t.Setenv("PATH", "/no/path")
 		_, err := run(t, configOf(server), "", "true")
-		must.ErrorContains(t, err, "there is no ssh program on this node: install openssh-client (")
+		must.ErrorContains(t, err, "found no ssh program on this node: install openssh-client (")
 	})
 }
 
@@ -118,7 +118,7 @@ func TestLogin_SendsNothingToAHostThatIsNotTrusted(t *testing.T) {
 	server.ChangeHostKey()
 	server.Restart()
 	_, err := run(t, c, "", "true")
-	must.ErrorContains(t, err, "the host key of "+c.address()+" is not that of host_keys (it is SHA256:")
+	must.ErrorContains(t, err, "the host key of "+c.address()+" is not in host_keys (it is SHA256:")
 	server.Stop() // and so it has written its log
 	must.StrContains(t, log(), "Connection from ")
 	must.StrNotContains(t, log(), "userauth-request")
