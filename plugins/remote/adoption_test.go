@@ -23,16 +23,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// adoption is what came of a start by one of the nodes that race.
+// adoption is the result of a start by one of the racing nodes.
 type adoption struct {
 	node *core.Driver
 	task *drivers.TaskConfig
 	err  error
 }
 
-// The node of 50 tasks is lost, and three nodes want each of them at the same time, without an API to ask.
+// The node of 50 tasks is lost, and three nodes start each of them concurrently, without an API to query.
 func TestStart_OneOfThreeNodesAdopts(t *testing.T) {
-	testsupport.Long(t, "a node waits a minute for a task that another one has")
+	testsupport.Long(t, "a node waits a minute for another node's task")
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	var purged atomic.Bool
@@ -110,6 +110,6 @@ func TestStart_OneOfThreeNodesAdopts(t *testing.T) {
 		}
 		test.NoError(t, winner.node.DestroyTask(winner.task.ID, true))
 	}
-	t.Logf("the nodes have got %v of the tasks", winners)
+	t.Logf("tasks per node: %v", winners)
 	must.SliceEmpty(t, testsupport.Sleepers(mark))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// a host runs this test binary without the variable that has it be the plugin
+	// hosts run this test binary as the shim, without the variable that makes it the plugin
 	for _, role := range driver.Plugin().Roles {
 		if role() {
 			return
@@ -35,7 +35,7 @@ func TestDriver_Conforms(t *testing.T) {
 	conformance.Driver{
 		Config: server.Endpoint("box", dir, server.Port),
 		Task: `{ "endpoint": "box", "command": "/bin/sh", "args": ["-c", "SCRIPT"],
-			"on_drain": "stop", "on_lost": "restart" }`, // no API tells what a stop means,
+			"on_drain": "stop", "on_lost": "restart" }`, // without an API, a stop would release the run
 		Files: func(allocDir string) string { return shim.AllocDir(dir, filepath.Base(allocDir)) },
 	}.Test(t)
 }

@@ -33,14 +33,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// node is the plugin of a node that reaches a host, with a task.
+// node is the plugin of a node with an endpoint, and a task.
 type node struct {
 	*core.Driver
 	*drivers.TaskConfig
-	host string // the directory there
+	host string // the directory on the host
 }
 
-// newNode has a plugin with the endpoint "box", and a task with a file that is copied to it.
+// newNode returns a plugin with the endpoint "box", and a task with a file to copy there.
 func newNode(t *testing.T, server *sshdtest.Server, port int, options string, content []byte) *node {
 	t.Helper()
 	dir := newDir(t)
@@ -52,13 +52,13 @@ func newNode(t *testing.T, server *sshdtest.Server, port int, options string, co
 	return n
 }
 
-// newDir is a directory of tasks on a host. At the end of the test nothing of them is left.
+// newDir returns a directory of tasks on a host. At the end of the test, it checks that no process of them is left.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
 	must.NoError(t, err)
 	t.Cleanup(func() {
-		testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {
+		testsupport.Eventually(t, "the supervisor ends without tasks", func() bool {
 			return len(testsupport.Processes(func(args []string) bool {
 				return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, dir+"/") })
 			})) == 0
@@ -68,7 +68,7 @@ func newDir(t *testing.T) string {
 	return dir
 }
 
-// newMark is the argument of sleep in the tasks of a test that may fail while they run.
+// newMark returns an argument for sleep that identifies a test's tasks. The remaining ones are killed after the test.
 func newMark(t *testing.T) string {
 	mark := testsupport.Mark()
 	t.Cleanup(func() {
@@ -79,7 +79,7 @@ func newMark(t *testing.T) string {
 	return mark
 }
 
-// newPlugin is the plugin of a node, until the end of the test. It asks an API.
+// newPlugin returns the plugin of a node with an API. It is closed at the end of the test.
 func newPlugin(t *testing.T, options, api string) *core.Driver {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func newPlugin(t *testing.T, options, api string) *core.Driver {
 	return d
 }
 
-// newTask is the task of a job, on endpoint "box", of an allocation of its own.
+// newTask returns a task of a job, in a new allocation, on endpoint "box".
 func newTask(t *testing.T, job string, options map[string]any) *drivers.TaskConfig {
 	t.Helper()
 	alloc := uuid.Generate()
@@ -125,7 +125,7 @@ func newTask(t *testing.T, job string, options map[string]any) *drivers.TaskConf
 	return cfg
 }
 
-// starts starts the task, as soon as there is a connection, and ends it.
+// starts starts the task once the host is connected, checks its file, and destroys it.
 func (n *node) starts(t *testing.T, content []byte) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -138,10 +138,10 @@ func (n *node) starts(t *testing.T, content []byte) {
 	must.NoError(t, n.DestroyTask(n.ID, true))
 }
 
-// onHost is the directory of the allocation.
+// onHost returns the allocation's directory on the host.
 func (n *node) onHost() string { return shim.AllocDir(n.host, n.AllocID) }
 
-// records are those of runs on the host.
+// records returns the files of the host's records of runs.
 func (n *node) records(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.host, "runs", "*.json"))
@@ -167,14 +167,14 @@ func TestCopy_ThatFailsLeavesNoRecord(t *testing.T) {
 	must.SliceEmpty(t, n.records(t))
 }
 
-func TestCopy_ByAConnectionThatIsLostIsMadeAgain(t *testing.T) {
+func TestCopy_IsRetriedAfterALostConnection(t *testing.T) {
 	server := sshdtest.Start(t)
 	link := server.Link()
 	content := make([]byte, 20<<20)
 	n := newNode(t, server, link.Port, "", content)
 	fingerprints, err := n.Fingerprint(t.Context())
 	must.NoError(t, err)
-	for f := range fingerprints { // which connects
+	for f := range fingerprints { // wait for the connection
 		if healthy, _ := f.Attributes["driver.remote.endpoint.box.healthy"].GetBool(); healthy {
 			break
 		}
@@ -196,7 +196,7 @@ func TestCopy_ByAConnectionThatIsLostIsMadeAgain(t *testing.T) {
 	must.SliceEmpty(t, n.records(t))
 }
 
-func TestCopy_IsNotMadeForAUserThatIsDenied(t *testing.T) {
+func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 	testsupport.NeedRoot(t)
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "denied_host_uids = \"65534\"\n", nil)

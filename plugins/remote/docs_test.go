@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-// The options of a task that every driver has are on the page of exec-lite.
+// The options that all drivers have are on the page of exec-lite.
 func TestOptions_AreDocumented(t *testing.T) {
 	schematest.Document(t, "../../docs/reference/remote.md", map[string]schema.Described{
 		"plugin options": schema.Of[driver.Config](),

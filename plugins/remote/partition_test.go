@@ -35,32 +35,32 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// ownership is whose a run is, as calls one after the other would see it.
+// ownership is the model's state: the owner of a run between sequential calls.
 type ownership struct {
 	owner    string // an allocation
 	released bool
 	way      int // the connection that may change it, 0 for none
 }
 
-// call is what a node asks of the host.
+// call is a call of a node to the host.
 type call struct {
 	way   int
 	what  string // claim, resume, take, release, change or exec
 	alloc string // that claims, or owns
 	from  string // the allocation that the run is taken from
-	lines string // what exec writes
+	lines string // written by exec
 }
 
 // outcome of a call.
 type outcome int
 
 const (
-	unknown outcome = iota // the connection was lost: it may have been done
+	unknown outcome = iota // the connection was lost: the call may have been executed
 	done
 	refused
 )
 
-// step returns what may be after a call that had this outcome, nothing if it can't have had it.
+// step returns the possible states after a call with this outcome, none if the outcome is not possible.
 func (o ownership) step(c call, got outcome) []any {
 	allowed, next := o.way == c.way, o
 	switch c.what {
@@ -82,7 +82,7 @@ func (o ownership) step(c call, got outcome) []any {
 	return nil
 }
 
-// way is one connection of a node, by a link of its own, and the program on the host that it starts.
+// way is one connection of a node, with its own link, and the program on the host that it starts.
 type way struct {
 	*host.Link
 	number int
@@ -90,21 +90,21 @@ type way struct {
 	cut    *sshdtest.Link // of this connection alone
 
 	running   sync.WaitGroup // calls
-	recovered bool           // the program on the host knows the task
+	recovered bool           // the program on the host has recovered the task
 	until     int            // the round in which a cut ends
 
 	mu   sync.Mutex
-	lost []porcupine.Operation // calls whose outcome is not known
+	lost []porcupine.Operation // calls with unknown outcome
 }
 
-// isShim tells the program on the host.
+// isShim recognizes the connection's program on the host.
 func (w *way) isShim(args []string) bool {
 	return len(args) == 3 && args[1] == "outrider-shim" && strings.Contains(args[2], fmt.Sprintf("%q", w.name()))
 }
 
 func (w *way) name() string { return fmt.Sprintf("WAY_%d", w.number) }
 
-// partition is a host with a run, and the history of what nodes did with that.
+// partition is a host with a run, and the history of calls for that run.
 type partition struct {
 	t      *testing.T
 	server *sshdtest.Server
@@ -122,10 +122,10 @@ type partition struct {
 	mu      sync.Mutex
 	history []porcupine.Operation
 	allocs  []string
-	owner   string // the last one that is known
+	owner   string // the last known owner
 }
 
-// connect has a node connect.
+// connect returns a new connection of a node.
 func (p *partition) connect() *way {
 	w := &way{number: int(p.number.Add(1)), cut: p.server.Link()}
 	hop := ssh.Hop{Host: p.server.Host, Port: w.cut.Port, User: p.server.User, HostKeys: []string{p.server.HostKey}}
@@ -143,7 +143,7 @@ func (p *partition) connect() *way {
 	return w
 }
 
-// end ends a connection, and with it the time in which a call that was lost may still be done.
+// end ends a connection. Its lost calls cannot be executed after that.
 func (p *partition) end(w *way) {
 	w.host.Close()
 	w.running.Wait()
@@ -159,7 +159,7 @@ func (p *partition) end(w *way) {
 	w.lost = nil
 }
 
-// ask makes a call, and records it. The outcome is unknown, if the host's word does not arrive.
+// ask makes a call, and records it. The outcome is unknown if no response arrives.
 func (p *partition) ask(w *way, c call) outcome {
 	op := porcupine.Operation{Input: c, Call: int64(time.Since(p.begun))}
 	got, err := p.send(w, c)
@@ -220,21 +220,21 @@ func (p *partition) send(w *way, c call) (outcome, error) {
 	return unknown, err
 }
 
-// alive are all allocations but one: no owner counts as gone since its node is away.
+// alive returns all allocations except one, so no owner counts as gone because its node is disconnected.
 func (p *partition) alive(but string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(p.allocs), func(a string) bool { return a == but })
 }
 
-// soFar is how many calls there were so far, and the last owner.
+// soFar returns the number of recorded calls, and the last owner.
 func (p *partition) soFar() (calls int, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.history), p.owner
 }
 
-// newAlloc is an allocation's id.
+// newAlloc returns the id of a new allocation.
 func (p *partition) newAlloc() string {
 	alloc := fmt.Sprintf("alloc-%d", p.number.Add(1))
 	p.mu.Lock()
@@ -247,21 +247,21 @@ func (p *partition) newAlloc() string {
 type member struct {
 	*partition
 	way   *way
-	stale []*way // connections that are cut
+	stale []*way // cut connections
 	alloc string
 }
 
 var kinds = []string{"claim", "resume", "take", "take", "release", "release", "change", "change", "exec", "exec"}
 
-// turn makes one call at random, and breaks its connection now and then.
+// turn makes a random call, and breaks its connection at random.
 func (m *member) turn(round int, others []string) {
 	m.stale = slices.DeleteFunc(m.stale, func(w *way) bool {
 		if w.until > round {
 			return false
 		}
-		w.cut.Restore() // what was sent before arrives now, and more after it
+		w.cut.Restore() // data that was sent before the cut arrives now
 		w.running.Wait()
-		m.does(w, m.choose(w, others)) // it may get the run again
+		m.does(w, m.choose(w, others)) // this may claim the run again
 		m.end(w)
 		return true
 	})
@@ -278,10 +278,10 @@ func (m *member) turn(round int, others []string) {
 	answered := make(chan outcome, 1)
 	w.running.Go(func() { answered <- m.does(w, c) })
 	if strike != nil && !before {
-		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // anywhere in the call
+		time.Sleep(time.Duration(rand.N(int64(3 * time.Millisecond)))) // at any point of the call
 		strike(m, w)
 	}
-	if w.until > 0 || <-answered != refused { // nobody waits for a connection that is cut
+	if w.until > 0 || <-answered != refused { // do not wait for a cut connection
 		m.alloc = c.alloc
 	}
 	switch {
@@ -296,7 +296,7 @@ func (m *member) turn(round int, others []string) {
 	m.way = m.connect()
 }
 
-// choose returns a call at random.
+// choose returns a random call.
 func (m *member) choose(w *way, others []string) call {
 	c := call{way: w.number, what: kinds[rand.N(len(kinds))], alloc: m.alloc}
 	switch c.what {
@@ -311,7 +311,7 @@ func (m *member) choose(w *way, others []string) call {
 	return c
 }
 
-// does makes a call, and one before it if the program on the host does not know the task.
+// does makes a call. For exec it first resumes the run, unless the program on the host has recovered the task.
 func (m *member) does(w *way, c call) outcome {
 	if c.what == "exec" && !w.recovered {
 		resume := call{way: w.number, what: "resume", alloc: c.alloc}
@@ -333,7 +333,7 @@ var faults = []func(*member, *way){
 	},
 }
 
-// kill kills the program on the host, or the process of the SSH server that serves it.
+// kill kills the program on the host, or its SSH server process.
 func (m *member) kill(w *way, server bool) {
 	shims := testsupport.Processes(w.isShim)
 	must.Len(m.t, 1, shims)
@@ -350,13 +350,12 @@ func (m *member) kill(w *way, server bool) {
 	must.NoError(m.t, unix.Kill(pid, unix.SIGKILL))
 }
 
-// 500 calls of three nodes have the results that they could have one after the other, while connections are cut, and
-// the programs at their ends are killed.
+// 500 calls of three nodes are linearizable, while connections are cut, and programs on the host are killed.
 func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	p := &partition{t: t, server: server, dir: dir, written: filepath.Join(dir, "written"), begun: time.Now()}
-	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // few calls may be refused all
+	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // all commands may be refused
 	first := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
 	task := newTask(t, "job", map[string]any{"command": "sleep", "args": []any{mark}})
 	_, _, err := first.StartTask(task)
@@ -391,7 +390,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 			allocs = append(allocs, m.alloc, owner)
 		}
 		for _, m := range members {
-			all.Go(func() { m.turn(round, allocs) }) // at once
+			all.Go(func() { m.turn(round, allocs) })
 		}
 		all.Wait()
 	}
@@ -405,23 +404,23 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{ownership{owner: task.AllocID}} },
 		Step: func(state, input, output any) []any {
-			got, _ := output.(outcome) // unknown where there is none
+			got, _ := output.(outcome) // unknown without output
 			return state.(ownership).step(input.(call), got)
 		},
 	}
 	result := porcupine.CheckOperationsTimeout(model.ToModel(), p.history, 5*time.Minute)
 	counts := map[outcome]int{}
-	want := map[string]outcome{} // of lines
+	want := map[string]outcome{} // by line
 	for _, op := range p.history {
 		got, _ := op.Output.(outcome)
 		counts[got]++
 		want[op.Input.(call).lines] = got
 	}
-	t.Logf("%d calls were done, %d refused, and of %d it is not known, by %d connections and allocations",
+	t.Logf("%d calls were executed, %d refused, %d unknown, by %d connections and allocations",
 		counts[done], counts[refused], counts[unknown], p.number.Load())
 	must.Eq(t, porcupine.Ok, result, must.Sprint("the history is not linearizable: ", p.history))
 	test.Positive(t, counts[refused])
-	if !testing.Short() { // of few calls none may be cut in the middle
+	if !testing.Short() { // with few calls, maybe none is cut in the middle
 		test.Positive(t, counts[unknown])
 	}
 
@@ -437,14 +436,14 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 		ok := got == done && n == 1 || got == refused && n == 0 || got == unknown && n <= 1
 		test.True(t, ok, test.Sprintf("a command with outcome %d was run %d times", got, n))
 	}
-	must.Eq(t, pid, testsupport.Sleepers(mark), must.Sprint("it is another process"))
+	must.Eq(t, pid, testsupport.Sleepers(mark), must.Sprint("the process changed"))
 
 	last := p.connect()
 	defer last.host.Close()
 	owner := p.newAlloc()
 	reply, err := shim.Claim.On(t.Context(), last.Shim, &shim.ClaimRequest{
 		Key: p.run.Key, Hash: p.run.Hash, TaskID: p.run.TaskID, Reattach: true, Owner: shim.Owner{AllocID: owner},
-		Gone: p.alive(owner), // whoever it is
+		Gone: p.alive(owner), // all others
 	})
 	must.NoError(t, err)
 	must.Eq(t, shim.Have, reply.Verdict)

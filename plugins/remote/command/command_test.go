@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// records are the host's, as they are on its disk.
+// records returns the content of the host's records.
 func (b *box) records() string {
 	b.t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.dir, "runs", "*.json"))
@@ -39,7 +39,7 @@ func (b *box) records() string {
 	return all
 }
 
-// runs are those of list -json.
+// runs returns the output of list -json.
 func (b *box) runs() (all []run) {
 	b.t.Helper()
 	r := b.does("list", "-json")
@@ -48,7 +48,7 @@ func (b *box) runs() (all []run) {
 	return all
 }
 
-// TestRun_IsListedAndEnded takes a run from its owner to its end. Its job has escape sequences in its name.
+// The job has escape sequences in its name.
 func TestRun_IsListedAndEnded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
@@ -75,7 +75,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain its node, or use nomad alloc stop %s\n",
 		filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
-	test.Eq(t, before, b.records(), test.Sprint("a look changes nothing"))
+	test.Eq(t, before, b.records(), test.Sprint("list changes nothing"))
 
 	must.NoError(t, node.Close())
 	testsupport.Eventually(t, "nobody follows the run", func() bool { return !b.runs()[0].Followed })
@@ -87,13 +87,13 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 		test.False(t, strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }),
 			test.Sprintf("%q", text))
 	}
-	test.Eq(t, before, b.records(), test.Sprint("a look does not have the time without an owner begin"))
+	test.Eq(t, before, b.records(), test.Sprint("list does not start the time without an owner"))
 
 	other := b.starts("web", testsupport.Mark())
 	test.StrContains(t, b.does("stop", "/group").err, `found no run "/group": the command list shows all`)
 	ended := b.does("stop", shown)
 	test.Eq(t, result{0, `Ended ` + shown + ` on endpoint "box".` + "\n",
-		"Waiting until nobody has followed it for 15 s\n"}, ended)
+		"Waiting until nobody has followed the run for 15 s\n"}, ended)
 	test.SliceEmpty(t, testsupport.Sleepers(mark), test.Sprint("processes of the run"))
 	left := b.runs()
 	must.SliceLen(t, 1, left)
@@ -102,7 +102,6 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	test.Eq(t, "[]\n", b.does("list", "-json").out)
 }
 
-// TestRun_IsKeptUntilItIsReleased takes a run from its owner to an operator, and to the next allocation.
 func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
@@ -136,7 +135,7 @@ func TestRun_IsKeptUntilItIsReleased(t *testing.T) {
 	test.SliceEmpty(t, testsupport.Sleepers(mark))
 }
 
-func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
+func TestEndpoint_UnreachableIsReportedInOneLine(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	node := b.starts("web", testsupport.Mark())
@@ -151,15 +150,15 @@ func TestEndpoint_ThatCanNotBeReachedIsOneLine(t *testing.T) {
 		test.StrContains(t, r.out, "box", test.Sprint(args))
 	}
 	test.StrContains(t, b.does("stop", "none").err, `endpoint "away" can't be used: `)
-	test.StrContains(t, b.does("stop", node.ID).err, "has it: drain its node, or use nomad alloc stop "+node.AllocID)
+	test.StrContains(t, b.does("stop", node.ID).err, "follows the run: drain its node, or use nomad alloc stop "+node.AllocID)
 
 	b.write("http://127.0.0.1:1", b.endpoint("again", b.server.Port), b.endpoint("box", b.server.Port))
 	test.StrContains(t, b.does("stop", node.ID).err,
-		fmt.Sprintf("of which the id selects one: %s on \"again\", %[1]s on \"box\"", node.ID))
+		fmt.Sprintf("select one by its id: %s on \"again\", %[1]s on \"box\"", node.ID))
 	must.NoError(t, node.DestroyTask(node.ID, true))
 }
 
-func TestCheck_TellsWhatTheHostIs(t *testing.T) {
+func TestCheck_ReportsTheHost(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	r := b.does("check")
@@ -186,7 +185,7 @@ func TestCheck_TellsWhatTheHostIs(t *testing.T) {
 	test.Eq(t, os.Geteuid() == 0, report.Endpoints[0].Root)
 }
 
-func TestCheck_TellsWhatIsMissing(t *testing.T) {
+func TestCheck_ReportsMissingFeatures(t *testing.T) {
 	t.Parallel()
 	r := newBox(t, sshdtest.Unprivileged()).does("check")
 	test.StrContains(t, r.out, "root false")
@@ -235,7 +234,7 @@ func TestConfig_ThatIsWrongIsOneSentence(t *testing.T) {
 	}
 }
 
-func TestRun_TellsWhatBecomesOfIt(t *testing.T) {
+func TestRun_ShowsLabelAndFollower(t *testing.T) {
 	names := driver.Names{Namespace: "default", Job: "web", Group: "api", Index: "1", Task: "main"}
 	other := names
 	other.Namespace = "prod"

@@ -32,7 +32,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-// TestMain has the test's binary be the plugin's: the commands, and what runs on a host.
+// TestMain makes the test binary act as the plugin's, for commands and on a host.
 func TestMain(m *testing.M) {
 	supervisor.Main()
 	p := driver.Plugin()
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// box is a host with an SSH server of its own on this machine, and the configuration of an agent that reaches it.
+// box is a host, simulated by an SSH server on this machine, and the configuration of an agent with this endpoint.
 type box struct {
 	t      *testing.T
 	server *sshdtest.Server
@@ -60,7 +60,7 @@ func newBox(t *testing.T, options ...sshdtest.Option) *box {
 	b.dir, err = os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
 	must.NoError(t, err)
 	t.Cleanup(func() {
-		testsupport.Eventually(t, "the supervisors end, which have no task any more", func() bool {
+		testsupport.Eventually(t, "the supervisors end without tasks", func() bool {
 			return len(testsupport.Processes(func(args []string) bool {
 				return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, b.dir+"/") })
 			})) == 0
@@ -76,10 +76,9 @@ func newBox(t *testing.T, options ...sshdtest.Option) *box {
 	return b
 }
 
-// endpoint is a block of the configuration.
+// endpoint returns an endpoint block of the configuration.
 func (b *box) endpoint(name string, port int) string { return b.server.Endpoint(name, b.dir, port) }
 
-// write writes the configuration.
 func (b *box) write(api string, endpoints ...string) {
 	b.t.Helper()
 	text := fmt.Sprintf("plugin %q {\n  config {\n    api {\n      address = %q\n    }\n%s  }\n}\n", binary, api,
@@ -87,7 +86,7 @@ func (b *box) write(api string, endpoints ...string) {
 	must.NoError(b.t, os.WriteFile(filepath.Join(b.config, "remote.hcl"), []byte(text), 0o600))
 }
 
-// result is how a command ended.
+// result is the exit code and the output of a command.
 type result struct {
 	code     int
 	out, err string
@@ -115,13 +114,13 @@ func does(t *testing.T, args ...string) result {
 	return r
 }
 
-// owner is the plugin of a node, with the task of an allocation there.
+// owner is the plugin of a node, with a task.
 type owner struct {
 	*core.Driver
 	*drivers.TaskConfig
 }
 
-// starts has a node start a task that sleeps, of a job.
+// starts starts a job's task, which sleeps, on a new node.
 func (b *box) starts(job, mark string) *owner {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -147,7 +146,7 @@ func (b *box) starts(job, mark string) *owner {
 	}
 	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
 		"endpoint": "box", "command": "sleep", "args": []any{mark},
-		"on_drain": "stop", "on_lost": "restart", // or DestroyTask would release it: no API tells what it means
+		"on_drain": "stop", "on_lost": "restart", // otherwise DestroyTask releases the run without an API
 	})
 	must.SliceEmpty(b.t, errs)
 	must.NoError(b.t, o.EncodeDriverConfig(value))

@@ -16,7 +16,7 @@ import (
 func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 	t.Setenv("OF_THE_AGENT", "x")
 	t.Setenv("CHANGED", "x")
-	t.Setenv("NOMAD_REGION", "global") // where the agent has it, tasks have it from Nomad
+	t.Setenv("NOMAD_REGION", "global") // Nomad sets it for tasks even if the agent has it
 	cfg := &drivers.TaskConfig{
 		AllocID: "alloc-1", Name: "web", AllocDir: "/nomad/alloc/alloc-1",
 		Env: map[string]string{
@@ -45,11 +45,11 @@ func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 	must.Eq(t, "/srv/or/allocs/alloc-1/web", task.WorkDir)
 	must.Eq(t, 3, task.Nice)
 	must.Eq(t, map[string]string{"nofile": "10"}, task.Ulimit)
-	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // the agent's configuration is as it was
+	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // nothing of the agent has changed
 	must.Eq(t, 6, len(cfg.Env))
 }
 
-func TestHostConfig_RefusesWhatIsOfTheNode(t *testing.T) {
+func TestHostConfig_RefusesDevicesAndVolumes(t *testing.T) {
 	for name, cfg := range map[string]*drivers.TaskConfig{
 		"a device": {Devices: []*drivers.DeviceConfig{{HostPath: "/dev/null"}}},
 		"a volume": {Mounts: []*drivers.MountConfig{{HostPath: "/srv"}}},

@@ -20,7 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// taskDir is a task's directory on a node, with files of these names, whose contents are their names.
+// taskDir returns a task's directory on a node. Each file has its name as content.
 func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
 	t.Helper()
 	dir = t.TempDir()
@@ -35,7 +35,7 @@ func taskDir(t *testing.T, paths ...string) (dir string, root *os.Root) {
 	return dir, root
 }
 
-// copied is what an archive has: a line for each file.
+// copied lists an archive's content: a line for each file.
 func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	t.Helper()
 	paths, err := filesOf(root, below, since)
@@ -55,7 +55,7 @@ func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	}
 }
 
-func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
+func TestFiles_AreThoseThatNomadWrote(t *testing.T) {
 	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad",
 		"tmp/x", "alloc/data", "etc/app.conf", "local/old")
 	must.NoError(t, os.Chmod(filepath.Join(dir, "etc/app.conf"), 0o755|os.ModeSetuid))
@@ -77,8 +77,8 @@ func TestFiles_AreWhatNomadHasPutThere(t *testing.T) {
 	must.Eq(t, "", copied(t, root, "missing", time.Time{}))
 }
 
-// A host may have the tar of GNU, or of busybox, which knows fewer formats.
-func TestFiles_AreReadByEachTar(t *testing.T) {
+// A host may have GNU tar, or busybox tar, which supports fewer formats.
+func TestArchive_IsReadableByAnyTar(t *testing.T) {
 	long := strings.Repeat("d", 100) + "/" + strings.Repeat("ü", 100)
 	_, root := taskDir(t, long, "local/ü")
 	paths, err := filesOf(root, ".", time.Time{})
@@ -102,8 +102,8 @@ func TestFiles_AreReadByEachTar(t *testing.T) {
 	}
 }
 
-// Another task of the group may replace files between the look at them and the copy.
-func TestFiles_ThatAreReplacedLeadNowhere(t *testing.T) {
+// Another task of the group may replace files after filesOf and before archive.
+func TestArchive_FollowsNoReplacedFiles(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	must.NoError(t, os.WriteFile(outside, []byte("classified"), 0o600))
 	dir, root := taskDir(t, "local/a", "local/b", "local/c/d")
@@ -121,8 +121,8 @@ func TestFiles_ThatAreReplacedLeadNowhere(t *testing.T) {
 	must.StrNotContains(t, buffer.String(), "classified")
 }
 
-// What is not an end of the archive is no end of the call, either.
-func TestFiles_ThatBecomeShorterAreAnError(t *testing.T) {
+// The error must not be io.EOF: that would look like the regular end of the archive.
+func TestArchive_FailsIfAFileIsTruncated(t *testing.T) {
 	dir, root := taskDir(t, "local/a")
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "local/a"), make([]byte, 1<<20), 0o600))
 	paths, err := filesOf(root, ".", time.Time{})

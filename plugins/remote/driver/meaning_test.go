@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/agentapi"
 )
 
-// The answers are what Nomad 1.11.3 was seen to say.
-func TestMeaning_IsWhatNomadDoes(t *testing.T) {
+// The responses are those of Nomad 1.11.3.
+func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 	const migrated = `"DesiredStatus": "stop", "DesiredDescription": "alloc is being migrated", "DesiredTransition": `
 	for name, row := range map[string]struct {
 		alloc, job      string
@@ -58,9 +58,9 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 		},
 		"a reconnect that it loses": {
 			alloc:   `{"DesiredStatus": "stop", "DesiredDescription": "alloc not needed due to disconnected client reconnect"}`,
-			release: true, reason: "in its place",
+			release: true, reason: "has replaced it",
 		},
-		"an allocation that was collected": {alloc: "none", release: true, reason: "no such allocation"},
+		"an allocation that was collected": {alloc: "none", release: true, reason: "no longer has the allocation"},
 		"no rights":                        {alloc: "403", release: true, reason: "it is not known why"},
 		"another namespace":                {alloc: "hidden", release: true, reason: "it is not known why"},
 		"an error":                         {alloc: "500", release: true, reason: "it is not known why"},
@@ -124,8 +124,8 @@ func TestMeaning_IsWhatNomadDoes(t *testing.T) {
 	}
 }
 
-// A node that comes back may start a task before it hears that another node has run it.
-func TestBegins_NotForAnAllocationThatNomadHasGivenUp(t *testing.T) {
+// A node that reconnects may start a task before it learns that another node has run it.
+func TestBegins_RefusesALostAllocation(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has given this allocation up",
 		`{"ID": "alloc", "ClientStatus": "pending", "Job": {"Type": "service"}}`: "system false, wanted false",
@@ -151,12 +151,12 @@ func TestBegins_NotForAnAllocationThatNomadHasGivenUp(t *testing.T) {
 	}
 }
 
-func TestMeaning_IsNotAskedWhereItDoesNotMatter(t *testing.T) {
+func TestMeaning_IsNotQueriedIfItDoesNotMatter(t *testing.T) {
 	got := nomad{}.ask(t.Context(), &saved{OnDrain: "stop", OnLost: "restart"}, "alloc")
 	must.Eq(t, meaning{}, got)
 }
 
-func TestIdentity_IsOfTheTaskAndItsContent(t *testing.T) {
+func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 	made := func(edit func(*drivers.TaskConfig, map[string]any)) (key, hash string) {
 		cfg := &drivers.TaskConfig{
 			AllocID: "alloc-1", NodeID: "node-1", Namespace: "default", JobID: "web", TaskGroupName: "g", Name: "main",

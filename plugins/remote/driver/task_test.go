@@ -22,7 +22,7 @@ import (
 func TestExitOf_IsExactOrLost(t *testing.T) {
 	for name, row := range map[string]struct {
 		told  drivers.ExitResult
-		want  task.Exit // but for its time
+		want  task.Exit // without its time
 		event string
 	}{
 		"a code":   {told: drivers.ExitResult{ExitCode: 7}, want: task.Exit{Code: 7}},
@@ -71,7 +71,7 @@ func TestExitOf_IsExactOrLost(t *testing.T) {
 	}
 }
 
-func TestStop_TellsOfAHostThatCanNotBeReached(t *testing.T) {
+func TestStop_ReportsAnUnreachableHost(t *testing.T) {
 	testsupport.Long(t, "a stop waits for the host")
 	stopped := &remoteTask{
 		config: &drivers.TaskConfig{ID: "a/b/c"}, host: host.New(host.Config{Name: "box"}), saved: saved{Endpoint: "box"},

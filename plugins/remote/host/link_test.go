@@ -13,7 +13,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto"
 )
 
-func TestChecked_RefusesWhatWouldEndThePlugin(t *testing.T) {
+func TestChecked_RefusesIncompleteMessages(t *testing.T) {
 	c := checked{encoding.GetCodecV2("proto")}
 	for _, row := range []struct {
 		answer, into any

@@ -31,12 +31,12 @@ func configOf(s *sshdtest.Server) ssh.Config {
 	return ssh.Config{Hop: hop, KeyFile: s.KeyFile}
 }
 
-// here is a local program for hosts of this architecture.
+// here returns programs with one for this architecture.
 func here(path string) map[string]string {
 	return map[string]string{runtime.GOARCH: path}
 }
 
-// local makes a local program of the size.
+// local creates a program of about size bytes.
 func local(t *testing.T, size int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
@@ -45,7 +45,6 @@ func local(t *testing.T, size int) string {
 	return path
 }
 
-// files are the names in a directory.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -56,7 +55,7 @@ func files(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// start starts a program, which says so and ends, and returns its path.
+// start starts a program, which prints its path and exits, and returns the path.
 func start(ctx context.Context, c ssh.Config, dir string, programs map[string]string) (*Link, string, error) {
 	l, err := upload(ctx, Config{SSH: c, Programs: programs, Options: shim.Options{Dir: dir}})
 	if err != nil {
@@ -101,7 +100,7 @@ func TestProgram_FileThatDiffersIsReplaced(t *testing.T) {
 	must.NoError(t, err)
 	content, err := os.ReadFile(path)
 	must.NoError(t, err)
-	for _, damage := range []func() error{ // as a loss of power leaves a file
+	for _, damage := range []func() error{ // as after a loss of power
 		func() error { return os.Truncate(path, 0) },
 		func() error { return os.Truncate(path, 999) },
 		func() error { return os.Chmod(path, 0o600) },
@@ -140,7 +139,7 @@ func TestProgram_IsCopiedToAHostWithFewTools(t *testing.T) {
 	must.EqError(t, err, "the host has no sha256sum")
 }
 
-// tmpfs mounts a file system until the end of the test.
+// tmpfs mounts a tmpfs until the end of the test.
 func tmpfs(t *testing.T, flags uintptr, options string) string {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -180,7 +179,7 @@ func TestProgram_MistakeIsOneSentence(t *testing.T) {
 	test.ErrorContains(t, err, "failed to open the program for the host: open /no/program: ")
 }
 
-// Another user of the host may have made the directory first, with a program of theirs.
+// Another user of the host may have created the directory first, with another program.
 func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Unprivileged())
 	const own, other = 54321, 65534
@@ -226,7 +225,7 @@ func TestProgram_OtherUsersCanNotReplaceIt(t *testing.T) {
 	}
 }
 
-func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
+func TestProgram_RefusesAnUnsupportedHost(t *testing.T) {
 	tools := t.TempDir()
 	server := sshdtest.Start(t, sshdtest.Env("PATH="+tools+":/usr/bin:/bin"))
 	programs := map[string]string{"amd64": local(t, 0)}
@@ -243,7 +242,7 @@ func TestProgram_HostThatIsNotSupportedIsOneSentence(t *testing.T) {
 	}
 }
 
-func TestProgram_IsThatOfTheHostsArchitecture(t *testing.T) {
+func TestProgram_MatchesTheHostsArchitecture(t *testing.T) {
 	tools, arch, machine := t.TempDir(), "arm64", "aarch64"
 	if runtime.GOARCH == arch {
 		arch, machine = "amd64", "x86_64"
@@ -272,7 +271,7 @@ func TestProgram_IsThatOfTheHostsArchitecture(t *testing.T) {
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
+func TestProgram_RemovesAPartialCopy(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir := filepath.Join(t.TempDir(), "dir")
 	programs := here(local(t, 20<<20))
@@ -288,15 +287,15 @@ func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 		failed <- err
 	}()
 	link.WaitCut()
-	testsupport.Eventually(t, "a part is there", func() bool { return len(files(t, dir+"/bin")) == 1 })
+	testsupport.Eventually(t, "a part has arrived", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.StrContains(t, files(t, dir+"/bin")[0], ".tmp-")
 	cancel()
 	must.ErrorContains(t, <-failed, "failed to copy the program to the host: the connection to ")
 
-	// another node copies it while the host does not know that the first is gone
+	// another node copies it before the host notices that the first has disconnected
 	_, path, err := start(t.Context(), configOf(server), dir, programs)
 	must.NoError(t, err)
-	link.Restore() // and so the host sees the end
+	link.Restore() // so the host notices the end of the connection
 	testsupport.Eventually(t, "the part is removed", func() bool { return len(files(t, dir+"/bin")) == 1 })
 	must.Eq(t, filepath.Base(path), files(t, dir+"/bin")[0])
 	want, err := os.ReadFile(programs[runtime.GOARCH])
@@ -306,7 +305,7 @@ func TestProgram_HalfACopyIsNotLeft(t *testing.T) {
 	must.True(t, bytes.Equal(want, got))
 }
 
-func TestProgram_SeveralNodesCopyAtOnce(t *testing.T) {
+func TestProgram_IsCopiedBySeveralNodesConcurrently(t *testing.T) {
 	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "dir")
 	programs := here(local(t, 5<<20))
@@ -321,7 +320,7 @@ func TestProgram_SeveralNodesCopyAtOnce(t *testing.T) {
 	must.Len(t, 1, files(t, dir+"/bin"))
 }
 
-func TestProgram_RemovesWhatIsOld(t *testing.T) {
+func TestProgram_RemovesOldFiles(t *testing.T) {
 	c := configOf(sshdtest.Start(t))
 	dir := filepath.Join(t.TempDir(), "dir")
 	must.NoError(t, os.MkdirAll(dir+"/bin", 0o700))
@@ -340,7 +339,7 @@ func TestProgram_RemovesWhatIsOld(t *testing.T) {
 	want := []string{filepath.Base(path), "nomad-driver-remote-used", "nomad-driver-remote-x.tmp-new", "other"}
 	must.SliceContainsAll(t, want, files(t, dir+"/bin"))
 
-	// a program counts as used each time that a node looks for it
+	// each connection of a node counts as use of the program
 	then := time.Now().Add(-40 * 24 * time.Hour)
 	must.NoError(t, os.Chtimes(path, then, then))
 	_, _, err = start(t.Context(), c, dir, programs)

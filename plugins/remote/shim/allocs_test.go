@@ -19,12 +19,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// makes makes the directories of a task.
 func (a allocs) makes(alloc, task string, uid int) (string, error) {
 	return a.make(alloc, task, uid, uid)
 }
 
-// mode is the mode of a file, with its owner.
+// mode returns the mode and the owner of a file.
 func mode(t *testing.T, path string) (fs.FileMode, int) {
 	t.Helper()
 	info, err := os.Lstat(path)
@@ -48,8 +47,8 @@ func TestAllocs_HaveTheDirectoriesOfANode(t *testing.T) {
 	}
 }
 
-// A task may put a symbolic link where its directory has one. Root changes nothing through it.
-func TestAllocs_LeaveWhatATaskHasChanged(t *testing.T) {
+// A task may replace a directory by a symbolic link. Root must change nothing through it.
+func TestAllocs_FollowNoLinksOfATask(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := allocs{t.TempDir()}
 	dir, err := a.makes("alloc-1", "web", nobody)
@@ -72,7 +71,7 @@ func TestAllocs_LeaveWhatATaskHasChanged(t *testing.T) {
 	must.NoError(t, err)
 }
 
-func TestAllocs_AreNowhereElse(t *testing.T) {
+func TestAllocs_RefuseInvalidNames(t *testing.T) {
 	a := allocs{t.TempDir()}
 	for _, c := range [][2]string{
 		{"", "web"}, {"..", "web"}, {".", "web"}, {"../x", "web"}, {"/etc", "web"}, {"a\x00b", "web"},
@@ -85,7 +84,7 @@ func TestAllocs_AreNowhereElse(t *testing.T) {
 }
 
 // Nomad starts the tasks of a group at the same time.
-func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
+func TestAllocs_AreMadeConcurrently(t *testing.T) {
 	a := allocs{t.TempDir()}
 	errs := make(chan error)
 	const tasks = 20
@@ -103,8 +102,7 @@ func TestAllocs_AreMadeByManyAtOnce(t *testing.T) {
 	must.Len(t, 5+1, entries) // and the shared directory
 }
 
-// TestAllocs_GoSomeTimeAfterTheirLastRun has a host with a run, and directories of other allocations.
-func TestAllocs_GoSomeTimeAfterTheirLastRun(t *testing.T) {
+func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
 	dir := t.TempDir()
 	h := &host{allocs: allocs{filepath.Join(dir, "allocs")}, runs: newRuns(dir)}
 	side{h.runs, t, "node"}.start("used")

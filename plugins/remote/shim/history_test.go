@@ -16,7 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// ownership is a run with three sides, as one after the other would see it.
+// ownership is the model's state: the owner of a run between sequential calls of three sides.
 type ownership struct {
 	owner    string // an allocation
 	released bool
@@ -31,12 +31,12 @@ type call struct {
 	from  string // the allocation that the run is taken from
 }
 
-// step is what a call may return, and what is then.
+// step reports whether a call may return got, and returns the next state.
 func (o ownership) step(c call, got bool) (bool, ownership) {
 	mine := o.known[c.side] == o.epoch
 	var want bool
 	switch c.what {
-	case "kill": // of the program, or the end of its connection
+	case "kill": // the program or its connection ends
 		want = true
 		o.known[c.side] = 0
 	case "change":
@@ -56,7 +56,7 @@ func (o ownership) step(c call, got bool) (bool, ownership) {
 	return got == want, o
 }
 
-// do makes a call, and returns whether it was done.
+// do makes a call, and reports whether it was executed.
 func (s side) do(t *testing.T, c call) bool {
 	done := func(err error) bool {
 		if !errors.Is(err, errNotOwner) {
@@ -83,10 +83,10 @@ func (s side) do(t *testing.T, c call) bool {
 	return reply.Verdict == Have
 }
 
-// 500 calls of three nodes at once have the results that they could have one after the other.
+// 500 concurrent calls of three nodes have the results of some sequential order.
 func TestRuns_HistoryIsLinearizable(t *testing.T) {
 	all := sides(t, 3)
-	allocs := []string{"first", "none", "none"} // the last of each side
+	allocs := []string{"first", "none", "none"} // the last one of each side
 	first := all[0].request("first")
 	first.TaskID = "task"
 	_, _, err := all[0].claim(first)
@@ -94,12 +94,12 @@ func TestRuns_HistoryIsLinearizable(t *testing.T) {
 	must.NoError(t, all[0].started("task", nil))
 
 	kinds := []string{"claim", "resume", "take", "take", "release", "release", "change", "change", "change", "kill"}
-	var mu sync.Mutex // of history and allocs
+	var mu sync.Mutex // guards history and allocs
 	var history []porcupine.Operation
 	begun := time.Now()
 	for round := range 500 / len(all) {
 		var running sync.WaitGroup
-		for i, s := range all { // at once
+		for i, s := range all {
 			running.Go(func() {
 				mu.Lock()
 				c := call{side: i, what: kinds[rand.N(len(kinds))], alloc: allocs[i]}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// receives is a host that only receives files.
+// receives is a fake host that only receives files.
 type receives struct {
 	do func(r *FilesRequest, archive io.Reader) error
 }
@@ -41,7 +41,7 @@ func clientOf(t *testing.T, s receiving) *grpc.ClientConn {
 	return conn
 }
 
-func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
+func TestFiles_ReportsAFailureToBothSides(t *testing.T) {
 	all := make(chan string, 1)
 	c := clientOf(t, receives{do: func(q *FilesRequest, archive io.Reader) error {
 		if q.TaskID == "refused" {
@@ -62,7 +62,7 @@ func TestFiles_BothSidesLearnOfAFailure(t *testing.T) {
 	must.NoError(t, Files(ctx, c, &FilesRequest{}, zeros(3<<20, nil)))
 	must.Eq(t, "3145728 bytes, error false", <-all)
 
-	// an error of the node's files, also one that is no end of the call
+	// an error of the node's files, even io.EOF, which must not look like the end of the archive
 	must.ErrorIs(t, Files(ctx, c, &FilesRequest{TaskID: "cut"}, zeros(3<<20, io.EOF)), io.EOF)
 	must.StrHasSuffix(t, "error true", <-all)
 

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// side is a connection of a node to the host: the lock of a run is of an open file, so two in one process exclude each
-// other as those of two processes do.
+// side is a connection of a node to the host. Locks belong to open files, so two sides in one process exclude each
+// other like two processes.
 type side struct {
 	*runs
 	t    *testing.T
@@ -34,7 +34,7 @@ func sides(t *testing.T, n int) (all []side) {
 	return all
 }
 
-// request is the claim of an allocation of one job.
+// request returns an allocation's claim. All allocations are of the same job.
 func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest {
 	q := &ClaimRequest{
 		Key: "job", Hash: "content", TaskID: alloc + "/task", Reattach: true,
@@ -46,7 +46,7 @@ func (s side) request(alloc string, change ...func(*ClaimRequest)) *ClaimRequest
 	return q
 }
 
-// resume is of the run that allocation a has started.
+// resume makes a claim resume the run that allocation a has started.
 func resume(q *ClaimRequest)  { q.Resume, q.TaskID = true, "a/task" }
 func wanted(q *ClaimRequest)  { q.Wanted = true }
 func restart(q *ClaimRequest) { q.Reattach = false }
@@ -60,8 +60,8 @@ func alive(alloc string) func(*ClaimRequest) {
 	return func(q *ClaimRequest) { q.Alive = append(q.Alive, alloc) }
 }
 
-// ask claims, and ends what is over, as the host does. It returns the verdict, and the allocation that the run was
-// started for; before it, those whose runs were ended.
+// ask claims, and ends the runs that must end first, as the host does. It returns the ended runs, the verdict, and the
+// allocation that the run was started for.
 func (s side) ask(alloc string, change ...func(*ClaimRequest)) string {
 	s.t.Helper()
 	said := ""
@@ -94,7 +94,6 @@ func (s side) start(alloc string, change ...func(*ClaimRequest)) {
 	must.NoError(s.t, s.started(alloc+"/task", nil))
 }
 
-// ends removes the record of a run.
 func (s side) ends(task string) {
 	s.t.Helper()
 	must.NoError(s.t, s.runs.end(task))
@@ -107,7 +106,7 @@ func (s side) leave() {
 	}
 }
 
-// wait has all records be alone for an hour more, if they are.
+// wait adds an hour to the time without an owner of all runs that have one.
 func (s side) wait() {
 	s.t.Helper()
 	must.NoError(s.t, s.locked("", func(all records) error {
@@ -129,7 +128,7 @@ func (s side) releases(alloc, task string) {
 
 func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 	for name, row := range map[string]func(t *testing.T, a, b side){
-		"one that this connection has is not written again": func(t *testing.T, a, _ side) {
+		"a claim on the owning connection writes nothing": func(t *testing.T, a, _ side) {
 			a.start("a")
 			record := filepath.Join(a.dir, nameOf("job", "content")+".json")
 			before, err := os.Stat(record)
@@ -140,7 +139,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.True(t, os.SameFile(before, after))
 			must.NoError(t, a.become("a/task", "a", Stopping))
 		},
-		"a released one is taken over, whoever is there": func(t *testing.T, a, b side) {
+		"a released one is taken over at once": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "have a", b.ask("b"))
@@ -149,9 +148,9 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, b.check("a/task"))
 			must.Eq(t, "held by b", a.ask("a", resume))
 			b.releases("b", "a/task")
-			must.Eq(t, "have a", a.ask("a", resume)) // as where the replacement loses after a reconnect
+			must.Eq(t, "have a", a.ask("a", resume)) // as when a reconnected allocation replaces its replacement
 		},
-		"one that is not there is nobody's": func(t *testing.T, a, _ side) {
+		"a missing one has no owner": func(t *testing.T, a, _ side) {
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 			must.ErrorIs(t, a.become("a/task", "a", Stopping), errNotOwner)
 		},
@@ -161,12 +160,12 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.wait()
 			must.Eq(t, "held by a", b.ask("b"))
 		},
-		"one whose owner is over by Nomad's word is taken over at once": func(t *testing.T, a, b side) {
+		"one whose owner is over, according to Nomad, is taken over at once": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 		},
-		"one whose owner is not there is taken over after a time": func(t *testing.T, a, b side) {
+		"one without a follower is taken over after a time": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "held by a", b.ask("b"))
@@ -178,40 +177,40 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
 		},
-		"its own is found again": func(t *testing.T, a, b side) {
+		"an allocation finds its own run again": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", a.ask("a"))
 			a.leave()
 			must.Eq(t, "have a", b.ask("a")) // another connection of the node
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 		},
-		"one that was not started to its end is ended": func(t *testing.T, a, b side) {
+		"one whose start was interrupted is ended": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
-			must.Eq(t, "held by a", b.ask("b", gone("a"))) // it may run at any moment
+			must.Eq(t, "held by a", b.ask("b", gone("a"))) // it may start at any moment
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
 			must.Eq(t, "held by a", b.ask("a")) // another connection of the node
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.started("a/task", nil), errNotOwner)
 		},
-		"its own that may have been started is started under its new id": func(t *testing.T, a, b side) {
+		"its own with an interrupted start is started under its new id": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
 			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
 			must.Eq(t, "held by a", b.ask("a", again))
 			a.leave()
-			must.Eq(t, "start a", b.ask("a", again)) // the core takes up what runs of it
+			must.Eq(t, "start a", b.ask("a", again)) // the core recovers the task if it runs
 			must.NoError(t, b.started("a/again", nil))
 			must.ErrorIs(t, b.check("a/task"), errNotOwner)
 			must.Eq(t, "have a", b.ask("a", resume, again))
 		},
-		"one that is being stopped is waited for": func(t *testing.T, a, b side) {
+		"a claim waits for one that is being stopped": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b"))
 			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
-		"one that its owner stops is waited for, whoever is over": func(t *testing.T, a, b side) {
+		"a claim waits for one that its owner stops, even if the owner is over": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b", gone("a")))
@@ -221,7 +220,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.wait()
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
-		"a stop goes on without its connection": func(t *testing.T, a, b side) {
+		"a stop survives its connection": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			a.leave()
@@ -233,12 +232,12 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.SliceEmpty(t, over)
 			must.Eq(t, "have a", b.ask("a", resume))
 		},
-		"one that was ended for another allocation is that one's": func(t *testing.T, a, b side) {
+		"one that was ended for another allocation belongs to that one": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 			must.Eq(t, "held by b", a.ask("a", resume))
 		},
-		"one with other contents goes on while its owner is there": func(t *testing.T, a, b side) {
+		"one with other contents keeps running while its owner is alive": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
@@ -250,7 +249,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated))
 		},
-		"of one with other contents Nomad is asked": func(t *testing.T, a, b side) {
+		"one with other contents needs the owner's state in Nomad": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
@@ -258,11 +257,11 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.ends("b/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
-		"one of a lost owner is ended by other contents, also while its node is connected": func(t *testing.T, a, b side) {
+		"one of a lost owner is ended by other contents, even while its node is connected": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
-		"an end that was interrupted is made up for": func(t *testing.T, a, b side) {
+		"an interrupted end is repeated": func(t *testing.T, a, b side) {
 			a.start("a")
 			_, over, err := b.claim(b.request("b", updated, gone("a")))
 			must.NoError(t, err)
@@ -273,19 +272,19 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.start("a")
 			must.Eq(t, "ended a, start a", a.ask("a", updated))
 		},
-		"its own that it has released is started again": func(t *testing.T, a, b side) {
+		"its own released one is ended and started again": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
-		"Nomad's word that the owner is not over counts": func(t *testing.T, a, b side) {
+		"one is not taken over while its owner is alive, according to Nomad": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "held by a", b.ask("b", alive("a")))
 			b.wait()
 			must.Eq(t, "held by a", b.ask("b", alive("a")))
 		},
-		"a lock of an earlier owner does not count": func(t *testing.T, a, b side) {
+		"a lock of an earlier owner is ignored": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			b.leave() // a holds its lock
@@ -293,7 +292,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.wait()
 			must.Eq(t, "have a", a.ask("c"))
 		},
-		"one that has lost its task to another one starts it only by Nomad's word": func(t *testing.T, a, b side) {
+		"an allocation that has lost its task starts it only if Nomad wants that": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "have a", b.ask("b", gone("a")))
@@ -309,9 +308,9 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "held by d", a.ask("a"))
 			a.start("a", wanted)
 			a.ends("a/task")
-			a.start("a") // it is restarted
+			a.start("a") // a restart
 		},
-		"one that gets its task back may start it again": func(t *testing.T, a, b side) {
+		"an allocation that gets its task back may start it again": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "have a", b.ask("b"))
@@ -322,7 +321,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			a.ends("a/task")
 			must.Eq(t, "held by a", b.ask("b"))
 		},
-		"nothing is ended for one that has to wait": func(t *testing.T, a, b side) {
+		"a claim that has to wait ends nothing": func(t *testing.T, a, b side) {
 			a.start("a")
 			b.start("b", updated, alive("a"))
 			for _, hash := range []string{"new content", "newer content"} {
@@ -344,12 +343,12 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.ErrorIs(t, a.become("a/task", "a", Released), errNotOwner)
 		},
-		"one that an operator keeps is nobody's until it is released": func(t *testing.T, a, b side) {
+		"a kept one cannot be claimed until it is released": func(t *testing.T, a, b side) {
 			give := func(epoch int64, s State) error {
 				return b.assign(&ChangeRequest{TaskID: "a/task", Epoch: epoch, State: s})
 			}
 			a.start("a")
-			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is there
+			must.ErrorIs(t, give(1, Kept), errNotOwner) // its owner is connected
 			a.leave()
 			must.ErrorIs(t, give(2, Kept), errNotOwner) // it was claimed since
 			must.NoError(t, give(1, Kept))
@@ -367,7 +366,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.leave()
 			must.ErrorIs(t, give(4, Kept), errNotOwner) // it is being stopped
 		},
-		"a record that can't be read keeps only its own task": func(t *testing.T, a, b side) {
+		"an unreadable record blocks only its own task": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, os.WriteFile(filepath.Join(a.dir, nameOf("other", "x")+".json"), []byte("{"), 0o600))
 			_, err := b.orphans()
@@ -376,7 +375,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			_, _, err = b.claim(b.request("b", func(q *ClaimRequest) { q.Key = "other" }))
 			must.ErrorContains(t, err, "failed to read the record")
 		},
-		"nothing is started to be resumed": func(t *testing.T, a, b side) {
+		"a resume starts nothing": func(t *testing.T, a, b side) {
 			must.Eq(t, "none ", a.ask("a", resume))
 			b.start("b")
 			must.Eq(t, "held by b", a.ask("a", resume, gone("b")))
@@ -411,7 +410,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	}
 	must.Zero(t, over())
 	b.wait()
-	must.Zero(t, over(), must.Sprint("its owner is there"))
+	must.Zero(t, over(), must.Sprint("its owner is connected"))
 	a.releases("a", "a/task")
 	must.Zero(t, over(), must.Sprint("it was released just now"))
 	b.wait()
@@ -420,7 +419,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	must.Eq(t, 1, over())
 	must.Zero(t, over(), must.Sprint("it is being ended"))
 	b.wait()
-	must.Eq(t, 1, over(), must.Sprint("its end has failed: it does not wait so long again"))
+	must.Eq(t, 1, over(), must.Sprint("its end has failed: the next attempt comes sooner"))
 	must.Eq(t, "ended a, start c", a.ask("c", updated))
 	must.NoError(t, a.started("c/task", nil)) // without a limit
 	a.leave()
@@ -429,7 +428,7 @@ func TestRuns_EndWithoutAnOwner(t *testing.T) {
 	must.Zero(t, over())
 }
 
-func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
+func TestRuns_ListChangesNothing(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
 	look := func() Run {
@@ -448,7 +447,7 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	want.Followed = false
 	must.Eq(t, want, look())
 	b.wait()
-	must.Eq(t, want, look(), must.Sprint("nobody but a look has seen that it is not followed"))
+	must.Eq(t, want, look(), must.Sprint("list does not start the time"))
 
 	_, err := b.orphans()
 	must.NoError(t, err)
@@ -457,23 +456,23 @@ func TestRuns_AreListedByALookThatChangesNothing(t *testing.T) {
 	must.LessEq(t, 2*time.Hour, look().Alone)
 }
 
-func TestRuns_ThatAreListedEndIfTheyAreStillAlone(t *testing.T) {
+func TestRuns_OnlyUnfollowedRunsCanBeSeized(t *testing.T) {
 	both := sides(t, 2)
 	a, b := both[0], both[1]
 	ends := func(epoch int64) error { return b.seize(&ChangeRequest{TaskID: "a/task", Epoch: epoch}) }
 	a.start("a")
-	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("its owner is there"))
+	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("its owner is connected"))
 	a.releases("a", "a/task")
 	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("it was released just now"))
 	must.Eq(t, "have a", a.ask("c"))
 	a.releases("c", "a/task")
 	must.ErrorIs(t, ends(2), errNotOwner, must.Sprint("it was released just now"))
 	b.wait()
-	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("it had an owner meanwhile"))
+	must.ErrorIs(t, ends(1), errNotOwner, must.Sprint("it was claimed since"))
 	must.NoError(t, ends(2))
 }
 
-// Two allocations of one node have the same connection: the former one's end may come behind the claim of the next one.
+// Two allocations of one node share a connection: the end of the first may arrive after the claim of the second.
 func TestRuns_ChangeByAnEarlierClaimIsRefused(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
@@ -515,21 +514,21 @@ func TestRuns_HaveOneOwnerWhenManyClaim(t *testing.T) {
 	}
 }
 
-func TestRuns_AreReadByNobodyElse(t *testing.T) {
+func TestRuns_AreReadableByTheirUserOnly(t *testing.T) {
 	s := sides(t, 1)[0]
 	s.start("a")
 	got, _ := mode(t, s.dir)
 	must.Eq(t, 0o700, got)
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
 	must.NoError(t, err)
-	must.Len(t, 3, files) // the record, its lock, and that of all
+	must.Len(t, 3, files) // the record, its lock, and the lock of all records
 	for _, file := range files {
 		got, _ := mode(t, file)
 		must.Eq(t, 0o600, got, must.Sprint(file))
 	}
 }
 
-// Nomad's own calls name no claim.
+// Nomad's calls do not name the claim.
 func TestHost_RefusesCallsForTheRunOfAnother(t *testing.T) {
 	both := sides(t, 2)
 	both[0].start("a")

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// script runs what a job writes.
+// script runs the script in a job.
 type script struct{}
 
 type scriptConfig struct {
@@ -40,7 +40,7 @@ func (script) Command(_ context.Context, r core.Request[scriptConfig]) (*task.Co
 	return r.Run("/bin/sh", "-c", r.Config.Text), nil
 }
 
-// newShim is a program on the host with this directory.
+// newShim returns a shim with this directory.
 func newShim(t *testing.T, dir string) *host {
 	t.Helper()
 	logger := hclog.NewNullLogger()
@@ -53,8 +53,8 @@ func newShim(t *testing.T, dir string) *host {
 	return h
 }
 
-// The program on the host ends after it has started a task, and before it has recorded that.
-func TestStart_ThatWasCutOffIsTakenUp(t *testing.T) {
+// The shim ends after it has started a task, and before it has recorded that.
+func TestStart_RecoversAnInterruptedStart(t *testing.T) {
 	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
@@ -97,7 +97,7 @@ func TestStart_ThatWasCutOffIsTakenUp(t *testing.T) {
 	must.NoError(t, err)
 	must.SliceEmpty(t, testsupport.Sleepers(mark))
 	must.NoError(t, second.Close())
-	testsupport.Eventually(t, "the supervisor ends, which has no task any more", func() bool {
+	testsupport.Eventually(t, "the supervisor ends without tasks", func() bool {
 		return len(testsupport.Processes(func(args []string) bool {
 			return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, dir+"/") })
 		})) == 0

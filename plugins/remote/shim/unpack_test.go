@@ -22,7 +22,7 @@ import (
 
 const nobody = 65534
 
-// archiveOf has a file with this content.
+// archiveOf returns an archive with one file.
 func archiveOf(t *testing.T, name string, content []byte) io.Reader {
 	t.Helper()
 	var buffer bytes.Buffer
@@ -35,7 +35,7 @@ func archiveOf(t *testing.T, name string, content []byte) io.Reader {
 	return &buffer
 }
 
-// ofTask is the directory of a task whose user is nobody.
+// ofTask returns the directory of a task whose user is nobody.
 func ofTask(t *testing.T) string {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -100,7 +100,6 @@ func unpackSafely(t *testing.T, program string) {
 	}
 }
 
-// umask is this process's.
 func umask() uint32 {
 	mask := unix.Umask(0)
 	unix.Umask(mask)

@@ -31,7 +31,7 @@ func TestStart_WorksInEveryShell(t *testing.T) {
 	for _, name := range []string{"sh", "bash", "dash", "zsh"} {
 		shell, err := exec.LookPath(name)
 		if err != nil {
-			continue // few machines have them all
+			continue // few machines have all of them
 		}
 		t.Run(name, func(t *testing.T) {
 			server := sshdtest.Start(t, sshdtest.Unprivileged(), sshdtest.Shell(shell))
@@ -83,7 +83,7 @@ func TestStart_HostThatRunsNoCommandsIsOneSentence(t *testing.T) {
 	test.ErrorContains(t, err, `wrote "This account is currently not available."`)
 }
 
-// Also for go test -race.
+// Run it with -race, too.
 func TestStart_IsClosedDuringAWrite(t *testing.T) {
 	mark := testsupport.Mark()
 	program, err := configOf(sshdtest.Start(t)).Start(t.Context(), "sleep "+mark+" & pid=$!; cat; kill $pid")
@@ -135,7 +135,7 @@ func TestStart_EndsWithTheContext(t *testing.T) {
 	must.ErrorContains(t, err, "the connection to "+c.String()+" was closed: ")
 	must.Less(t, connectTime, time.Since(begun))
 
-	// also if a jump host is stuck
+	// even if a jump host is stuck
 	link := server.Link()
 	c = configOf(server)
 	c.Jump = jumpOf(t, server, server)
@@ -151,7 +151,7 @@ func TestStart_EndsWithTheContext(t *testing.T) {
 	must.Len(t, 1, toJump)
 	number, err = strconv.Atoi(toJump[0])
 	must.NoError(t, err)
-	must.NoError(t, unix.Kill(number, unix.SIGSTOP)) // only SIGKILL ends it
+	must.NoError(t, unix.Kill(number, unix.SIGSTOP)) // only SIGKILL can end it now
 	begun = time.Now()
 	must.NoError(t, program.Close())
 	must.Less(t, silentTime/2, time.Since(begun))
@@ -188,7 +188,7 @@ func TestKeepAlive_ClosesAConnectionThatIsCut(t *testing.T) {
 			if jump {
 				config.Port, config.Jump = c.Port, &Hop{Host: c.Host, Port: link.Port, User: c.User, HostKeys: c.HostKeys}
 			}
-			program, err := config.Start(t.Context(), "sleep 25; cat") // idle, which is no reason
+			program, err := config.Start(t.Context(), "sleep 25; cat") // an idle connection must stay open
 			must.NoError(t, err)
 			defer program.Close()
 			_, err = io.WriteString(program, "x\n")
@@ -217,7 +217,7 @@ func TestStart_ConnectionThatTheHostClosesIsLost(t *testing.T) {
 	must.NotEq(t, io.EOF, err)
 }
 
-// As a plugin that is killed: this test runs itself.
+// The test runs itself, to kill a process that has started ssh, like a plugin.
 func TestStart_LeavesNoProcess(t *testing.T) {
 	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
 		number, err := strconv.Atoi(port)

@@ -20,12 +20,12 @@ func hopOf(s *sshdtest.Server) Hop {
 	return Hop{Host: s.Host, Port: s.Port, User: s.User, HostKeys: []string{s.HostKey}}
 }
 
-// configOf is how to reach a server.
+// configOf returns the configuration for a server.
 func configOf(s *sshdtest.Server) Config {
 	return Config{Hop: hopOf(s), KeyFile: s.KeyFile}
 }
 
-// jumpOf is a server as a host on the way to another one, with whose key one can log in there.
+// jumpOf returns s as the jump host to another server, and lets that server's key log in there.
 func jumpOf(t *testing.T, s, to *sshdtest.Server) *Hop {
 	t.Helper()
 	public, err := exec.Command("ssh-keygen", "-y", "-f", to.KeyFile).Output()
@@ -35,7 +35,7 @@ func jumpOf(t *testing.T, s, to *sshdtest.Server) *Hop {
 	return &hop
 }
 
-// run runs a script to its end.
+// run runs a script with input, and returns its output.
 func run(t *testing.T, c Config, input, script string, args ...string) (string, error) {
 	t.Helper()
 	conn, err := c.Start(t.Context(), script, args...)
@@ -54,7 +54,7 @@ func run(t *testing.T, c Config, input, script string, args ...string) (string, 
 	return string(out), err
 }
 
-// works runs a command.
+// works checks that a command can be run.
 func works(t *testing.T, c Config, note string) {
 	t.Helper()
 	out, err := run(t, c, "", "echo here")
@@ -62,7 +62,6 @@ func works(t *testing.T, c Config, note string) {
 	must.Eq(t, "here\n", out)
 }
 
-// keygen runs ssh-keygen.
 func keygen(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("ssh-keygen", append([]string{"-q"}, args...)...).CombinedOutput()
@@ -70,7 +69,7 @@ func keygen(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// newKey makes a key pair, and returns the file with the private key and the public one.
+// newKey creates a key pair, and returns the file of the private key, and the public key.
 func newKey(t *testing.T, args ...string) (file, public string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "key")
@@ -80,7 +79,7 @@ func newKey(t *testing.T, args ...string) (file, public string) {
 	return file, string(content)
 }
 
-// write writes a private file.
+// write writes a file with mode 0600, and returns its path.
 func write(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")

@@ -20,7 +20,7 @@ import (
 )
 
 func TestLogin_MistakeIsOneSentence(t *testing.T) {
-	testsupport.NeedRoot(t) // a file belongs to another user
+	testsupport.NeedRoot(t) // to create a file of another user
 	server := sshdtest.Start(t)
 	forwardsNothing := sshdtest.Start(t, sshdtest.Config("AllowTcpForwarding no"))
 	otherFile, other := newKey(t)
@@ -103,7 +103,7 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 	})
 }
 
-func TestLogin_SendsNothingToAHostThatIsNotTrusted(t *testing.T) {
+func TestLogin_SendsNothingToAnUntrustedHost(t *testing.T) {
 	server := sshdtest.Start(t, sshdtest.Config("LogLevel DEBUG"))
 	log := func() string {
 		content, err := os.ReadFile(filepath.Join(server.Dir, "log"))
@@ -119,7 +119,7 @@ func TestLogin_SendsNothingToAHostThatIsNotTrusted(t *testing.T) {
 	server.Restart()
 	_, err := run(t, c, "", "true")
 	must.ErrorContains(t, err, "the host key of "+c.address()+" is not in host_keys (it is SHA256:")
-	server.Stop() // and so it has written its log
+	server.Stop() // so it has written its log
 	must.StrContains(t, log(), "Connection from ")
 	must.StrNotContains(t, log(), "userauth-request")
 }
@@ -145,7 +145,7 @@ func TestLogin_ByAgent(t *testing.T) {
 	must.NoError(t, agent.Start())
 	defer agent.Wait()
 	defer agent.Process.Kill()
-	testsupport.Eventually(t, "the agent listens", func() bool { // a moment after its socket is there
+	testsupport.Eventually(t, "the agent listens", func() bool { // shortly after it has created the socket
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			return false
@@ -163,7 +163,7 @@ func TestLogin_ByAgent(t *testing.T) {
 	add(server.KeyFile)
 	works(t, c, "")
 
-	// ssh takes no key from an agent that the configuration does not name
+	// ssh uses no key of an agent that the configuration does not name
 	t.Setenv("SSH_AUTH_SOCK", socket)
 	byFile := configOf(server)
 	byFile.KeyFile, _ = newKey(t)
