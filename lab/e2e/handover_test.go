@@ -490,7 +490,7 @@ var handovers = []handover{
 			s.startedAnew(t)
 			return
 		}
-		s.tells(t, "it is not known why Nomad ends it here")
+		s.tells(t, "failed to find out why Nomad ends it here")
 		s.tells(t, "Took over the running task of allocation "+a.ID)
 		s.goesOn(t)
 	}},
@@ -796,7 +796,7 @@ func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 	away.Store(true)
 	_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, false, nil)
 	must.NoError(t, err)
-	s.tells(t, "it is not known why Nomad ends it here")
+	s.tells(t, "failed to find out why Nomad ends it here")
 	must.Eq(t, s.starts(), s.alive())
 	away.Store(false)
 	s.isGone(t)

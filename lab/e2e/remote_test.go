@@ -216,9 +216,9 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		config conf
 		why    string
 	}{
-		"an endpoint that is not known": {conf{"endpoint": "gpu1"}, `endpoint "gpu1" is not known: this node has ["box"]`},
-		"a program that is not there":   {conf{"command": "no-such-program"}, "no-such-program"},
-		"a user that is not there":      {conf{"groups": []string{"no-such-group"}}, "no-such-group"},
+		"an unknown endpoint":         {conf{"endpoint": "gpu1"}, `unknown endpoint "gpu1": this node has ["box"]`},
+		"a program that is not there": {conf{"command": "no-such-program"}, "no-such-program"},
+		"a user that is not there":    {conf{"groups": []string{"no-such-group"}}, "no-such-group"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) {

@@ -30,9 +30,9 @@ type sources struct {
 	// those.
 	Wheels []string
 
-	houses []wheelhouse // the job's directories
-	netrc  []byte       // of the task, may be empty
-	limit  int64        // bytes of wheels in each of the job's directories
+	wheelhouses []wheelhouse // the job's directories
+	netrc       []byte       // of the task, may be empty
+	limit       int64        // bytes of wheels in each of the job's directories
 }
 
 // wheelhouse is a directory of a task with wheels. The wheels are copied for uv, which cannot access the directory.
@@ -62,7 +62,7 @@ func newSources(
 			return nil, fmt.Errorf("find_links %w", err)
 		}
 		h := wheelhouse{name: name, path: path, files: files}
-		s.houses = append(s.houses, h)
+		s.wheelhouses = append(s.wheelhouses, h)
 		if required.Hashed {
 			continue
 		}
@@ -109,9 +109,9 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 		return indexes, err
 	}
 	defer root.Close()
-	for i, h := range s.houses {
+	for i, h := range s.wheelhouses {
 		dir := fmt.Sprintf("wheels-%d", i)
-		err := cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755)) // whatever the umask is
+		err := cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755)) // regardless of the umask
 		if err != nil {
 			return indexes, fmt.Errorf("failed to make a directory for wheels: %w", err)
 		}
@@ -153,7 +153,8 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 		if err != nil {
 			return "", err
 		}
-		if limit -= size; limit <= 0 {
+		limit -= size
+		if limit <= 0 {
 			return "", errors.New("its wheels are larger than an environment may be on this node (cache_max_size)")
 		}
 		fmt.Fprintf(all, "%q %x\n", e.Name(), content.Sum(nil))
@@ -180,7 +181,7 @@ func (h *wheelhouse) copyWheel(
 		return 0, err
 	}
 	defer out.Close()
-	if err := out.Chmod(0o644); err != nil { // whatever the umask is
+	if err := out.Chmod(0o644); err != nil { // regardless of the umask
 		return 0, err
 	}
 	size, err = io.Copy(io.MultiWriter(out, sum), from)

@@ -85,7 +85,8 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 		used := true
 		if l != nil && failed == nil {
 			used, failed = s.inUse(id, func() {
-				if e.used = time.Now(); recorded {
+				e.used = time.Now()
+				if recorded {
 					s.touch(e.key) // the task may have ended just now
 				}
 			})

@@ -43,7 +43,8 @@ var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
 
 // file reads a file and the files that it includes. It joins continued lines and drops comments as pip does.
 func (f *files) file(name string, constraint bool) error {
-	if f.count++; f.count > maxFiles {
+	f.count++
+	if f.count > maxFiles {
 		return fmt.Errorf("more than %d files, or one includes itself", maxFiles)
 	}
 	content, err := f.read(name)

@@ -93,11 +93,11 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 
 	block, err := agentconfig.Block(*path, binary, os.Args[0])
 	if err != nil {
-		return nil, "", fmt.Errorf("failed to read the agent's configuration: %s", sentence(err))
+		return nil, "", fmt.Errorf("failed to read the agent's configuration: %s", oneLine(err))
 	}
 	config, err := schema.Of[driver.Config]().DecodeAgent(block)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %s", *path, sentence(err))
+		return nil, "", fmt.Errorf("%s: %s", *path, oneLine(err))
 	}
 	hosts, answers := driver.Endpoints(config)
 	s.answers = answers
@@ -117,7 +117,7 @@ func (s *session) look(ctx context.Context, keep bool) error {
 	for _, e := range s.endpoints {
 		all.Go(func() {
 			if err := e.look(ctx); err != nil {
-				e.Problem = sentence(err)
+				e.Problem = oneLine(err)
 			}
 			if !keep {
 				e.host.Close()
@@ -161,7 +161,7 @@ func check(ctx context.Context, argv []string) error {
 	problems := s.look(ctx, false)
 	api := ""
 	if err := s.answers(ctx); err != nil {
-		api = sentence(err)
+		api = oneLine(err)
 	}
 	if s.json {
 		return cmp.Or(printJSON(map[string]any{"endpoints": s.endpoints, "api_problem": api}), problems)
@@ -198,8 +198,8 @@ func printJSON(value any) error {
 	return err
 }
 
-// sentence returns an error's message, which may include a host's output, on one line.
-func sentence(err error) string { return plain.Line(err.Error(), 0) }
+// oneLine returns an error's message, which may include a host's output, on one line.
+func oneLine(err error) string { return plain.Line(err.Error(), 0) }
 
 // run is a run on an endpoint.
 type run struct {
@@ -300,7 +300,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := e.change(ctx, r, a.to); err != nil {
-		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, sentence(err))
+		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, oneLine(err))
 	}
 	if s.json {
 		return printJSON(r)

@@ -64,7 +64,7 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 				Dir: endpoint.Dir, DeniedHostUIDs: c.DeniedHostUIDs, DeniedHostGIDs: c.DeniedHostGIDs,
 				DeniedEnvvars: c.DeniedEnvvars,
 			},
-			Event: func(event *drivers.TaskEvent) { e.told(name, event) },
+			Event: func(event *drivers.TaskEvent) { e.forward(name, event) },
 		})
 	}
 	return e
@@ -95,7 +95,7 @@ func (e *engine) Capabilities(c *drivers.Capabilities) {
 func (e *engine) host(name string) (*host.Host, error) {
 	h := e.hosts[name]
 	if h == nil {
-		return nil, fmt.Errorf("endpoint %q is not known: this node has %q", name, slices.Sorted(maps.Keys(e.hosts)))
+		return nil, fmt.Errorf("unknown endpoint %q: this node has %q", name, slices.Sorted(maps.Keys(e.hosts)))
 	}
 	return h, nil
 }
@@ -157,7 +157,7 @@ func (t *remoteTask) start(
 	t.saved.RunID = reply.TaskID
 	t.engine.mu.Unlock()
 	if reply.Verdict == shim.Have {
-		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, mostOfReason))
+		t.event("Took over the running task of allocation %s", plain.Line(reply.Owner.AllocID, maxMessage))
 		// tokens of the previous allocation may be revoked; other files stay, because the task may have changed them
 		now := time.Now().Round(0)
 		if err := t.copyFiles(ctx, link, allocdir.TaskSecrets); err != nil {
@@ -274,8 +274,8 @@ func (e *engine) forget(t *remoteTask) {
 	t.cancel()
 }
 
-// told passes a host's event of a run to the tasks that have the run.
-func (e *engine) told(endpoint string, event *drivers.TaskEvent) {
+// forward passes a host's event of a run to the tasks that have the run.
+func (e *engine) forward(endpoint string, event *drivers.TaskEvent) {
 	e.mu.Lock()
 	var of []*remoteTask
 	for _, t := range e.tasks {
@@ -285,6 +285,6 @@ func (e *engine) told(endpoint string, event *drivers.TaskEvent) {
 	}
 	e.mu.Unlock()
 	for _, t := range of {
-		t.told(event.Message)
+		t.forward(event.Message)
 	}
 }

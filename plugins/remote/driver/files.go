@@ -58,7 +58,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 	}
 	if err != nil {
 		return fmt.Errorf("failed to copy files to endpoint %q: %s", t.saved.Endpoint,
-			plain.Line(err.Error(), mostOfReason))
+			plain.Line(err.Error(), maxMessage))
 	}
 	t.saved.Copied = now.Add(-clockTick)
 	return nil
@@ -193,7 +193,7 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 		_, _ = copies[i].Write(number, nil) // create the file even without output
 	}
 	request := &shim.LogsRequest{TaskID: t.saved.RunID}
-	for told := false; ; {
+	for reported := false; ; {
 		for i, place := range []*shim.LogsPart{&request.Stdout, &request.Stderr} {
 			place.Number, place.Size = corelogs.End(t.config.AllocDir, names[i])
 		}
@@ -216,10 +216,10 @@ func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			return err
 		}
-		if !told {
+		if !reported {
 			t.event("The output stays on the host until this node has space: %v", err)
 		}
-		told = true
+		reported = true
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():

@@ -43,7 +43,7 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	gone, alive := map[string]bool{}, map[string]bool{}
-	for told := false; ; {
+	for announced := false; ; {
 		request := t.request(t.config.ID)
 		request.Gone, request.Alive = slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(alive))
 		err := t.engine.endLeft(ctx, link)
@@ -52,7 +52,7 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 			reply, err = shim.Claim.On(ctx, link.Shim, request)
 		}
 		if err != nil {
-			return nil, structs.NewRecoverableError(errors.New(plain.Line(err.Error(), mostOfReason)), true)
+			return nil, structs.NewRecoverableError(errors.New(plain.Line(err.Error(), maxMessage)), true)
 		}
 		if reply.Verdict == shim.Start || reply.Verdict == shim.Have {
 			return reply, nil
@@ -70,14 +70,14 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		if !asked && (gone[other] || reply.Verdict == shim.Doubtful) {
 			continue
 		}
-		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, mostOfReason),
+		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, maxMessage),
 			t.saved.Endpoint)
 		if time.Now().After(limit) {
 			return nil, structs.NewRecoverableError(fmt.Errorf("waited for %s", held), true)
 		}
-		if !told {
+		if !announced {
 			progress("Waiting for %s", held)
-			told = true
+			announced = true
 		}
 		select {
 		case <-time.After(heldPause):
@@ -107,7 +107,7 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 	case reply.Verdict == shim.None && !t.isTaken():
 		return false, status.Error(codes.NotFound, "it has no record of the run")
 	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
-		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, mostOfReason))
+		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, maxMessage))
 	}
 	return false, nil
 }
@@ -150,7 +150,7 @@ func (t *remoteTask) release(reason string) {
 	if link, err := t.connected(); err == nil {
 		_ = t.become(ctx, link, shim.Released)
 	}
-	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, mostOfReason))
+	t.event("Left running on endpoint %q: %s", t.saved.Endpoint, plain.Line(reason, maxMessage))
 	t.part()
 }
 

@@ -84,7 +84,7 @@ func get[T interface{ id() string }](
 		return none, nil
 	}
 	if err == nil && answer.id() != id {
-		err = fmt.Errorf("the API's answer for %s %q is about %q", kind, id, plain.Line(answer.id(), mostOfReason))
+		err = fmt.Errorf("the API's answer for %s %q is about %q", kind, id, plain.Line(answer.id(), maxMessage))
 	}
 	if err != nil {
 		return none, err
@@ -116,7 +116,7 @@ func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 		j, err = n.job(ctx, of.Namespace, of.Job)
 	}
 	if err != nil {
-		return meaning{true, "it is not known why Nomad ends it here: " + err.Error()}
+		return meaning{true, "failed to find out why Nomad ends it here: " + err.Error()}
 	}
 	return meaningOf(a, j, s)
 }
@@ -133,9 +133,9 @@ func meaningOf(a *allocation, j *job, s *saved) meaning {
 		return meaning{release: true, reason: "Nomad no longer has the allocation"}
 	case a.ClientStatus == structs.AllocClientStatusLost || a.ClientStatus == structs.AllocClientStatusUnknown:
 		if s.OnLost == onLostRestart {
-			return meaning{release: false, reason: "Nomad has given this node up, and on_lost is restart"}
+			return meaning{release: false, reason: "Nomad has given up on this node, and on_lost is restart"}
 		}
-		return meaning{release: true, reason: "Nomad has given this node up"}
+		return meaning{release: true, reason: "Nomad has given up on this node"}
 	case strings.Contains(a.DesiredDescription, "reconnect"):
 		return meaning{release: true, reason: "another allocation has replaced it"}
 	case a.DesiredStatus == structs.AllocDesiredStatusEvict:
@@ -179,7 +179,7 @@ func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, w
 		return false, false, nil
 	}
 	if a.ClientStatus == structs.AllocClientStatusLost {
-		return false, false, errors.New("Nomad has given this allocation up, and another one may have run its task")
+		return false, false, errors.New("Nomad has marked this allocation as lost, and another one may have run its task")
 	}
 	wanted = a.DesiredStatus == structs.AllocDesiredStatusRun && !slices.Contains(overStatus, a.ClientStatus)
 	return a.Job != nil && a.Job.isSystem(), wanted, nil

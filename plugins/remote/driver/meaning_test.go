@@ -51,8 +51,8 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 		"preemption":      {alloc: `{"DesiredStatus": "evict"}`, reason: "preempted"},
 		"a stopped job":   {alloc: `{` + migrated + `{"Migrate": true}}`, job: `{"Stop": true}`, reason: "the job was stopped"},
 		"a purge":         {alloc: "none", job: "none", reason: "the job was purged"},
-		"a lost node":     {alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, release: true, reason: "given this node up"},
-		"an unknown node": {alloc: `{"ClientStatus": "unknown", "DesiredStatus": "run"}`, release: true, reason: "given this node up"},
+		"a lost node":     {alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, release: true, reason: "given up on this node"},
+		"an unknown node": {alloc: `{"ClientStatus": "unknown", "DesiredStatus": "run"}`, release: true, reason: "given up on this node"},
 		"a lost node with on_lost restart": {
 			alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, onLost: "restart", reason: "on_lost is restart",
 		},
@@ -61,14 +61,14 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 			release: true, reason: "has replaced it",
 		},
 		"an allocation that was collected": {alloc: "none", release: true, reason: "no longer has the allocation"},
-		"no rights":                        {alloc: "403", release: true, reason: "it is not known why"},
-		"another namespace":                {alloc: "hidden", release: true, reason: "it is not known why"},
-		"an error":                         {alloc: "500", release: true, reason: "it is not known why"},
-		"an agent that hangs":              {alloc: "hangs", release: true, reason: "it is not known why"},
-		"an empty answer":                  {alloc: "{}", release: true, reason: "it is not known why"},
-		"no object":                        {alloc: "null", release: true, reason: "it is not known why"},
-		"an empty job":                     {alloc: `{"DesiredStatus": "run"}`, job: "{}", release: true, reason: "it is not known why"},
-		"what is not JSON":                 {alloc: "<html>", release: true, reason: "it is not known why"},
+		"no rights":                        {alloc: "403", release: true, reason: "failed to find out why"},
+		"another namespace":                {alloc: "hidden", release: true, reason: "failed to find out why"},
+		"an error":                         {alloc: "500", release: true, reason: "failed to find out why"},
+		"an agent that hangs":              {alloc: "hangs", release: true, reason: "failed to find out why"},
+		"an empty answer":                  {alloc: "{}", release: true, reason: "failed to find out why"},
+		"no object":                        {alloc: "null", release: true, reason: "failed to find out why"},
+		"an empty job":                     {alloc: `{"DesiredStatus": "run"}`, job: "{}", release: true, reason: "failed to find out why"},
+		"invalid JSON":                     {alloc: "<html>", release: true, reason: "failed to find out why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +127,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 // A node that reconnects may start a task before it learns that another node has run it.
 func TestBegins_RefusesALostAllocation(t *testing.T) {
 	for answer, want := range map[string]string{
-		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has given this allocation up",
+		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has marked this allocation as lost",
 		`{"ID": "alloc", "ClientStatus": "pending", "Job": {"Type": "service"}}`: "system false, wanted false",
 		`{"ID": "alloc", "ClientStatus": "running", "DesiredStatus": "run"}`:     "system false, wanted true",
 		`{"ID": "alloc", "ClientStatus": "unknown", "DesiredStatus": "run"}`:     "system false, wanted false",

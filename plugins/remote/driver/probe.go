@@ -44,7 +44,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			prefix := "endpoint." + name + "."
 			node.Attributes[prefix+"healthy"] = structs.NewBoolAttribute(err == nil)
 			if err != nil {
-				node.Missing = append(node.Missing, plain.Line(err.Error(), mostOfReason))
+				node.Missing = append(node.Missing, plain.Line(err.Error(), maxMessage))
 				node.Again = probeTime
 				return
 			}
@@ -59,8 +59,8 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	all.Wait()
 	slices.Sort(node.Missing)
 	if err := e.nomad.answers(ctx); err != nil {
-		node.Missing = append(node.Missing, "it is not known why Nomad ends a task, which then goes on: "+
-			plain.Line(err.Error(), mostOfReason))
+		node.Missing = append(node.Missing, "failed to find out why Nomad ends a task, so stopped tasks keep running: "+
+			plain.Line(err.Error(), maxMessage))
 		node.Again = probeTime
 	}
 	return node, nil

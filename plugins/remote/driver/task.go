@@ -171,7 +171,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
 	if status.Code(err) == codes.NotFound && link.Alive() {
-		return lost("the host no longer has it: " + plain.Line(status.Convert(err).Message(), mostOfReason))
+		return lost("the host no longer has it: " + plain.Line(status.Convert(err).Message(), maxMessage))
 	}
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -232,7 +232,7 @@ func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exi
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
-		return lost("the host fails to recover it: " + plain.Line(err.Error(), mostOfReason))
+		return lost("the host fails to recover it: " + plain.Line(err.Error(), maxMessage))
 	}
 	select {
 	case <-time.After(againTime):
@@ -260,14 +260,14 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 	}
 }
 
-// mostOfReason is the maximum length of a message of a host, or of Nomad, in characters.
-const mostOfReason = 500
+// maxMessage is the maximum length of a message of a host, or of Nomad, in characters.
+const maxMessage = 500
 
 // exitOf converts an exit that a host reports. Its message becomes an event.
 func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	message := ""
 	if r.Err != nil {
-		message = plain.Line(r.Err.Error(), mostOfReason)
+		message = plain.Line(r.Err.Error(), maxMessage)
 	}
 	if reason, ok := strings.CutPrefix(message, "task is lost: "); ok { // internal/core/driver, exitResult
 		return lost(reason)
@@ -292,16 +292,16 @@ func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reas
 // ofCore are prefixes of the events that the core on this node emits itself.
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
-// told is called with the events of the host's driver, by one goroutine. It limits their rate, because Nomad writes
-// each event to its disk.
-func (t *remoteTask) told(message string) {
+// forward emits an event of the host's driver; only one goroutine calls it. It limits the rate of events, because Nomad
+// writes each to its disk.
+func (t *remoteTask) forward(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
 	}
 	t.events++
 	ours := slices.ContainsFunc(ofCore, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
 	if !ours && t.events <= 30 && !t.parted.Load() {
-		t.event("%s", plain.Line(message, mostOfReason))
+		t.event("%s", plain.Line(message, maxMessage))
 	}
 }
 
@@ -365,7 +365,7 @@ func (t *remoteTask) end(ctx context.Context, timeout time.Duration, signal stri
 	if err == nil {
 		err = t.stopOn(link) // returns when the task or the connection has ended
 		if err != nil && link.Alive() {
-			return errors.New(plain.Line(err.Error(), mostOfReason)) // an error of the host
+			return errors.New(plain.Line(err.Error(), maxMessage)) // an error of the host
 		}
 	}
 	select {
@@ -447,7 +447,7 @@ func (t *remoteTask) lostOr(link *host.Link, err error) error {
 		return nil
 	}
 	if link.Alive() {
-		return errors.New(plain.Line(err.Error(), mostOfReason))
+		return errors.New(plain.Line(err.Error(), maxMessage))
 	}
 	return fmt.Errorf("the connection to endpoint %q was lost, which ended the command", t.saved.Endpoint)
 }

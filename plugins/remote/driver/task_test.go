@@ -43,11 +43,11 @@ func TestExitOf_IsExactOrLost(t *testing.T) {
 			told: drivers.ExitResult{ExitCode: -5},
 			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code -5, signal 0"},
 		},
-		"a code that is none": {
+		"an invalid code": {
 			told: drivers.ExitResult{ExitCode: 1 << 20},
 			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code 1048576, signal 0"},
 		},
-		"a signal that is none": {
+		"an invalid signal": {
 			told: drivers.ExitResult{Signal: 4000},
 			want: task.Exit{Lost: true, Reason: "the host reported an invalid exit: code 0, signal 4000"},
 		},
@@ -66,7 +66,7 @@ func TestExitOf_IsExactOrLost(t *testing.T) {
 			must.Eq(t, row.event == "", said == "", must.Sprint(said))
 			must.StrHasPrefix(t, row.event, said)
 			must.False(t, strings.ContainsAny(said, "\x1b\n"), must.Sprintf("%q", said))
-			must.True(t, len([]rune(said)) <= mostOfReason+1, must.Sprint(len(said)))
+			must.True(t, len([]rune(said)) <= maxMessage+1, must.Sprint(len(said)))
 		})
 	}
 }

@@ -1,12 +1,12 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A container on another host, run by that host's podman: it prints a line a second, and keeps the last one in the
-# task's local directory. See docs/plugins/remote.md for what the host needs, and counter.nomad.hcl for the
-# configuration of the endpoint. A command in the container:
+# A container on another host, run by that host's podman. It prints one line per second, and stores the last one in the
+# task's local directory. See docs/plugins/remote.md for the requirements of the host, and counter.nomad.hcl for the
+# configuration of the endpoint. To run a command in the container:
 #   nomad alloc exec -job container podman exec container-count-0 ps
 job "container" {
-  # on a node that reaches the host
+  # on a node that can reach the host
   constraint {
     attribute = "${attr.driver.remote.endpoint.box.healthy}"
     value     = "true"
@@ -15,7 +15,7 @@ job "container" {
   group "container" {
     task "count" {
       driver      = "remote"
-      kill_signal = "SIGTERM" # by default SIGINT
+      kill_signal = "SIGTERM" # the default is SIGINT
 
       config {
         endpoint = "box"

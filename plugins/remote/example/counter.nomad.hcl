@@ -1,11 +1,11 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A counter on another host: it prints a line a second there, and Nomad has the lines.
+# A counter on another host: it prints one line per second there. "nomad alloc logs" shows them.
 #   go tool mage lab:up -remote=sim
 #   go tool mage lab:run plugins/remote/example/counter.nomad.hcl
-# The lab's host is an SSH server on this machine, which two of the lab's nodes reach. On a
-# node of your own, the agent's configuration names the host:
+# In the lab, the host is an SSH server on this machine, which two of its nodes can reach. On
+# your own node, add the host to the agent's configuration:
 #   plugin "nomad-driver-remote" {
 #     config {
 #       endpoint "box" {
@@ -18,9 +18,9 @@
 #       }
 #     }
 #   }
-# Restart the agent, and the count goes on. Stop it with: nomad job stop counter
+# The count continues while the agent restarts. Stop it with: nomad job stop counter
 job "counter" {
-  # on a node that reaches the host
+  # on a node that can reach the host
   constraint {
     attribute = "${attr.driver.remote.endpoint.box.healthy}"
     value     = "true"

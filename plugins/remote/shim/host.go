@@ -82,7 +82,7 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 		return nil, nil, err
 	}
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
-		r.LinuxResources.CpusetCpus, r.LinuxResources.CpusetCgroupPath = "", h.cgroupOf(cfg) // the former is the node's
+		r.LinuxResources.CpusetCpus, r.LinuxResources.CpusetCgroupPath = "", h.cgroupOf(cfg) // instead of the node's cpuset
 	}
 	return h.Driver.StartTask(cfg)
 }
@@ -103,15 +103,15 @@ func (h *host) cgroupOf(cfg *drivers.TaskConfig) string {
 // userOf returns the owner of a task's files for the job's user. It returns an error if tasks cannot run as this user.
 func (h *host) userOf(field string) (uid, gid int, err error) {
 	uid, gid = os.Geteuid(), os.Getegid()
-	who, err := h.LocalUser(field)
-	if who == nil || err != nil {
+	user, err := h.LocalUser(field)
+	if user == nil || err != nil {
 		return uid, gid, err
 	}
-	if uid != 0 && (int(who.UID) != uid || int(who.GID) != gid) {
+	if uid != 0 && (int(user.UID) != uid || int(user.GID) != gid) {
 		return 0, 0, fmt.Errorf("tasks on this host can't run as user %q: the plugin logs in as user id %d, which is not "+
 			"root", field, uid)
 	}
-	return int(who.UID), int(who.GID), nil
+	return int(user.UID), int(user.GID), nil
 }
 
 // recover recovers a run in this process's driver from its saved state. The error has the code NotFound if this host

@@ -379,13 +379,13 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 // give assigns a run to another allocation, and records that the previous one has lost its task: that one may be
 // disconnected from Nomad, and come back when the run is over.
 func (r *runs) give(one *run, to Owner) error {
-	former := one.Owner.AllocID
+	previous := one.Owner.AllocID
 	one.Owner = to
 	_ = os.Remove(r.takenOf(one.Key, to.AllocID))
-	if former == "" || former == to.AllocID {
+	if previous == "" || previous == to.AllocID {
 		return nil
 	}
-	return save(r.takenOf(one.Key, former), to)
+	return save(r.takenOf(one.Key, previous), to)
 }
 
 // others returns the runs of the same task with other contents that must end. If a run must be waited for, or the state
