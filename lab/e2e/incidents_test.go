@@ -198,7 +198,7 @@ eventually 'story newest | grep "Driver Failure"'`,
 	"the node has no uv": `
 mv /usr/local/bin/uv /srv
 unsettled
-eventually 'nomad node status -self -verbose | grep "^python .*there is no uv"'`,
+eventually 'nomad node status -self -verbose | grep "^python .*found no uv"'`,
 
 	"a task ends while nothing watches it": `
 noisy
