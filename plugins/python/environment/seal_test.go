@@ -41,7 +41,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		{"a file with a twin", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") }, "hard link"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
-		{"one that leads out and back in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
+		{"one that leads out and in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
 		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") },
 			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink("../bin/activate", d+"/lib/x") }, ""},
