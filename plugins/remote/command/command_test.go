@@ -72,8 +72,8 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list := b.does("list")
 	test.StrContains(t, list.out, fmt.Sprintf("running  %.8s  %.8s  1      yes\n", node.AllocID, node.NodeID))
 	refused := b.does("stop", shown)
-	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain its node, or use nomad alloc stop "+
-		"%s\n", filepath.Base(os.Args[0]), node.AllocID)}, refused)
+	test.Eq(t, result{1, "", fmt.Sprintf("%s stop: an allocation follows the run: drain its node, or use nomad alloc "+
+		"stop %s\n", filepath.Base(os.Args[0]), node.AllocID)}, refused)
 	test.Eq(t, []int{pid}, testsupport.Sleepers(mark), test.Sprint("the process"))
 	test.Eq(t, before, b.records(), test.Sprint("list changes nothing"))
 
