@@ -1,9 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-device-dataset gives ZFS datasets to tasks of Nomad: as scratch,
-// which is a device, and as volumes that last, for which it is also a dynamic host volume
-// plugin.
+// Command nomad-device-dataset provides ZFS datasets to Nomad tasks: scratch, as a device plugin, and
+// persistent volumes, as a dynamic host volume plugin.
 package main
 
 import (

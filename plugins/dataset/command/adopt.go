@@ -23,13 +23,13 @@ import (
 var adoptCommand = command{
 	name: "adopt", help: "print the specification of a new volume that has the files of a dataset",
 	usage: "DATASET", least: 1, most: 1,
-	about: `DATASET is one below the root of a class, as zfs calls it, which any tool has brought (zfs
-receive, syncoid, zrepl), or a volume whose record was lost with the agent's data_dir:
+	about: `DATASET is the full ZFS name of a dataset below the root of a class. Any tool may have created it
+(zfs receive, syncoid, zrepl), or it is a volume whose record was lost with the agent's data_dir:
 
     nomad-device-dataset adopt tank/fast/data | nomad volume create -
 
-It stays where it is until Nomad makes the volume. Its refquota is the capacity. It is for the
-namespace of its folder, as tank/fast/team-a/data for "team-a", or else for "default".`,
+The dataset stays in place until Nomad creates the volume. Its refquota becomes the capacity. Its
+folder sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tank/fast/data.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		dataset := args[0]
 		c, err := s.classOf(dataset)
@@ -60,15 +60,15 @@ namespace of its folder, as tank/fast/team-a/data for "team-a", or else for "def
 		}
 		at("checked")
 		if err := c.engine.Adopt(ctx, name, f.Tags); err != nil {
-			return fmt.Errorf("%s was not adopted: %w", dataset, err)
+			return fmt.Errorf("failed to adopt %s: %w", dataset, err)
 		}
 		at("adopted")
-		s.say("Dataset %s waits for its volume. The specification is for \"nomad volume create -\".", dataset)
+		s.say("Dataset %s waits for its volume. Pass the specification to \"nomad volume create -\".", dataset)
 		return s.specify(ctx, f)
 	},
 }
 
-// classOf is the class below whose root a dataset is.
+// classOf returns the class whose root contains a dataset.
 func (s *session) classOf(dataset string) (class, error) {
 	all, err := s.classes()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *session) classOf(dataset string) (class, error) {
 	return class{}, fmt.Errorf("%s is not below the root of a class: those are %s", dataset, strings.Join(roots, ", "))
 }
 
-// specify prints the specification with which Nomad makes a volume of a dataset that waits for it.
+// specify prints the volume specification that makes Nomad create the volume of a waiting dataset.
 func (s *session) specify(ctx context.Context, f found) error {
 	capacity := strconv.FormatInt(f.Limits.Data, 10)
 	v := map[string]any{
@@ -97,13 +97,13 @@ func (s *session) specify(ctx context.Context, f found) error {
 	if err == nil {
 		v["node_id"] = node
 	} else {
-		s.say("Add the node_id of this node to the specification: the agent does not say what it is: %v", err)
+		s.say("Add the node_id of this node to the specification: failed to read it from the agent: %v", err)
 	}
 	s.json = true
 	return s.answer(v, nil)
 }
 
-// thisNode is the id of this node for Nomad.
+// thisNode returns Nomad's id of this node.
 func thisNode(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -116,7 +116,7 @@ func thisNode(ctx context.Context) (string, error) {
 	_, err = client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
 	id := self.Stats["client"]["node_id"]
 	if err == nil && id == "" {
-		err = errors.New("it is no client")
+		err = errors.New("the agent is not a client")
 	}
 	return id, err
 }

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command is what a person does by hand: nomad-device-dataset list, snapshot, adopt
-// and so on. Each command works on its own, also where no agent runs.
+// Package command has the operator's commands: nomad-device-dataset list, snapshot, adopt and so on.
+// They also work while no agent runs.
 package command
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// All are the commands.
+// All returns the commands.
 func All() []plugin.Command {
 	var all []plugin.Command
 	for _, c := range []command{
@@ -32,28 +32,27 @@ func All() []plugin.Command {
 	return all
 }
 
-// command is one of them.
 type command struct {
 	name, help string
-	usage      string // what follows the name
+	usage      string // arguments
 	about      string // sentences, for -h
 
 	run   func(ctx context.Context, s *session, args []string) error
-	least int // how many arguments there must be
+	least int // number of arguments
 	most  int
 }
 
-// at is called at steps between which a process may be killed, for tests.
+// at is a test hook, called between the steps where a test kills the process.
 var at = func(string) {}
 
-// session is where a command reads and writes.
+// session has the input and output of a command.
 type session struct {
 	out, err io.Writer
-	file     string // the operator's
-	json     bool   // the answer is for another program
+	file     string // path of the operator's file
+	json     bool   // print JSON
 }
 
-// answer writes the answer as JSON if that was asked for, or else what text writes.
+// answer writes value as JSON with -json, otherwise it calls text.
 func (s *session) answer(value any, text func(io.Writer)) error {
 	if !s.json {
 		text(s.out)
@@ -65,7 +64,7 @@ func (s *session) answer(value any, text func(io.Writer)) error {
 	return encoder.Encode(value)
 }
 
-// say writes a remark. Output is for what other programs read.
+// say writes a message for the operator to stderr. Programs read stdout.
 func (s *session) say(format string, args ...any) {
 	fmt.Fprintln(s.err, plain.Line(fmt.Sprintf(format, args...), 0))
 }
@@ -82,7 +81,7 @@ func (c command) main(ctx context.Context, argv []string) error {
 		return err
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("only root may do this, since datasets are root's: use sudo")
+		return errors.New("this command needs root: use sudo")
 	}
 	if err := c.run(ctx, s, args); err != nil {
 		return errors.New(plain.Line(strings.ReplaceAll(err.Error(), "\n", ": "), 0))

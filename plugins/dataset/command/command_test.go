@@ -29,21 +29,21 @@ import (
 func TestCommands(t *testing.T) { commands.run(t) }
 
 var commands = cases{
-	"list and check show the classes":          shown,
-	"a rollback brings the old bytes":          rolledBack,
-	"a rollback is refused while used":         rollbackInUse,
-	"a rollback is refused while claimed":      rollbackClaimed,
-	"a rollback loses no later snapshot":       rollbackLoses,
-	"an id wins over a name":                   named,
-	"a name means nothing to a hidden class":   hidden,
-	"names reach a terminal printable":         escaped,
-	"the trash is shown, restored and emptied": inTrash,
-	"each answer can be JSON":                  answered,
-	"what another tool has brought is adopted": adoptedByHand,
-	"what can't be adopted is refused":         unfit,
-	"a volume whose record is lost is adopted": recordLost,
-	"adopt is killed at a step":                adoptKilled,
-	"check notes what needs a person":          noted,
+	"list and check show the classes":           shown,
+	"a rollback brings the old bytes":           rolledBack,
+	"a rollback is refused while used":          rollbackInUse,
+	"a rollback is refused while claimed":       rollbackClaimed,
+	"a rollback loses no later snapshot":        rollbackLoses,
+	"an id wins over a name":                    named,
+	"a name is refused while a class is hidden": hidden,
+	"names reach a terminal printable":          escaped,
+	"the trash is shown, restored and emptied":  inTrash,
+	"each command can print JSON":               answered,
+	"a received dataset is adopted":             adoptedByHand,
+	"unfit datasets are refused":                unfit,
+	"a volume whose record is lost is adopted":  recordLost,
+	"adopt is killed at a step":                 adoptKilled,
+	"check notes problems of volumes":           noted,
 }
 
 func shown(t *testing.T, n *node) {
@@ -103,10 +103,10 @@ func rolledBack(t *testing.T, n *node) {
 	must.EqOp(t, "before\n", n.does("snapshot", v.id, "before").stdout)
 	v.put("a", "new")
 	v.put("b", "more")
-	n.refuses("it exists", "snapshot", "data", "before")
+	n.refuses("already exists", "snapshot", "data", "before")
 	n.refuses("can't be the name of a snapshot", "snapshot", "data", "a/b")
-	n.refuses(`there is no "other"`, "rollback", "other", "before")
-	n.refuses("@after: it does not exist", "rollback", "data", "after")
+	n.refuses(`"other" was not found`, "rollback", "other", "before")
+	n.refuses("@after: does not exist", "rollback", "data", "after")
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "What was written since is lost.")
 	v.has("a", "old")
 	must.False(t, testsupport.Exists(v.path+"/b"))
@@ -114,7 +114,7 @@ func rolledBack(t *testing.T, n *node) {
 	v.has("a", "old")
 }
 
-// A task's mount namespace keeps nobody from unmounting the volume on the host: Nomad knows who has it.
+// A mount in a task's namespace does not block the unmount on the host, so the command asks Nomad.
 func rollbackClaimed(t *testing.T, n *node) {
 	v := n.create("data")
 	v.put("a", "old")
@@ -133,7 +133,7 @@ func rollbackClaimed(t *testing.T, n *node) {
 	}))
 	defer server.Close()
 	n.env = append(n.env, "NOMAD_ADDR="+server.URL)
-	n.refuses("it is in use: allocation has-it of job \"b\" has it", "rollback", "data", "before")
+	n.refuses("in use by allocation has-it of job \"b\"", "rollback", "data", "before")
 	v.has("a", "new")
 	status = api.AllocClientStatusComplete
 	n.does("rollback", "data", "before")
@@ -170,7 +170,7 @@ func rollbackLoses(t *testing.T, n *node) {
 	must.False(t, testsupport.Exists(v.path+"/a"))
 }
 
-// called gives a volume a name that only a former version of the plugin allows.
+// called gives a volume a name that only an older version of the plugin allows.
 func (v *nomadVolume) called(name string) {
 	v.n.t.Helper()
 	err := v.n.engine().Tag(context.Background(), "default/"+v.id, engine.Tags{engine.Volume: name})
@@ -199,12 +199,12 @@ func hidden(t *testing.T, n *node) {
 	must.NoError(t, gone.call("delete"))
 	n.write(options + "\n}\nclass \"lost\" {\n  root = \"" + n.pool.Root + "-lost\"")
 	defer n.write(options)
-	const why = "is: class lost can't be listed: the dataset "
-	n.refuses(`it is not known which volume "data" `+why, "snapshot", "data", "s")
-	n.refuses(`it is not known which volume "default/data" `+why, "rollback", "default/data", "s")
-	n.refuses(`it is not known which volume "gone" `+why, "trash", "restore", "gone")
-	n.refuses(`it is not known which volume "gone" `+why, "trash", "empty", "gone")
-	n.refuses(`it is not known which volume "`+n.id+`" `+why, "snapshot", n.id, "s")
+	const why = ": class lost can't be listed: the dataset "
+	n.refuses(`failed to find volume "data"`+why, "snapshot", "data", "s")
+	n.refuses(`failed to find volume "default/data"`+why, "rollback", "default/data", "s")
+	n.refuses(`failed to find volume "gone"`+why, "trash", "restore", "gone")
+	n.refuses(`failed to find volume "gone"`+why, "trash", "empty", "gone")
+	n.refuses(`failed to find volume "`+n.id+`"`+why, "snapshot", n.id, "s")
 	n.does("snapshot", v.id, "s")
 	got := n.does("trash", "list").stdout
 	must.StrContains(t, got, "default/gone")
@@ -224,7 +224,7 @@ func escaped(t *testing.T, n *node) {
 	}
 	shows(quoted, n.does("list").stdout)
 	shows(`\u001b[2Jdata`, n.does("list", "-json").stdout)
-	shows("of volume "+quoted+" ("+v.id+") was not made", n.run("snapshot", v.id, "/").stderr)
+	shows("of volume "+quoted+" ("+v.id+"): ", n.run("snapshot", v.id, "/").stderr)
 	must.NoError(t, v.call("delete"))
 	shows(quoted, n.does("trash", "list").stdout)
 	shows("Volume "+quoted+" waits for its new volume", n.does("trash", "restore", v.id).stderr)
@@ -271,16 +271,16 @@ func inTrash(t *testing.T, n *node) {
 	sum := v.sum()
 	n.does("snapshot", "data", "before")
 	must.NoError(t, v.call("delete"))
-	n.refuses(`there is no "data"`, "snapshot", "data", "s")
+	n.refuses(`"data" was not found`, "snapshot", "data", "s")
 	must.RegexMatch(t, regexp.MustCompile(`(?m)^  trash +default/data +`+v.id+`\.\S+ .* for another `),
 		n.does("trash", "list").stdout)
-	n.refuses(`there is no "other"`, "trash", "restore", "other")
-	n.refuses(`there is no "other"`, "trash", "empty", "other")
+	n.refuses(`"other" was not found`, "trash", "restore", "other")
+	n.refuses(`"other" was not found`, "trash", "empty", "other")
 	n.refuses("usage: trash", "trash", "burn")
 
 	text := n.does("trash", "restore", "data").stdout
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	n.does("trash", "empty") // it is not for that
+	n.does("trash", "empty") // which leaves restored volumes
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
 	must.ErrorContains(t, other.call("create"), `is for a volume of namespace "default"`)
 	back := n.specified(text)
@@ -294,7 +294,7 @@ func inTrash(t *testing.T, n *node) {
 
 	must.NoError(t, back.call("delete"))
 	again := *back
-	again.id = v.id // Nomad has shown the key to whoever could see the volume
+	again.id = v.id // the key is no secret any more: Nomad has shown it with the volume
 	must.ErrorContains(t, again.call("create"), "has nothing for the parameter adopt")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")
@@ -312,17 +312,17 @@ func noted(t *testing.T, n *node) {
 	v := n.create("data")
 	must.StrNotContains(t, n.does("check").stdout, "note: ")
 
-	v.fill("a", 33*mib) // which its snapshots may have
+	v.fill("a", 33*mib) // more than the reserve for snapshots
 	n.does("snapshot", "data", "before")
 	must.NoError(t, os.Remove(v.path+"/a"))
 	lost := n.create("lost")
 	must.NoError(t, os.Remove(n.dir+"/volumes/.outrider/"+lost.id+".json"))
-	testsupport.Within(t, time.Minute, func() error { // ZFS counts what was removed later
+	testsupport.Within(t, time.Minute, func() error { // ZFS counts removed files later
 		text := n.does("check").stdout
 		for _, want := range []string{
-			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can have it until it is " +
+			"note: volume default/lost (" + lost.id + ") has no record on this node, and no job can use it until it is " +
 				"adopted: adopt " + n.pool.Root + "/default/" + lost.id + "\n",
-			"note: snapshots of volume default/data (" + v.id + ") have 3",
+			"note: snapshots of volume default/data (" + v.id + ") use 3",
 		} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("no %q in %s", want, text)
@@ -332,14 +332,14 @@ func noted(t *testing.T, n *node) {
 	})
 }
 
-// zfs runs zfs for what is below the class's root.
+// zfs runs the zfs program.
 func (n *node) zfs(args ...string) {
 	n.t.Helper()
 	out, err := exec.Command(n.pool.Program, args...).CombinedOutput()
 	must.NoError(n.t, err, must.Sprintf("zfs %q: %s", args, out))
 }
 
-// brought has "zfs receive" bring a copy of a volume as a dataset.
+// brought receives a copy of a volume as a dataset, by "zfs receive".
 func (n *node) brought(v *nomadVolume, name string) (dataset string) {
 	n.t.Helper()
 	from := n.pool.Root + "/default/" + v.id + "@sent"
@@ -378,8 +378,8 @@ func adoptedByHand(t *testing.T, n *node) {
 	must.Eq(t, []string{"sent"}, n.all()["default/"+copied.id])
 	must.NoError(t, copied.call("create")) // as at an agent's start
 	n.refuses("is mounted at", "adopt", n.pool.Root+"/default/"+copied.id)
-	n.refuses("it does not exist", "adopt", dataset)
-	must.NoError(t, copied.call("delete")) // and it is one like others
+	n.refuses("does not exist", "adopt", dataset)
+	must.NoError(t, copied.call("delete")) // as of any other volume
 	n.does("trash", "restore", "copy")
 	v.has("a", "later")
 }
@@ -388,7 +388,7 @@ func unfit(t *testing.T, n *node) {
 	v := n.create("data")
 	n.refuses("is not below the root of a class: those are "+n.pool.Root, "adopt", "other/data")
 	n.refuses("is not below the root of a class", "adopt", n.pool.Root)
-	n.refuses("it does not exist", "adopt", n.pool.Root+"/none")
+	n.refuses("does not exist", "adopt", n.pool.Root+"/none")
 	n.refuses("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
 	zfsfusetest.Unmount(t, v.path) // as after a boot
 	n.refuses("it is volume default/data ("+v.id+") of this node, which has a record", "adopt",
@@ -398,7 +398,7 @@ func unfit(t *testing.T, n *node) {
 	dataset := n.brought(v, "copy")
 	n.zfs("set", "refquota=none", dataset)
 	n.refuses("has no refquota", "adopt", dataset)
-	n.zfs("set", "refquota=4G", dataset) // what the class does not allow, Nomad is told
+	n.zfs("set", "refquota=4G", dataset) // more than the class allows: create refuses it
 	s := read(t, n.does("adopt", dataset).stdout)
 	err := (&nomadVolume{n: n, id: n.id, name: s.Name, namespace: s.Namespace, parameters: s.Parameters,
 		capacity: 4 << 30}).call("create")
@@ -412,7 +412,7 @@ func unfit(t *testing.T, n *node) {
 	must.Eq(t, "team-a", read(t, n.does("adopt", dataset).stdout).Namespace)
 }
 
-// Nomad's data_dir is lost, and with it the records and the identity of the node.
+// Nomad's data_dir is lost, with the records and the node's identity.
 func recordLost(t *testing.T, n *node) {
 	v := n.create("data")
 	v.put("a", "text")

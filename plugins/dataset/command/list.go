@@ -21,7 +21,7 @@ import (
 )
 
 var listCommand = command{
-	name: "list", help: "show volumes, slots and what the trash has, by class",
+	name: "list", help: "show volumes, slots and the trash, by class",
 	usage: "[-file FILE]",
 	about: "Shows every class of the operator's file with its datasets.",
 	run: func(ctx context.Context, s *session, _ []string) error {
@@ -32,8 +32,8 @@ var listCommand = command{
 var checkCommand = command{
 	name: "check", help: "check the operator's file, and whether each class can be used",
 	usage: "[FILE]", most: 1,
-	about: `Checks the operator's file, each class's pool, and what the datasets there need of a
-person. Nothing is changed.`,
+	about: `Checks the operator's file and each class's pool, and notes datasets that need attention.
+Nothing is changed.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 1 {
 			s.file = args[0]
@@ -49,9 +49,9 @@ type listed struct {
 	Problem string `json:"problem,omitempty"` // why the class can't be used now
 	Size    int64  `json:"size"`              // of the file system
 	Free    int64  `json:"free"`
-	Slots   int    `json:"slots,omitempty"` // how many the class has, in use or not
+	Slots   int    `json:"slots,omitempty"` // in use or free
 
-	Notes    []string        `json:"notes,omitempty"` // of check: what a person should look after
+	Notes    []string        `json:"notes,omitempty"` // of check: what needs the operator's attention
 	Datasets []listedDataset `json:"datasets,omitempty"`
 }
 
@@ -65,13 +65,13 @@ type listedDataset struct {
 	Path      string `json:"path,omitempty"`
 
 	Created       time.Time `json:"created"`
-	Left          string    `json:"left,omitempty"` // of its time in the trash, as "71h0m0s"; none: until it is emptied
+	Left          string    `json:"left,omitempty"` // time left in the trash, as "71h0m0s"; empty: no limit
 	Capacity      int64     `json:"capacity"`
 	Used          int64     `json:"used"`
 	SnapshotsUsed int64     `json:"snapshots_used"`
 }
 
-// list answers with what accept accepts.
+// list prints the classes with the datasets that accept selects.
 func (s *session) list(ctx context.Context, accept func(engine.Dataset) bool) error {
 	classes, err := s.look(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *session) check(ctx context.Context) error {
 	return err
 }
 
-// listed is the class without its datasets.
+// listed returns the class without its datasets.
 func (c class) listed(problem error) listed {
 	l := listed{Class: c.label, Root: c.Root, Size: c.look.Space.Size, Free: c.look.Space.Free}
 	if problem != nil {
@@ -159,7 +159,7 @@ func listedOf(d engine.Dataset) listedDataset {
 	return l
 }
 
-// notes are what a person should look after.
+// notes returns what needs the operator's attention.
 func (c class) notes() (notes []string) {
 	const least, most = 5, 95 // percent
 	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
@@ -169,18 +169,18 @@ func (c class) notes() (notes []string) {
 	for _, d := range c.look.Datasets {
 		f := found{c, d}
 		if d.IsVolume() && !volume.Recorded(d.Place) {
-			note("volume %s has no record on this node, and no job can have it until it is adopted: adopt %s/%s", f, c.Root,
+			note("volume %s has no record on this node, and no job can use it until it is adopted: adopt %s/%s", f, c.Root,
 				d.Name)
 		}
 		if d.IsVolume() && d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
-			note("snapshots of volume %s have %s of the %s that they may have: with all of it used, nothing can be written",
+			note("snapshots of volume %s use %s of their %s: when it is used up, all writes to the volume fail",
 				f, policy.Size(d.Usage.Snapshots), policy.Size(d.Limits.Snapshots))
 		}
 	}
 	return notes
 }
 
-// write is the class for a person.
+// write prints the class as a table.
 func (l listed) write(w io.Writer) {
 	fmt.Fprintf(w, "class %s (%s): ", l.Class, l.Root)
 	if l.Problem != "" {
@@ -222,7 +222,7 @@ func (l listed) write(w io.Writer) {
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}
-	_ = t.Flush() // what reads it may have gone
+	_ = t.Flush() // the reader may have closed the pipe
 	if l.Slots > 0 {
 		fmt.Fprintf(w, "  slots in use: %d of %d\n", slots, l.Slots)
 	}

@@ -31,7 +31,7 @@ import (
 
 const mib = 1 << 20
 
-// The test's own binary is the plugin, too, and dies at a step.
+// The test binary is also the plugin, which kills itself at a step.
 const (
 	roleVar = "TEST_ROLE"
 	killAt  = "TEST_KILL_AT"
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// node is one with classes, of which Nomad has made volumes.
+// node is a Nomad node with a class.
 type node struct {
 	t    testing.TB
 	id   string
@@ -64,7 +64,7 @@ type node struct {
 // cases are tests on one pool.
 type cases map[string]func(*testing.T, *node)
 
-// run runs the cases, each with a node of its own.
+// run runs the cases, each with its own node.
 func (all cases) run(t *testing.T) {
 	t.Helper()
 	pool := zfsfusetest.New(t)
@@ -78,7 +78,7 @@ func (all cases) run(t *testing.T) {
 const options = `allow = ["clone_from", "uid"]
   min_capacity = "16MiB"  default_capacity = "64MiB"  max_capacity = "2GiB"  snapshot_reserve = 400`
 
-// newNode has a class "fast" with a root of its own on a pool.
+// newNode returns a node with a class "fast", whose root is a new dataset of the pool.
 func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
@@ -109,7 +109,7 @@ func (n *node) engine() *engine.Engine {
 	return e
 }
 
-// output is what a command did.
+// output is the output and exit code of a command.
 type output struct {
 	stdout, stderr string
 	code           int
@@ -126,7 +126,7 @@ func (n *node) run(args ...string) output {
 	return output{out.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// does expects that a command works.
+// does runs a command that must succeed.
 func (n *node) does(args ...string) output {
 	n.t.Helper()
 	got := n.run(args...)
@@ -134,13 +134,13 @@ func (n *node) does(args ...string) output {
 	return got
 }
 
-// answers reads what a command prints as JSON.
+// answers decodes the JSON output of a command.
 func (n *node) answers(value any, args ...string) {
 	n.t.Helper()
 	must.NoError(n.t, json.Unmarshal([]byte(n.does(append(args, "-json")...).stdout), value))
 }
 
-// refuses expects one sentence, and that nothing changes.
+// refuses runs a command that must fail with one line, and change nothing.
 func (n *node) refuses(want string, args ...string) {
 	n.t.Helper()
 	before := n.all()
@@ -151,7 +151,7 @@ func (n *node) refuses(want string, args ...string) {
 	must.Eq(n.t, before, n.all())
 }
 
-// all is every dataset with its snapshots.
+// all returns the snapshots of every dataset.
 func (n *node) all() map[string][]string {
 	n.t.Helper()
 	list, err := n.engine().List(n.t.Context())
@@ -170,16 +170,16 @@ func (n *node) all() map[string][]string {
 	return all
 }
 
-// nomadVolume is one as Nomad has it.
+// nomadVolume is a volume from Nomad's view.
 type nomadVolume struct {
 	n                   *node
 	id, name, namespace string
 	parameters          map[string]string
 	path                string
-	capacity            int64 // 0: its class says
+	capacity            int64 // 0: the class's default
 }
 
-// create has the plugin make a volume.
+// create calls the plugin to create a volume.
 func (n *node) create(name string, parameters ...string) *nomadVolume {
 	n.t.Helper()
 	v := &nomadVolume{n: n, id: uuid.NewString(), name: name, namespace: "default",
@@ -191,7 +191,7 @@ func (n *node) create(name string, parameters ...string) *nomadVolume {
 	return v
 }
 
-// call is one of Nomad's.
+// call calls the plugin as Nomad does.
 func (v *nomadVolume) call(operation string) error {
 	parameters, err := json.Marshal(v.parameters)
 	if err != nil {
@@ -239,7 +239,7 @@ func (v *nomadVolume) fill(name string, bytes int) {
 	v.put(name, string(content))
 }
 
-// sum is that of all files with their names, modes and owners.
+// sum returns a checksum of all files with their names, modes and owners.
 func (v *nomadVolume) sum() string {
 	v.n.t.Helper()
 	sum, err := sumOf(v.path)
@@ -271,7 +271,7 @@ func sumOf(dir string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), err
 }
 
-// specification is what "nomad volume create" reads.
+// specification is the input of "nomad volume create".
 type specification struct {
 	Name       string            `json:"name"`
 	Namespace  string            `json:"namespace"`
@@ -290,7 +290,7 @@ func read(t testing.TB, text string) (s specification) {
 	return s
 }
 
-// specified is the specification of a volume of the class "fast", with the node and the key of one that was printed.
+// specified returns the expected specification of a volume of class "fast", with the node and key of the printed one.
 func specified(name string, capacity int64, printed specification) specification {
 	bytes := fmt.Sprint(capacity)
 	return specification{Name: name, Namespace: "default", Type: "host", Plugin: "dataset", Node: printed.Node, Min: bytes,
@@ -298,7 +298,7 @@ func specified(name string, capacity int64, printed specification) specification
 		Parameters: map[string]string{"class": "fast", "adopt": printed.Parameters["adopt"]}}
 }
 
-// specified makes a volume of a specification as Nomad would.
+// specified creates a volume from a specification, as Nomad would.
 func (n *node) specified(text string) *nomadVolume {
 	n.t.Helper()
 	s := read(n.t, text)

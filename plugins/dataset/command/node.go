@@ -19,17 +19,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// class is one of the operator's file.
+// class is a class of the operator's file.
 type class struct {
 	policy.Class
 	label  string
 	engine *engine.Engine
 
-	look   engine.Look // of session.look
-	failed error       // why there is none
+	look   engine.Look // set by session.look
+	failed error       // error of session.look
 }
 
-// classes opens those of the operator's file, in order of name. It looks at no file system.
+// classes opens the classes of the operator's file, in order of name, without access to any file system.
 func (s *session) classes() ([]class, error) {
 	file, err := policy.Load(s.file)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *session) classes() ([]class, error) {
 	return all, nil
 }
 
-// look looks at all classes at the same time: a pool that does not answer holds up its own class.
+// look reads all classes concurrently: a pool that hangs delays only its own class.
 func (s *session) look(ctx context.Context) ([]class, error) {
 	all, err := s.classes()
 	if err != nil {
@@ -65,7 +65,7 @@ type found struct {
 	engine.Dataset
 }
 
-// key is the id by which a person names it, and that of its lock.
+// key returns the id that commands accept, which is also the key of the dataset's lock.
 func (f found) key() string {
 	if engine.InTrash(f.Name) {
 		return engine.TrashLock(f.Name)
@@ -73,15 +73,15 @@ func (f found) key() string {
 	return f.Tags[engine.ID]
 }
 
-// String is the volume in words.
+// String returns the volume's namespace, name and id.
 func (f found) String() string { return fmt.Sprintf("%s (%s)", f.title(), plain.Line(f.key(), 0)) }
 
-// title is its namespace and name, as a person names it.
+// title returns the volume's NAMESPACE/NAME.
 func (f found) title() string {
 	return plain.Line(f.Tags[engine.Namespace]+"/"+f.Tags[engine.Volume], 0)
 }
 
-// datasets returns what accept accepts. Hidden is why some classes can't be listed.
+// datasets returns the datasets that accept selects. Hidden has the errors of classes that can't be listed.
 func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []found, hidden, err error) {
 	classes, err := s.look(ctx)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []
 	return all, hidden, nil
 }
 
-// meant returns the one that a person means: that with this id, or else that with the name, with the namespace before
-// it or without. A name means nothing while a class is hidden, which may have a volume of that name, too.
+// meant resolves an argument to exactly one dataset: by id, then by NAMESPACE/NAME, then by NAME. While a class is
+// hidden only ids resolve, because the hidden class may have a volume of the same name.
 func meant(all []found, argument string, hidden error) (found, error) {
 	var of [3][]found
 	for _, f := range all {
@@ -109,7 +109,7 @@ func meant(all []found, argument string, hidden error) (found, error) {
 		switch {
 		case argument == f.key() || argument == f.Tags[engine.ID]:
 			of[0] = append(of[0], f)
-		case name == "": // a slot's
+		case name == "": // a slot
 		case argument == f.Tags[engine.Namespace]+"/"+name:
 			of[1] = append(of[1], f)
 		case argument == name:
@@ -118,7 +118,7 @@ func meant(all []found, argument string, hidden error) (found, error) {
 	}
 	these := of[0]
 	if len(these) == 0 && hidden != nil {
-		return found{}, fmt.Errorf("it is not known which volume %q is: %w", argument, hidden)
+		return found{}, fmt.Errorf("failed to find volume %q: %w", argument, hidden)
 	}
 	for _, others := range of[1:] {
 		if len(these) == 0 {
@@ -127,7 +127,7 @@ func meant(all []found, argument string, hidden error) (found, error) {
 	}
 	switch len(these) {
 	case 0:
-		return found{}, fmt.Errorf("there is no %q: \"list\" shows what there is", argument)
+		return found{}, fmt.Errorf("%q was not found: use a name or id that \"list\" shows", argument)
 	case 1:
 		return these[0], nil
 	}
@@ -138,7 +138,7 @@ func meant(all []found, argument string, hidden error) (found, error) {
 	return found{}, fmt.Errorf("%q could be %s: use the id of one", argument, strings.Join(names, " or "))
 }
 
-// locked finds a volume, waits for its lock, and looks at it again.
+// locked finds a volume, waits for its lock, and reads the volume again.
 func (s *session) locked(ctx context.Context, argument string) (found, func(), error) {
 	all, hidden, err := s.datasets(ctx, found.IsVolume)
 	if err != nil {

@@ -27,13 +27,13 @@ var snapshotCommand = command{
 		defer unlock()
 		name := args[1]
 		if err := v.engine.Snapshot(ctx, v.Name, name); err != nil {
-			return fmt.Errorf("snapshot %q of volume %s was not made: %w", name, v, err)
+			return fmt.Errorf("failed to make snapshot %q of volume %s: %w", name, v, err)
 		}
 		return s.answer(snapshot{v.key(), name}, func(w io.Writer) { fmt.Fprintln(w, name) })
 	},
 }
 
-// snapshot is what was made or rolled back to, as JSON.
+// snapshot is the output of snapshot and rollback, as JSON.
 type snapshot struct {
 	Volume   string `json:"volume"` // its id
 	Snapshot string `json:"snapshot"`
@@ -42,10 +42,10 @@ type snapshot struct {
 var rollbackCommand = command{
 	name: "rollback", help: "bring a volume back to its last snapshot",
 	usage: "VOLUME SNAPSHOT", least: 2, most: 2,
-	about: `Brings the files of a volume back to what they were. What was written since is lost.
-It is refused while an allocation has the volume, if Nomad answers (NOMAD_ADDR, NOMAD_TOKEN),
-or a process uses it: stop the job first. It is also refused if there are later snapshots:
-"zfs destroy" removes them.`,
+	about: `Restores the files of a volume to its last snapshot. All later changes are lost.
+It is refused while a process uses the volume, or an allocation of Nomad claims it (asked by
+NOMAD_ADDR and NOMAD_TOKEN, if Nomad responds): stop the job first. It is also refused if later
+snapshots exist: "zfs destroy" removes them.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		v, unlock, err := s.locked(ctx, args[0])
 		if err != nil {
@@ -59,9 +59,9 @@ or a process uses it: stop the job first. It is also refused if there are later 
 		}
 		switch {
 		case errors.Is(err, engine.ErrInUse):
-			return fmt.Errorf("volume %s was not rolled back to %q: stop the job that uses it first: %w", v, name, err)
+			return fmt.Errorf("failed to roll back volume %s to %q: stop the job that uses it first: %w", v, name, err)
 		case err != nil:
-			return fmt.Errorf("volume %s was not rolled back to %q (see: zfs list -t snapshot -r %s/%s): %w", v, name, v.Root,
+			return fmt.Errorf("failed to roll back volume %s to %q (see: zfs list -t snapshot -r %s/%s): %w", v, name, v.Root,
 				v.Name, err)
 		}
 		s.say("Volume %s is as it was at %s. What was written since is lost.", v, name)
@@ -69,8 +69,8 @@ or a process uses it: stop the job first. It is also refused if there are later 
 	},
 }
 
-// claimed returns ErrInUse if Nomad says that an allocation has the volume. Where Nomad does not answer, the kernel
-// alone is asked, which does not know of a volume that no process uses at the moment.
+// claimed returns ErrInUse if Nomad reports an allocation with the volume. If Nomad does not respond it returns nil:
+// only the kernel's check remains, which misses an allocation whose processes do not use the volume at the moment.
 func claimed(ctx context.Context, v found) error {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err != nil {
@@ -85,7 +85,7 @@ func claimed(ctx context.Context, v found) error {
 	}
 	for _, a := range volume.Allocations {
 		if a.ClientStatus == api.AllocClientStatusRunning || a.ClientStatus == api.AllocClientStatusPending {
-			return fmt.Errorf("dataset %s: %w: allocation %s of job %q has it", v.Name, engine.ErrInUse, a.ID, a.JobID)
+			return fmt.Errorf("dataset %s: %w by allocation %s of job %q", v.Name, engine.ErrInUse, a.ID, a.JobID)
 		}
 	}
 	return nil

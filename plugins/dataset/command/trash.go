@@ -17,11 +17,11 @@ import (
 var trashCommand = command{
 	name: "trash", help: "show, restore or empty what was deleted: trash list|restore|empty",
 	usage: "list | restore NAME | empty [NAME …]", least: 1, most: 1000,
-	about: `"list" shows what was deleted and is still there, and for how long.
-"restore" prints the specification with which Nomad makes a new volume of one, and keeps it
-until then: trash restore NAME | nomad volume create -
-"empty" destroys what is named, or all that was not restored. It can't be undone.
-NAME is an ID of "trash list", or a volume if only one is meant.`,
+	about: `"list" shows the deleted datasets in the trash, and how long each is kept.
+"restore" prints the specification that makes Nomad create a new volume from a deleted one, and
+keeps the dataset until then: trash restore NAME | nomad volume create -
+"empty" destroys the named datasets, or all that were not restored. It can't be undone.
+NAME is an ID of "trash list", or the name of a volume if it is unique.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		names := args[1:]
 		if args[0] == "list" && len(names) == 0 {
@@ -52,10 +52,11 @@ NAME is an ID of "trash list", or a volume if only one is meant.`,
 	},
 }
 
-// restore has a volume in the trash wait for a new one, since Nomad has forgotten it. It stays there until then.
+// restore marks a volume in the trash as waiting for a new volume, because Nomad no longer knows the deleted one. The
+// dataset stays in the trash until then.
 func (s *session) restore(ctx context.Context, d found) error {
 	if d.Tags[engine.Kind] != "volume" {
-		return fmt.Errorf("%s was the scratch of a task, and no task can have it again: copy its files from its dataset %s",
+		return fmt.Errorf("%s was scratch of a task and can't be restored: copy its files from its dataset %s",
 			d.key(), d.Name)
 	}
 	unlock, err := d.lock(ctx, d.key())
@@ -64,10 +65,10 @@ func (s *session) restore(ctx context.Context, d found) error {
 	}
 	defer unlock()
 	tags := engine.Tags{engine.Adopt: rand.Text(), engine.Kept: "", engine.Passed: ""}
-	if err := d.engine.Tag(ctx, d.Name, tags); err != nil { // another may have taken it meanwhile
-		return fmt.Errorf("%s was not restored: %w", d.key(), err)
+	if err := d.engine.Tag(ctx, d.Name, tags); err != nil { // it may have been restored or destroyed before the lock
+		return fmt.Errorf("failed to restore %s: %w", d.key(), err)
 	}
-	s.say("Volume %s waits for its new volume. The specification is for \"nomad volume create -\".", d.title())
+	s.say("Volume %s waits for its new volume. Pass the specification to \"nomad volume create -\".", d.title())
 	d.Tags = d.Tags.With(tags)
 	return s.specify(ctx, d)
 }
@@ -78,10 +79,10 @@ func (s *session) empty(ctx context.Context, chosen []found) error {
 	for _, d := range chosen {
 		err := d.destroy(ctx)
 		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s stays: %w", d.key(), err))
+			failed = errors.Join(failed, fmt.Errorf("failed to destroy %s: %w", d.key(), err))
 			continue
 		}
-		s.say("%s is destroyed.", d.key())
+		s.say("Destroyed %s.", d.key())
 		destroyed = append(destroyed, d.key())
 	}
 	return errors.Join(failed, s.answer(map[string][]string{"destroyed": destroyed}, func(io.Writer) {}))

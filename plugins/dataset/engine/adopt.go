@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Adoptable returns a dataset that Adopt can take, whoever has made it, or why there is none. Its tags are those
-// that it was given here.
+// Adoptable returns a dataset that Adopt accepts, whoever made it, or the reason why Adopt can't accept it. The tags
+// are those that this package has set.
 func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	full, err := e.full(name)
 	if err != nil {
-		return Dataset{}, fmt.Errorf("%w: it has to be below %s, or one level deeper, and its name of letters, digits and "+
-			"._:+-", err, e.root)
+		return Dataset{}, fmt.Errorf("%w: it must be one or two levels below %s, with a name of letters, digits and ._:+-",
+			err, e.root)
 	}
 	if strings.HasPrefix(name, ".") {
-		return Dataset{}, fmt.Errorf("dataset %s is in a folder that is the plugin's own", full)
+		return Dataset{}, fmt.Errorf("dataset %s is in a folder reserved for the plugin", full)
 	}
 	found, err := e.properties(ctx, 1, full)
 	if err != nil {
@@ -27,7 +27,7 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	}
 	for _, below := range found[1:] {
 		if strings.HasPrefix(below.full, full+"/") {
-			return Dataset{}, fmt.Errorf("dataset %s has another below it, %s, and a volume has none", full, below.full)
+			return Dataset{}, fmt.Errorf("dataset %s has a child dataset %s, which a volume can't have", full, below.full)
 		}
 	}
 	mounted, err := ownMounts()
@@ -50,12 +50,12 @@ func (e *Engine) Adoptable(ctx context.Context, name string) (Dataset, error) {
 	return p.dataset(name, nil), nil
 }
 
-// adopted are the properties that a dataset of this package has, which another tool may have set otherwise.
+// adopted are the properties that Adopt sets, because another tool may have set them differently.
 var adopted = []string{"canmount=noauto", "mountpoint=none", "devices=off", "setuid=off", "readonly=off",
 	"sharenfs=off", "sharesmb=off"}
 
-// Adopt makes a dataset that is Adoptable one of this package, with these tags and no others. It stays where it is. A
-// call that was killed can be repeated: the tags come last.
+// Adopt makes a dataset that is Adoptable one of this package, with exactly these tags. The dataset keeps its name. A
+// call that was killed can be repeated: the tags are set last.
 func (e *Engine) Adopt(ctx context.Context, name string, t Tags) error {
 	full, err := e.full(name)
 	if err != nil {

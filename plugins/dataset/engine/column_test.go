@@ -48,7 +48,7 @@ func eachColumn(t *testing.T, run func(t *testing.T, c column)) {
 	}
 }
 
-// columns are the file systems to test, by their kinds.
+// columns returns constructors of the file systems to test, by kind.
 func columns() map[string]func(t testing.TB) column {
 	all := map[string]func(t testing.TB) column{}
 	for _, text := range strings.Fields(os.Getenv(poolsVar)) {
@@ -75,7 +75,7 @@ func newColumn(t testing.TB, kind string, pool zfsfuse.Pool) column {
 
 var names atomic.Int64
 
-// name returns one that no dataset has had.
+// name returns an unused name.
 func (c column) name() string { return fmt.Sprintf("default/v%d-%d", os.Getpid(), names.Add(1)) }
 
 // dir is the mount point of a dataset.
@@ -115,7 +115,7 @@ func (c column) list(t testing.TB) (all []string) {
 	return all
 }
 
-// trash is the name of the only dataset there.
+// trash returns the name of the only dataset in the trash.
 func (c column) trash(t testing.TB) string {
 	t.Helper()
 	all := slices.DeleteFunc(c.list(t), func(name string) bool { return !engine.InTrash(name) })
@@ -147,7 +147,7 @@ func read(t testing.TB, path, file string) string {
 	return string(content)
 }
 
-// fill writes random bytes, with an fsync for each MiB, until there is an error, or up to most.
+// fill writes random bytes, with an fsync for each MiB, until an error, or up to most.
 func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(path, "filling"))
@@ -170,14 +170,14 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	return written, f.Sync()
 }
 
-// soon waits until a number of the file system, which counts behind, is right.
+// soon waits until the file system's usage numbers, which lag, are ok.
 func (c column) soon(t testing.TB, name string, ok func(d engine.Dataset) bool) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		d, err := c.Get(t.Context(), name)
 		if err == nil && !ok(d) {
 			syscall.Sync()
-			must.NoError(t, c.Tag(t.Context(), name, nil)) // of which ZFS makes a transaction now
+			must.NoError(t, c.Tag(t.Context(), name, nil)) // makes ZFS commit a transaction group now
 			err = fmt.Errorf("it is still %+v", d)
 		}
 		return err

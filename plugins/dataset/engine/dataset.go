@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Spec is what a new dataset is.
+// Spec describes a new dataset.
 type Spec struct {
 	Limits
 	Tags Tags
@@ -19,14 +19,14 @@ type Spec struct {
 
 // Limits of a dataset, in bytes.
 type Limits struct {
-	Data      int64 // what may be written; snapshots do not count
-	Snapshots int64 // what snapshots may hold besides; 0 is no limit
+	Data      int64 // without snapshots
+	Snapshots int64 // space of snapshots on top of Data; 0 is no limit
 }
 
-// Tags are what the dataset is, for whom. They are kept where no task can change them.
+// Tags describe a dataset and its owner. No task can change them.
 type Tags map[string]string
 
-// With returns these tags with more of them. One that is empty is removed.
+// With returns a copy of the tags with more tags set. An empty value removes a tag.
 func (t Tags) With(more Tags) Tags {
 	all := Tags{}
 	maps.Copy(all, t)
@@ -43,38 +43,39 @@ const (
 	Namespace = "namespace" // of the volume, or of the slot's holder
 	Node      = "node"      // of a slot's holder: Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
-	Holder    = "holder"    // of a slot: "<allocation id>/<task>" when it is known
-	Kept      = "kept"      // how long the trash keeps it, as time.Duration prints it; none is until it is emptied
-	Passed    = "passed"    // how much of that has passed
-	From      = "from"      // of what was adopted: the name that it had before
+	Holder    = "holder"    // of a slot: "<allocation id>/<task>" once it is known
+	Kept      = "kept"      // how long the trash keeps it, as a time.Duration; no tag: until an operator empties it
+	Passed    = "passed"    // how much of Kept has passed
+	From      = "from"      // of an adopted dataset: its previous name
 
 	// Adopt is the key of a dataset that waits for a volume: a random text that only root of this
-	// node has seen. A new volume becomes this dataset, instead of an empty one, if its
-	// parameter "adopt" is the key. The tag stays, so that the same call can be repeated.
+	// node has seen. A new volume whose parameter "adopt" is the key gets this dataset instead of
+	// an empty one. The tag stays, so the same call can be repeated.
 	Adopt = "adopt"
 )
 
 // Dataset is one dataset that exists.
 type Dataset struct {
 	Name    string
-	Path    string // where its files are; empty if it is not mounted
-	Place   string // where it is mounted if it is, or something other than a path
+	Path    string // current mount point; empty if it is not mounted
+	Place   string // property mountpoint, which may be "none"
 	Created time.Time
 	Tags    Tags
 	Limits
 	Usage
 }
 
-// IsVolume reports whether it is one that Nomad has, or could have: not in the trash, and not waiting.
+// IsVolume reports whether the dataset is a volume of Nomad, with or without a record: not in the trash, and not
+// waiting.
 func (d Dataset) IsVolume() bool {
 	return d.Tags[Kind] == "volume" && d.Name == VolumeName(d.Tags[Namespace], d.Tags[ID])
 }
 
-// Waits reports whether it becomes the next volume that has its key (Adopt).
+// Waits reports whether the dataset waits for a volume that is created with its key (Adopt).
 func (d Dataset) Waits() bool { return d.Tags[Adopt] != "" && !d.IsVolume() }
 
-// Left is how long the trash still keeps it, in whole seconds, what of its time has passed by its tags, and whether
-// that time has an end.
+// Left returns how long the trash still keeps the dataset, in whole seconds, and the time that has passed by its
+// tags. If ends is false the trash keeps it until an operator empties it.
 func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 	if d.Tags[Kept] == "" {
 		return 0, 0, false, nil
@@ -92,29 +93,29 @@ func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 
 // Usage in bytes.
 type Usage struct {
-	Data      int64 // what counts against Limits.Data
-	Snapshots int64 // held by snapshots alone
+	Data      int64 // counts against Limits.Data
+	Snapshots int64 // used by snapshots alone
 }
 
-// Look is what there is below a root at one time.
+// Look is the state of a root at one time.
 type Look struct {
 	Space    Space
-	Datasets []Dataset // that this package made, in order of name
-	Problem  error     // why none can be made or used now, as of Check
+	Datasets []Dataset // made by this package, in order of name
+	Problem  error     // why no dataset can be made or used now, as from Check
 }
 
 // Space of a file system in bytes.
 type Space struct{ Size, Free int64 }
 
-// What errors of this package wrap. Each is one sentence for a person.
+// Errors that this package wraps.
 var (
-	ErrNotFound       = errors.New("it does not exist")
-	ErrExists         = errors.New("it exists")
-	ErrForeign        = errors.New("it was not made by this plugin")
-	ErrInUse          = errors.New("it is in use")
-	ErrTooSmall       = errors.New("more than that is used")
-	ErrNoSpace        = errors.New("no space is left")
+	ErrNotFound       = errors.New("does not exist")
+	ErrExists         = errors.New("already exists")
+	ErrForeign        = errors.New("not made by this plugin")
+	ErrInUse          = errors.New("in use")
+	ErrTooSmall       = errors.New("more space is in use")
+	ErrNoSpace        = errors.New("no space left")
 	ErrHasClones      = errors.New("clones depend on it")
 	ErrLaterSnapshots = errors.New("later snapshots would be lost")
-	ErrUnavailable    = errors.New("it is not available")
+	ErrUnavailable    = errors.New("not available")
 )

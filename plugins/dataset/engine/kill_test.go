@@ -24,19 +24,19 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// call is one of an operation that is killed.
+// call is a call of an operation that is killed.
 type call struct {
 	Operation     string
 	Program, Root string
 	Name, To, Dir string
 }
 
-// stepVar has a call as JSON, for a process of this test that is to be killed.
+// stepVar has a call as JSON, for a process of the test binary that will be killed.
 const stepVar = "DATASET_CALL"
 
 func init() {
 	if os.Getenv(stepVar) != "" {
-		runtime.LockOSThread() // to the main thread, which is the one that is traced
+		runtime.LockOSThread() // to the main thread, which strace traces
 	}
 }
 
@@ -77,13 +77,13 @@ func (c call) do(ctx context.Context) error {
 	return err
 }
 
-// A killed is an operation that is killed at each of its steps. What there is before is
-// Name with a snapshot "s1" of a file "one", and the file "two" now.
+// killed is an operation that is killed at each of its steps. Before it, Name has a snapshot "s1"
+// with the content "one", and now the content "two".
 type killed struct {
 	operation string
-	done      error // of a call that finds everything done
-	// check looks at what there is after a kill, and then again after the next call, when
-	// all must be done. Content is that of the file at a name, "" if there is no dataset.
+	done      error // of a call after a completed one
+	// check is called after a kill, and again, with done, after the next call. Its arguments are the
+	// contents of the files of the datasets, "" if the dataset does not exist.
 	check func(t *testing.T, done bool, name, to, trash string)
 }
 
@@ -113,12 +113,12 @@ var kills = []killed{
 	}},
 }
 
-// changes are the system calls at which a process that changes a dataset is killed: those by which it
-// changes files, and that which starts a program.
+// changes are the system calls at which a process that changes a dataset is killed: those that change
+// files, and the one that starts a program.
 var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat2", "clone", "flock"}
 
-// The process that runs an operation is killed before each of its changes, and then the
-// operation is run again.
+// The test kills the process of an operation before each of its changes, and then runs the operation
+// again.
 func TestKill_ProcessAtEachStep(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	strace, err := exec.LookPath("strace")
@@ -152,7 +152,7 @@ func TestKill_ProcessAtEachStep(t *testing.T) {
 	})
 }
 
-// The file system's program is killed at each of its calls, before and after it has done its work.
+// The test kills the zfs program at each of its calls, before and after it has done its work.
 func TestKill_ProgramAtEachCall(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
@@ -183,8 +183,8 @@ kill -9 $$
 	})
 }
 
-// eachKilled runs a test for each operation that is killed, on each file system. The test
-// gets a function that prepares datasets, has the operation interrupted, and then calls it again.
+// eachKilled runs a test for each operation, on each file system. The test gets a function that prepares
+// datasets, interrupts the operation, and calls it again.
 func eachKilled(t *testing.T,
 	run func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)),
 ) {
@@ -213,7 +213,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look := func(done bool) {
 		t.Helper()
 		trash := ""
-		for _, n := range c.list(t) { // before anything else: after a kill it is the first to see
+		for _, n := range c.list(t) { // first, because the next process also starts with a list
 			if strings.HasPrefix(n, ".trash/") {
 				must.Eq(t, "", trash)
 				trash = n
@@ -251,14 +251,14 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 	}
 	write(t, path, "file", "two")
 	switch k.operation {
-	case "adopt": // as another tool has made it
+	case "adopt": // as made by another tool
 		zfsfusetest.Unmount(t, path)
 		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
 	}
 }
 
-// content returns that of the file of a dataset, "empty" for one without, and "" for none. A dataset has
-// its limit and its tags.
+// content returns the content of a dataset's file, "empty" without a file, and "" without a dataset. It
+// verifies the limit and the tags.
 func (k killed) content(t *testing.T, c column, name string) string {
 	t.Helper()
 	if name == "" {

@@ -18,11 +18,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// LockDir is where the locks of a node are.
+// LockDir is the directory of a node's locks.
 const LockDir = "/run/outrider/dataset/locks"
 
-// Lock waits until no other goroutine or process changes what key stands for, a volume's or
-// slot's id. The lock ends with unlock or with the process.
+// Lock waits until no other goroutine or process holds the lock of key, a volume's or slot's id.
+// The lock is released by unlock or when the process ends.
 func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, fmt.Errorf("%q can't be the id of a dataset", key)
@@ -56,8 +56,8 @@ func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error
 	}
 }
 
-// flock locks a file or directory, or fails with EWOULDBLOCK, or with ErrNotExist if it is not at its
-// path any more: who had the lock before may have removed it.
+// flock locks a file or directory, or fails with EWOULDBLOCK. It fails with ErrNotExist if the file is no
+// longer at its path, because the previous owner of the lock may have removed it.
 func flock(f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return os.NewSyscallError("flock", err)
@@ -73,7 +73,7 @@ func flock(f *os.File) error {
 	return err
 }
 
-// SweepLocks removes the files of locks that killed processes have left.
+// SweepLocks removes the lock files of killed processes.
 func (e *Engine) SweepLocks() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// lockVar makes a process of this test hold a lock in a directory until it is killed.
+// lockVar makes the test binary hold a lock in a directory until it is killed.
 const lockVar = "DATASET_LOCK"
 
 func holdLock() int {
@@ -71,7 +71,7 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	must.SliceEmpty(t, entries(t, dir))
 }
 
-func TestLock_IsOfOneAtATime(t *testing.T) {
+func TestLock_HasOneHolderAtATime(t *testing.T) {
 	e := &engine.Engine{Locks: filepath.Join(t.TempDir(), "locks")}
 	var all sync.WaitGroup
 	var holders, most atomic.Int32

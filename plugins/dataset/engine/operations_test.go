@@ -27,7 +27,7 @@ import (
 
 const mib = 1 << 20
 
-// operations has what each method of an Engine does, on every file system.
+// operations test the methods of Engine, on every file system.
 var operations = []struct {
 	method, does string
 	run          func(t *testing.T, c column)
@@ -84,7 +84,7 @@ var operations = []struct {
 		}
 		must.Eq(t, before, c.list(t))
 	}},
-	{"Get", "tells what is not there, and what is another's", func(t *testing.T, c column) {
+	{"Get", "distinguishes missing and foreign datasets", func(t *testing.T, c column) {
 		_, err := c.Get(t.Context(), c.name())
 		must.ErrorIs(t, err, engine.ErrNotFound)
 		oneSentence(t, err)
@@ -97,7 +97,7 @@ var operations = []struct {
 		must.ErrorIs(t, c.Rename(t.Context(), name, c.name()), engine.ErrForeign)
 		must.SliceNotContains(t, c.list(t), name)
 	}},
-	{"Get", "counts what is written", func(t *testing.T, c column) {
+	{"Get", "counts written bytes", func(t *testing.T, c column) {
 		name := c.name()
 		_, err := fill(t, c.create(t, name, engine.Limits{Data: 64 * mib}), 4*mib)
 		must.NoError(t, err)
@@ -134,7 +134,7 @@ var operations = []struct {
 		must.Eq(t, engine.Tags{engine.Kind: "volume", engine.Holder: "c/d"}, d.Tags)
 		must.ErrorIs(t, c.Tag(t.Context(), c.name(), engine.Tags{engine.Holder: "a/b"}), engine.ErrNotFound)
 	}},
-	{"Resize", "changes the limits, not below what is used", func(t *testing.T, c column) {
+	{"Resize", "changes the limits, not below the space in use", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 16 * mib})
 		_, err := fill(t, path, 64*mib)
@@ -179,7 +179,7 @@ var operations = []struct {
 		must.NoError(t, c.Rollback(t.Context(), name, "s1"))
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
 	}},
-	{"Rename", "refuses a name that is taken, and what is not there", func(t *testing.T, c column) {
+	{"Rename", "refuses a name that is taken, and a missing dataset", func(t *testing.T, c column) {
 		a, b := c.name(), c.name()
 		write(t, c.create(t, a, engine.Limits{Data: 32 * mib}), "file", "a")
 		write(t, c.create(t, b, engine.Limits{Data: 32 * mib}), "file", "b")
@@ -188,7 +188,7 @@ var operations = []struct {
 		must.Eq(t, "b", read(t, c.mount(t, b), "file"))
 		must.ErrorIs(t, c.Rename(t.Context(), c.name(), c.name()), engine.ErrNotFound)
 	}},
-	{"Discard", "changes nothing while the kernel says that it is in use", func(t *testing.T, c column) {
+	{"Discard", "changes nothing while the kernel reports it as busy", func(t *testing.T, c column) {
 		name, link := c.name(), filepath.Join(c.dirs, "\x1b[2Jelsewhere")
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		write(t, path, "file", "old")
@@ -232,7 +232,7 @@ var operations = []struct {
 		if c.kind == "zfs" {
 			must.NoError(t, c.Snapshot(t.Context(), name, "s1"))
 			write(t, path, "file", "kept since")
-			for range 2 { // at its place, and in the trash
+			for range 2 { // in place, and in the trash
 				must.ErrorIs(t, c.Rollback(t.Context(), in, "s1"), engine.ErrInUse)
 				must.ErrorIs(t, c.Destroy(t.Context(), in), engine.ErrInUse)
 				must.Eq(t, []string{"s1"}, c.snapshots(t, in))
@@ -244,7 +244,7 @@ var operations = []struct {
 			}
 			must.SliceEmpty(t, entries(t, c.create(t, name, engine.Limits{Data: 32 * mib})))
 			write(t, theirs, "file", "and written")
-		} else { // zfs-fuse neither renames what is mounted, nor mounts it again
+		} else { // zfs-fuse neither renames a mounted dataset nor mounts it again
 			must.ErrorIs(t, c.Discard(t.Context(), name, time.Hour), engine.ErrInUse)
 			must.Eq(t, "kept", read(t, theirs, "file"))
 			must.SliceContains(t, c.list(t), name)
@@ -266,7 +266,7 @@ var operations = []struct {
 		must.SliceEmpty(t, entries(t, c.create(t, name, engine.Limits{Data: 32 * mib})))
 		must.SliceEmpty(t, c.snapshots(t, name))
 	}},
-	{"Snapshot", "keeps what was, under a name of its own", func(t *testing.T, c column) {
+	{"Snapshot", "keeps the old content, under a unique name", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
 		_, err := fill(t, path, 4*mib)
@@ -300,7 +300,7 @@ var operations = []struct {
 		oneSentence(t, err)
 		run(t, c.pool.Program, "release", "mine", full)
 	}},
-	{"Rollback", "brings the old bytes, and no later snapshot is lost", func(t *testing.T, c column) {
+	{"Rollback", "restores the old bytes, and loses no later snapshot", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
 		for _, s := range []string{"one", "two"} {
@@ -321,7 +321,7 @@ var operations = []struct {
 		must.True(t, isFull(err))
 		must.Between(t, 60*mib, written, 64*mib)
 	}},
-	{"Clone", "has a snapshot's content, and limits of its own", func(t *testing.T, c column) {
+	{"Clone", "has a snapshot's content, and its own limits", func(t *testing.T, c column) {
 		name, to := c.name(), c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
 		write(t, path, "file", "one")
@@ -366,14 +366,14 @@ var operations = []struct {
 		must.NoError(t, c.Snapshot(t.Context(), name, "later"))
 		must.Eq(t, []string{"own"}, c.snapshots(t, to))
 		must.Eq(t, []string{"s", "later"}, c.snapshots(t, name))
-		for dir, limit := range map[string]int64{clone: 16 * mib, path: 32 * mib} { // limits hold none the less
+		for dir, limit := range map[string]int64{clone: 16 * mib, path: 32 * mib} { // the limits still hold
 			written, err := fill(t, dir, 64*mib)
 			must.True(t, isFull(err))
 			must.Between(t, limit-2*mib, written, limit)
 		}
 		must.NoError(t, c.Destroy(t.Context(), to))
 	}},
-	{"Adopt", "takes what another tool has made, once it can be a volume", func(t *testing.T, c column) {
+	{"Adopt", "accepts a dataset of another tool, once it can be a volume", func(t *testing.T, c column) {
 		name := "brought" + filepath.Base(c.name())
 		full := c.pool.Root + "/" + name
 		refused := func(name, want string) {
@@ -382,9 +382,9 @@ var operations = []struct {
 			must.ErrorContains(t, err, want)
 			oneSentence(t, err)
 		}
-		refused(name, "it does not exist")
+		refused(name, "does not exist")
 		refused("a/b/c", "can't be the name of a dataset")
-		refused(".trash/x", "is in a folder that is the plugin's own")
+		refused(".trash/x", "is in a folder reserved for the plugin")
 		mount := filepath.Join(c.dirs, name)
 		run(t, c.pool.Program, "create", "-o", "mountpoint="+mount, full)
 		write(t, mount, "file", "theirs")
@@ -393,7 +393,7 @@ var operations = []struct {
 		refused(name, "has no refquota, which is a volume's capacity")
 		run(t, c.pool.Program, "set", "refquota=32M", full)
 		run(t, c.pool.Program, "create", "-o", "mountpoint=none", full+"/below")
-		refused(name, "has another below it, "+full+"/below")
+		refused(name, "has a child dataset "+full+"/below")
 		run(t, c.pool.Program, "destroy", full+"/below")
 		if c.kind == "zfs" { // zfs-fuse has none
 			run(t, c.pool.Program, "create", "-V", "1M", full+"-device")
@@ -422,7 +422,7 @@ var operations = []struct {
 		write(t, c.dir(name), "file", "ours")
 		refused(name, "is mounted at "+c.dir(name))
 	}},
-	{"Create", "has a limit that ends writes within 1 MiB", func(t *testing.T, c column) {
+	{"Create", "sets a limit that stops writes within 1 MiB", func(t *testing.T, c column) {
 		const limit = 64 * mib
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: limit})
@@ -430,7 +430,7 @@ var operations = []struct {
 		must.ErrorIs(t, err, unix.EDQUOT)
 		must.Between(t, limit-mib, written, limit)
 	}},
-	{"Snapshot", "does not eat what a task may write", func(t *testing.T, c column) {
+	{"Snapshot", "does not count against the limit of data", func(t *testing.T, c column) {
 		const limit = 16 * mib
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: limit, Snapshots: 64 * mib})
@@ -443,14 +443,14 @@ var operations = []struct {
 		}
 		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Snapshots >= 3*(limit-2*mib) })
 	}},
-	{"Snapshot", "ends what snapshots may hold besides", func(t *testing.T, c column) {
+	{"Snapshot", "is limited in space", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 16 * mib, Snapshots: 8 * mib})
 		_, err := fill(t, path, 14*mib)
 		must.NoError(t, err)
 		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
 		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data >= 14*mib })
-		written, err := fill(t, path, 14*mib) // over what the snapshot holds
+		written, err := fill(t, path, 14*mib) // overwrites blocks that the snapshot holds
 		must.ErrorIs(t, err, unix.EDQUOT)
 		must.Less(t, 12*mib, written)
 		run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name+"@s")
@@ -460,7 +460,7 @@ var operations = []struct {
 			return err == nil
 		})
 	}},
-	{"Create", "makes many at once, and one of two of a name", func(t *testing.T, c column) {
+	{"Create", "makes many concurrently, and only one of a name", func(t *testing.T, c column) {
 		same := c.name()
 		c.cleanUp(t, same)
 		errs := make([]error, 9)
@@ -499,7 +499,7 @@ func TestEngine_Operations(t *testing.T) {
 	})
 }
 
-// foreign makes what was not made by this package.
+// foreign makes a dataset without this package.
 func foreign(t *testing.T, c column) (name string) {
 	t.Helper()
 	name = c.name()

@@ -18,22 +18,22 @@ import (
 	"time"
 )
 
-// program is one of ZFS, for one pool.
+// program is a ZFS program, used for one pool.
 type program struct {
 	path string        // absolute
-	hung *atomic.Int32 // how many of its calls hang in the kernel
+	hung *atomic.Int32 // calls for the pool that hang in the kernel
 }
 
-// programLimit is how long one call may take.
+// programLimit is the timeout of one call.
 const programLimit = 45 * time.Second
 
-// failure is what a program wrote as the reason.
+// failure is the reason that a program wrote to stderr.
 type failure struct{ program, line string }
 
 func (f *failure) Error() string { return f.program + ": " + f.line }
 
-// run runs the program and returns what it wrote to its standard output. It ends with this process, so that no
-// other one finds it at work after the lock of its dataset has gone.
+// run runs the program and returns its standard output. The kernel kills the program when this process ends:
+// otherwise it would still run when another process gets the lock of the dataset.
 func (p program) run(ctx context.Context, args ...string) (string, error) {
 	if !filepath.IsAbs(p.path) {
 		return "", fmt.Errorf("the program %q must be an absolute path: %w", p.path, ErrUnavailable)
@@ -56,7 +56,7 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	}
 	what := filepath.Base(p.path) + " " + args[0]
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("%s did not end in time: %w", what, ctx.Err())
+		return "", fmt.Errorf("%s did not finish in time: %w", what, ctx.Err())
 	}
 	if line := reason(stderr.String()); line != "" {
 		return "", &failure{what, line}
@@ -64,10 +64,10 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: %w", what, err)
 }
 
-// maxHung is the number of a pool's programs that may hang in the kernel before no other is started.
+// maxHung limits a pool's programs that hang in the kernel: at the limit no other is started.
 const maxHung = 8
 
-// hung has the number of those that do, an *atomic.Int32 for each pool: one that hangs holds up no other.
+// hung counts the hanging programs, an *atomic.Int32 for each pool: a pool that hangs does not block others.
 var hung sync.Map
 
 func hungIn(pool string) *atomic.Int32 {
@@ -75,11 +75,11 @@ func hungIn(pool string) *atomic.Int32 {
 	return n.(*atomic.Int32)
 }
 
-// wait starts a program, in the caller's thread, and waits for its end. One that a device
-// which does not answer keeps from ending, even when it is killed, is left to itself.
+// wait starts a program, in the caller's thread, and waits for its exit. A program that hangs in the kernel
+// although it was killed is abandoned after 5 seconds.
 func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	if p.hung.Load() >= maxHung {
-		return fmt.Errorf("%d calls of %s do not end: %w", maxHung, cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%d calls of %s hang: %w", maxHung, cmd.Path, ErrUnavailable)
 	}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -100,11 +100,11 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 			<-ended
 			p.hung.Add(-1)
 		}()
-		return fmt.Errorf("%s does not end: %w", cmd.Path, ErrUnavailable)
+		return fmt.Errorf("%s hangs: %w", cmd.Path, ErrUnavailable)
 	}
 }
 
-// reason is the line that tells why a program failed: after zfs's there may be advice.
+// reason returns the line with a program's error: zfs may print advice after it.
 func reason(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range lines {

@@ -17,14 +17,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Programs that don't end even when they are killed, as those of a pool whose disk does not answer, are few, and none
-// is waited for by what asks for another pool.
-func TestRun_PoolThatHangsHoldsUpNoOther(t *testing.T) {
+// Programs that hang even when killed, as on a failed disk, are limited, and do not delay calls for another pool.
+func TestRun_HangingPoolDelaysNoOther(t *testing.T) {
 	t.Parallel() // it waits for programs that hang
 	dir := t.TempDir()
 	hangs, path := filepath.Join(dir, "hangs"), filepath.Join(dir, "zfs")
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))
-	// what the killed program has started keeps its output open
+	// the child of the killed program keeps its output open
 	script := fmt.Sprintf(`#!/bin/sh
 case "$*" in *slow/*) (: >%[2]q.$$; while [ -e %[1]q ]; do sleep 0.1; done) & wait ;; esac
 echo answer

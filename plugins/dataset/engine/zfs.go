@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// tagProperty has the tags, in JSON.
+// tagProperty is the user property with the tags, in JSON.
 const tagProperty = "outrider:dataset"
 
-// Check returns why datasets can't be made or used now: a pool that is not imported, a program that is
-// missing, a root that is read-only.
+// Check returns an error if datasets can't be made or used now: the pool is not imported, the zfs program is
+// missing, or the root is read-only.
 func (e *Engine) Check(ctx context.Context) error {
 	root, err := e.properties(ctx, 0, e.root)
 	if err != nil {
@@ -34,7 +34,7 @@ func (e *Engine) Check(ctx context.Context) error {
 	return e.usable(root[0])
 }
 
-// usable is why datasets can't be made or used below a root that is there.
+// usable returns an error if datasets can't be made or used below an existing root.
 func (e *Engine) usable(root properties) error {
 	if kind := root.value("type"); kind != "filesystem" {
 		return fmt.Errorf("%s is a %s, not a file system: %w", e.root, kind, ErrUnavailable)
@@ -49,20 +49,20 @@ func (e *Engine) usable(root properties) error {
 	return nil
 }
 
-// noRoot is the error of a command that did not find the root, with what is to be done.
+// noRoot returns the error of a command that did not find the root, with the remedy.
 func (e *Engine) noRoot(ctx context.Context, err error) error {
-	if errors.Is(err, ErrUnavailable) { // zfs itself
+	if errors.Is(err, ErrUnavailable) { // the zfs program itself failed
 		return err
 	}
 	pool := poolOf(e.root)
 	if pool != e.root && e.there(ctx, pool) {
-		return fmt.Errorf("the dataset %s is not there (create it with: zfs create -o mountpoint=none %s): %w",
+		return fmt.Errorf("the dataset %s is missing (create it with: zfs create -o mountpoint=none %s): %w",
 			e.root, e.root, unavailable(err))
 	}
 	return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
 }
 
-// Look returns what there is below the root, by one call of zfs.
+// Look returns the state of the root by one call of zfs.
 func (e *Engine) Look(ctx context.Context) (Look, error) {
 	found, err := e.properties(ctx, 2, e.root)
 	if err != nil {
@@ -91,7 +91,7 @@ func (e *Engine) List(ctx context.Context) ([]Dataset, error) {
 	return l.Datasets, err
 }
 
-// Get returns one dataset. ErrNotFound, or ErrForeign if this package did not make it.
+// Get returns one dataset, or ErrNotFound, or ErrForeign if this package did not make it.
 func (e *Engine) Get(ctx context.Context, name string) (Dataset, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -120,10 +120,10 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 	return found[0], nil
 }
 
-// missing is the error of a command that did not find a dataset.
+// missing returns the error of a command that did not find a dataset.
 func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	switch {
-	case !strings.Contains(err.Error(), "does not exist"): // a command that fails otherwise says nothing
+	case !strings.Contains(err.Error(), "does not exist"): // any other failure is no proof that it does not
 		return unavailable(err)
 	case e.there(ctx, e.root):
 		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
@@ -131,14 +131,14 @@ func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	return e.noRoot(ctx, err)
 }
 
-// there reports whether zfs has a dataset or snapshot of that name.
+// there reports whether a dataset or snapshot of that name exists.
 func (e *Engine) there(ctx context.Context, full string) bool {
 	_, err := e.run(ctx, "list", "-H", "-t", "all", "-o", "name", full)
 	return err == nil
 }
 
-// Create makes an empty dataset with its limits and tags, and mounts it. It is there whole or not at all.
-// ErrExists, ErrForeign.
+// Create makes an empty dataset with its limits and tags, and mounts it. It makes the dataset completely or not at
+// all. If the name is taken it returns ErrExists or ErrForeign.
 func (e *Engine) Create(ctx context.Context, name string, s Spec) (string, error) {
 	return e.make(ctx, name, s, "create")
 }
@@ -156,7 +156,7 @@ func (e *Engine) Clone(ctx context.Context, name, snapshot, to string, s Spec) (
 	return e.make(ctx, to, s, "clone", from)
 }
 
-// make runs a command that makes a dataset, with all its properties at once, and mounts it.
+// make runs one command that makes a dataset with all its properties, and mounts it.
 func (e *Engine) make(ctx context.Context, name string, s Spec, command string, of ...string) (string, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -178,7 +178,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	if dir == "" {
 		return "", nil
 	}
-	// the directory is made after the dataset, which has its name: whoever releases what a killed call left finds both
+	// the directory is made after the dataset, whose mountpoint names it: after a kill the clean-up finds both
 	err = e.mount(ctx, full, dir)
 	if err != nil {
 		return "", also(err, cmp.Or(e.do(context.WithoutCancel(ctx), "destroy", full), removeMountDir(dir)))
@@ -186,8 +186,7 @@ func (e *Engine) make(ctx context.Context, name string, s Spec, command string, 
 	return s.Dir, nil
 }
 
-// taken returns why a dataset of this name can't be made: ErrExists, ErrForeign. If there is
-// none it returns nil.
+// taken returns ErrExists or ErrForeign if a dataset of this name exists, or else nil.
 func (e *Engine) taken(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if err == nil {
@@ -199,7 +198,7 @@ func (e *Engine) taken(ctx context.Context, name string) error {
 	return err
 }
 
-// makeParent makes the dataset above one, if it is not there.
+// makeParent makes the parent of a dataset unless it exists.
 func (e *Engine) makeParent(ctx context.Context, full string) error {
 	parent := full[:strings.LastIndex(full, "/")]
 	if parent == e.root {
@@ -213,26 +212,26 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 		return err
 	}
 	err = e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
-		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave what gives others its rights
+		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave setuid programs or device nodes
 	if err != nil && !e.there(ctx, parent) { // another process may have been faster
 		return err
 	}
 	return nil
 }
 
-// checkFolder returns why nothing is made below a dataset. What was received in the place of a namespace's folder is
-// for adopt: its owner may destroy or replace it with all that is below it.
+// checkFolder returns an error if nothing may be made below a dataset. A dataset that was received with the name of a
+// namespace's folder can only be adopted: its owner may destroy or replace it with everything below it.
 func checkFolder(p properties) error {
 	if p.value("canmount") == "off" && p.tags() == nil {
 		return nil
 	}
-	return fmt.Errorf("dataset %s is in the place of a folder, and is none: adopt or rename it, or set canmount=off if "+
-		"it is to be one", p.full)
+	return fmt.Errorf("dataset %s has the name of a folder but is not one: adopt or rename it, or make it a folder by "+
+		"canmount=off", p.full)
 }
 
-// options for the creation of a dataset.
+// options returns the options for the creation of a dataset.
 func (s Spec) options(dir string) (options []string) {
-	// whoever has made what is above it: a task must not leave what gives others its rights
+	// not inherited, whoever made the parent: a task must not leave setuid programs or device nodes
 	properties := []string{"devices=off", "setuid=off", "canmount=noauto", "mountpoint=" + cmp.Or(dir, "none")}
 	for _, property := range slices.Concat(properties, s.limits(), []string{s.Tags.encode()}) {
 		options = append(options, "-o", property)
@@ -240,7 +239,7 @@ func (s Spec) options(dir string) (options []string) {
 	return options
 }
 
-// limits as properties. A dataset has room for the snapshots beside its data.
+// limits returns the limits as properties. The quota of a dataset includes the space of its snapshots.
 func (l Limits) limits() []string {
 	refquota, quota := "none", "none"
 	if l.Data > 0 {
@@ -254,7 +253,7 @@ func (l Limits) limits() []string {
 
 // encode returns tags as a property with its value.
 func (t Tags) encode() string {
-	text, _ := json.Marshal(t.With(nil)) // no map of strings fails
+	text, _ := json.Marshal(t.With(nil)) // a map of strings can't fail
 	return tagProperty + "=" + string(text)
 }
 
@@ -267,7 +266,7 @@ func (e *Engine) Tag(ctx context.Context, name string, t Tags) error {
 	return e.do(ctx, "set", p.tags().With(t).encode(), p.full)
 }
 
-// Resize changes the limits. Below what is used: ErrTooSmall, and nothing changes.
+// Resize changes the limits. If more space is in use it returns ErrTooSmall and changes nothing.
 func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -277,13 +276,13 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 		return e.do(ctx, slices.Concat([]string{"set"}, l.limits(), []string{p.full})...)
 	}
 	if err := set(ctx, l); err != nil {
-		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of them may be set
+		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of the two may be set
 	}
 	return nil
 }
 
-// Destroy removes a dataset with its snapshots; that of a dataset that is not there is no error. ErrInUse if
-// it is mounted or a snapshot is held, ErrHasClones if clones depend on it.
+// Destroy removes a dataset with its snapshots. A missing dataset is no error. It returns ErrInUse if the dataset
+// is mounted or a snapshot is held, and ErrHasClones if clones depend on it.
 func (e *Engine) Destroy(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -300,7 +299,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		return err
 	}
 	err = mountedElsewhere(p)
-	if err == nil { // with -r, its snapshots; there is nothing else below it
+	if err == nil { // -r is for the snapshots: dependents has shown that nothing else is below it
 		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
 	if err != nil {
@@ -309,8 +308,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 	return nil
 }
 
-// held adds the snapshots that are held to the error of a command that can't destroy them: zfs says only that one is
-// busy.
+// held adds the held snapshots to the error of a failed destroy: zfs reports only that one is busy.
 func (e *Engine) held(ctx context.Context, full string, err error) error {
 	if !errors.Is(err, ErrInUse) {
 		return err
@@ -329,8 +327,8 @@ func (e *Engine) held(ctx context.Context, full string, err error) error {
 	return fmt.Errorf("%w: held are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
-// dependents returns an error if something other than its snapshots needs a dataset or
-// snapshot: clones, or datasets that somebody made below it.
+// dependents returns an error if a dataset or its snapshots are in the way of others: clones, or child
+// datasets that somebody made.
 func (e *Engine) dependents(ctx context.Context, full string) error {
 	text, err := e.run(ctx, "list", "-H", "-r", "-t", "filesystem,volume", "-o", "name,origin", e.root)
 	if err != nil {
@@ -340,7 +338,7 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 		name, origin, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		switch {
 		case strings.HasPrefix(name, full+"/"):
-			return fmt.Errorf("dataset %s has another below it, %s: %w", full, name, ErrForeign)
+			return fmt.Errorf("dataset %s has a child dataset %s: %w", full, name, ErrForeign)
 		case strings.HasPrefix(origin, full+"@"):
 			return fmt.Errorf("%s is the origin of %s: %w", full, name, ErrHasClones)
 		}
@@ -348,9 +346,9 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 	return nil
 }
 
-// Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. ErrInUse, and
-// nothing changes, if the kernel says so. OpenZFS renames a dataset that is mounted in another mount namespace alone:
-// its processes keep their files.
+// Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. If the kernel reports the
+// dataset as busy it returns ErrInUse and changes nothing. A dataset that is mounted only in other mount namespaces is
+// renamed: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {
@@ -377,7 +375,7 @@ func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// snapshot returns zfs's name of a snapshot that is there.
+// snapshot returns the full ZFS name of an existing snapshot.
 func (e *Engine) snapshot(ctx context.Context, p properties, snapshot string) (string, error) {
 	full, err := snapshotName(p.full, snapshot)
 	if err != nil {
@@ -389,7 +387,7 @@ func (e *Engine) snapshot(ctx context.Context, p properties, snapshot string) (s
 	return full, nil
 }
 
-// snapshotName keeps to characters that mean nothing to "zfs destroy", which has lists and ranges.
+// snapshotName allows only characters without a meaning in the lists and ranges of "zfs destroy".
 func snapshotName(full, snapshot string) (string, error) {
 	if !component.MatchString(snapshot) {
 		return "", fmt.Errorf("%q can't be the name of a snapshot: use letters, digits, dashes, dots, colons and "+
@@ -398,7 +396,7 @@ func snapshotName(full, snapshot string) (string, error) {
 	return full + "@" + snapshot, nil
 }
 
-// Snapshot makes one. ErrExists if there is one of that name.
+// Snapshot makes a snapshot, or returns ErrExists if the dataset has one of that name.
 func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -417,8 +415,9 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	return nil
 }
 
-// Rollback brings a dataset back to its last snapshot. With later snapshots or bookmarks nothing changes:
-// ErrLaterSnapshots. ErrInUse if it is mounted: zfs does it to files that are open, too.
+// Rollback returns a dataset to its last snapshot. If later snapshots or bookmarks exist it returns
+// ErrLaterSnapshots and changes nothing. It returns ErrInUse if a process uses the dataset: zfs itself would roll
+// back even open files.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -438,7 +437,7 @@ func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
 	}
 	mountErr := remount()
 	if err == nil && mountErr != nil {
-		return fmt.Errorf("dataset %s was rolled back, and can't be mounted again: %w", p.full, mountErr)
+		return fmt.Errorf("dataset %s was rolled back, but failed to mount again: %w", p.full, mountErr)
 	}
 	return also(err, mountErr)
 }

@@ -25,19 +25,19 @@ func (e *Engine) run(ctx context.Context, args ...string) (string, error) {
 	return e.program.run(ctx, args...)
 }
 
-// do runs zfs for a change, and returns the error of this package that fits, if one does.
+// do runs zfs for a change, and adds the matching error of this package, if any, to its error.
 func (e *Engine) do(ctx context.Context, args ...string) error {
 	_, err := e.run(ctx, args...)
 	return ours(err)
 }
 
-// messages are the words of zfs that are looked for, where nothing else tells the reason.
-// Those of OpenZFS 2.1 to 2.3 contain them.
+// messages map parts of zfs's messages to errors of this package, because zfs has no exit codes for them.
+// OpenZFS 2.1 to 2.3 print these texts.
 var messages = []struct {
 	part string
 	err  error
 }{
-	{"more recent snapshots", ErrLaterSnapshots}, // "or bookmarks", as OpenZFS says
+	{"more recent snapshots", ErrLaterSnapshots}, // OpenZFS adds "or bookmarks"
 	{"busy", ErrInUse},
 	{"out of space", ErrNoSpace},
 	{"size is less than current used", ErrTooSmall},
@@ -46,7 +46,7 @@ var messages = []struct {
 	{"I/O is currently suspended", ErrUnavailable},
 }
 
-// ours adds the error of this package that fits to one of zfs.
+// ours adds the matching error of this package to an error of zfs.
 func ours(err error) error {
 	var failed *failure
 	if errors.As(err, &failed) {
@@ -59,15 +59,15 @@ func ours(err error) error {
 	return err
 }
 
-// also adds another error, if there is one, to a sentence.
+// also appends the message of another error, if any.
 func also(err, other error) error {
 	if err == nil || other == nil {
 		return errors.Join(err, other)
 	}
-	return fmt.Errorf("%w; besides, %w", err, other)
+	return fmt.Errorf("%w; also: %w", err, other)
 }
 
-// unavailable is ours for an operation that fails only if the pool or zfs do.
+// unavailable adds ErrUnavailable to the error of an operation that fails only if the pool or zfs fails.
 func unavailable(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return err
@@ -75,8 +75,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, ErrUnavailable)
 }
 
-// suspended returns an error if OpenZFS has stopped the pool after I/O errors. A command would
-// hang in the kernel then, where no signal reaches it.
+// suspended returns an error if OpenZFS has suspended the pool after I/O errors. A command would then
+// hang in the kernel, unkillable.
 func (e *Engine) suspended() error {
 	pool := poolOf(e.root)
 	state, err := os.ReadFile(filepath.Join("/proc/spl/kstat/zfs", pool, "state"))
@@ -92,12 +92,12 @@ type properties struct {
 	values map[string]struct{ value, source string }
 }
 
-// asked are the properties that this package uses. Those of others may have new lines in them.
+// asked are the properties that this package reads. Properties of other tools may contain newlines.
 const asked = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
 	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
 
-// properties of a dataset, and of what is below it to that depth. Snapshots are among them
-// where there are any above the last level.
+// properties returns the properties of a dataset and of its descendants to that depth, including the snapshots
+// of datasets above the last level.
 func (e *Engine) properties(ctx context.Context, depth int, full string) ([]properties, error) {
 	args := []string{"get", "-Hp", "-o", "name,property,value,source"}
 	if depth > 0 {
@@ -110,9 +110,9 @@ func (e *Engine) properties(ctx context.Context, depth int, full string) ([]prop
 	var found []properties
 	for line := range strings.Lines(text) {
 		field := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(field) != 4 { // a value with a new line in it could go on with what is another dataset's
-			return nil, fmt.Errorf("the property %s of %s, or of what is below it, is not this plugin's (%q): see zfs get -r %s",
-				tagProperty, full, line, tagProperty)
+		if len(field) != 4 { // a value with a newline could forge the properties of another dataset
+			return nil, fmt.Errorf("the property %s of %s, or of a dataset below it, is not this plugin's (%q): "+
+				"see zfs get -r %s", tagProperty, full, line, tagProperty)
 		}
 		if len(found) == 0 || found[len(found)-1].full != field[0] {
 			found = append(found, properties{field[0], map[string]struct{ value, source string }{}})
@@ -132,7 +132,7 @@ func (p properties) bytes(property string) int64 {
 	return n
 }
 
-// tags of this dataset itself: the datasets below it inherit them, and a stream may bring some.
+// tags returns the tags that were set on this dataset, not inherited ones or ones that a stream has brought.
 func (p properties) tags() Tags {
 	var tags Tags
 	if own := p.values[tagProperty]; own.source == "local" && json.Unmarshal([]byte(own.value), &tags) == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// Mount makes sure that a dataset is mounted at dir, and returns it when it has verified that it is this
-// dataset's mount. It may be called again.
+// Mount mounts a dataset at dir unless it is mounted there, and returns dir after it has verified that the mount is
+// this dataset's. It may be called again.
 func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -43,7 +43,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 			return "", err
 		}
 	}
-	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // in this order: noauto, then where
+	for _, want := range [][2]string{{"canmount", "noauto"}, {"mountpoint", at}} { // canmount must be first
 		if have := p.values[want[0]]; have.value != want[1] || have.source != "local" {
 			if err := e.do(ctx, "set", want[0]+"="+want[1], p.full); err != nil {
 				return "", err
@@ -53,7 +53,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	return dir, e.mount(ctx, p.full, at)
 }
 
-// mount mounts a dataset that has its mount point already.
+// mount mounts a dataset whose property mountpoint is set.
 func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	if verify(full, dir) == nil {
 		return nil
@@ -68,7 +68,7 @@ func (e *Engine) mount(ctx context.Context, full, dir string) error {
 	return nil
 }
 
-// verify returns an error if a directory is anything but this dataset's mount.
+// verify returns an error unless the mount at a directory is this dataset's.
 func verify(full, dir string) error {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -83,10 +83,10 @@ func verify(full, dir string) error {
 	return nil
 }
 
-// unmount unmounts a dataset from its directory, which it removes: a task that starts now must not get a directory of
-// the host's in its place. It returns how to mount it again. ErrInUse, and nothing changes, if
-// the kernel says so or if it is mounted elsewhere, too. A mount in another mount namespace, such as a task's, stays:
-// see mountedElsewhere.
+// unmount unmounts a dataset and removes its mount point: a task that starts now must not get the host's directory
+// instead. It returns a function that mounts the dataset again. If the kernel reports the dataset as busy, or if it has
+// another mount in this namespace, unmount returns ErrInUse and changes nothing. Mounts in other mount namespaces, such
+// as a task's, stay: see mountedElsewhere.
 func (e *Engine) unmount(ctx context.Context, p properties) (remount func() error, err error) {
 	mounted, err := ownMounts()
 	if err != nil {
@@ -120,12 +120,12 @@ func (e *Engine) unmount(ctx context.Context, p properties) (remount func() erro
 }
 
 // mountedElsewhere returns ErrInUse if a dataset that was unmounted here is mounted in another mount namespace. A
-// rollback would change the files under its processes, and "destroy -r" removes the snapshots before the kernel says
-// that the dataset is busy. OpenZFS has statistics of a dataset for as long as it is mounted anywhere.
+// rollback would change files that processes there have open, and "destroy -r" removes the snapshots before the kernel
+// reports the dataset as busy. OpenZFS keeps statistics of a dataset while it is mounted anywhere.
 func mountedElsewhere(p properties) error {
 	pool := poolOf(p.full)
 	statistics := fmt.Sprintf("/proc/spl/kstat/zfs/%s/objset-%#x", pool, p.bytes("objsetid"))
-	for range 50 { // the kernel unmounts in the background what a process had that has ended
+	for range 50 { // after the exit of a process the kernel unmounts its namespace in the background
 		_, err := os.Lstat(statistics)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -135,7 +135,7 @@ func mountedElsewhere(p properties) error {
 	return fmt.Errorf("dataset %s: %w: it is mounted in another mount namespace", p.full, ErrInUse)
 }
 
-// unmountAt is umount, for no longer than a limit.
+// unmountAt calls umount2(2) with a timeout.
 func unmountAt(ctx context.Context, dir string) error {
 	done := make(chan error, 1)
 	go func() { done <- unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) }()
@@ -149,7 +149,7 @@ func unmountAt(ctx context.Context, dir string) error {
 	}
 }
 
-// ownMounts are the mounts that this process sees.
+// ownMounts returns the mounts in this process's mount namespace.
 func ownMounts() ([]*mountinfo.Info, error) {
 	mounted, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -158,21 +158,21 @@ func ownMounts() ([]*mountinfo.Info, error) {
 	return mounted, nil
 }
 
-// isOf reports whether a mount is of a dataset, or of a directory in it. One of FUSE, by which tests do without a
-// kernel module, has to be root's: any user can mount one, and give it this type and a dataset's name.
+// isOf reports whether a mount is of a dataset, or of a directory in it. A FUSE mount, which tests use instead of the
+// kernel module, must be root's: any user can make a FUSE mount with this type and a dataset's name.
 func isOf(m *mountinfo.Info, full string) bool {
 	return m.Source == full && (m.FSType == "zfs" ||
 		m.FSType == "fuse.zfs" && slices.Contains(strings.Split(m.VFSOptions, ","), "user_id=0"))
 }
 
-// isDataset reports whether a mount is the whole of a dataset.
+// isDataset reports whether a mount shows a dataset's root directory.
 func isDataset(m *mountinfo.Info, full string) bool { return m.Root == "/" && isOf(m, full) }
 
 func mountsOf(mounted []*mountinfo.Info, full string) []*mountinfo.Info {
 	return slices.DeleteFunc(slices.Clone(mounted), func(m *mountinfo.Info) bool { return !isDataset(m, full) })
 }
 
-// topAt is the mount at a directory that is not covered by another, or nil.
+// topAt returns the topmost mount at a directory, or nil.
 func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
 	for _, m := range mounted {
 		if m.Mountpoint == dir && (top == nil || m.Parent == top.ID) {
@@ -182,8 +182,8 @@ func topAt(mounted []*mountinfo.Info, dir string) (top *mountinfo.Info) {
 	return top
 }
 
-// mountDir returns dir without symbolic links, in a directory that only root and Nomad's user
-// can change.
+// mountDir makes the parent of dir, which only root and Nomad's user can change, and returns dir without
+// symbolic links.
 func mountDir(dir string) (string, error) {
 	parent, err := owndir.Make(filepath.Dir(dir), 0o711, owndir.Nomad()...)
 	if err != nil {
@@ -192,17 +192,17 @@ func mountDir(dir string) (string, error) {
 	return filepath.Join(parent.Name(), filepath.Base(dir)), parent.Close()
 }
 
-// makeMountDir makes the directory for a mount anew. While nothing is mounted there, no task can write to it. What has
-// files, is mounted or is no directory is left alone.
+// makeMountDir replaces the directory for a mount. With mode 0 no task can write to it while nothing is mounted. It
+// fails if dir has files, is mounted or is not a directory.
 func makeMountDir(dir string) error {
 	err := unix.Rmdir(dir)
 	if err != nil && err != unix.ENOENT {
-		return fmt.Errorf("%s is in the place where a dataset is to be mounted, move it away: %w", dir, err)
+		return fmt.Errorf("%s blocks the mount point of a dataset, move it away: %w", dir, err)
 	}
 	return os.Mkdir(dir, 0)
 }
 
-// removeMountDir removes the directory of a mount that is no more, if it is empty.
+// removeMountDir removes a former mount point if it is empty.
 func removeMountDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return nil
@@ -215,7 +215,7 @@ func removeMountDir(dir string) error {
 	}
 }
 
-// SetOwner says who may use the directory of a dataset. It does not follow a link at path.
+// SetOwner sets the owner and mode of a dataset's directory. It does not follow a link at path.
 func SetOwner(path string, uid, gid int, mode uint32) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == nil {

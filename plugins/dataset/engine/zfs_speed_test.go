@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// What the engine needs for a dataset that has limits and is mounted, against one "zfs
-// create" that gives the same, in turns in one run:
+// BenchmarkZFS_Create compares the engine's time for a mounted dataset with limits to one equivalent
+// "zfs create", alternating in one run:
 //
 //	go test ./engine -run '^$' -bench ZFS -benchtime 100x
 func BenchmarkZFS_Create(b *testing.B) {
@@ -39,10 +39,10 @@ func BenchmarkZFS_Create(b *testing.B) {
 	})
 }
 
-// What the engine needs to put a dataset into the trash, against "zfs unmount" and "zfs rename".
+// BenchmarkZFS_Discard compares the engine's time for a move to the trash to "zfs unmount" and "zfs rename".
 func BenchmarkZFS_Discard(b *testing.B) {
 	compare(b, func(b *testing.B, c column) (bare, own func() time.Duration) {
-		used := func() (name string) { // zfs-fuse has just mounted it, and is ready when it has a file
+		used := func() (name string) { // the file makes sure that zfs-fuse has mounted it
 			name = c.name()
 			write(b, c.create(b, name, engine.Limits{Data: 32 * mib}), "file", "x")
 			return name
@@ -67,7 +67,7 @@ func BenchmarkZFS_Discard(b *testing.B) {
 	})
 }
 
-// compare reports the medians of two ways to do the same, and their ratio.
+// compare reports the median times of two functions, and their ratio.
 func compare(b *testing.B, prepare func(b *testing.B, c column) (bare, own func() time.Duration)) {
 	if unix.Geteuid() != 0 {
 		b.Skip("only root makes file systems")
@@ -75,14 +75,14 @@ func compare(b *testing.B, prepare func(b *testing.B, c column) (bare, own func(
 	for kind, open := range columns() {
 		b.Run(kind, func(b *testing.B) {
 			c := open(b)
-			b.Cleanup(func() { // also what was made with bare commands, and what is in the trash
+			b.Cleanup(func() { // including datasets of bare commands and of the trash
 				all, err := c.List(context.Background())
 				must.NoError(b, err)
 				for _, d := range all {
 					must.NoError(b, c.Destroy(context.Background(), d.Name))
 				}
 			})
-			c.create(b, c.name(), engine.Limits{}) // with what is above it
+			c.create(b, c.name(), engine.Limits{}) // with its parents
 			bare, own := prepare(b, c)
 			var of [2][]time.Duration
 			for b.Loop() {

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The pools are those of TestEngine_Operations.
+// The test uses the pools of TestEngine_Operations.
 func TestZFS_Properties(t *testing.T) {
 	eachColumn(t, func(t *testing.T, c column) {
 		for _, row := range []struct {
@@ -31,15 +31,15 @@ func TestZFS_Properties(t *testing.T) {
 			run   func(t *testing.T, c zfsColumn)
 		}{
 			{"a mount point belongs to its dataset alone", mountPoints},
-			{"a user's mount in the name of a dataset is not its own", usersMount},
-			{"tags are a dataset's own", tagsAreItsOwn},
-			{"a property can't stand for another dataset", forged},
-			{"a rollback leaves no directory in the place of the files", bare},
-			{"no property of the engine's can be set", reserved},
-			{"another's dataset is left alone", another},
-			{"what is in a full pool can be deleted", full},
-			{"what is in the trash stays unmounted", trashStaysUnmounted},
-			{"a pool that is not there is an error, and no dataset is gone", unavailable},
+			{"a user's mount with the name of a dataset is ignored", usersMount},
+			{"inherited tags are ignored", tagsAreItsOwn},
+			{"a property can't forge another dataset", forged},
+			{"a rollback leaves no empty directory at the mount point", bare},
+			{"a new dataset has the engine's properties", reserved},
+			{"a foreign dataset is left alone", another},
+			{"a dataset of a full pool can be deleted", full},
+			{"a dataset in the trash stays unmounted", trashStaysUnmounted},
+			{"a missing pool is an error, and never means a missing dataset", unavailable},
 		} {
 			t.Run(row.about, func(t *testing.T) { row.run(t, zfsColumn{c}) })
 		}
@@ -60,13 +60,13 @@ func (c zfsColumn) zpool(t *testing.T, args ...string) string {
 	return run(t, "/usr/sbin/zpool", args...)
 }
 
-// pool is the name of the pool.
+// poolName returns the name of the pool.
 func (c zfsColumn) poolName() string {
 	name, _, _ := strings.Cut(c.pool.Root, "/")
 	return name
 }
 
-// export exports the pool, as a reboot does in the end, and returns how it is imported again.
+// export exports the pool, as a shutdown does, and returns a function that imports it again.
 func (c zfsColumn) export(t *testing.T) (again func(options ...string)) {
 	t.Helper()
 	device := regexp.MustCompile(`/\S+`).FindString(strings.SplitN(c.zpool(t, "status", c.poolName()), "config:", 2)[1])
@@ -95,13 +95,13 @@ func trashStaysUnmounted(t *testing.T, c zfsColumn) {
 	trash := c.list(t)[0]
 	must.True(t, engine.InTrash(trash))
 	c.cleanUp(t, trash)
-	must.False(t, testsupport.Exists(path)) // the empty directory neither
+	must.False(t, testsupport.Exists(path)) // not even the empty directory
 
 	zfsfusetest.Unmount(t, c.dir(kept))
 	c.export(t)()
 	c.zfs(t, "mount", "-a")
 	must.False(t, c.isMounted(t, trash))
-	must.False(t, c.isMounted(t, kept)) // this is for Mount, which looks first
+	must.False(t, c.isMounted(t, kept)) // only Mount mounts it
 	must.Eq(t, "kept", read(t, c.mount(t, kept), "file"))
 }
 
@@ -135,7 +135,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	zfsfusetest.Unmount(t, path)
 	info, err := os.Stat(path)
 	must.NoError(t, err)
-	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write below what is not mounted
+	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write to the mount point
 
 	write(t, path, "hidden", "x") // root can
 	_, err = c.Mount(t.Context(), name, path)
@@ -146,7 +146,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 
 	must.NoError(t, syscall.Mount("tmpfs", path, "tmpfs", 0, ""))
 	_, err = c.Mount(t.Context(), name, path)
-	must.ErrorContains(t, err, path+" is in the place where a dataset is to be mounted, move it away: device or resource")
+	must.ErrorContains(t, err, path+" blocks the mount point of a dataset, move it away: device or resource")
 	must.NoError(t, syscall.Unmount(path, 0))
 
 	other, err := c.Mount(t.Context(), name, path+"-other") // as of another agent
@@ -208,7 +208,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 		"mount": mountErr, "create": createErr, "look": lookErr, "destroy": c.Destroy(t.Context(), name),
 		"rename": c.Rename(t.Context(), name, c.name())} {
 		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
-		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // which would mean that it is gone
+		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // callers would take the dataset as lost
 		oneSentence(t, err)
 	}
 	must.False(t, testsupport.Exists(c.dir("new")))
@@ -233,7 +233,7 @@ func full(t *testing.T, c zfsColumn) {
 	c.create(t, filler, engine.Limits{})
 	l, err := c.Look(t.Context())
 	must.NoError(t, err)
-	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // as much as it can keep for another
+	for reserve := l.Space.Free - 64*mib; ; reserve -= 64 * mib { // the largest that fits
 		must.Positive(t, reserve)
 		if exec.Command(c.pool.Program, "set", fmt.Sprint("refreservation=", reserve), c.full(filler)).Run() == nil {
 			break
@@ -241,11 +241,11 @@ func full(t *testing.T, c zfsColumn) {
 	}
 	_, err = fill(t, c.dir(name), 256*mib)
 	must.True(t, isFull(err))
-	d, err := c.Get(t.Context(), name) // and all that gives space back works
+	d, err := c.Get(t.Context(), name) // operations that free space still work
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
 	err = c.Discard(t.Context(), name, 0)
-	if c.kind == "zfs-fuse" { // it keeps no space for that, as OpenZFS does
+	if c.kind == "zfs-fuse" { // unlike OpenZFS it reserves no space for a rename
 		must.ErrorIs(t, err, engine.ErrNoSpace)
 		oneSentence(t, err)
 		must.True(t, c.isMounted(t, name))
@@ -271,7 +271,7 @@ func reserved(t *testing.T, c zfsColumn) {
 	}
 }
 
-// What has come with a stream is not believed to be more than one property.
+// A value that a stream has brought counts as one property, even if it looks like more lines of output.
 func forged(t *testing.T, c zfsColumn) {
 	name := c.name()
 	c.create(t, name, engine.Limits{Data: 32 * mib})
@@ -288,7 +288,7 @@ func forged(t *testing.T, c zfsColumn) {
 	c.zfs(t, "inherit", "outrider:dataset", c.full(theirs))
 }
 
-// A task that is started meanwhile must not find an empty directory of the host's.
+// A task that starts during a rollback must not get an empty directory of the host.
 func bare(t *testing.T, c zfsColumn) {
 	name := c.name()
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})

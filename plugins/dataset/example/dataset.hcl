@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The operator's file: what a job's author may have. It belongs to root.
+# The operator's file: the classes that jobs can request. Only root may be able to change it.
 class "fast" {
   root = "tank/nomad" # zfs create -o mountpoint=none tank/nomad
 

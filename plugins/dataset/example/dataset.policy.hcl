@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# What the plugin's token may do: see which allocations its node has.
+# The plugin's token may read the allocations of its node.
 node {
   policy = "read"
 }

@@ -1,10 +1,10 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A volume with the content that the volume "notes" had when a snapshot was made of it:
+# A clone: a volume with the content of a snapshot of the volume "notes":
 #   sudo nomad-device-dataset snapshot notes before
 #   nomad volume create notes-before.volume.hcl
-# Both are on the same node. The snapshot can't be removed before this volume is.
+# Both volumes are on the same node. The snapshot can't be removed while this volume exists.
 name      = "notes-before"
 type      = "host"
 plugin_id = "dataset"

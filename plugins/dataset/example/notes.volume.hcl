@@ -1,8 +1,8 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A volume of the class "fast". It lives until "nomad volume delete", whatever becomes of
-# its jobs:
+# A volume of the class "fast". It persists until "nomad volume delete", independent of its
+# jobs:
 #   nomad volume create notes.volume.hcl
 name      = "notes"
 type      = "host"
@@ -18,6 +18,6 @@ capability {
 
 parameters {
   class = "fast"
-  uid   = "65534" # nobody's, who writes to it
+  uid   = "65534" # the job's tasks run as nobody
   gid   = "65534"
 }

@@ -1,8 +1,8 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Empty space with a limit, for this task alone. It is given back when the task has ended,
-# and whoever gets it next finds it empty.
+# Scratch space with a limit, for this task only. It is freed when the task has ended. The next
+# task gets an empty one.
 job "scratch" {
   type = "batch"
 

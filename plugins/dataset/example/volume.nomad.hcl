@@ -1,8 +1,8 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Adds a line to a file in a volume, and prints the file. Each run finds the lines of all
-# runs before. The volume is first made by:
+# Adds a line to a file in a volume, and prints the file with the lines of all earlier runs.
+# Create the volume first:
 #   nomad volume create notes.volume.hcl
 job "notes" {
   type = "batch"

@@ -28,7 +28,7 @@ const (
 	old  = "33333333-3333-3333-3333-333333333333"
 )
 
-// agent answers like one of Nomad, as far as a test does not say otherwise.
+// agent is an HTTP server with the default replies of a Nomad agent, which a test can override.
 type agent struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -100,7 +100,7 @@ func TestView_HasWhatTheAPIShows(t *testing.T) {
 	}
 }
 
-func TestView_TwoThatLiveAreNone(t *testing.T) {
+func TestView_TwoLiveHoldersAreAmbiguous(t *testing.T) {
 	a := Allocation{Devices: map[string]string{"fast-00": "web"}, Wanted: true}
 	v := View{Allocations: map[string]Allocation{job: a, old: a}}
 	all, live := v.Holders("fast-00")
@@ -113,7 +113,7 @@ func (a API) view(t *testing.T) (*View, error) {
 	return a.View(t.Context(), "dataset")
 }
 
-func TestView_NothingIsAViewThatIsNotWhole(t *testing.T) {
+func TestView_RefusesIncompleteReplies(t *testing.T) {
 	t.Parallel()
 	list := "/v1/node/" + node + "/allocations"
 	whole := holds(job, "running", "run", "dataset", "fast-00")
@@ -123,12 +123,12 @@ func TestView_NothingIsAViewThatIsNotWhole(t *testing.T) {
 		"cut off":             {list, "200 [" + whole, "is not Nomad's"},
 		"cut in the middle":   {list, "200 [" + whole[:80], "is not Nomad's"},
 		"a page":              {list, "200 <html>sign in</html>", "is not Nomad's"},
-		"null":                {list, "200 null", "is not Nomad's: it is no list"},
+		"null":                {list, "200 null", "is not Nomad's: it is not a list"},
 		"another list":        {list, `200 [{"Name":"x"}]`, "is not Nomad's: it has an allocation without an id"},
 		"redirected":          {list, "302 ", "it answers with status 302"},
 		"hangs":               {list, "hang", "there is no answer within 3s"},
-		"token not known":     {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
-		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is no client"},
+		"unknown token":       {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
+		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is not a client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,8 +187,8 @@ func TestView_TrustsOnlyTheAuthority(t *testing.T) {
 	must.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
-// An allocation in a namespace that the token may not read has another answer than one that
-// does not exist, and so have the pages of others.
+// Nomad's reply for an allocation in a namespace that the token must not read differs from the one for a
+// missing allocation. Pages of other servers differ, too.
 func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]bool{

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package holder asks Nomad's HTTP API which allocations of this node hold which devices.
-// What the API does not show is no evidence of anything: without the right to read jobs a
-// token gets an empty list instead of an error.
+// A missing allocation proves nothing: without the right to read jobs a token gets an empty list
+// instead of an error.
 package holder
 
 import (
@@ -21,33 +21,32 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// API is how the agent is asked.
+// API configures the access to the agent's API.
 type API struct {
 	Enabled bool `codec:"enabled" default:"true" doc:"Ask the API. Otherwise a slot is given back when it is reserved again."`
 	agentapi.Config
 }
 
-// View is what the API shows at one time.
+// View is the state that the API shows at one time.
 type View struct {
 	Node  string    // its id
-	Began time.Time // before the requests were sent: what had happened by then is in the view
+	Began time.Time // before the first request: all earlier events are in the view
 
-	// Complete means that nothing was hidden from the token. Otherwise any allocation may
-	// be missing.
+	// Complete means that the token sees every allocation. Otherwise any may be missing.
 	Complete bool
 
 	Allocations map[string]Allocation // of this node, by id
 }
 
-// Allocation is one that Nomad has given devices of this node.
+// Allocation is an allocation of this node.
 type Allocation struct {
 	Namespace string
-	Devices   map[string]string // the ids of its devices, and for each the task's name
-	Wanted    bool              // nobody has stopped it
-	Ended     bool              // its client says so, or its node is lost
+	Devices   map[string]string // task names by device id
+	Wanted    bool              // its desired status is "run"
+	Ended     bool              // its client status is terminal, or its node is lost
 }
 
-// View asks for the allocations of this node that have devices of one type.
+// View reads the allocations of this node, with their devices of one type.
 func (a API) View(ctx context.Context, kind string) (*View, error) {
 	c, err := agentapi.New(a.Config)
 	if err != nil {
@@ -67,7 +66,7 @@ func (a API) View(ctx context.Context, kind string) (*View, error) {
 	}
 	v.Node = self.Stats.Client.Node
 	if !policy.IsID(v.Node) {
-		return nil, fmt.Errorf("the agent at %s is no client: api.address is that of the agent that runs the plugin",
+		return nil, fmt.Errorf("the agent at %s is not a client: set api.address to the agent that runs the plugin",
 			a.Address)
 	}
 	read := func(d *json.Decoder) error { return v.read(d, kind) }
@@ -82,8 +81,8 @@ func (a API) View(ctx context.Context, kind string) (*View, error) {
 	return v, nil
 }
 
-// Gone reports whether Nomad knows that there is no allocation any longer that was seen before. For one that a token
-// may not read, the answer is another one.
+// Gone reports whether an allocation that was seen before no longer exists. Nomad's reply for an allocation that the
+// token must not read is different.
 func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
 	if !policy.IsID(id) {
 		return false, nil
@@ -101,7 +100,7 @@ func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
 	return false, err
 }
 
-// get asks for a path, for no longer than a limit.
+// get requests a path with a timeout.
 func get(ctx context.Context, c *agentapi.Client, path string, query url.Values, read func(*json.Decoder) error) error {
 	ctx, cancel := agentapi.Soon(ctx, agentapi.Limit)
 	defer cancel()
@@ -113,8 +112,8 @@ func into(value any) func(*json.Decoder) error {
 	return func(d *json.Decoder) error { return d.Decode(value) }
 }
 
-// Holders are the ids of allocations that Nomad has given a device, now or before. Live is
-// the one of them that may use it now; it is empty if there is none, or more than one.
+// Holders returns the ids of all allocations that have or had a device. Live is the only one that may
+// use it now, or empty if none or several may.
 func (v *View) Holders(device string) (all []string, live string) {
 	var lives []string
 	for id, a := range v.Allocations {
@@ -132,7 +131,7 @@ func (v *View) Holders(device string) (all []string, live string) {
 	return all, live
 }
 
-// allocation is Nomad's, as far as it matters (api.Allocation).
+// allocation has the used fields of api.Allocation.
 type allocation struct {
 	ID, Namespace               string
 	ClientStatus, DesiredStatus string
@@ -146,10 +145,10 @@ type allocation struct {
 	}
 }
 
-// read reads one allocation at a time, since each comes with its whole job.
+// read decodes one allocation at a time, because each contains its whole job.
 func (v *View) read(d *json.Decoder, kind string) error {
 	if open, err := d.Token(); err != nil || open != json.Delim('[') {
-		return errors.Join(errors.New("it is no list"), err)
+		return errors.Join(errors.New("it is not a list"), err)
 	}
 	for d.More() {
 		var a allocation

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policy is the operator's file: the classes of datasets that a job's author may
-// name, and what each of them allows. Both faces of the plugin read it.
+// Package policy reads the operator's file, which defines the classes of datasets and what each of them
+// allows to jobs. Both roles of the plugin read it.
 package policy
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// Path is where the file is if nothing else is configured.
+// Path is the default path of the operator's file.
 const Path = "/etc/outrider/dataset.hcl"
 
 // File is the operator's file.
@@ -30,7 +30,7 @@ type File struct {
 	Classes map[string]Class `codec:"class" label:"name" doc:"A kind of datasets, which a job or volume names: class \"fast\" { ... }."`
 }
 
-// Class is what an operator offers under a name.
+// Class defines the location and limits of datasets that jobs request by its name.
 type Class struct {
 	Root string `codec:"root" required:"true" doc:"The dataset below which the class makes its own, such as \"tank/nomad\". It must exist, outside of any other root. Two agents must not share it."`
 
@@ -49,21 +49,19 @@ type Class struct {
 	Slots *Slots `codec:"slots" doc:"Scratch for tasks. Without this block the class has volumes only."`
 }
 
-// Slots are datasets that tasks get empty, and give back.
+// Slots are datasets for scratch.
 type Slots struct {
 	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"How many there are."`
 	Capacity schema.Size `codec:"capacity" required:"true" min:"1MiB" doc:"What may be written to one."`
 	Mount    string      `codec:"mount" default:"/scratch" doc:"Where a task finds it, absolute."`
 }
 
-// maxFile is far more than a file of classes has.
 const maxFile = 1 << 20
 
 var options = schema.Of[File]()
 
-// Load reads the operator's file, which only root may be able to change, and validates it.
-// The error names the file and every mistake, one sentence each. It wraps fs.ErrNotExist if
-// there is no file.
+// Load reads the operator's file and validates it. It refuses a file that others than root can change.
+// The error names the file and every mistake. It wraps fs.ErrNotExist if the file does not exist.
 func Load(path string) (*File, error) {
 	text, err := read(path)
 	if err != nil {
@@ -88,8 +86,8 @@ func parse(text string) (*File, error) {
 	return &f, nil
 }
 
-// read checks each directory and link on the way too: who can change one of them can
-// change what the file says.
+// read also checks each directory and link of the path: a user who can change one of them can replace
+// the file.
 func read(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -117,10 +115,10 @@ func read(path string) (string, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
-		err = errors.New("it has more than 1 MiB")
+		err = errors.New("it is larger than 1 MiB")
 	}
 	return string(text), err
 }
 
-// Engine returns that of a class. It has to exist.
+// Engine returns the engine of a class, which must exist.
 func (f *File) Engine(class string) *engine.Engine { return engine.Open(f.ZFS, f.Classes[class].Root) }

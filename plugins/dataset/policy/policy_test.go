@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// fast is a class with more options.
+// fast returns a class with more options.
 func fast(options string) string {
 	return `class "fast" { root = "tank/nomad" ` + options + " }"
 }
@@ -49,11 +49,11 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"zfs parent": {`class "x" { root = "tank/.." }`,
 			`class "x": root "tank/.." is not the name of a dataset: use for example "tank/nomad"`},
 		"same root": {fast("") + ` class "slow" { root = "tank/nomad" }`,
-			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", and one is inside of the ` +
-				`other: give each a root of its own`},
+			`class "fast" and class "slow" have the roots "tank/nomad" and "tank/nomad", one inside the other: give ` +
+				`each its own root`},
 		"root inside": {dir("") + ` class "slow" { root = "tank" }`,
-			`class "dir" and class "slow" have the roots "tank/dir" and "tank", and one is inside of the other: give ` +
-				`each a root of its own`},
+			`class "dir" and class "slow" have the roots "tank/dir" and "tank", one inside the other: give each its ` +
+				`own root`},
 		"size": {fast(`max_capacity = "lots"`),
 			`class "fast": max_capacity "lots" is not a size: use for example "512KiB" or "10MiB"`},
 		"order": {fast(`max_capacity = "512MiB"`),
@@ -102,7 +102,7 @@ func TestFile_HasDefaults(t *testing.T) {
 	test.Nil(t, f.Classes["dir"].Slots)
 }
 
-// Whoever may change the file is root for all volumes of the node.
+// A user who can change the file has root's access to all volumes of the node.
 func TestLoad_TakesRootsFileOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files to others")
@@ -135,7 +135,7 @@ func TestLoad_TakesRootsFileOnly(t *testing.T) {
 	write("class {")
 	refused("the operator's file " + path + " is not valid: ")
 	write(strings.Repeat("# ", 1<<20))
-	refused("it has more than 1 MiB")
+	refused("it is larger than 1 MiB")
 	must.NoError(t, os.Remove(path))
 	must.NoError(t, os.Symlink("real", path))
 	must.NoError(t, os.WriteFile(filepath.Join(base, "real"), []byte(dir("")), 0o644))
@@ -231,7 +231,7 @@ func TestVolume_GetsWhatItsClassAllows(t *testing.T) {
 	must.NoError(t, err)
 }
 
-func TestLimits_AreTheMostOfWhatIsAskedFor(t *testing.T) {
+func TestLimits_AreTheLargestAllowed(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	const mib, gib = 1 << 20, 1 << 30

@@ -16,18 +16,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// Request is a volume that somebody asks for. The caller has checked the names.
+// Request is a request for a volume. The caller has validated the names.
 type Request struct {
 	ID, Name, Namespace string
 
-	Min, Max   int64 // the capacity in bytes; 0 is not asked for
+	Min, Max   int64 // the capacity in bytes; 0 if not requested
 	Parameters map[string]string
 }
 
-// parameters are what a volume may have besides class where its class allows it.
+// parameters are the parameters of a volume that its class may allow.
 var parameters = []string{"uid", "gid", "mode", "clone_from"}
 
-// What is named by others ends up in names of datasets and files.
+// Ids and namespaces become parts of names of datasets and files.
 var (
 	id        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
@@ -39,16 +39,16 @@ func IsID(text string) bool { return id.MatchString(text) }
 // IsNamespace reports whether a text can be the name of a namespace.
 func IsNamespace(text string) bool { return namespace.MatchString(text) }
 
-// Volume is what a request gets.
+// Volume describes the volume for a request.
 type Volume struct {
 	Class string
 	Spec  engine.Spec // without a directory
 	Owner Owner
 	Clone *Origin // nil: the volume is empty
-	Adopt string  // the key of a dataset that waits, which the volume becomes; usually empty
+	Adopt string  // key of the waiting dataset to adopt, or empty
 }
 
-// Owner is who may do what in the directory of a volume.
+// Owner is the ownership and mode of a volume's directory.
 type Owner struct {
 	UID, GID int
 	Mode     uint32
@@ -60,7 +60,7 @@ type Origin struct {
 	Snapshot string
 }
 
-// Volume decides about a request. The error is one sentence for whom has asked.
+// Volume applies the classes to a request. Its errors are shown to the author of the request.
 func (f *File) Volume(r Request) (*Volume, error) {
 	name, c, err := f.class(r)
 	if err != nil {
@@ -82,14 +82,14 @@ func (f *File) Volume(r Request) (*Volume, error) {
 	return v, nil
 }
 
-// class is the one that a request names and may use.
+// class returns the class that a request names, if its namespace may use it.
 func (f *File) class(r Request) (string, Class, error) {
 	name, named := r.Parameters["class"]
 	c, known := f.Classes[name]
 	if known && c.serves(r.Namespace) {
 		return name, c, nil
 	}
-	var may []string // what others may use is not shown
+	var may []string // without classes that only other namespaces may use
 	for _, other := range slices.Sorted(maps.Keys(f.Classes)) {
 		if f.Classes[other].serves(r.Namespace) {
 			may = append(may, strconv.Quote(other))
@@ -116,8 +116,8 @@ func (c Class) serves(namespace string) bool {
 	})
 }
 
-// Limits are those of a volume in this class: max, else min, else the class's default. With
-// both, it is the most that the class allows of what is between them.
+// Limits returns the limits of a volume in this class. The capacity is high, or else low, or else the class's
+// default. With both it is the largest one between them that the class allows.
 func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	c, known := f.Classes[class]
 	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()
@@ -145,18 +145,18 @@ func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	return c.limits(capacity), nil
 }
 
-// limits of a dataset with this capacity, and the class's reserve for its snapshots.
+// limits returns the limits of a dataset with this capacity and the class's reserve for snapshots.
 func (c Class) limits(capacity int64) engine.Limits {
 	return engine.Limits{Data: capacity, Snapshots: capacity / 100 * int64(c.SnapshotReserve)}
 }
 
-// parameters checks those of a volume.
+// parameters validates the parameters of a volume.
 func (c Class) parameters(class string, all map[string]string) (o Owner, clone *Origin, err error) {
 	mode := c.Mode
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		value := all[name]
 		switch {
-		case name == "class", name == engine.Adopt: // only who may have that dataset has a key
+		case name == "class", name == engine.Adopt: // the secret key is the permission to adopt
 			continue
 		case !slices.Contains(c.Allow, name):
 			use := "leave it out"
@@ -184,7 +184,7 @@ func (c Class) parameters(class string, all map[string]string) (o Owner, clone *
 	return o, clone, err
 }
 
-// parseID reads the number of a user or group. The last one stands for "unchanged" in chown(2).
+// parseID parses the number of a user or group. The highest number means "unchanged" in chown(2).
 func parseID(text string) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n == 1<<32-1 {
@@ -201,7 +201,7 @@ func parseOrigin(text string) (*Origin, error) {
 	return &Origin{text[:at], text[at+1:]}, nil
 }
 
-// Size is a number of bytes for a person.
+// Size returns a human-readable number of bytes.
 func Size(n int64) string {
 	for _, u := range []struct {
 		name  string

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// The names that a class may have, since devices are named after it: "<class>-00" must not
-// read as a number, and a slot's dataset is "<class>-00.<lease>".
+// className restricts the names of classes because devices are named after them: "<class>-00" must not
+// be parsed as a number, and a slot's dataset is "<class>-00.<lease>".
 var className = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,62}$`)
 
 // Validate is part of the file's schema.
@@ -36,15 +36,15 @@ func (f File) Validate() error {
 		for _, other := range names[:i] {
 			a, b := f.Classes[other], f.Classes[name]
 			if within(a.Root, b.Root) || within(b.Root, a.Root) {
-				p = append(p, fmt.Errorf("class %q and class %q have the roots %q and %q, and one is inside of the other: give "+
-					"each a root of its own", other, name, a.Root, b.Root))
+				p = append(p, fmt.Errorf("class %q and class %q have the roots %q and %q, one inside the other: give each its "+
+					"own root", other, name, a.Root, b.Root))
 			}
 		}
 	}
 	return orNil(p)
 }
 
-// within reports whether a dataset is root or below it.
+// within reports whether a dataset is the root or below it.
 func within(name, root string) bool { return name == root || strings.HasPrefix(name, root+"/") }
 
 // Validate is part of the class's schema.
@@ -105,7 +105,7 @@ func (c Class) checkRoot() error {
 	return nil
 }
 
-// absolute checks a path that is passed on to programs and to tables of mounts.
+// absolute validates a path that is passed to programs and to mount tables.
 func absolute(name string) error {
 	switch {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:

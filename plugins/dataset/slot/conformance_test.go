@@ -32,14 +32,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// cluster is what the plugin sees of Nomad: the allocations that a test has placed.
+// cluster is Nomad's API with the allocations that a test has placed.
 type cluster struct {
 	*httptest.Server
 
-	blind  atomic.Bool // without an error
+	blind  atomic.Bool // lists are empty, without an error
 	mu     sync.Mutex
 	index  int
-	change chan struct{}             // closed by the next one
+	change chan struct{}             // closed by the next change
 	states map[string]map[string]any // allocations, by slot and id
 	live   map[string]string         // by slot
 }
@@ -82,7 +82,7 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// set gives a slot a new allocation that runs, or ends the one that it has.
+// set adds a running allocation that has a slot, or ends the current one.
 func (c *cluster) set(slot string, runs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *cluster) set(slot string, runs bool) {
 	c.move()
 }
 
-// running are the slots whose allocation runs.
+// running returns the slots whose allocation runs.
 func (c *cluster) running() (slots []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +112,7 @@ func (c *cluster) running() (slots []string) {
 
 func (c *cluster) moved() { c.mu.Lock(); defer c.mu.Unlock(); c.move() }
 
-// move ends the requests that wait. The caller holds the lock.
+// move releases the blocking queries. The caller holds the lock.
 func (c *cluster) move() {
 	c.index++
 	close(c.change)
@@ -124,7 +124,7 @@ type site struct {
 	*cluster
 	zfsfuse.Pool
 	engine *engine.Engine
-	file   string // the operator's
+	file   string // path of the operator's file
 	config string
 	binary conformance.Binary
 }
@@ -147,7 +147,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// leases are those that stand, by the engine's own list.
+// leases returns the leases by the engine's list.
 func (s *site) leases(t *testing.T) (all []engine.Dataset) {
 	t.Helper()
 	datasets, err := s.engine.List(t.Context())
@@ -180,7 +180,7 @@ func (s *site) wantSeen(t *testing.T, slot string) {
 		wait.Timeout(30*time.Second), wait.Gap(100*time.Millisecond)), must.Sprint("the plugin has not seen the holder"))
 }
 
-// release is the table's view of the site.
+// release connects the conformance table to the site.
 func (s *site) release() *conformance.Release {
 	return &conformance.Release{
 		Binary: s.binary,
@@ -219,7 +219,7 @@ func (s *site) release() *conformance.Release {
 	}
 }
 
-// use has a process of its own mount a directory, as a driver does, and write to it.
+// use starts a process that mounts a directory in its own namespace, as a driver does, and writes to it.
 func use(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // as package launch
@@ -249,8 +249,7 @@ func TestSlots_Conform(t *testing.T) {
 	}.Test(t)
 }
 
-// After a start of the host nothing is mounted, and tasks are started again with the
-// reservations that they had.
+// After a boot of the host nothing is mounted, and tasks restart with the same reservations.
 func TestSlots_AreMountedAgain(t *testing.T) {
 	s := newSite(t)
 	m := conformance.StartManager(t, s.binary)

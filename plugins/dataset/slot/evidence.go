@@ -17,46 +17,46 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/trash"
 )
 
-// unclaimed is how old a reservation is when its allocation must have been there, if nothing
-// is hidden from the token. One that is not there has never started a task.
+// unclaimed is the age at which the allocation of a reservation must be in the API, if nothing is
+// hidden from the token. A reservation that is older and has no allocation never started a task.
 const unclaimed = 10 * time.Minute
 
-// matter is what is known of a lease besides its dataset.
+// matter is the state of a lease that is not in its dataset.
 type matter struct {
 	engine datasets
 	began  time.Time // zero: before this process
-	over   bool      // there is evidence of its end
+	over   bool      // its end is proven
 }
 
-// apiState is what the API is good for.
+// apiState is the state of the API as a source of evidence.
 type apiState struct {
-	err  error // why there is no view, or why it does not prove anything
-	seen bool  // it has shown something that it could have hidden, or can hide nothing
+	err  error // why no view is available, or why it proves nothing
+	seen bool  // the token sees all allocations, or has seen one that it needs a right for
 	kick func()
 }
 
-// begin takes note of a lease that is about to be made.
+// begin records a lease before its dataset is made.
 func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.matters[name] = matter{engine: e, began: time.Now()}
 }
 
-// matter is what is known of a lease, nothing if there is none of that name.
+// matter returns the state of a lease, or the zero value.
 func (i *instance) matter(name string) matter {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.matters[name]
 }
 
-// remember takes a look into account. The caller holds i.mu.
+// remember updates the states of leases from a look. The caller holds i.mu.
 func (i *instance) remember(now look) {
 	there := map[string]bool{}
 	for _, l := range now.leases {
 		there[l.Name] = true
 		m := i.matters[l.Name]
 		m.engine = l.engine
-		i.matters[strings.Clone(l.Name)] = m // or it keeps the whole list that it was read from
+		i.matters[strings.Clone(l.Name)] = m // the original would keep the whole output of zfs in memory
 	}
 	maps.DeleteFunc(i.matters, func(name string, m matter) bool {
 		_, looked := now.found[m.engine]
@@ -64,11 +64,11 @@ func (i *instance) remember(now look) {
 	})
 }
 
-// makeTime is more than a reservation takes from begin until its dataset is listed.
+// makeTime is longer than the time from begin until the dataset of a reservation is listed.
 const makeTime = 2 * time.Minute
 
-// Events is part of device.EventSource. It watches who holds the slots, and empties the trash
-// of all classes, since this is the process that lives as long as the agent.
+// Events implements device.EventSource. It watches the holders of the slots, and empties the trash of all
+// classes, because this process lives as long as the agent.
 func (i *instance) Events(ctx context.Context, kick func()) error {
 	var keeping sync.WaitGroup
 	keeping.Go(func() { (&trash.Keeper{Engines: i.engines, Say: i.say, Soon: i.trash}).Run(ctx) })
@@ -88,7 +88,7 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			i.judge(false, err, false) // nothing is known, so nothing changes but the attribute
+			i.judge(false, err, false) // only the attribute changes
 		default:
 			i.seen(ctx, v)
 		}
@@ -97,7 +97,7 @@ func (i *instance) Events(ctx context.Context, kick func()) error {
 	return ctx.Err()
 }
 
-// engines are those of all classes, also without slots.
+// engines returns the engines of all classes, with or without slots.
 func (i *instance) engines() map[string]*engine.Engine {
 	file := i.load()
 	all := map[string]*engine.Engine{}
@@ -107,7 +107,7 @@ func (i *instance) engines() map[string]*engine.Engine {
 	return all
 }
 
-// evidence is the attribute "api".
+// evidence returns the value of the attribute "api".
 func (i *instance) evidence() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -117,7 +117,7 @@ func (i *instance) evidence() string {
 	return "none"
 }
 
-// judge records what the API is good for, and kicks if that or anything else has changed.
+// judge records the state of the API, and kicks if the attribute "api" or anything else has changed.
 func (i *instance) judge(seen bool, err error, changed bool) {
 	before := i.evidence()
 	i.mu.Lock()
@@ -160,7 +160,7 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 // the view has any allocation that may be the holder.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
 	if v.Began.Before(i.matter(l.Name).began) {
-		return true // too old to say
+		return true // the view is too old
 	}
 	all, live := v.Holders(l.slot())
 	if live == "" {
@@ -180,18 +180,18 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 		unlock()
 	}
 	if errors.Is(err, engine.ErrNotFound) {
-		err = nil // it was released meanwhile
+		err = nil // it was released before the lock
 	}
-	i.say("holder of "+l.slot(), "the holder of slot "+l.slot()+" can't be recorded", err)
+	i.say("holder of "+l.slot(), "failed to record the holder of slot "+l.slot(), err)
 	return true
 }
 
-// ended reports whether the view is evidence that the lease is over.
+// ended reports whether the view proves the end of the lease.
 func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, error) {
 	id, _, known := strings.Cut(l.Tags[engine.Holder], "/")
 	switch {
 	case known && l.Tags[engine.Node] != v.Node:
-		return false, nil // the agent has another identity since
+		return false, nil // the agent's node id has changed since
 	case known:
 		if a, there := v.Allocations[id]; there {
 			return a.Ended, nil
@@ -203,7 +203,7 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 	case !v.Complete || v.Began.Before(i.matter(l.Name).began):
 		return false, nil
 	}
-	// it ended before any view had shown it, and nothing is hidden
+	// no view has shown a live holder, and nothing is hidden
 	all, _ := v.Holders(l.slot())
 	for _, id := range all {
 		if !v.Allocations[id].Ended {
@@ -219,7 +219,7 @@ func (i *instance) end(name string, over bool) bool {
 	defer i.mu.Unlock()
 	m, there := i.matters[name]
 	if !there {
-		return false // it has gone meanwhile
+		return false // it was released since the view
 	}
 	news := over && !m.over
 	m.over = over

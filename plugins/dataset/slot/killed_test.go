@@ -23,9 +23,8 @@ import (
 
 const group = "zfs/dataset/fast"
 
-// executioner is the file system's program, which kills the plugin before or after it has
-// done what the numbered call asks for, and counts calls. Without a number it kills nobody. It writes down where
-// datasets are to be mounted.
+// executioner wraps the zfs program. It counts calls, and kills the plugin before or after the call with the
+// number in the file "at", if any. It records the mount points of datasets.
 const executioner = `#!/bin/sh
 cd %[1]q || exit 1
 n=$(($(cat calls 2>/dev/null) + 1)); echo $n >calls
@@ -37,8 +36,8 @@ read -r at when 2>/dev/null <at
 exit $code
 `
 
-// The plugin is killed before and after each call of the file system's program that releases
-// a slot and reserves it again.
+// The test kills the plugin before and after each call of the zfs program that releases a slot and
+// reserves it again.
 func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	testsupport.Long(t, "repeats")
 	s := newSite(t)
@@ -50,7 +49,7 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), s.Program, program, 1)), 0o600))
 	b := s.binary
-	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "500ms", "1h", 1) // no call but those
+	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "500ms", "1h", 1) // no sweep in between
 	m := conformance.StartManager(t, b)
 	reserve := func() error {
 		_, err := m.Reserve(group, "fast-00")
@@ -63,7 +62,7 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	}
 	eventually("the first reservation", reserve)
 	set := func(name, text string) { must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
-	// how many calls one reservation makes differs: those of other goroutines are counted, too, and come or not
+	// the number of calls varies, because calls of other goroutines are counted, too
 	killed := 0
 	for step, reached := 1, true; reached; step++ {
 		must.Less(t, 50, step)
@@ -100,14 +99,14 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	must.Eq(t, []string{s.leases(t)[0].Path}, left, must.Sprint("directories"))
 }
 
-// empty fails the test if anything is left besides one lease and the trash.
+// empty destroys the trash, and fails the test if other datasets than leases are left.
 func (s *site) empty(t *testing.T) {
 	t.Helper()
 	all, err := s.engine.List(t.Context())
 	must.NoError(t, err)
 	for _, d := range all {
 		if engine.InTrash(d.Name) {
-			unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name)) // the plugin does so, too
+			unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name)) // the plugin may destroy it now
 			must.NoError(t, err)
 			must.NoError(t, s.engine.Destroy(t.Context(), d.Name))
 			unlock()
@@ -120,7 +119,7 @@ func (s *site) empty(t *testing.T) {
 // TestSlots_ReservationsLeakNothing measures the plugin's memory over many reservations.
 func TestSlots_ReservationsLeakNothing(t *testing.T) {
 	testsupport.Long(t, "hundreds of reservations")
-	const first, more = 100, 300 // a leak that was seen took 1 MiB with each 50
+	const first, more = 100, 300 // an earlier leak took 1 MiB per 50 reservations
 	s := newSite(t)
 	m := conformance.StartManager(t, s.binary)
 	resident := func(n int) (kib int) {

@@ -22,10 +22,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// mounts is where slots are mounted on the host.
+// mounts is the host directory with the mount points of slots.
 const mounts = "/run/outrider/dataset/slots"
 
-// Reserve is part of device.Instance. All ids are of one class.
+// Reserve implements device.Instance. All ids are of one class.
 func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{Envs: map[string]string{}}
 	for n, id := range ids {
@@ -40,7 +40,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 			Tags:   engine.Tags{engine.Kind: "slot", engine.ID: id},
 		})
 		if err != nil {
-			return nil, fmt.Errorf("slot %q can't be made: %w", id, err)
+			return nil, fmt.Errorf("failed to make slot %q: %w", id, err)
 		}
 		variable, target := "DATASET_"+strings.ToUpper(strings.ReplaceAll(class, "-", "_")), c.Slots.Mount
 		if n > 0 {
@@ -51,12 +51,12 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 		r.Envs[variable+"_QUOTA"] = strconv.FormatInt(quota, 10)
 		r.Mounts = append(r.Mounts, &nomad.Mount{HostPath: path, TaskPath: target})
 	}
-	i.views.Kick() // this allocation is there by now
+	i.views.Kick() // the API has the allocation by now
 	return r, nil
 }
 
-// fresh makes the dataset of a slot, with a lease of its own. The former lease has been released, if it was seen: one
-// that could not be listed then is in the way.
+// fresh makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
+// list: fresh fails if it finds another one.
 func (i *instance) fresh(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
 	unlock, err := e.Lock(ctx, id)
 	if err != nil {
@@ -65,7 +65,7 @@ func (i *instance) fresh(ctx context.Context, e datasets, id string, s engine.Sp
 	defer unlock()
 	there, err := e.Look(ctx)
 	if err != nil {
-		return "", fmt.Errorf("it is not known whether a task has it: %w", err)
+		return "", fmt.Errorf("failed to check whether a task has it: %w", err)
 	}
 	for _, d := range there.Datasets {
 		if l := (lease{d, e}); l.is() && l.slot() == id {
@@ -85,7 +85,7 @@ func (i *instance) fresh(ctx context.Context, e datasets, id string, s engine.Sp
 	return path, unix.Chmod(path, 0o1777)
 }
 
-// mountPoint is where a slot's dataset is mounted.
+// mountPoint returns the mount point of a slot's dataset, and makes the directory above it.
 func mountPoint(name string) (string, error) {
 	dir, err := owndir.Make(mounts, 0o711)
 	if err != nil {
@@ -94,15 +94,15 @@ func mountPoint(name string) (string, error) {
 	return filepath.Join(mounts, filepath.Base(name)), dir.Close()
 }
 
-// remount mounts the datasets of leases that are not mounted, as after the host has started:
-// their tasks are started again with the reservation that they had.
+// remount mounts the datasets of leases that are not mounted, as after a boot of the host: Nomad restarts
+// their tasks with the same reservations.
 func (i *instance) remount(ctx context.Context, now look) {
 	hangs := map[datasets]bool{}
 	for _, l := range now.leases {
 		if l.Path == "" && !hangs[l.engine] {
 			err := i.mount(ctx, l)
 			hangs[l.engine] = errors.Is(err, engine.ErrUnavailable)
-			i.say("mount of "+l.Name, "slot "+l.slot()+" can't be mounted again", err)
+			i.say("mount of "+l.Name, "failed to mount slot "+l.slot()+" again", err)
 		}
 	}
 }
@@ -120,13 +120,13 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 		return err
 	}
 	if _, err = l.engine.Mount(ctx, l.Name, dir); errors.Is(err, engine.ErrNotFound) {
-		return nil // it was released meanwhile
+		return nil // it was released before the lock
 	}
 	return err
 }
 
-// Leases is part of device.Releaser. For some slots it looks at the roots of these alone, so that a pool that does not
-// answer holds up no other class.
+// Leases implements device.Releaser. If ids are given it reads only the roots of these slots: a pool that hangs delays
+// no other class.
 func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, error) {
 	i.load()
 	now := i.look(ctx, i.rootsOf(ids)...)
@@ -136,22 +136,22 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	}
 	for _, id := range ids {
 		_, e := i.class(classOf(id))
-		if err := now.failed[e]; err != nil { // that of a former root keeps nobody from the class's own
+		if err := now.failed[e]; err != nil { // a failure of a previous root does not block the current one
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// keep is how long a slot's dataset stays in the trash: it goes with the next look at it.
+// keep is how long a slot's dataset stays in the trash: the next look destroys it.
 const keep = time.Nanosecond
 
-// Release is part of device.Releaser. It renames the dataset, which takes milliseconds; it
-// is destroyed later.
+// Release implements device.Releaser. It renames the dataset, which takes milliseconds; package trash
+// destroys it later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	e := i.matter(l.Key).engine
 	if e == nil {
-		return nil // a look has found that it has gone
+		return nil // a look has not found it any more
 	}
 	unlock, err := e.Lock(ctx, l.ID)
 	if err != nil {

@@ -1,13 +1,13 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package slot is the plugin's device face: scratch that a task gets empty, and that is
-// given back when its holder has gone.
+// Package slot is the plugin's role as a device plugin: scratch that is empty at the start of a task and
+// freed after its end.
 //
-// The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without one is
-// free. There is evidence that a reservation is over when Nomad's API has shown its holder
-// and then its end, or when Nomad reserves the slot again. The dataset then goes to the trash,
-// which destroys it when the kernel does not say any more that it is busy.
+// The record of a reservation is its dataset, .slots/<slot>.<lease>. A slot without a dataset is free.
+// A reservation is over when Nomad's API has shown its holder and then the holder's end, or when Nomad
+// reserves the slot again. The dataset then moves to the trash, which destroys it once the kernel no
+// longer reports it as busy.
 package slot
 
 import (
@@ -34,13 +34,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// Type is that of the devices.
+// Type is the type of the devices.
 const Type = "dataset"
 
-// lookTime is what one look at a file system may take.
+// lookTime is the timeout of one look at a root.
 const lookTime = 8 * time.Second
 
-// datasets are those below the root of a class: an engine.Engine.
+// datasets has the methods of engine.Engine that slots use.
 type datasets interface {
 	Look(ctx context.Context) (engine.Look, error)
 	Lock(ctx context.Context, key string) (unlock func(), err error)
@@ -65,14 +65,14 @@ type Config struct {
 type instance struct {
 	Config
 	log   hclog.Logger
-	trash fingerprint.Kicker                                                    // asks for a look at it
-	views fingerprint.Kicker                                                    // asks for a view of the API
-	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // the API's
+	trash fingerprint.Kicker                                                    // requests a look at the trash
+	views fingerprint.Kicker                                                    // requests a view of the API
+	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // API.Gone
 
 	mu      sync.Mutex
-	file    *policy.File        // the last that was valid
-	roots   map[string]datasets // those with slots, by program and root, also when the file has them no longer
-	said    map[string]string   // problems in the log, by what they are about
+	file    *policy.File        // the last valid one
+	roots   map[string]datasets // with slots, by program and root, even if no longer in the file
+	said    map[string]string   // logged problems, by subject
 	matters map[string]matter   // by the name of a lease's dataset
 	api     apiState
 }
@@ -83,7 +83,7 @@ var (
 	_ device.Tuned       = (*instance)(nil)
 )
 
-// New is that of device.Plugin.
+// New implements device.Plugin.New.
 func New(c Config, log hclog.Logger) (device.Instance, error) {
 	return &instance{
 		Config: c, log: log, trash: fingerprint.NewKicker(), views: fingerprint.NewKicker(), gone: c.API.Gone,
@@ -91,13 +91,13 @@ func New(c Config, log hclog.Logger) (device.Instance, error) {
 	}, nil
 }
 
-// Options is part of device.Tuned.
+// Options implements device.Tuned.
 func (i *instance) Options() device.Options {
 	return device.Options{Period: i.Sweep.Duration(), Settle: 100 * time.Millisecond, Grace: i.Grace.Duration(),
 		MountsInEnvironment: !i.MountsForAll}
 }
 
-// List is part of device.Instance.
+// List implements device.Instance.
 func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	file := i.load()
 	now := i.look(ctx)
@@ -115,8 +115,8 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// load reads the operator's file. If it is not valid, the last one that was stays. A node
-// without a file has no classes.
+// load reads the operator's file. If it is invalid, the last valid one stays in use. A node without a
+// file has no classes.
 func (i *instance) load() *policy.File {
 	file, err := policy.Load(i.File)
 	i.mu.Lock()
@@ -137,7 +137,7 @@ func (i *instance) load() *policy.File {
 	return file
 }
 
-// class returns one of the last valid file, and its engine, nil if there is none.
+// class returns a class of the last valid file, and its engine, or nil if the class has no slots.
 func (i *instance) class(name string) (policy.Class, datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -145,15 +145,15 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 	return c, i.roots[i.file.ZFS+" "+c.Root]
 }
 
-// classOf is the class of a slot.
+// classOf returns the class of a slot.
 func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] }
 
-// group is what a class offers. Free slots can't be used while their file system can't give
-// what they promise.
+// group returns the devices of a class. Its free slots are unhealthy while the file system can't
+// hold a slot.
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
 	g := device.Group{Vendor: "zfs", Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
-		// with a unit, since a job's "10 GiB" never equals a number without one
+		// with a unit, because a job's "10 GiB" never equals a number without one
 		"quota": structs.NewIntAttribute(quota>>20, structs.UnitMiB),
 		"api":   structs.NewStringAttribute(i.evidence()),
 	}}
@@ -169,7 +169,7 @@ func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	return g
 }
 
-// problem is why no slot of this size can be made.
+// problem returns why no slot of this size can be made, or "".
 func (l look) problem(e datasets, quota int64) string {
 	space := l.found[e].Space
 	switch err := cmp.Or(l.failed[e], l.found[e].Problem); {
@@ -189,7 +189,7 @@ func (i *instance) say(about, consequence string, err error) {
 	if err == nil {
 		delete(i.said, about)
 		if was != "" {
-			i.log.Info("this is over: " + was)
+			i.log.Info("recovered: " + was)
 		}
 		return
 	}
@@ -212,14 +212,14 @@ type lease struct {
 	engine datasets
 }
 
-// is reports whether the dataset is that of a lease, and not in the trash.
+// is reports whether the dataset is a lease, and not in the trash.
 func (l *lease) is() bool {
 	return l.Tags[engine.Kind] == "slot" && l.Name == engine.SlotName(l.Tags[engine.ID], l.Tags[engine.Lease])
 }
 
 func (l *lease) slot() string { return l.Tags[engine.ID] }
 
-// holder is the lease for errors and log lines.
+// holder describes the lease in errors and log lines.
 func (l *lease) holder() string {
 	text := "reservation " + l.Tags[engine.Lease]
 	if allocation, task, known := strings.Cut(l.Tags[engine.Holder], "/"); known {
@@ -228,7 +228,8 @@ func (l *lease) holder() string {
 	return text
 }
 
-// look lists the leases below some roots, or below all if none are named. What can't be listed hides nothing else.
+// look lists the leases below some roots, or below all roots if none are given. A root that can't be listed does not
+// hide the leases of others.
 func (i *instance) look(ctx context.Context, roots ...datasets) look {
 	if len(roots) == 0 {
 		i.mu.Lock()
@@ -264,7 +265,8 @@ func (i *instance) look(ctx context.Context, roots ...datasets) look {
 	return now
 }
 
-// rootsOf are those in which slots have leases, or get their next ones: the operator's file may have changed.
+// rootsOf returns the roots of some slots, both those with current leases and those for new leases: they differ after
+// a change of the operator's file.
 func (i *instance) rootsOf(ids []string) (roots []datasets) {
 	for _, id := range ids {
 		_, e := i.class(classOf(id))

@@ -26,16 +26,15 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
 )
 
-// memory is a file system of datasets that are directories, for tests of what the slots do
-// with any of them.
+// memory implements datasets by directories.
 type memory struct {
 	dir string
 
 	mu       sync.Mutex
 	datasets map[string]engine.Dataset
-	inUse    string // the name of a dataset that is in use
+	inUse    string // name of a busy dataset
 	broken   error
-	hidden   error // why it can't be listed
+	hidden   error // of Look
 	free     int64
 }
 
@@ -94,7 +93,7 @@ func (m *memory) Discard(_ context.Context, name string, _ time.Duration) error 
 	return nil
 }
 
-// folders are those of the datasets.
+// folders returns the datasets' folders.
 func (m *memory) folders() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +142,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) write(file string) { must.NoError(b.t, os.WriteFile(b.File, []byte(file), 0o600)) }
 
-// list is what List answers, a line for each group.
+// list returns the groups of List, one per line.
 func (b *bench) list() string {
 	b.t.Helper()
 	groups, err := b.List(b.t.Context())
@@ -172,7 +171,7 @@ func (b *bench) leases() []device.Lease {
 	return all
 }
 
-// only is the one lease that there is.
+// only returns the only lease.
 func (b *bench) only() (device.Lease, engine.Tags) {
 	b.t.Helper()
 	all := b.leases()
@@ -203,7 +202,7 @@ func TestList_FreeSlotsAreUnhealthyWithoutSpace(t *testing.T) {
 	must.StrContains(t, b.list(), ": fast-00 fast-01 ")
 }
 
-func TestList_NothingIsWrongWithoutAFile(t *testing.T) {
+func TestList_IsEmptyWithoutAFile(t *testing.T) {
 	b := newBench(t)
 	must.NoError(t, os.Remove(b.File))
 	for range 2 {
@@ -214,7 +213,7 @@ func TestList_NothingIsWrongWithoutAFile(t *testing.T) {
 	b.write(fast)
 	before := b.list()
 	must.StrHasPrefix(t, "zfs/dataset/fast: ", before)
-	must.NoError(t, os.Remove(b.File)) // which is another matter
+	must.NoError(t, os.Remove(b.File)) // which is an error once the file was there
 	must.Eq(t, before, b.list())
 	must.StrContains(t, b.log.String(), "the slots stay as they were")
 }
@@ -235,11 +234,11 @@ func TestList_BadFileChangesNothing(t *testing.T) {
 	must.Eq(t, 3, strings.Count(b.log.String(), "the slots stay as they were: the operator's file"), must.Sprint(&b.log))
 	b.write(strings.Replace(fast, "fast", "slow", 1))
 	must.StrHasPrefix(t, "zfs/dataset/slow: slow-00 slow-01 ", b.list())
-	must.StrContains(t, b.log.String(), "this is over: the operator's file")
-	must.Len(t, 1, b.leases(), must.Sprint("the lease of the class that is gone")) // same root
+	must.StrContains(t, b.log.String(), "recovered: the operator's file")
+	must.Len(t, 1, b.leases(), must.Sprint("the lease of the removed class")) // same root
 }
 
-func TestReserve_TellsTheTask(t *testing.T) {
+func TestReserve_SetsVariablesAndMounts(t *testing.T) {
 	b := newBench(t)
 	b.write(strings.ReplaceAll(fast, `"fast"`, `"very-fast"`))
 	b.list()
@@ -259,19 +258,19 @@ func TestReserve_TellsTheTask(t *testing.T) {
 	must.ErrorContains(t, err, `slot "slow-00" is no longer in the operator's file `+b.File)
 }
 
-// A slot whose lease can't be seen now, as of a pool that takes too long, is not given to another task besides.
+// A slot whose lease can't be listed, as of a slow pool, is not given to a second task.
 func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
-	b.fs.set(func() { b.fs.hidden = errors.New("the pool does not answer") })
+	b.fs.set(func() { b.fs.hidden = errors.New("the pool hangs") })
 	must.SliceEmpty(t, b.leases())
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
-	must.ErrorContains(t, err, `slot "fast-00" can't be made: it is not known whether a task has it: the pool does not`)
-	b.fs.set(func() { b.fs.hidden = nil }) // in time for the reservation, and not for the look before it
+	must.ErrorContains(t, err, `failed to make slot "fast-00": failed to check whether a task has it: the pool hangs`)
+	b.fs.set(func() { b.fs.hidden = nil }) // after the look, before the reservation
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
-	must.ErrorContains(t, err, `slot "fast-00" can't be made: reservation `)
+	must.ErrorContains(t, err, `failed to make slot "fast-00": reservation `)
 	must.Len(t, 1, b.leases())
 }
 
@@ -281,14 +280,14 @@ func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	lease, _ := b.only()
-	lease.Holder = "somebody" // for people
+	lease.Holder = "somebody" // which Release ignores
 	b.fs.set(func() { b.fs.inUse = lease.Key })
 	err = b.Release(t.Context(), lease)
 	must.ErrorIs(t, err, device.ErrInUse)
 	must.ErrorContains(t, err, "can't be unmounted")
 	must.Len(t, 1, b.leases())
 
-	// a look that has failed meanwhile does not make it released
+	// a failed look does not count as a release
 	b.fs.set(func() { b.fs.inUse, b.fs.broken = "", errors.New("the pool is suspended") })
 	must.SliceEmpty(t, b.leases())
 	b.fs.set(func() { b.fs.broken = nil })
@@ -316,7 +315,7 @@ func view(a holder.Allocation) *holder.View {
 	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
 }
 
-// Each row is what the views show, one after the other. Nothing that is not shown is evidence.
+// Each row has consecutive views. A missing allocation is no evidence.
 func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 	type views []map[string]holder.Allocation
 	held, none := alloc+"/web", ""
@@ -324,7 +323,7 @@ func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 		name     string
 		views    views
 		complete bool
-		gone     string // the allocation that Nomad says does not exist
+		gone     string // the allocation that Nomad reports as missing
 		late     bool   // the views began before the reservation
 		age      time.Duration
 		node     string
@@ -342,11 +341,11 @@ func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 
 		{name: "an empty list", views: views{{}, {}}, holder: none, api: "none", age: time.Hour},
 		{name: "a list without it", views: views{{former: other}}, holder: none, api: "none", age: time.Hour},
-		{name: "a former holder is all that is shown", views: views{{former: over}}, holder: none, api: "ok", age: time.Hour},
-		{name: "a former holder that is lost and runs", views: views{{former: stopped}, {former: over}},
+		{name: "only a previous holder", views: views{{former: over}}, holder: none, api: "ok", age: time.Hour},
+		{name: "a previous holder that is lost and runs", views: views{{former: stopped}, {former: over}},
 			holder: none, api: "ok"},
 		{name: "two run", views: views{{former: runs, alloc: runs}, {former: over, alloc: over}}, holder: none, api: "ok"},
-		{name: "a former holder in an old list", views: views{{former: runs}, {former: over}}, late: true,
+		{name: "a previous holder in an old list", views: views{{former: runs}, {former: over}}, late: true,
 			holder: none, api: "ok"},
 
 		{name: "nothing hidden: it ended unseen", views: views{{former: over, alloc: over}}, complete: true,
@@ -354,9 +353,9 @@ func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 		{name: "nothing hidden, in an old list", views: views{{former: over}}, complete: true, late: true,
 			holder: none, api: "ok", age: time.Hour},
 		{name: "nothing hidden: being stopped", views: views{{alloc: stopped}}, complete: true, holder: none, api: "ok"},
-		{name: "nothing hidden: it may come", views: views{{}}, complete: true, holder: none, api: "ok",
+		{name: "nothing hidden: it may still appear", views: views{{}}, complete: true, holder: none, api: "ok",
 			age: 9 * time.Minute},
-		{name: "nothing hidden: it never came", views: views{{}}, complete: true, holder: none, api: "ok",
+		{name: "nothing hidden: it never appeared", views: views{{}}, complete: true, holder: none, api: "ok",
 			age: 11 * time.Minute, over: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -397,7 +396,7 @@ func TestSeen_EvidenceOfTheEnd(t *testing.T) {
 	}
 }
 
-// The next process has the record, and not what this one knew.
+// The next process has only the record.
 func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	b := newBench(t)
 	b.list()
@@ -450,7 +449,7 @@ func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
 	must.ErrorContains(t, err, "nor does this")
 }
 
-// The operator's file names another program, and the former one is gone.
+// The operator's file names another program, and the previous one fails.
 func TestLeases_AreOfTheEngineThatListsThem(t *testing.T) {
 	b := newBench(t)
 	b.list()

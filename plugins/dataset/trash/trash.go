@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package trash destroys what the trash has kept long enough. It runs in the device plugin's process, the only one that
-// lives as long as the agent.
+// Package trash destroys datasets in the trash once their time is over. It runs in the device plugin's process, the
+// only one that lives as long as the agent.
 package trash
 
 import (
@@ -17,10 +17,10 @@ import (
 
 const (
 	period  = time.Minute      // between looks
-	save    = 10 * time.Minute // between notes of how much time has passed
-	gather  = 2 * time.Second  // between a wish for a look and the look
-	limit   = time.Minute      // for what is done to one dataset
-	patient = 10 * time.Second // for a list; the next look tries again
+	save    = 10 * time.Minute // between updates of engine.Passed
+	gather  = 2 * time.Second  // delay of a look that Soon requests
+	limit   = time.Minute      // timeout of the work on one dataset
+	patient = 10 * time.Second // timeout of a list; the next look tries again
 )
 
 // Keeper empties the trash of one node.
@@ -28,18 +28,18 @@ type Keeper struct {
 	// Engines returns the classes that can be used now, by name. It is called at each look.
 	Engines func() map[string]*engine.Engine
 
-	// Say logs an error when it is new, and its end when there is none. About is what it is about.
+	// Say logs a new error about a subject, and its end if err is nil.
 	Say func(about, consequence string, err error)
 
-	// Soon asks for a look before the next one is due, as for what has just been put into the
-	// trash for no time. May be nil.
+	// Soon requests a look before the next one is due, as for a dataset that the trash need not keep. It
+	// may be nil.
 	Soon <-chan struct{}
 
 	now   func() time.Time     // for tests
-	began map[string]time.Time // since when the time is counted that is in no tag, by dataset
+	began map[string]time.Time // start of the time that no tag has yet, by dataset
 }
 
-// Run works until the context ends.
+// Run looks at the trash periodically until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -57,7 +57,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Look does what is due now.
+// Look destroys the datasets whose time is over, and updates the tags of others.
 func (k *Keeper) Look(ctx context.Context) {
 	if k.began == nil {
 		k.began = map[string]time.Time{}
@@ -67,14 +67,14 @@ func (k *Keeper) Look(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, patient)
 		all, err := e.List(limited)
 		cancel()
-		k.Say("trash of "+class, "the datasets of class "+class+" can't be listed", err)
+		k.Say("trash of "+class, "failed to list the datasets of class "+class, err)
 		if err == nil {
 			k.empty(ctx, class, e, all)
 		}
 	}
 }
 
-// empty does what is due in one class. A pool that does not answer is left until the next look.
+// empty is Look for one class. If its pool is unavailable the rest waits for the next look.
 func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all []engine.Dataset) {
 	there := map[string]bool{}
 	for _, d := range all {
@@ -96,7 +96,7 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 			return
 		}
 		if errors.Is(err, engine.ErrNotFound) {
-			err = nil // it was restored or emptied meanwhile
+			err = nil // it was restored or destroyed since the list
 		}
 		k.Say(key, d.Name+" stays in the trash of class "+class, err)
 		if errors.Is(err, engine.ErrUnavailable) {
@@ -105,12 +105,12 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 	}
 }
 
-// expire destroys what the trash need not keep any more. Only the time counts in which a Keeper runs, by a clock that
-// does not leap (CLOCK_MONOTONIC): a node whose time is set to next year keeps what it has.
+// expire destroys a dataset once its time in the trash is over. Only the time while a Keeper runs counts, by
+// CLOCK_MONOTONIC: setting a node's clock to next year destroys nothing.
 func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset, key string) error {
 	left, before, ends, err := d.Left()
 	if err != nil {
-		return fmt.Errorf("it is not clear how long: %w", err)
+		return fmt.Errorf("invalid time in its tags: %w", err)
 	}
 	if !ends {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// complaints are what a keeper has said and is not over.
+// complaints are a keeper's current errors, by subject.
 type complaints map[string]error
 
 func (c *complaints) say(about, _ string, err error) {
@@ -36,8 +36,8 @@ func (c *complaints) say(about, _ string, err error) {
 
 func TestMain(m *testing.M) { zfsfusetest.Main(m) }
 
-// A class that can't be listed does not keep the trash of another.
-func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
+// A class that can't be listed does not block the trash of another.
+func TestKeeper_DestroysExpiredDatasets(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	bad := engine.Open(pool.Program, "gone")
@@ -78,8 +78,8 @@ func TestKeeper_EndsWhatTheTrashKeeps(t *testing.T) {
 	must.MapLen(t, 1, log)
 }
 
-// The time counts that keepers have seen: not what a clock says that has leapt, nor what passes while none runs.
-func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
+// Neither a leap of the clock counts nor the time while no keeper runs.
+func TestKeeper_CountsOnlyTheTimeItRuns(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})
@@ -112,7 +112,7 @@ func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
 	clock = clock.AddDate(10, 0, 0)
 	first := keeper()
 	pass(first, 0, time.Hour)
-	pass(first, 5*time.Minute, time.Hour) // not worth a note
+	pass(first, 5*time.Minute, time.Hour) // too short to be saved
 	pass(first, 25*time.Minute, 30*time.Minute)
 	clock = clock.AddDate(-20, 0, 0)
 	second := keeper()
@@ -120,7 +120,7 @@ func TestKeeper_CountsTheTimeThatItHasSeen(t *testing.T) {
 	pass(second, time.Minute)
 }
 
-// What is due stays due while it can't be destroyed.
+// A dataset that can't be destroyed now is destroyed later.
 func TestKeeper_TriesAgain(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
@@ -155,8 +155,8 @@ func TestKeeper_TriesAgain(t *testing.T) {
 	must.SliceEmpty(t, all)
 }
 
-// A person restores a volume whose time is over, after the keeper has listed it and before it destroys it.
-func TestKeeper_LeavesWhatIsRestoredMeanwhile(t *testing.T) {
+// An operator restores an expired volume after the keeper has listed it and before it is destroyed.
+func TestKeeper_SparesAVolumeRestoredSinceTheList(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})

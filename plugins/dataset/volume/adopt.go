@@ -17,13 +17,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// Recorded reports whether there may be a record of the volume that would be mounted at dir.
+// Recorded reports whether the volume with the mount point dir has a record. It returns true if it can't tell.
 func Recorded(dir string) bool {
 	_, err := os.Lstat(records{filepath.Join(filepath.Dir(dir), recordsDir)}.path(filepath.Base(dir), recordFile))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// adoptable is the dataset that waits for the volume with this key (engine.Adopt).
+// adoptable returns the dataset that waits for a volume with this key (engine.Adopt).
 func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume) (engine.Dataset, error) {
 	all, err := e.List(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 		"\"nomad-device-dataset adopt\" prints on this node", v.Class)
 }
 
-// adopt makes a dataset this volume. Its files keep their owners.
+// adopt turns a dataset into this volume. Its files keep their owners.
 func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, name string) (string,
 	error) {
 	unlock, err := c.lock(ctx, path.Base(name))
@@ -66,10 +66,10 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 	return e.Mount(ctx, rec.dataset(), c.dir)
 }
 
-// giveBack is what undo does with a volume that was adopted: it waits for the next create.
+// giveBack undoes adopt: the dataset gets its previous name and waits for the next create.
 func giveBack(ctx context.Context, e *engine.Engine, name string, d engine.Dataset) error {
 	err := e.Rename(ctx, name, d.Tags[engine.From])
-	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // brought once more; the key alone counts
+	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // the name is taken; the key will do
 		err = e.Rename(ctx, name, d.Tags[engine.From]+"."+d.Tags[engine.ID])
 	}
 	return err

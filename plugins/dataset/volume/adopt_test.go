@@ -18,13 +18,13 @@ import (
 func TestAdopt(t *testing.T) { adoptions.run(t) }
 
 var adoptions = cases{
-	"a volume becomes what was brought": adopted,
-	"no other volume does":              notAdopted,
-	"killed at a step":                  killedInAdopt,
-	"brought again meanwhile":           broughtAgain,
+	"a volume gets the dataset":        adopted,
+	"no other volume gets it":          notAdopted,
+	"killed at a step":                 killedInAdopt,
+	"its previous name is taken again": broughtAgain,
 }
 
-// brought makes what waits for a volume: a dataset of another tool, with a file and a key.
+// brought makes a dataset that waits for a volume, as from another tool, with a file and a key.
 func (n *node) brought(key string) (name string) {
 	n.t.Helper()
 	name = "brought-" + uuid.NewString()
@@ -67,7 +67,7 @@ func notAdopted(t *testing.T, n *node) {
 	elsewhere := volume("adopt", "key")
 	elsewhere.namespace = "ops"
 	n.refused("create", elsewhere, `is for a volume of namespace "default"`)
-	n.refused("create", volume("clone_from", "theirs@one"), `there is no volume "theirs"`)
+	n.refused("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
 	n.refused("create", volume("adopt", "key"), `has nothing for the parameter adopt`) // it is a volume now
 }
@@ -78,9 +78,9 @@ func killedInAdopt(t *testing.T, n *node) {
 		r := volume("adopt", "key-"+step)
 		n.killed(step, "create", r)
 		if step != "ready" {
-			n.delete(r) // Nomad does not have it
+			n.delete(r) // Nomad undoes the failed create
 			must.SliceContains(t, n.names(), name)
-			r = volume("adopt", "key-"+step) // and gives it another id when it is tried again
+			r = volume("adopt", "key-"+step) // and retries it with another id
 		}
 		got := n.create(r)
 		has(t, got.Path, "a", "text")
@@ -91,7 +91,7 @@ func killedInAdopt(t *testing.T, n *node) {
 	}
 }
 
-// names are those of all datasets.
+// names returns the names of all datasets.
 func (n *node) names() (names []string) {
 	n.t.Helper()
 	all, err := n.engine("dir").List(n.t.Context())
@@ -102,7 +102,7 @@ func (n *node) names() (names []string) {
 	return names
 }
 
-// Another tool makes a dataset of the same name while the volume is made.
+// Another tool makes a dataset of the same name while the volume is created.
 func broughtAgain(t *testing.T, n *node) {
 	name := n.brought("key")
 	n.killed("renamed", "create", volume("adopt", "key"))

@@ -22,8 +22,8 @@ import (
 // call is one create or delete.
 type call struct {
 	policy.Request
-	file    string // the operator's
-	dir     string // where the volume is mounted
+	file    string // path of the operator's file
+	dir     string // mount point of the volume
 	records records
 	log     io.Writer
 }
@@ -35,8 +35,8 @@ func isName(name string) bool {
 		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// newCall reads what Nomad has put into the environment. A delete may be without the names:
-// Nomad leaves them out when it takes back a create that it could not save.
+// newCall parses the environment variables that Nomad has set. The names may be missing in a delete:
+// Nomad omits them when it undoes a create that it could not save.
 func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 	value := func(name string) string {
 		v, _ := env("DHV_" + name)
@@ -65,7 +65,7 @@ func newCall(env func(string) (string, bool), log io.Writer) (*call, error) {
 			c.file = beside
 		}
 	}
-	if text := value("PARAMETERS"); text != "" { // null: there are none
+	if text := value("PARAMETERS"); text != "" { // "null" without parameters
 		if err := json.Unmarshal([]byte(text), &c.Parameters); err != nil {
 			return nil, fmt.Errorf("DHV_PARAMETERS is not a JSON object of strings: %w", err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// create makes the volume, or brings it back when an agent starts, or changes it.
+// create makes the volume. If the volume exists, as at an agent's start, create mounts it and changes its capacity.
 func (c *call) create(ctx context.Context) (*Volume, error) {
 	unlock, err := c.lock(ctx, c.ID)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *call) create(ctx context.Context) (*Volume, error) {
 	case rec != nil && !rec.Unfinished:
 		return c.restore(ctx, rec)
 	case rec != nil:
-		// a former call was killed before it could answer
+		// a previous call was killed
 		if err := c.undo(ctx, rec); err != nil {
 			return nil, err
 		}
@@ -41,10 +41,10 @@ func (c *call) lock(ctx context.Context, id string) (unlock func(), err error) {
 	return (&engine.Engine{Locks: engine.LockDir}).Lock(ctx, id)
 }
 
-// make makes a new volume as the operator's file says.
+// make makes a new volume by the operator's file.
 func (c *call) make(ctx context.Context) (*Volume, error) {
-	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // which commands would take for another
-		return nil, fmt.Errorf("%q can't be the name of a volume: use one without / that is not like an id", c.Name)
+	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // ambiguous in commands
+		return nil, fmt.Errorf("%q can't be the name of a volume: use one without / that does not look like an id", c.Name)
 	}
 	f, err := policy.Load(c.file)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		return nil, fmt.Errorf("class %q can't be used now: %w", v.Class, err)
 	}
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
-	if err == nil { // it is there whole, and only its record is lost
+	if err == nil { // the dataset is complete, only its record is missing
 		rec.Unfinished = false
 		if err := c.records.save(rec); err != nil {
 			return nil, err
@@ -103,7 +103,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	}
 	if err != nil {
 		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
-			c.logf("what was made of volume %s stays until its next create: %v", c.ID, undoErr)
+			c.logf("leftovers of volume %s stay until its next create: %v", c.ID, undoErr)
 		}
 		return nil, err
 	}
@@ -129,8 +129,8 @@ func (c *call) fill(
 	return path, nil
 }
 
-// source is the dataset of the volume that is cloned: one that this namespace's jobs can read
-// anyway.
+// source returns the dataset of the volume to clone, which must be in the request's namespace: its jobs
+// can read that volume anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	all, err := e.List(ctx)
 	if err != nil {
@@ -148,14 +148,14 @@ func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (
 		case 1:
 			return found[0], nil
 		default:
-			return "", fmt.Errorf("there are %d volumes %q to clone: use the id of one", len(found), v.Clone.Volume)
+			return "", fmt.Errorf("%d volumes to clone are named %q: use the id of one", len(found), v.Clone.Volume)
 		}
 	}
-	return "", fmt.Errorf("there is no volume %q of namespace %q in class %q on this node to clone: use its name or id",
+	return "", fmt.Errorf("volume %q to clone was not found in namespace %q and class %q on this node: use its name or id",
 		v.Clone.Volume, c.Namespace, v.Class)
 }
 
-// undo removes what an unfinished create has made, which no task has seen.
+// undo removes the dataset of an unfinished create, which no task has used.
 func (c *call) undo(ctx context.Context, rec *record) error {
 	e := rec.engine(nil)
 	name := rec.dataset()
@@ -163,28 +163,28 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	case errors.Is(err, engine.ErrForeign):
 	case err == nil && d.Tags[engine.Adopt] != "":
 		if err := giveBack(ctx, e, name, d); err != nil {
-			return fmt.Errorf("what was adopted can't be given back: %w", err)
+			return fmt.Errorf("failed to give back the adopted dataset: %w", err)
 		}
 	case err != nil && !errors.Is(err, engine.ErrNotFound):
 		return err
 	default:
 		if err := e.Destroy(ctx, name); err != nil {
-			return fmt.Errorf("what a former create has left can't be removed: %w", err)
+			return fmt.Errorf("failed to remove leftovers of a previous create: %w", err)
 		}
 	}
 	c.removeDir(rec.ID)
 	return c.records.remove(rec.ID)
 }
 
-// sweep removes what other creates below a root have left that were killed. Nomad gives a volume a new id
-// when its create is tried again, so that no call comes for the former one.
+// sweep removes leftovers of other creates below a root that were killed. Nomad retries a create with a
+// new id, so it makes no further call for the previous id.
 func (c *call) sweep(ctx context.Context, root string) {
 	for _, id := range c.records.ids() {
 		now, cancel := context.WithCancel(ctx)
 		cancel()
 		unlock, err := c.lock(now, id)
 		if err != nil {
-			continue // it is being made
+			continue // another process is creating it
 		}
 		rec, err := c.records.read(id)
 		switch {
@@ -196,10 +196,10 @@ func (c *call) sweep(ctx context.Context, root string) {
 		}
 		unlock()
 		if err != nil {
-			c.logf("what a killed create of volume %s has left stays: %v", id, err)
+			c.logf("failed to remove leftovers of a killed create of volume %s: %v", id, err)
 		}
 	}
 }
 
-// removeDir removes the empty directory on which a dataset was mounted.
+// removeDir removes the empty mount point of a volume.
 func (c *call) removeDir(id string) { _ = os.Remove(filepath.Join(filepath.Dir(c.dir), id)) }

@@ -13,13 +13,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// patience is how long a delete waits for the processes that use the volume. The server lets
-// a volume be deleted whose job was purged while its tasks still run.
+// patience is how long a delete waits for processes that use the volume. Nomad's server allows the
+// deletion of a volume whose job was purged, even while its tasks run.
 var patience = 30 * time.Second
 
 const period = 200 * time.Millisecond
 
-// delete removes a volume by the policy of its class. One that is not there is no error.
+// delete removes a volume by the policy of its class. A missing volume is no error.
 func (c *call) delete(ctx context.Context) error {
 	unlock, err := c.lock(ctx, c.ID)
 	if err != nil {
@@ -29,19 +29,19 @@ func (c *call) delete(ctx context.Context) error {
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
 		f = nil
-		c.logf("volume %s is deleted as it was when it was made: %v", c.ID, fileErr)
+		c.logf("volume %s is deleted by the policy at its creation: %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)
 	switch {
 	case err != nil:
 		return err
-	case rec == nil: // what there may be is noted by check
+	case rec == nil: // the command check notes datasets without a record
 		return nil
 	case rec.Unfinished:
 		return c.undo(ctx, rec)
 	}
 	if c.Namespace != "" && c.Namespace != rec.Namespace {
-		return fmt.Errorf("volume %s is one of namespace %q, not %q", c.ID, rec.Namespace, c.Namespace)
+		return fmt.Errorf("volume %s is in namespace %q, not %q", c.ID, rec.Namespace, c.Namespace)
 	}
 	if f != nil {
 		if class, there := f.Classes[rec.Class]; there {
@@ -62,7 +62,7 @@ func (c *call) delete(ctx context.Context) error {
 	return c.records.remove(c.ID)
 }
 
-// remove removes the dataset as the class says, and waits for as long as it is in use.
+// remove removes the dataset by the policy, and waits up to patience while it is in use.
 func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error {
 	at("unused")
 	for started := time.Now(); ; {

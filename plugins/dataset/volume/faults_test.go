@@ -36,8 +36,8 @@ var faults = cases{
 	"killed at a step of a change":    killedInChange,
 	"killed at a command":             killedAtCommands,
 	"killed at any moment":            killedAtAnyMoment,
-	"tried again with another id":     triedAgain,
-	"the record is cut off":           cutOff,
+	"retried with another id":         triedAgain,
+	"the record is truncated":         cutOff,
 	"the directory is not root's own": notOwn,
 }
 
@@ -74,7 +74,7 @@ func killedInDelete(t *testing.T, n *node) {
 			r := volume()
 			n.create(r)
 			n.killed(step, "delete", r)
-			if step == "unused" { // Nomad has it still, should the agent start now
+			if step == "unused" { // Nomad still has it, and restores it if the agent starts now
 				n.create(r)
 				n.killed(step, "delete", r)
 			}
@@ -94,12 +94,12 @@ func killedInChange(t *testing.T, n *node) {
 	next := r
 	next.max = 64 * mib
 	n.killed("resized", "create", next)
-	must.Eq(t, 64*mib, n.create(r).Bytes) // as an agent that starts: no change, and it is there
+	must.Eq(t, 64*mib, n.create(r).Bytes) // as at an agent's start: no change
 	must.Eq(t, 64*mib, n.create(next).Bytes)
 	n.only(next)
 }
 
-// killedAtCommands kills the plugin before and after each command of the file system.
+// killedAtCommands kills the plugin before and after each call of the zfs program.
 func killedAtCommands(t *testing.T, n *node) {
 	dir := t.TempDir()
 	set := func(name string, number int) {
@@ -138,7 +138,7 @@ exit $code
 				set(when, number)
 				got := n.call(c.operation, r)
 				never()
-				if got.exit == 0 { // it takes fewer commands
+				if got.exit == 0 { // the operation has fewer commands
 					t.Logf("%s (%s): killed %s each of %d commands", c.operation, c.policy, when, number-1)
 					must.True(t, number > 1 || c.policy == "trash")
 					n.delete(r)
@@ -157,7 +157,7 @@ exit $code
 	}
 }
 
-// killedAtAnyMoment kills the plugin after a time, which is often between two system calls of the engine.
+// killedAtAnyMoment kills the plugin after a delay, often between two system calls of the engine.
 func killedAtAnyMoment(t *testing.T, n *node) {
 	n.file(`on_delete = "trash"`)
 	start := time.Now()
@@ -195,7 +195,7 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	must.Positive(t, killed["delete"])
 }
 
-// onlyBesidesTrash is only, but for what was deleted before.
+// onlyBesidesTrash is like only, but first destroys the trash.
 func (n *node) onlyBesidesTrash(r request) {
 	n.t.Helper()
 	for _, d := range n.inTrash() {
@@ -204,7 +204,7 @@ func (n *node) onlyBesidesTrash(r request) {
 	n.only(r)
 }
 
-// Nomad has another id for a volume whose create is tried again, and never mentions the first.
+// Nomad retries a create with another id, and never uses the first one again.
 func triedAgain(t *testing.T, n *node) {
 	for _, step := range []string{"written", "filled", "owned"} {
 		n.killed(step, "create", volume())
@@ -223,8 +223,8 @@ func cutOff(t *testing.T, n *node) {
 	n.create(r)
 	n.only(r)
 	must.NoError(t, os.Truncate(filepath.Join(n.volumes, ".outrider", r.id+".json"), 10))
-	n.refused("create", r, "can't be read")
-	n.refused("delete", r, "can't be read")
+	n.refused("create", r, "failed to parse the record")
+	n.refused("delete", r, "failed to parse the record")
 }
 
 func notOwn(t *testing.T, n *node) {
@@ -235,7 +235,7 @@ func notOwn(t *testing.T, n *node) {
 	n.refused("create", r, "others may write to "+dir)
 	must.NoError(t, os.Chmod(dir, 0o700))
 	must.NoError(t, os.Rename(dir, dir+"x"))
-	must.NoError(t, os.Symlink(t.TempDir(), dir)) // a link of root's is root's choice
+	must.NoError(t, os.Symlink(t.TempDir(), dir)) // only a link of root would be accepted
 	must.NoError(t, os.Lchown(dir, 65534, 65534))
 	n.refused("create", r, "belongs to user 65534")
 	must.NoError(t, os.Remove(dir))
@@ -251,7 +251,7 @@ func TestPool(t *testing.T) {
 	t.Run("full", func(t *testing.T) { fullPool(t, newNode(t, pool)) })
 }
 
-// fault takes a pool away, or the right to change it, and gives it back.
+// fault has the commands that make a pool unavailable or read-only, and that restore it.
 type fault struct{ away, back []string }
 
 var unusable = map[string]fault{
@@ -261,7 +261,7 @@ var unusable = map[string]fault{
 	"read-only": {[]string{"zfs", "set", "readonly=on", "POOL"}, []string{"zfs", "inherit", "readonly", "POOL"}},
 }
 
-// A pool that is away, or takes no changes, is told, and everything is there when it is back.
+// An unavailable or read-only pool is an error, and nothing is lost when it is back.
 func away(t *testing.T, n *node, gone bool, f fault) {
 	root := filepath.Dir(n.pool.Root)
 	status, err := exec.Command("zpool", "status", root).Output()
@@ -306,7 +306,7 @@ func away(t *testing.T, n *node, gone bool, f fault) {
 	n.only(r)
 }
 
-// A volume of a full pool comes back, and a new one is whole or not there.
+// A volume of a full pool is restored, and a new one is complete or does not exist.
 func fullPool(t *testing.T, n *node) {
 	n.write(n.class("dir", `max_capacity = "2GiB"`) + n.class("other", ""))
 	r := volume()
@@ -326,7 +326,7 @@ func fullPool(t *testing.T, n *node) {
 		n.only(r)
 	}
 	must.NoError(t, os.Truncate(filepath.Join(path, "fill"), 0))
-	testsupport.Within(t, time.Minute, func() error { // zfs-fuse gives the space back later
+	testsupport.Within(t, time.Minute, func() error { // zfs-fuse frees the space later
 		if got := n.call("delete", r); got.exit != 0 {
 			return errors.New(got.Error)
 		}
@@ -334,11 +334,11 @@ func fullPool(t *testing.T, n *node) {
 	})
 }
 
-// Nomad calls create for all volumes of a node at once when an agent starts, and waits 50 s.
+// When an agent starts, Nomad calls create for all volumes of the node concurrently, and waits 50 s.
 func TestRestore_OfManyVolumes(t *testing.T) {
 	testsupport.Long(t, "a crowd of volumes")
 	n := newNode(t, zfsfusetest.New(t))
-	// together calls the plugin for each at once
+	// together calls the plugin for all concurrently
 	together := func(all []request) {
 		var wg sync.WaitGroup
 		for _, r := range all {

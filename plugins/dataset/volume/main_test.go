@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// The test's own binary is the plugin too, one that dies at a step or is impatient.
+// The test binary is also the plugin, which kills itself at a step or has a short patience.
 const (
 	killAt    = "TEST_KILL_AT"
 	impatient = "TEST_IMPATIENT"
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	zfsfusetest.Main(m)
 }
 
-// node is what Nomad has on one: a directory of plugins, with the operator's file, and one of volumes.
+// node has the directories of a Nomad client: plugins, with the operator's file, and volumes.
 type node struct {
 	t                testing.TB
 	pool             zfsfuse.Pool
@@ -62,7 +62,7 @@ func testBinary(t testing.TB) string {
 	return exe
 }
 
-// newNode has the classes dir and other on this pool, each with a root of its own.
+// newNode returns a node with the classes dir and other, each with its own root on the pool.
 func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dhv")
@@ -93,7 +93,7 @@ func (n *node) engine(class string) *engine.Engine {
 const everything = `allow = ["uid", "gid", "mode", "clone_from"]
   min_capacity = "16MiB"  default_capacity = "32MiB"  max_capacity = "128MiB"`
 
-// file writes the operator's file; options are those of class dir, of which some have a default here.
+// file writes the operator's file, with options added to class dir.
 func (n *node) file(options string) {
 	n.t.Helper()
 	n.write(n.class("dir", everything+"\n  "+options) + n.class("other", `namespaces = ["ops"]`))
@@ -109,13 +109,13 @@ func (n *node) write(text string) {
 	must.NoError(n.t, os.WriteFile(filepath.Join(n.plugins, "dataset.hcl"), []byte(text), 0o644))
 }
 
-// request is a volume as Nomad asks for it.
+// request has the parameters of a call of Nomad.
 type request struct {
 	id, name, namespace string
 	min, max            int64
 	parameters          map[string]string
 	env                 []string
-	killed              time.Duration // after which the plugin is killed; 0 is not
+	killed              time.Duration // time until the plugin is killed; 0 is never
 }
 
 func volume(parameters ...string) request {
@@ -123,7 +123,7 @@ func volume(parameters ...string) request {
 	return r.with(parameters...)
 }
 
-// with is the same volume with other parameters; an empty one is left out.
+// with returns the same volume with other parameters. An empty one is removed.
 func (r request) with(parameters ...string) request {
 	all := map[string]string{}
 	for name, value := range r.parameters {
@@ -147,7 +147,7 @@ type result struct {
 	stderr string
 }
 
-// call runs the plugin with Nomad's environment, and nothing else.
+// call runs the plugin with only Nomad's environment.
 func (n *node) call(operation string, r request) (got result) {
 	n.t.Helper()
 	parameters, err := json.Marshal(r.parameters)
@@ -193,7 +193,7 @@ func (n *node) delete(r request) {
 	must.Eq(n.t, 0, got.exit)
 }
 
-// refused expects one sentence and that nothing has changed.
+// refused expects an error of one line and that nothing has changed.
 func (n *node) refused(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
 	before := n.tree()
@@ -205,7 +205,7 @@ func (n *node) refused(operation string, r request, want string) (sentence strin
 	return got.Error
 }
 
-// tree is everything that a call could change: files with their owners and sizes, and datasets.
+// tree returns everything that a call could change: files with their owners and sizes, and datasets.
 func (n *node) tree() (lines []string) {
 	n.t.Helper()
 	out, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "all", "-o", "name,refquota,mounted",
@@ -231,7 +231,7 @@ func (n *node) tree() (lines []string) {
 	return lines
 }
 
-// only expects that of all volumes there is this one, whole, and nothing that is half made.
+// only expects that this is the only volume, or none if it has no id, and that nothing else is left.
 func (n *node) only(r request) {
 	n.t.Helper()
 	var names []string
@@ -264,7 +264,7 @@ func (n *node) get(r request) engine.Dataset {
 	return d
 }
 
-// inTrash are the datasets there.
+// inTrash returns the datasets in the trash.
 func (n *node) inTrash() (found []engine.Dataset) {
 	n.t.Helper()
 	all, err := n.engine("dir").List(n.t.Context())

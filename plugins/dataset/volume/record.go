@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// record is what is remembered of a volume. The operator's file may change or be broken: the
-// volume is where it was made.
+// record is the persistent state of a volume. It locates the volume even if the operator's file has
+// changed or is invalid.
 type record struct {
 	policy.Request
 	Class    string
@@ -31,10 +31,10 @@ type record struct {
 	OnDelete string
 	TrashTTL time.Duration
 
-	Unfinished bool `json:",omitempty"` // it was never answered, so nobody has used the volume
+	Unfinished bool `json:",omitempty"` // its create has not returned, so nobody has used the volume
 }
 
-// newRecord is that of a volume that a class gives.
+// newRecord returns the record of a new volume.
 func newRecord(r policy.Request, f *policy.File, v *policy.Volume) *record {
 	c := f.Classes[v.Class]
 	return &record{Request: r, Class: v.Class, Program: f.ZFS, Root: c.Root, OnDelete: c.OnDelete,
@@ -43,12 +43,13 @@ func newRecord(r policy.Request, f *policy.File, v *policy.Volume) *record {
 
 func (r *record) dataset() string { return engine.VolumeName(r.Namespace, r.ID) }
 
-// identity are the tags by which a dataset is that of this volume.
+// identity returns the tags that identify the volume's dataset.
 func (r *record) identity() engine.Tags {
 	return engine.Tags{engine.Kind: "volume", engine.ID: r.ID, engine.Namespace: r.Namespace}
 }
 
-// engine is that of the volume. The program may have moved since.
+// engine returns the engine of the volume, with the zfs program of a valid operator's file, because its path may have
+// changed since.
 func (r *record) engine(f *policy.File) *engine.Engine {
 	program := r.Program
 	if f != nil {
@@ -70,7 +71,7 @@ const (
 
 func (r records) path(id, kind string) string { return filepath.Join(r.dir, id+kind) }
 
-// trusted is who owns Nomad's directories: they can replace Nomad's plugins as well.
+// trusted returns the users that own Nomad's directories and could replace its plugins anyway.
 func (r records) trusted() []int {
 	users := owndir.Nomad()
 	if info, err := os.Stat(filepath.Dir(r.dir)); err == nil {
@@ -93,15 +94,15 @@ func (r records) read(id string) (*record, error) {
 	}
 	var rec record
 	if err := json.Unmarshal(data, &rec); err != nil {
-		return nil, fmt.Errorf("the record of the volume, %s, can't be read: %w", r.path(id, recordFile), err)
+		return nil, fmt.Errorf("failed to parse the record of the volume, %s: %w", r.path(id, recordFile), err)
 	}
 	if rec.ID != id {
-		return nil, fmt.Errorf("the record of the volume, %s, is that of %q", r.path(id, recordFile), rec.ID)
+		return nil, fmt.Errorf("the record of the volume, %s, belongs to %q", r.path(id, recordFile), rec.ID)
 	}
 	return &rec, nil
 }
 
-// save is done when the record is on the disk.
+// save writes the record and syncs it to the disk.
 func (r records) save(rec *record) error {
 	data, err := json.MarshalIndent(rec, "", "  ")
 	if err != nil {
@@ -127,7 +128,7 @@ func (r records) save(rec *record) error {
 	return dir.Sync()
 }
 
-// remove forgets a volume.
+// remove deletes the record of a volume.
 func (r records) remove(id string) error {
 	for _, kind := range []string{recordFile, tempFile} {
 		if err := os.Remove(r.path(id, kind)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +145,7 @@ func (r records) remove(id string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// ids are those of all records, and of what killed calls have left of some.
+// ids returns the ids of all records, and of temporary files that killed calls have left.
 func (r records) ids() (ids []string) {
 	entries, _ := os.ReadDir(r.dir)
 	for _, e := range entries {

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// restore brings a volume back. What the operator's file says counts for a change only.
+// restore mounts an existing volume. The operator's file matters only for a change of the capacity.
 func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	if rec.Namespace != c.Namespace || rec.Name != c.Name {
 		return nil, fmt.Errorf("volume %s is %q of namespace %q, not %q of %q", c.ID, rec.Name, rec.Namespace, c.Name,
@@ -30,7 +30,7 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	e := rec.engine(f)
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {
-		return nil, fmt.Errorf("dataset %s below %s, which is this volume, is gone: bring it back, or delete the volume",
+		return nil, fmt.Errorf("this volume's dataset %s below %s is gone: bring it back, or delete the volume",
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
@@ -38,13 +38,13 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	}
 	switch {
 	case c.grows(rec) && fileErr != nil:
-		return nil, fmt.Errorf("the capacity of the volume can't be changed: %w", fileErr)
+		return nil, fmt.Errorf("failed to change the capacity of the volume: %w", fileErr)
 	case c.grows(rec):
 		if err := c.resize(ctx, e, f, rec, &d); err != nil {
 			return nil, err
 		}
 	case fileErr != nil:
-		c.logf("volume %s is there, but a new one would be refused: %v", c.ID, fileErr)
+		c.logf("volume %s exists, but a new one would be refused: %v", c.ID, fileErr)
 	}
 	return c.mount(ctx, e, rec, d)
 }
@@ -57,13 +57,14 @@ func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engin
 	return &Volume{path, d.Limits.Data}, nil
 }
 
-// grows reports whether the request has another capacity than the record. One that is not asked for stays as it is.
+// grows reports whether the request has a capacity that differs from the record's. A request without one changes
+// nothing.
 func (c *call) grows(rec *record) bool {
 	return (c.Min != rec.Min || c.Max != rec.Max) && (c.Min != 0 || c.Max != 0)
 }
 
-// same returns an error if the request has other parameters than the record. Those that say what a volume begins with
-// may go.
+// same returns an error if the parameters of the request differ from the record's. The request may omit the parameters
+// for the initial content: clone_from and adopt.
 func (c *call) same(rec *record) error {
 	all := map[string]string{}
 	maps.Copy(all, rec.Parameters)
@@ -79,8 +80,7 @@ func (c *call) same(rec *record) error {
 	return nil
 }
 
-// resize gives the volume the capacity that is asked for now. If it is killed it can be called again: the record is
-// the last thing that changes.
+// resize sets the requested capacity. After a kill it can be called again, because the record changes last.
 func (c *call) resize(ctx context.Context, e *engine.Engine, f *policy.File, rec *record, d *engine.Dataset) error {
 	limits, err := f.Limits(rec.Class, c.Min, c.Max)
 	if err != nil {

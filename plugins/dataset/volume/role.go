@@ -1,13 +1,12 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package volume is the plugin's other face: a dynamic host volume plugin of Nomad
-// (client/hostvolumemanager/host_volume_plugin.go). Nomad runs the binary once for each
-// call, with nothing but DHV_ variables in the environment, and again for every volume when
-// an agent starts.
+// Package volume is the plugin's role as a dynamic host volume plugin of Nomad
+// (client/hostvolumemanager/host_volume_plugin.go). Nomad runs the binary once for each call, with only
+// DHV_ variables in the environment, and calls create again for every volume when an agent starts.
 //
-// Beside the volumes there is a record of each, which says where its dataset is. So a volume
-// comes back whatever has become of the operator's file.
+// A record next to the volumes has the location of each volume's dataset, so volumes are restored even
+// if the operator's file has changed or is missing.
 package volume
 
 import (
@@ -23,14 +22,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
 
-// Nomad ends a call after 60 s. What takes longer gets an answer before that.
+// limit is the timeout of a call. Nomad kills a call after 60 s.
 var limit = 55 * time.Second
 
-// at is called at steps of a call between which a process may be killed, for tests.
+// at is a test hook, called between the steps where a test kills the process.
 var at = func(string) {}
 
-// Role is that of device.Plugin: a process with DHV_OPERATION in its environment answers one
-// call.
+// Role implements device.Plugin.Roles: a process with DHV_OPERATION in its environment handles one call
+// and exits.
 func Role() bool {
 	if _, set := os.LookupEnv("DHV_OPERATION"); !set {
 		return false
@@ -39,8 +38,8 @@ func Role() bool {
 	return true
 }
 
-// answer writes JSON, and nothing else, to stdout. What an operator may want to know besides
-// goes to stderr, which is in the agent's log.
+// answer writes only JSON to stdout. Messages for the operator go to stderr, which Nomad writes to the
+// agent's log.
 func answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -56,8 +55,8 @@ func answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	var o outcome
 	select {
 	case o = <-done:
-	case <-time.After(limit + 2*time.Second): // no context ends a system call of a file system that hangs
-		o.err = errors.New("the file system does not answer: see whether its pool is in order")
+	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
+		o.err = errors.New("the file system hangs: check its pool with \"zpool status\"")
 	}
 	if o.err != nil {
 		o.result, exit = map[string]string{"error": plain.Line(o.err.Error(), 0)}, 1
@@ -92,7 +91,7 @@ func run(ctx context.Context, env func(string) (string, bool), stderr io.Writer)
 	}
 }
 
-// Volume is the answer to create.
+// Volume is the result of create.
 type Volume struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`

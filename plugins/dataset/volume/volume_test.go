@@ -39,18 +39,18 @@ func (c cases) run(t *testing.T) {
 func TestVolume(t *testing.T) { volumes.run(t) }
 
 var volumes = cases{
-	"is made, comes back, and is deleted":        lives,
-	"has its owner":                              owned,
-	"is full at its capacity":                    full,
-	"grows and shrinks":                          resized,
-	"keeps its parameters":                       changed,
-	"is deleted as its class says":               deleted,
-	"comes back whatever the file says":          restored,
-	"is not another's":                           identified,
-	"is a clone":                                 cloned,
-	"is not deleted while it is used":            used,
-	"mistakes are sentences, and change nothing": mistakes,
-	"is made once by many calls":                 crowd,
+	"is created, restored and deleted":          lives,
+	"has its owner":                             owned,
+	"is full at its capacity":                   full,
+	"grows and shrinks":                         resized,
+	"keeps its parameters":                      changed,
+	"is deleted by the policy of its class":     deleted,
+	"is restored with any operator's file":      restored,
+	"is identified by its dataset's tags":       identified,
+	"is a clone":                                cloned,
+	"is not deleted while it is used":           used,
+	"mistakes are one line, and change nothing": mistakes,
+	"is created once by concurrent calls":       crowd,
 }
 
 func lives(t *testing.T, n *node) {
@@ -75,12 +75,12 @@ func lives(t *testing.T, n *node) {
 	n.delete(r) // again
 	n.delete(volume())
 	must.SliceLen(t, 1, n.inTrash())
-	n.create(r) // Nomad may use an id again: it is a new one
+	n.create(r) // a new volume, even with the same id
 	must.False(t, testsupport.Exists(filepath.Join(got.Path, "a")))
 	n.delete(r)
 	must.SliceLen(t, 2, n.inTrash())
 
-	// Nomad leaves out the names when it takes back a create that it could not save
+	// Nomad omits the names when it undoes a create that it could not save
 	n.create(r)
 	r.name, r.namespace = "", ""
 	n.delete(r)
@@ -132,7 +132,7 @@ func full(t *testing.T, n *node) {
 	got := n.create(r)
 	err := fill(t, got.Path, 40)
 	must.ErrorIs(t, err, syscall.EDQUOT)
-	n.create(r) // it comes back also when nothing can be written to it
+	n.create(r) // restores it although it is full
 	n.delete(r)
 }
 
@@ -142,23 +142,23 @@ func resized(t *testing.T, n *node) {
 	got := n.create(r)
 	must.Eq(t, 64*mib, got.Bytes)
 	must.NoError(t, fill(t, got.Path, 40))
-	testsupport.Within(t, time.Minute, func() error { // it is counted with the next transaction group
+	testsupport.Within(t, time.Minute, func() error { // ZFS counts it with the next transaction group
 		if used := n.get(r).Usage.Data; used < 40*mib {
 			return fmt.Errorf("%d bytes are counted", used)
 		}
 		return nil
 	})
-	r.max = 1 << 40 // above the class: as much as that allows, since less will do
+	r.max = 1 << 40 // capped by the class, because min is lower
 	must.Eq(t, 128*mib, n.create(r).Bytes)
 	r.min = 0
 	n.refused("create", r, `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`)
 	r.min, r.max = 0, 50*mib
 	must.Eq(t, 50*mib, n.create(r).Bytes)
 	r.max = 20 * mib
-	n.refused("create", r, "more than that is used")
+	n.refused("create", r, "more space is in use")
 	r.max = 8 * mib
 	n.refused("create", r, `a capacity of 8 MiB is less than class "dir" allows: use at least 16MiB`)
-	r.max = 0 // not asked for: what it has
+	r.max = 0 // not requested: no change
 	must.Eq(t, 50*mib, n.create(r).Bytes)
 	must.Eq(t, 50*mib, n.get(r).Limits.Data)
 }
@@ -168,7 +168,7 @@ func changed(t *testing.T, n *node) {
 	got := n.create(r)
 	put(t, got.Path, "a", "text")
 	must.NoError(t, os.Chmod(got.Path, 0o711))
-	n.create(r) // that is left to the volume's user
+	n.create(r) // keeps the mode that the volume's user has set
 	hasOwner(t, got.Path, 1, 0, 0o711)
 	n.refused("create", r.with("uid", "2"), `the parameter uid of a volume can't be changed from "1" to "2": make a new volume`)
 	n.refused("create", r.with("uid", ""), `the parameter uid of a volume can't be changed from "1" to "": make a new volume`)
@@ -182,7 +182,7 @@ func changed(t *testing.T, n *node) {
 func deleted(t *testing.T, n *node) {
 	for _, c := range []struct {
 		policy string
-		kept   time.Duration // in the trash; -1 is not there
+		kept   time.Duration // in the trash; -1 is not in the trash
 	}{{"destroy", -1}, {"trash", time.Hour}, {"retain", 0}} {
 		before := len(n.inTrash())
 		n.file(`on_delete = "` + c.policy + `" trash_ttl = "1h"`)
@@ -209,7 +209,7 @@ func deleted(t *testing.T, n *node) {
 		}
 	}
 
-	// what the class says last counts, and what it said when it is gone
+	// the class's current policy applies, or the last one if the class was removed
 	r, s := volume(), volume()
 	n.create(r)
 	n.create(s)
@@ -222,7 +222,7 @@ func deleted(t *testing.T, n *node) {
 	must.SliceLen(t, before+1, n.inTrash())
 }
 
-// What an operator does to the file makes no volume vanish.
+// No change of the operator's file makes a volume vanish.
 func restored(t *testing.T, n *node) {
 	r := volume("uid", "7")
 	r.max = 64 * mib
@@ -278,24 +278,24 @@ func restored(t *testing.T, n *node) {
 }
 
 func identified(t *testing.T, n *node) {
-	// somebody's own dataset of that name
+	// a foreign dataset of that name
 	r := volume()
 	folder := zfsfusetest.Sub(t, n.pool, "dir/default")
 	_, err := n.engine("dir").Create(t.Context(), "default/x", engine.Spec{Tags: engine.Tags{engine.Kind: "volume"}})
-	must.ErrorContains(t, err, "is in the place of a folder, and is none")
+	must.ErrorContains(t, err, "has the name of a folder but is not one")
 	must.NoError(t, exec.Command(n.pool.Program, "set", "canmount=off", folder).Run())
 	foreign := zfsfusetest.Sub(t, n.pool, "dir/default/"+r.id)
-	n.refused("create", r, "was not made by this plugin")
+	n.refused("create", r, "not made by this plugin")
 	n.delete(volume())
 	must.SliceEmpty(t, n.records())
 
-	// another volume's, at this one's name
+	// a dataset of that name with the tags of another volume
 	s := volume()
 	_, err = n.engine("dir").Create(t.Context(), engine.VolumeName(s.namespace, s.id), engine.Spec{
 		Limits: engine.Limits{Data: 16 * mib}, Dir: filepath.Join(n.volumes, s.id),
 		Tags: engine.Tags{engine.Kind: "volume", engine.ID: uuid.NewString(), engine.Namespace: s.namespace}})
 	must.NoError(t, err)
-	n.refused("create", s, "was not made by this plugin")
+	n.refused("create", s, "not made by this plugin")
 
 	// the same volume under another name or namespace
 	v := volume()
@@ -303,22 +303,22 @@ func identified(t *testing.T, n *node) {
 	other := v
 	other.namespace = "ops"
 	n.refused("create", other, `is "data" of namespace "default", not "data" of "ops"`)
-	n.refused("delete", other, `is one of namespace "default", not "ops"`)
+	n.refused("delete", other, `is in namespace "default", not "ops"`)
 	other = v
 	other.name = "else"
 	n.refused("create", other, `is "data" of namespace "default", not "else" of "default"`)
 
-	// its record is lost: the dataset says enough
+	// its record is lost: the dataset's tags identify it
 	put(t, n.get(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
 	has(t, n.create(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
-	n.delete(v) // Nomad forgets it, and its files stay
+	n.delete(v) // without a record its files stay
 	has(t, n.create(v).Path, "a", "text")
 	n.delete(v)
 	must.SliceLen(t, 1, n.inTrash())
 
-	// its dataset is lost: an empty one in its place would hide that
+	// its dataset is lost: a new empty one would hide that
 	n.create(v)
 	must.NoError(t, n.engine("dir").Destroy(t.Context(), engine.VolumeName(v.namespace, v.id)))
 	n.refused("create", v, "is gone: bring it back, or delete the volume")
@@ -345,24 +345,24 @@ func cloned(t *testing.T, n *node) {
 		must.Eq(t, clone.id, n.get(clone).Tags[engine.ID])
 		has(t, n.create(clone.with("clone_from", "")).Path, "a", "old")
 	}
-	n.refused("create", volume("clone_from", "source@tuesday"), "@tuesday: it does not exist")
+	n.refused("create", volume("clone_from", "source@tuesday"), "@tuesday: does not exist")
 	n.refused("create", volume("clone_from", "source@-r"), `"-r" can't be the name of a snapshot`)
-	n.refused("create", volume("clone_from", "sauce@monday"), `there is no volume "sauce" of namespace "default" in class "dir" on this node`)
-	n.refused("create", volume("clone_from", "clone@monday"), `there are 2 volumes "clone" to clone: use the id of one`)
-	liar := volume() // as a former version could make it
+	n.refused("create", volume("clone_from", "sauce@monday"), `volume "sauce" to clone was not found`)
+	n.refused("create", volume("clone_from", "clone@monday"), `2 volumes to clone are named "clone": use the id of one`)
+	liar := volume() // an older version allowed such a name
 	n.create(liar)
 	must.NoError(t, n.engine("dir").Tag(t.Context(), engine.VolumeName("default", liar.id),
 		engine.Tags{engine.Volume: source.id}))
 	has(t, n.create(volume("clone_from", source.id+"@monday")).Path, "a", "old")
 	others := volume("clone_from", "source@monday")
 	others.namespace = "ops"
-	n.refused("create", others, `there is no volume "source" of namespace "ops"`)
+	n.refused("create", others, `volume "source" to clone was not found in namespace "ops"`)
 	small := volume("clone_from", "source@monday")
 	small.max = 16 * mib
 	n.refused("create", small, "a volume of 16777216 bytes can't be a clone of source@monday: ")
 }
 
-// holder is a process with its directory in a volume.
+// holder starts a process with its working directory in a volume.
 func holder(t *testing.T, path string) (end func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", testsupport.Mark())
@@ -386,11 +386,11 @@ func used(t *testing.T, n *node) {
 		hurried := r
 		hurried.env = []string{impatient + "=1"}
 		said := n.refused("delete", hurried, "is still in use after 300ms")
-		must.StrContains(t, said, "it is in use: device or resource busy")
+		must.StrContains(t, said, "in use: device or resource busy")
 		has(t, path, "a", "text")
 		n.create(r)
 
-		// Nomad's server lets a volume be deleted whose purged job still ends
+		// Nomad's server allows the delete while tasks of the purged job still run
 		time.AfterFunc(500*time.Millisecond, end)
 		n.delete(r)
 		must.SliceEmpty(t, n.records())
@@ -416,7 +416,7 @@ func mistakes(t *testing.T, n *node) {
 		"uid":               {volume("uid", "app"), `the parameter uid "app" is not the number of a user or group`},
 		"mode":              {volume("mode", "7777"), `the parameter mode "7777" is not a mode`},
 		"clone":             {volume("clone_from", "data"), `the parameter clone_from "data" is not a snapshot of a volume`},
-		"clone outside":     {volume("clone_from", "../other/x@y"), `there is no volume "../other/x"`},
+		"clone outside":     {volume("clone_from", "../other/x@y"), `volume "../other/x" to clone was not found`},
 		"too large":         {with(func(r *request) { r.max = 1 << 40 }), `a capacity of 1 TiB is more than class "dir" allows: use at most 128MiB`},
 		"too small":         {with(func(r *request) { r.max = 1 << 10 }), `a capacity of 1 KiB is less than class "dir" allows: use at least 16MiB`},
 		"upside down":       {with(func(r *request) { r.min, r.max = 2, 1 }), `capacity_min 2 B is above capacity_max 1 B`},
@@ -481,8 +481,8 @@ func crowd(t *testing.T, n *node) {
 	}
 }
 
-// The binary that Nomad runs. The limit of a fingerprint is a second, at an agent's start, when every plugin and
-// volume is looked at.
+// The test runs the real binary. Nomad's timeout of a fingerprint is a second, at an agent's start, when all plugins
+// and volumes start.
 func TestBinary_IsAHostVolumePlugin(t *testing.T) {
 	testsupport.Long(t, "builds the plugin")
 	exe := filepath.Join(t.TempDir(), "nomad-device-dataset")
