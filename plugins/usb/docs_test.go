@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
 
-// What somebody searches the page for is what they see.
+// The page must quote the exact messages, because users search for them.
 func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/plugins/usb.md")
 	must.NoError(t, err)

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command nomad-device-usb gives USB devices to tasks of Nomad, by name.
+// Command nomad-device-usb provides USB devices to Nomad tasks, by name.
 package main
 
 import (

@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Check is the command of that name.
+// Check is the command check.
 var Check = plugin.Command{
 	Name: "check",
 	Help: "check a configuration, and show which devices it selects",
@@ -59,11 +59,11 @@ func check(w io.Writer, path string) error {
 	return err
 }
 
-// pluginName is the name of the plugin in an agent's configuration, which is that of its file.
+// pluginName is the name of the plugin in an agent's configuration, and of its binary.
 const pluginName = "nomad-device-usb"
 
-// loadConfig reads and decodes the configuration that agentconfig.Block finds. Errors name the
-// path. Those about mistakes in the configuration wrap schema.Problems.
+// loadConfig reads and decodes the configuration that agentconfig.Block finds. Its errors name the path.
+// Mistakes in the configuration are schema.Problems.
 func loadConfig(path string) (config.Config, error) {
 	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {
@@ -93,7 +93,7 @@ func report(w io.Writer, path string, c config.Config) error {
 		return err
 	}
 	if !config.IsDir(filepath.Join(c.Root, "sys/bus/usb/devices")) {
-		notes = append(notes, fmt.Sprintf("there is no %s: this machine has no USB, or the kernel's driver is not loaded",
+		notes = append(notes, fmt.Sprintf("%s does not exist: this machine has no USB, or the kernel's driver is not loaded",
 			filepath.Join(c.Root, "sys/bus/usb/devices")))
 	}
 	byType := map[string][]match.Assigned{}
@@ -119,7 +119,7 @@ func report(w io.Writer, path string, c config.Config) error {
 		switch {
 		case len(byType[kind]) > 0:
 		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):
-			fmt.Fprintln(w, "  nothing: what it matches belongs to another block")
+			fmt.Fprintln(w, "  nothing: its devices belong to another block")
 		default:
 			fmt.Fprintln(w, "  nothing that is plugged in")
 			if near := nearly(c.Devices[kind].Match, assigned); near != "" {
@@ -159,7 +159,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 	fmt.Fprintln(w, cut("    "+about))
 }
 
-// notesOf are remarks about a valid configuration that may not be what the user wants.
+// notesOf returns notes about a valid configuration that may be unintended.
 func notesOf(p *config.Plan) (all []string) {
 	if len(p.Blocks) == 0 {
 		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")
@@ -182,7 +182,7 @@ func notesOf(p *config.Plan) (all []string) {
 	return all
 }
 
-// nearly names the option that alone keeps a block from matching one of the devices.
+// nearly names a device that a block would match but for one option, and that option, or returns "".
 func nearly(m match.Match, devices []match.Assigned) string {
 	for _, a := range devices {
 		option, values := m.Misfit(a.Device)

@@ -24,13 +24,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/inventory"
 )
 
-// machine is a simulated one.
+// machine is a simulated machine.
 type machine struct {
 	*testing.T
 	root, nodes string
 }
 
-// newMachine has no stick yet.
+// newMachine returns a machine without sticks.
 func newMachine(t *testing.T) *machine {
 	dir := t.TempDir()
 	return &machine{T: t, root: filepath.Join(dir, "sim"), nodes: filepath.Join(dir, "nodes")}
@@ -41,7 +41,7 @@ func (m *machine) must(err error) {
 	must.NoError(m.T, err)
 }
 
-// plug plugs a stick with a serial number, or without where that is empty.
+// plug plugs in a stick, without a serial number if serial is empty.
 func (m *machine) plug(id, serial, port string, functions ...string) *usbsim.Plugged {
 	m.Helper()
 	p, err := usbsim.Plug(m.root, usbsim.Stick{ID: id, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
@@ -92,7 +92,7 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 		_, block, _ := strings.Cut(got, "    device")
 		block, _, _ = strings.Cut(block, "\n\n")
 		_, err := m.check("device" + block)
-		test.NoError(t, err, test.Sprintf("what is to be copied is wrong: %v\n%s", err, got))
+		test.NoError(t, err, test.Sprintf("the block to copy is wrong: %v\n%s", err, got))
 	}
 	test.StrContains(t, m.list(), "this machine has no USB", test.Sprint("without a bus"))
 	toCopy(m.list())
@@ -138,7 +138,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 	}
 }
 
-// Whatever is in a serial number. A configuration is HCL, in which ${ begins an expression.
+// A serial number may have any characters, also those that begin an expression of HCL.
 func TestList_BlockFitsAnySerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {
@@ -204,7 +204,7 @@ device "a"
     Silicon Labs CP2102, /dev/ttyUSB0
 
 device "b"
-  nothing: what it matches belongs to another block
+  nothing: its devices belong to another block
 
 device "c"
   nothing that is plugged in
@@ -212,7 +212,7 @@ device "c"
 device "d"
   1050:0407:7
     Silicon Labs CP2102, /dev/hidraw0
-    unhealthy: no tty: its driver usbhid has made none
+    unhealthy: no tty: its driver usbhid has not made one
 
 device "e"
   nothing that is plugged in
@@ -245,8 +245,8 @@ func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
 			`["10c4:ea60"]}}}}}}`,
 		"several plugins in JSON": `{"plugin": [{"docker": {"config": {}}}, {"nomad-device-usb": {"config": [{"root": ` +
 			`"ROOT", "device": [{"z": [{"id": "10c4:ea60"}]}]}]}}]}`,
-		"config":        `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
-		"what is in it": `root = "ROOT" device "z" { id = "10c4:ea60" }`,
+		"config":      `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
+		"its content": `root = "ROOT" device "z" { id = "10c4:ea60" }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			config = strings.NewReplacer(" root", "\nroot", " device", "\ndevice", " }", "\n}").Replace(config)
@@ -311,7 +311,7 @@ func TestCheck_ReadsDirectory(t *testing.T) {
 	}
 }
 
-// NixOS writes the configuration as JSON, and a block with labels as an object in one.
+// NixOS writes the configuration as JSON, with a labeled block as nested objects.
 func TestCheck_ReadsJSON(t *testing.T) {
 	m := newMachine(t)
 	for config, want := range map[string]string{

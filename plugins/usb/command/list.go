@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package command has the plugin's commands for a person on the node.
+// Package command has the plugin's commands for the operator on the node.
 package command
 
 import (
@@ -25,16 +25,16 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
-// List is the command of that name.
+// List is the command list.
 var List = plugin.Command{
 	Name: "list",
-	Help: "show what is plugged in, with the device block to copy",
+	Help: "list connected devices, with a ready-to-copy device block for each",
 	Run: func(_ context.Context, args []string) error {
 		flags := flag.NewFlagSet("list", flag.ContinueOnError)
 		root := flags.String("root", "/", "the directory with sys and dev, of a simulation")
 		_, err := plugin.Usage{
 			Binary: pluginName, Command: "list", Arguments: "[-root DIR]",
-			About: "Shows the devices that are plugged in, with a block for each to copy.",
+			About: "Lists the connected devices, with a ready-to-copy device block for each.",
 		}.Parse(flags, args, os.Stdout)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ A block for a device that is not plugged in, with the id as lsusb shows it:
 // simulation.
 func list(w io.Writer, root string) error {
 	if !config.IsDir(filepath.Join(root, "sys/bus/usb/devices")) {
-		fmt.Fprintf(w, "There is no %s:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",
+		fmt.Fprintf(w, "%s does not exist:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",
 			filepath.Join(root, "sys/bus/usb/devices"), sample)
 		return nil
 	}
@@ -136,7 +136,7 @@ func suggest(d sysfs.Device, id, label string) string {
 	switch {
 	case !strings.Contains(id, "@"):
 		serial := d.Serial
-		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // which HCL interpolates
+		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // HCL would interpolate it
 			serial = match.PlainSerial(serial)
 		}
 		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, serial)

@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package config is the plugin's configuration: what the operator writes, its mistakes, and what it means for the
-// devices that are plugged in.
+// Package config decodes and validates the plugin's configuration, and applies it to the devices that are plugged in.
 package config
 
 import (
@@ -24,7 +23,7 @@ type Config struct {
 	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev to read. Any other than / must be a simulation (lab:up -usb=sim), with another shadow_dir. Only root and the agent's user may be able to change it."`
 }
 
-// Block is a device that jobs ask for by name, and what a task gets of it.
+// Block selects devices that jobs request by name, and sets the nodes and mounts that a task gets.
 type Block struct {
 	match.Match
 

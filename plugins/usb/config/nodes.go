@@ -14,14 +14,13 @@ import (
 // Node is a node that a task gets.
 type Node struct {
 	sysfs.Node
-	Title string // tty; or frontend, as the kernel calls it, where it has no kind
+	Title string // "tty"; for the kind other the kernel's name, such as "frontend"
 	Name  string // tty, tty-if01, tty-if01-2
 }
 
-// Choose returns the nodes of a device that a block exposes, with their names. The only
-// node of a kind has the kind's name. If several interfaces have one, the name contains
-// the interface; further ones are numbered. So a name does not depend on the numbers that
-// the kernel gives to nodes, nor on nodes of other kinds.
+// Choose returns the nodes of a device that a block exposes, with their names. The only node of a kind has
+// the kind's name. If several interfaces have nodes of a kind, the name contains the interface. Further nodes
+// of the same name are numbered. A name depends neither on the kernel's node numbers nor on other kinds.
 func (b *Parsed) Choose(d sysfs.Device) []Node {
 	var all []Node
 	interfaces := map[string][]int{}
@@ -50,7 +49,7 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	return all
 }
 
-// Missing is what a device does not have and the block needs, empty if nothing.
+// Missing describes the first kind of node that the block requires and the device lacks, or returns "".
 func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
@@ -60,7 +59,7 @@ func (b *Parsed) Missing(d sysfs.Device) string {
 	return ""
 }
 
-// drivers describes which driver could have made a node.
+// drivers explains a missing node by the drivers of the interfaces.
 func drivers(d sysfs.Device) string {
 	var without, with []string
 	for _, i := range d.Interfaces {
@@ -76,9 +75,9 @@ func drivers(d sysfs.Device) string {
 	case len(without) > 1:
 		return "no driver is bound to interfaces " + strings.Join(without, ", ")
 	case len(with) == 1:
-		return "its driver " + with[0] + " has made none"
+		return "its driver " + with[0] + " has not made one"
 	case len(with) > 1:
-		return "its drivers " + strings.Join(with, ", ") + " have made none"
+		return "its drivers " + strings.Join(with, ", ") + " have not made one"
 	}
 	return "it has no interface (it may not be configured, or not authorized)"
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// webcam has two functions, the second with several nodes of its own.
+// webcam is a composite device whose interfaces have several nodes of the same kind.
 var webcam = sysfs.Device{
 	Name: "1-2",
 	Interfaces: []sysfs.Interface{
@@ -55,7 +55,7 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	}
 }
 
-// A node of another kind that comes and goes does not change the names of the others.
+// The names do not change when a node of another kind appears or disappears.
 func TestNodes_WithoutAKindHaveTheKernelsNames(t *testing.T) {
 	node := func(path string) sysfs.Node { return sysfs.Node{Kind: sysfs.Other, Path: path, Interface: 0} }
 	receiver := []sysfs.Node{
@@ -98,11 +98,11 @@ func TestNodes_MissingNodeIsExplained(t *testing.T) {
 			Driver: "usbhid"}}},
 		"no tty: no driver is bound to interfaces " +
 			"0, 1": {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1}}},
-		"no tty: its driver usbhid has made " +
-			"none": {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1,
+		"no tty: its driver usbhid has not made " +
+			"one": {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1,
 			Driver: "usbhid"}}},
-		"no tty: its drivers usbfs, usbhid have made " +
-			"none": {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: its drivers usbfs, usbhid have not made " +
+			"one": {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
 		"no tty: it has no interface (it may not be configured, or not authorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {

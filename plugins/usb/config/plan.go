@@ -24,7 +24,7 @@ import (
 type Plan struct {
 	Config
 	Rules  *match.Rules
-	udev   bool               // whether a rule asks for udev's properties
+	udev   bool               // whether a rule needs udev's properties
 	Blocks map[string]*Parsed // by type, with match.AnyType where match_all is set
 }
 
@@ -52,7 +52,7 @@ func NewPlan(c Config) (*Plan, error) {
 		}
 		parsed.Dir = b.taskPath(label)
 		if b.KnownAs != "" {
-			knownAs[label], _ = b.knownAs() // Validate has checked it
+			knownAs[label], _ = b.knownAs() // validated
 		}
 		p.Blocks[label] = parsed
 	}
@@ -74,7 +74,7 @@ func NewPlan(c Config) (*Plan, error) {
 	return p, nil
 }
 
-// knownAs is zero if the option is not set.
+// knownAs parses the option, or returns zero if it is not set.
 func (b Block) knownAs() (sysfs.ID, error) {
 	if b.KnownAs == "" {
 		return sysfs.ID{}, nil
@@ -84,8 +84,8 @@ func (b Block) knownAs() (sysfs.ID, error) {
 		return id, fmt.Errorf("known_as %w", err)
 	}
 	if !b.Allows(id) {
-		return id, fmt.Errorf("known_as %q is none of those that id allows: use what the device calls itself when it is "+
-			"plugged in", b.KnownAs)
+		return id, fmt.Errorf("known_as %q is not allowed by id: use the id that the device has when it is plugged in",
+			b.KnownAs)
 	}
 	return id, nil
 }
@@ -132,7 +132,7 @@ func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
 	return devices, err
 }
 
-// byName are the kinds that are exposed only if nodes lists them.
+// byName are the kinds that are exposed only if the option nodes lists them.
 var byName = []sysfs.Kind{sysfs.Storage, sysfs.SG, sysfs.BSG}
 
 // wants reports whether the task gets nodes of this kind.
@@ -143,7 +143,7 @@ func (b *Parsed) wants(k sysfs.Kind) bool {
 	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
 }
 
-// needs are the kinds without which the device is unhealthy.
+// needs returns the kinds without which the device is unhealthy.
 func (b *Parsed) needs() (all []sysfs.Kind) {
 	for _, k := range b.Nodes {
 		if !strings.HasSuffix(k, "?") {
@@ -153,27 +153,27 @@ func (b *Parsed) needs() (all []sysfs.Kind) {
 	return all
 }
 
-// taskPath is the directory in the task.
+// taskPath returns the directory of the nodes in the task.
 func (b Block) taskPath(kind string) string {
 	return cmp.Or(b.Path, path.Join("/dev", kind))
 }
 
-// InTask is the path in the task.
+// InTask returns the path in the task.
 func (m Mount) InTask() string {
 	return cmp.Or(m.TaskPath, m.HostPath)
 }
 
-// VariableName begins the names of a type's environment variables.
+// VariableName returns the prefix of a type's environment variables.
 func VariableName(kind string) string {
 	return "USB_" + Upper(kind)
 }
 
-// Upper is a text in the form of a variable's name.
+// Upper returns a text in the form of a variable's name.
 func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
 
-// lookupID reads the id of a user or group, by number or by name. It is -1 if none is named.
+// lookupID returns the id of a user or group, by number or by name, or -1 if name is empty.
 func lookupID(what, name string) (int, error) {
 	if name == "" {
 		return -1, nil

@@ -14,16 +14,16 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/simulation"
 )
 
-// OpenTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only
-// root and this process's user may be able to change it, and no link may lead out of it. The
-// simulation need not exist yet. The caller calls done.
+// OpenTree opens the plugin's root directory. Tasks get the nodes of a simulation, so only root and this
+// process's user may be able to change the directory, and links that lead out of it are not followed. The
+// simulation need not exist yet: the tree is then empty. The caller must call done.
 func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	if root == "/" {
 		return os.DirFS(root), func() {}, nil
 	}
 	dir, err := owndir.Open(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nothing{}, func() {}, nil // and not what anybody makes there meanwhile
+		return nothing{}, func() {}, nil // even if another user makes the directory now
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
@@ -49,12 +49,12 @@ func OpenTree(root string) (tree fs.FS, done func(), err error) {
 // nothing is an empty tree.
 type nothing struct{}
 
-// Open is part of fs.FS.
+// Open implements fs.FS.
 func (nothing) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 
-// IsDir reports whether a directory is at a path.
+// IsDir reports whether a path is a directory.
 func IsDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()

@@ -23,7 +23,7 @@ var defaults = schema.Of[Config]().Default()
 
 var typeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// Validate does not look at hardware: an agent without its devices must start.
+// Validate ignores the hardware: an agent must start even if its devices are missing.
 func (c Config) Validate() error {
 	var wrong schema.Problems
 	wrong.Add(c.validateShadowDir())
@@ -33,11 +33,11 @@ func (c Config) Validate() error {
 		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			wrong.Addf("device %q: its name is what jobs ask for and part of a path: use letters, digits, "+
+			wrong.Addf("device %q: jobs request its name, which is also part of a path: use letters, digits, "+
 				"\"-\", \"_\" and \".\"", label)
 			continue
 		case c.MatchAll && label == match.AnyType:
-			wrong.Addf("device %q: this is the type of what match_all publishes: use another name", label)
+			wrong.Addf("device %q: match_all publishes devices of this type: use another name", label)
 		}
 		variable := VariableName(label)
 		if other, taken := variables[variable]; taken {
@@ -65,12 +65,12 @@ func (c Config) validateShadowDir() error {
 		return err
 	}
 	if slices.Contains([]string{"/", "/dev", "/sys", "/proc", "/run", "/etc", "/usr", "/var", "/home"}, c.ShadowDir) {
-		return fmt.Errorf("shadow_dir %q has other files: use a directory of its own, such as %q", c.ShadowDir,
+		return fmt.Errorf("shadow_dir %q has other files: use a separate directory, such as %q", c.ShadowDir,
 			defaults.ShadowDir)
 	}
 	for _, kernels := range []string{"/sys", "/proc"} {
 		if inside(c.ShadowDir, kernels) {
-			return fmt.Errorf("shadow_dir %q is the kernel's, where nothing can be made: use for example %q", c.ShadowDir,
+			return fmt.Errorf("shadow_dir %q is on a file system of the kernel: use for example %q", c.ShadowDir,
 				defaults.ShadowDir)
 		}
 	}
@@ -91,13 +91,12 @@ func (c Config) validateRoot() error {
 	done()
 	if c.ShadowDir == defaults.ShadowDir {
 		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, "+
-			"where those of the machine's own devices are: "+
-			"leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
+			"the directory for this machine's devices: leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
 	}
 	return nil
 }
 
-// inside reports whether a path is a directory or anything below it.
+// inside reports whether a path is dir or below it.
 func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
@@ -130,8 +129,8 @@ func (b Block) Validate() error {
 		if err := checkPath("path", b.Path, "/dev/zigbee"); err != nil {
 			wrong.Add(err)
 		} else if b.Path == "/" || b.Path == "/dev" {
-			wrong.Addf("path %q is not a directory of its own: use for example \"/dev/zigbee\"; "+
-				"one node's path is set with names", b.Path)
+			wrong.Addf("path %q is not a separate directory: use for example \"/dev/zigbee\"; "+
+				"names sets the path of one node", b.Path)
 		}
 	}
 	wrong.Add(b.checkNames(listed))
@@ -154,7 +153,7 @@ func (b Block) Validate() error {
 	return wrong.OrNil()
 }
 
-// nodeName is how nodes are called: tty, tty-if01, tty-if01-2, input-2, cdc-wdm.
+// nodeName matches the names of nodes: tty, tty-if01, tty-if01-2, input-2, cdc-wdm.
 var nodeName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_-]*?)(-if[0-9a-f]{2})?(-[0-9]+)?$`)
 
 func (b Block) checkNames(listed map[string]bool) error {
@@ -168,15 +167,15 @@ func (b Block) checkNames(listed map[string]bool) error {
 			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
 				"such as \"tty-if01\"; or list \"other\" in nodes and use the kernel's name", node)
 		case len(listed) > 0 && !listed[parts[1]]:
-			wrong.Addf("names has %q, of a kind that is not given: add %q to nodes", node, parts[1])
+			wrong.Addf("names has %q, of a kind that nodes does not list: add %q to nodes", node, parts[1])
 		}
 		wrong.Add(checkPath(fmt.Sprintf("names: %q", node), b.Names[node], "/dev/ttyACM0"))
 	}
 	return wrong.OrNil()
 }
 
-// checkPlaces refuses paths in the task that exclude each other. A mount may be inside of
-// another.
+// checkPlaces refuses paths in the task that conflict: equal ones, and a node inside another path. A mount may
+// be inside another mount.
 func (b Block) checkPlaces() error {
 	type place struct{ what, path string }
 	var mounts, nodes []place

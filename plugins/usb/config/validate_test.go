@@ -29,22 +29,22 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
 			`quotes, without which 0x0658 arrives as 1624`},
-		"what it arrives as": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
+		"hex read as decimal": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
 			`as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
-		"no matcher": {`device "zwave" {}`, `device "zwave": nothing says which devices are meant: set id, ` +
+		"no matcher": {`device "zwave" {}`, `device "zwave": no option selects devices: set id, ` +
 			`serial, class, port, driver or udev`},
-		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": nothing says which devices are meant: set id, ` +
+		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": no option selects devices: set id, ` +
 			`serial, class, port, driver or udev`},
 		"an option misspelt": {`device "zwave" { serail = "1" }`, `device "zwave": Invalid label: No argument or block ` +
 			`type is named "serail". Did you mean "serial"?`},
 		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits ` +
 			`nothing: leave it out`},
-		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no ` +
+		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", not a ` +
 			`property: write it as "udevadm info" does, such as ID_MODEL`},
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
 			`lsusb writes them: write it such as "10c4:ea60"`},
-		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is none of those ` +
-			`that id allows: use what the device calls itself when it is plugged in`},
+		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is not allowed ` +
+			`by id: use the id that the device has when it is plugged in`},
 		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
 			`in quotes, such as "0660"`},
 		"mode without quotes": {zigbee(`mode = 0660`), `device "x": mode "432" is not a file mode: use four octal ` +
@@ -61,8 +61,8 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`from /, such as "/dev/zigbee"`},
 		"path, not clean": {zigbee(`path = "/dev/../etc"`), `device "x": path "/dev/../etc" is not in its shortest ` +
 			`form: write "/etc"`},
-		"path, of everything": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a directory of its own: use ` +
-			`for example "/dev/zigbee"; one node's path is set with names`},
+		"path, of everything": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a separate directory: use ` +
+			`for example "/dev/zigbee"; names sets the path of one node`},
 		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
 			`which exists in each task: set path`},
 		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is not a node: use a ` +
@@ -71,7 +71,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`device "x": names has "tty-1f", which is not a node: use a kind, such as "tty", or one with its interface, such as ` +
 				`"tty-if01"; ` + kernelsName},
 		"names, not given": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
-			`device "x": names has "tty", of a kind that is not given: add "tty" to nodes`},
+			`device "x": names has "tty", of a kind that nodes does not list: add "tty" to nodes`},
 		"names, relative": {zigbee(`names { tty = "ttyUSB0" }`), `device "x": names: "tty" "ttyUSB0" is not ` +
 			`absolute: write it from /, such as "/dev/ttyACM0"`},
 		"names, twice the same": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x\"\n}"),
@@ -89,27 +89,27 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`device "x": mount[0] is at "/a", and mount[1] at "/a"` + exclusive},
 		"mount, nothing": {zigbee(`mount {}`), `device "x": Missing required argument: The argument "host_path" is ` +
 			`required, but no definition was found.`},
-		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": its name is what jobs ask for and part ` +
-			`of a path: use letters, digits, "-", "_" and "."`},
-		"empty name": {`device "" { id = "1a86:*" }`, `device "": its name is what jobs ask for and part of a ` +
+		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": jobs request its name, which is also ` +
+			`part of a path: use letters, digits, "-", "_" and "."`},
+		"empty name": {`device "" { id = "1a86:*" }`, `device "": jobs request its name, which is also part of a ` +
 			`path: use letters, digits, "-", "_" and "."`},
-		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": its name is what jobs ask for and part ` +
-			`of a path: use letters, digits, "-", "_" and "."`},
+		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": jobs request its name, which is also ` +
+			`part of a path: use letters, digits, "-", "_" and "."`},
 		"no name": {`device { id = "1a86:*" }`, `device has no label: write device "TYPE" { … }`},
 		"name of match_all": {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }",
-			`device "usb": this is the type of what match_all publishes: use another name`},
-		"names that are one": {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }",
+			`device "usb": match_all publishes devices of this type: use another name`},
+		"names with one variable": {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }",
 			`device "a_b": a task's variables would have the same names, USB_A_B…, ` +
 				`as those of device "a-b": use another name`},
 		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
 			`device "a" is there twice: give each a type of its own`},
 		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
 			`"/dev/nomad-usb"`},
-		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a directory of its ` +
-			`own, such as "/dev/nomad-usb"`},
+		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a separate ` +
+			`directory, such as "/dev/nomad-usb"`},
 		"root, relative": {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
-		"shadow_dir, kernel's": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is the kernel's, where nothing can ` +
-			`be made: use for example "/dev/nomad-usb"`},
+		"shadow_dir, kernel's": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a file system of the ` +
+			`kernel: use for example "/dev/nomad-usb"`},
 		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
 			`device "x": nodes "ttty"` + unknownKind + `; device "x": nodes "vidio"` + unknownKind + `; ` +
 				`device "x": group "dailout" is not known on this host: use a name that it has, or a number; ` +

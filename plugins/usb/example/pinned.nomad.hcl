@@ -1,12 +1,12 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# One stick of several that are equal, by its id. "nomad-device-usb list" prints it,
-# and so does "nomad node status -verbose -self".
+# Selects one of several identical sticks by its id. "nomad-device-usb list" and
+# "nomad node status -verbose -self" print the id.
 #
-# The first constraint chooses the device on its node. The second has the same id
-# in it and chooses the node: to the scheduler, nodes with the same devices are all
-# alike unless an attribute differs, and one look at any of them would do.
+# The first constraint selects the device on its node. The second one, with the same
+# id, selects the node: the scheduler checks only one of several nodes with the same
+# devices and attributes.
 job "pinned" {
   type = "batch"
 

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 )
 
-// These tests cover mistakes of Nomad's example of a USB plugin (cgbaker's demo). Further
-// ones are in the packages that list devices, and in internal/core/device.
+// These tests cover bugs of Nomad's example of a USB plugin (cgbaker's demo). The packages that list
+// devices and internal/core/device have more.
 
 func TestReserve_TaskTalksToDevice(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
@@ -33,18 +33,18 @@ func TestReserve_TaskTalksToDevice(t *testing.T) {
 	defer tty.Close()
 	_, err = tty.WriteString("turn the light on\n")
 	m.must(err)
-	tty.SetReadDeadline(time.Now().Add(soon)) // where it has one
+	tty.SetReadDeadline(time.Now().Add(soon)) // may be unsupported
 	got, err := bufio.NewReader(tty).ReadString('\n')
 	m.must(err)
 	must.Eq(t, "stick: turn the light on\n", got, must.Sprintf("the stick heard %q and answered", warned))
 	test.Eq(t, "turn the light on\n", warned.String(), test.Sprintf("the stick heard %q and answered", warned))
 }
 
-// serve has the stick answer until the test ends.
+// serve makes the stick answer until the test ends.
 func (m *machine) serve(p *usbsim.Plugged) *output {
 	var out output
 	done := make(chan error, 1)
-	go func() { done <- p.Serve(m.Context(), &out) }() // which ends before Cleanup is called
+	go func() { done <- p.Serve(m.Context(), &out) }() // the context ends before Cleanup functions run
 	m.Cleanup(func() { m.must(<-done) })
 	return &out
 }
@@ -87,7 +87,7 @@ func TestGroups_AreNamedByNumbers(t *testing.T) {
 
 func TestGroups_HaveAttributes(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
-	m.plug("10c4:ea60", "nan", "1-1") // which Nomad's guess would make a number of
+	m.plug("10c4:ea60", "nan", "1-1") // Nomad's parser would make it a number
 	g := m.scan()[0]
 	for _, name := range []string{"usb_id", "vendor", "product", "serial", "port", "classification", "driver"} {
 		if text, ok := g.Attributes[name].GetString(); !ok || text == "" {
@@ -114,7 +114,7 @@ func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 		test.Sprintf("without a configuration it says %q", m.log))
 	m.start(`
 		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
-		device "b" { id = "0403:*" }`) // several, in hex, as people write it
+		device "b" { id = "0403:*" }`) // in hex
 	m.plug("1a86:7523", "1", "1-2")
 	m.plug("0403:6001", "1", "1-3")
 	m.wantPublished("0403/b/6001 0403:6001:1", "10c4/a/ea60 10c4:ea60:0001", "1a86/a/7523 1a86:7523:1")
@@ -127,7 +127,7 @@ func TestInventory_LogsNothingWithoutChange(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
-	first := m.log.String() // that it is a simulation
+	first := m.log.String() // the warning about the simulation
 	for range 50 {
 		m.scan()
 	}

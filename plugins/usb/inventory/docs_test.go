@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestDocs_NamesAreThoseGiven(t *testing.T) {
+func TestDocs_HaveAttributesVariablesAndStatistics(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/reference/usb.md")
 	must.NoError(t, err)
 	m := newMachine(t, "match_all = true\n"+zigbeeBlock)

@@ -16,11 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/device"
 )
 
-// groups groups devices by block and product. The names are in hex. Those of usb.ids
-// differ between hosts, and some have a slash, which ends a part of the name in a job. A
-// device that several tasks may have is in one group for each of them: Nomad takes all
-// devices of a task's device block from one group, in any order, and would give the same
-// device twice.
+// groups groups devices by block and product. The groups' names are in hex, because names from usb.ids differ
+// between hosts, and some contain a slash, which separates the parts of a name in a job. Each share of a
+// device is in its own group: Nomad takes all devices of a task's device block from one group, in any order,
+// and could otherwise assign the same device twice.
 func (v *inventory) groups(published []*usbDevice) []device.Group {
 	members := map[[2]string][]*usbDevice{}
 	for _, s := range published {
@@ -44,7 +43,7 @@ func (v *inventory) groups(published []*usbDevice) []device.Group {
 	return groups
 }
 
-// product is the name of the group for one of its shares.
+// product returns the name of the group for a share.
 func (s *usbDevice) product(share int) string {
 	if share == 0 {
 		return fmt.Sprintf("%04x", s.as.Product)
@@ -52,9 +51,9 @@ func (s *usbDevice) product(share int) string {
 	return fmt.Sprintf("%04x#%d", s.as.Product, share+1)
 }
 
-// attributes are those that all devices of a group have in common, and lists of those in
-// which they differ. Text stays text: Nomad's own parser makes a number of a serial, and
-// a server panics on the text "nan".
+// attributes returns the attributes that all devices of a group have in common, and lists of serial numbers
+// and ports. Texts are string attributes: Nomad's parser would convert a serial of digits to a number, and a
+// server panics on the text "nan".
 func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]
 	vendor, product := v.names.Lookup(v.tree, first.as)
@@ -105,13 +104,13 @@ func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	return attributes
 }
 
-// megabits is the speed in Mbit/s, 0 where it is not known; 1.5 is 2.
+// megabits returns the speed in Mbit/s, rounded (1.5 is 2), or 0 if it is unknown.
 func (s *usbDevice) megabits() int64 {
 	f, _ := strconv.ParseFloat(s.Speed, 64)
 	return int64(math.Round(f))
 }
 
-// common is the text that all devices have, empty if they differ.
+// common returns the text that all devices have, or "" if they differ.
 func common(all []*usbDevice, of func(*usbDevice) string) string {
 	text := of(all[0])
 	for _, s := range all[1:] {
@@ -122,7 +121,7 @@ func common(all []*usbDevice, of func(*usbDevice) string) string {
 	return text
 }
 
-// joined has the texts of the devices, sorted, each once.
+// joined returns the texts of the devices, sorted, without duplicates, separated by commas.
 func joined(all []*usbDevice, of func(*usbDevice) string) string {
 	texts := map[string]bool{}
 	for _, s := range all {

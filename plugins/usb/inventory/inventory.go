@@ -28,12 +28,11 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/usbids"
 )
 
-// settle is how long drivers take to make the nodes of a device. Most need less than half
-// of it.
+// settle is the time that drivers get to make the nodes of a device. Most need less than half of it.
 const settle = 300 * time.Millisecond
 
-// inventory is what is plugged in. The fields of List are used by its goroutine alone.
-// Reserve and Stats read the state that the last scan has stored.
+// inventory lists the devices of a machine. Only the goroutine that calls List uses the fields from ids to plugs,
+// except shadows. Reserve and Stats read the state that the last scan has stored.
 type inventory struct {
 	*config.Plan
 	logger hclog.Logger
@@ -41,21 +40,21 @@ type inventory struct {
 
 	ids      match.IDs
 	names    usbids.Names
-	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after it has failed
+	libusb   func() (map[libusb.Device][]sysfs.Class, error) // nil after a failure
 	shadows  *shadow.Dir
-	tree     fs.FS                 // of the scan under way
-	warned   map[string]bool       // warnings that are logged
-	cleared  bool                  // whether the nodes of former runs are removed
-	dropped  map[string]bool       // by id, what the last scan left out as withdrawn
-	refused  bool                  // whether the missing right to make nodes is logged
-	retained map[string]*usbDevice // by directory, the device for which it was last made
+	tree     fs.FS                 // of the current scan
+	warned   map[string]bool       // logged warnings
+	cleared  bool                  // the nodes of previous runs are removed
+	dropped  map[string]bool       // ids that the last scan left out as withdrawn
+	refused  bool                  // the missing right to make nodes is logged
+	retained map[string]*usbDevice // last device of each directory
 	plugs    map[string]plugs      // by id
 
 	last     atomic.Pointer[state]
 	reserved sync.Map // ids
 
-	idle      time.Duration // time between measurements of devices that no task seems to have
-	measuring sync.Mutex    // held by Stats, for:
+	idle      time.Duration // time between measurements of apparently unused devices
+	measuring sync.Mutex    // guards measured
 	measured  map[plug]measurement
 }
 
@@ -66,32 +65,32 @@ var (
 	_ device.Tuned         = (*inventory)(nil)
 )
 
-// state is the result of a scan. It does not change.
+// state is the result of a scan. It is immutable.
 type state struct {
-	byID map[string]*usbDevice // by published id, of which a device has as many as its count
+	byID map[string]*usbDevice // by published id; a device with a count has several
 
-	// was has devices by the ids that they had until a twin was plugged in. Tasks may hold
-	// them under these ids.
+	// was has devices by their previous ids, from before a twin with the same serial number was plugged
+	// in. Tasks may still have them under these ids.
 	was map[string]*usbDevice
 
-	retained map[string]*usbDevice // the inventory's
+	retained map[string]*usbDevice // copy of the inventory's
 }
 
-// usbDevice is one device that is published.
+// usbDevice is a published device.
 type usbDevice struct {
 	sysfs.Device
-	id      string   // without the number of its count
+	id      string   // without the number of a share
 	as      sysfs.ID // vendor and product as published
 	block   *config.Parsed
 	nodes   []config.Node
 	problem string
-	dir     string // of its shadow nodes, empty where it has none
+	dir     string // of its shadow nodes, empty without them
 	replugs int
-	now     string // its new id, if it has another one now
+	now     string // its new id, if it has changed
 }
 
-// plug identifies one plugging of one device. An address alone does not: it is reused,
-// and soon when a controller is reset.
+// plug identifies one connection of one device. An address does not suffice: it is reused, even soon after a
+// reset of the controller.
 type plug struct {
 	bus, address int
 	path         string
@@ -101,13 +100,13 @@ type plug struct {
 
 func plugOf(d sysfs.Device) plug { return plug{d.Bus, d.Address, d.Path, d.ID, d.Serial} }
 
-// plugs is how often and how a device was plugged in.
+// plugs has the last connection of a device, and counts its re-plugs.
 type plugs struct {
 	last  plug
 	again int
 }
 
-// New makes the plugin's instance of a valid configuration.
+// New makes the plugin's instance from a valid configuration.
 func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
 	p, err := config.NewPlan(c)
 	if err != nil {
@@ -123,17 +122,17 @@ func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
 	return v, nil
 }
 
-// Options is part of device.Tuned.
+// Options implements device.Tuned.
 func (v *inventory) Options() device.Options {
 	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration()}
 }
 
-// Events is part of device.EventSource.
+// Events implements device.EventSource.
 func (v *inventory) Events(ctx context.Context, kick func()) error {
 	return uevent.Listen(ctx, uevent.Handler{Removed: v.removed, Added: v.added, Missed: v.missed, Kick: kick})
 }
 
-// List is part of device.Instance.
+// List implements device.Instance.
 func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	if !v.Enabled {
 		return nil, nil
@@ -181,7 +180,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	}
 	groups := v.groups(published)
 	for _, old := range v.renamed(published) {
-		problem := "it is plugged in, as " + old.now + ": another with its serial number is there, too"
+		problem := "it is plugged in, as " + old.now + ": another device has its serial number, too"
 		for i, id := range old.ids() {
 			s.was[id] = old
 			groups = append(groups, device.Group{
@@ -194,8 +193,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// renamed returns the devices that have another id since their twin was plugged in, under
-// the old id.
+// renamed returns the devices whose id has changed because a twin was plugged in, with their previous ids.
 func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 	for _, s := range published {
 		for id, p := range v.plugs {
@@ -217,8 +215,7 @@ func (v *inventory) newDevice(a match.Assigned) *usbDevice {
 	}
 }
 
-// ids are the ids under which it is published: with a count, one for each task that may
-// have it.
+// ids returns the published ids: with a count, one for each task that can have the device.
 func (s *usbDevice) ids() []string {
 	if s.block.Count == 1 {
 		return []string{s.id}
@@ -230,9 +227,9 @@ func (s *usbDevice) ids() []string {
 	return all
 }
 
-// join sets the classes of all settings and configurations to those that libusb reports.
-// Without them they are those of sysfs. In a simulation libusb sees the machine's own
-// devices, unless umockdev's preload library shows it the same tree.
+// join replaces the classes of all settings and configurations from sysfs by those from libusb, if it works.
+// In a simulation libusb would read the machine's own devices, unless umockdev's preload library shows it the
+// same tree.
 func (v *inventory) join(devices []sysfs.Device) {
 	if v.libusb == nil || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
 		return
@@ -240,7 +237,7 @@ func (v *inventory) join(devices []sysfs.Device) {
 	classes, err := v.libusb()
 	if err != nil {
 		v.libusb = nil
-		v.warn("failed to ask libusb, falling back to sysfs: " + err.Error())
+		v.warn("failed to list devices by libusb, falling back to sysfs: " + err.Error())
 	}
 	for i, d := range devices {
 		if c, listed := classes[libusb.Device{Bus: d.Bus, Address: d.Address, ID: d.ID}]; listed {
@@ -254,12 +251,12 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	for _, s := range published {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
-		changed := s.ID != p.last.id && s.ID != s.as // a device with known_as changed its id, which is no re-plug
+		changed := s.ID != p.last.id && s.ID != s.as // a known_as device has changed its id, which is not a re-plug
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {
 				v.logger.Warn("a device was plugged in again: tasks of exec, java and docker that have it must be "+
-					"restarted, since the nodes that they hold are copies, which may lead to another device now",
+					"restarted, because their copies of its nodes may lead to another device now",
 					"device", s.id, "port", s.Name)
 			}
 		}
@@ -268,12 +265,12 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	}
 }
 
-// isReserved reports whether a task got one of its shares since the plugin was started.
+// isReserved reports whether any share of the device was reserved since the plugin started.
 func (v *inventory) isReserved(s *usbDevice) bool {
 	return slices.ContainsFunc(s.ids(), func(id string) bool { _, reserved := v.reserved.Load(id); return reserved })
 }
 
-// warn logs each sentence once.
+// warn logs each message once.
 func (v *inventory) warn(sentence string) {
 	if !v.warned[sentence] {
 		v.warned[sentence] = true

@@ -21,7 +21,7 @@ func TestInventory_PublishesByName(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.wantPublished()
 	m.plug("10c4:ea60", "0001", "1-1")
-	m.plug("1a86:7523", "", "1-2") // no block's
+	m.plug("1a86:7523", "", "1-2") // without a block
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	m.wantNodes("10c4-ea60-0001/tty", "10c4-ea60-0001/usb")
 
@@ -71,7 +71,7 @@ func TestInventory_DistinguishesTwinsByPort(t *testing.T) {
 		device "right" {
 			id   = "1a86:7523"
 			port = "*-0:2"
-		}`) // as after a restart of the host
+		}`) // as after a reboot
 	m.plug("1a86:7523", "", "1-2")
 	m.plug("1a86:7523", "", "1-1")
 	m.wantPublished(want...)
@@ -95,7 +95,7 @@ func TestInventory_MatchAllPublishesRest(t *testing.T) {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
 	_, set := m.reserve("10c4:ea60:0001").Envs["USB_VISIBLE_DEVICES"]
-	test.False(t, set, test.Sprint("a device with a name of its own is in USB_VISIBLE_DEVICES"))
+	test.False(t, set, test.Sprint("a device with a block is in USB_VISIBLE_DEVICES"))
 }
 
 func TestInventory_SharesByCount(t *testing.T) {
@@ -126,7 +126,7 @@ func TestInventory_ReportsMissingNode(t *testing.T) {
 	m.wantNodes("1050-0407-7/hidraw", "1050-0407-7/usb")
 	m.must(p.Unplug())
 	m.plug("1050:0407", "7", "1-1", "tty")
-	m.wantPublished("1050/key/0407 1050:0407:7 (no hidraw: its driver cp210x has made none)")
+	m.wantPublished("1050/key/0407 1050:0407:7 (no hidraw: its driver cp210x has not made one)")
 }
 
 func TestInventory_UnusableShadowDirIsUnhealthy(t *testing.T) {
@@ -157,8 +157,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
 }
 
-// A job's count = 2 is two devices of one group, whichever Nomad takes.
-func TestInventory_AsksLibusbNotAgainAfterError(t *testing.T) {
+func TestInventory_CallsLibusbNotAgainAfterError(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	t.Setenv("UMOCKDEV_DIR", m.root)
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -170,7 +169,7 @@ func TestInventory_AsksLibusbNotAgainAfterError(t *testing.T) {
 	m.scan()
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	test.Eq(t, 1, asked)
-	test.StrContains(t, m.log.String(), "failed to ask libusb, falling back to sysfs: no rights")
+	test.StrContains(t, m.log.String(), "failed to list devices by libusb, falling back to sysfs: no rights")
 }
 
 func TestInventory_DisabledPublishesNothing(t *testing.T) {
@@ -181,6 +180,7 @@ func TestInventory_DisabledPublishesNothing(t *testing.T) {
 	test.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// For a job's count = 2 Nomad takes any two devices of one group.
 func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
@@ -208,7 +208,7 @@ func TestInventory_MatchesUdevProperties(t *testing.T) {
 	for i := range 4 {
 		m.plug("10c4:ea60", fmt.Sprint(i), fmt.Sprintf("1-%d", i+1))
 	}
-	m.wantPublished() // where there is no udev
+	m.wantPublished() // without udev
 	m.must(os.MkdirAll(m.root+"/run/udev/data", 0o755))
 	for name, text := range map[string]string{
 		"c189:3": "I:123\nE:ID_MODEL=CP2102_USB\nE:ID_SERIAL=x\nG:systemd\n",

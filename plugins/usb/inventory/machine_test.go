@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/config"
 )
 
-// machine is a simulated one with an inventory of it.
+// machine is a simulated machine with its inventory.
 type machine struct {
 	*testing.T
 	*inventory
@@ -33,7 +33,7 @@ type machine struct {
 	log         *output
 }
 
-// newMachine has no stick yet; shadow_dir and root are set.
+// newMachine returns a machine without sticks, with a configuration to which it adds shadow_dir and root.
 func newMachine(t *testing.T, text string) *machine {
 	t.Helper()
 	m := &machine{T: t, root: filepath.Join(t.TempDir(), "sim"), log: &output{}}
@@ -42,7 +42,7 @@ func newMachine(t *testing.T, text string) *machine {
 	return m
 }
 
-// start makes a new inventory, as a plugin that was started again does.
+// start makes a new inventory, as a restarted plugin does.
 func (m *machine) start(text string) {
 	m.Helper()
 	c, err := decode(m.T, fmt.Sprintf("root = %q\nshadow_dir = %q\n%s", m.root, m.nodes, text))
@@ -66,7 +66,7 @@ func (m *machine) must(err error) {
 	}
 }
 
-// plug plugs a stick with a serial number, or without where that is empty.
+// plug plugs in a stick, without a serial number if serial is empty.
 func (m *machine) plug(id, serial, port string, functions ...string) *usbsim.Plugged {
 	m.Helper()
 	p, err := usbsim.Plug(m.root, usbsim.Stick{ID: id, Serial: serial, Port: port, Manufacturer: "Silicon Labs",
@@ -86,7 +86,7 @@ func (m *machine) scan() []device.Group {
 	return groups
 }
 
-// published lists groups with their devices: "10c4/zigbee/ea60 10c4:ea60:0001".
+// published returns the groups with their devices: "10c4/zigbee/ea60 10c4:ea60:0001".
 func (m *machine) published() (all []string) {
 	m.Helper()
 	for _, g := range m.scan() {
@@ -116,7 +116,7 @@ func (m *machine) reserve(ids ...string) *nomad.ContainerReservation {
 	return r
 }
 
-// wantNodes says what the directory of shadow nodes has: "10c4-ea60-0001/tty".
+// wantNodes compares the directory of shadow nodes to paths such as "10c4-ea60-0001/tty".
 func (m *machine) wantNodes(want ...string) {
 	m.Helper()
 	got, err := filepath.Glob(m.nodes + "/*/*")
@@ -129,7 +129,7 @@ func (m *machine) wantNodes(want ...string) {
 	}
 }
 
-// output takes what several goroutines write.
+// output is a buffer for several goroutines.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -52,8 +52,7 @@ func TestPlugin_Conforms(t *testing.T) {
 
 const soon = time.Minute // on a busy machine
 
-// agent is the part of an agent that has to do with devices, with the plugin as a
-// process of its own.
+// agent starts an agent's device manager, with the plugin as a separate process.
 func (m *machine) agent(config string) *conformance.Manager {
 	m.Helper()
 	exe, err := os.Executable()
@@ -87,11 +86,11 @@ func TestNomad_GetsEndOfGrace(t *testing.T) {
 	a := m.agent("grace = \"1s\"\n" + zigbeeBlock)
 	a.Want("10c4/zigbee/ea60: 10c4:ea60:0001", soon)
 	m.must(stick.Unplug())
-	a.Want("", soon) // who is slow is told of the newest alone
+	a.Want("", soon) // a slow reader gets only the newest state
 }
 
-// One byte that is not UTF-8 would end the stream, after which Nomad drops the plugin
-// with all of its devices until the agent is restarted.
+// A byte that is not UTF-8 would end the stream, and Nomad would then drop the plugin with all its devices
+// until the agent is restarted.
 func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
 	m := newMachine(t, ``)
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -114,7 +113,7 @@ func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
 				*d.Attributes["product"].String != "CP2102" && !strings.HasPrefix(*d.Attributes["product"].String, "good")
 		}); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%.20q: the agent has not heard of it: %s\n%s", hostile, a.Devices(), a.Log())
+				t.Fatalf("%.20q: the agent has not received it: %s\n%s", hostile, a.Devices(), a.Log())
 			}
 		}
 		for _, d := range a.Resources() {
@@ -130,7 +129,7 @@ func TestNomad_NoDeviceTextEndsStream(t *testing.T) {
 		write(fmt.Sprintf("good%d", i))
 		a.Want(fmt.Sprintf("10c4/usb/ea60: 10c4:ea60:good%d", i), soon)
 	}
-	test.Eq(t, pid, a.PID(), test.Sprint("the plugin was started anew"))
+	test.Eq(t, pid, a.PID(), test.Sprint("the plugin was restarted"))
 }
 
 func TestNomad_ReservationIsSameAfterKill(t *testing.T) {
@@ -214,13 +213,13 @@ func TestUSB_ScansLeakNothing(t *testing.T) {
 		m.scan()
 	}
 	now := held()
-	// the runtime wants some threads for calls that take long
+	// the runtime may start some threads for slow system calls
 	must.False(t, now[0] > before[0],
 		must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
 	must.Eq(t, before[2], now[2], must.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
 	test.False(t, now[1] > before[1]+20,
 		test.Sprintf("descriptors, threads and nodes are %v, before %v", now, before))
-	if len(m.warned) > 1 { // that it is a simulation
+	if len(m.warned) > 1 { // more than the warning about the simulation
 		t.Errorf("warned of %v", m.warned)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// released is what a version made known to Nomad: by these names it finds devices again, and a task its nodes.
+// released has the names that a version published: Nomad finds devices by them, and a task finds its nodes.
 type released struct {
 	Devices     map[string]map[string]string // by group and id: the group's attributes
 	Reservation *nomad.ContainerReservation
@@ -50,9 +50,9 @@ func observe(t *testing.T) (*machine, []byte) {
 	return m, []byte(strings.ReplaceAll(strings.ReplaceAll(string(b), m.nodes, "@NODES@"), m.root, "@ROOT@"))
 }
 
-// TestDevices_AreThoseOfEachRelease: a task keeps its device and its nodes over an upgrade and back, since both have
-// the names that they had. The plugin has no other state.
-func TestDevices_AreThoseOfEachRelease(t *testing.T) {
+// The names do not change, so a task keeps its device and its nodes over an upgrade and a rollback. The plugin has no
+// other state.
+func TestDevices_KeepTheNamesOfEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		_, b := observe(t)
 		if err := os.WriteFile(filepath.Join(dir, releasedFile), append(b, '\n'), 0o644); err != nil {

@@ -32,13 +32,13 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	r := m.reserve("10c4:ea60:0001")
 	first, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"])
 	m.must(err)
-	held, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0) // so that the next pty is another
+	held, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0) // makes the next pty a different one
 	m.must(err)
 	defer held.Close()
 
 	m.must(p.Unplug())
 	m.wantPublished()
-	m.wantNodes() // others may have the numbers now
+	m.wantNodes() // other devices may have the numbers now
 	m.plug("10c4:ea60", "0001", "1-2")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	again := m.reserve("10c4:ea60:0001")
@@ -53,7 +53,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	n := *stats["10c4:ea60:0001"].Stats.Attributes["Re-plugs"].IntNumeratorVal
 	test.Eq(t, 1, n, test.Sprintf("counted %d re-plugs", n))
 	if there := stats["1:2"].Stats.Attributes["Plugged in"].BoolVal; there == nil || *there {
-		t.Error("what is not there is")
+		t.Error("an unknown device is plugged in")
 	}
 }
 
@@ -109,7 +109,7 @@ func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
 	test.True(t, config.IsDir(m.nodes+"/10c4-ea60-0001"),
-		test.Sprint("the directory is gone, which a task may have mounted"))
+		test.Sprint("the directory was removed, which a task may have mounted"))
 	p = m.plug("10c4:ea60", "0001", "1-4")
 	m.scan()
 	_, err := os.Stat(r.Envs["USB_USB_HOST_TTY"])
@@ -118,7 +118,7 @@ func TestReplug_NodesGoWithDevice(t *testing.T) {
 	m.start(`match_all = true`)
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	test.False(t, config.IsDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("what a former run left is not removed"))
+	test.False(t, config.IsDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("nodes of a previous run are left"))
 }
 
 func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {
@@ -152,14 +152,14 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	r := m.reserve("10c4:ea60:0001")
 	twin := m.plug("10c4:ea60", "0001", "1-2")
 	both := "10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1 10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another with " +
-		"its serial number is there, too)"
+	was := "10c4/zigbee/ea60 10c4:ea60:0001 (it is plugged in, as 10c4:ea60@pci-0000:00:14.0-usbv2-0:1: another device " +
+		"has its serial number, too)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
 	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // of the allocation that has it
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
-		t.Error("it is unplugged under its old id, and is not")
+		t.Error("it is reported as unplugged under its old id")
 	}
 	_, err = os.Stat(r.Envs["USB_ZIGBEE_HOST_TTY"])
 	test.NoError(t, err)
@@ -171,8 +171,8 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60@pci-0000:00:14.0-usbv2-0:1")
 }
 
-// real makes the machine's nodes true ones, of numbers that nobody opens: the tree alone
-// is a simulation.
+// real makes the inventory make real device nodes, with numbers that nobody opens. Only the tree is
+// simulated.
 func (m *machine) real(config string) {
 	m.Helper()
 	testsupport.NeedRoot(m) // to make device nodes
@@ -184,7 +184,7 @@ func (m *machine) real(config string) {
 	m.inventory.open = func() (fs.FS, func(), error) { return os.DirFS(m.root), func() {}, nil }
 }
 
-// numbers are those of the nodes of a stick.
+// numbers returns the numbers of a stick's nodes.
 func (m *machine) numbers(p *usbsim.Plugged) (all []uevent.Number) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
@@ -199,7 +199,7 @@ func (m *machine) numbers(p *usbsim.Plugged) (all []uevent.Number) {
 	return all
 }
 
-// pull unplugs a stick, and returns what the kernel tells of it.
+// pull unplugs a stick, and returns the numbers that the kernel reports as removed.
 func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	m.Helper()
 	gone = m.numbers(p)
@@ -207,7 +207,7 @@ func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	return gone
 }
 
-// tellAdded is what the kernel does for a stick.
+// tellAdded reports the nodes of sticks as added, as the kernel does.
 func (m *machine) tellAdded(sticks ...*usbsim.Plugged) {
 	m.Helper()
 	for _, p := range sticks {
@@ -217,8 +217,8 @@ func (m *machine) tellAdded(sticks ...*usbsim.Plugged) {
 	}
 }
 
-// wantTrue says of each node with which serial number it must be, by the numbers that the
-// sticks have now: "188:0" is that of 0001, and not below the name of another.
+// wantTrue fails unless each shadow node is in the directory of the stick that has its number now, by the
+// serial number.
 func (m *machine) wantTrue(when string) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
@@ -255,32 +255,32 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	m.reserve("10c4:ea60:A")
 
 	gone := append(m.pull(a), m.pull(b)...)
-	m.must(os.Remove(m.root + "/.simulate/bus1")) // addresses begin anew
+	m.must(os.Remove(m.root + "/.simulate/bus1")) // addresses restart
 	for _, r := range gone {
-		m.removed(r) // which the kernel tells before it gives the number away
+		m.removed(r) // the kernel reports it before it reuses the number
 	}
-	m.wantNodes() // though nothing was looked at
+	m.wantNodes() // even without a scan
 	second := m.plug("10c4:ea60", "B", "1-1")
 	first := m.plug("10c4:ea60", "A", "1-2")
 	if second.Nodes[0] != a.Nodes[0] || second.Address != a.Address {
 		t.Fatalf("B is %s and not where A was, %s", second.Nodes[0], a.Nodes[0])
 	}
-	m.wantTrue("before the next look")
+	m.wantTrue("before the next scan")
 	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
-	test.ErrorIs(t, err, device.ErrVanished, test.Sprintf("before the next look A is reserved as %v", r))
+	test.ErrorIs(t, err, device.ErrVanished, test.Sprintf("before the next scan A is reserved as %v", r))
 	m.tellAdded(first, second)
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
 	m.wantTrue("after it")
 	must.StrContains(t, m.log.String(), "must be restarted",
-		must.Sprintf("of the copies that tasks may have it says %q", m.log))
+		must.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
 	test.StrContains(t, m.log.String(), "device=10c4:ea60:A",
-		test.Sprintf("of the copies that tasks may have it says %q", m.log))
+		test.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
 }
 
-// The look at the sticks and the making of nodes are not one moment.
+// Sticks are swapped between the scan and the making of nodes.
 func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
-	for name, told := range map[string]bool{"the kernel has told": true, "nobody tells": false} {
+	for name, told := range map[string]bool{"with kernel events": true, "without kernel events": false} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, "")
 			m.real(zigbeeBlock)
@@ -302,9 +302,9 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 			again := []*usbsim.Plugged{m.plug("10c4:ea60", "B", "1-1"), m.plug("10c4:ea60", "A", "1-2")}
 			left := m.shadow(sticks, devices)
 			must.SliceLen(t, 2, sticks,
-				must.Sprintf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left)))
+				must.Sprintf("of %d listed sticks %d are taken as still plugged in", len(sticks), len(left)))
 			test.SliceEmpty(t, left,
-				test.Sprintf("of %d sticks that were seen %d are taken for what is there", len(sticks), len(left)))
+				test.Sprintf("of %d listed sticks %d are taken as still plugged in", len(sticks), len(left)))
 			m.wantNodes()
 			m.tellAdded(again...)
 			m.wantPublished("10c4/zigbee/ea60 10c4:ea60:B 10c4:ea60:A")
@@ -313,10 +313,10 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 	}
 }
 
-// More is said by the kernel than there is room for, or before it was listened.
+// Events are lost to an overflow, or sent before the plugin listened.
 func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
 	m := newMachine(t, "")
-	m.missed() // before anything
+	m.missed() // before the first scan
 	m.real(zigbeeBlock)
 	a := m.plug("10c4:ea60", "A", "1-1")
 	m.plug("10c4:ea60", "B", "1-2")
@@ -326,8 +326,8 @@ func TestReplug_MissedEventsRemoveNodes(t *testing.T) {
 	m.wantNodes("10c4-ea60-B/tty", "10c4-ea60-B/usb")
 }
 
-// The kernel tells of a removal, then takes the node out of sysfs, and the device some
-// time after, when a scan that has begun in between sees nothing of it.
+// The kernel reports a removal, then removes the node from sysfs, and the device some time later. A scan in
+// between still finds the device.
 func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
@@ -339,19 +339,19 @@ func TestReplug_WithdrawnNodeIsNotMade(t *testing.T) {
 	m.scan()
 	m.wantNodes()
 	const left = "device 10c4:ea60:A at port 1-1 is not published: the kernel still lists it"
-	test.StrNotContains(t, m.log.String(), left, test.Sprint("after one scan it says"))
+	test.StrNotContains(t, m.log.String(), left, test.Sprint("after one scan it logs"))
 	m.scan()
 	m.scan()
 	n := strings.Count(m.log.String(), left)
-	test.Eq(t, 1, n, test.Sprintf("said %d times that it is left out: %s", n, m.log))
+	test.Eq(t, 1, n, test.Sprintf("logged %d times that it is left out: %s", n, m.log))
 	m.must(a.Unplug())
-	m.missed() // whatever came since
+	m.missed()
 	m.plug("10c4:ea60", "A", "1-1")
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
 }
 
-// A driver that is reset takes its node away, and the device stays.
+// A reset of a driver removes its node while the device stays plugged in.
 func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
@@ -372,7 +372,7 @@ func TestReplug_MissingNodeIsNotReserved(t *testing.T) {
 	test.Eq(t, "", m.log.String(), test.Sprintf("counted %d re-plugs, logged %s", n, m.log))
 }
 
-// recorder is a tree that remembers the names of the files that were opened in it.
+// recorder is a tree that records the names of opened files.
 type recorder struct {
 	fs.FS
 	opened []string
@@ -383,8 +383,8 @@ func (r *recorder) Open(name string) (fs.File, error) {
 	return r.FS.Open(name)
 }
 
-// The kernel locks a device while its serial number is read, and may hold that lock for
-// seconds itself; the numbers are free.
+// A read of the serial number needs the device's lock, which the kernel may hold for seconds. The numbers
+// need no lock.
 func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
@@ -394,18 +394,18 @@ func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	m.inventory.open = func() (fs.FS, func(), error) { return r, func() {}, nil }
 	m.missed()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb")
-	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("for what was missed it reads"))
-	test.SliceNotContains(t, r.opened, "serial", test.Sprint("for what was missed it reads"))
+	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("for missed events it reads"))
+	test.SliceNotContains(t, r.opened, "serial", test.Sprint("for missed events it reads"))
 	m.must(a.Unplug())
 	m.plug("10c4:ea60", "A", "1-1")
 	r.opened = nil
 	_, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
 	test.ErrorIs(t, err, device.ErrVanished)
-	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("to see that it was plugged in again it reads"))
-	test.SliceNotContains(t, r.opened, "serial", test.Sprint("to see that it was plugged in again it reads"))
+	must.SliceContainsOp(t, r.opened, "devnum", must.Sprint("to detect a re-plug it reads"))
+	test.SliceNotContains(t, r.opened, "serial", test.Sprint("to detect a re-plug it reads"))
 }
 
-// Nobody tells of removals here.
+// The removals are not reported here.
 func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Reserve is part of device.Instance. All ids are of one group, so of one block.
+// Reserve implements device.Instance. All ids are of one group, so of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -55,22 +55,21 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 	return &nomad.ContainerReservation{Envs: r.env, Mounts: r.mounts, Devices: r.devices}, nil
 }
 
-// pluggedInStill reports whether the device has not been plugged in again since the scan.
-// Otherwise it has another number, or is another device if a controller was reset, and
-// nodes that no scan has found.
+// pluggedInStill reports whether the device is still connected as at the scan. After a re-plug it has another
+// number and nodes that no scan has found. After a reset of the controller another device may be in its place.
 func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
-// hasItsNumbers is the part of pluggedInStill that never waits. It is also true if another
-// device of the same product got the address when a controller was reset.
+// hasItsNumbers is the part of pluggedInStill that never blocks. It is also true if another device of the
+// same product got the address after a reset of the controller.
 func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
 	return ok && now.Address == s.Address && now.ID == s.ID
 }
 
-// hasNodes reports whether the nodes that were made for the device exist. When a driver is
-// reset its nodes are removed, while the device stays plugged in.
+// hasNodes reports whether the device's shadow nodes exist. A reset of a driver removes its nodes while the
+// device stays plugged in.
 func (v *inventory) hasNodes(s *usbDevice) bool {
 	return s.dir == "" || !slices.ContainsFunc(s.nodes, func(n config.Node) bool {
 		_, err := os.Lstat(v.hostPath(s, n))
@@ -78,10 +77,10 @@ func (v *inventory) hasNodes(s *usbDevice) bool {
 	})
 }
 
-// reservation collects what a task gets.
+// reservation collects the variables, mounts and devices for a task.
 type reservation struct {
 	*inventory
-	links   map[string][]string // udev's, by node: they may be younger than the last scan
+	links   map[string][]string // udev's, by node, which may be newer than the last scan
 	env     map[string]string
 	mounts  []*nomad.Mount
 	devices []*nomad.DeviceSpec
@@ -135,7 +134,7 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	}
 }
 
-// hostPath is the shadow node, or the kernel's own where there are none.
+// hostPath returns the shadow node, or without shadow nodes the kernel's node.
 func (v *inventory) hostPath(s *usbDevice, n config.Node) string {
 	if s.dir != "" {
 		return v.shadows.Path(s.dir, n.Name)
@@ -143,9 +142,8 @@ func (v *inventory) hostPath(s *usbDevice, n config.Node) string {
 	return filepath.Join(v.Root, n.Path)
 }
 
-// furtherPaths are additional paths of a node: those of the configuration, for the first
-// device of its block; udev's; and the kernel's own for kinds whose programs know no
-// others.
+// furtherPaths returns additional paths of a node: the configured one, for the first device of its block;
+// udev's; and the kernel's, for kinds whose programs use no other path.
 func (s *usbDevice) furtherPaths(n config.Node, nth int, links []string) []string {
 	var all []string
 	if name, ok := s.block.Names[n.Name]; ok && nth == 1 {
@@ -176,11 +174,10 @@ func (r *reservation) mount(host, task string, readOnly bool) {
 	}
 }
 
-// mountForLibusb mounts directories, not nodes: a running task sees what is made in them
-// after a re-plug.
+// mountForLibusb mounts directories instead of nodes, so a running task sees the new nodes after a re-plug.
 func (r *reservation) mountForLibusb(s *usbDevice) {
 	r.mount(r.shadows.Path(s.dir, "bus"), "/dev/bus/usb", true)
-	const sys = "/sys/bus/usb/devices" // nothing can be mounted where nothing is
+	const sys = "/sys/bus/usb/devices" // a mount needs an existing mount point
 	if config.IsDir(sys) && config.IsDir(r.shadows.Path(s.dir, "sys")) {
 		r.mount(r.shadows.Path(s.dir, "sys"), sys, true)
 	}

@@ -68,8 +68,8 @@ func TestReserve_UsesNamesOfBlock(t *testing.T) {
 	}
 }
 
-// A task that may mknod makes itself any node that its cgroup has, and one that may
-// write changes the stick.
+// A task with mknod can make any node that its cgroup allows, and a task with write can change the
+// stick.
 func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 	for config, want := range map[string]string{
 		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm",
@@ -84,13 +84,13 @@ func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 			devices := m.reserve(id).Devices
 			test.False(t, len(devices) < 3, test.Sprintf("%s: got %d devices", id, len(devices)))
 			for _, d := range devices {
-				test.Eq(t, want, d.CgroupPerms, test.Sprintf("%q: %s is given with", config, d.TaskPath))
+				test.Eq(t, want, d.CgroupPerms, test.Sprintf("%q: %s has", config, d.TaskPath))
 			}
 		}
 	}
 	for _, wrong := range []string{"", "rwx", "mw", "x"} {
 		_, err := decode(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\ncgroup_permissions = \""+wrong+"\"\n}")
-		test.Error(t, err, test.Sprintf("cgroup_permissions %q was taken", wrong))
+		test.Error(t, err, test.Sprintf("cgroup_permissions %q was accepted", wrong))
 	}
 }
 
@@ -233,7 +233,7 @@ func TestReserve_FallsBackToKernelNodes(t *testing.T) {
 	for _, dir := range []string{m.root, filepath.Dir(m.root), filepath.Dir(filepath.Dir(m.root))} {
 		m.must(os.Chmod(dir, 0o755))
 	}
-	m.nodes = "/nomad-usb-test" // where only root may make it
+	m.nodes = "/nomad-usb-test" // which only root can make
 	m.start(zigbeeBlock)
 	done := make(chan string)
 	go func() {

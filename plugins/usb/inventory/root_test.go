@@ -19,8 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// What is below root becomes nodes of tasks, and what is below shadow_dir is made and
-// removed by root.
+// Files below root become nodes of tasks, and root makes and removes files below shadow_dir.
 func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	for _, option := range []string{"root", "shadow_dir"} {
 		above := filepath.Join(t.TempDir(), "above")
@@ -32,7 +31,7 @@ func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	}
 }
 
-// The agent has started when the directory is opened to others.
+// Others get access to the directory after the agent has started.
 func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -68,7 +67,7 @@ func TestRoot_FollowsNoLinkOut(t *testing.T) {
 	}
 }
 
-// Root makes the node: with the number of a disk it would be the disk.
+// Root makes the node: with a disk's number the task would get the disk.
 func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
@@ -98,8 +97,8 @@ func TestRoot_RefusesBadNumbers(t *testing.T) {
 	}
 }
 
-// A root that was forgotten in a configuration, or is another machine's, is an error
-// when the agent starts, and not nodes of tasks.
+// A root that is not a simulation, such as one left over in a configuration, is an error when the agent
+// starts. Tasks get no nodes from it.
 func TestRoot_MustBeSimulation(t *testing.T) {
 	other := t.TempDir()
 	must.NoError(t, os.MkdirAll(other+"/sys/bus/usb/devices", 0o755))
@@ -113,13 +112,13 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 		test.ErrorContains(t, err, want, test.Sprint(config))
 	}
 
-	m := newMachine(t, zigbeeBlock) // made by somebody else after the agent has started
+	m := newMachine(t, zigbeeBlock) // another user makes root after the agent has started
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
 	groups, err := m.List(t.Context())
 	test.ErrorContains(t, err, "is no simulation: ", test.Sprintf("got %v", groups))
 }
 
-// Another user makes the directory after the look at it.
+// Another user makes the directory after OpenTree has found none.
 func TestRoot_MissingStaysEmpty(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	tree, done, err := config.OpenTree(root)
@@ -131,7 +130,7 @@ func TestRoot_MissingStaysEmpty(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// Without events and sticks nothing else would say why a node has no devices.
+// Without the warning an operator could not see why a node has no devices.
 func TestRoot_WarnsOfSimulation(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	want := "root is " + m.root + ": what is published is a simulation, and not this machine's devices"
@@ -141,20 +140,20 @@ func TestRoot_WarnsOfSimulation(t *testing.T) {
 		m.scan()
 	}
 	n := strings.Count(m.log.String(), want)
-	test.Eq(t, 2, n, test.Sprintf("in two starts it says so %d times: %s", n, m.log))
+	test.Eq(t, 2, n, test.Sprintf("in two starts it warns %d times: %s", n, m.log))
 	m = newMachine(t, "")
 	m.real(zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
-	test.Eq(t, "", m.log.String(), test.Sprintf("of a machine it says %s", m.log))
+	test.Eq(t, "", m.log.String(), test.Sprintf("on a real machine it logs %s", m.log))
 }
 
-// The kernel gives a terminal's number to whoever opens the next, such as root who logs
-// in, whose terminal must not become the task's.
+// The kernel reuses a terminal's number for the next one, such as a login of root, which must not become
+// the task's terminal.
 func TestRoot_IgnoresReusedTerminal(t *testing.T) {
 	m := newMachine(t, "device \"zigbee\" {\nid = \"10c4:ea60\"\nmode = \"0666\"\n}")
 	p := m.plug("10c4:ea60", "0001", "1-1")
-	session := m.plug("10c4:ea60", "0002", "1-2") // which is plugged out of another simulation
+	session := m.plug("10c4:ea60", "0002", "1-2") // its terminal stands for a user's session
 	terminal, err := os.Readlink(filepath.Join(m.root, session.Nodes[0]))
 	m.must(err)
 	m.must(os.Chmod(terminal, 0o620))

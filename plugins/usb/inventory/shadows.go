@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// shadow makes the nodes of devices that are plugged in, and removes those of others. It
-// returns the devices that have not gone since they were listed.
+// shadow makes the nodes of published devices, and removes those of others. It returns the devices that are
+// still plugged in.
 func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (there []*usbDevice) {
 	wanted := map[string]bool{}
 	for _, s := range published {
@@ -28,7 +28,7 @@ func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (ther
 	}
 	if !v.cleared {
 		if err := v.shadows.Clear(wanted); err != nil {
-			v.warn("failed to remove what a former run left: " + err.Error())
+			v.warn("failed to remove nodes of a previous run: " + err.Error())
 		}
 		v.cleared = true
 	}
@@ -40,22 +40,22 @@ func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (ther
 			there = append(there, s)
 		}
 		if v.dropped[s.id] && before[s.id] {
-			v.warn(fmt.Sprintf("device %s at port %s is not published: the kernel still lists it, but has told of its removal",
+			v.warn(fmt.Sprintf("device %s at port %s is not published: the kernel still lists it, but reported its removal",
 				s.id, s.Name))
 		}
 	}
 	return there
 }
 
-// shadowDevice makes the nodes of one device. It is false if the device has gone since it
-// was listed, or if another one is in its place. Then no nodes remain.
+// shadowDevice makes the nodes of one device. It returns false, and removes the nodes, if the device was
+// unplugged since it was listed, or if another one is in its place.
 func (v *inventory) shadowDevice(s *usbDevice) bool {
 	dir := match.Directory(s.id)
 	err := v.shadows.Make(v.shadowOf(s, dir))
 	v.dropped[s.id] = errors.Is(err, shadow.ErrWithdrawn)
 	if v.dropped[s.id] || !s.pluggedInStill(v.tree) {
 		if err := v.shadows.Empty(dir); err != nil {
-			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
+			v.warn("failed to remove nodes of an unplugged device: " + err.Error())
 		}
 		return false
 	}
@@ -64,15 +64,15 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 		v.retained[dir] = s
 		return true
 	}
-	if err := v.shadows.Empty(dir); err != nil { // of what was made before the failure, and before this scan
-		v.warn("failed to remove nodes of a device that is not given: " + err.Error())
+	if err := v.shadows.Empty(dir); err != nil { // removes nodes from before the failure, and of earlier scans
+		v.warn("failed to remove nodes of an unusable device: " + err.Error())
 	}
 	switch {
 	case errors.Is(err, shadow.ErrRefused):
 		if !v.refused {
 			v.refused = true
-			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's own, with its owner and permissions, "+
-				"and not for longer than until the next re-plug", "error", err)
+			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's nodes, with their owner and "+
+				"permissions, and only until the next re-plug", "error", err)
 		}
 	case s.problem == "":
 		s.problem = "its device nodes can't be made: " + err.Error()
@@ -80,35 +80,34 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	return true
 }
 
-// forget removes the nodes of devices that are not plugged in, at once: the kernel gives
-// their numbers and names to the next device, of any bus.
+// forget immediately removes the nodes of devices that are not plugged in: the kernel gives their numbers
+// and names to the next device, on any bus.
 func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 	for dir, k := range v.retained {
-		// the same plug may be there under another id, since its twin was plugged in: tasks
-		// have it under the old one
+		// the same device may have another id since a twin was plugged in: tasks still have it under the old one
 		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == plugOf(k.Device) }) {
 			continue
 		}
 		if err := v.shadows.Empty(dir); err != nil {
-			v.warn("failed to remove nodes of what was unplugged: " + err.Error())
+			v.warn("failed to remove nodes of an unplugged device: " + err.Error())
 		}
 		delete(v.retained, dir)
 	}
 }
 
-// removed is called for each node that the kernel removes, also during a scan.
+// removed is called for each node that the kernel removes, even during a scan.
 func (v *inventory) removed(n uevent.Number) {
 	if err := v.shadows.Withdraw(n.Block, n.Major, n.Minor); err != nil {
-		v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
+		v.logger.Error("failed to remove nodes of an unplugged device", "error", err)
 	}
 }
 
 // added is called for each node that the kernel adds.
 func (v *inventory) added(n uevent.Number) { v.shadows.Admit(n.Block, n.Major, n.Minor) }
 
-// missed is called when events may have been missed. It removes the nodes of devices that
-// are no longer those of the last scan. It must not wait, since further events are not
-// read meanwhile. The scan that follows also compares the serial numbers.
+// missed is called when events may have been missed. It removes the nodes of devices that differ from the
+// last scan. It must not block, because it delays further events. The scan that follows also compares the
+// serial numbers.
 func (v *inventory) missed() {
 	v.shadows.Doubt()
 	tree, done, err := v.open()
@@ -121,7 +120,7 @@ func (v *inventory) missed() {
 			continue
 		}
 		if err := v.shadows.Empty(dir); err != nil {
-			v.logger.Error("failed to remove nodes of what was unplugged", "error", err)
+			v.logger.Error("failed to remove nodes of an unplugged device", "error", err)
 		}
 	}
 }

@@ -16,18 +16,18 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// idle is the time between measurements of a device that no task seems to have.
+// idle is the time between measurements of an apparently unused device.
 const idle = time.Minute
 
-// measurement is the last one of a device since it was plugged in.
+// measurement is the last measurement of a device since it was plugged in.
 type measurement struct {
 	*nomad.DeviceStats
-	busy bool // the device was used since the measurement before
+	busy bool // the device was used since the previous measurement
 }
 
-// Stats is part of device.StatsReporter. It does not wake devices. At each interval, mostly
-// a second, it reads the devices that were reserved since the plugin started, and those
-// that are in use, as after a restart of the plugin. It reads the others less often.
+// Stats implements device.StatsReporter. It does not wake devices. At each interval, by default a second, it
+// reads the devices that were reserved since the plugin started, and those that are in use, which matters
+// after a restart of the plugin. It reads other devices less often.
 func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.DeviceStats, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -40,7 +40,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	measured := map[plug]measurement{}
 	read := func(s *usbDevice, reserved bool) *nomad.DeviceStats {
 		p := plugOf(s.Device)
-		if m, there := measured[p]; there { // of another share of it
+		if m, there := measured[p]; there { // by another share
 			return m.DeviceStats
 		}
 		m := v.measured[p]
@@ -59,7 +59,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 		case s == nil:
 			no := false
 			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Plugged in": {BoolVal: &no, Desc: "Whether the device is there"},
+				"Plugged in": {BoolVal: &no, Desc: "Whether the device is plugged in"},
 			}}}
 		default:
 			all[id] = read(s, v.isReserved(s))
@@ -69,7 +69,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	return all, nil
 }
 
-// transfers is -1 where the kernel does not count them.
+// transfers returns the number of transfers, or -1 if the kernel does not count them.
 func transfers(s *nomad.DeviceStats) int64 {
 	if v := s.Stats.Attributes["Transfers"]; v != nil {
 		return *v.IntNumeratorVal
@@ -77,8 +77,8 @@ func transfers(s *nomad.DeviceStats) int64 {
 	return -1
 }
 
-// measure reads Documentation/ABI/stable/sysfs-bus-usb and testing/sysfs-devices-power
-// of the kernel.
+// measure reads attributes of the kernel's Documentation/ABI/stable/sysfs-bus-usb and
+// testing/sysfs-devices-power.
 func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	read := func(name string) (string, bool) {
 		b, err := fs.ReadFile(root, path.Join("sys/bus/usb/devices", s.Name, name))
@@ -98,12 +98,12 @@ func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 
 	_, there := read("devnum")
 	replugs, power := int64(s.replugs), int64(s.MaxPower)
-	stats["Plugged in"] = &structs.StatValue{BoolVal: &there, Desc: "Whether the device is there"}
+	stats["Plugged in"] = &structs.StatValue{BoolVal: &there, Desc: "Whether the device is plugged in"}
 	stats["Re-plugs"] = &structs.StatValue{IntNumeratorVal: &replugs, Desc: "How often it was plugged in again while " +
 		"the plugin ran"}
-	stats["Maximum power"] = &structs.StatValue{IntNumeratorVal: &power, Unit: "mA", Desc: "What the device may draw"}
+	stats["Maximum power"] = &structs.StatValue{IntNumeratorVal: &power, Unit: "mA", Desc: "Maximum current of the device"}
 	if speed, err := strconv.ParseFloat(s.Speed, 64); err == nil {
-		stats["Speed"] = &structs.StatValue{FloatNumeratorVal: &speed, Unit: "Mbit/s", Desc: "Of the connection"}
+		stats["Speed"] = &structs.StatValue{FloatNumeratorVal: &speed, Unit: "Mbit/s", Desc: "Speed of the connection"}
 	}
 	if status, ok := read("power/runtime_status"); ok {
 		stats["Power state"] = &structs.StatValue{StringVal: &status, Desc: "Whether the device is active or suspended"}

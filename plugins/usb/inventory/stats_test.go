@@ -58,7 +58,7 @@ func TestStats_AgreeWithKernel(t *testing.T) {
 	}
 }
 
-// counting counts the files that are opened.
+// counting counts opened files.
 type counting struct {
 	fs.FS
 	opened *int
@@ -100,7 +100,7 @@ func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 		want int
 	}{
 		{"at first", func() {}, 5 * each},
-		{"while nobody has one", func() {}, 0},
+		{"while none is reserved", func() {}, 0},
 		{"when one is reserved", func() { m.reserve("10c4:ea60:3#2") }, each},
 		{"and at each interval", func() {}, each},
 		{"after a minute", func() {
@@ -108,7 +108,7 @@ func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 			m.idle = 0
 		}, 5 * each},
 		{"when another has been used", func() { m.idle = idle }, 2 * each},
-		{"and is no longer", func() {}, each},
+		{"when it is idle again", func() {}, each},
 	} {
 		c.do()
 		got := read()

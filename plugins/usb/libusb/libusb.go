@@ -14,14 +14,13 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Classes returns the classes of the interfaces of each device that is plugged in, hubs
-// included: those in any setting of any configuration, sorted, each once. A device that
-// libusb can't describe is left out. It takes some milliseconds, and up to 100 more until
-// gousb's event loop ends. After an error it must not be called again: a panic of gousb
-// leaves memory behind.
+// Classes returns the classes of the interfaces of each device that is plugged in, including hubs, from all
+// settings of all configurations, sorted, without duplicates. Devices that libusb can't describe are left out.
+// A call takes some milliseconds, and up to 100 more until gousb's event loop ends. Classes must not be called
+// again after an error, because a panic of gousb leaks memory.
 //
-// The context of libusb is made for each call, since a context does not see devices that
-// are plugged in later if no udev runs.
+// Each call makes its own libusb context, because without udev a context does not detect devices that are
+// plugged in later.
 func Classes() (classes map[Device][]sysfs.Class, err error) {
 	var context *gousb.Context
 	defer func() {
@@ -41,7 +40,7 @@ func Classes() (classes map[Device][]sysfs.Class, err error) {
 		return false // do not open it
 	})
 	if len(classes) > 0 {
-		err = nil // about a single device
+		err = nil // of a single device
 	}
 	return classes, err
 }

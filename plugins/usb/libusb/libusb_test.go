@@ -32,8 +32,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// askVar makes the test binary a process that answers each line on its standard
-// input with an Answer.
+// askVar makes the test binary a process that replies to each line on its standard input with an
+// answer in JSON.
 const askVar = "OUTRIDER_TEST_LIBUSB"
 
 type answer struct {
@@ -47,7 +47,7 @@ type described struct {
 	Classes []sysfs.Class
 }
 
-// held is what a process has.
+// held has the resources of a process.
 type held struct {
 	Descriptors, Goroutines int
 	Threads                 []string // names
@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(askVar) == "" {
 		os.Exit(m.Run())
 	}
-	log.SetOutput(io.Discard)    // gousb's remarks on devices
-	time.Sleep(time.Millisecond) // the first timer of a process opens the runtime's poller, which stays
+	log.SetOutput(io.Discard)    // of gousb
+	time.Sleep(time.Millisecond) // the first timer opens the runtime's poller, which keeps its descriptors
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var a answer
 		var err error
@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 			return cmp.Or(cmp.Compare(x.Bus, y.Bus), cmp.Compare(x.Address, y.Address))
 		})
 		a.Held = holds()
-		// what has been told to end takes a moment
+		// goroutines and threads take a moment to end
 		for end := time.Now().Add(time.Minute); (a.Held.Goroutines > 1 || slices.Contains(a.Held.Threads, eventThread)) &&
 			time.Now().Before(end); a.Held = holds() {
 			time.Sleep(time.Millisecond)
@@ -103,8 +103,8 @@ func holds() held {
 	return h
 }
 
-// asker starts such a process, for which root is /, by umockdev's preload library;
-// an empty root is the machine's own.
+// asker starts the process of askVar. umockdev's preload library makes root its /; an empty root is the real
+// machine.
 func asker(t *testing.T, root string) (ask func(times int) answer) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
@@ -215,29 +215,28 @@ func wantNoMore(t *testing.T, before, after held) {
 	t.Helper()
 	must.Eq(t, before.Descriptors, after.Descriptors, must.Sprintf("%+v has become %+v", before, after))
 	test.Eq(t, before.Goroutines, after.Goroutines, test.Sprintf("%+v has become %+v", before, after))
-	// the runtime may start one of its own at any time, but keeps few
+	// the runtime may start its own threads at any time, but few
 	must.False(t, len(after.Threads) > len(before.Threads)+2,
 		must.Sprintf("threads %q have become", before.Threads))
 	test.SliceNotContains(t, after.Threads, eventThread, test.Sprintf("threads %q have become", before.Threads))
 }
 
-// eventThread is what libusb calls the thread in which it hears of devices
-// (os/linux_udev.c, os/linux_netlink.c).
+// eventThread is the name of libusb's thread for hotplug events (os/linux_udev.c, os/linux_netlink.c).
 const eventThread = "libusb_event"
 
 func TestClasses_OpensNoDevice(t *testing.T) {
 	context := gousb.NewContext()
 	during := holds()
-	// it names itself
+	// the thread sets its name after its start
 	for end := time.Now().Add(30 * time.Second); !slices.Contains(during.Threads, eventThread); during = holds() {
 		must.False(t, time.Now().After(end),
 			must.Sprintf("libusb has no thread %q: %q", eventThread, during.Threads))
 	}
 	context.Close()
 	after := holds()
-	// its entry in /proc outlives it
+	// its entry in /proc outlives the thread for a moment
 	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() {
-		must.False(t, time.Now().After(end), must.Sprintf("libusb's thread goes on: %q", after.Threads))
+		must.False(t, time.Now().After(end), must.Sprintf("libusb's thread still runs: %q", after.Threads))
 	}
 
 	dir := t.TempDir()
@@ -249,11 +248,11 @@ func TestClasses_OpensNoDevice(t *testing.T) {
 	test.SliceLen(t, 1, got.Devices, test.Sprintf("got %+v", got))
 	test.False(t, opened(), test.Sprint("a scan has opened the device"))
 	_, err := os.ReadFile(node)
-	must.NoError(t, err, must.Sprint("the test would not see it"))
-	test.True(t, opened(), test.Sprint("the test would not see it"))
+	must.NoError(t, err, must.Sprint("the test would not notice it"))
+	test.True(t, opened(), test.Sprint("the test would not notice it"))
 }
 
-// opens says whether a file was opened since it was asked last.
+// opens returns a function that reports whether a file was opened since its last call.
 func opens(t *testing.T, path string) func() bool {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -273,8 +272,8 @@ func opens(t *testing.T, path string) func() bool {
 func TestClasses_PanicIsError(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{})
-	// interface 0, interface 1, and once more setting 0 of interface 0, for which
-	// gousb keeps no setting and takes the first
+	// interface 0, interface 1, and again setting 0 of interface 0, for which gousb stores no setting
+	// and then takes the first one
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
 	whole, err := os.ReadFile(file)
 	must.NoError(t, err)

@@ -14,9 +14,9 @@ import (
 //	10c4:ea60:0001
 //	10c4:ea60@pci-0000:00:14.0-usbv2-0:1.4
 //
-// IDs remembers each serial number that two devices had at the same time, and does not use
-// it again: the device that stays must not change its id when the other is unplugged. The
-// zero value remembers none. It is used by one goroutine.
+// IDs remembers each serial number that two devices had at the same time, and never uses it again: the
+// remaining device must keep its id when the other is unplugged. The zero value remembers none. Only one
+// goroutine may use it.
 type IDs struct {
 	shared map[serial]bool
 }
@@ -26,12 +26,12 @@ type serial struct {
 	text string
 }
 
-// maxSerial is the length of a USB string (USB 2.0, 9.6.7). An id with such a serial can be
-// the name of a directory.
+// maxSerial is the maximum length of a USB string (USB 2.0, 9.6.7). An id with a serial of this length is
+// still a valid name of a directory.
 const maxSerial = 126
 
-// Name returns the ids of the devices, in their order. These are all devices that are
-// plugged in now. No two ids are equal. An id has letters, digits and ".:@_-".
+// Name returns the ids of the devices, in their order. Devices must be all devices that are plugged in. The
+// ids are unique, and consist of letters, digits and ".:@_-".
 func (ids *IDs) Name(devices []sysfs.Device) []string {
 	seen := make(map[serial]bool)
 	for _, d := range devices {
@@ -56,17 +56,17 @@ func (ids *IDs) Name(devices []sysfs.Device) []string {
 		uses[names[i]]++
 	}
 	for i, d := range devices {
-		if uses[names[i]] > 1 { // one controller has two buses of the same revision
+		if uses[names[i]] > 1 { // if one controller has two buses of the same revision
 			names[i] += "-" + d.Name
 		}
 	}
 	return names
 }
 
-// PlainSerial replaces the characters of a serial number that separate the parts of an id
-// or the ids of a list. A pattern for serial may also fit the result.
+// PlainSerial replaces the characters of a serial number that separate the parts of an id or the ids in a
+// list. Patterns of the option serial also match the result.
 func PlainSerial(s string) string { return sysfs.Plain(s, "._-") }
 
-// Directory returns the id as the name of a directory. It has no colon, since many programs
-// take a colon as the end of a path. Different ids have different directories.
+// Directory returns the id as the name of a directory, without colons, which end a path for many programs.
+// Different ids have different directories.
 func Directory(id string) string { return strings.ReplaceAll(id, ":", "-") }

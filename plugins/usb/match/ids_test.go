@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// stick is one of a kind that is sold with serial numbers or without.
+// stick returns a stick with a serial number, or with "" one without.
 func stick(port, serial string) sysfs.Device {
 	return sysfs.Device{Name: "1-" + port, Path: "pci-0000:00:14.0-usbv2-0:" + port, ID: sysfs.ID{Vendor: 0x10c4,
 		Product: 0xea60}, Serial: serial}
@@ -38,9 +38,9 @@ func TestIDs_UseSerialOrPort(t *testing.T) {
 		"equal serials": {[]sysfs.Device{stick("1", "A"), stick("2", "A"), stick("3", "B")},
 			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2", "10c4:ea60:B"}},
 		"equal serials of two products": {[]sysfs.Device{stick("1", "A"), other}, []string{"10c4:ea60:A", "10c4:ea61:A"}},
-		"serials equal but for separators": {[]sysfs.Device{stick("1", "a,b"), stick("2", "a b")},
+		"serials that differ in separators": {[]sysfs.Device{stick("1", "a,b"), stick("2", "a b")},
 			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"}},
-		"a serial of anything": {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
+		"a serial with any characters": {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
 		"a serial too long": {[]sysfs.Device{stick("1", long)},
 			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1"}},
 		"one port for two, if there were": {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1",
@@ -78,7 +78,7 @@ func TestIDs_AreNoBusAddresses(t *testing.T) {
 	// the same address on two buses
 	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
 	test.NotEq(t, first[1], first[0], test.Sprint("both are"))
-	// plugged again after a restart: another address, another number of the bus
+	// after a reboot: another address, another number of the bus
 	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
 	if again[0] != first[0] {
 		t.Errorf("%s has become %s", first[0], again[0])
@@ -100,7 +100,7 @@ func FuzzIDsAndTheirDirectoriesDiffer(f *testing.F) {
 		}
 		a, b := device(serialA, vendorA, portA), device(serialB, vendorB, portB)
 		if a.Name == b.Name {
-			return // two devices are not in one port
+			return // a port has only one device
 		}
 		got := new(IDs).Name([]sysfs.Device{a, b})
 		if got[0] == got[1] || Directory(got[0]) == Directory(got[1]) {

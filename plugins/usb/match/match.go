@@ -1,9 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package match decides which USB device belongs to which block of the plugin's
-// configuration, and under which id it is published. An id does not change when the
-// device is plugged in again or the host is restarted.
+// Package match assigns USB devices to the blocks of the plugin's configuration, and names them by ids.
+// An id does not change when the device is plugged in again or the host is restarted.
 package match
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Match selects devices: those for which each option that is set has a pattern that fits.
-// In patterns * stands for any characters and ? for one.
+// Match selects devices: each set option must have a pattern that matches. In patterns * matches any
+// characters and ? matches one.
 type Match struct {
 	ID     schema.Strings `codec:"id" doc:"Vendor and product, as in lsusb: \"10c4:ea60\", \"10c4:*\"."`
 	Serial schema.Strings `codec:"serial" doc:"Serial number."`
@@ -26,22 +25,22 @@ type Match struct {
 	Udev map[string]string `codec:"udev" doc:"udev properties of the device or a node, all of which must match: ID_MODEL = \"CP2102*\". Needs /run/udev."`
 }
 
-// Allows reports whether the option id is not set or has a pattern that fits this id.
+// Allows reports whether the option id is not set or has a pattern that matches this id.
 func (m Match) Allows(id sysfs.ID) bool {
 	p, err := compile(Match{ID: m.ID})
 	return len(m.ID) == 0 || err == nil && p.fits(sysfs.Device{ID: id})
 }
 
-// Validate describes the first pattern that can fit nothing. A Match without any option is
-// an error too, since it would fit everything.
+// Validate returns an error for the first pattern that can't match any device. A Match without options is
+// also an error, because it would match every device.
 func (m Match) Validate() error {
 	_, err := compile(m)
 	return err
 }
 
-// Misfit returns the only option that a device does not fit, and the device's values for
-// it. The option is empty if there are several, if there is none, or if nothing else is
-// set. Validate accepts m.
+// Misfit returns the option that a device does not fit, and the device's values for it, if the device fits
+// all other options. The option is empty if the device fits all or misfits several, or if only one option is
+// set. m must be valid.
 func (m Match) Misfit(d sysfs.Device) (option string, values []string) {
 	p, err := compile(m)
 	misfits := p.misfits(d)

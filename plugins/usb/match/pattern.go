@@ -14,11 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// patterns are the options of a Match that are set.
+// patterns are the set options of a Match.
 type patterns []option
 
-// option is one of them. A device fits it if any of the globs fits any of the device's
-// values.
+// option is a set option. A device fits it if any of the globs matches any of the device's values.
 type option struct {
 	name   string
 	globs  []*regexp.Regexp
@@ -31,15 +30,14 @@ func (o option) fits(d sysfs.Device) bool {
 	})
 }
 
-// glob compiles a pattern in which * stands for any characters and ? for one. No other
-// character is special.
+// glob compiles a pattern in which * matches any characters and ? matches one. No other character is special.
 func glob(pattern string) *regexp.Regexp {
 	quoted := regexp.QuoteMeta(strings.ToValidUTF8(pattern, "\uFFFD"))
 	expression := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(quoted)
 	return regexp.MustCompile(`(?s)^` + expression + `$`)
 }
 
-var errEmpty = errors.New("nothing says which devices are meant: set id, serial, class, port, driver or udev")
+var errEmpty = errors.New("no option selects devices: set id, serial, class, port, driver or udev")
 
 func compile(m Match) (patterns, error) {
 	var p patterns
@@ -75,7 +73,7 @@ func compile(m Match) (patterns, error) {
 	for _, key := range slices.Sorted(maps.Keys(m.Udev)) {
 		switch pattern := m.Udev[key]; {
 		case !property.MatchString(key):
-			return p, fmt.Errorf("udev has %q, which is no property: write it as \"udevadm info\" does, such as ID_MODEL", key)
+			return p, fmt.Errorf("udev has %q, not a property: write it as \"udevadm info\" does, such as ID_MODEL", key)
 		case pattern == "":
 			return p, fmt.Errorf("udev: %s \"\" is empty and fits nothing: leave it out", key)
 		default:
@@ -89,10 +87,10 @@ func compile(m Match) (patterns, error) {
 	return p, nil
 }
 
-// fits reports whether the device fits each option that is set.
+// fits reports whether the device fits all options.
 func (p patterns) fits(d sysfs.Device) bool { return len(p.misfits(d)) == 0 }
 
-// misfits are the options that the device does not fit.
+// misfits returns the options that the device does not fit.
 func (p patterns) misfits(d sysfs.Device) (all []option) {
 	for _, o := range p {
 		if !o.fits(d) {
@@ -102,7 +100,7 @@ func (p patterns) misfits(d sysfs.Device) (all []option) {
 	return all
 }
 
-// classes are those of the device and of its interfaces in any setting.
+// classes returns the classes of the device and of its interfaces in all settings.
 func classes(d sysfs.Device) []string {
 	all := []string{d.Class.String()}
 	for _, c := range d.Settings {
@@ -116,8 +114,7 @@ func classes(d sysfs.Device) []string {
 
 var property = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// busRevision is the part of udev's ID_PATH_WITH_USB_REVISION that ID_PATH has without the
-// revision.
+// busRevision is the part of udev's ID_PATH_WITH_USB_REVISION that is "-usb-" in ID_PATH.
 var busRevision = regexp.MustCompile(`-usbv[0-9]-`)
 
 func readText(s string) (string, error) { return s, nil }
@@ -143,9 +140,8 @@ func readID(written string) (string, error) {
 	return vendor + ":" + product, nil
 }
 
-// readHex reads a hex number of this many digits, with or without 0x, and adds leading
-// zeros. It is empty if the text is not such a number or pattern. whole is false if digits
-// are missing without 0x before them.
+// readHex parses a hex number or pattern of this many digits, with or without 0x, and adds leading zeros. It
+// returns "" if the text is invalid. whole is false if the text has fewer digits and no 0x.
 func readHex(s string, digits int) (hex string, whole bool) {
 	s, prefixed := strings.CutPrefix(s, "0x")
 	if !hexGlob.MatchString(s) || len(strings.ReplaceAll(s, "*", "")) > digits {
@@ -188,7 +184,7 @@ var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 func readPort(s string) (string, error) {
 	isPort := strings.ContainsAny(s, "*?") || portName.MatchString(s) || strings.Contains(s, "-0:")
 	if !isPort || strings.Contains(s, "/") {
-		return "", errors.New(`is not where a device is plugged in: write it such as "1-1.4" or ` +
+		return "", errors.New(`is not a port: write it such as "1-1.4" or ` +
 			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}
 	return s, nil

@@ -19,7 +19,7 @@ var zigbee = sysfs.Device{
 	Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 0xff}, Driver: "cp210x"}},
 }
 
-// key is a security key: a HID and a smart card in one.
+// key is a security key: a composite device with a HID and a smart card.
 var key = sysfs.Device{
 	Name: "2-3", Bus: 2, Address: 4, Path: "pci-0000:00:14.0-usbv3-0:3", ID: sysfs.ID{Vendor: 0x1050, Product: 0x0407},
 	Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 3, Subclass: 1, Protocol: 1}, Driver: "usbhid"}, {Number: 1,
@@ -40,10 +40,10 @@ func TestMatch_Fits(t *testing.T) {
 		"one of two ids":                 {Match{ID: schema.Strings{"1a86:7523", "1050:*"}}, false, true},
 		"any id":                         {Match{ID: schema.Strings{"*:*"}}, true, true},
 		"a serial":                       {Match{Serial: schema.Strings{"Zürich 0001"}}, true, false},
-		"a serial as the id has it":      {Match{Serial: schema.Strings{"Z_rich_0001"}}, true, false},
+		"a serial as in the id":          {Match{Serial: schema.Strings{"Z_rich_0001"}}, true, false},
 		"a part of the serial":           {Match{Serial: schema.Strings{"*0001"}}, true, false},
 		"a serial in another case":       {Match{Serial: schema.Strings{"zürich*"}}, false, false},
-		"any serial there is":            {Match{Serial: schema.Strings{"?*"}}, true, false},
+		"any serial":                     {Match{Serial: schema.Strings{"?*"}}, true, false},
 		"a class by name":                {Match{Class: schema.Strings{"HID"}}, false, true},
 		"a class by its long name":       {Match{Class: schema.Strings{"human interface device"}}, false, true},
 		"a class of any interface":       {Match{Class: schema.Strings{"smart-card"}}, false, true},
@@ -64,9 +64,9 @@ func TestMatch_Fits(t *testing.T) {
 		"a letter of two bytes":          {Match{Serial: schema.Strings{"Z?rich 0001"}}, true, false},
 		"a driver":                       {Match{Driver: schema.Strings{"cp210x", "ftdi_sio"}}, true, false},
 		"any driver":                     {Match{Driver: schema.Strings{"*hid"}}, false, true},
-		"everything that is set": {Match{ID: schema.Strings{"10c4:*"}, Serial: schema.Strings{"*1"},
+		"all set options": {Match{ID: schema.Strings{"10c4:*"}, Serial: schema.Strings{"*1"},
 			Class: schema.Strings{"ff"}, Port: schema.Strings{"1-*"}, Driver: schema.Strings{"cp*"}}, true, false},
-		"all that is set but one of them": {Match{ID: schema.Strings{"10c4:*"}, Driver: schema.Strings{"ch341"}}, false,
+		"all set options but one": {Match{ID: schema.Strings{"10c4:*"}, Driver: schema.Strings{"ch341"}}, false,
 			false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestMatch_Fits(t *testing.T) {
 	}
 }
 
-func TestMatch_RefusesWhatFitsNothing(t *testing.T) {
+func TestMatch_RefusesPatternsThatMatchNothing(t *testing.T) {
 	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
 		`"10c4:ea60" or "10c4:*"`
 	const notClass = ` is not known: write class, subclass and protocol in hex, such as "03/01/02" or "03", or the class ` +
@@ -87,13 +87,13 @@ func TestMatch_RefusesWhatFitsNothing(t *testing.T) {
 		`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
 		`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
 		`vendor-specific, video, wireless`
-	const notPort = ` is not where a device is plugged in: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
+	const notPort = ` is not a port: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
 		`("nomad-device-usb list" shows it)`
 	for _, test := range []struct {
 		match Match
 		want  string
 	}{
-		{Match{}, `nothing says which devices are meant: set id, serial, class, port, driver or udev`},
+		{Match{}, `no option selects devices: set id, serial, class, port, driver or udev`},
 		{Match{ID: schema.Strings{""}}, `id "" is empty and fits nothing: leave it out`},
 		{Match{ID: schema.Strings{"10c4:*", "1624"}}, `id "1624"` + notID},
 		{Match{ID: schema.Strings{"0x658"}}, `id "0x658"` + notID},

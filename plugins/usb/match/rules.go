@@ -11,20 +11,18 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// AnyType is the type of the devices that only match_all publishes.
+// AnyType is the type of devices without a block, with match_all.
 const AnyType = "usb"
 
-// Rules are the compiled blocks of a configuration. They do not change, and may be used by
-// several goroutines.
+// Rules are the compiled blocks of a configuration. They are immutable, and several goroutines may use them.
 type Rules struct {
-	// KnownAs has the vendor and product of blocks whose devices change their own. The ids
-	// of such devices contain neither a serial nor the revision of the bus, which a device
-	// may change too.
+	// KnownAs has the published vendor and product of blocks whose devices change theirs. The ids of
+	// these devices contain neither the serial number nor the revision of the bus, which may change, too.
 	KnownAs map[string]sysfs.ID
 
 	blocks, excludes []named
 	all              bool
-	byPort           map[string]bool // blocks whose devices are those in a port, whatever their serial
+	byPort           map[string]bool // blocks that select by port, not by serial number
 }
 
 type named struct {
@@ -32,8 +30,7 @@ type named struct {
 	patterns
 }
 
-// Compile compiles the blocks and the excludes, which are given by name. With all, devices
-// that no block matches are of AnyType.
+// Compile compiles the blocks and excludes, by name. With all, devices without a block get the type AnyType.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 	r := &Rules{all: all, byPort: map[string]bool{}}
 	var err error
@@ -67,24 +64,23 @@ type Assigned struct {
 	ID     string   // as published, see IDs
 	As     sysfs.ID // vendor and product as published
 
-	// Type is the name of its block, which is the first that matches it in the order of
-	// names. It is AnyType if only match_all does, and empty if nothing does.
+	// Type is the name of its block, the first match in the order of names. It is AnyType if only
+	// match_all applies, and empty without a match.
 	Type string
 
-	// Also are the further blocks that match it, in order. They do not get it, so this is
-	// mostly a mistake.
+	// Also are the names of further matching blocks, in order. They do not get the device, so they are
+	// usually a mistake.
 	Also []string
 
-	// Excluded is the first exclude that matches it, in the order of names. The device is
-	// not published then. Type and Also are set as without the exclude.
+	// Excluded is the first matching exclude, in the order of names. If it is set the device is not
+	// published. Type and Also are set regardless of it.
 	Excluded string
 }
 
-// Published reports whether a job can ask for it.
+// Published reports whether jobs can request the device.
 func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 
-// Assign returns each device with its block, in the order of the devices. These are all
-// devices that are plugged in now.
+// Assign returns each device with its block, in the same order. Devices must be all devices that are plugged in.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 	all := make([]Assigned, len(devices))
 	published := slices.Clone(devices)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// verdicts are type, also and exclude of each.
+// verdicts returns Type, Excluded and Also of zigbee and key.
 func verdicts(t *testing.T, blocks, exclude map[string]Match, all bool) [][]string {
 	t.Helper()
 	r, err := Compile(blocks, exclude, all)
@@ -103,7 +103,7 @@ func TestRules_ErrorNamesBlock(t *testing.T) {
 			`as "10c4:ea60" or "10c4:*"`: func() (*Rules, error) {
 			return Compile(map[string]Match{"zigbee": {ID: schema.Strings{"10c4"}}}, nil, false)
 		},
-		`exclude "mine": nothing says which devices are meant: set id, serial, class, port, driver or udev`: func() (*Rules,
+		`exclude "mine": no option selects devices: set id, serial, class, port, driver or udev`: func() (*Rules,
 			error) {
 			return Compile(nil, map[string]Match{"mine": {}}, true)
 		},

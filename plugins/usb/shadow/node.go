@@ -25,8 +25,8 @@ func (n Node) make(path string) error {
 	source, err := os.Lstat(n.Source)
 	switch {
 	case err == nil && source.Mode()&fs.ModeDevice == 0:
-		return fmt.Errorf("%s is no device node: remove what is there in its place", n.Source)
-	// the node may be missing in a /dev of a container; its number is known from sysfs
+		return fmt.Errorf("%s is not a device node: remove that file", n.Source)
+	// the /dev of a container may lack the node; its number is known from sysfs
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -60,7 +60,7 @@ func (n Node) make(path string) error {
 	})
 }
 
-// maxMajor and maxMinor are the kernel's (MINORBITS, include/linux/kdev_t.h).
+// maxMajor and maxMinor are the kernel's limits (MINORBITS, include/linux/kdev_t.h).
 const (
 	maxMajor = 1<<12 - 1
 	maxMinor = 1<<20 - 1
@@ -75,7 +75,7 @@ func (n Node) is(path string) bool {
 	return info.Sys().(*syscall.Stat_t).Rdev == n.number()
 }
 
-// number has more than a byte for the minor: the minors of the fourth bus begin at 384.
+// number returns the node's dev_t. Minors can exceed a byte: the minors of the fourth bus begin at 384.
 func (n Node) number() uint64 { return unix.Mkdev(n.Major, n.Minor) }
 
 // own sets owner and mode of the file at path. It does not follow a link there.
@@ -88,8 +88,8 @@ func (n Node) own(path string, uid, gid int) error {
 	return n.ownOpen(fd, path, uid, gid)
 }
 
-// ownOpen sets owner and mode of an open file if they differ; -1 keeps the owner or group.
-// path is used in errors only.
+// ownOpen sets owner and mode of an open file if they differ. -1 keeps the owner or group. path is only for
+// errors.
 func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	var have unix.Stat_t
 	if err := unix.Fstat(fd, &have); err != nil {
@@ -101,7 +101,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 		}
 	}
 	if mode := uint32(n.Mode.Perm()); mode != have.Mode&0o777 {
-		// fchmod(2) refuses a descriptor of O_PATH; this path leads to the open file itself
+		// fchmod(2) refuses an O_PATH descriptor; this path leads to the open file itself
 		if err := unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
 			return &fs.PathError{Op: "chmod", Path: path, Err: err}
 		}
@@ -109,7 +109,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	return nil
 }
 
-// openPath opens the file at path without any effect on it. It does not follow a link.
+// openPath opens the file at path by O_PATH, which has no effect on it. It does not follow a link.
 func openPath(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -118,7 +118,7 @@ func openPath(path string) (int, error) {
 	return fd, nil
 }
 
-// link makes a symlink, or leaves the same one as it is.
+// link makes a symlink, unless it exists with the same target.
 func link(target, path string) error {
 	if have, err := os.Readlink(path); err == nil && have == target {
 		return nil
@@ -126,8 +126,7 @@ func link(target, path string) error {
 	return replace(path, func(temp string) error { return os.Symlink(target, temp) })
 }
 
-// replace makes a file under a temporary name and renames it to path, so that the path is
-// never missing or incomplete.
+// replace makes a file under a temporary name and renames it to path, which is never missing or incomplete.
 func replace(path string, make func(temp string) error) error {
 	temp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := os.RemoveAll(temp); err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clear removes the directories of a former run's devices, except those in keep. It does
-// nothing if there is no directory yet.
+// Clear removes the directories of a previous run's devices, except those in keep. It does nothing if the
+// directory does not exist.
 func (d *Dir) Clear(keep map[string]bool) error {
 	if !d.isMarked() {
 		return nil
@@ -29,8 +29,8 @@ func (d *Dir) Clear(keep map[string]bool) error {
 	return errs
 }
 
-// Empty removes a device's nodes and keeps its directories. A running task may have mounted
-// them, and finds the nodes that are made in them later.
+// Empty removes a device's nodes and keeps its directories. A running task may have mounted them, and then
+// sees nodes that are made later.
 func (d *Dir) Empty(device string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -40,9 +40,9 @@ func (d *Dir) Empty(device string) error {
 	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
 }
 
-// Withdraw removes every node with this number, since its device has gone and the kernel
-// gives the number to the next device, of any bus. Make makes no node with it until Admit,
-// or until freeFor has passed: the event comes before the node disappears from sysfs.
+// Withdraw removes every node with this number: its device was unplugged, and the kernel gives the number to
+// the next device, on any bus. Make refuses the number until Admit, or until freeFor has passed, because the
+// event precedes the removal of the node from sysfs.
 func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,15 +1,14 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package shadow makes device nodes for tasks. The kernel's own nodes disappear when the
-// device is unplugged, come back with other numbers, and belong to root. Those of this
-// package keep their paths, follow the numbers, and have the owner and mode that a task
-// needs.
+// Package shadow makes device nodes for tasks. The kernel's nodes disappear when the device is unplugged,
+// return with other numbers, and belong to root. The nodes of this package keep their paths, follow the
+// numbers, and have the owner and mode that a task needs.
 //
 //	/dev/nomad-usb/10c4-ea60-0001/tty          as /dev/ttyUSB0 now
 //	/dev/nomad-usb/10c4-ea60-0001/usb          as /dev/bus/usb/001/004 now
-//	/dev/nomad-usb/10c4-ea60-0001/bus/001/004  the same, where libusb looks, in a directory to mount
-//	/dev/nomad-usb/10c4-ea60-0001/sys/1-1      a link to the device, likewise
+//	/dev/nomad-usb/10c4-ea60-0001/bus/001/004  the same, in a directory to mount at /dev/bus/usb for libusb
+//	/dev/nomad-usb/10c4-ea60-0001/sys/1-1      a link to the device, to mount at /sys/bus/usb/devices
 package shadow
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// Device is what the directory of one device is to hold.
+// Device is the wanted content of the directory of one device.
 type Device struct {
 	Name  string // of its directory
 	Nodes []Node
@@ -45,61 +44,58 @@ type Node struct {
 	Major  uint32
 	Minor  uint32
 
-	// Held is set in a simulation, where the source is not a device node: it is a file, or
-	// a link to a pseudo-terminal ("/dev/pts/7") for which Held reports that the simulation
-	// has it now. The node is then a link to it. The simulation's numbers are not used,
-	// since they are those of the machine's devices.
+	// Held is set in a simulation. The source is then not a device node but a file, or a link to a
+	// pseudo-terminal ("/dev/pts/7"). Held must report that the simulation has the terminal now. The node
+	// is made as a link to the source. The simulation's numbers are ignored, because real devices of the
+	// machine have the same ones.
 	Held func(terminal string) bool
 
 	Mode     fs.FileMode // permission bits
-	UID, GID int         // -1 is the source's
+	UID, GID int         // -1: the source's
 }
 
 // Link is a symlink.
 type Link struct{ Name, Target string }
 
-// ErrRefused means that this process has no right to make nodes. Tasks then get the
-// kernel's own.
+// ErrRefused means that this process has no right to make nodes.
 var ErrRefused = errors.New("no right to make device nodes")
 
-// ErrWithdrawn means that the device of a node has gone since Begin.
-var ErrWithdrawn = errors.New("it was unplugged meanwhile")
+// ErrWithdrawn means that the device of a node was unplugged since Begin.
+var ErrWithdrawn = errors.New("the device was unplugged")
 
-// Dir is the directory of all devices. Empty, Withdraw, Admit and Doubt may be called by any
-// goroutine, the other methods by one.
+// Dir is the directory of all devices. Any goroutine may call Empty, Withdraw, Admit and Doubt. Only one
+// goroutine may call the other methods.
 type Dir struct {
 	path  string
 	ready bool
 
 	mu        sync.Mutex           // held while nodes are made or removed
 	withdrawn map[number]bool      // since Begin
-	free      map[number]time.Time // when a number was withdrawn that has not been added since
+	free      map[number]time.Time // when a number was withdrawn, until Admit
 }
 
-// freeFor is how long the kernel may list a node after the event of its removal. A node
-// that it still lists afterwards exists: the event was synthetic ("udevadm trigger -c
-// remove").
+// freeFor is how long the kernel may list a node after the event of its removal. If it still lists the node
+// after that, the node exists, and the event was synthetic ("udevadm trigger -c remove").
 const freeFor = 10 * time.Second
 
-// number is that of a node.
+// number is the number of a node.
 type number struct {
 	block bool
 	rdev  uint64
 }
 
-// New has no effect yet.
+// New returns the Dir of a path. It does not make the directory.
 func New(path string) *Dir {
 	return &Dir{path: path, withdrawn: map[number]bool{}, free: map[number]time.Time{}}
 }
 
-// Path is where a device's node is, or its directory, where node is empty.
+// Path returns the path of a device's node, or of its directory if node is empty.
 func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
 
-// mark is a file that marks the directory as the plugin's. Unknown files in it are
-// removed.
+// mark is a file that marks the directory as the plugin's, which removes unknown files in it.
 const mark = ".nomad-device-usb"
 
-// prepare makes the directory.
+// prepare makes and marks the directory.
 func (d *Dir) prepare() error {
 	if d.ready {
 		return nil
@@ -118,7 +114,7 @@ func (d *Dir) prepare() error {
 	return err
 }
 
-// isFree returns an error if there are files of others in the directory.
+// isFree returns an error if the directory has files but no mark.
 func (d *Dir) isFree() error {
 	there, err := os.ReadDir(d.path)
 	if err == nil && len(there) > 0 && !d.isMarked() {
@@ -127,35 +123,34 @@ func (d *Dir) isFree() error {
 	return err
 }
 
-// isMarked reports whether the directory is the plugin's, and not missing or of others.
+// isMarked reports whether the directory exists and is the plugin's.
 func (d *Dir) isMarked() bool {
 	_, err := os.Lstat(filepath.Join(d.path, mark))
 	return err == nil
 }
 
-// Check returns why no device node could be made in the directory. It makes nothing.
+// Check returns an error if no device node can be made in the directory. It changes nothing.
 func (d *Dir) Check() error {
 	if err := d.isFree(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for dir := d.path; ; dir = filepath.Dir(dir) { // the nearest that is there
+	for dir := d.path; ; dir = filepath.Dir(dir) { // the nearest existing directory
 		if err := mayHoldDevices(dir); !errors.Is(err, fs.ErrNotExist) || dir == "/" {
 			return err
 		}
 	}
 }
 
-// Begin is called before a scan. Make makes no node whose number is withdrawn after Begin,
-// since the scan may have found another device with that number.
+// Begin is called before a scan. Make refuses a node whose number is withdrawn after Begin, because the scan
+// may have found another device with that number.
 func (d *Dir) Begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.withdrawn)
 }
 
-// Make brings the directory of a device to the wanted state. Nodes that are right are not
-// touched, so that tasks can keep them open or mounted. Others are replaced atomically or
-// removed.
+// Make brings the directory of a device to the wanted state. It leaves correct nodes in place, because tasks
+// may have them open or mounted, and atomically replaces or removes others.
 func (d *Dir) Make(dev Device) error {
 	if !plain(dev.Name) {
 		return fmt.Errorf("%q is not the name of a directory", dev.Name)
@@ -174,7 +169,7 @@ func (d *Dir) Make(dev Device) error {
 	return refused(dev.make(filepath.Join(d.path, dev.Name)))
 }
 
-// make makes the nodes and links of the device in dir, and removes everything else from it.
+// make makes the nodes and links of the device in dir, and removes all other files from it.
 func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
 		return err
@@ -226,10 +221,10 @@ func (dev Device) make(dir string) error {
 	})
 }
 
-// makeDir makes a directory that any user may read, independent of the umask.
+// makeDir makes a directory with mode 0755, independent of the umask.
 func makeDir(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
-		if err := os.Remove(path); err != nil { // of a node that had this name
+		if err := os.Remove(path); err != nil { // a node that had this name
 			return err
 		}
 	}
@@ -243,8 +238,7 @@ func makeDir(path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// plain reports whether a name stays within its directory and is not one of this
-// package's own.
+// plain reports whether a name stays within its directory and is not reserved for this package.
 func plain(name string) bool {
 	return name != "" && !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, "/\x00")
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// null is a device that every machine has, in the place of a stick.
+// null returns a node of /dev/null, which every machine has, instead of a stick's.
 func null(name string) Node {
 	return Node{Name: name, Source: "/dev/null", Major: 1, Minor: 3, Mode: 0o660, UID: 0, GID: -1}
 }
 
 func newDir(t *testing.T) *Dir { return New(filepath.Join(t.TempDir(), "nomad-usb")) }
 
-// tree lists what is in the directory, sorted, without the mark.
+// tree lists the content of the directory, sorted, without the mark.
 func tree(t *testing.T, d *Dir) (all []string) {
 	t.Helper()
 	must.NoError(t, filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
@@ -98,18 +98,18 @@ func TestMake_SetsOwnerAndMode(t *testing.T) {
 	)
 	for _, dir := range []string{"", "a-b-1", "a-b-1/bus", "a-b-1/bus/001", "a-b-1/sys"} {
 		if info, err := os.Stat(filepath.Join(d.path, dir)); err != nil || info.Mode().Perm() != 0o755 {
-			t.Errorf("%q can't be entered by everybody: %v, %v", dir, info.Mode(), err)
+			t.Errorf("%q does not have mode 0755: %v, %v", dir, info.Mode(), err)
 		}
 	}
 	f, err := os.OpenFile(d.Path("a-b-1", "tty"), os.O_RDWR, 0)
 	must.NoError(t, err)
 	defer f.Close()
 	n, err := f.WriteString("x")
-	must.Eq(t, 1, n, must.Sprint("the node is none"))
-	test.NoError(t, err, test.Sprint("the node is none"))
+	must.Eq(t, 1, n, must.Sprint("the node does not work"))
+	test.NoError(t, err, test.Sprint("the node does not work"))
 }
 
-func TestMake_KeepsWhatIsRight(t *testing.T) {
+func TestMake_KeepsCorrectNodes(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	dev := Device{Name: "d", Nodes: []Node{null("tty")}, Bus: []Node{null("001/004")}, Sys: []Link{{"1-1", "../x"}}}
@@ -141,7 +141,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 	bus := inode(t, d.Path("d", "bus"))
 
 	stop, seen := make(chan struct{}), make(chan error, 1)
-	go func() { // what a task does meanwhile
+	go func() { // a task
 		for {
 			select {
 			case <-stop:
@@ -163,7 +163,7 @@ func TestMake_ReplacesAtomically(t *testing.T) {
 	close(stop)
 	test.NoError(t, <-seen, test.Sprint("there was a moment without a node"))
 	test.Eq(t, bus, inode(t, d.Path("d", "bus")),
-		test.Sprint("the directory that a task may have mounted is another"))
+		test.Sprint("the directory was replaced, which a task may have mounted"))
 	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/bus/001/200 Dcrw-rw---- 1:299 0 0", "d/sys/", "d/sys/2-1 -> ../y",
 		"d/tty Dcrw-rw---- 1:7 0 0")
 }
@@ -202,14 +202,14 @@ func TestMake_LinksSimulatedNode(t *testing.T) {
 		if info, err := os.Stat(pty); err != nil || info.Mode().Perm() != 0o666 {
 			t.Errorf("mode is %v, %v", info.Mode(), err)
 		}
-		must.NoError(t, os.Chmod(pty, 0o600)) // as a new one has
+		must.NoError(t, os.Chmod(pty, 0o600)) // the mode of a new terminal
 	}
 	must.NoError(t, terminal.Close())
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), fs.ErrNotExist,
-		test.Sprint("a link to nothing"))
+		test.Sprint("a dangling link"))
 }
 
-// openTerminal returns a pseudo-terminal's master, and the name of its other side.
+// openTerminal returns a pseudo-terminal's master, and the name of its slave.
 func openTerminal(t *testing.T) (*os.File, string) {
 	t.Helper()
 	master, port, err := pty.Open()
@@ -219,8 +219,8 @@ func openTerminal(t *testing.T) (*os.File, string) {
 	return master, port.Name()
 }
 
-// A task gets what stands for a node, with the owner and the mode that its block says: a
-// link that leads elsewhere would give it any file of the host.
+// A task gets the source of a simulated node, with the block's owner and mode. Without the checks a link
+// could give it any file of the host.
 func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, c := range map[string]struct {
@@ -234,10 +234,10 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 			must.NoError(t, os.Symlink(pty, source))
 		}, "which no simulated stick has now"},
 		"a second name": {func(t *testing.T, source, victim string) { must.NoError(t, os.Link(victim, source)) },
-			"is neither a file with one name"},
+			"neither a file with one name"},
 		"a node of the machine": {func(t *testing.T, source, victim string) {
 			must.NoError(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3))
-		}, "is neither a file with one name"},
+		}, "neither a file with one name"},
 		"a directory that others may write to": {func(t *testing.T, source, victim string) {
 			must.NoError(t, os.WriteFile(source, nil, 0o600))
 			must.NoError(t, os.Chmod(filepath.Dir(source), 0o777))
@@ -264,7 +264,7 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 	}
 }
 
-// Linux takes 32 bits for a number: of 4104:0 it makes 8:0, which is the first disk.
+// Linux truncates a number to 32 bits: 4104:0 becomes 8:0, the first disk.
 func TestMake_RefusesTooLargeNumber(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
@@ -337,24 +337,24 @@ func TestEmpty_KeepsDirectories(t *testing.T) {
 func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
-	must.NoError(t, d.Withdraw(false, 1, 3)) // before there is anything
+	must.NoError(t, d.Withdraw(false, 1, 3)) // before the directory exists
 	d.Admit(false, 1, 3)
 	d.Begin()
 	five, usb := null("tty"), null("001/004")
 	five.Minor = 5
-	for _, name := range []string{"d", "e"} { // e is the same under another id
+	for _, name := range []string{"d", "e"} { // the same device under two ids
 		must.NoError(t, d.Make(Device{Name: name, Nodes: []Node{null("usb"), five}, Bus: []Node{usb},
 			Sys: []Link{{"1-1", "x"}}}))
 	}
-	must.NoError(t, d.Withdraw(true, 1, 3)) // 1:3 of a disk is another
+	must.NoError(t, d.Withdraw(true, 1, 3)) // block device 1:3 is another device
 	must.NoError(t, d.Withdraw(false, 1, 3))
 	wantTree(t, d,
 		"d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/tty Dcrw-rw---- 1:5 0 0",
 		"e/", "e/bus/", "e/bus/001/", "e/sys/", "e/sys/1-1 -> x", "e/tty Dcrw-rw---- 1:5 0 0")
 }
 
-// sd* and tty* have numbers of their own: 8:1 is a disk, and 8:1 may be a character
-// device beside it.
+// Block and character devices have separate numbers: the block device 8:1 is a disk, and a character device
+// 8:1 may exist, too.
 func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for _, withdrawn := range []bool{true, false} {
@@ -372,14 +372,13 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 
 		d.Begin()
 		d.Admit(withdrawn, 1, 3)
-		block.Name, char.Name = "char", "block" // each becomes the other's kind
+		block.Name, char.Name = "char", "block" // swap the kinds
 		must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{char, block}}))
 		wantTree(t, d, "d/", "d/block Dcrw-rw---- 1:3 0 0", "d/char Drw-rw---- 1:3 0 0")
 	}
 }
 
-// The kernel may take a device away, and give its number to another, while what was
-// there is being looked at.
+// During a scan the kernel may remove a device and give its number to another.
 func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
@@ -389,18 +388,18 @@ func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 		test.ErrorIs(t, d.Make(dev), ErrWithdrawn)
 	}
 	wantTree(t, d)
-	d.Begin() // sysfs still has it
+	d.Begin() // sysfs may still list it
 	test.ErrorIs(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}), ErrWithdrawn)
-	d.Admit(false, 1, 3) // another has it, as is looked at now
+	d.Admit(false, 1, 3) // another device has the number
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	must.NoError(t, d.Withdraw(false, 1, 3))
-	d.Doubt() // whether it was admitted
+	d.Doubt() // Admit may have been missed
 	d.Begin()
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
-// Such as the removal that "udevadm trigger -c remove" makes up.
+// As of the synthetic removal of "udevadm trigger -c remove".
 func TestWithdraw_Expires(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
@@ -414,14 +413,14 @@ func TestWithdraw_Expires(t *testing.T) {
 	must.NoError(t, d.Make(dev))
 }
 
-func TestClear_RemovesFormerRunOnly(t *testing.T) {
+func TestClear_RemovesPreviousRunOnly(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d, other := newDir(t), newDir(t)
 	for _, dir := range []*Dir{d, other} {
 		must.NoError(t, dir.Make(Device{Name: "old", Nodes: []Node{null("tty")}}))
 		must.NoError(t, dir.Make(Device{Name: "still", Nodes: []Node{null("tty")}}))
 	}
-	must.NoError(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // killed in between
+	must.NoError(t, os.WriteFile(filepath.Join(d.path, ".new-x"), nil, 0o600)) // left by a kill
 	must.NoError(t, New(d.path).Clear(map[string]bool{"still": true}))
 	wantTree(t, d, "still/", "still/tty Dcrw-rw---- 1:3 0 0")
 	wantTree(t, other, "old/", "old/tty Dcrw-rw---- 1:3 0 0", "still/", "still/tty Dcrw-rw---- 1:3 0 0")

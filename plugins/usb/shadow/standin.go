@@ -14,10 +14,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// standIn makes a link at path to what stands for the node in a simulation, and sets its
-// owner and mode: a file, or the pseudo-terminal that a link leads to. A task gets it, so
-// only root and this process's user may be able to change the directory that it is in, and
-// no link of theirs is followed but to a terminal that the simulation has now.
+// standIn makes a link at path to a simulated node, and sets the node's owner and mode. A simulated node is a
+// file, or the target of a link to a pseudo-terminal. Tasks get it, so only root and this process's user may be
+// able to change its directory, and a link must lead to a terminal that the simulation has now.
 func (n Node) standIn(path string) error {
 	if err := owndir.Check(filepath.Dir(n.Source)); err != nil {
 		return err
@@ -38,11 +37,11 @@ func (n Node) standIn(path string) error {
 		return &fs.PathError{Op: "stat", Path: source, Err: err}
 	}
 	switch {
-	case isLink && !n.Held(terminal): // which is asked after the terminal was opened, since its number may be reused
+	case isLink && !n.Held(terminal): // must be after the open, because the terminal's number may be reused
 		return fmt.Errorf("%s leads to %s, which no simulated stick has now", n.Source, terminal)
 	case !isLink && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1):
-		return fmt.Errorf("%s is neither a file with one name nor a link to a pseudo-terminal: nothing else stands for a "+
-			"simulated node", n.Source)
+		return fmt.Errorf("%s is not a simulated node: neither a file with one name nor a link to a pseudo-terminal",
+			n.Source)
 	}
 	if err := link(n.Source, path); err != nil {
 		return err

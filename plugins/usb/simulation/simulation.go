@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package simulation recognizes a directory of simulated sticks, which stands for / in tests and demonstrations. The
-// simulator is no part of the plugin: internal/core/testsupport/usbsim.
+// Package simulation recognizes a directory of simulated sticks, which replaces / in tests and demonstrations. The
+// simulator, internal/core/testsupport/usbsim, is not part of the plugin.
 package simulation
 
 import (
@@ -19,14 +19,14 @@ import (
 // stateDir has a file for each port with a stick.
 const stateDir = ".simulate"
 
-// Is reports whether a tree is a simulation, into which a stick was plugged once.
+// Is reports whether a tree is a simulation, in which a stick was plugged at least once.
 func Is(tree fs.FS) bool {
 	info, err := fs.Lstat(tree, stateDir)
 	return err == nil && info.IsDir()
 }
 
-// Holds reports whether a pseudo-terminal ("/dev/pts/7") belongs to a stick that is plugged into dir now. The kernel
-// reuses the numbers of closed terminals, so the terminal may also be a user's session.
+// Holds reports whether a pseudo-terminal ("/dev/pts/7") belongs to a stick that is plugged in below dir now. The
+// kernel reuses the numbers of closed terminals, so the terminal could also be a user's session.
 func Holds(dir, terminal string) bool {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -38,8 +38,8 @@ func Holds(dir, terminal string) bool {
 	return slices.ContainsFunc(ports, func(name string) bool { return portHolds(root, name, terminal) })
 }
 
-// portHolds looks at the file of one port. The stick's process has an open file description lock for writing on it,
-// which a process that can only read the file can't have.
+// portHolds checks the file of one port. The stick's process holds an open file description lock for writing on it. A
+// process that can only read the file can't get that lock.
 func portHolds(root *os.Root, name, terminal string) bool {
 	f, err := root.Open(name)
 	if err != nil {
@@ -50,7 +50,7 @@ func portHolds(root *os.Root, name, terminal string) bool {
 	lock := unix.Flock_t{Type: unix.F_RDLCK}
 	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock)
 	if err != nil || lock.Type != unix.F_WRLCK {
-		return false // its process has ended
+		return false // its process has exited
 	}
 	text, err := io.ReadAll(f)
 	return err == nil && slices.Contains(strings.Fields(string(text)), terminal)

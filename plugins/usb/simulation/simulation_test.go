@@ -28,7 +28,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// childVar makes the test binary a process that plugs a stick into this directory, until it is killed.
+// childVar has a directory. The test binary then plugs in a stick there, until it is killed.
 const childVar = "OUTRIDER_TEST_STICK"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 
 const plugged = "plugged"
 
-// plugInProcess plugs a stick with a tty and a hidraw in by a process of its own. The caller kills it.
+// plugInProcess plugs in a stick with a tty and a hidraw by a child process. The caller must kill it.
 func plugInProcess(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -85,7 +85,7 @@ func scan(t *testing.T, dir string) []sysfs.Device {
 	return devices
 }
 
-// listing is every path below dir, but not who holds what.
+// listing returns every path below dir, without the simulator's state.
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -186,7 +186,7 @@ func TestPlug_PortIsTakenOnce(t *testing.T) {
 	test.Eq(t, p.Address, got[0].Address, test.Sprint("the stick is now"))
 }
 
-// Whoever plugs is root, mostly.
+// The simulator usually runs as root.
 func TestPlug_StaysInDirectory(t *testing.T) {
 	for _, name := range []string{"dev", "sys", "dev/bus", "dev/serial", "sys/devices", ".simulate"} {
 		dir, outside := t.TempDir(), t.TempDir()
@@ -233,9 +233,9 @@ func TestHolds_UntilUnplugged(t *testing.T) {
 		test.True(t, Holds(dir, terminal), test.Sprintf("%s is not held", terminal))
 		terminals = append(terminals, terminal)
 	}
-	must.False(t, Holds(dir, "/dev/pts/99999"), must.Sprint("what is no stick's is held"))
-	must.False(t, Holds(dir, ""), must.Sprint("what is no stick's is held"))
-	test.False(t, Holds(dir+"x", terminals[0]), test.Sprint("what is no stick's is held"))
+	must.False(t, Holds(dir, "/dev/pts/99999"), must.Sprint("a terminal without a stick is held"))
+	must.False(t, Holds(dir, ""), must.Sprint("a terminal without a stick is held"))
+	test.False(t, Holds(dir+"x", terminals[0]), test.Sprint("a terminal without a stick is held"))
 	p.Unplug()
 	kill := plugInProcess(t, dir)
 	terminal, err := os.Readlink(filepath.Join(dir, "dev/ttyUSB0"))
@@ -261,8 +261,8 @@ func TestHolds_UntilUnplugged(t *testing.T) {
 	}
 }
 
-// Holds may look at what a killed process has left at a port while another takes the port.
-func TestPlug_PortThatIsLookedAtIsTaken(t *testing.T) {
+// Holds may check the leftover file of a killed process while another process takes the port.
+func TestPlug_TakesPortDuringHolds(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{}).Unplug()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -350,7 +350,7 @@ func TestServe_Answers(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- p.Serve(ctx, out); out.Close() }()
 
-	for round := range 2 { // that a task closes the port is no end
+	for round := range 2 { // Serve continues after a task has closed the port
 		for _, node := range p.Nodes {
 			port, err := os.OpenFile(filepath.Join(dir, node), os.O_RDWR, 0)
 			must.NoError(t, err)
@@ -366,7 +366,7 @@ func TestServe_Answers(t *testing.T) {
 		}
 	}
 
-	// nobody reads the answers, and one line has no end
+	// nobody reads the answers, and one line is unterminated
 	port, err := os.OpenFile(filepath.Join(dir, p.Nodes[0]), os.O_RDWR, 0)
 	must.NoError(t, err)
 	defer port.Close()
@@ -380,7 +380,7 @@ func TestServe_Answers(t *testing.T) {
 	test.NoError(t, <-served)
 	_, open := <-said
 	test.False(t, open, test.Sprint("it said more"))
-	// a task that has the port open finds it hung up
+	// a task that has the port open gets a hangup
 	p.Unplug()
 	port.SetReadDeadline(time.Now().Add(time.Minute))
 	io.Copy(io.Discard, port)

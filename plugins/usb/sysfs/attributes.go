@@ -13,21 +13,19 @@ import (
 	"unicode"
 )
 
-// attributes reads the files of one directory of sysfs. err is the first error of a file that
-// every such directory has.
+// attributes reads the files of one directory of sysfs. err is the first error of a mandatory file.
 type attributes struct {
 	root fs.FS
 	dir  string
 	err  error
 }
 
-// maxText is how many bytes of a device's string are used. A USB string has 126 units
-// of UTF-16 (USB 2.0, 9.6.7), of which the kernel makes 378 bytes at most.
+// maxText limits the bytes of a device's string. A USB string has at most 126 UTF-16 units (USB 2.0, 9.6.7),
+// which the kernel converts to at most 378 bytes.
 const maxText = 512
 
-// text is empty if the device does not have the attribute. A device may send any bytes, so
-// the text is made valid, printable UTF-8 of at most maxText bytes, which gRPC and terminals
-// accept.
+// text returns an attribute, or "" if the device does not have it. A device may send any bytes, so text
+// converts them to valid, printable UTF-8 of at most maxText bytes, which gRPC and terminals accept.
 func (a *attributes) text(name string) string {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, name))
 	text := strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -37,12 +35,12 @@ func (a *attributes) text(name string) string {
 		return ' '
 	}, strings.ToValidUTF8(string(b), "\uFFFD")))
 	if len(text) > maxText {
-		text = strings.TrimSpace(strings.ToValidUTF8(text[:maxText], "")) // without the half of a character
+		text = strings.TrimSpace(strings.ToValidUTF8(text[:maxText], "")) // without a truncated character
 	}
 	return text
 }
 
-// number reads an attribute that is always there.
+// number parses a mandatory attribute.
 func (a *attributes) number(name string, base, bits int) uint64 {
 	b, err := fs.ReadFile(a.root, path.Join(a.dir, name))
 	if err == nil {
@@ -57,7 +55,7 @@ func (a *attributes) number(name string, base, bits int) uint64 {
 	return 0
 }
 
-// optional is zero if the attribute is missing.
+// optional parses an attribute, or returns 0 if it is missing.
 func (a *attributes) optional(name string, base, bits int) uint64 {
 	n, _ := strconv.ParseUint(a.text(name), base, bits)
 	return n
@@ -71,15 +69,15 @@ func (a *attributes) class(prefix string) Class {
 	}
 }
 
-// interfaceType is the type of an interface's descriptor, and interfaceLength its least
-// length (USB 2.0, table 9-5).
+// interfaceType is the type of an interface descriptor, and interfaceLength its minimum length (USB 2.0,
+// table 9-5).
 const (
 	interfaceType   = 4
 	interfaceLength = 9
 )
 
-// settings reads the classes of the interfaces from the descriptors, which the kernel has in
-// memory. An interface has a descriptor for each of its settings.
+// settings reads the classes of the interfaces from the descriptors that the kernel has cached. An interface
+// has a descriptor for each of its settings.
 func (a *attributes) settings() []Class {
 	b, _ := fs.ReadFile(a.root, path.Join(a.dir, "descriptors"))
 	var all []Class

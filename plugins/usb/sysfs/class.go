@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes are the names of https://www.usb.org/defined-class-codes, as gousb has them where
-// libusb knows the class.
+// classes are the names of https://www.usb.org/defined-class-codes. Names that gousb has are the same as
+// there.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",
@@ -41,8 +41,8 @@ var classes = map[uint8]string{
 // shortNames are common abbreviations.
 var shortNames = map[uint8]string{0x02: "cdc", 0x03: "hid", 0x0a: "cdc-data"}
 
-// Name is the class in words, without subclass and protocol, such as "human interface
-// device". For a class without a name it is such as "class 4b".
+// Name returns the name of the class, without subclass and protocol, such as "human interface device". A
+// class without a name is "class 4b".
 func (c Class) Name() string {
 	if name, ok := classes[c.Class]; ok {
 		return name
@@ -50,8 +50,7 @@ func (c Class) Name() string {
 	return fmt.Sprintf("class %02x", c.Class)
 }
 
-// ClassNames are the names that a configuration may use, such as "hid" and "mass-storage",
-// with their codes.
+// ClassNames returns the codes of the names that a configuration may use, such as "hid" and "mass-storage".
 func ClassNames() map[string]uint8 {
 	names := make(map[string]uint8, len(classes)+len(shortNames))
 	for code, name := range classes {

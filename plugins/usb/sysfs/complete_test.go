@@ -11,9 +11,9 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover mistakes of Nomad's example of a USB plugin.
+// These tests cover bugs of Nomad's example of a USB plugin.
 
-func TestScan_ReadsAllThatTaskNeeds(t *testing.T) {
+func TestScan_ReadsFieldsThatTasksNeed(t *testing.T) {
 	devices, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB0", "0001")))
 	must.NoError(t, err)
 	must.SliceLen(t, 1, devices)
@@ -29,7 +29,7 @@ func TestScan_ReadsAllThatTaskNeeds(t *testing.T) {
 func TestScan_LocalityIsPCIAddress(t *testing.T) {
 	for dir, want := range map[string]string{
 		pc + "/usb1/1-1": "0000:00:14.0",
-		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // numa can't ask for it
+		"sys/devices/platform/dummy_hcd.0/usb1/1-1": "", // without NUMA locality
 	} {
 		devices, err := Scan(tree(t, cp2102(dir, 1, 4, "ttyUSB0", "0001")))
 		must.NoError(t, err, must.Sprint(dir))

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sysfs reads the USB devices of a machine from the kernel's /sys, with the device
-// nodes that their drivers made in /dev. It opens no device.
+// Package sysfs reads the USB devices of a machine from /sys, with the device nodes that their drivers made
+// in /dev. It opens no device.
 package sysfs
 
 import (
@@ -13,20 +13,18 @@ import (
 	"strings"
 )
 
-// Device is a USB device as a scan found it. Two scans of an unchanged machine return equal
-// values.
+// Device is the state of a USB device at a scan. Two scans of an unchanged machine return equal values.
 type Device struct {
 	Name    string // the kernel's, from bus and ports: "1-1.4" is port 4 of the hub in port 1 of bus 1
 	Bus     int
-	Address int // changes with each plug
+	Address int // changes at each re-plug
 
-	// Path is where it is plugged in, such as "pci-0000:00:14.0-usbv2-0:1.4". This is udev's
-	// ID_PATH with the USB revision. It does not depend on the numbers of buses, which may
-	// change at a restart.
+	// Path is its port as udev's ID_PATH with the USB revision, such as "pci-0000:00:14.0-usbv2-0:1.4". It
+	// does not depend on the numbers of buses, which may change at a reboot.
 	Path string
 
-	// PCIBusID is the address of its controller ("0000:00:14.0"), empty if the controller is
-	// not on a PCI bus.
+	// PCIBusID is the address of its controller ("0000:00:14.0"), empty if the controller is not a PCI
+	// device.
 	PCIBusID string
 
 	ID      ID
@@ -39,14 +37,14 @@ type Device struct {
 	MaxPower int    // in mA
 
 	Interfaces []Interface // of the active configuration, by number
-	// Settings are the classes of the interfaces in all settings of all configurations,
-	// sorted, each once.
+	// Settings are the classes of the interfaces in all settings of all configurations, sorted, without
+	// duplicates.
 	Settings []Class
-	Udev     map[string][]string // properties of its own and of its nodes, if AddUdev was called
+	Udev     map[string][]string // properties of the device and its nodes, set by AddUdev
 	Nodes    []Node              // in a fixed order: its own first, then by kind, interface and name
 }
 
-// Drivers are the names of the kernel drivers of its interfaces, sorted, each once.
+// Drivers returns the names of the kernel drivers of its interfaces, sorted, without duplicates.
 func (d Device) Drivers() (names []string) {
 	for _, i := range d.Interfaces {
 		if i.Driver != "" {
@@ -57,8 +55,8 @@ func (d Device) Drivers() (names []string) {
 	return slices.Compact(names)
 }
 
-// Classification is its class in words, or the classes of its interfaces if each has its
-// own.
+// Classification returns the name of its class, or the names of its interfaces' classes if the device has
+// none.
 func (d Device) Classification() string {
 	var names []string
 	for _, i := range d.Interfaces {
@@ -74,12 +72,12 @@ func (d Device) Classification() string {
 // ID is vendor and product.
 type ID struct{ Vendor, Product uint16 }
 
-// String is the usual form, such as "10c4:ea60".
+// String returns the usual form, such as "10c4:ea60".
 func (id ID) String() string { return fmt.Sprintf("%04x:%04x", id.Vendor, id.Product) }
 
 var idForm = regexp.MustCompile(`^([0-9a-fA-F]{4}):([0-9a-fA-F]{4})$`)
 
-// ParseID reads the usual form.
+// ParseID parses the usual form, such as "10c4:ea60".
 func ParseID(s string) (ID, error) {
 	parts := idForm.FindStringSubmatch(s)
 	if parts == nil {
@@ -94,7 +92,7 @@ func ParseID(s string) (ID, error) {
 // (https://www.usb.org/defined-class-codes).
 type Class struct{ Class, Subclass, Protocol uint8 }
 
-// String is such as "03/01/02".
+// String returns a form such as "03/01/02".
 func (c Class) String() string { return fmt.Sprintf("%02x/%02x/%02x", c.Class, c.Subclass, c.Protocol) }
 
 // Interface is one function of a device.
@@ -104,7 +102,7 @@ type Interface struct {
 	Driver string // the kernel's, empty if none is bound
 }
 
-// Kind is what a node is for.
+// Kind is the purpose of a node.
 type Kind string
 
 // The kinds of nodes.
@@ -117,8 +115,8 @@ const (
 	Media   Kind = "media"   // media0
 	Sound   Kind = "sound"   // snd/controlC1, snd/pcmC1D0p, snd/midiC1D0
 	Storage Kind = "storage" // sda, sda1, st0: the host's data
-	SG      Kind = "sg"      // sg0: any SCSI command to it
-	BSG     Kind = "bsg"     // bsg/0:0:0:0: likewise
+	SG      Kind = "sg"      // sg0: any SCSI command to the device
+	BSG     Kind = "bsg"     // bsg/0:0:0:0: any SCSI command to the device
 	Printer Kind = "printer" // usb/lp0
 	Other   Kind = "other"   // any other
 )

@@ -13,17 +13,16 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// location returns where a device is plugged in: its controller, the revision of the bus and
-// the ports, in the form of udev's ID_PATH_WITH_USB_REVISION (systemd,
-// src/udev/udev-builtin-path_id.c). None of them depends on the order in which controllers
-// were found. The revision is needed since a controller has a bus for USB 2 and another for
-// USB 3, whose ports have the same numbers.
+// location returns the path of a device: its controller, the revision of the bus and the ports, in the form
+// of udev's ID_PATH_WITH_USB_REVISION (systemd, src/udev/udev-builtin-path_id.c). The path does not depend on
+// the order in which the kernel found the controllers. It needs the revision because a controller has one bus
+// for USB 2 and another for USB 3, whose ports have the same numbers.
 func location(root fs.FS, dir, name string) (where, pci string) {
 	bus, way, _ := strings.Cut(name, "-")
 	parts := strings.Split(dir, "/")
-	at := len(parts) - len(ports(name)) // of the root hub: a port for each directory below
+	at := len(parts) - len(ports(name)) // index of the root hub: each directory below it is a port
 	if at < 0 || parts[at] != "usb"+bus {
-		return "usb-" + name, "" // not a path as the kernel makes it
+		return "usb-" + name, "" // not a path of the kernel
 	}
 	hub := strings.Join(parts[:at+1], "/")
 	var chain []string
@@ -35,8 +34,8 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 		} else if pciAddress.MatchString(path.Base(object)) {
 			subsystem = "pci"
 		}
-		// the last of a chain of bridges is unique; of the objects above it, a controller of
-		// a small board needs only its platform device
+		// the last of a chain of bridges is unique; above it, only the platform device of a small board's
+		// controller is needed
 		add := subsystem != last && (subsystem == "pci" || subsystem == "platform") || len(chain) == 0 && subsystem != ""
 		if add {
 			chain = append(chain, subsystem+"-"+Plain(path.Base(object), "._:-"))
@@ -50,7 +49,7 @@ func location(root fs.FS, dir, name string) (where, pci string) {
 	return strings.Join(append(chain, "usbv"+revision(root, hub)+"-0:"+way), "-"), pci
 }
 
-// revision is that of a bus, from the protocol of its root hub (bDeviceProtocol in USB 2.0,
+// revision returns the revision of a bus, from the protocol of its root hub (bDeviceProtocol in USB 2.0,
 // 11.23.1, and USB 3.2, 10.15.1).
 func revision(root fs.FS, hub string) string {
 	a := attributes{root: root, dir: hub}
@@ -65,8 +64,7 @@ func revision(root fs.FS, hub string) string {
 	return "2"
 }
 
-// Plain replaces every character of a text that is neither an ASCII letter or digit nor
-// one of these by "_".
+// Plain replaces every character of a text by "_" unless it is an ASCII letter or digit or in but.
 func Plain(text, but string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

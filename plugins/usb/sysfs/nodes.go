@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// kinds are the kinds of the nodes of kernel subsystems.
+// kinds maps kernel subsystems to the kinds of their nodes.
 var kinds = map[string]Kind{
 	"usb": USB, "tty": TTY, "hidraw": HIDRaw, "input": Input, "video4linux": Video, "media": Media, "sound": Sound,
 	"block": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "scsi_generic": SG, "bsg": BSG,
@@ -23,8 +23,8 @@ var kinds = map[string]Kind{
 // Kinds are all kinds, in the order in which nodes are listed.
 var Kinds = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Printer, Storage, SG, BSG, Other}
 
-// nodes finds the nodes of a device and of its interfaces. Each has a directory somewhere
-// below the device's, with a file uevent that names the node.
+// nodes finds the nodes of a device and of its interfaces. Each node has a directory below the device's, with
+// a file uevent that names it.
 func nodes(root fs.FS, dir string) []Node {
 	var found []Node
 	var walk func(at string, of int)
@@ -32,7 +32,7 @@ func nodes(root fs.FS, dir string) []Node {
 		entries, _ := fs.ReadDir(root, at)
 		event := readUevent(root, at, entries)
 		if at != dir && event["DEVTYPE"] == "usb_device" {
-			return // plugged into this one
+			return // a device behind this one
 		}
 		if event["DEVTYPE"] == "usb_interface" {
 			// such as 1-1.4:1.0: device, configuration, interface
@@ -77,7 +77,7 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 		Minor: uint32(minor)}
 }
 
-// What is the node's kind, or for one of the kind Other the kernel's name without its numbers: "frontend" for
+// What returns the node's kind, or for the kind Other the kernel's name without numbers: "frontend" for
 // dev/dvb/adapter0/frontend0, "iio" for dev/iio:device0.
 func (n Node) What() string {
 	name, _, _ := strings.Cut(path.Base(n.Path), ":")
@@ -88,8 +88,8 @@ func (n Node) What() string {
 	return name
 }
 
-// readUevent reads the properties of the kernel's object that a directory stands for. They
-// are nil if it stands for a part of an object.
+// readUevent reads the properties of a directory's kernel object. It returns nil if the directory is not a
+// kernel object.
 func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string {
 	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "uevent" }) {
 		return nil
@@ -107,9 +107,8 @@ func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string
 	return event
 }
 
-// Links are udev's names of nodes, sorted, by the path of the node. They name the device,
-// such as "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes them after
-// the device appears.
+// Links returns udev's links to nodes, sorted, by the path of the node. Their names contain the device's, as
+// in "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes them after the device appears.
 func Links(root fs.FS) map[string][]string {
 	links := make(map[string][]string)
 	for _, class := range []string{"disk", "input", "serial", "snd", "v4l"} {
@@ -127,7 +126,7 @@ func Links(root fs.FS) map[string][]string {
 
 var digits = regexp.MustCompile(`[0-9]+`)
 
-// padded returns a path that sorts event9 before event10, which was made later.
+// padded pads the numbers of a path with zeros, so event9 sorts before event10.
 func padded(path string) string {
 	return digits.ReplaceAllStringFunc(path, func(number string) string { return fmt.Sprintf("%010s", number) })
 }

@@ -14,16 +14,15 @@ import (
 	"strings"
 )
 
-// devices is where the kernel lists the devices and interfaces of all buses, as links into
-// sys/devices.
+// devices is the kernel's directory with the devices and interfaces of all buses, as links into sys/devices.
 const devices = "sys/bus/usb/devices"
 
 // hub is the class of hubs.
 const hub = 0x09
 
-// Scan lists the devices that are plugged in, without hubs, in the order of their buses and
-// ports. root has sys and dev, such as os.DirFS("/"). A device that vanishes during the scan
-// is left out. A kernel without USB has no devices.
+// Scan lists the devices that are plugged in, except hubs, in the order of their buses and ports. root has
+// sys and dev, such as os.DirFS("/"). Devices that are unplugged during the scan are left out. If the kernel
+// has no USB support the list is empty.
 func Scan(root fs.FS) ([]Device, error) {
 	entries, err := fs.ReadDir(root, devices)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,8 +50,8 @@ func Scan(root fs.FS) ([]Device, error) {
 	return found, nil
 }
 
-// ports are the numbers in the name of a device, such as "1-1.4": the bus and the ports of
-// the hubs. They are nil for a root hub ("usb1") and an interface ("1-1:1.0").
+// ports returns the numbers in the name of a device, such as "1-1.4": the bus and the ports of the hubs. It
+// returns nil for a root hub ("usb1") and an interface ("1-1:1.0").
 func ports(name string) []int {
 	bus, way, ok := strings.Cut(name, "-")
 	if !ok {
@@ -69,7 +68,7 @@ func ports(name string) []int {
 	return numbers
 }
 
-// read is false if the device vanishes or is replaced while it is read.
+// read reads a device. It returns false if the device is unplugged or replaced during the read.
 func read(root fs.FS, name string) (Device, bool) {
 	dir, err := target(root, path.Join(devices, name))
 	if err != nil {
@@ -88,21 +87,21 @@ func read(root fs.FS, name string) (Device, bool) {
 	d.Nodes = nodes(root, dir)
 	d.MaxPower, _ = strconv.Atoi(strings.TrimSuffix(a.text("bMaxPower"), "mA"))
 	d.Path, d.PCIBusID = location(root, dir, name)
-	same := int(a.number("devnum", 10, 16)) == d.Address // it changes with each plug
+	same := int(a.number("devnum", 10, 16)) == d.Address // it changes at each re-plug
 	still, err := target(root, path.Join(devices, name))
 	return d, a.err == nil && same && err == nil && still == dir
 }
 
-// Identify reads Name, Bus, Address and ID of a device again, to compare them with those that
-// Scan found. The kernel takes no lock for them. It is false if there is no such device.
+// Identify reads Name, Bus, Address and ID of a device again, to compare them with those from Scan. The
+// kernel takes no lock for them. It returns false if the device does not exist.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)
 	return d, a.err == nil
 }
 
-// Serial reads the serial number of a device again. The kernel locks the device for it, and
-// may hold the lock for seconds when it resets the device or a driver is slow.
+// Serial reads the serial number of a device again. The read needs the kernel's lock of the device, which
+// may be held for seconds during a reset or by a slow driver.
 func Serial(root fs.FS, name string) string {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	return a.text("serial")
@@ -117,7 +116,7 @@ func (a *attributes) identity(name string) Device {
 	}
 }
 
-// interfaces are those of the active configuration. Others have no directory.
+// interfaces returns the interfaces of the active configuration. Others have no directory.
 func (a *attributes) interfaces(name string) []Interface {
 	entries, _ := fs.ReadDir(a.root, a.dir)
 	var all []Interface
@@ -138,8 +137,7 @@ func (a *attributes) interfaces(name string) []Interface {
 	return all
 }
 
-// target is the path that a link of sysfs leads to. The directories of the link are no links
-// themselves.
+// target returns the path that a link leads to. The directories of the link's path must not be links.
 func target(root fs.FS, name string) (string, error) {
 	to, err := fs.ReadLink(root, name)
 	if err != nil {

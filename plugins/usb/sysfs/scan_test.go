@@ -16,7 +16,7 @@ import (
 
 const pc = "sys/devices/pci0000:00/0000:00:14.0"
 
-// hubAt is a hub with four ports.
+// hubAt returns a hub with four ports.
 func hubAt(at, name string, bus, address string) string {
 	return `
 sys/bus/usb/devices:
@@ -77,7 +77,7 @@ dev/serial/by-id:
   usb-Silicon_Labs_HubZ_Smart_Home_Controller_612019B8-if01-port0 -> ../../ttyUSB1
 `
 
-// headset is sound, keys and a HID in one, with a camera and a disk for good measure.
+// headset is a composite device with sound, keys, a HID, a camera and a disk.
 const headset = `
 sys/bus/usb/devices:
   2-3 -> ../../../devices/pci0000:00/0000:00:14.0/usb2/2-3
@@ -313,7 +313,7 @@ func TestScan_PathIsAsUdevs(t *testing.T) {
 		"of another subsystem with separators in its name": {"sys/devices/soc@0/usb@1,2/usb1/1-1",
 			"sys/devices/soc@0/usb@1,2:\n subsystem -> ../../../bus/amba",
 			"amba-usb_1_2-usbv2-0:1", ""},
-		"in no tree that the kernel makes": {"sys/devices/x/1-1", "", "usb-1-1", ""},
+		"outside the kernel's tree": {"sys/devices/x/1-1", "", "usb-1-1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Scan(tree(t, cp2102(test.dir, 1, 2, "ttyUSB0", ""), test.more))
@@ -359,7 +359,7 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 	}
 }
 
-// The path becomes that of a node for a task.
+// A task would get a node with this path.
 func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	for _, name := range []string{"../etc/shadow", "/etc/shadow", "a/../../etc/shadow", "..", ""} {
 		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
@@ -379,7 +379,7 @@ func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	}
 }
 
-// What is plugged into a device that is no hub to the scan is a device of its own.
+// A device behind another one is listed separately.
 func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
 		"ttyUSB1", "inner")))
@@ -397,7 +397,7 @@ func TestScan_FailsWithoutSys(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprintf("got %v", got))
 }
 
-// counted calls at before the nth use of a file system.
+// counted is a file system that calls at before its nth use.
 type counted struct {
 	fstest.MapFS
 	n  *int
@@ -460,7 +460,7 @@ func TestScan_LeavesOutVanishedDevice(t *testing.T) {
 			}
 			for _, d := range devices {
 				if !known[describe(d)] {
-					t.Errorf("%s at step %d: got a device that there never was:\n%s", name, at, describe(d))
+					t.Errorf("%s at step %d: got a device that never existed:\n%s", name, at, describe(d))
 				}
 			}
 		}

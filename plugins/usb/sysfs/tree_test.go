@@ -14,8 +14,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// tree is a file system from a listing: "dir:" and below it "file content", or
-// "link -> target". In a uevent a space stands for a line's end.
+// tree makes a file system from a listing: "dir:", and below it "file content" or "link -> target". In a
+// uevent a space stands for a newline.
 func tree(t *testing.T, listing ...string) fstest.MapFS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -45,7 +45,7 @@ func tree(t *testing.T, listing ...string) fstest.MapFS {
 	return files
 }
 
-// controllers of a PC: one xHCI with a bus for USB 2 and one for USB 3.
+// xhci has a PC's controller, with a bus for USB 2 and another for USB 3.
 const xhci = `
 sys/bus/usb/devices:
   usb1 -> ../../../devices/pci0000:00/0000:00:14.0/usb1
@@ -75,7 +75,7 @@ sys/devices/pci0000:00/0000:00:14.0/usb2:
   uevent MAJOR=189 MINOR=128 DEVNAME=bus/usb/002/001 DEVTYPE=usb_device
 `
 
-// cp2102 is a stick with one serial port in the directory at, in /dev as tty.
+// cp2102 returns a stick with one serial port in the directory at, and with the node tty in /dev.
 func cp2102(at string, bus, address int, tty string, serial string) string {
 	name := path.Base(at)
 	up := strings.Repeat("../", strings.Count(at, "/"))
@@ -125,7 +125,7 @@ sys/bus/usb/devices:
 	return s
 }
 
-// describe is a device in few lines.
+// describe returns a device as text.
 func describe(d Device) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d/%d %s %s r%04x %s [%s] %q %q %q %sMbit/s %dmA\n", d.Name, d.Bus, d.Address, d.ID, d.Class,

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receive waits for a message. A message that is neither the kernel's nor sent to udev's
-// group is empty. When the queue is empty, it calls drained before it waits.
+// receive waits for a message. It returns nil for a message that neither comes from the kernel nor was sent
+// to udev's group. If the queue is empty, it calls drained before it waits.
 func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byte, err error) {
 	var from unix.Sockaddr
 	var n int
@@ -36,13 +36,13 @@ func receive(conn syscall.RawConn, buffer []byte, drained func()) (message []byt
 	return buffer[:n], nil
 }
 
-// Number is that of a device node.
+// Number is the number of a device node.
 type Number struct {
 	Block        bool
 	Major, Minor uint32
 }
 
-// node parses the kernel's message about a node that has gone or is new:
+// node parses the kernel's message about a removed or new node:
 //
 //	remove@/devices/…/1-1:1.0/ttyUSB0/tty/ttyUSB0\x00ACTION=remove\x00SUBSYSTEM=tty\x00MAJOR=188\x00MINOR=0\x00…
 func node(message []byte) (r Number, removed, ok bool) {
@@ -66,8 +66,8 @@ func node(message []byte) (r Number, removed, ok bool) {
 	return r, removed, major && minor
 }
 
-// ofUSB reports whether a message is about a USB device or what its drivers have made: all
-// of that is below the directory of a bus ("usb1").
+// ofUSB reports whether a message is about a USB device or an object of its drivers: these are all below
+// the directory of a bus ("usb1").
 //
 //	add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00DEVPATH=/devices/…
 //	libudev\x00, a header in binary, DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00…

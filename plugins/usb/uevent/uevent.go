@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package uevent receives the kernel's events about USB devices that are plugged in or
-// out, and udev's events when it has processed them.
+// Package uevent receives the kernel's events about USB devices that are plugged in or unplugged, and
+// udev's events after it has processed them.
 package uevent
 
 import (
@@ -24,21 +24,21 @@ const (
 
 // Handler has the functions that Listen calls, all from one goroutine.
 type Handler struct {
-	// Removed is called for each node of a USB device that has gone, before Kick. The
-	// kernel may give its number to the next device. Added is called for each new node.
+	// Removed is called for each removed node of a USB device, before Kick. The kernel may give the
+	// node's number to the next device. Added is called for each new node.
 	Removed, Added func(Number)
 
-	// Missed is called before Kick when removals may have been missed: at the start, and
-	// when the queue has overflowed, after the messages that were still in it.
+	// Missed is called before Kick when removals may have been missed: at the start, and after an
+	// overflow of the queue, once the messages still in it are processed.
 	Missed func()
 
-	// Kick is called after an event about a USB device or what its drivers have made,
-	// again when udev has set the owner and mode of a node, and after Missed.
+	// Kick is called after an event about a USB device or an object of its drivers, again after udev
+	// has set the owner and mode of a node, and after Missed.
 	Kick func()
 }
 
-// Listen returns when ctx ends or when it can't receive events. It needs no privilege. In
-// a network namespace of an unprivileged container there are no events.
+// Listen returns when ctx ends or when it can't receive events. It needs no privilege. The network
+// namespace of an unprivileged container gets no events.
 func Listen(ctx context.Context, h Handler) error {
 	socket, err := open()
 	if err != nil {
@@ -58,7 +58,7 @@ func open() (*os.File, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	// Only root may; otherwise it is the default of the machine.
+	// fails without root: the queue then has the machine's default size
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queueSize)
 	return os.NewFile(uintptr(fd), "uevents"), nil
 }
@@ -88,7 +88,7 @@ func (h Handler) listen(ctx context.Context, socket *os.File, about func(message
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			lost = true // until the queue is empty the kernel drops more, without a further error
+			lost = true // the kernel drops more messages without a further error until the queue is empty
 		case err != nil:
 			return fmt.Errorf("failed to read the kernel's events: %w", err)
 		case about(message):

@@ -92,7 +92,7 @@ func TestMessage_NodeNumber(t *testing.T) {
 	}
 }
 
-// What is removed must be known before the scan that the kick is for.
+// The scan after a kick must know the removed nodes.
 func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,20 +119,20 @@ func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	for _, want := range want {
 		select {
 		case got := <-told:
-			test.Eq(t, want, got, test.Sprint("it told"))
+			test.Eq(t, want, got, test.Sprint("it reported"))
 		case <-time.After(soon):
-			t.Fatalf("it did not tell %s", want)
+			t.Fatalf("it did not report %s", want)
 		}
 	}
 }
 
-// kicker counts kicks alone.
+// kicker reports only kicks.
 func kicker(kicks chan<- struct{}) Handler {
 	return Handler{Removed: func(Number) {}, Added: func(Number) {}, Missed: func() {},
 		Kick: func() { kicks <- struct{}{} }}
 }
 
-// saySo makes the kernel tell of something harmless. Only root may.
+// saySo makes the kernel send a harmless event. It returns false without root.
 func saySo(t *testing.T) bool {
 	t.Helper()
 	text := fmt.Sprintf("change 00000000-0000-4000-8000-000000000000 RUN=%d", os.Getpid())
@@ -147,7 +147,7 @@ func ofNull(message []byte) bool {
 	return bytes.HasPrefix(message, []byte("change@/devices/virtual/mem/null"))
 }
 
-// own tells what saySo made the kernel say from what other processes did, be they another run of this test.
+// own reports whether a message is an event of saySo in this process, not of another run of this test.
 func own(message []byte) bool {
 	return ofNull(message) && bytes.Contains(message, fmt.Appendf(nil, "\x00SYNTH_ARG_RUN=%d\x00", os.Getpid()))
 }
@@ -164,7 +164,7 @@ func TestListen_EndsWithContext(t *testing.T) {
 		if saySo(t) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		test.False(t, len(kicks) > 0, test.Sprint("what is not of USB was a kick"))
+		test.False(t, len(kicks) > 0, test.Sprint("an event that is not about USB was a kick"))
 		cancel()
 		select {
 		case err := <-ended:
@@ -172,12 +172,12 @@ func TestListen_EndsWithContext(t *testing.T) {
 				t.Errorf("it ended with %v", err)
 			}
 		case <-time.After(soon):
-			t.Fatal("it goes on without its context")
+			t.Fatal("it still runs after the end of its context")
 		}
 	}
 	now := testsupport.Descriptors(t)
 	test.False(t, now > descriptors, test.Sprintf("%d descriptors have become %d", descriptors, now))
-	// a goroutine that has sent its last takes a moment to end
+	// a goroutine may still run for a moment after its last send
 	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if runtime.NumGoroutine() <= goroutines {
 			return
@@ -206,11 +206,11 @@ func TestListen_KicksAfterLoss(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the machine tells of something else each time")
+	t.Error("each time other events came in between")
 }
 
-// toldOfLoss has a listener lose messages. It returns false if there were others than its own, which may come at any
-// time, and be lost too.
+// toldOfLoss makes a listener lose messages. It returns false if other processes' messages came in between, because
+// these may be lost, too.
 func toldOfLoss(t *testing.T) bool {
 	t.Helper()
 	socket := opened(t)
@@ -223,7 +223,7 @@ func toldOfLoss(t *testing.T) bool {
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
 	h := kicker(kicks)
-	missed, read, readBefore := 0, 0, 0 // readBefore is what was read before the last call of Missed
+	missed, read, readBefore := 0, 0, 0 // readBefore is the value of read at the last call of Missed
 	h.Missed = func() { missed, readBefore = missed+1, read }
 	others := false
 	about := func(message []byte) bool {
@@ -234,7 +234,7 @@ func toldOfLoss(t *testing.T) bool {
 	go func() { ended <- h.listen(ctx, socket, about) }()
 	within(t, "the first kick", kicks)
 	if lost {
-		within(t, "the kick for what was lost", kicks)
+		within(t, "the kick for the loss", kicks)
 	}
 	cancel()
 	<-ended
@@ -248,7 +248,7 @@ func toldOfLoss(t *testing.T) bool {
 	return true
 }
 
-// send is what another process does. The kernel lets nobody but root try.
+// send sends a message as another process. It returns false without root.
 func send(t *testing.T, text string, to *unix.SockaddrNetlink) bool {
 	t.Helper()
 	conn, _ := opened(t).SyscallConn()
@@ -264,7 +264,7 @@ func TestListen_KicksForUdev(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
-	bus := fmt.Sprintf("/usb%d/", os.Getpid()) // another run of this test has another
+	bus := fmt.Sprintf("/usb%d/", os.Getpid()) // unique to this run of the test
 	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
 	go func() { ended <- kicker(kicks).listen(ctx, socket, about) }()
 	defer func() { cancel(); <-ended }()
@@ -285,7 +285,7 @@ func TestListen_IgnoresOtherProcesses(t *testing.T) {
 		return
 	}
 	socket.SetReadDeadline(time.Now().Add(soon))
-	for range 100 { // others of the kernel may come in between
+	for range 100 { // the kernel's own messages may come in between
 		message, err := receive(conn, make([]byte, messageSize), func() {})
 		must.NoError(t, err)
 		must.NotEq(t, text, string(message), must.Sprint("taken for the kernel's"))

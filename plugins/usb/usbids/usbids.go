@@ -16,17 +16,17 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// tables are the places where distributions install it. The first that exists is used.
+// tables are the paths of the table in distributions. The first that exists is used.
 var tables = []string{"usr/share/hwdata/usb.ids", "usr/share/misc/usb.ids", "var/lib/usbutils/usb.ids"}
 
-// Names caches the names that were looked up. For others it reads the table again, which has
-// some 700 kB. It is used by one goroutine.
+// Names caches the names that were looked up. It reads the table, of some 700 kB, for each new id. Only
+// one goroutine may use it.
 type Names map[sysfs.ID]names
 
 type names struct{ vendor, product string }
 
-// Lookup returns the names in the table below root, such as os.DirFS("/"). They are empty if
-// there is no table, or none in it.
+// Lookup returns the names in the table below root, such as os.DirFS("/"). They are empty if the table
+// is missing or does not have them.
 func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
 	found, ok := n[id]
 	if !ok {
@@ -42,8 +42,7 @@ func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
 	return found.vendor, found.product
 }
 
-// lookup reads lines such as these. Vendors come first. Classes follow in the same form, with
-// a letter before them:
+// lookup parses lines such as these. Vendors are first. Classes follow in the same form, after a letter:
 //
 //	10c4  Silicon Labs
 //		ea60  CP210x UART Bridge

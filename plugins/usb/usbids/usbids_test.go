@@ -45,7 +45,7 @@ func TestNames_Lookup(t *testing.T) {
 			vendor, product := n.Lookup(root, id)
 			test.Eq(t, want, vendor+"|"+product, test.Sprint(id))
 		}
-		delete(root, "usr/share/misc/usb.ids") // the second time it must know
+		delete(root, "usr/share/misc/usb.ids") // the second lookup must use the cache
 	}
 }
 
