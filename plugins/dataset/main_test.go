@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/slot"
 )
 
-// With -update it writes the tables.
+// With -update the test writes the tables.
 func TestDocs_HaveTheOptions(t *testing.T) {
 	schematest.Document(t, "../../docs/reference/dataset.md", map[string]schema.Described{
 		"plugin options": schema.Of[slot.Config](), "operator file": schema.Of[policy.File]()})

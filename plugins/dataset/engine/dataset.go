@@ -35,7 +35,7 @@ func (t Tags) With(more Tags) Tags {
 	return all
 }
 
-// The tags.
+// Keys of Tags.
 const (
 	Kind      = "kind"      // "volume" or "slot"
 	ID        = "id"        // Nomad's volume id, or the slot's
@@ -54,7 +54,7 @@ const (
 	Adopt = "adopt"
 )
 
-// Dataset is one dataset that exists.
+// Dataset is an existing dataset.
 type Dataset struct {
 	Name    string
 	Path    string // current mount point; empty if it is not mounted

@@ -246,7 +246,7 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 	must.NoError(t, err)
 	path := c.mount(t, todo.Name)
 	write(t, path, "file", "one")
-	if k.operation != "snapshot" { // the first one
+	if k.operation != "snapshot" { // which makes the first one itself
 		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s1"))
 	}
 	write(t, path, "file", "two")

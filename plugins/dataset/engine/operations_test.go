@@ -395,7 +395,7 @@ var operations = []struct {
 		run(t, c.pool.Program, "create", "-o", "mountpoint=none", full+"/below")
 		refused(name, "has a child dataset "+full+"/below")
 		run(t, c.pool.Program, "destroy", full+"/below")
-		if c.kind == "zfs" { // zfs-fuse has none
+		if c.kind == "zfs" { // zfs-fuse does not support block devices
 			run(t, c.pool.Program, "create", "-V", "1M", full+"-device")
 			refused(name+"-device", "is a volume, not a file system")
 			run(t, c.pool.Program, "destroy", full+"-device")

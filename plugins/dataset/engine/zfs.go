@@ -213,7 +213,7 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	}
 	err = e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave setuid programs or device nodes
-	if err != nil && !e.there(ctx, parent) { // another process may have been faster
+	if err != nil && !e.there(ctx, parent) { // another process may have made it
 		return err
 	}
 	return nil

@@ -38,7 +38,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(mountsOf(mounted, p.full)) > 0 { // elsewhere
+	if len(mountsOf(mounted, p.full)) > 0 { // at another directory
 		if _, err := e.unmount(ctx, p); err != nil {
 			return "", err
 		}

@@ -149,7 +149,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	must.ErrorContains(t, err, path+" blocks the mount point of a dataset, move it away: device or resource")
 	must.NoError(t, syscall.Unmount(path, 0))
 
-	other, err := c.Mount(t.Context(), name, path+"-other") // as of another agent
+	other, err := c.Mount(t.Context(), name, path+"-other") // as another agent would
 	must.NoError(t, err)
 	must.Eq(t, path+"-other", other)
 	must.Eq(t, path, c.mount(t, name))

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package holder asks Nomad's HTTP API which allocations of this node hold which devices.
+// Package holder reads from Nomad's HTTP API which allocations of this node hold which devices.
 // A missing allocation proves nothing: without the right to read jobs a token gets an empty list
 // instead of an error.
 package holder
@@ -23,7 +23,7 @@ import (
 
 // API configures the access to the agent's API.
 type API struct {
-	Enabled bool `codec:"enabled" default:"true" doc:"Ask the API. Otherwise a slot is given back when it is reserved again."`
+	Enabled bool `codec:"enabled" default:"true" doc:"Use the API. Otherwise a slot is freed only when it is reserved again."`
 	agentapi.Config
 }
 

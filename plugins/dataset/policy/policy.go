@@ -26,22 +26,22 @@ const Path = "/etc/outrider/dataset.hcl"
 
 // File is the operator's file.
 type File struct {
-	ZFS     string           `codec:"zfs" default:"/usr/sbin/zfs" doc:"The zfs program, absolute."`
-	Classes map[string]Class `codec:"class" label:"name" doc:"A kind of datasets, which a job or volume names: class \"fast\" { ... }."`
+	ZFS     string           `codec:"zfs" default:"/usr/sbin/zfs" doc:"Path of the zfs program, absolute."`
+	Classes map[string]Class `codec:"class" label:"name" doc:"A class of datasets, which jobs and volumes request by its name: class \"fast\" { ... }."`
 }
 
 // Class defines the location and limits of datasets that jobs request by its name.
 type Class struct {
-	Root string `codec:"root" required:"true" doc:"The dataset below which the class makes its own, such as \"tank/nomad\". It must exist, outside of any other root. Two agents must not share it."`
+	Root string `codec:"root" required:"true" doc:"The dataset below which the class makes its datasets, such as \"tank/nomad\". It must exist, outside any other root. Two agents must not share it."`
 
-	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that asks for none."`
-	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"The least that a volume may ask for."`
-	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" max:"1000TiB" doc:"The most that a volume may ask for."`
-	SnapshotReserve int         `codec:"snapshot_reserve" default:"20" min:"0" max:"10000" doc:"Space for snapshots on top of the capacity, in percent of it. 0 is no limit."`
+	DefaultCapacity schema.Size `codec:"default_capacity" default:"1GiB" doc:"Capacity of a volume that requests none."`
+	MinCapacity     schema.Size `codec:"min_capacity" default:"16MiB" min:"1MiB" doc:"Minimum capacity of a volume."`
+	MaxCapacity     schema.Size `codec:"max_capacity" default:"100GiB" max:"1000TiB" doc:"Maximum capacity of a volume."`
+	SnapshotReserve int         `codec:"snapshot_reserve" default:"20" min:"0" max:"10000" doc:"Space for snapshots on top of the capacity, as a percentage of it. 0 is no limit."`
 
 	Mode       string   `codec:"mode" default:"0755" doc:"Permissions of a volume's directory, octal, if it has no parameter mode. Root owns it if it has no uid and gid."`
 	Allow      []string `codec:"allow" doc:"Parameters that volumes may set: uid, gid, mode, clone_from."`
-	Namespaces []string `codec:"namespaces" doc:"Namespaces whose volumes may use the class; * stands for any characters. By default all."`
+	Namespaces []string `codec:"namespaces" doc:"Namespaces whose volumes may use the class; * matches any characters. By default all."`
 
 	OnDelete string          `codec:"on_delete" default:"trash" enum:"destroy,trash,retain" doc:"What a deletion does: destroy the volume, keep it in the trash for trash_ttl, or keep it there until an operator empties it."`
 	TrashTTL schema.Duration `codec:"trash_ttl" default:"72h" min:"1s" doc:"How long the trash keeps a volume."`
@@ -51,9 +51,9 @@ type Class struct {
 
 // Slots are datasets for scratch.
 type Slots struct {
-	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"How many there are."`
-	Capacity schema.Size `codec:"capacity" required:"true" min:"1MiB" doc:"What may be written to one."`
-	Mount    string      `codec:"mount" default:"/scratch" doc:"Where a task finds it, absolute."`
+	Count    int         `codec:"count" required:"true" min:"1" max:"1000" doc:"Number of slots."`
+	Capacity schema.Size `codec:"capacity" required:"true" min:"1MiB" doc:"Size of a slot."`
+	Mount    string      `codec:"mount" default:"/scratch" doc:"Path of a slot in the task, absolute."`
 }
 
 const maxFile = 1 << 20

@@ -222,7 +222,7 @@ func (s *site) release() *conformance.Release {
 // use starts a process that mounts a directory in its own namespace, as a driver does, and writes to it.
 func use(t *testing.T, dir string) (kill func()) {
 	t.Helper()
-	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // as package launch
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", // like package launch
 		`mount --bind "$0" /mnt && echo trace > /mnt/trace && echo mounted && exec sleep 1000`, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()

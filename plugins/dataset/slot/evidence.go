@@ -130,9 +130,9 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	}
 }
 
-// seen takes a view into account: it records holders, and the end of leases. A view counts for a
-// lease only if it began later, since then the scheduler had taken any former holder of the
-// slot for ended. So what holds the slot in it holds this lease.
+// seen evaluates a view: it records the holders and the ends of leases. Only a view that began after a
+// lease counts for it: by then the scheduler took every previous holder of the slot as ended, so the
+// holder of the slot in the view has this lease.
 func (i *instance) seen(ctx context.Context, v *holder.View) {
 	now := i.look(ctx)
 	proven, changed := v.Complete || len(v.Allocations) > 0, false
@@ -156,8 +156,8 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 	i.judge(proven, err, changed)
 }
 
-// record writes the holder into the lease's tags if the view shows it. It reports whether
-// the view has any allocation that may be the holder.
+// record writes the holder into the lease's tags if the view shows it. It reports whether the view has
+// any allocation that may be the holder.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
 	if v.Began.Before(i.matter(l.Name).began) {
 		return true // the view is too old

@@ -54,11 +54,11 @@ type datasets interface {
 type Config struct {
 	File  string          `codec:"file" default:"/etc/outrider/dataset.hcl" doc:"The operator's file with the classes, absolute. Only root may be able to change it."`
 	Sweep schema.Duration `codec:"sweep" default:"30s" min:"200ms" doc:"Time between searches for scratch whose task has ended."`
-	Grace schema.Duration `codec:"grace" default:"10s" max:"30s" doc:"How long a reservation waits for a slot that a former task still uses."`
+	Grace schema.Duration `codec:"grace" default:"10s" max:"30s" doc:"How long a reservation waits for a slot that a previous task still uses."`
 
 	MountsForAll bool `codec:"mounts_for_all" default:"false" doc:"Also mount slots in tasks of other drivers, such as docker. Nomad then drops the volumes of a task that has both, and the slot after restarts of the agent and the task."`
 
-	API holder.API `codec:"api" doc:"The API of the agent, which is asked who has a slot."`
+	API holder.API `codec:"api" doc:"The agent's API, which shows the allocation that has a slot."`
 }
 
 // instance is the plugin with its configuration.
@@ -181,7 +181,7 @@ func (l look) problem(e datasets, quota int64) string {
 	return ""
 }
 
-// say logs a problem when it is new, and its end.
+// say logs a new problem, and its end if err is nil.
 func (i *instance) say(about, consequence string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

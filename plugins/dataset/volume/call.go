@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// call is one create or delete.
+// call is a call of create or delete.
 type call struct {
 	policy.Request
 	file    string // path of the operator's file

@@ -111,7 +111,7 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 	return &Volume{path, v.Spec.Data}, nil
 }
 
-// fill makes the dataset.
+// fill makes the dataset: empty, as a clone, or by adopting one.
 func (c *call) fill(
 	ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, source string,
 ) (string, error) {

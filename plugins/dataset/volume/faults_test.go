@@ -41,7 +41,7 @@ var faults = cases{
 	"the directory is not root's own": notOwn,
 }
 
-// killed makes a call that is killed at a step.
+// killed makes a call that kills itself at a step.
 func (n *node) killed(step, operation string, r request) {
 	n.t.Helper()
 	r.env = []string{killAt + "=" + step}

@@ -117,7 +117,7 @@ func fill(t testing.TB, path string, mibs int) error {
 	must.NoError(t, err)
 	block := make([]byte, mib)
 	for i := range block {
-		block[i] = byte(i * 7919 >> 3) // not to be compressed away
+		block[i] = byte(i * 7919 >> 3) // hard to compress
 	}
 	for range mibs {
 		if _, err = f.Write(block); err != nil {

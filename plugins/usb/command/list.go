@@ -52,8 +52,7 @@ A block for a device that is not plugged in, with the id as lsusb shows it:
     }
 `
 
-// list prints the devices that are plugged in, with a block for each. root is / or a
-// simulation.
+// list prints the devices that are plugged in, with a block for each. root is / or a simulation.
 func list(w io.Writer, root string) error {
 	if !config.IsDir(filepath.Join(root, "sys/bus/usb/devices")) {
 		fmt.Fprintf(w, "%s does not exist:\nthis machine has no USB, or the kernel's driver is not loaded.\n%s",

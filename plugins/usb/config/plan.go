@@ -31,7 +31,7 @@ type Plan struct {
 // Parsed is a parsed device block.
 type Parsed struct {
 	Block
-	Kind     string // the type that jobs ask for
+	Kind     string // the type that jobs request
 	Dir      string // empty: nodes have the paths of the host
 	FileMode fs.FileMode
 	UID, GID int // -1: as the kernel's node

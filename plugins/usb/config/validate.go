@@ -41,7 +41,7 @@ func (c Config) Validate() error {
 		}
 		variable := VariableName(label)
 		if other, taken := variables[variable]; taken {
-			wrong.Addf("device %q: a task's variables would have the same names, %s…, as those of device %q: use another name",
+			wrong.Addf("device %q: its variables in a task would have the same names, %s…, as for device %q: use another name",
 				label, variable, other)
 		}
 		variables[variable] = label
@@ -106,11 +106,11 @@ var Taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
 
-// Validate is part of a device block.
+// Validate validates what the block's schema can't express.
 func (b Block) Validate() error {
 	var wrong schema.Problems
 	wrong.Add(b.Match.Validate())
-	if len(wrong) == 0 { // known_as is compared with a valid id only
+	if len(wrong) == 0 { // knownAs needs a valid id
 		_, err := b.knownAs()
 		wrong.Add(err)
 	}

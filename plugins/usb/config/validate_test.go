@@ -99,8 +99,8 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 		"name of match_all": {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }",
 			`device "usb": match_all publishes devices of this type: use another name`},
 		"names with one variable": {"device \"a-b\" { id = \"1a86:*\" }\ndevice \"a_b\" { id = \"1a87:*\" }",
-			`device "a_b": a task's variables would have the same names, USB_A_B…, ` +
-				`as those of device "a-b": use another name`},
+			`device "a_b": its variables in a task would have the same names, USB_A_B…, ` +
+				`as for device "a-b": use another name`},
 		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
 			`device "a" is there twice: give each a type of its own`},
 		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
@@ -143,7 +143,7 @@ func TestConfig_AcceptsValid(t *testing.T) {
 		"everything else":                      `match_all = true`,
 		"a list and a glob":                    `device "radio" { id = ["10c4:ea60", "1a86:*", "0403:60??"] }`,
 		"a device named usb without match_all": `device "usb" { id = "1a86:7523" }`,
-		"a path of its own for a name that is taken": `device "null" {
+		"a path for a name that is taken": `device "null" {
 			id   = "1a86:7523"
 			path = "/dev/sticks/null"
 		}`,

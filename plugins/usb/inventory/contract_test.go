@@ -111,7 +111,7 @@ func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.scan()
 	test.StrContains(t, m.log.String(), "no device is published",
-		test.Sprintf("without a configuration it says %q", m.log))
+		test.Sprintf("without a configuration it logs %q", m.log))
 	m.start(`
 		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
 		device "b" { id = "0403:*" }`) // in hex

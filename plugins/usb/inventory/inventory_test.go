@@ -145,7 +145,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 		m.wantPublished()
 	}
 	n := strings.Count(m.log.String(), "no device is published: add device blocks")
-	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
+	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 	m.start(`
 		device "b" { id = "10c4:*" }
 		device "a" { id = "*:ea60" }`)
@@ -154,7 +154,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	}
 	n = strings.Count(m.log.String(), `device 10c4:ea60:0001 belongs to block "a", although "b" matches it `+
 		`too`)
-	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
+	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 }
 
 func TestInventory_CallsLibusbNotAgainAfterError(t *testing.T) {

@@ -259,5 +259,5 @@ func TestReserve_FallsBackToKernelNodes(t *testing.T) {
 		t.Errorf("got %v, %+v", r.Envs, r.Devices[1])
 	}
 	n := strings.Count(m.log.String(), "no device nodes can be made for tasks")
-	test.Eq(t, 1, n, test.Sprintf("said %d times: %s", n, m.log))
+	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 }

@@ -80,7 +80,7 @@ func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 		test.StrContains(t, m.scan()[0].Devices[0].Problem, "its device nodes can't be made: ",
 			test.Sprintf("with %q it", number))
 		_, err := os.Lstat(m.nodes + "/10c4-ea60-0001/tty")
-		test.ErrorIs(t, err, os.ErrNotExist, test.Sprintf("with %q there is a node", number))
+		test.ErrorIs(t, err, os.ErrNotExist, test.Sprintf("with %q a node was made", number))
 	}
 }
 

@@ -150,7 +150,7 @@ func (v *inventory) shadowOf(s *usbDevice, dir string) shadow.Device {
 	return d
 }
 
-// forLibusb reports whether the task gets a /dev/bus/usb.
+// forLibusb reports whether the task gets /dev/bus/usb.
 func (s *usbDevice) forLibusb() bool {
 	if s.block.Libusb != nil {
 		return *s.block.Libusb

@@ -7,5 +7,5 @@ package libusb
 
 import "github.com/outrider-dev/outrider/plugins/usb/sysfs"
 
-// Classes finds no device.
+// Classes returns no device.
 func Classes() (map[Device][]sysfs.Class, error) { return nil, nil }

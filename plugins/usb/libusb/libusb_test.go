@@ -127,7 +127,7 @@ func asker(t *testing.T, root string) (ask func(times int) answer) {
 	t.Cleanup(func() {
 		in.Close()
 		if err := c.Wait(); err != nil || stderr.Len() > 0 {
-			t.Errorf("the process ended with %v and said %q", err, &stderr)
+			t.Errorf("the process ended with %v and printed %q", err, &stderr)
 		}
 	})
 	answers := json.NewDecoder(out)
@@ -135,7 +135,7 @@ func asker(t *testing.T, root string) (ask func(times int) answer) {
 		t.Helper()
 		fmt.Fprintln(in, times)
 		if err := answers.Decode(&a); err != nil {
-			t.Fatalf("no answer: %v, it said %q", err, &stderr)
+			t.Fatalf("no answer: %v, it printed %q", err, &stderr)
 		}
 		return a
 	}
@@ -199,7 +199,7 @@ func TestClasses_ScansLeakNothing(t *testing.T) {
 	for name, root := range map[string]string{"an emulated tree": dir, "this machine": ""} {
 		t.Run(name, func(t *testing.T) {
 			ask := asker(t, root)
-			before := ask(50) // by then the runtime has the threads of its own that it wants
+			before := ask(50) // by then the runtime has started its own threads
 			after := ask(1000)
 			t.Logf("%d devices; before %+v, after %+v", len(after.Devices), before.Held, after.Held)
 			must.Eq(t, "", before.Error+after.Error, must.Sprint(before.Error, after.Error))
@@ -287,6 +287,6 @@ func TestClasses_PanicIsError(t *testing.T) {
 	must.StrHasPrefix(t, "libusb failed: runtime error: ", got.Error, must.Sprintf("got %+v", got))
 	test.Nil(t, got.Devices, test.Sprintf("got %+v", got))
 	devices, err := sysfs.Scan(os.DirFS(dir))
-	must.NoError(t, err, must.Sprint("sysfs says"))
-	test.SliceLen(t, 1, devices, test.Sprint("sysfs says"))
+	must.NoError(t, err, must.Sprint("sysfs"))
+	test.SliceLen(t, 1, devices, test.Sprint("sysfs"))
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// make makes the node at path, or leaves it as it is.
+// make makes the node at path, or sets owner and mode of an existing one.
 func (n Node) make(path string) error {
 	if n.Held != nil {
 		return n.standIn(path)

@@ -288,7 +288,7 @@ func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
 	must.NoError(t, os.Symlink("/etc/passwd", source))
 	n := null("tty")
 	n.Source = source
-	test.ErrorContains(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), "is no device node")
+	test.ErrorContains(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), "is not a device node")
 	wantTree(t, d, "d/")
 }
 

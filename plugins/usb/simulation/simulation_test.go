@@ -379,7 +379,7 @@ func TestServe_Answers(t *testing.T) {
 	cancel()
 	test.NoError(t, <-served)
 	_, open := <-said
-	test.False(t, open, test.Sprint("it said more"))
+	test.False(t, open, test.Sprint("it reported more"))
 	// a task that has the port open gets a hangup
 	p.Unplug()
 	port.SetReadDeadline(time.Now().Add(time.Minute))

@@ -41,7 +41,7 @@ type Device struct {
 	// duplicates.
 	Settings []Class
 	Udev     map[string][]string // properties of the device and its nodes, set by AddUdev
-	Nodes    []Node              // in a fixed order: its own first, then by kind, interface and name
+	Nodes    []Node              // the device's own first, then by kind, interface and name
 }
 
 // Drivers returns the names of the kernel drivers of its interfaces, sorted, without duplicates.

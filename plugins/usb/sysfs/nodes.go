@@ -20,7 +20,7 @@ var kinds = map[string]Kind{
 	"block": Storage, "scsi_tape": Storage, "scsi_changer": Storage, "scsi_generic": SG, "bsg": BSG,
 }
 
-// Kinds are all kinds, in the order in which nodes are listed.
+// Kinds are all kinds, in the order of Device.Nodes.
 var Kinds = []Kind{USB, TTY, HIDRaw, Input, Video, Media, Sound, Printer, Storage, SG, BSG, Other}
 
 // nodes finds the nodes of a device and of its interfaces. Each node has a directory below the device's, with
