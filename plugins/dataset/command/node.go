@@ -100,9 +100,9 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []
 	return all, hidden, nil
 }
 
-// meant resolves an argument to exactly one dataset: by id, then by NAMESPACE/NAME, then by NAME. While a class is
+// resolve resolves an argument to exactly one dataset: by id, then by NAMESPACE/NAME, then by NAME. While a class is
 // hidden only ids resolve, because the hidden class may have a volume of the same name.
-func meant(all []found, argument string, hidden error) (found, error) {
+func resolve(all []found, argument string, hidden error) (found, error) {
 	var of [3][]found
 	for _, f := range all {
 		name := f.Tags[engine.Volume]
@@ -144,7 +144,7 @@ func (s *session) locked(ctx context.Context, argument string) (found, func(), e
 	if err != nil {
 		return found{}, nil, err
 	}
-	f, err := meant(all, argument, hidden)
+	f, err := resolve(all, argument, hidden)
 	if err != nil {
 		return f, nil, err
 	}

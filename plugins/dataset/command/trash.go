@@ -33,7 +33,7 @@ NAME is an ID of "trash list", or the name of a volume if it is unique.`,
 		}
 		var chosen []found
 		for _, name := range names {
-			d, err := meant(in, name, hidden)
+			d, err := resolve(in, name, hidden)
 			if err != nil {
 				return err
 			}

@@ -92,8 +92,8 @@ type properties struct {
 	values map[string]struct{ value, source string }
 }
 
-// asked are the properties that this package reads. Properties of other tools may contain newlines.
-const asked = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
+// queried are the properties that this package reads. Properties of other tools may contain newlines.
+const queried = "type,mountpoint,canmount,creation,readonly,quota,refquota,used,referenced,usedbysnapshots,available," +
 	tagProperty + ",keystatus,encryptionroot,objsetid,receive_resume_token"
 
 // properties returns the properties of a dataset and of its descendants to that depth, including the snapshots
@@ -103,7 +103,7 @@ func (e *Engine) properties(ctx context.Context, depth int, full string) ([]prop
 	if depth > 0 {
 		args = append(args, "-r", "-d", strconv.Itoa(depth))
 	}
-	text, err := e.run(ctx, append(args, asked, full)...)
+	text, err := e.run(ctx, append(args, queried, full)...)
 	if err != nil {
 		return nil, err
 	}

@@ -21,8 +21,8 @@ import (
 // hidden from the token. A reservation that is older and has no allocation never started a task.
 const unclaimed = 10 * time.Minute
 
-// matter is the state of a lease that is not in its dataset.
-type matter struct {
+// leaseState is the part of a lease that is not stored in its dataset.
+type leaseState struct {
 	engine datasets
 	began  time.Time // zero: before this process
 	over   bool      // its end is proven
@@ -39,14 +39,14 @@ type apiState struct {
 func (i *instance) begin(name string, e datasets) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.matters[name] = matter{engine: e, began: time.Now()}
+	i.states[name] = leaseState{engine: e, began: time.Now()}
 }
 
-// matter returns the state of a lease, or the zero value.
-func (i *instance) matter(name string) matter {
+// state returns the state of a lease, or the zero value.
+func (i *instance) state(name string) leaseState {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.matters[name]
+	return i.states[name]
 }
 
 // remember updates the states of leases from a look. The caller holds i.mu.
@@ -54,11 +54,11 @@ func (i *instance) remember(now look) {
 	there := map[string]bool{}
 	for _, l := range now.leases {
 		there[l.Name] = true
-		m := i.matters[l.Name]
+		m := i.states[l.Name]
 		m.engine = l.engine
-		i.matters[strings.Clone(l.Name)] = m // the original would keep the whole output of zfs in memory
+		i.states[strings.Clone(l.Name)] = m // the original would keep the whole output of zfs in memory
 	}
-	maps.DeleteFunc(i.matters, func(name string, m matter) bool {
+	maps.DeleteFunc(i.states, func(name string, m leaseState) bool {
 		_, looked := now.found[m.engine]
 		return looked && !there[name] && now.failed[m.engine] == nil && now.at.Sub(m.began) > makeTime
 	})
@@ -159,7 +159,7 @@ func (i *instance) seen(ctx context.Context, v *holder.View) {
 // record writes the holder into the lease's tags if the view shows it. It reports whether the view has
 // any allocation that may be the holder.
 func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown bool) {
-	if v.Began.Before(i.matter(l.Name).began) {
+	if v.Began.Before(i.state(l.Name).began) {
 		return true // the view is too old
 	}
 	all, live := v.Holders(l.slot())
@@ -196,11 +196,11 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 		if a, there := v.Allocations[id]; there {
 			return a.Ended, nil
 		}
-		if i.matter(l.Name).over {
+		if i.state(l.Name).over {
 			return true, nil
 		}
 		return i.gone(ctx, id, l.Tags[engine.Namespace])
-	case !v.Complete || v.Began.Before(i.matter(l.Name).began):
+	case !v.Complete || v.Began.Before(i.state(l.Name).began):
 		return false, nil
 	}
 	// no view has shown a live holder, and nothing is hidden
@@ -217,12 +217,12 @@ func (i *instance) ended(ctx context.Context, l lease, v *holder.View) (bool, er
 func (i *instance) end(name string, over bool) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	m, there := i.matters[name]
+	m, there := i.states[name]
 	if !there {
 		return false // it was released since the view
 	}
 	news := over && !m.over
 	m.over = over
-	i.matters[name] = m
+	i.states[name] = m
 	return news
 }

@@ -35,7 +35,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 			return nil, fmt.Errorf("slot %q is no longer in the operator's file %s", id, i.File)
 		}
 		quota := c.Slots.Capacity.Bytes()
-		path, err := i.fresh(ctx, e, id, engine.Spec{
+		path, err := i.makeSlot(ctx, e, id, engine.Spec{
 			Limits: engine.Limits{Data: quota},
 			Tags:   engine.Tags{engine.Kind: "slot", engine.ID: id},
 		})
@@ -55,9 +55,9 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 	return r, nil
 }
 
-// fresh makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
-// list: fresh fails if it finds another one.
-func (i *instance) fresh(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
+// makeSlot makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
+// list: makeSlot fails if it finds another one.
+func (i *instance) makeSlot(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
 	unlock, err := e.Lock(ctx, id)
 	if err != nil {
 		return "", err
@@ -132,7 +132,7 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	now := i.look(ctx, i.rootsOf(ids)...)
 	var all []device.Lease
 	for _, l := range now.leases {
-		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.matter(l.Name).over})
+		all = append(all, device.Lease{ID: l.slot(), Holder: l.holder(), Key: l.Name, Ended: i.state(l.Name).over})
 	}
 	for _, id := range ids {
 		_, e := i.class(classOf(id))
@@ -149,7 +149,7 @@ const keep = time.Nanosecond
 // Release implements device.Releaser. It renames the dataset, which takes milliseconds; package trash
 // destroys it later.
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
-	e := i.matter(l.Key).engine
+	e := i.state(l.Key).engine
 	if e == nil {
 		return nil // a look has not found it any more
 	}

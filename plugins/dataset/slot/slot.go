@@ -61,7 +61,6 @@ type Config struct {
 	API holder.API `codec:"api" doc:"The agent's API, which shows the allocation that has a slot."`
 }
 
-// instance is the plugin with its configuration.
 type instance struct {
 	Config
 	log   hclog.Logger
@@ -69,12 +68,12 @@ type instance struct {
 	views fingerprint.Kicker                                                    // requests a view of the API
 	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // API.Gone
 
-	mu      sync.Mutex
-	file    *policy.File        // the last valid one
-	roots   map[string]datasets // with slots, by program and root, even if no longer in the file
-	said    map[string]string   // logged problems, by subject
-	matters map[string]matter   // by the name of a lease's dataset
-	api     apiState
+	mu     sync.Mutex
+	file   *policy.File          // the last valid one
+	roots  map[string]datasets   // with slots, by program and root, even if no longer in the file
+	logged map[string]string     // problems, by subject
+	states map[string]leaseState // by the name of a lease's dataset
+	api    apiState
 }
 
 var (
@@ -87,7 +86,7 @@ var (
 func New(c Config, log hclog.Logger) (device.Instance, error) {
 	return &instance{
 		Config: c, log: log, trash: fingerprint.NewKicker(), views: fingerprint.NewKicker(), gone: c.API.Gone,
-		file: &policy.File{}, roots: map[string]datasets{}, said: map[string]string{}, matters: map[string]matter{},
+		file: &policy.File{}, roots: map[string]datasets{}, logged: map[string]string{}, states: map[string]leaseState{},
 	}, nil
 }
 
@@ -115,8 +114,7 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// load reads the operator's file. If it is invalid, the last valid one stays in use. A node without a
-// file has no classes.
+// load reads the operator's file. If it is invalid, the last valid one stays in use. Without a file no class exists.
 func (i *instance) load() *policy.File {
 	file, err := policy.Load(i.File)
 	i.mu.Lock()
@@ -145,11 +143,9 @@ func (i *instance) class(name string) (policy.Class, datasets) {
 	return c, i.roots[i.file.ZFS+" "+c.Root]
 }
 
-// classOf returns the class of a slot.
 func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] }
 
-// group returns the devices of a class. Its free slots are unhealthy while the file system can't
-// hold a slot.
+// group returns the devices of a class. Its free slots are unhealthy while the file system can't hold a slot.
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
 	g := device.Group{Vendor: "zfs", Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
@@ -185,15 +181,16 @@ func (l look) problem(e datasets, quota int64) string {
 func (i *instance) say(about, consequence string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	was := i.said[about]
+	was := i.logged[about]
 	if err == nil {
-		delete(i.said, about)
+		delete(i.logged, about)
 		if was != "" {
 			i.log.Info("recovered: " + was)
 		}
 		return
 	}
-	if i.said[about] = err.Error(); was != err.Error() {
+	i.logged[about] = err.Error()
+	if was != err.Error() {
 		i.log.Warn(consequence + ": " + err.Error())
 	}
 }
@@ -276,7 +273,7 @@ func (i *instance) rootsOf(ids []string) (roots []datasets) {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for name, m := range i.matters {
+	for name, m := range i.states {
 		has := func(id string) bool { return strings.HasPrefix(name, engine.SlotName(id, "")) }
 		if slices.ContainsFunc(ids, has) && !slices.Contains(roots, m.engine) {
 			roots = append(roots, m.engine)

@@ -69,9 +69,9 @@ var (
 type state struct {
 	byID map[string]*usbDevice // by published id; a device with a count has several
 
-	// was has devices by their previous ids, from before a twin with the same serial number was plugged
+	// byOldID has devices by their previous ids, from before a twin with the same serial number was plugged
 	// in. Tasks may still have them under these ids.
-	was map[string]*usbDevice
+	byOldID map[string]*usbDevice
 
 	retained map[string]*usbDevice // copy of the inventory's
 }
@@ -86,7 +86,7 @@ type usbDevice struct {
 	problem string
 	dir     string // of its shadow nodes, empty without them
 	replugs int
-	now     string // its new id, if it has changed
+	newID   string // if its id has changed
 }
 
 // plug identifies one connection of one device. An address does not suffice: it is reused, even soon after a
@@ -172,7 +172,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	published = v.shadow(published, devices)
 	v.countPlugs(published)
 
-	s := &state{byID: map[string]*usbDevice{}, was: map[string]*usbDevice{}, retained: maps.Clone(v.retained)}
+	s := &state{byID: map[string]*usbDevice{}, byOldID: map[string]*usbDevice{}, retained: maps.Clone(v.retained)}
 	for _, d := range published {
 		for _, id := range d.ids() {
 			s.byID[id] = d
@@ -180,9 +180,9 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	}
 	groups := v.groups(published)
 	for _, old := range v.renamed(published) {
-		problem := "it is plugged in, as " + old.now + ": another device has its serial number, too"
+		problem := "it is plugged in, as " + old.newID + ": another device has its serial number, too"
 		for i, id := range old.ids() {
-			s.was[id] = old
+			s.byOldID[id] = old
 			groups = append(groups, device.Group{
 				Vendor: fmt.Sprintf("%04x", old.as.Vendor), Type: old.block.Kind, Name: old.product(i),
 				Devices: []device.Device{{ID: id, Problem: problem, PCIBusID: old.PCIBusID}},
@@ -200,7 +200,7 @@ func (v *inventory) renamed(published []*usbDevice) (all []*usbDevice) {
 			taken := slices.ContainsFunc(published, func(other *usbDevice) bool { return other.id == id })
 			if !taken && id != s.id && p.last == plugOf(s.Device) {
 				old := *s
-				old.id, old.now = id, s.id
+				old.id, old.newID = id, s.id
 				all = append(all, &old)
 			}
 		}

@@ -74,10 +74,10 @@ func TestNomad_GetsPlugsAndUnplugs(t *testing.T) {
 		m.must(stick.Unplug())
 		a.Want(plugged+"(unplugged)", soon)
 	}
-	told := a.Updates()
+	updates := a.Updates()
 	time.Sleep(time.Second)
 	now := a.Updates()
-	test.Eq(t, told, now, test.Sprintf("the node was updated %d times without a change", now-told))
+	test.Eq(t, updates, now, test.Sprintf("the node was updated %d times without a change", now-updates))
 }
 
 func TestNomad_GetsEndOfGrace(t *testing.T) {

@@ -207,8 +207,8 @@ func (m *machine) pull(p *usbsim.Plugged) (gone []uevent.Number) {
 	return gone
 }
 
-// tellAdded reports the nodes of sticks as added, as the kernel does.
-func (m *machine) tellAdded(sticks ...*usbsim.Plugged) {
+// reportAdded reports the nodes of sticks as added, as the kernel does.
+func (m *machine) reportAdded(sticks ...*usbsim.Plugged) {
 	m.Helper()
 	for _, p := range sticks {
 		for _, n := range m.numbers(p) {
@@ -217,9 +217,9 @@ func (m *machine) tellAdded(sticks ...*usbsim.Plugged) {
 	}
 }
 
-// wantTrue fails unless each shadow node is in the directory of the stick that has its number now, by the
+// wantOwnNumbers fails unless each shadow node is in the directory of the stick that has its number now, by the
 // serial number.
-func (m *machine) wantTrue(when string) {
+func (m *machine) wantOwnNumbers(when string) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
 	m.must(err)
@@ -251,7 +251,7 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	a, b := m.plug("10c4:ea60", "A", "1-1"), m.plug("10c4:ea60", "B", "1-2")
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
-	m.wantTrue("at first")
+	m.wantOwnNumbers("at first")
 	m.reserve("10c4:ea60:A")
 
 	gone := append(m.pull(a), m.pull(b)...)
@@ -265,13 +265,13 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	if second.Nodes[0] != a.Nodes[0] || second.Address != a.Address {
 		t.Fatalf("B is %s and not where A was, %s", second.Nodes[0], a.Nodes[0])
 	}
-	m.wantTrue("before the next scan")
+	m.wantOwnNumbers("before the next scan")
 	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:A"})
 	test.ErrorIs(t, err, device.ErrVanished, test.Sprintf("before the next scan A is reserved as %v", r))
-	m.tellAdded(first, second)
+	m.reportAdded(first, second)
 	m.scan()
 	m.wantNodes("10c4-ea60-A/tty", "10c4-ea60-A/usb", "10c4-ea60-B/tty", "10c4-ea60-B/usb")
-	m.wantTrue("after it")
+	m.wantOwnNumbers("after it")
 	must.StrContains(t, m.log.String(), "must be restarted",
 		must.Sprintf("about copies of the nodes in tasks it logs %q", m.log))
 	test.StrContains(t, m.log.String(), "device=10c4:ea60:A",
@@ -280,7 +280,7 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 
 // Sticks are swapped between the scan and the making of nodes.
 func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
-	for name, told := range map[string]bool{"with kernel events": true, "without kernel events": false} {
+	for name, reported := range map[string]bool{"with kernel events": true, "without kernel events": false} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, "")
 			m.real(zigbeeBlock)
@@ -294,7 +294,7 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 				sticks = append(sticks, m.newDevice(assigned))
 			}
 			for _, r := range append(m.pull(a), m.pull(b)...) {
-				if told {
+				if reported {
 					m.removed(r)
 				}
 			}
@@ -306,9 +306,9 @@ func TestReplug_SwapDuringScanKeepsNodesApart(t *testing.T) {
 			test.SliceEmpty(t, left,
 				test.Sprintf("of %d listed sticks %d are taken as still plugged in", len(sticks), len(left)))
 			m.wantNodes()
-			m.tellAdded(again...)
+			m.reportAdded(again...)
 			m.wantPublished("10c4/zigbee/ea60 10c4:ea60:B 10c4:ea60:A")
-			m.wantTrue("after the next scan")
+			m.wantOwnNumbers("after the next scan")
 		})
 	}
 }

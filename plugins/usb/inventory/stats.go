@@ -54,7 +54,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	}
 	all := map[string]*nomad.DeviceStats{}
 	for _, id := range ids {
-		s := cmp.Or(now.byID[id], now.was[id])
+		s := cmp.Or(now.byID[id], now.byOldID[id])
 		switch {
 		case s == nil:
 			no := false

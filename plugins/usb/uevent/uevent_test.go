@@ -96,13 +96,13 @@ func TestMessage_NodeNumber(t *testing.T) {
 func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	told, ended := make(chan string, 100), make(chan error, 1)
+	reported, ended := make(chan string, 100), make(chan error, 1)
 	bus := fmt.Sprintf("/usb%d/", os.Getpid())
 	h := Handler{
-		Removed: func(n Number) { told <- fmt.Sprintf("-%d:%d", n.Major, n.Minor) },
-		Added:   func(n Number) { told <- fmt.Sprintf("+%d:%d", n.Major, n.Minor) },
-		Missed:  func() { told <- "missed" },
-		Kick:    func() { told <- "kick" },
+		Removed: func(n Number) { reported <- fmt.Sprintf("-%d:%d", n.Major, n.Minor) },
+		Added:   func(n Number) { reported <- fmt.Sprintf("+%d:%d", n.Major, n.Minor) },
+		Missed:  func() { reported <- "missed" },
+		Kick:    func() { reported <- "kick" },
 	}
 	about := func(message []byte) bool { return ofUSB(message) && bytes.Contains(message, []byte(bus)) }
 	go func() { ended <- h.listen(ctx, socket, about) }()
@@ -118,7 +118,7 @@ func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	}
 	for _, want := range want {
 		select {
-		case got := <-told:
+		case got := <-reported:
 			test.Eq(t, want, got, test.Sprint("it reported"))
 		case <-time.After(soon):
 			t.Fatalf("it did not report %s", want)
@@ -132,8 +132,8 @@ func kicker(kicks chan<- struct{}) Handler {
 		Kick: func() { kicks <- struct{}{} }}
 }
 
-// saySo makes the kernel send a harmless event. It returns false without root.
-func saySo(t *testing.T) bool {
+// sendHarmless makes the kernel send a harmless event. It returns false without root.
+func sendHarmless(t *testing.T) bool {
 	t.Helper()
 	text := fmt.Sprintf("change 00000000-0000-4000-8000-000000000000 RUN=%d", os.Getpid())
 	err := os.WriteFile("/sys/class/mem/null/uevent", []byte(text), 0)
@@ -147,7 +147,7 @@ func ofNull(message []byte) bool {
 	return bytes.HasPrefix(message, []byte("change@/devices/virtual/mem/null"))
 }
 
-// own reports whether a message is an event of saySo in this process, not of another run of this test.
+// own reports whether a message is an event of sendHarmless in this process, not of another run of this test.
 func own(message []byte) bool {
 	return ofNull(message) && bytes.Contains(message, fmt.Appendf(nil, "\x00SYNTH_ARG_RUN=%d\x00", os.Getpid()))
 }
@@ -161,7 +161,7 @@ func TestListen_EndsWithContext(t *testing.T) {
 		kicks, ended := make(chan struct{}, 100), make(chan error, 1)
 		go func() { ended <- Listen(ctx, kicker(kicks)) }()
 		within(t, "the first kick", kicks)
-		if saySo(t) {
+		if sendHarmless(t) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		test.False(t, len(kicks) > 0, test.Sprint("an event that is not about USB was a kick"))
@@ -194,7 +194,7 @@ func TestListen_KicksForEachMessage(t *testing.T) {
 	defer func() { cancel(); <-ended }()
 	within(t, "the first kick", kicks)
 	for range 3 {
-		if saySo(t) {
+		if sendHarmless(t) {
 			within(t, "the kernel's kick", kicks)
 		}
 	}
@@ -202,23 +202,23 @@ func TestListen_KicksForEachMessage(t *testing.T) {
 
 func TestListen_KicksAfterLoss(t *testing.T) {
 	for range 50 {
-		if toldOfLoss(t) {
+		if kicksAfterLoss(t) {
 			return
 		}
 	}
 	t.Error("each time other events came in between")
 }
 
-// toldOfLoss makes a listener lose messages. It returns false if other processes' messages came in between, because
+// kicksAfterLoss makes a listener lose messages. It returns false if other processes' messages came in between, because
 // these may be lost, too.
-func toldOfLoss(t *testing.T) bool {
+func kicksAfterLoss(t *testing.T) bool {
 	t.Helper()
 	socket := opened(t)
 	conn, _ := socket.SyscallConn()
 	conn.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
 	lost := false
 	for range 100 {
-		lost = saySo(t)
+		lost = sendHarmless(t)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	kicks, ended := make(chan struct{}, 100), make(chan error, 1)
