@@ -65,8 +65,8 @@ func TestPlugin_NamesAgree(t *testing.T) {
 	test.Eq(t, name, "nomad-device-"+usb.Name,
 		test.Sprintf("plugin %q is in a file %q and a module %.60q", usb.Name, name, module))
 	replaced := regexp.MustCompile(`(?m)=>.*$`).FindAllString(string(module), -1)
-	must.SliceLen(t, 1, replaced, must.Sprint("modules are replaced"))
-	test.StrContains(t, replaced[0], "../../internal/core", test.Sprint("modules are replaced"))
+	must.SliceLen(t, 1, replaced, must.Sprint("replaced modules"))
+	test.StrContains(t, replaced[0], "../../internal/core", test.Sprint("replaced modules"))
 	test.False(t, regexp.MustCompile(`hashicorp/nomad v0\.`).Match(module),
 		test.Sprint("it is built against an old Nomad"))
 	v := plugin.Version()

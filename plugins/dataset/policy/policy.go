@@ -56,7 +56,7 @@ type Slots struct {
 	Mount    string      `codec:"mount" default:"/scratch" doc:"Path of a slot in the task, absolute."`
 }
 
-const maxFile = 1 << 20
+const maxFile = 1 << 20 // far more than classes need
 
 var options = schema.Of[File]()
 

@@ -42,7 +42,7 @@ func TestReplug_KeepsPathsAndCounts(t *testing.T) {
 	m.plug("10c4:ea60", "0001", "1-2")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	again := m.reserve("10c4:ea60:0001")
-	test.Eq(t, r.Envs["USB_ZIGBEE_HOST_TTY"], again.Envs["USB_ZIGBEE_HOST_TTY"], test.Sprint("the path is now"))
+	test.Eq(t, r.Envs["USB_ZIGBEE_HOST_TTY"], again.Envs["USB_ZIGBEE_HOST_TTY"], test.Sprint("the path has changed"))
 	if second, err := filepath.EvalSymlinks(r.Envs["USB_ZIGBEE_HOST_TTY"]); err != nil {
 		t.Error(err)
 	} else if info, err := os.Stat(second); err != nil || info.Mode().Perm() != 0o660 {
@@ -429,7 +429,7 @@ func TestReplug_FailureLeavesNoNode(t *testing.T) {
 	m.wantNodes("10c4-ea60-0001/tty-if00", "10c4-ea60-0001/tty-if01", "10c4-ea60-0001/usb")
 	m.must(os.Remove(filepath.Join(m.root, p.Nodes[1])))
 	m.must(os.Mkdir(filepath.Join(m.root, p.Nodes[1]), 0o755))
-	test.StrContains(t, m.scan()[0].Devices[0].Problem, "its device nodes can't be made: ", test.Sprint("it"))
+	test.StrContains(t, m.scan()[0].Devices[0].Problem, "its device nodes can't be made: ")
 	m.wantNodes()
 }
 

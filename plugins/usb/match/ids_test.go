@@ -59,12 +59,12 @@ func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	var ids IDs
 	name := func(devices ...sysfs.Device) string { return strings.Join(ids.Name(devices), " ") }
 	const one, two = "10c4:ea60@pci-0000:00:14.0-usbv2-0:1", "10c4:ea60@pci-0000:00:14.0-usbv2-0:2"
-	test.Eq(t, "10c4:ea60:A", name(stick("1", "A")), test.Sprint("alone it"))
-	test.Eq(t, one+" "+two, name(stick("1", "A"), stick("2", "A")), test.Sprint("with its twin it"))
+	test.Eq(t, "10c4:ea60:A", name(stick("1", "A")), test.Sprint("alone"))
+	test.Eq(t, one+" "+two, name(stick("1", "A"), stick("2", "A")), test.Sprint("with a twin"))
 	for port, want := range map[string]string{"1": one, "2": two} {
-		test.Eq(t, want, name(stick(port, "A")), test.Sprint("alone again it"))
+		test.Eq(t, want, name(stick(port, "A")), test.Sprint("alone again"))
 	}
-	test.Eq(t, "10c4:ea60:B", name(stick("1", "B")), test.Sprint("another"))
+	test.Eq(t, "10c4:ea60:B", name(stick("1", "B")), test.Sprint("another serial"))
 	got := new(IDs).Name([]sysfs.Device{stick("1", "A")})
 	test.Eq(t, "10c4:ea60:A", got[0], test.Sprintf("after a restart it is %s", got))
 }
@@ -77,7 +77,7 @@ func TestIDs_AreNoBusAddresses(t *testing.T) {
 
 	// the same address on two buses
 	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
-	test.NotEq(t, first[1], first[0], test.Sprint("both are"))
+	test.NotEq(t, first[1], first[0], test.Sprint("the ids are equal"))
 	// after a reboot: another address, another number of the bus
 	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
 	if again[0] != first[0] {

@@ -74,7 +74,7 @@ func TestRules_PortBlockNamesByPort(t *testing.T) {
 	var ids IDs
 	alone := r.Assign([]sysfs.Device{stick("1", "A")}, &ids)[0].ID
 	test.Eq(t, r.Assign([]sysfs.Device{stick("1", "A"), stick("2", "A")}, &ids)[0].ID, alone,
-		test.Sprintf("it is %s, and with its twin", alone))
+		test.Sprintf("without a twin it is %s", alone))
 }
 
 func TestRules_KnownAsKeepsID(t *testing.T) {

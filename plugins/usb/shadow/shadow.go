@@ -57,7 +57,7 @@ type Node struct {
 // Link is a symlink.
 type Link struct{ Name, Target string }
 
-// ErrRefused means that this process has no right to make nodes.
+// ErrRefused means that this process has no right to make nodes. Tasks then get the kernel's nodes.
 var ErrRefused = errors.New("no right to make device nodes")
 
 // ErrWithdrawn means that the device of a node was unplugged since Begin.

@@ -439,12 +439,12 @@ func TestMake_LeavesForeignDirectory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	names, _ := os.ReadDir(dir)
-	test.SliceLen(t, 1, names, test.Sprint("now there are"))
+	test.SliceLen(t, 1, names, test.Sprint("files were added"))
 	device := filepath.Join(dir, "d")
 	must.NoError(t, errors.Join(os.Mkdir(device, 0o755), os.WriteFile(device+"/file", nil, 0o600)))
 	must.NoError(t, d.Empty("d"))
 	_, err = os.Stat(device + "/file")
-	test.NoError(t, err, test.Sprint("a file of others"))
+	test.NoError(t, err, test.Sprint("a foreign file was removed"))
 }
 
 func TestMake_NoNameLeavesDirectory(t *testing.T) {

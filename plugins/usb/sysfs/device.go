@@ -55,8 +55,7 @@ func (d Device) Drivers() (names []string) {
 	return slices.Compact(names)
 }
 
-// Classification returns the name of its class, or the names of its interfaces' classes if the device has
-// none.
+// Classification returns the name of its class, or the names of its interfaces' classes if each has its own.
 func (d Device) Classification() string {
 	var names []string
 	for _, i := range d.Interfaces {

@@ -53,8 +53,8 @@ func TestNames_ReadFirstTable(t *testing.T) {
 	id := sysfs.ID{Vendor: 0x10c4, Product: 0xea60}
 	root := fstest.MapFS{}
 	vendor, product := Names{}.Lookup(root, id)
-	must.Eq(t, "", vendor, must.Sprint("without a table it"))
-	test.Eq(t, "", product, test.Sprint("without a table it"))
+	must.Eq(t, "", vendor, must.Sprint("without a table"))
+	test.Eq(t, "", product, test.Sprint("without a table"))
 	for _, name := range []string{"var/lib/usbutils/usb.ids", "usr/share/misc/usb.ids", "usr/share/hwdata/usb.ids"} {
 		root[name] = &fstest.MapFile{Data: []byte("10c4  " + name + "\n")}
 		vendor, _ := Names{}.Lookup(root, id)
