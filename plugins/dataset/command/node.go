@@ -100,7 +100,7 @@ func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []
 	return all, hidden, nil
 }
 
-// resolve resolves an argument to exactly one dataset: by id, then by NAMESPACE/NAME, then by NAME. While a class is
+// resolve finds exactly one dataset for an argument: by id, then by NAMESPACE/NAME, then by NAME. While a class is
 // hidden only ids resolve, because the hidden class may have a volume of the same name.
 func resolve(all []found, argument string, hidden error) (found, error) {
 	var of [3][]found

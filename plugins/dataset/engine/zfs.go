@@ -281,8 +281,8 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 	return nil
 }
 
-// Destroy removes a dataset with its snapshots. A missing dataset is no error. It returns ErrInUse if the dataset
-// is mounted or a snapshot is held, and ErrHasClones if clones depend on it.
+// Destroy removes a dataset with its snapshots. A missing dataset is no error. It returns ErrInUse if the dataset can't
+// be unmounted, is mounted elsewhere or has a held snapshot, and ErrHasClones if clones depend on it.
 func (e *Engine) Destroy(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
@@ -327,8 +327,8 @@ func (e *Engine) held(ctx context.Context, full string, err error) error {
 	return fmt.Errorf("%w: held are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
-// dependents returns an error if a dataset or its snapshots are in the way of others: clones, or child
-// datasets that somebody made.
+// dependents returns an error if others depend on a dataset or its snapshots: clones, or child datasets that
+// somebody made.
 func (e *Engine) dependents(ctx context.Context, full string) error {
 	text, err := e.run(ctx, "list", "-H", "-r", "-t", "filesystem,volume", "-o", "name,origin", e.root)
 	if err != nil {
@@ -347,8 +347,8 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 }
 
 // Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. If the kernel reports the
-// dataset as busy it returns ErrInUse and changes nothing. A dataset that is mounted only in other mount namespaces is
-// renamed: processes there keep their files.
+// dataset as busy it returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted only in other mount
+// namespaces: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {
@@ -416,8 +416,8 @@ func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 }
 
 // Rollback returns a dataset to its last snapshot. If later snapshots or bookmarks exist it returns
-// ErrLaterSnapshots and changes nothing. It returns ErrInUse if a process uses the dataset: zfs itself would roll
-// back even open files.
+// ErrLaterSnapshots and changes nothing. It returns ErrInUse if the dataset can't be unmounted or is mounted
+// elsewhere: zfs itself would roll back even open files.
 func (e *Engine) Rollback(ctx context.Context, name, snapshot string) error {
 	p, err := e.get(ctx, name)
 	if err != nil {

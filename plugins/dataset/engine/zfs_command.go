@@ -31,7 +31,7 @@ func (e *Engine) do(ctx context.Context, args ...string) error {
 	return ours(err)
 }
 
-// messages map parts of zfs's messages to errors of this package, because zfs has no exit codes for them.
+// messages map parts of zfs's messages to errors of this package, because zfs reports the reason only as text.
 // OpenZFS 2.1 to 2.3 print these texts.
 var messages = []struct {
 	part string

@@ -21,7 +21,7 @@ import (
 // be parsed as a number, and a slot's dataset is "<class>-00.<lease>".
 var className = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,62}$`)
 
-// Validate validates what the file's schema can't express.
+// Validate checks the rules that the file's schema can't express.
 func (f File) Validate() error {
 	var p schema.Problems
 	if err := absolute(f.ZFS); err != nil {
@@ -47,7 +47,7 @@ func (f File) Validate() error {
 // within reports whether a dataset is the root or below it.
 func within(name, root string) bool { return name == root || strings.HasPrefix(name, root+"/") }
 
-// Validate validates what the class's schema can't express.
+// Validate checks the rules that the class's schema can't express.
 func (c Class) Validate() error {
 	var p schema.Problems
 	add := func(option string, err error) {
@@ -79,7 +79,7 @@ func (c Class) Validate() error {
 	return orNil(p)
 }
 
-// Validate validates what the schema of slots can't express.
+// Validate checks the rules that the schema of slots can't express.
 func (s Slots) Validate() error {
 	var p schema.Problems
 	if err := absolute(s.Mount); err != nil {

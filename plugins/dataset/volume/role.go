@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plugin"
 )
 
-// limit is the timeout of a call. Nomad kills a call after 60 s.
+// limit is the timeout of a call. It is shorter than Nomad's, 60 s, so the call can return an error.
 var limit = 55 * time.Second
 
 // at is a test hook, called between the steps where a test kills the process.

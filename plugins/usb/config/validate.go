@@ -106,7 +106,7 @@ var Taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
 
-// Validate validates what the block's schema can't express.
+// Validate checks the rules that the block's schema can't express.
 func (b Block) Validate() error {
 	var wrong schema.Problems
 	wrong.Add(b.Match.Validate())
@@ -174,8 +174,8 @@ func (b Block) checkNames(listed map[string]bool) error {
 	return wrong.OrNil()
 }
 
-// checkPlaces refuses paths in the task that conflict: equal ones, and a node inside another path. A mount may
-// be inside another mount.
+// checkPlaces refuses paths in the task that conflict: equal ones, and one inside another. Only a mount may be
+// inside another mount.
 func (b Block) checkPlaces() error {
 	type place struct{ what, path string }
 	var mounts, nodes []place
