@@ -56,7 +56,6 @@ type round struct {
 	oom               *alloc // nil where there is no memory cgroup
 	trigger           string // the file that ends the three
 	procs             map[*alloc]proc
-	bystander         proc // of nobody's
 }
 
 func (r *round) ending() []*alloc {
@@ -255,7 +254,6 @@ func newRound(t *testing.T, n *node) *round {
 		a.held(t)
 		r.procs[a] = a.pid(t)
 	}
-	r.bystander = bystander(t)
 	return r
 }
 
@@ -266,7 +264,6 @@ func (r *round) end(t *testing.T) {
 		t.Errorf("the task that goes on was stopped; Nomad tells %q: %s", got, r.goesOn.story())
 	}
 	test.False(t, p.alive(), test.Sprint("the task that goes on lives after its end"))
-	test.True(t, r.bystander.alive(), test.Sprint("a process that is not the task's was killed"))
 	test.NoError(t, testsupport.Poll(time.Minute, r.n.tasksLeft))
 }
 
@@ -276,16 +273,6 @@ func (r *round) stop(t *testing.T) string {
 		test.NoError(t, err)
 	}
 	return r.goesOn.ended(t)
-}
-
-// bystander is a process of the test's own that nobody may touch.
-func bystander(t *testing.T) proc {
-	t.Helper()
-	pid, err := startSleep(t)
-	must.NoError(t, err)
-	p, err := readProc(pid)
-	must.NoError(t, err)
-	return p
 }
 
 func kill(t testing.TB, n *node) { t.Helper(); inTime(t, n.Kill) }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -217,19 +216,6 @@ func (n *node) leaves() []string {
 		return nil
 	}
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
-}
-
-// startSleep starts a process of the test's own, which ends with the test.
-func startSleep(t testing.TB) (int, error) {
-	cmd := exec.Command("sleep", "600")
-	if err := cmd.Start(); err != nil {
-		return 0, err
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	return cmd.Process.Pid, nil
 }
 
 // gone asks that the processes have ended: Nomad has told so already, or is about to.
