@@ -6,17 +6,14 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
@@ -102,25 +99,6 @@ func killPluginAndSupervisor(t *testing.T, r *round) func() {
 	return resume
 }
 
-var fullDiskFaults = []fault{
-	{name: "disk of the logs full", strike: func(t *testing.T, r *round) func() {
-		free := fill(t, filepath.Join(r.n.DataDir(), "alloc"))
-		testsupport.Within(t, time.Minute, func() error {
-			if s := r.goesOn.story(); !strings.Contains(s, "no space left on device") {
-				return fmt.Errorf("no event tells of the full disk: %s", s)
-			}
-			return nil
-		})
-		return free
-	}},
-	{name: "disk of the state full, plugin killed", strike: func(t *testing.T, r *round) func() {
-		free := fill(t, r.n.state)
-		resume := r.n.process(t).pause(t)
-		r.n.plugin(t).end(t)
-		return func() { resume(); free() }
-	}},
-}
-
 var logmonFaults = []fault{
 	{name: "logmon killed, agent restarted", cut: true, strike: func(t *testing.T, r *round) func() {
 		// what logmon has read and not written dies with it: nothing may be under way
@@ -148,16 +126,11 @@ func TestFaults_ExitIsExactOrLost(t *testing.T) {
 		name   string
 		o      nodeOptions
 		faults []fault
-		root   bool
 	}{
-		{"processes", nodeOptions{}, generalFaults, false},
-		{"disks", nodeOptions{prepare: smallDisks}, fullDiskFaults, true},
-		{"logmon", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults, false},
+		{"processes", nodeOptions{}, generalFaults},
+		{"logmon", nodeOptions{plugin: `log_collection = "nomad"`}, logmonFaults},
 	} {
 		t.Run(group.name, func(t *testing.T) {
-			if group.root {
-				needRootAgent(t)
-			}
 			t.Parallel()
 			node := sync.OnceValue(func() *node { return newNode(t, group.o) })
 			for _, f := range group.faults {
@@ -284,34 +257,6 @@ func inTime(t testing.TB, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	must.NoError(t, f(ctx))
-}
-
-// smallDisks puts the allocations and the plugin's state on little file systems.
-func smallDisks(dir string) error {
-	for sub, size := range map[string]string{"data/alloc": "150m", "state": "4m"} {
-		path := filepath.Join(dir, sub)
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount("outrider-e2e", path, "tmpfs", 0, "size="+size+",mode=755"); err != nil {
-			return fmt.Errorf("failed to mount a small file system: %w", err)
-		}
-	}
-	return nil
-}
-
-// fill takes all the space of a file system.
-func fill(t *testing.T, dir string) (free func()) {
-	t.Helper()
-	path := filepath.Join(dir, "filler")
-	f, err := os.Create(path)
-	must.NoError(t, err)
-	defer f.Close()
-	for size := 1 << 20; size >= 1; size /= 4 {
-		for err = nil; err == nil; _, err = f.Write(make([]byte, size)) {
-		}
-	}
-	return func() { os.Remove(path) }
 }
 
 // tellsExit says whether the kernel tells an exit to others than the parent.

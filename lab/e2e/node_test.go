@@ -52,9 +52,6 @@ type nodeOptions struct {
 	// shell is run before the agent, in its process, and may end in a command that
 	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
 	shell string
-
-	// prepare is called with the directory before anything else is in it.
-	prepare func(dir string) error
 }
 
 // need skips a test if the machine lacks what the tasks of such a node need.
@@ -90,11 +87,6 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
-	}
-	if o.prepare != nil {
-		if err := o.prepare(dir); err != nil {
-			return nil, err
-		}
 	}
 	if o.state == "" {
 		o.state = "${state_dir}"
