@@ -113,22 +113,3 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	}
 	a.stop(t)
 }
-
-// The task ends well at the signal, and has failed nevertheless: its group may be placed where the device is.
-func TestUSB_UnplugStopsATaskThatAsksForIt(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join(mkdir(t), "usb")
-	s := plug(t, root, "-id", "10c4:ea60", "-serial", "0001")
-	n := usbNode(t, usbOptions{root: root, more: zigbee})
-	n.offers(t, "10c4:ea60:0001")
-	c := sh("trap 'exit 0' INT; echo ready; while :; do sleep 0.1; done").with(conf{
-		"on_unplug": "stop", "unplug_delay": "1s"})
-	a := n.start(t, c, withDevice("zigbee"), asUser(anybody()))
-	a.says(t, "stdout", "ready")
-	s.unplug(t)
-	must.NoError(t, a.tells("Device: unplugged: /dev/zigbee/usb, /dev/zigbee/tty"))
-	test.Eq(t, "exit 0", a.ended(t))
-	must.NoError(t, a.tells("stopped since its device was unplugged for 1s: /dev/zigbee/usb, /dev/zigbee/tty"))
-	test.Eq(t, "failed", a.stub(t).ClientStatus)
-	t.Log(a.story())
-}
