@@ -116,7 +116,6 @@ func startNode(name string, o nodeOptions) (*node, error) {
 	config := keepAllocations + "\n" + o.config
 	if o.usb != nil {
 		plugins = append(plugins, agent.Plugin{Binary: usbPlugin, Config: o.usb.config(dir)})
-		config += quickStats
 	}
 	if o.classes != "" {
 		plugins = append(plugins, agent.Plugin{Binary: dataset, Config: cmp.Or(o.slots, datasetConfig) + o.dataset,

@@ -93,7 +93,6 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	n.another(t, n.isUSBPlugin, old)
 	a.saysNow(t, "-> stick: ")
 	test.True(t, task.alive(), test.Sprint("the plugin was killed: the task was started again"))
-	n.awaitSeen(t, id, true)
 
 	a.restartSays(t, "line 1 -> stick: ") // without a new reservation
 

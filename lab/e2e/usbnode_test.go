@@ -41,14 +41,6 @@ device "zigbee" {
 }
 `
 
-// quickStats has what the agent knows of devices at hand: by default it asks each
-// second.
-const quickStats = `
-telemetry {
-  collection_interval = "100ms"
-}
-`
-
 func (o usbOptions) config(dir string) string {
 	if o.root == "" {
 		o.root = simulation(dir)
@@ -167,37 +159,6 @@ func (n *node) offers(t testing.TB, want ...string) {
 	testsupport.Within(t, 2*time.Minute, func() error {
 		if got := n.devices(t); !slices.Equal(got, want) {
 			return fmt.Errorf("the node has %q, want %q", got, want)
-		}
-		return nil
-	})
-}
-
-// sees are the devices that the agent itself has statistics of, with whether they are
-// plugged in. It keeps the last ones of what is not listed any more.
-func (n *node) sees(t testing.TB) map[string]bool {
-	t.Helper()
-	stats, err := n.Client().Nodes().Stats(n.id(), nil)
-	must.NoError(t, err)
-	found := map[string]bool{}
-	for _, g := range stats.DeviceStats {
-		for id, d := range g.InstanceStats {
-			if d.Stats == nil {
-				continue
-			}
-			if v := d.Stats.Attributes["Plugged in"]; v != nil && v.BoolVal != nil {
-				found[id] = *v.BoolVal
-			}
-		}
-	}
-	return found
-}
-
-// awaitSeen waits until the agent sees a device as plugged in, or as not.
-func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		if in, there := n.sees(t)[id]; in != plugged || !there && plugged {
-			return fmt.Errorf("the agent sees %v", n.sees(t))
 		}
 		return nil
 	})
