@@ -54,12 +54,6 @@ func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 		t.Errorf("the driver is healthy: %v, %q; want %q in it", d.Healthy, d.HealthDescription, missing)
 	}
 
-	t.Run("output and exit", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("echo said; exit 7")))
-		if got, out := a.ended(t), a.output(t, "stdout"); got != "exit 7" || out != "said\n" {
-			t.Errorf("got %s, %q: %s", got, out, a.story())
-		}
-	})
 	for _, f := range generalFaults {
 		t.Run(f.name, func(t *testing.T) {
 			if f.loses != everybody {
