@@ -218,13 +218,13 @@ func (n *node) leaves() []string {
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
 }
 
-// gone asks that the processes have ended: Nomad has told so already, or is about to.
-func gone(t *testing.T, procs map[string]proc) {
+// gone waits until the processes have ended.
+func gone(t *testing.T, procs []proc) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
-		for name, p := range procs {
+		for _, p := range procs {
 			if p.alive() {
-				return fmt.Errorf("%s (%d) lives", name, p.pid)
+				return fmt.Errorf("%.200q (%d) is alive", p.args, p.pid)
 			}
 		}
 		return nil
