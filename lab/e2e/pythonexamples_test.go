@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,19 +22,14 @@ import (
 
 const pythonExamples = "../../plugins/python/example"
 
-// pythonExample runs one example job and checks what it is there to show.
-type pythonExample func(t *testing.T, a *alloc)
-
-var pythonExampleJobs = map[string]pythonExample{
+// pythonExampleJobs has a check for each example job, by the name of its file.
+var pythonExampleJobs = map[string]func(*testing.T, *alloc){
 	"web":        webExample,
 	"wheelhouse": wheelhouseExample,
 	"inline":     inlineExample,
 	"crash":      crashExample,
 }
 
-// The tests of events of a task's end have the node for themselves: Nomad takes events
-// one after the other, with a write to the disk for each, and drops those that come
-// after it has heard of the end.
 func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
@@ -134,55 +128,11 @@ func crashExample(t *testing.T, a *alloc) {
 	if got := a.ended(t); got != "exit 1" {
 		t.Fatalf("got %s: %s", got, a.story())
 	}
-	const want = "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"
-	test.NoError(t, a.tells(want))
-	test.NoError(t, testsupport.Poll(time.Minute, func() error {
-		if status := a.n.cli(t, "alloc", "status", a.id); !strings.Contains(status, want) {
-			return fmt.Errorf("nomad alloc status does not say %q:\n%s", want, status)
-		}
-		return nil
-	}))
-}
-
-// cli runs a command of Nomad's own.
-func (n *node) cli(t testing.TB, args ...string) string {
-	t.Helper()
-	cmd := exec.Command(nomadBinary, args...)
-	cmd.Env = []string{"NOMAD_ADDR=" + n.Address(), "PATH=" + os.Getenv("PATH"), "HOME=" + scratch}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("nomad %s: %v: %s", args[0], err, out)
-	}
-	return string(out)
+	test.NoError(t, a.tells("Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"))
 }
 
 // quote makes a Python string of a text without anything special in it.
 func quote(s string) string { return "'" + s + "'" }
-
-func TestPythonTask_ReportsHowItEnded(t *testing.T) {
-	t.Parallel()
-	n := pythonNode.get(t)
-	for _, row := range []struct{ name, code, want, says string }{
-		{"an exception", "def f():\n    return {}['key']\nf()", "exit 1", "Python: KeyError: 'key' (inline_code.py:2)"},
-		{"a signal", "import os; os.kill(os.getpid(), 15)", "signal 15", ""},
-		{"a crash of the interpreter", "import ctypes; ctypes.string_at(0)", "signal 11", ""},
-		{"its memory limit", "x = []\nwhile True: x.append(bytearray(b'x' * (1 << 20)))", "oom",
-			"OOM: killed at 48 MiB of memory"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			if row.want == "oom" {
-				needMemoryCgroup(t)
-			}
-			t.Parallel()
-			a := n.submit(t, py(t, code(row.code)))
-			test.Eq(t, row.want, a.ended(t), test.Sprint(a.story()))
-			test.NoError(t, a.tells(row.says))
-			if !strings.HasPrefix(row.says, "Python: ") {
-				test.StrNotContains(t, a.story(), "Python: ", test.Sprint("an exception is told that there was not"))
-			}
-		})
-	}
-}
 
 // The same where the agent has no rights: it is the tasks' user, and the builder.
 func TestPython_RunsWithoutRoot(t *testing.T) {
