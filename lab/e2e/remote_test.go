@@ -175,11 +175,6 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		test.NoError(t, a.tells("Killed by signal 15 (SIGTERM)"))
 		test.Eq(t, 1, strings.Count(a.story(), "Killed by signal"))
 	})
-	t.Run("a memory limit", func(t *testing.T) {
-		a := n.submit(t, job(t, conf{"command": counter, "args": []string{"-lines", "3", "-then", "oom"}}, onBox))
-		test.Eq(t, "oom", a.ended(t))
-		test.NoError(t, a.tells("OOM: killed at 32 MiB of memory"))
-	})
 	t.Run("signals, sessions and statistics", func(t *testing.T) {
 		a := n.start(t, sh("trap 'echo got it' USR1; echo ready; while :; do sleep 0.1; done"), onBox)
 		a.says(t, "stdout", "ready\n")
@@ -204,14 +199,6 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		})
 		a.stop(t)
 	})
-	t.Run("a kill timeout", func(t *testing.T) {
-		a := n.start(t, sh("trap '' INT TERM; echo ready; while :; do sleep 0.1; done"), onBox,
-			func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) })
-		a.says(t, "stdout", "ready\n")
-		a.stop(t)
-		test.Eq(t, "signal 9", a.outcome())
-		test.NoError(t, a.tells("kill_timeout of 1s passed"))
-	})
 	for name, row := range map[string]struct {
 		config conf
 		why    string
@@ -230,19 +217,6 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 			test.NoError(t, a.tells(row.why))
 		})
 	}
-	t.Run("its directory goes some hours after it", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("echo done"), onBox))
-		a.ended(t)
-		_, err := os.Stat(a.hostDir())
-		must.NoError(t, err)
-		age(t, a.hostDir())
-		testsupport.Within(t, time.Minute, func() error {
-			if _, err := os.Lstat(a.hostDir()); err == nil {
-				return fmt.Errorf("%s is there", a.hostDir())
-			}
-			return nil
-		})
-	})
 }
 
 // age has the host's directory of an allocation be some hours old, if it is there.
