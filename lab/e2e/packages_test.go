@@ -148,19 +148,12 @@ func (w way) try(r *root, kind string, rel *releases) {
 	t := r.t
 	t.Helper()
 	for _, version := range []string{older, newer} {
-		for _, name := range []string{w.artefact, "SHA256SUMS"} {
-			r.put(kind+"/"+version, rel.file(t, version, "exec-lite", name))
-		}
+		r.put(kind+"/"+version, rel.file(t, version, "exec-lite", w.artefact))
 	}
 	do := func(version, commands string) string {
 		return r.sh("cd /root/" + kind + "/" + version + "\n" + commands)
 	}
-	const check = "sha256sum --check --ignore-missing SHA256SUMS"
-	do(older, check)
-	do(older, "cp -r . ../damaged; cd ../damaged; printf X | dd of=$(ls nomad*) bs=1 seek=5000 conv=notrunc")
-	r.fails("cd /root/" + kind + "/damaged; " + check)
-
-	if kind == "rpm" { // --nodeps hides none
+	if kind == "rpm" { // which --nodeps would hide
 		needs := do(older, "rpm -qpR nomad*.rpm | grep -v '^rpmlib(' || true")
 		test.Eq(t, "", needs, test.Sprint("a static program needs nothing"))
 	}

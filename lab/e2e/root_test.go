@@ -63,14 +63,6 @@ func (r *root) try(commands string) (string, error) {
 	return r.Run(ctx, commands)
 }
 
-// fails runs commands, which must not succeed, and returns their output.
-func (r *root) fails(commands string) string {
-	r.t.Helper()
-	out, err := r.try(commands)
-	must.Error(r.t, err, must.Sprintf("%s\nsucceeded: %s", commands, out))
-	return out
-}
-
 // put copies files of the machine to /root.
 func (r *root) put(dir string, files ...string) {
 	r.t.Helper()
