@@ -526,13 +526,6 @@ var handovers = []handover{
 		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.ID}, "main", nil))
 		s.startedAnew(t)
 	}},
-	{name: "job stop -purge and a collection", long: true,
-		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
-			_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
-			must.NoError(t, err)
-			must.NoError(t, c.server.Client().System().GarbageCollect())
-			s.isGone(t)
-		}},
 	{name: "update", long: true, strike: func(t *testing.T, _ *cluster, s *survivor, _ *node, _ bool) {
 		task := s.job.TaskGroups[0].Tasks[0]
 		if task.Env == nil {
