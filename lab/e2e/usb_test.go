@@ -125,14 +125,6 @@ device "gps" {
 			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
 	})
-	t.Run("one that is not there", func(t *testing.T) {
-		for name, j := range map[string]*api.Job{
-			"another name": job(t, sh("true"), withDevice("zwave")),
-			"another id":   job(t, sh("true"), withDevice("zigbee", byID("10c4:ea60:nowhere"))),
-		} {
-			test.Eq(t, "missing devices", n.unplaced(t, j), test.Sprint(name))
-		}
-	})
 }
 
 // byID is what a job has to say to mean one of several equal devices.
