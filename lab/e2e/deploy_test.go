@@ -62,7 +62,7 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Parallel()
-	dir := shortDir(t)
+	dir := mkdir(t)
 	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
 	must.NoError(t, err)
 	defer func() { test.NoError(t, r.Close()) }()

@@ -74,7 +74,7 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 	testsupport.Long(t, "the README's demonstrations, which take their time")
 	for _, page := range developerPages {
 		t.Run(page, func(t *testing.T) {
-			dir := shortDir(t)
+			dir := mkdir(t)
 			labDir := filepath.Join(dir, "lab")
 			if given := os.Getenv("OUTRIDER_TEST_LAB"); given != "" && page == "README.md" {
 				// whose caller ends it should this be killed
@@ -198,18 +198,6 @@ func shell(t *testing.T, dir string, env []string, commands string) (string, err
 	return out.String(), err
 }
 
-// shortDir is a directory with a short path, for sockets, that every user may enter.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp(scratch, "d")
-	must.NoError(t, err)
-	t.Cleanup(func() {
-		test.NoError(t, os.RemoveAll(dir))
-	})
-	must.NoError(t, os.Chmod(dir, 0o755))
-	return dir
-}
-
 // plainNode is an agent as an operator has it before the first plugin is there.
 type plainNode struct {
 	agent.Agent
@@ -221,7 +209,7 @@ type plainNode struct {
 
 func newPlainNode(t *testing.T) *plainNode {
 	t.Helper()
-	top := shortDir(t)
+	top := mkdir(t)
 	n := &plainNode{
 		dir: filepath.Join(top, "agent"), etc: filepath.Join(top, "etc"),
 		work: filepath.Join(top, "work"), bin: filepath.Join(top, "bin"),

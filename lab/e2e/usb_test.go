@@ -45,13 +45,13 @@ func TestUSB_JobsGetDevicesTheyAskFor(t *testing.T) {
 		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "2-1"),
 	}
 	gps := plug(t, root, "-id", "0403:6001", "-serial", "GPS1", "-port", "1-2")
-	n := usbNode(t, usbOptions{root: root, more: zigbee + `
+	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, more: zigbee + `
 device "gps" {
   id    = "0403:6001"
   mode  = "0666"
   count = 2
 }
-`})
+`}})
 	all := n.devices(t)
 	must.SliceLen(t, 4, all, must.Sprint("the node has"))
 	must.Eq(t, "0403:6001:GPS1#1", all[0], must.Sprint("the node has"))

@@ -45,15 +45,10 @@ func (a *alloc) saysAfter(t testing.TB, before int, text string) {
 // restartSays restarts the task and waits for a text in what it prints then.
 func (a *alloc) restartSays(t testing.TB, text string) {
 	t.Helper()
-	before := len(a.output(t, "stdout")) // it may be up before the request has its answer
-	a.restart(t)
-	a.saysAfter(t, before, text)
-}
-
-func (a *alloc) restart(t testing.TB) {
-	t.Helper()
 	a.held(t)
+	before := len(a.output(t, "stdout")) // it may be up before the request has its answer
 	must.NoError(t, a.n.Client().Allocations().Restart(a.stub(t), "main", nil))
+	a.saysAfter(t, before, text)
 }
 
 // The faults come one after the other to one task, which is never started anew but
@@ -65,7 +60,7 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	const id = "10c4:ea60:0001"
 	args := []string{"-id", "10c4:ea60", "-serial", "0001"}
 	s := plug(t, root, args...)
-	n := usbNode(t, usbOptions{root: root, grace: "5m", more: zigbee})
+	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, grace: "5m", more: zigbee}})
 	n.offers(t, id)
 	c, edits := talker()
 	a := n.start(t, c, edits...)

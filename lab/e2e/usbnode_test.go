@@ -106,12 +106,6 @@ func (s *stick) unplug(t testing.TB) {
 	}
 }
 
-// usbNode is an agent with the usb plugin.
-func usbNode(t *testing.T, o usbOptions) *node {
-	t.Helper()
-	return newNode(t, nodeOptions{usb: &o})
-}
-
 // withDevice asks for a device.
 func withDevice(name string, edit ...func(*api.RequestedDevice)) func(*api.Job, *api.Task) {
 	return func(_ *api.Job, task *api.Task) {
@@ -173,22 +167,15 @@ func (n *node) usbPlugin(t testing.TB) proc {
 	return n.one(t, "usb plugin", n.isUSBPlugin)
 }
 
-// evaluated waits until the scheduler is done with an evaluation.
-func (n *node) evaluated(t testing.TB, eval string) *api.Evaluation {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	e, err := agent.Evaluated(ctx, n.Client(), "default", eval)
-	must.NoError(t, err)
-	return e
-}
-
 // unplaced waits until a job waits for a place, and returns the reasons.
 func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	t.Helper()
 	reg, _, err := n.Client().Jobs().Register(j, nil)
 	must.NoError(t, err)
-	e := n.evaluated(t, reg.EvalID)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e, err := agent.Evaluated(ctx, n.Client(), "default", reg.EvalID)
+	must.NoError(t, err)
 	var why []string
 	for _, m := range e.FailedTGAllocs {
 		for c := range m.ConstraintFiltered {

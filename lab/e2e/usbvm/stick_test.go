@@ -52,12 +52,7 @@ type stick struct {
 }
 
 // newStick makes a stick for a port that goes with the test. It is not plugged.
-func newStick(t *testing.T, kind string, port int) *stick {
-	t.Helper()
-	return newStickOf(t, kind, port, sticks[kind])
-}
-
-func newStickOf(t *testing.T, kind string, port int, d gadget.Device) *stick {
+func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	t.Helper()
 	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), d)
 	must.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 func TestUSB_AgentFollowsPlugs(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	n := shared(t)
-	s := newStick(t, "cycled", 0)
+	s := newStick(t, "cycled", 0, sticks["cycled"])
 	for range 5 {
 		s.plug(t)
 		n.awaitSeen(t, id("cycled"), true)
@@ -51,7 +51,7 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
-	s := newStick(t, "written", 1)
+	s := newStick(t, "written", 1, sticks["written"])
 	s.plug(t)
 	n.offers(t, "written", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
@@ -71,7 +71,7 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	n := shared(t)
-	newStick(t, "key", 2).plug(t)
+	newStick(t, "key", 2, sticks["key"]).plug(t)
 	n.offers(t, "key", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	n := shared(t) // alone: other sticks would take the numbers
 	other := sticks["swapped"]
 	other.Serial = "S2"
-	two := []*stick{newStick(t, "swapped", 9), newStickOf(t, "swapped", 10, other)}
+	two := []*stick{newStick(t, "swapped", 9, sticks["swapped"]), newStick(t, "swapped", 10, other)}
 	ids := []string{id("swapped"), "1d6b:0109:S2"}
 	node := func(id string) string { // which the plugin has made for the task
 		return filepath.Join("/dev/nomad-usb", strings.ReplaceAll(id, ":", "-"), "tty")

@@ -49,14 +49,6 @@ class "fast" {
 `
 )
 
-// makePool boots with OpenZFS and makes the pool.
-func (h *host) makePool() {
-	h.t.Helper()
-	h.o.ZFS = true
-	h.boot()
-	h.shell(newPool)
-}
-
 // shell runs lines in the VM's disk, with root's PATH.
 func (h *host) shell(lines string) string {
 	h.t.Helper()
@@ -195,7 +187,9 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
 	h := newHost(t)
-	h.makePool()
+	h.o.ZFS = true
+	h.boot()
+	h.shell(newPool)
 	c := h.runAgent(map[string]agent.Plugin{
 		"exec-lite": {Config: `state_dir = "${state_dir}"`},
 		"dataset":   {Config: datasetConfig, HostVolume: "dataset", HostVolumeFile: classes},
