@@ -190,6 +190,14 @@ echo ready
 exec sleep 1000
 `
 
+// datasetsUsed is the output of useDatasets.
+func datasetsUsed(was string, dirs ...string) (out string) {
+	for _, d := range dirs {
+		out += d + " is fuseblk, was " + was + "\n"
+	}
+	return out + "ready\n"
+}
+
 // files are those that programs need, by their paths: the programs, and what they are linked with.
 func files(t *testing.T, programs ...string) map[string]string {
 	t.Helper()
@@ -259,15 +267,9 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				{name: "slot", want: []string{"/scratch"}, alloc: run(useDatasets, asService, slot)},
 				{name: "both", want: []string{"/data", "/scratch"}, alloc: run(useDatasets, asService, volume, slot)},
 			}
-			says := func(was string, want []string) (out string) {
-				for _, d := range want {
-					out += d + " is fuseblk, was " + was + "\n"
-				}
-				return out + "ready\n"
-			}
 			for _, task := range tasks {
 				task.alloc.says(t, "stdout", "ready\n")
-				must.Eq(t, says("new", task.want), task.alloc.output(t, "stdout"), must.Sprint(task.name))
+				must.Eq(t, datasetsUsed("new", task.want...), task.alloc.output(t, "stdout"), must.Sprint(task.name))
 			}
 			writer := run("echo of another job > /data/file", volume)
 			must.Eq(t, "exit 0", writer.ended(t))
@@ -283,7 +285,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 					test.Eq(t, "fuseblk\n", out, test.Sprintf("%s after the agent's restart", task.name))
 				}
 				task.alloc.restartSays(t, "ready\n")
-				test.Eq(t, says("new", task.want)+says("used", task.want), task.alloc.output(t, "stdout"),
+				test.Eq(t, datasetsUsed("new", task.want...)+datasetsUsed("used", task.want...), task.alloc.output(t, "stdout"),
 					test.Sprintf("%s after its restart", task.name))
 			}
 			drivers := []string{driver}
@@ -349,12 +351,6 @@ plugin "docker" {
 	})
 	n.volume(t, "data")
 	volume, slot := withVolume("data", "/data"), withDevice("zfs/dataset/fast")
-	has := func(where []string, was string) (out string) {
-		for _, d := range where {
-			out += d + " is fuseblk, was " + was + "\n"
-		}
-		return out + "ready\n"
-	}
 	script := conf{"image": image, "command": "/bin/sh", "args": []string{"-c", useDatasets}}
 	run := func(edit ...func(*api.Job, *api.Task)) *alloc {
 		quick := func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) } // process 1 ignores signals
@@ -365,9 +361,9 @@ plugin "docker" {
 		alloc         *alloc
 		first, second string // what its runs say
 	}{
-		{"volume", run(volume), has([]string{"/data"}, "new"), has([]string{"/data"}, "used")},
-		{"slot", run(slot), has([]string{"/scratch"}, "new"), has(nil, "")},
-		{"both", run(volume, slot), has([]string{"/scratch"}, "new"), has([]string{"/data"}, "new")},
+		{"volume", run(volume), datasetsUsed("new", "/data"), datasetsUsed("used", "/data")},
+		{"slot", run(slot), datasetsUsed("new", "/scratch"), datasetsUsed("")},
+		{"both", run(volume, slot), datasetsUsed("new", "/scratch"), datasetsUsed("new", "/data")},
 	}
 	for _, task := range tasks {
 		task.alloc.says(t, "stdout", "ready\n")

@@ -183,8 +183,8 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	n.submit(t, j)
 	builds := 0
 	all := n.allocs(t, *j.ID, count)
-	testsupport.Within(t, 4*time.Minute, func() error { return n.countRunning(*j.ID, count) })
 	for _, a := range all {
+		a.running(t)
 		testsupport.Within(t, time.Minute, func() error {
 			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
 				return fmt.Errorf("nothing tells of the environment: %s", s)

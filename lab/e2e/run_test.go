@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,23 +52,6 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	}
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
-}
-
-func (n *node) countRunning(job string, want int) error {
-	list, _, err := n.Client().Jobs().Allocations(job, false, nil)
-	if err != nil {
-		return err
-	}
-	running := 0
-	for _, s := range list {
-		if s.ClientStatus == "running" {
-			running++
-		}
-	}
-	if running != want {
-		return fmt.Errorf("%d allocations run, want %d", running, want)
-	}
-	return nil
 }
 
 // needRootAgent skips where the agent is not root.
