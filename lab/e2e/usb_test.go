@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -101,19 +100,6 @@ device "gps" {
 		a.stop(t)
 		b.stop(t)
 	})
-	t.Run("one that is meant by its id", func(t *testing.T) {
-		for i, id := range []string{second, first} {
-			word := fmt.Sprint("meant", i)
-			a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID; T=$USB_ZIGBEE_TTY; "+fmt.Sprintf(talk, word)),
-				withDevice("zigbee", byID(id))))
-			if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != id+"\nstick: "+word+"\n" {
-				t.Errorf("got %s, %q: %s", got, a.output(t, "stdout"), a.story())
-			}
-		}
-		if !strings.Contains(twins[0].heard(), "meant") || !strings.Contains(twins[1].heard(), "meant") {
-			t.Errorf("they heard %q and %q", twins[0].heard(), twins[1].heard())
-		}
-	})
 	t.Run("both in one task", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+
 			fmt.Sprintf(talk, "both")+"; done"),
@@ -125,15 +111,6 @@ device "gps" {
 			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
 	})
-}
-
-// byID is what a job has to say to mean one of several equal devices.
-func byID(id string) func(*api.RequestedDevice) {
-	return func(d *api.RequestedDevice) {
-		d.Constraints = append(d.Constraints,
-			&api.Constraint{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: id},
-			&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: id})
-	}
 }
 
 // placed waits until a job has an allocation.
