@@ -4,8 +4,6 @@
 package e2e
 
 import (
-	"archive/zip"
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,30 +20,6 @@ import (
 
 const deployPage = "deploy/README.md"
 
-// zipped puts exec-lite into a zip as a release has it, with its SHA256SUMS.
-func zipped(t *testing.T, dir string) string {
-	t.Helper()
-	path := filepath.Join(dir, "nomad-driver-exec-lite_0.1.0_linux_amd64.zip")
-	f, err := os.Create(path)
-	must.NoError(t, err)
-	w := zip.NewWriter(f)
-	program, err := os.ReadFile(execLite)
-	must.NoError(t, err)
-	h := &zip.FileHeader{Name: filepath.Base(execLite), Method: zip.Store}
-	h.SetMode(0o755)
-	in, err := w.CreateHeader(h)
-	must.NoError(t, err)
-	_, err = in.Write(program)
-	must.NoError(t, err)
-	must.NoError(t, w.Close())
-	must.NoError(t, f.Close())
-	all, err := os.ReadFile(path)
-	must.NoError(t, err)
-	sums := fmt.Sprintf("%x  %s\n", sha256.Sum256(all), filepath.Base(path))
-	must.NoError(t, os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sums), 0o644))
-	return path
-}
-
 // ssh stands in for OpenSSH's program: it runs a command, its last argument, in a root.
 const ssh = `#!/bin/sh
 for command; do :; done
@@ -54,7 +28,7 @@ exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 // TestDeploy_AnsibleInstallsAndRemoves has a node as Nomad's package makes it, without Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
-	testsupport.Long(t, "Ansible takes its time")
+	testsupport.Long(t, "two releases are built, and Ansible takes its time")
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
@@ -76,7 +50,13 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 		"'*/plugins*' -o -not -path '/opt/*'"
 	before := on(files)
 
-	archive := zipped(t, dir)
+	rel := getReleases(t)
+	published := rel.file(t, older, "exec-lite", "*.zip")
+	archive := filepath.Join(dir, filepath.Base(published))
+	content, err := os.ReadFile(published)
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(archive, content, 0o644))
+	must.NoError(t, share(rel.file(t, older, "exec-lite", "SHA256SUMS"), filepath.Join(dir, "SHA256SUMS")))
 	blocks := readFences(t, deployPage)
 	for name, text := range map[string]string{
 		"outrider.yml": strings.ReplaceAll(blocks[0].text, "/srv/outrider/", dir+"/"),
@@ -108,11 +88,8 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	test.StrContains(t, out, "Wait until the agent is healthy")
 	on("systemctl start nomad")
 
-	f, err := os.OpenFile(archive, os.O_WRONLY, 0)
-	must.NoError(t, err)
-	_, err = f.WriteAt([]byte{'x'}, 1000)
-	must.NoError(t, err)
-	must.NoError(t, f.Close())
+	content[1000] ^= 1
+	must.NoError(t, os.WriteFile(archive, content, 0o644))
 	out, err = shell(t, dir, env, play)
 	test.Error(t, err, test.Sprint("a flipped byte"))
 	test.StrContains(t, out, "is not as "+dir+"/SHA256SUMS says")
