@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// The other tests look into /proc, which they can where the agent is a process of
-// the host. This one sees that the same holds in the lab's container.
+// The other tests read /proc, so their agents are processes of the host. This one shows the same in the lab's
+// container.
 func TestAgent_RunsInContainer(t *testing.T) {
 	testsupport.Long(t, "needs a container")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
@@ -52,7 +52,8 @@ func TestAgent_RunsInContainer(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 
-	counting := n.start(t, sh(`i=0; while [ ! -e local/go ]; do echo line $i; i=$((i+1)); sleep 0.05; done; echo last $i; exit 7`))
+	counting := n.start(t, sh("i=0; while [ ! -e local/go ]; do echo line $i; i=$((i+1)); sleep 0.05; done; "+
+		"echo last $i; exit 7"))
 	for _, fault := range []struct {
 		name   string
 		strike func()
@@ -89,7 +90,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 	_, ended, err := numbered(counting.output(t, "stdout"))
 	must.NoError(t, err, must.Sprintf("output: %v, end %v", err, ended))
 	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))
-	testsupport.Within(t, time.Minute, func() error { // Nomad tells the end before it has the driver forget the task
+	testsupport.Within(t, time.Minute, func() error { // Nomad reports the end before the driver destroys the task
 		left := inside("ps -eo pid=,args= | grep -F 'sleep 0.05' | grep -v grep; find " + a.StateDir() +
 			" -path '*/exec-lite/*/tasks/*' 2>/dev/null; test -d " + a.StateDir())
 		if left != "" {

@@ -18,21 +18,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// fault is one row of the table: something breaks while four tasks run, three of
-// them end before anybody can put it right, and then it is put right. Whatever
-// Nomad tells of the exits has to be true.
+// fault is one row of the table: while four tasks run, strike breaks something. Three of them end before it is
+// repaired. Each exit that Nomad reports must be true.
 type fault struct {
 	name string
 
-	// strike breaks it, and returns what puts it right.
+	// strike causes the fault, and returns a function that repairs it.
 	strike func(t *testing.T, r *round) (heal func())
 
-	// loses says who is lost that could have seen the exits. Where it is everybody,
-	// "lost" is a true answer besides the exact one.
+	// loses is the witness of the exits that is lost. If it is everybody, "lost" is as true as the exact exit.
 	loses witness
 
-	// cut says that the end of the output may be missing, and nobody says so: what is written while no logmon runs has
-	// nobody to go to.
+	// cut means that the end of the output may be missing without an event: no logmon reads what is written.
 	cut bool
 
 	long bool // not in the quick tests
@@ -41,8 +38,8 @@ type fault struct {
 type witness int
 
 const (
-	nobody     witness = iota // somebody saw it
-	supervisor                // a kernel before 6.15 tells nobody but the supervisor
+	nobody     witness = iota
+	supervisor         // before Linux 6.15, the kernel reports exits to the supervisor alone
 	everybody
 )
 
@@ -50,8 +47,8 @@ const (
 type round struct {
 	n                 *node
 	goesOn, code, sig *alloc
-	oom               *alloc // nil where there is no memory cgroup
-	trigger           string // the file that ends the three
+	oom               *alloc // nil without a memory cgroup
+	trigger           string // the file that ends the other three
 	procs             map[*alloc]proc
 }
 
@@ -63,7 +60,7 @@ func (r *round) ending() []*alloc {
 	return list
 }
 
-// The faults of one agent, one after the other.
+// generalFaults are faults of one agent, caused one after the other.
 var generalFaults = []fault{
 	{name: "none", strike: func(*testing.T, *round) func() { return func() {} }},
 	{name: "plugin killed", strike: func(t *testing.T, r *round) func() {
@@ -86,7 +83,7 @@ var generalFaults = []fault{
 	}},
 	{name: "plugin and supervisor killed", loses: everybody, strike: killPluginAndSupervisor},
 	{name: "agent, plugin and supervisor killed", loses: everybody, strike: func(t *testing.T, r *round) func() {
-		killPluginAndSupervisor(t, r) // before the agent, with which the plugin ends
+		killPluginAndSupervisor(t, r) // first: the plugin ends with the agent
 		kill(t, r.n)
 		return func() { r.n.restart(t) }
 	}},
@@ -101,7 +98,7 @@ func killPluginAndSupervisor(t *testing.T, r *round) func() {
 
 var logmonFaults = []fault{
 	{name: "logmon killed, agent restarted", cut: true, strike: func(t *testing.T, r *round) func() {
-		// what logmon has read and not written dies with it: nothing may be under way
+		// pause the tasks: output that logmon has read but not yet written is lost with it
 		var resume []func()
 		for _, p := range r.procs {
 			resume = append(resume, p.pause(t))
@@ -147,12 +144,12 @@ func (f fault) run(t *testing.T, n *node) {
 	defer r.end(t)
 	before, _ := r.goesOn.read("stdout")
 	heal := f.strike(t, r)
-	defer func() { heal() }() // should the test end early
+	defer func() { heal() }() // in case the test ends early
 	touch(t, r.trigger)
 	testsupport.Within(t, time.Minute, func() error {
 		for _, a := range r.ending() {
 			if r.procs[a].alive() {
-				return fmt.Errorf("%q does not end", r.procs[a].args)
+				return fmt.Errorf("%q has not ended", r.procs[a].args)
 			}
 		}
 		return nil
@@ -168,18 +165,18 @@ func (f fault) run(t *testing.T, n *node) {
 		want := []string{"exit 7", "signal 15", "oom"}[i]
 		got := a.ended(t)
 		if !slices.Contains(f.truths(want, n), got) {
-			t.Errorf("Nomad tells %q, want %q: %s", got, want, a.story())
+			t.Errorf("Nomad reports %q, want %q: %s", got, want, a.story())
 		}
 		lines, ended, err := numbered(a.output(t, "stdout"))
 		test.NoError(t, err, test.Sprintf("output of the task that ended by %s, after %d lines", want, lines))
 		if ended || f.cut || f.loses == everybody && a.tells("its end may be missing") == nil {
 			continue
 		}
-		t.Errorf("the task that ended by %s: nobody says that after %d lines output is missing: %s", want, lines, a.story())
+		t.Errorf("the task that ended by %s: no event reports output missing after %d lines: %s", want, lines, a.story())
 	}
 }
 
-// truths are the answers that are right.
+// truths returns the outcomes that are true.
 func (f fault) truths(want string, n *node) []string {
 	if f.loses == everybody || f.loses == supervisor && !n.tellsExit() {
 		return []string{want, "lost"}
@@ -187,11 +184,10 @@ func (f fault) truths(want string, n *node) []string {
 	return []string{want}
 }
 
-// wentOn checks that the task that was not told to end is the same as before and
-// that its output goes on without a gap.
+// wentOn checks that the fourth task still is the same process, and that its output continues without a gap.
 func (f fault) wentOn(t *testing.T, r *round, before int) {
 	t.Helper()
-	must.True(t, r.procs[r.goesOn].alive(), must.Sprint("the task that should go on is dead: ", r.goesOn.story()))
+	must.True(t, r.procs[r.goesOn].alive(), must.Sprint("the task that should run on has ended: ", r.goesOn.story()))
 	testsupport.Within(t, time.Minute, func() error {
 		out, err := r.goesOn.read("stdout")
 		if err != nil {
@@ -206,7 +202,7 @@ func (f fault) wentOn(t *testing.T, r *round, before int) {
 	i, st, err := r.goesOn.info()
 	must.NoError(t, err)
 	if i.ClientStatus != "running" || st.State != "running" || st.Restarts != 0 {
-		t.Errorf("the task that goes on is %s for Nomad, %d restarts: %s", st.State, st.Restarts, r.goesOn.story())
+		t.Errorf("Nomad reports the task that runs on as %s with %d restarts: %s", st.State, st.Restarts, r.goesOn.story())
 	}
 }
 
@@ -230,13 +226,13 @@ func newRound(t *testing.T, n *node) *round {
 	return r
 }
 
-// end stops what goes on and asks that nothing of the round is left.
+// end stops the fourth task, and checks that nothing of the round is left.
 func (r *round) end(t *testing.T) {
 	p := r.procs[r.goesOn]
 	if got := r.stop(t); !t.Failed() && got != "signal 2" {
-		t.Errorf("the task that goes on was stopped; Nomad tells %q: %s", got, r.goesOn.story())
+		t.Errorf("Nomad reports the stop of the fourth task as %q: %s", got, r.goesOn.story())
 	}
-	test.False(t, p.alive(), test.Sprint("the task that goes on lives after its end"))
+	test.False(t, p.alive(), test.Sprint("the fourth task is alive after its end"))
 	test.NoError(t, testsupport.Poll(time.Minute, r.n.tasksLeft))
 }
 
@@ -259,7 +255,7 @@ func inTime(t testing.TB, f func(context.Context) error) {
 	must.NoError(t, f(ctx))
 }
 
-// tellsExit says whether the kernel tells an exit to others than the parent.
+// tellsExit reports whether the kernel reports exits to processes other than the parent.
 func (n *node) tellsExit() bool {
 	nodes, _, err := n.Client().Nodes().List(nil)
 	if err != nil || len(nodes) == 0 {
@@ -269,15 +265,15 @@ func (n *node) tellsExit() bool {
 	return err == nil && i.Attributes["driver."+n.driver+".pidfd_exit_info"] == "true"
 }
 
-// quiet waits until no more output comes.
+// quiet waits until the output has ended.
 func (a *alloc) quiet(t testing.TB) {
 	t.Helper()
 	before, _ := a.read("stdout")
 	testsupport.Within(t, time.Minute, func() error {
-		time.Sleep(200 * time.Millisecond) // twice as long as logmon holds it
+		time.Sleep(200 * time.Millisecond) // twice as long as logmon buffers output
 		now, err := a.read("stdout")
 		if err == nil && now != before {
-			err = fmt.Errorf("output still comes")
+			err = fmt.Errorf("the output has not ended")
 		}
 		before = now
 		return err

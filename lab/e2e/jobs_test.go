@@ -40,7 +40,7 @@ func (c conf) with(more conf) conf {
 
 var jobNumber atomic.Int64
 
-// job is a batch job with one task that is tried once.
+// job returns a batch job with one task, which is not restarted.
 func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	short := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
 	id := fmt.Sprintf("%.40s-%d", strings.Map(func(r rune) rune {
@@ -54,7 +54,7 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 		task.SetConfig(name, value)
 	}
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-	task.KillTimeout = new(20 * time.Second) // for a task on a busy machine; who is deaf says less
+	task.KillTimeout = new(20 * time.Second) // for a busy machine; tasks that ignore signals set a shorter one
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute),
@@ -67,7 +67,7 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	return j
 }
 
-// small lets many tasks fit on a small node.
+// small makes tasks so small that many fit on one node.
 func small(count int) func(*api.Job, *api.Task) {
 	return func(j *api.Job, task *api.Task) {
 		j.TaskGroups[0].Count = &count
@@ -80,7 +80,7 @@ type alloc struct {
 	n    *node
 	id   string
 	job  string
-	task string // its name, main where empty
+	task string // its name; empty: main
 }
 
 func (a *alloc) taskName() string { return cmp.Or(a.task, "main") }
@@ -131,9 +131,9 @@ func (a *alloc) running(t testing.TB) {
 	})
 }
 
-// held waits until the agent has the task, started or found again. Nomad's state can't tell after the
-// agent was killed: its server is told "running" with the next event only, if it was killed between
-// a start and that (client/allocrunner/taskrunner/task_runner.go, runDriver).
+// held waits until the agent has started the task or re-attached to it. After a kill of the agent, the state on the
+// server is no evidence: if the kill came between the start and its event, the server gets "running" only with the
+// task's next event (client/allocrunner/taskrunner/task_runner.go, runDriver).
 func (a *alloc) held(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -145,7 +145,7 @@ func (a *alloc) held(t testing.TB) {
 	})
 }
 
-// ended waits for the end and returns how Nomad tells it.
+// ended waits until the task is dead, and returns its outcome.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -158,8 +158,7 @@ func (a *alloc) ended(t testing.TB) string {
 	return a.outcome()
 }
 
-// outcome is the last exit that Nomad knows of: "exit 7", "signal 15", "oom",
-// "lost", or "" where there is none.
+// outcome returns the last exit among the task's events: "exit 7", "signal 15", "oom", "lost", or "" without one.
 func (a *alloc) outcome() string {
 	_, st, err := a.info()
 	if err != nil {
@@ -182,7 +181,7 @@ func (a *alloc) outcome() string {
 	return ""
 }
 
-// story is what the task's events say.
+// story returns the task's events as one line.
 func (a *alloc) story() string {
 	_, st, err := a.info()
 	if err != nil {
@@ -195,18 +194,18 @@ func (a *alloc) story() string {
 	return strings.Join(s, " | ")
 }
 
-// tells waits for an event of the task: Nomad's client sends them to its server in
-// batches, and the driver's may come after the one of the exit.
+// tells waits for an event of the task: Nomad's client sends events to its server in batches, and the driver's may
+// follow the event of the exit.
 func (a *alloc) tells(text string) error {
 	return testsupport.Poll(time.Minute, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
-			return fmt.Errorf("no event says %q: %s", text, s)
+			return fmt.Errorf("no event has %q: %s", text, s)
 		}
 		return nil
 	})
 }
 
-// stop stops the job and waits until the task is dead.
+// stop stops the job, and waits until the task is dead.
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
 	_, _, err := a.n.Client().Jobs().Deregister(a.job, false, nil)
@@ -227,10 +226,9 @@ func (a *alloc) output(t testing.TB, stream string) string {
 	return b
 }
 
-// read asks for the log, and for its first file where the agent says that a task which runs has not
-// started. It may say so until the task's next event: allocRunner.AllocState, which the agent's
-// statistics call each second, stores a copy of the states that it took before a change
-// (client/allocrunner/alloc_runner.go).
+// read returns the log. If the agent reports a running task as not started, it returns the log's first file. The agent
+// can report so until the task's next event: allocRunner.AllocState, which its statistics call each second, stores a
+// copy of the states from before a change (client/allocrunner/alloc_runner.go).
 func (a *alloc) read(stream string) (string, error) {
 	i, st, err := a.info()
 	if err != nil {
@@ -249,7 +247,8 @@ func (a *alloc) read(stream string) (string, error) {
 	return string(b), err
 }
 
-// readable waits until the agent gives the log of a task that runs. An event of the task mends what read tells of.
+// readable waits until the agent returns the log of a running task. An event of the task ends the state that read works
+// around.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -285,7 +284,7 @@ func (a *alloc) stream(i *api.Allocation, stream string) (string, error) {
 	}
 }
 
-// says waits until a stream has a text.
+// says waits until a stream contains text.
 func (a *alloc) says(t testing.TB, stream, text string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -316,24 +315,24 @@ func (a *alloc) session(t *testing.T, tty bool, stdin io.Reader, sizes <-chan ap
 
 func last(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// pid is the main process's, from the supervisor's state.
+// pid returns the main process, by the supervisor's state.
 func (a *alloc) pid(t testing.TB) proc {
 	t.Helper()
 	p, err := readProc(a.n.stateOf(t, a.id).Identity.PID)
 	if err != nil {
-		t.Fatalf("the task of %s does not run: %v", a.job, err)
+		t.Fatalf("the task of %s has no process: %v", a.job, err)
 	}
 	return p
 }
 
-// numbered counts the lines of a counter's output and finds what is missing,
-// doubled or torn. ended says whether the counter said its last line.
+// numbered counts the lines of a counter's output. A missing, doubled or torn line is an error. ended reports whether
+// the counter has printed its last line.
 func numbered(out string) (n int, ended bool, err error) {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
 		switch {
 		case !strings.HasSuffix(line, "\n"):
-			return n, ended, nil // being written
+			return n, ended, nil // not complete yet
 		case ended || len(f) < 2:
 			return n, ended, fmt.Errorf("line %q after %d lines", line, n)
 		case f[0] == "last":
@@ -342,7 +341,7 @@ func numbered(out string) (n int, ended bool, err error) {
 			return n, ended, fmt.Errorf("line %q after %d lines", line, n)
 		}
 		if f[1] != strconv.Itoa(n) {
-			return n, ended, fmt.Errorf("line %q where number %d should be", strings.TrimSpace(line), n)
+			return n, ended, fmt.Errorf("line %q, want number %d", strings.TrimSpace(line), n)
 		}
 		if !ended {
 			n++
@@ -351,7 +350,7 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// touch makes the file that a counter waits for.
+// touch creates an empty file, such as the one that a counter waits for.
 func touch(t testing.TB, path string) {
 	t.Helper()
 	must.NoError(t, os.WriteFile(path, nil, 0o644))

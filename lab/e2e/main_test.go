@@ -1,11 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package e2e runs jobs on real Nomad agents, with the plugin binaries as they
-// are released.
+// Package e2e runs jobs on real Nomad agents, with the plugin binaries as they are released.
 //
-// Each agent is private (package agent), and each test ends with a look at what
-// it left: processes, threads, descriptors, cgroups, mounts, files.
+// Each agent is private (package agent). Each test ends with a check for leftovers: processes, threads, descriptors,
+// cgroups, mounts, files.
 package e2e
 
 import (
@@ -28,15 +27,12 @@ import (
 )
 
 var (
-	scratch     string // readable by everybody, with a short path: agents keep state and unix sockets below it
+	scratch     string // readable by every user, with a short path: agents keep state and unix sockets below it
 	nomadBinary string
-	execLite    string // the plugin
-	python      string // another
-	usbPlugin   string // another
-	usbStick    string // a simulated USB stick
-	dataset     string // another
-	remote      string // another
 	counter     string // see counter/main.go
+	usbStick    string // a simulated USB stick
+
+	execLite, python, usbPlugin, dataset, remote string // the plugins' binaries
 )
 
 func TestMain(m *testing.M) {
@@ -52,7 +48,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	// most of a test is waiting; more at once than there are processors is quicker
+	// tests mostly wait, so more of them than processors run in parallel
 	if !set("test.parallel") {
 		flag.Set("test.parallel", "5")
 	}
@@ -125,15 +121,15 @@ func run(m *testing.M) (int, error) {
 			return 1, fmt.Errorf("a shared agent: %w", err)
 		}
 	}
-	// an agent has them in its own directory, also those of plugins, executors and logmons that tests have killed
+	// agents keep their sockets elsewhere, even those of plugins, executors and logmons that a test killed
 	sockets, err := filepath.Glob(filepath.Join(tmp, "plugin*"))
 	if err == nil && len(sockets) > 0 {
-		err = fmt.Errorf("agents have left sockets: %q", sockets)
+		err = fmt.Errorf("agents left sockets: %q", sockets)
 	}
 	return code, err
 }
 
-// share makes a program available to every user, in a directory all can reach.
+// share links or copies a program to a path that every user can reach.
 func share(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil
@@ -153,8 +149,7 @@ func share(from, to string) error {
 	return out.Close()
 }
 
-// sharedNode is an agent that is shared by tests which do no harm to it. Each stops
-// its own jobs.
+// sharedNode is an agent that tests share if they do not disturb it. Each test stops its own jobs.
 type sharedNode struct {
 	options nodeOptions
 	started atomic.Bool
@@ -184,7 +179,7 @@ func (s *sharedNode) end() error {
 	}
 	n, err := s.node()
 	if err != nil {
-		return nil // which the tests have told
+		return nil // already reported by the tests
 	}
 	return n.end()
 }

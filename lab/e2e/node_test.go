@@ -30,31 +30,31 @@ type node struct {
 	driver  string // the driver's name
 	dir     string
 	state   string // the plugin's state_dir
-	bare    bool   // no cgroups to be had
-	builder int    // the user that builds environments, 0 is the agent's own
+	bare    bool   // it has no cgroups
+	builder int    // the user that builds environments; 0: the agent's
 }
 
 type nodeOptions struct {
-	config string // more of the agent's configuration
-	plugin string // the plugin's configuration, but for state_dir
-	state  string // its state_dir; empty is one of the agent's own
+	config string // additional configuration of the agent
+	plugin string // the plugin's configuration, without state_dir
+	state  string // its state_dir; empty: a directory of the agent
 	bare   bool   // the agent has no cgroups
 
-	python  *pythonOptions // nil: with exec-lite
-	remote  bool           // with the remote driver, whose host keeps its files in state
+	python  *pythonOptions // nil: exec-lite instead
+	remote  bool           // the remote driver, whose host keeps its files in state
 	usb     *usbOptions    // nil: without the usb plugin
 	classes string         // of the dataset plugin; empty: without it
-	dataset string         // more of its configuration
-	slots   string         // instead of datasetConfig
+	dataset string         // additional configuration of it
+	slots   string         // replaces datasetConfig
 
-	of *node // whose server this agent is a client of; nil: it has its own
+	of *node // the agent is a client of this node's server; nil: of its own
 
-	// shell is run before the agent, in its process, and may end in a command that
-	// the agent is an argument of: `exec setpriv …`. $DIR is the agent's directory.
+	// shell runs before the agent, in its process, with the agent's command in "$@". It may exec a program that starts
+	// that command, such as setpriv. $DIR is the agent's directory.
 	shell string
 }
 
-// need skips a test if the machine lacks what the tasks of such a node need.
+// need skips the test if the machine lacks programs that the tasks need.
 func (o nodeOptions) need(t testing.TB) {
 	t.Helper()
 	if o.python != nil {
@@ -62,10 +62,10 @@ func (o nodeOptions) need(t testing.TB) {
 	}
 }
 
-// keepAllocations keeps ended ones for a look at them: 50 by default.
+// keepAllocations keeps more ended allocations for the tests to read than the default of 50.
 const keepAllocations = `client { gc_max_allocs = 1000 }`
 
-// newNode starts an agent, and at the end of the test asks that nothing is left.
+// newNode starts an agent. At the end of the test it checks that nothing is left.
 func newNode(t *testing.T, o nodeOptions) *node {
 	t.Helper()
 	o.need(t)
@@ -140,16 +140,16 @@ func startNode(name string, o nodeOptions) (*node, error) {
 		nil
 }
 
-// writeShell writes the program of an agent that is run from a shell, see nodeOptions.
+// writeShell writes the script that starts an agent, see nodeOptions.shell.
 func writeShell(path, dir, shell string) error {
 	text := "#!/bin/sh\nset -e\nDIR=" + dir + "\nset -- " + nomadBinary + " \"$@\"\n" + shell + "\nexec \"$@\"\n"
-	syscall.ForkLock.RLock() // nobody could execute it while one just forked has it open
+	syscall.ForkLock.RLock() // a child forked while the file is open would make its execution fail (ETXTBSY)
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, []byte(text), 0o755)
 }
 
-// end stops all jobs and says what is wrong with what is left then, and then what
-// is left when the agent is gone too. It removes all of it in any case.
+// end stops all jobs and then the agent. It returns what each of them left as an error, and removes everything in any
+// case.
 func (n *node) end() error {
 	var errs []error
 	jobs, _, err := n.Client().Jobs().List(nil)
@@ -173,7 +173,7 @@ func (n *node) end() error {
 	return errors.Join(errs...)
 }
 
-// tasksLeft lists what exists of tasks.
+// tasksLeft returns an error with the leftovers of tasks, if any.
 func (n *node) tasksLeft() error {
 	var left []string
 	for _, p := range n.processes() {
@@ -190,7 +190,7 @@ func (n *node) tasksLeft() error {
 	return leftError(append(left, n.taskCgroups()...))
 }
 
-// anythingLeft lists what exists of an agent that does not run.
+// anythingLeft returns an error with the leftovers of a stopped agent, if any.
 func (n *node) anythingLeft() error {
 	var left []string
 	for _, p := range n.processes() {
@@ -217,7 +217,7 @@ func leftError(left []string) error {
 	return errors.New("left: " + strings.Join(left, ", "))
 }
 
-// infrastructure tells the processes that belong to the agent from tasks.
+// infrastructure reports whether a process belongs to the agent, not to a task.
 func (n *node) infrastructure(p proc) bool {
 	return n.isAgent(p) || n.isPlugin(p) || n.isSupervisor(p) || n.isCollector(p) || n.isUSBPlugin(p) ||
 		n.isDatasetPlugin(p) || n.isShim(p)
@@ -242,13 +242,13 @@ func (n *node) isRole(p proc, role string) bool {
 
 func isLogmon(p proc) bool { return len(p.args) >= 2 && p.args[len(p.args)-1] == "logmon" }
 
-// id is the node's.
+// id returns the node's ID.
 func (n *node) id() string {
 	b, _ := os.ReadFile(filepath.Join(n.DataDir(), "client", "client-id"))
 	return string(b)
 }
 
-// store is where the plugin and its supervisor keep their state of this agent.
+// store is the directory in which the plugin and its supervisor keep their state for this agent.
 func (n *node) store() string { return filepath.Join(n.state, n.driver, n.id()) }
 
 func (n *node) taskDirs() []string {
@@ -256,20 +256,20 @@ func (n *node) taskDirs() []string {
 	return dirs
 }
 
-// where has a job run where the node's driver runs it.
+// where makes a job run on the endpoint if the node's driver is remote.
 func (n *node) where(j *api.Job, task *api.Task) {
 	if n.driver == "remote" {
 		onBox(j, task)
 	}
 }
 
-// log is the agent's log.
+// log returns the agent's log.
 func (n *node) log() string {
 	text, _ := n.Log()
 	return text
 }
 
-// tellLog shows the lines of the agent's log that may say why a test failed.
+// tellLog shows the lines of the agent's log that can explain a failed test.
 func (n *node) tellLog(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(n.log()) {
@@ -280,7 +280,7 @@ func (n *node) tellLog(t *testing.T) {
 	t.Logf("the agent's log:\n%s", strings.Join(lines[max(0, len(lines)-60):], "\n"))
 }
 
-// restart starts the agent again after Stop or Kill.
+// restart starts the agent again after Stop or Kill, and waits until it is healthy.
 func (n *node) restart(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

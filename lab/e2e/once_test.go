@@ -21,16 +21,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// burst is how many tasks are started when somebody is killed.
+// burst is the number of tasks that are being started at a kill.
 const burst = 20
 
-// onceKill is who is killed in the middle of a burst.
+// onceKill kills processes in the middle of a burst.
 type onceKill struct {
 	name string
 	kill func(t *testing.T, n *node)
 
-	// loses says that the plugin or the supervisor is gone with the agent or in the middle of a start,
-	// which alone may have known an exit: "lost" is true then, too. A stopping agent kills its plugin.
+	// loses means that the plugin or the supervisor ends with the agent or in the middle of a start. It may have been the
+	// only one to know an exit, so "lost" is true, too. An agent that is stopped kills its plugin.
 	loses bool
 }
 
@@ -51,16 +51,15 @@ var (
 	}
 )
 
-// killAll kills those of a kind that are there.
+// killAll kills all processes of a kind.
 func (n *node) killAll(is func(proc) bool) {
 	for _, p := range n.find(is) {
 		_ = unix.Kill(p.pid, unix.SIGKILL)
 	}
 }
 
-// onceJob is a burst: each task adds a line to a file of its own as its first act, and ends with a
-// code of its own. Half of them have a token in their environment and half a template,
-// which another agent makes anew.
+// onceJob returns the job of a burst. Each task first adds a line to its own file, and ends with its own code. Half of
+// the tasks have a token in their environment, half a template, which a restarted agent renders again.
 func onceJob(t *testing.T, dir string) *api.Job {
 	j := job(t, sh(`echo x >> `+dir+`/$NOMAD_GROUP_NAME-$NOMAD_ALLOC_INDEX
 		echo "$NOMAD_TOKEN$MADE_AT" | cksum; sleep 0.$((NOMAD_ALLOC_INDEX * 9)); exit $((NOMAD_ALLOC_INDEX % 5))`),
@@ -90,7 +89,7 @@ func TestTask_RunsOnceThroughKills(t *testing.T) {
 	}
 }
 
-// onceRound is one burst and one kill, when a random number of its tasks have begun.
+// onceRound runs one burst with one kill, after a random number of its tasks have begun.
 func onceRound(t *testing.T, n *node, number int, k onceKill) {
 	t.Helper()
 	dir := filepath.Join(n.dir, fmt.Sprint("once", number))
@@ -103,11 +102,11 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) {
 	moment := rand.IntN(burst)
 	testsupport.Within(t, 2*time.Minute, func() error {
 		if now := begun(); now < moment {
-			return fmt.Errorf("%d tasks have begun, not yet %d", now, moment)
+			return fmt.Errorf("%d tasks have begun, want %d", now, moment)
 		}
 		return nil
 	})
-	time.Sleep(rand.N(60 * time.Millisecond)) // any moment between two starts
+	time.Sleep(rand.N(60 * time.Millisecond)) // kill at any moment between two starts
 	k.kill(t, n)
 
 	var list []*api.AllocationListStub

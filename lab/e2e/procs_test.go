@@ -23,11 +23,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// proc is a process that exists; a zombie of which no thread runs does not.
+// proc is a process that exists. A zombie without a running thread counts as ended.
 type proc struct {
 	pid    int
 	parent int
-	start  string // with the pid an identity
+	start  string // identifies the process together with pid
 	args   []string
 }
 
@@ -57,29 +57,28 @@ func (p proc) kill(t testing.TB, sig syscall.Signal) {
 	must.NoError(t, unix.Kill(p.pid, sig), must.Sprintf("failed to send %v to %q", sig, p.args))
 }
 
-// end kills the process and waits for its end.
+// end kills the process and waits until it has ended.
 func (p proc) end(t testing.TB) {
 	t.Helper()
 	p.kill(t, unix.SIGKILL)
 	testsupport.Within(t, time.Minute, func() error {
 		if p.alive() {
-			return fmt.Errorf("%q lives", p.args)
+			return fmt.Errorf("%q is alive", p.args)
 		}
 		return nil
 	})
 }
 
-// pause stops a process and waits until it stands still; the result lets it go on, and may
-// be called twice.
+// pause stops a process and waits until no thread runs. resume continues the process, and may be called twice.
 func (p proc) pause(t testing.TB) (resume func()) {
 	t.Helper()
 	p.kill(t, unix.SIGSTOP)
-	testsupport.Within(t, time.Minute, func() error { // one thread takes the signal, and then stops the others
+	testsupport.Within(t, time.Minute, func() error { // one thread gets the signal, and then stops the others
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
 		for _, path := range tasks {
 			b, err := os.ReadFile(path)
 			if err != nil {
-				continue // it has ended
+				continue // the thread has ended
 			}
 			if state := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))[0]; state != "T" {
 				return fmt.Errorf("a thread of %q is still in state %s", p.args, state)
@@ -94,7 +93,7 @@ func (p proc) pause(t testing.TB) (resume func()) {
 	}
 }
 
-// allProcs are the processes of this machine.
+// allProcs returns the processes of this machine.
 func allProcs() (all []proc) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -110,9 +109,8 @@ func allProcs() (all []proc) {
 	return all
 }
 
-// processes are those of the agent: with its mark in the environment, or a
-// supervisor or collector, which have an environment of their own, or of tasks
-// on a host whose files are in the state directory.
+// processes returns the agent's processes: those with its mark in their environment; supervisor, collector and shim,
+// which do not inherit it; and tasks on a host, whose files are in the state directory.
 func (n *node) processes() []proc {
 	mark, onHost := []byte("OUTRIDER_LAB_DIR="+n.dir+"\x00"), []byte("NOMAD_ALLOC_DIR="+n.state+"/allocs/")
 	var found []proc
@@ -142,7 +140,7 @@ func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 	testsupport.Within(t, time.Minute, func() error {
 		found := n.find(is)
 		if len(found) != 1 {
-			return fmt.Errorf("there are %d %ss, want 1: %v", len(found), kind, found)
+			return fmt.Errorf("%d processes are a %s, want 1: %v", len(found), kind, found)
 		}
 		p = found[0]
 		return nil
@@ -152,20 +150,20 @@ func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 
 func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin", n.isPlugin) }
 
-// nextPlugin waits for the plugin that Nomad starts in the place of one that was killed. Before it has noticed the end,
-// Nomad gives up each task that it is to start: "failed creating runner".
+// nextPlugin waits for the plugin that Nomad starts in place of a killed one. Until Nomad notices the end, it fails
+// each task that it should start: "failed creating runner".
 func (n *node) nextPlugin(t testing.TB, old proc) (next proc) {
 	t.Helper()
 	return n.another(t, n.isPlugin, old)
 }
 
-// another waits for the process of a kind in the place of one that was killed.
+// another waits for the process that replaces a killed one of the same kind.
 func (n *node) another(t testing.TB, is func(proc) bool, old proc) (next proc) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		found := n.find(is)
 		if len(found) != 1 || found[0].pid == old.pid {
-			return fmt.Errorf("nothing in the place of %q: %v", old.args, found)
+			return fmt.Errorf("nothing replaces %q: %v", old.args, found)
 		}
 		next = found[0]
 		return nil
@@ -184,7 +182,7 @@ func descriptors(pid int) int {
 	return len(e)
 }
 
-// cgroups lists the groups of any hierarchy whose name is accepted.
+// cgroups lists the cgroups of all hierarchies whose name is accepted.
 func cgroups(accept func(name string) bool) []string {
 	var found []string
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
@@ -196,7 +194,7 @@ func cgroups(accept func(name string) bool) []string {
 	return found
 }
 
-// taskCgroups are the groups of the agent's allocations.
+// taskCgroups lists the cgroups of the agent's allocations.
 func (n *node) taskCgroups() []string {
 	entries, _ := os.ReadDir(filepath.Join(n.DataDir(), "alloc"))
 	ids := map[string]bool{}
@@ -209,7 +207,7 @@ func (n *node) taskCgroups() []string {
 	})
 }
 
-// leaves are the groups of the agent's supervisor.
+// leaves lists the cgroups of the agent's supervisor.
 func (n *node) leaves() []string {
 	id, _, _ := strings.Cut(n.id(), "-")
 	if id == "" {
@@ -231,7 +229,7 @@ func gone(t *testing.T, procs []proc) {
 	})
 }
 
-// state is what the tests need of a supervisor's task.json.
+// state has the fields of a supervisor's task.json that the tests need.
 type state struct {
 	ID       string `json:"id"`
 	Identity struct {
@@ -239,7 +237,7 @@ type state struct {
 	} `json:"identity"`
 }
 
-// stateOf finds the state of the running task of an allocation.
+// stateOf waits for the state of an allocation's running task.
 func (n *node) stateOf(t testing.TB, allocID string) (st state) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

@@ -13,8 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// unprivileged makes the agent a process without any rights, that sees
-// /sys/fs/cgroup as in a container.
+// unprivileged runs the agent as a process without privileges, with /sys/fs/cgroup read-only as in a container.
 const unprivileged = `
 mkdir -p "$DIR/alloc_mounts"
 chown -R 65534:65534 "$DIR/alloc_mounts" "$DIR/data" "$DIR/state"
@@ -24,7 +23,7 @@ set -e
 for m in $(cut -d" " -f5 /proc/self/mountinfo | grep ^/sys/fs/cgroup); do mount -o remount,bind,ro "$m"; done
 exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all "$@"' sh "$@"`
 
-// noCgroups makes the agent one of a machine without cgroups.
+// noCgroups runs the agent as on a machine without cgroups.
 const noCgroups = `
 set -- unshare --mount --propagation private sh -c 'umount -R -l /sys/fs/cgroup && exec "$@"' sh "$@"`
 
@@ -41,7 +40,7 @@ func TestAgent_RunsWithoutCgroups(t *testing.T) {
 	testBareAgent(t, nodeOptions{bare: true, shell: noCgroups}, "cgroup")
 }
 
-// testBareAgent is what has to work without cgroups.
+// testBareAgent tests what works without cgroups. The driver is healthy, and its description contains missing.
 func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 	t.Parallel()
 	n := newNode(t, o)
@@ -51,7 +50,7 @@ func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 	d := nodes[0].Drivers["exec-lite"]
 	t.Logf("exec-lite: %s", d.HealthDescription)
 	if !d.Healthy || !strings.Contains(d.HealthDescription, missing) {
-		t.Errorf("the driver is healthy: %v, %q; want %q in it", d.Healthy, d.HealthDescription, missing)
+		t.Errorf("driver healthy %v: %q, want %q in it", d.Healthy, d.HealthDescription, missing)
 	}
 
 	for _, f := range generalFaults {

@@ -23,8 +23,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
-// root is a bare Debian with the machine's uv, and with an agent that has no plugin yet. Everything is done in it as an
-// operator does it: by commands.
+// root is a bare Debian with the machine's uv, and with an agent that has no plugin yet. Tests act in it as an operator
+// does: by commands.
 type root struct {
 	*rootfs.Root
 	t *testing.T
@@ -46,10 +46,10 @@ func newRoot(t *testing.T) *root {
 	return &root{r, t}
 }
 
-// with is the root in a subtest.
+// with returns the root for a subtest.
 func (r *root) with(t *testing.T) *root { return &root{r.Root, t} }
 
-// sh runs commands, which must succeed, and returns their output.
+// sh runs commands, and returns their output. They must succeed.
 func (r *root) sh(commands string) string {
 	r.t.Helper()
 	out, err := r.try(commands)
@@ -63,7 +63,7 @@ func (r *root) try(commands string) (string, error) {
 	return r.Run(ctx, commands)
 }
 
-// put copies files of the machine to /root.
+// put copies files of the machine to a directory below /root.
 func (r *root) put(dir string, files ...string) {
 	r.t.Helper()
 	to := filepath.Join(r.Dir, "root", dir)
@@ -73,7 +73,7 @@ func (r *root) put(dir string, files ...string) {
 	}
 }
 
-// files lists all files with owner, mode and target, without those that Nomad, the package managers and the test write.
+// files lists all files with owner, mode and target, except those that Nomad, the package managers and the test write.
 func (r *root) files() []string {
 	r.t.Helper()
 	out := r.sh(`find / -xdev \( -path /opt/nomad/data/client -o -path /opt/nomad/data/server \
@@ -81,12 +81,12 @@ func (r *root) files() []string {
 		-o -path /var/log -o -path /var/cache/apt -o -path /var/cache/debconf -o -path /var/cache/ldconfig \
 		-o -path /root -o -path /run/systemctl -o -path /usr/share/doc \) -prune -o -printf '%y %m %U:%G %p %l\n'
 		ls -A /usr/share/doc | sed 's|^|/usr/share/doc/|'
-		# a cgroup of another agent may go meanwhile
+		# a cgroup of another agent may disappear during the search
 		find /sys/fs/cgroup -name "outrider-*-$(cut -c -8 /opt/nomad/data/client/client-id)*" 2>/dev/null || true`)
 	return slices.Sorted(strings.Lines(out))
 }
 
-// unchanged waits until the root has the files that it had, since a supervisor without tasks stays for a while.
+// unchanged waits until the root has the same files as before: a supervisor without tasks runs on for some seconds.
 func (r *root) unchanged(before []string) {
 	r.t.Helper()
 	testsupport.Within(r.t, time.Minute, func() error {
@@ -109,13 +109,13 @@ func (r *root) unchanged(before []string) {
 	})
 }
 
-// rootJob is a job in a root with one allocation.
+// rootJob is a job with one allocation in a root.
 type rootJob struct {
 	*root
 	id, alloc string
 }
 
-// run submits a file of a job, and waits for its allocation.
+// run submits a job file, and waits for the allocation.
 func (r *root) run(file, id string) *rootJob {
 	r.t.Helper()
 	r.sh("nomad job run -detach " + file)
@@ -134,7 +134,7 @@ func (r *root) run(file, id string) *rootJob {
 	return j
 }
 
-// task is the state of the job's one task, as Nomad tells it.
+// task returns the state of the job's only task.
 func (j *rootJob) task() *api.TaskState {
 	j.t.Helper()
 	var a api.Allocation
@@ -165,7 +165,7 @@ func story(st *api.TaskState) string {
 	return strings.Join(s, " | ")
 }
 
-// ended waits for the end, and checks the exit code.
+// ended waits until the task is dead, and checks its exit code.
 func (j *rootJob) ended(code string) {
 	j.t.Helper()
 	st := j.becomes("dead")
@@ -175,5 +175,5 @@ func (j *rootJob) ended(code string) {
 			return
 		}
 	}
-	j.t.Errorf("job %s has no exit: %s", j.id, story(st))
+	j.t.Errorf("job %s has no exit event: %s", j.id, story(st))
 }

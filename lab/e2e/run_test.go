@@ -18,7 +18,7 @@ import (
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
 	n := common(t)
-	// three files of 1 MiB while somebody follows
+	// three files of 1 MiB are written while a client follows
 	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines",
 		"24000", "-then", "exit:0"},
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
@@ -37,9 +37,9 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 			}
 			frames = nil
 		case err := <-errs:
-			t.Fatalf("following ended after %d bytes: %v", b.Len(), err)
+			t.Fatalf("the stream ended after %d bytes: %v", b.Len(), err)
 		case <-timeout:
-			t.Fatalf("after %d bytes no end of the output: %q", b.Len(), last(b.String(), 100))
+			t.Fatalf("no end of the output after %d bytes: %q", b.Len(), last(b.String(), 100))
 		}
 	}
 	lines, ended, err := numbered(b.String())
@@ -54,7 +54,7 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
 
-// needRootAgent skips where the agent is not root.
+// needRootAgent skips the test if the agent is not root.
 func needRootAgent(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -112,7 +112,7 @@ func TestBadInput_GetsOneSentence(t *testing.T) {
 			}
 		}
 		if len(said) != 1 || !strings.Contains(said[0], r.want) || strings.Contains(said[0], "\n") && !r.byNomad {
-			t.Errorf("%s: got %q, want one sentence with %q", r.name, said, r.want)
+			t.Errorf("%s: got %q, want one message with %q", r.name, said, r.want)
 		}
 	}
 }

@@ -29,22 +29,22 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// truth is a node with slots, whose plugin sees of Nomad's API what a column of the table
-// says. Its server is another process, so that the node can be lost.
+// truth is a node with slots. Its plugin sees the part of Nomad's API that a column of the table allows. Its server is
+// a separate process, so the node can be lost.
 type truth struct {
 	*node  // with the server's client
 	server *truthServer
 	column truthColumn
 	own    *api.Client // of the agent itself
-	slots  int         // that cells have got
-	token  string      // the plugin's file
+	slots  int         // number of slots that cells have
+	token  string      // the file with the plugin's token
 	hangs  atomic.Bool
 }
 
 type truthColumn struct {
 	name  string
-	sees  bool   // a slot whose holder has gone is free at once; otherwise when it is reserved again
-	rules string // of the plugin's token; empty is none
+	sees  bool   // a slot is freed as soon as its holder has ended; otherwise when it is reserved again
+	rules string // of the plugin's token; empty: no token
 	hangs bool
 }
 
@@ -52,7 +52,7 @@ var truthColumns = []truthColumn{
 	{name: "ok", sees: true, rules: `agent { policy = "read" } node { policy = "read" }
 namespace "*" { capabilities = ["read-job"] }`},
 	{name: "no-token"},
-	{name: "blind", rules: `agent { policy = "read" } node { policy = "read" }`}, // which gets 200 []
+	{name: "blind", rules: `agent { policy = "read" } node { policy = "read" }`}, // it gets 200 and an empty list
 	{name: "hangs", hangs: true, rules: `agent { policy = "read" } node { policy = "read" }
 namespace "*" { capabilities = ["read-job"] }`},
 }
@@ -62,7 +62,7 @@ type truthRow struct {
 	name string
 	body string // of the task's script
 	edit func(*api.Job, *api.Task)
-	act  func(*testing.T, *truthCell) // nil: see the phases
+	act  func(*testing.T, *truthCell) // nil: the phase acts on the node
 
 	replaced bool // Nomad itself starts the next task in the slot
 	lives    bool // the task does not end
@@ -70,7 +70,7 @@ type truthRow struct {
 
 const sleep = "exec sleep 600"
 
-// truthRows are in phases: what is done to the node is done to all rows of its phase.
+// truthRows has the rows of each phase. What happens to the node happens to all rows of its phase.
 var truthRows = map[string][]truthRow{
 	"jobs": {
 		{name: "stop", act: func(t *testing.T, c *truthCell) { c.deregister(t, false) }},
@@ -101,14 +101,14 @@ var truthRows = map[string][]truthRow{
 	"lost": {{name: "node lost and back", body: "trap '' TERM INT; while :; do sleep 0.2; done"}},
 }
 
-// waitsForItsTemplate keeps a task from being started after its devices were reserved.
+// waitsForItsTemplate delays the start of a task after its devices were reserved.
 func waitsForItsTemplate(j *api.Job, task *api.Task) {
 	task.Templates = []*api.Template{{
 		EmbeddedTmpl: new(`{{ with nomadVar "nomad/jobs/` + *j.ID + `" }}{{ .go }}{{ end }}`), DestPath: new("local/go"),
 	}}
 }
 
-// The columns run side by side, each on a node of its own.
+// The columns run in parallel, each on its own node.
 func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 	testsupport.Long(t, "a table of faults on four nodes")
 	needRootAgent(t)
@@ -126,8 +126,8 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 				defer skip()
 				n := newTruth(t, server, column)
 				counted()
-				ready.Wait()   // the server is restarted when all are there
-				defer func() { // the end of a node stops all jobs
+				ready.Wait()   // the server restarts after all nodes have joined it
+				defer func() { // the end of one node stops the jobs of all
 					skip()
 					over.Wait()
 				}()
@@ -174,14 +174,14 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					defer resume()
 					testsupport.Within(t, 2*time.Minute, func() error {
 						if status := cells[0].first.stub(t).ClientStatus; status != "lost" {
-							return fmt.Errorf("the allocation is %s", status)
+							return fmt.Errorf("the allocation is %s, not lost", status)
 						}
 						return nil
 					})
 					must.True(t, cells[0].runs())
 					time.Sleep(truthSweeps)
 					cells[0].stands(t, "the task of the lost node runs")
-					// when the node is back, another job gets the slot while the task is being killed
+					// once the node is back, another job gets the slot while the task is being killed
 					cells[0].deregister(t, false)
 					cells[0].ask(t)
 				})
@@ -190,11 +190,11 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 	})
 }
 
-// truthSweeps is several times that of the plugin's configuration.
+// truthSweeps is the time of several sweeps, see newTruth.
 const truthSweeps = 12 * time.Second
 
-// phase runs the rows of one phase: each gets a slot, then the rows' own things happen, then
-// what happens to the node.
+// phase runs the rows of one phase: each gets a slot, then acts. After that, happens does what the phase does to the
+// node.
 func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*truthCell)) {
 	t.Run(name, func(t *testing.T) {
 		var cells []*truthCell
@@ -228,16 +228,16 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 type truthCell struct {
 	*truth
 	row   truthRow
-	slot  string // its id
+	slot  string // the slot's ID
 	job   *api.Job
 	first *alloc
-	lease string // its dataset
+	lease string // the task's dataset
 	held  chan struct{}
 
 	second *truthCell // the next job for the slot
 }
 
-// name is that of the cell.
+// name returns the name of the cell.
 func (c *truthCell) name() string {
 	return c.column.name + "-" + strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' {
@@ -252,7 +252,7 @@ const slotMounts = "/run/outrider/dataset/slots"
 
 func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.name()+".go") }
 
-// leases are the slot's datasets; there is never more than one.
+// leases returns the slot's mounted datasets, of which at most one is expected.
 func (c *truthCell) leases(t *testing.T) (names []string) {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(slotMounts, c.slot+".*"))
@@ -271,13 +271,13 @@ func mounted(dir string) bool {
 	return syscall.Stat(dir, &st) == nil && syscall.Stat(filepath.Dir(dir), &parent) == nil && st.Dev != parent.Dev
 }
 
-// withSlot asks for the cell's slot, and no other.
+// withSlot requests exactly the cell's slot.
 func (c *truthCell) withSlot(d *api.RequestedDevice) {
 	d.Constraints = append(d.Constraints,
 		&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: c.slot})
 }
 
-// submit asks for the slot. The task says whether it is empty.
+// submit submits a job that requests the slot. Its task prints "fresh" if the slot is empty.
 func (c *truthCell) submit(t *testing.T) {
 	t.Helper()
 	body := c.row.body
@@ -298,7 +298,8 @@ func (c *truthCell) submit(t *testing.T) {
 	c.first = &alloc{n: c.node, job: *c.job.ID}
 }
 
-// hold waits until the task runs, or would, and watches its dataset from then on.
+// hold waits until the task runs, or until its slot is reserved if it waits for a template. From then on the dataset is
+// watched.
 func (c *truthCell) hold(t *testing.T) {
 	t.Helper()
 	c.placed(t, c.first, "")
@@ -332,7 +333,7 @@ func (c *truthCell) hold(t *testing.T) {
 	t.Cleanup(func() { close(c.held); <-watched })
 }
 
-// placed waits for the allocation of the job that is not this one.
+// placed waits for an allocation of the job other than not.
 func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -347,8 +348,8 @@ func (c *truthCell) placed(t *testing.T, a *alloc, not string) {
 	})
 }
 
-// guard fails the test if the task loses its files while it lives. Its dataset may be in the trash by then, and not be
-// mounted on the host any more: the mount in the task's own namespace keeps it.
+// guard fails the test if the task loses its files while it runs. Its dataset may already be in the trash and no longer
+// mounted on the host: the mount in the task's namespace keeps it.
 func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	defer close(done)
 	for {
@@ -360,8 +361,8 @@ func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 			}
 			trace, err := os.ReadFile(filepath.Join(process, "root/scratch/trace"))
 			lost := err != nil || strings.TrimSpace(string(trace)) != id
-			if lost && processOf(id) == process { // it has not ended meanwhile
-				t.Errorf("%s: the files of %s were taken while its task runs: %q, %v", c.row.name, id, trace, err)
+			if lost && processOf(id) == process { // the process has not ended in between
+				t.Errorf("%s: the files of %s were removed while its task runs: %q, %v", c.row.name, id, trace, err)
 				return
 			}
 			pause = 100 * time.Millisecond
@@ -376,10 +377,10 @@ func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 
 func (c *truthCell) runs() bool { return runs(c.first.id) }
 
-// runs reports whether a process of an allocation lives.
+// runs reports whether a process of an allocation is alive.
 func runs(id string) bool { return processOf(id) != "" }
 
-// processOf is the directory in /proc of a process of an allocation, or empty.
+// processOf returns the /proc directory of a process of an allocation, or "".
 func processOf(id string) string {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, environ := range environs {
@@ -392,7 +393,7 @@ func processOf(id string) string {
 
 func (c *truthCell) stands(t *testing.T, why string) {
 	t.Helper()
-	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was taken, and %s", why))
+	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was released, but %s", why))
 }
 
 func (c *truthCell) deregister(t *testing.T, purge bool) {
@@ -401,7 +402,7 @@ func (c *truthCell) deregister(t *testing.T, purge bool) {
 	must.NoError(t, err)
 }
 
-// verify looks for the outcome that the table has.
+// verify checks the outcome that the table has.
 func (c *truthCell) verify(t *testing.T) {
 	switch {
 	case c.row.name == "free":
@@ -410,7 +411,7 @@ func (c *truthCell) verify(t *testing.T) {
 	case c.row.lives:
 		time.Sleep(truthSweeps)
 		c.stands(t, "the task has not ended")
-		if c.row.edit != nil { // it starts after all
+		if c.row.edit != nil { // the template lets it start now
 			_, _, err := c.Client().Variables().Create(&api.Variable{Path: "nomad/jobs/" + *c.job.ID,
 				Items: api.VariableItems{"go": "yes"}}, nil)
 			must.NoError(t, err)
@@ -433,26 +434,27 @@ func (c *truthCell) verify(t *testing.T) {
 	c.next(t)
 }
 
-// released waits for the end of the task, and for the release, or that there is none.
+// released waits for the end of the task. Then it waits for the slot's release, or, without evidence of the end, checks
+// that the slot is kept.
 func (c *truthCell) released(t *testing.T) {
 	t.Helper()
 	testsupport.Eventually(t, "the end of the task", func() bool { return !c.runs() })
 	if c.column.sees {
-		testsupport.Eventually(t, "the release at once", func() bool { return len(c.leases(t)) == 0 })
+		testsupport.Eventually(t, "the immediate release", func() bool { return len(c.leases(t)) == 0 })
 		return
 	}
 	time.Sleep(truthSweeps)
 	c.stands(t, "there is no evidence of its end")
 }
 
-// next is the next task in the slot.
+// next runs another task in the slot.
 func (c *truthCell) next(t *testing.T) {
 	t.Helper()
 	c.ask(t)
 	c.second.get(t)
 }
 
-// ask submits the next job for the slot.
+// ask submits another job for the slot.
 func (c *truthCell) ask(t *testing.T) {
 	t.Helper()
 	second := *c
@@ -460,7 +462,7 @@ func (c *truthCell) ask(t *testing.T) {
 	c.second = &second
 }
 
-// get waits until the job has the slot, with a dataset of its own.
+// get waits until the job has the slot, with a new dataset.
 func (c *truthCell) get(t *testing.T) {
 	t.Helper()
 	c.placed(t, c.first, "")
@@ -469,7 +471,7 @@ func (c *truthCell) get(t *testing.T) {
 	c.taken(t)
 }
 
-// taken reports whether the slot has a new dataset, and only that.
+// taken checks that the new dataset is the only one of the slot.
 func (c *truthCell) taken(t *testing.T) {
 	t.Helper()
 	all := c.leases(t)
@@ -519,7 +521,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	return n
 }
 
-// served is an agent whose jobs are asked for at its server.
+// served is an agent whose client is that of its server.
 type served struct {
 	agent.Agent
 	client *api.Client
@@ -527,7 +529,7 @@ type served struct {
 
 func (s served) Client() *api.Client { return s.client }
 
-// secure gives the plugin what the column says, when ACLs are on.
+// secure turns ACLs on, and gives the plugin the column's access.
 func (n *truth) secure(t *testing.T) {
 	t.Helper()
 	n.server.acls()
@@ -538,7 +540,7 @@ func (n *truth) secure(t *testing.T) {
 	n.ready(t, "none")
 }
 
-// ready waits until the node is, and has in all groups this attribute.
+// ready waits until the node is ready, and all groups of devices have evidence in their attribute "api".
 func (n *truth) ready(t *testing.T, evidence string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -555,7 +557,7 @@ func (n *truth) ready(t *testing.T, evidence string) {
 			}
 		}
 		if len(info.NodeResources.Devices) == 0 {
-			return errors.New("there are no slots")
+			return errors.New("the node has no slots")
 		}
 		return nil
 	})
@@ -625,7 +627,7 @@ server {
 
 func startTruthServer(t *testing.T) *truthServer {
 	t.Helper()
-	ports, err := agent.FreePorts(3) // also free when the server starts again: no connection gets one
+	ports, err := agent.FreePorts(3) // outside the range for outgoing connections, so still free at a restart
 	must.NoError(t, err)
 	dir, err := os.MkdirTemp(scratch, "s")
 	must.NoError(t, err)
@@ -663,7 +665,7 @@ func (s *truthServer) start(t *testing.T, config string) {
 	testsupport.Within(t, time.Minute, func() error {
 		leader, err := s.client.Status().Leader()
 		if err == nil && leader == "" {
-			err = errors.New("there is no leader")
+			err = errors.New("the servers have no leader")
 		}
 		if err == nil && !strings.Contains(config, "acl") {
 			err = nomad.Signs(t.Context(), s.client)
@@ -677,7 +679,7 @@ func (s *truthServer) stop() {
 	_ = s.cmd.Wait()
 }
 
-// token makes a token of a policy.
+// token creates a token with a policy of these rules.
 func (s *truthServer) token(t *testing.T, name, rules string) string {
 	t.Helper()
 	_, err := s.client.ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, nil)
