@@ -26,8 +26,8 @@ var (
 	expression   = regexp.MustCompile(`(?m)^ +expr: (>-\n)?((?:.*\n)+?) +(for|labels):`)
 )
 
-// TestAlerts_NameMetricsThatExist compares the example rules, and the page about them, with what an agent and the
-// page's command give.
+// TestAlerts_NameMetricsThatExist compares the metrics named in the example rules and on their page with those that an
+// agent and the page's commands print.
 func TestAlerts_NameMetricsThatExist(t *testing.T) {
 	needMemoryCgroup(t)
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestAlerts_NameMetricsThatExist(t *testing.T) {
 		}
 		for _, name := range wanted {
 			if !have[name] {
-				return fmt.Errorf("neither the agent nor the commands of the page have %s", name)
+				return fmt.Errorf("neither the agent nor the commands of the page print %s", name)
 			}
 		}
 		return nil

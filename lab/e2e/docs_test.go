@@ -26,15 +26,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Pages whose commands are for a checkout, in its root. Those of all others are for an
-// operator's node, in a folder with the plugins' binaries.
+// The commands of developerPages run in the root of a checkout, those of the other pages on an operator's node in a
+// folder with the plugins' binaries.
 var developerPages = []string{"README.md", "docs/start/lab.md", "docs/develop/conformance.md"}
 
 var operatorPages = []string{"docs/guides/harden.md", "docs/guides/migrate.md", "docs/plugins/exec-lite.md",
 	"docs/plugins/python.md", "docs/plugins/usb.md"}
 
-// TestDocs_EveryCommandIsRun: every block of commands belongs to a page that one of the
-// tests below runs, or says in a comment above it why it is not run.
+// TestDocs_EveryCommandIsRun checks that each block of commands is on a page that a test runs, or has a comment that
+// gives the reason why not.
 func TestDocs_EveryCommandIsRun(t *testing.T) {
 	root := "../.."
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -67,17 +67,17 @@ func TestDocs_EveryCommandIsRun(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// TestDocs_DevelopersCommands runs what the README and its like tell a developer to type, with
-// a lab of its own, one page after the other: each lab takes Nomad's own port if that is free.
-// LAB_RUNTIME says in what, as always.
+// TestDocs_DevelopersCommands runs the developers' commands of the README and other pages, each page with its own lab.
+// The pages run one after the other, because each lab uses Nomad's default port if it is free. LAB_RUNTIME selects
+// where the lab runs.
 func TestDocs_DevelopersCommands(t *testing.T) {
-	testsupport.Long(t, "the README's demonstrations, which take their time")
+	testsupport.Long(t, "the README's demonstrations take minutes")
 	for _, page := range developerPages {
 		t.Run(page, func(t *testing.T) {
 			dir := mkdir(t)
 			labDir := filepath.Join(dir, "lab")
 			if given := os.Getenv("OUTRIDER_TEST_LAB"); given != "" && page == "README.md" {
-				// whose caller ends it should this be killed
+				// the caller ends this lab if the test is killed
 				labDir = given
 			}
 			env := append(os.Environ(), "LAB_DIR="+labDir, "NO_COLOR=1")
@@ -94,9 +94,8 @@ func TestDocs_DevelopersCommands(t *testing.T) {
 	}
 }
 
-// TestDocs_OperatorsCommands follows each plugin's page on an agent that has no plugin: it
-// installs, configures, restarts and runs jobs with the commands of the page, and then
-// has the agent load each configuration that the page shows.
+// TestDocs_OperatorsCommands runs each page's commands on an agent without plugins: they install, configure, restart
+// and run jobs. Then the agent loads each configuration that the page shows.
 func TestDocs_OperatorsCommands(t *testing.T) {
 	t.Parallel()
 	for _, page := range operatorPages {
@@ -122,7 +121,7 @@ func TestDocs_OperatorsCommands(t *testing.T) {
 	}
 }
 
-// TestDocs_ReadmeOnANode follows what the README says for an operator, with the plugin that was built.
+// TestDocs_ReadmeOnANode runs the README's commands for an operator, with the plugin that was built.
 func TestDocs_ReadmeOnANode(t *testing.T) {
 	t.Parallel()
 	n := newPlainNode(t)
@@ -138,7 +137,7 @@ var (
 	jobBlock    = regexp.MustCompile(`(?m)^job "([^"]+)" \{`)
 )
 
-// jobFiles are the jobs of a page, by the name of the file that they are to be saved in.
+// jobFiles returns the jobs of a page by the names of their files.
 func jobFiles(page []fence) map[string]string {
 	files := map[string]string{}
 	for _, f := range page {
@@ -166,7 +165,7 @@ func runFencesBy(t *testing.T, page []fence, run func(commands string) (output s
 	var out string
 	for _, f := range page {
 		if f.output {
-			test.SliceEmpty(t, shown(f.text, out), test.Sprintf("%v: lines that the commands above it did not print", f))
+			test.SliceEmpty(t, shown(f.text, out), test.Sprintf("%v: the commands above it did not print these lines", f))
 		}
 		if f.lang != "sh" || f.notRun != "" {
 			continue
@@ -182,14 +181,14 @@ func runFencesBy(t *testing.T, page []fence, run func(commands string) (output s
 	}
 }
 
-// shell runs commands and returns their output, both streams in one.
+// shell runs commands, and returns their stdout and stderr as one text.
 func shell(t *testing.T, dir string, env []string, commands string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = dir, env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the end is for all that it has started
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Cancel ends all children, too
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	var out bytes.Buffer
@@ -198,13 +197,13 @@ func shell(t *testing.T, dir string, env []string, commands string) (string, err
 	return out.String(), err
 }
 
-// plainNode is an agent as an operator has it before the first plugin is there.
+// plainNode is an operator's agent before the first plugin is installed.
 type plainNode struct {
 	agent.Agent
-	dir  string // the agent's own
-	etc  string // stands for /etc/nomad.d: the agent reads it with its own configuration
-	work string // where the binaries were unpacked
-	bin  string // on the PATH: nomad, and systemctl and sudo that do what they do for this agent
+	dir  string // of the agent
+	etc  string // in place of /etc/nomad.d: the agent reads it in addition to its own configuration
+	work string // the unpacked binaries
+	bin  string // in PATH: nomad, and stand-ins for systemctl and sudo
 }
 
 func newPlainNode(t *testing.T) *plainNode {
@@ -235,7 +234,7 @@ func newPlainNode(t *testing.T) *plainNode {
 		Config: keepAllocations})
 	must.NoError(t, err)
 	t.Cleanup(func() { n.end(t) })
-	// the file with more configuration becomes the directory
+	// replace the file with additional configuration by a link to the directory
 	more := filepath.Join(n.Info().Dir, "extra.hcl")
 	must.NoError(t, os.Rename(more, filepath.Join(n.etc, "nomad.hcl")))
 	must.NoError(t, os.Symlink(n.etc, more))
@@ -246,12 +245,12 @@ func (n *plainNode) env() []string {
 	return append(os.Environ(), "NOMAD_ADDR="+n.Address(), "PATH="+n.bin+":"+os.Getenv("PATH"), systemctlDir+"="+n.dir)
 }
 
-// places are where the pages say that things are, and where this agent has them.
+// places replaces the paths of the pages by those of this agent.
 func (n *plainNode) places() *strings.Replacer {
 	return strings.NewReplacer("/opt/nomad/data/plugins", n.PluginDir(), "/etc/nomad.d", n.etc)
 }
 
-// load restarts the agent with a configuration of a page in place of all others.
+// load restarts the agent with a configuration of a page, which replaces all others.
 func (n *plainNode) load(t *testing.T, f fence) {
 	t.Helper()
 	old, err := filepath.Glob(filepath.Join(n.etc, "*"))
@@ -260,9 +259,9 @@ func (n *plainNode) load(t *testing.T, f fence) {
 		must.NoError(t, os.Remove(path))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(n.etc, "page.hcl"), []byte(f.text), 0o644))
-	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // which the page may have uninstalled
+	for _, m := range pluginBlock.FindAllStringSubmatch(f.text, -1) { // the page may have uninstalled it
 		binary, installed := filepath.Join(n.work, m[1]), filepath.Join(n.PluginDir(), m[1])
-		_, ours := os.Stat(binary) // and not one of Nomad's own
+		_, ours := os.Stat(binary) // Nomad's own plugins have no binary there
 		if _, err := os.Stat(installed); err != nil && ours == nil {
 			must.NoError(t, share(binary, installed))
 		}
@@ -271,7 +270,7 @@ func (n *plainNode) load(t *testing.T, f fence) {
 	must.NoError(t, err, must.Sprintf("%v: the agent does not start with this: %v\n%s", f, err, out))
 }
 
-// loaded waits until the agent has each plugin of ours that a configuration names.
+// loaded waits until the agent has loaded each of our plugins that a configuration names.
 func loaded(ctx context.Context, a agent.Agent, config string) error {
 	for _, m := range pluginBlock.FindAllStringSubmatch(config, -1) {
 		plugin := agent.Plugin{Binary: m[1]}
@@ -296,7 +295,7 @@ func loaded(ctx context.Context, a agent.Agent, config string) error {
 func (n *plainNode) end(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	a, err := agent.Open(ctx, n.dir) // systemctl has restarted it since
+	a, err := agent.Open(ctx, n.dir) // n.Agent is stale: systemctl has restarted the agent
 	if err != nil {
 		t.Error(err)
 		return
@@ -317,9 +316,9 @@ func (n *plainNode) end(t *testing.T) {
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
 
-// systemctl stands in for systemd's program: this test binary under another name. It
-// restarts the agent and returns when it and its plugins are healthy, which takes a person
-// as long as typing the next command; or an error with the end of its log.
+// systemctl replaces systemd's program: it is this test binary under another name. It restarts the agent, and returns
+// when the agent and its plugins are healthy, as they are when an operator types the next command, or an error with the
+// end of the agent's log.
 func systemctl(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -333,7 +332,7 @@ func systemctl(args []string) error {
 		fmt.Println(pid)
 		return err
 	case !slices.Equal(args, []string{"restart", "nomad"}):
-		return fmt.Errorf("only \"restart nomad\" and the show of its pid are known here, not %q", args)
+		return fmt.Errorf("unknown arguments %q: only \"restart nomad\" and showing its PID are supported", args)
 	}
 	if err := a.Stop(ctx); err != nil {
 		return err

@@ -3,19 +3,19 @@
 
 package e2e
 
-// prepareNode makes what the node of an operator has besides Nomad.
+// prepareNode prepares a bare Debian with Nomad as an operator's node.
 const prepareNode = `
 mkdir -p /opt/nomad/data/alloc /var/lib/prometheus/node-exporter
 mount -o loop /srv/disk /opt/nomad/data/alloc
 rmdir /opt/nomad/data/alloc/lost+found
 chmod 711 /opt/nomad/data/alloc
-# Debian's database of rpms is empty
+# Debian's rpm database is empty
 printf '#!/bin/sh\nexec /usr/bin/rpm --nodeps "$@"\n' >/usr/local/bin/rpm
 chmod 755 /usr/local/bin/rpm
 systemctl start nomad
 `
 
-// eventually waits for a command to succeed, for a minute.
+// eventually has shell functions for the incidents. The function of this name retries a command for up to a minute.
 const eventually = only + `
 eventually() {
   local i
@@ -59,21 +59,21 @@ noisy() {
     args = ["-c", "while :; do seq 2000; sleep 0.2; done"]'
   eventually 'story noisy | grep Started'
 }
-# an agent whose driver is not healthy: systemctl would wait for it
+# restarts an agent whose driver stays unhealthy: systemctl would wait
 unsettled() { systemctl stop nomad; timeout 3 systemctl start nomad || true; }
 plugins=/opt/nomad/data/plugins
 block=/etc/nomad.d/nomad-driver-exec-lite.hcl
 `
 
-// runsOn checks that the task is the one from before.
+// runsOn checks that the task is the same process as before.
 const runsOn = `
 eventually 'story noisy | grep Re-attached'
 [ "$(only '^sh -c while :; do seq')" = "$(cat /run/task)" ]
 journalctl -u nomad | grep 'replaced the supervisor of another version'
 ! story noisy | grep -E 'Lost|Terminated|Restarting'`
 
-// incidents are what goes wrong on an operator's node, and what puts it right where that is not a command, by the names
-// that the comments of the page have. Each waits until it shows.
+// incidents are scripts that cause a fault on an operator's node, or repair it if no command of the page does, by the
+// names in the page's comments. Each waits until the effect is visible.
 var incidents = map[string]string{
 	"hello has ended": `eventually 'nomad job allocs -t "{{(index . 0).ClientStatus}}" hello | grep complete'`,
 
@@ -119,7 +119,7 @@ eventually "nomad node status -self -verbose | grep '^Device Group .*zigbee'"`,
 
 	"the plugin is killed": `
 noisy
-# the newest: an agent that is interrupted amid its start leaves one, which ends by itself
+# the newest: an agent that was interrupted while it started leaves a plugin, which exits by itself
 kill -9 "$(pgrep -n -f "^$plugins/nomad-driver-exec-lite")"
 eventually 'story noisy | grep Re-attached'`,
 
@@ -159,7 +159,7 @@ mv /usr/bin/python3.11 /srv
 unsettled
 eventually 'nomad node status -self -verbose | grep "^python .*no Python interpreter"'`,
 
-	// a task keeps the directory, which the last supervisor would remove
+	// the task keeps the directory, which the supervisor would remove when it exits
 	"others may write to the state directory": `
 mv /srv/python3.11 /usr/bin
 noisy

@@ -22,11 +22,11 @@ import (
 
 const monitorPage = "docs/guides/monitor.md"
 
-// nodePages are read by the operator of a node, in this order: a page's commands need what those before it have done.
+// nodePages are the pages for a node's operator. A page's commands rely on those of the pages before it.
 var nodePages = []string{"docs/start/node.md", "docs/guides/rollout.md", monitorPage, "docs/guides/troubleshoot.md"}
 
-// TestNodePages_CommandsWork types the commands of the pages on nodes as an operator has them, each a bare Debian with
-// Nomad. Before a command that shows what is wrong, that is made to go wrong: see incidents.
+// TestNodePages_CommandsWork runs the commands of the pages on an operator's nodes, each a bare Debian with Nomad.
+// Before a command that diagnoses a fault, the fault is caused: see incidents.
 func TestNodePages_CommandsWork(t *testing.T) {
 	testsupport.Long(t, "two releases are built, a bare Debian, and each fault of the pages is made")
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestNodePages_CommandsWork(t *testing.T) {
 	}
 }
 
-// incidents are the names of those that come before a block.
+// incidents returns the names of the incidents before a block.
 func (f fence) incidents() []string {
 	if f.after == "" {
 		return nil
@@ -69,12 +69,12 @@ func (f fence) incidents() []string {
 	return strings.Split(f.after, "; ")
 }
 
-// operatorsNode is a bare Debian with Nomad, which has a disk of its own for allocations, and in root's home what an
-// operator downloads.
+// operatorsNode returns a bare Debian with Nomad, with a separate disk for allocations, and with the files that an
+// operator downloads in root's home.
 func operatorsNode(t *testing.T) *root {
 	t.Helper()
 	r := newRoot(t)
-	t.Cleanup(func() { // before it is closed
+	t.Cleanup(func() { // runs before the root is closed
 		// a process that waits for a frozen disk can't be killed
 		_, err := r.Run(context.Background(), "fsfreeze -u /opt/nomad/data/alloc 2>/dev/null || true")
 		test.NoError(t, err)

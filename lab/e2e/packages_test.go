@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// way is a way to install a plugin on a node: the commands that do it in a folder with the artefacts of a version.
+// way is a way to install a plugin on a node. Its commands run in a folder with the artefact of one version.
 type way struct {
-	artefact string // its name, by a pattern
+	artefact string // the pattern of the file's name
 
 	install, remove    string
-	upgrade, downgrade string // empty: as it is installed
+	upgrade, downgrade string // empty: install
 }
 
 var ways = map[string]way{
@@ -38,7 +38,7 @@ var ways = map[string]way{
 		install:  "dpkg -i nomad-driver-exec-lite_*.deb",
 		remove:   "dpkg -P nomad-driver-exec-lite",
 	},
-	"rpm": { // Debian's database of rpms is empty
+	"rpm": { // --nodeps: Debian's rpm database is empty
 		artefact:  "nomad-driver-exec-lite-*.rpm",
 		install:   "rpm -i --nodeps nomad-driver-exec-lite-*.rpm",
 		upgrade:   "rpm -U --nodeps nomad-driver-exec-lite-*.rpm",
@@ -51,7 +51,7 @@ const unzip = `unzip -qo nomad-driver-exec-lite_*.zip
 install -D -m 755 nomad-driver-exec-lite /opt/nomad/data/plugins/nomad-driver-exec-lite
 ./nomad-driver-exec-lite config >/etc/nomad.d/nomad-driver-exec-lite.hcl`
 
-// longJob goes on until a file is there, and prints a line now and then.
+// longJob prints numbered lines until a file exists.
 const longJob = `
 job "%[1]s" {
   type = "batch"
@@ -82,7 +82,7 @@ job "%[1]s" {
 }
 `
 
-// long starts such a job.
+// long starts a longJob.
 func (r *root) long(id string) *rootJob {
 	r.t.Helper()
 	must.NoError(r.t, os.WriteFile(filepath.Join(r.Dir, "root", id+".nomad.hcl"), fmt.Appendf(nil, longJob, id), 0o644))
@@ -91,8 +91,8 @@ func (r *root) long(id string) *rootJob {
 	return j
 }
 
-// only is a function of sh: the one process with a command line. A child that it has forked has the same line until it
-// executes its program.
+// only is a shell function that prints the only process with a command line. It retries because a forked child has the
+// same command line until it executes its program.
 const only = `only() {
   for _ in $(seq 50); do
     pids=$(pgrep -f "$1" || true)
@@ -106,10 +106,10 @@ const only = `only() {
 }
 `
 
-// pid is that of its shell.
+// pid returns the PID of the task's shell.
 func (j *rootJob) pid() string { return j.sh(only + "only '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
 
-// end has it end, and checks that nothing is missing of its output.
+// end ends the job, and checks that its output is complete.
 func (j *rootJob) end() {
 	j.t.Helper()
 	j.sh("touch /tmp/end-" + j.id)
@@ -120,8 +120,8 @@ func (j *rootJob) end() {
 	j.sh("rm /tmp/end-" + j.id)
 }
 
-// TestPackages_InstallUpgradeAndRemove: each way in which a plugin gets to a node, on a bare one: the agent loads it, a
-// job runs, tasks stay over the upgrade and the rollback, and its removal leaves nothing.
+// TestPackages_InstallUpgradeAndRemove installs a plugin in each way on a bare node: the agent loads it, a job runs,
+// tasks survive the upgrade and the rollback, and the removal leaves nothing.
 func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
 	testsupport.Long(t, "two releases are built, and a bare Debian")
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
 	})
 }
 
-// try goes one way to its end and back.
+// try installs, upgrades, rolls back and removes the plugin.
 func (w way) try(r *root, kind string, rel *releases) {
 	t := r.t
 	t.Helper()
@@ -192,8 +192,8 @@ func (r *root) forget(jobs ...string) {
 	r.sh("for job in " + strings.Join(jobs, " ") + "; do nomad job stop -purge -detach $job; done; nomad system gc")
 }
 
-// removedTooEarly removes the package while a task runs, without its configuration. The agent starts all the same, and
-// the task goes on without it, until the package is there again.
+// removedTooEarly removes the package, but not its configuration, while a task runs. The agent starts anyway. The task
+// runs on without the plugin, until the package is installed again.
 func (r *root) removedTooEarly(rel *releases) {
 	t := r.t
 	t.Helper()
@@ -218,11 +218,11 @@ func (r *root) removedTooEarly(rel *releases) {
 	r.sh("dpkg -P nomad-driver-exec-lite\nsystemctl restart nomad")
 }
 
-// loaded checks that the agent has a driver of this version, and that it is healthy.
+// loaded waits until the agent has a healthy driver of this version.
 func (r *root) loaded(driver, version string) {
 	r.t.Helper()
 	version = fmt.Sprintf("\"driver.%s.version\": %q", driver, version)
-	testsupport.Within(r.t, time.Minute, func() error { // the next fingerprint tells the server
+	testsupport.Within(r.t, time.Minute, func() error { // the server is updated by the next fingerprint
 		if node := r.sh("nomad node status -self -json"); !strings.Contains(node, version) {
 			return fmt.Errorf("the node has no attribute %s", version)
 		}

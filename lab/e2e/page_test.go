@@ -13,14 +13,14 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// fence is a fenced block of a Markdown page. Comments right above it tell the test how it is run:
+// fence is a fenced block of a Markdown page. Comments directly above it control how it is run:
 //
-//	<!-- not run: REASON -->     it is not
-//	<!-- prints: TEXT -->        its output has TEXT; may be there several times
-//	<!-- fails -->               its last command fails, and is expected to
-//	<!-- output -->              it is what the commands above it print: see shown
-//	<!-- after: NAME -->         what has to happen before, see incidents
-//	<!-- node: NAME -->          the node that this block is for, and those after it; see TestNodePages_CommandsWork
+//	<!-- not run: REASON -->     it is not run
+//	<!-- prints: TEXT -->        its output must contain TEXT; can be repeated
+//	<!-- fails -->               its last command must fail
+//	<!-- output -->              it shows the output of the commands above it, see shown
+//	<!-- after: NAME; NAME -->   incidents that must happen before, see incidents
+//	<!-- node: NAME -->          the node of this block and of those after it, see TestNodePages_CommandsWork
 type fence struct {
 	page   string
 	line   int
@@ -38,9 +38,9 @@ func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
 
 var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails|output|after|node)(?:: (.+))? -->$`)
 
-// fences returns the fenced blocks of a page's text, and what is wrong with them.
+// fences returns the fenced blocks of a page's text, and mistakes in them.
 func fences(page, text string) (found []fence, wrong []string) {
-	var next, open fence // next collects the comments; open is the block that is being read
+	var next, open fence // next collects the comments of the next block, open is the current block
 	node, within := "", false
 	n := 0
 	for line := range strings.Lines(text) {
@@ -63,7 +63,7 @@ func fences(page, text string) (found []fence, wrong []string) {
 			switch lang {
 			case "sh", "hcl", "text", "go", "nix":
 			default:
-				wrong = append(wrong, fmt.Sprintf("%v: the block is of %q, which is none of sh, hcl, text, go, nix", open, lang))
+				wrong = append(wrong, fmt.Sprintf("%v: the language is %q, want sh, hcl, text, go or nix", open, lang))
 			}
 		case fenceComment.MatchString(trimmed):
 			m := fenceComment.FindStringSubmatch(trimmed)
@@ -82,23 +82,23 @@ func fences(page, text string) (found []fence, wrong []string) {
 				next.node = m[2]
 			}
 			if (m[2] == "") != (m[1] == "fails" || m[1] == "output") {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text after all but \"fails\" and \"output\"", page, n))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text, except after \"fails\" and \"output\"", page, n))
 			}
 		default:
 			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != "" || next.node != "" {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block, and no block below it", page, n-1))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block without a block below it", page, n-1))
 			}
 			next = fence{}
 		}
 	}
 	if within {
-		wrong = append(wrong, fmt.Sprintf("%v: the block does not end", open))
+		wrong = append(wrong, fmt.Sprintf("%v: the block has no end", open))
 	}
 	return found, wrong
 }
 
-// shown reports which lines of a page's output the commands did not print: numbers may differ, and "…" stands for
-// whatever is there.
+// shown returns the lines of a page's output that the commands did not print. Numbers may differ; "…" matches any
+// text.
 func shown(page, printed string) (missing []string) {
 	for line := range strings.Lines(page) {
 		pattern := regexp.MustCompile(`[0-9]+`).ReplaceAllString(regexp.QuoteMeta(strings.TrimSpace(line)), `[0-9]+`)

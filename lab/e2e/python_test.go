@@ -28,10 +28,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// pythonOptions configure the python driver of a node. Its cache is the node's own.
+// pythonOptions configure the python driver of a node.
 type pythonOptions struct {
-	cache string // that of another node; empty is one of its own
-	more  string // configuration
+	cache string // another node's cache; empty: its own
+	more  string // additional configuration
 }
 
 func (o *pythonOptions) config(builder int) string {
@@ -44,11 +44,11 @@ func (o *pythonOptions) config(builder int) string {
 
 var builders atomic.Int64
 
-// newBuilder is a user that builds for one node of all that tests of this machine
-// have, so that its processes are that node's. It has no account.
+// newBuilder returns a user ID that only one node of all tests on this machine builds with, so processes of that user
+// belong to the node. The user has no account.
 func newBuilder() int { return 1<<30 + os.Getpid()<<6 + int(builders.Add(1)) }
 
-// py is a batch job of one Python program.
+// py returns a batch job with one Python program.
 func py(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 	t.Helper()
 	return job(t, c, append([]func(*api.Job, *api.Task){asDriver("python"), withMemory(48)}, edit...)...)
@@ -58,15 +58,15 @@ func withMemory(mb int) func(*api.Job, *api.Task) {
 	return func(_ *api.Job, task *api.Task) { task.Resources.MemoryMB = &mb }
 }
 
-// needs is a task that has what it requires from a directory of wheels alone.
+// needs returns options for requirements that are installed only from a directory of wheels.
 func needs(wheels string, requirements ...string) conf {
 	return conf{"requirements": requirements, "find_links": []string{wheels}, "offline": true}
 }
 
-// code is a task with a program of these lines.
+// code returns the configuration of a task whose program has these lines.
 func code(lines ...string) conf { return conf{"code": strings.Join(lines, "\n") + "\n"} }
 
-// cache is where the node's environments are.
+// cache returns a path in the directory of the node's environments.
 func (n *node) cache(part ...string) string {
 	return filepath.Join(append([]string{n.StateDir(), "environments"}, part...)...)
 }
@@ -81,8 +81,8 @@ func (n *node) cached(dir string) []string {
 	return names
 }
 
-// installers are the processes that build environments: of the node's builder, or with
-// a directory that only they use among their arguments.
+// installers returns the processes that build environments: those of the node's builder, and those with a build or
+// download directory in their arguments.
 func (n *node) installers() []proc {
 	if n.driver != "python" {
 		return nil
@@ -99,7 +99,7 @@ func (n *node) installers() []proc {
 	return found
 }
 
-// userOf is the effective user of a process, proc_pid_status(5); -1 where it is gone.
+// userOf returns the effective user of a process (proc_pid_status(5)), or -1 if it has ended.
 func userOf(pid int) int {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, ok := bytes.Cut(status, []byte("\nUid:"))
@@ -111,7 +111,7 @@ func userOf(pid int) int {
 	return uid
 }
 
-// cacheMounts are mounts of the cache that anybody but tasks can see.
+// cacheMounts returns mounts of the cache outside the tasks' mount namespaces.
 func (n *node) cacheMounts() []string {
 	if n.driver != "python" {
 		return nil
@@ -126,7 +126,7 @@ func (n *node) cacheMounts() []string {
 	return found
 }
 
-// allocs waits until a job has as many allocations.
+// allocs waits until a job has count allocations.
 func (n *node) allocs(t testing.TB, job string, count int) []*alloc {
 	t.Helper()
 	var all []*alloc
@@ -147,18 +147,18 @@ func (n *node) allocs(t testing.TB, job string, count int) []*alloc {
 	return all
 }
 
-// ends checks how a task ended, and all that it printed.
+// ends waits for a task's end, and checks its outcome and its whole output.
 func (a *alloc) ends(t testing.TB, how, out string) {
 	t.Helper()
 	if got := a.ended(t); got != how {
-		stderr, _ := a.read("stderr") // there is none where it was not started
+		stderr, _ := a.read("stderr") // fails if the task was not started
 		t.Errorf("%s: got %q, want %q: %s\n%s", a.job, got, how, a.story(), stderr)
 		return
 	}
 	test.Eq(t, out, a.output(t, "stdout"), test.Sprintf("%s prints", a.job))
 }
 
-// version is a program that prints what version it has of each module.
+// version returns a program that prints the version of each module.
 func version(modules ...string) conf {
 	var lines []string
 	for _, m := range modules {
@@ -187,7 +187,7 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 		a.running(t)
 		testsupport.Within(t, time.Minute, func() error {
 			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
-				return fmt.Errorf("nothing tells of the environment: %s", s)
+				return fmt.Errorf("no event of the environment: %s", s)
 			}
 			return nil
 		})
@@ -200,13 +200,13 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	test.Eq(t, 1, builds, test.Sprintf("%d builds for %d tasks", builds, count))
 }
 
-// until has a program go on until a file is there, and so until a test has seen its events.
+// until makes a program run until a file exists, so a test can read its events before it ends.
 func (c conf) until(path string) conf {
 	return c.with(code(c["code"].(string), "import os, time", "while not os.path.exists("+quote(path)+
 		"): time.sleep(0.1)"))
 }
 
-// wheelhouse is a directory with these wheels, which every user can read.
+// wheelhouse returns a directory with these wheels, which every user can read.
 func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
 	t.Helper()
 	dir := mkdir(t)
@@ -216,15 +216,15 @@ func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
 	return dir
 }
 
-// heldIndex is a package index (PEP 503) that does not answer until it is told to.
+// heldIndex is a package index (PEP 503) that does not respond until it is released.
 type heldIndex struct {
 	url   string               // for index_url
-	asked chan context.Context // gets that of each request that is held
+	asked chan context.Context // gets the context of each held request
 
 	release func() // may be called twice
 }
 
-// holdIndex serves wheels until the end of the test.
+// holdIndex starts an index of wheels, which runs until the end of the test.
 func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
 	t.Helper()
 	dir := wheelhouse(t, wheels...)
@@ -250,7 +250,7 @@ func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
 	return x
 }
 
-// wait returns when an installer waits for an answer: one that lives.
+// wait waits until a live installer waits for the index.
 func (x *heldIndex) wait(t testing.TB, a *alloc) {
 	t.Helper()
 	for timeout := time.After(60 * time.Second); ; {
@@ -260,7 +260,7 @@ func (x *heldIndex) wait(t testing.TB, a *alloc) {
 				return
 			}
 		case <-timeout:
-			t.Fatalf("no installer asks the index: %s", a.story())
+			t.Fatalf("no installer has sent a request to the index: %s", a.story())
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
 	must.NoError(t, err)
-	test.SliceLen(t, len(pythonExampleJobs), files, test.Sprintf("there are %q, and tests of", files))
+	test.SliceLen(t, len(pythonExampleJobs), files, test.Sprintf("the examples are %q", files))
 	for name := range pythonExampleJobs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +64,7 @@ func webExample(t *testing.T, a *alloc) {
 			return err
 		}
 		if len(s) != 1 {
-			return fmt.Errorf("there are %d services", len(s))
+			return fmt.Errorf("the job has %d services", len(s))
 		}
 		page, err = get(fmt.Sprintf("http://%s:%d/", s[0].Address, s[0].Port))
 		return err
@@ -131,10 +131,10 @@ func crashExample(t *testing.T, a *alloc) {
 	test.NoError(t, a.tells("Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"))
 }
 
-// quote makes a Python string of a text without anything special in it.
+// quote returns a Python string literal. s must not need escapes.
 func quote(s string) string { return "'" + s + "'" }
 
-// The same where the agent has no rights: it is the tasks' user, and the builder.
+// The agent has no privileges: tasks and builds run as its user.
 func TestPython_RunsWithoutRoot(t *testing.T) {
 	t.Parallel()
 	o := nodeOptions{bare: true, shell: unprivileged, python: &pythonOptions{}}

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// The faults come one after the other to one node. The plugin's next start removes each environment that no task uses.
+// The faults happen to one node, one after the other. Each start of the plugin removes unused environments.
 func TestPythonFaults_LeaveEnvironmentsWhole(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()
@@ -63,7 +63,7 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 	a, index, installers := f.amidBuild(t, "amid_plugin")
 	f.n.plugin(t).end(t)
 	gone(t, installers)
-	index.wait(t, a) // by itself: Nomad asks the next plugin
+	index.wait(t, a) // Nomad retries the start with the next plugin
 	index.release()
 	a.ends(t, "exit 0", "amid_plugin 5\n")
 }
@@ -71,17 +71,17 @@ func (f *pythonFaults) pluginAmidBuild(t *testing.T) {
 func (f *pythonFaults) agentAmidBuild(t *testing.T) {
 	a, index, installers := f.amidBuild(t, "amid_agent")
 	kill(t, f.n)
-	gone(t, installers) // with the agent, whether the plugin notices its end already or not
+	gone(t, installers) // even if the plugin has not yet noticed the end of the agent
 	f.n.restart(t)
 	index.release()
 	a.ends(t, "exit 0", "amid_agent 5\n")
 }
 
-// starts are the tasks of a job that was just submitted. Each notes that it runs, and waits.
+// starts has the tasks of a job that was just submitted. Each task records its process in a file, and waits.
 type starts struct {
 	*pythonFaults
 	name   string
-	before []string // the directories of other tasks
+	before []string // the state directories of other tasks
 	allocs []*alloc
 }
 
@@ -105,7 +105,7 @@ func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count 
 	}
 	f.n.submit(t, j)
 	s.allocs = f.n.allocs(t, *j.ID, count)
-	// before they have directories, Nomad gives up what comes to a plugin that is killed
+	// until an allocation has its directory, Nomad fails its task if the plugin is killed
 	s.await(t, func() bool {
 		for _, a := range s.allocs {
 			if _, err := os.Stat(a.dir()); err != nil {
@@ -117,17 +117,17 @@ func (f *pythonFaults) starting(t *testing.T, name string, wheels string, count 
 	return s
 }
 
-// await is for what may be over soon.
+// await polls each millisecond, for conditions that may be true only for a short time.
 func (s *starts) await(t *testing.T, what func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !what(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("nothing comes of %s: %s", s.name, s.allocs[0].story())
+			t.Fatalf("%s did not get there in a minute: %s", s.name, s.allocs[0].story())
 		}
 	}
 }
 
-// notes are what the processes of the task with this index have noted.
+// notes returns the records of the processes of the task with this index.
 func (s *starts) notes(t *testing.T, index int) []string {
 	t.Helper()
 	b, err := os.ReadFile(s.trigger(s.name) + strconv.Itoa(index))
@@ -135,7 +135,7 @@ func (s *starts) notes(t *testing.T, index int) []string {
 	return slices.Collect(strings.Lines(string(b)))
 }
 
-// progress says how many tasks the plugin has begun to start, and how many of their programs run.
+// progress returns how many tasks the plugin has begun to start, and how many programs of these run.
 func (s *starts) progress(t *testing.T) (begun, run int) {
 	t.Helper()
 	for i := range s.allocs {
@@ -151,11 +151,11 @@ func (s *starts) progress(t *testing.T) (begun, run int) {
 	return begun, run
 }
 
-// eachOnce checks that of each task exactly one process runs, and lets them end.
+// eachOnce checks that exactly one process of each task runs, and ends the tasks.
 func (s *starts) eachOnce(t *testing.T) {
 	t.Helper()
 	for i, a := range s.allocs {
-		// the allocations are in no order; their files are
+		// files are sorted by index, allocations are not
 		testsupport.Within(t, 2*time.Minute, func() error {
 			for _, note := range s.notes(t, i) {
 				var p proc
@@ -193,15 +193,14 @@ func (f *pythonFaults) agentAmidStarts(t *testing.T) {
 	f.amidStarts(t, "agent", 2, func(proc) { kill(t, f.n) }, func() { f.n.restart(t) })
 }
 
-// amidStarts strikes while tasks start: that often, and more often where that was too
-// late for all of them.
+// amidStarts strikes while tasks start. If each round was too late for all of its tasks, more rounds follow.
 func (f *pythonFaults) amidStarts(t *testing.T, who string, rounds int, strike func(plugin proc), heal func()) {
 	wheels := wheelhouse(t, wheel.Wheel{Name: "starts", Version: "6"})
 	f.n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
 	hits, round := 0, 0
 	for ; round < rounds || hits == 0; round++ {
 		must.NotEq(t, rounds+30, round,
-			must.Sprintf("the %s was killed %d times, and never amid a start: the test proves nothing", who, round))
+			must.Sprintf("the %s was killed %d times, but never amid a start", who, round))
 		plugin := f.n.plugin(t)
 		s := f.starting(t, fmt.Sprintf("starts-%s-%d", who, round), wheels, 3)
 		s.await(t, func() bool { begun, _ := s.progress(t); return begun > 0 })

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// Two agents build one environment together, and one of them removes all that no task uses, as does a person.
+// Two agents share one environment. One of them removes each environment that no task uses, as an operator can.
 func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 	testsupport.Long(t, "two agents")
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 		testsupport.Within(t, time.Minute, func() error {
 			story := a.story()
 			if !strings.Contains(story, ": built in ") && !strings.Contains(story, ": cache hit") {
-				return fmt.Errorf("nothing tells of the environment: %s", story)
+				return fmt.Errorf("no event of the environment: %s", story)
 			}
 			return nil
 		})
@@ -58,7 +58,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 
 	touch(t, filepath.Join(dir, "two"))
 	two.ends(t, "exit 0", env+"\nin time\n")
-	for _, n := range []*node{first, second} { // the next plugins look through the cache
+	for _, n := range []*node{first, second} { // each next plugin cleans up the cache
 		old := n.plugin(t)
 		old.end(t)
 		n.nextPlugin(t, old)
@@ -71,13 +71,13 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 	testsupport.Within(t, 2*time.Minute, func() error {
 		second.prune(t, first.cache())
 		if left := first.cached("envs"); len(left) > 0 {
-			return fmt.Errorf("there are %q that no task uses", left)
+			return fmt.Errorf("%q are left without a task", left)
 		}
 		return nil
 	})
 }
 
-// prune has the node's plugin remove what no task uses from a cache, and returns that.
+// prune runs the plugin's command that removes unused environments from a cache, and returns the removed ones.
 func (n *node) prune(t *testing.T, cache string) (removed []any) {
 	t.Helper()
 	binary, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", n.plugin(t).pid))

@@ -21,21 +21,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/release"
 )
 
-// The two versions of which tests upgrade from the one to the other, and back.
+// Tests upgrade from the older version to the newer one, and roll back.
 const (
 	older = "0.1.0"
 	newer = "0.1.1"
 )
 
-// releases are both versions of all plugins, as they are published: of a clone that has their tags.
+// releases has both versions of plugins as they are published, built from a clone with their tags.
 type releases struct {
-	dir string // <version>/<plugin>/ has the artefacts
+	dir string // artefacts are in <version>/<plugin>
 }
 
-// bin has the plugins' binaries of a version.
+// bin returns the directory with a version's binaries.
 func (r *releases) bin(version string) string { return filepath.Join(r.dir, version, "bin") }
 
-// file is the artefact of a plugin whose name has this pattern.
+// file returns the only artefact of a plugin whose name matches a pattern.
 func (r *releases) file(t testing.TB, version, plugin, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(r.dir, version, plugin, pattern))
@@ -44,7 +44,7 @@ func (r *releases) file(t testing.TB, version, plugin, pattern string) string {
 	return found[0]
 }
 
-// getReleases makes them once.
+// getReleases builds the releases once.
 func getReleases(t testing.TB) *releases {
 	t.Helper()
 	r, err := makeReleases()
@@ -67,7 +67,7 @@ var makeReleases = sync.OnceValues(func() (*releases, error) {
 		}
 		return nil
 	}
-	// the tags of real releases would be in the way
+	// without the tags of real releases, which may be the same
 	out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("git clone: %w\n%s", err, out)
@@ -86,7 +86,7 @@ var makeReleases = sync.OnceValues(func() (*releases, error) {
 	return r, os.RemoveAll(clone)
 })
 
-// make tags the clone, makes the release of each plugin, and unpacks the binaries of the zips.
+// make tags the clone, builds the release of each plugin, and unpacks the binaries of the zips.
 func (r *releases) make(clone, version string, git func(args ...string) error) error {
 	plugins := []string{"exec-lite", "python", "usb"}
 	for _, p := range plugins {
@@ -123,8 +123,8 @@ func (r *releases) make(clone, version string, git func(args ...string) error) e
 	return nil
 }
 
-// changeState makes the next version of the core: its supervisor is another program, of another protocol, and saves
-// more of a task.
+// changeState changes the core for the newer version: its supervisor is a different program, speaks another protocol,
+// and saves an additional field of a task.
 func changeState(clone string) error {
 	const state, protocol = "internal/core/task/state.go", "internal/core/supervisor/protocol.go"
 	for _, edit := range [][3]string{
