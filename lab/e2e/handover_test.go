@@ -35,24 +35,24 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// handoverServer notices a lost node within some seconds.
+// handoverServer configures a server that notices a lost node within some seconds.
 const handoverServer = `
 server {
   heartbeat_grace   = "2s"
   min_heartbeat_ttl = "3s"
 }`
 
-// cluster is a server, and clients of it that share a host for tasks.
+// cluster is a server and its clients, which share a host for tasks.
 type cluster struct {
 	server *node
 	host   *remoteHost
-	podman *podmanHost // of the same host, where tasks are containers
+	podman *podmanHost // the same host if tasks are containers, otherwise nil
 	nodes  []*node
-	links  map[*node]*sshdtest.Link // by which they reach the host
-	dir    string                   // of the tasks' files
+	links  map[*node]*sshdtest.Link // the nodes' connections to the host
+	dir    string                   // for the tasks' files
 }
 
-// newCluster starts a cluster. The plugins ask an API, by default that of their agents.
+// newCluster starts a cluster. asks returns the address of the API that the plugins use; empty: their own agent.
 func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -61,7 +61,7 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 	}
 	var links []*sshdtest.Link
 	for range clients {
-		links = append(links, c.host.server.Link()) // which is cut after the clients have ended: see t.Cleanup
+		links = append(links, c.host.server.Link()) // cut after the clients have ended, because cleanups run in reverse order
 	}
 	t.Cleanup(func() { test.NoError(t, c.end(t)) })
 	address := asks(c)
@@ -77,10 +77,10 @@ func newCluster(t *testing.T, clients int, asks func(*cluster) string) *cluster 
 	return c
 }
 
-// firstGroup is the group of the first client of a cluster. The next ones have those after it.
+// firstGroup is the group ID of the first client of a cluster. The next clients have the following IDs.
 const firstGroup = 54330
 
-// cutOff drops what a client sends to the server, until join is called.
+// cutOff drops packets from a client to the server until join is called.
 func (c *cluster) cutOff(t *testing.T, n *node) (join func()) {
 	t.Helper()
 	testsupport.NeedPrograms(t, "iptables")
@@ -89,7 +89,7 @@ func (c *cluster) cutOff(t *testing.T, n *node) (join func()) {
 		out, err := exec.Command("iptables", "-w", what, "OUTPUT", "-o", "lo", "-p", "tcp", "--dport", strconv.Itoa(port),
 			"-m", "owner", "--gid-owner", strconv.Itoa(group), "-j", "DROP").CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("iptables %s: %w: %s", what, err, out)
+			return fmt.Errorf("failed to run iptables %s: %w: %s", what, err, out)
 		}
 		return nil
 	}
@@ -103,8 +103,8 @@ func ownAPI(*cluster) string { return "" }
 
 func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 
-// end ends the clients at the same time: the tasks of one are on the host that the others use. It shows their logs if
-// something has failed before, or is left while they run.
+// end stops all clients before it checks any for leftovers, because they share the host. It shows the agents' logs if
+// the test has failed or something is left while they run.
 func (c *cluster) end(t *testing.T) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -121,7 +121,7 @@ func (c *cluster) end(t *testing.T) error {
 			errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
 		}
 	}
-	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // by agents that still run
+	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // while the agents still run
 	for _, n := range c.nodes {
 		if t.Failed() || errors.Join(errs...) != nil {
 			n.tellLog(t)
@@ -138,20 +138,20 @@ func (c *cluster) end(t *testing.T) error {
 }
 
 func (c *cluster) recordsLeft() error {
-	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // *.taken stays for some time
+	left, _ := filepath.Glob(filepath.Join(c.host.dir, "runs", "*-*[^e]?")) // except *.taken, which is removed later
 	var errs []error
 	for _, file := range left {
-		text, _ := os.ReadFile(file) // a lock has none
-		errs = append(errs, fmt.Errorf("the host has the record %s: %s", filepath.Base(file), text))
+		text, _ := os.ReadFile(file) // empty for a lock
+		errs = append(errs, fmt.Errorf("the host still has the record %s: %s", filepath.Base(file), text))
 	}
 	return errors.Join(errs...)
 }
 
-// state is that of the run of a job, by the host's record.
+// state returns the state of a job's run by the host's record.
 func (h *remoteHost) state(job string) string {
 	records, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.json"))
 	for _, record := range records {
-		text, _ := os.ReadFile(record) // not there: it is over
+		text, _ := os.ReadFile(record) // fails if the run has just ended
 		var run struct{ Key, State string }
 		if json.Unmarshal(text, &run) == nil && strings.Contains(run.Key, `"`+job+`"`) {
 			return run.State
@@ -160,11 +160,11 @@ func (h *remoteHost) state(job string) string {
 	return "not there"
 }
 
-// absentTime is longer than an owner may be away until another allocation gets its run.
+// absentTime is longer than an owner may be away before another allocation can get its run.
 const absentTime = 20 * time.Second
 
-// alone is for how long nobody has followed the only run, as far as other nodes have seen. It is the time of the file
-// of which the owner's connection holds the lock, by the clock that begins with the host's start.
+// alone returns for how long no node has followed the only run, as other nodes see it. This is the age of the file that
+// the owner's connection locks; its time is that of CLOCK_BOOTTIME.
 func (h *remoteHost) alone() time.Duration {
 	locks, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.lock"))
 	if len(locks) != 1 {
@@ -175,16 +175,16 @@ func (h *remoteHost) alone() time.Duration {
 		return 0
 	}
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // it can't fail
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail
 	return time.Duration(now.Nano() - info.ModTime().UnixNano())
 }
 
-// survivor is a job whose task writes its identity into a file when it starts, and counts then.
+// survivor is a job whose task first writes its identity into a file, and then counts.
 type survivor struct {
 	c      *cluster
 	job    *api.Job
-	log    string // the file
-	script string // of the shell that becomes the counter
+	log    string // the file with the identities
+	script string // run by the shell that becomes the counter
 }
 
 func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor {
@@ -193,7 +193,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	s.job = job(t, nil, onBox)
 	s.log = filepath.Join(c.dir, *s.job.ID)
 	task := s.job.TaskGroups[0].Tasks[0]
-	// in no shell but this, which would look like a copy
+	// without a subshell, which would look like a second copy
 	s.script = "read -r stat < /proc/$$/stat; set -- $stat; shift 21; echo $$.$1 >> " + s.log + "; exec " + counter +
 		" -every 100ms -until " + s.log + ".end"
 	task.SetConfig("command", "/bin/sh")
@@ -201,7 +201,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	if c.podman != nil {
 		c.podman.contain(t, c.server, task, s.script, c.dir, counter)
 	}
-	task.SetConfig("orphan_timeout", "25s") // longer than an owner has to be away
+	task.SetConfig("orphan_timeout", "25s") // longer than an owner must be away to lose its run
 	s.job.Type = new("service")
 	group := s.job.TaskGroups[0]
 	group.RestartPolicy = &api.RestartPolicy{
@@ -210,7 +210,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	group.ReschedulePolicy = &api.ReschedulePolicy{
 		Unlimited: new(true), Delay: new(5 * time.Second), DelayFunction: new("constant"),
 	}
-	group.Migrate = &api.MigrateStrategy{ // a drain waits until an allocation has run for so long, by default 10 s
+	group.Migrate = &api.MigrateStrategy{ // a drain waits for MinHealthyTime, by default 10 s
 		MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
 		HealthyDeadline: new(time.Minute),
 	}
@@ -223,7 +223,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	return s
 }
 
-// started waits until the task has written its identity, which takes a container a while.
+// started waits until the task has written its identity. A container takes some time.
 func (s *survivor) started(t *testing.T) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -240,7 +240,7 @@ func (s *survivor) register(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// alloc is the newest allocation that is to run, and the node that it is on.
+// alloc returns the newest allocation that should run, and its node.
 func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
 	if err != nil {
@@ -257,10 +257,10 @@ func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 			}
 		}
 	}
-	return nil, nil, fmt.Errorf("no allocation of %s is to run", *s.job.ID)
+	return nil, nil, fmt.Errorf("no allocation of %s should run", *s.job.ID)
 }
 
-// on waits until the task runs in Nomad's eyes on a node other than those, and returns that.
+// on waits until Nomad reports the task as running on a node other than not, and returns its allocation and node.
 func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub, where *node) {
 	t.Helper()
 	testsupport.Within(t, 3*time.Minute, func() error {
@@ -272,7 +272,7 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 			return fmt.Errorf("%s is %s: %s", a.Name, a.ClientStatus, s.story())
 		}
 		if slices.Contains(not, n) {
-			return fmt.Errorf("it is on that node: %s", s.story())
+			return fmt.Errorf("it is still on a node that it should leave: %s", s.story())
 		}
 		alloc, where = a, n
 		return nil
@@ -280,7 +280,7 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 	return alloc, where
 }
 
-// story is what the task's events say, of all allocations.
+// story returns the events of the task in all allocations.
 func (s *survivor) story() string {
 	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
 	if err != nil {
@@ -298,18 +298,18 @@ func (s *survivor) story() string {
 	return strings.Join(said, " | ")
 }
 
-// starts are the identities of all runs that there ever were: the process id in its namespace, and the time of start.
+// starts returns the identities of all processes so far: PID in its own namespace, and start time.
 func (s *survivor) starts() []string {
 	text, _ := os.ReadFile(s.log)
 	return strings.Fields(string(text))
 }
 
-// alive are the identities of the task's processes: a shell that becomes the counter.
+// alive returns the identities of the task's live processes: a shell that becomes the counter.
 func (s *survivor) alive() (found []string) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		dir := filepath.Join("/proc", e.Name())
-		text, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // not there: it has ended
+		text, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // fails if it has ended
 		args := strings.Split(string(text), "\x00")
 		shell := len(args) > 2 && args[1] == "-c" && args[2] == s.script
 		if !shell && (args[0] != counter || !slices.Contains(args, s.log+".end")) {
@@ -327,7 +327,7 @@ func (s *survivor) alive() (found []string) {
 	return found
 }
 
-// watch looks for two copies until it is stopped.
+// watch fails the test if two copies run at the same time, until stop is called.
 func (s *survivor) watch(t *testing.T) (stop func()) {
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -350,14 +350,14 @@ func (s *survivor) watch(t *testing.T) (stop func()) {
 	}
 }
 
-// goesOn is that the only process that there ever was lives, and writes.
+// goesOn checks that the first process is the only one so far, is alive, and writes.
 func (s *survivor) goesOn(t *testing.T) {
 	t.Helper()
 	must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
 	must.Eq(t, s.starts(), s.alive(), must.Sprint(s.story()))
 	a, n := s.on(t)
 	log := &alloc{n: n, id: a.ID, job: *s.job.ID}
-	log.says(t, "stdout", "line 0 ") // all of the output is copied to the new allocation
+	log.says(t, "stdout", "line 0 ") // the whole output is copied to the new allocation
 	lines, _, err := numbered(log.output(t, "stdout"))
 	must.NoError(t, err)
 	log.says(t, "stdout", fmt.Sprintf("line %d ", lines+10))
@@ -365,7 +365,7 @@ func (s *survivor) goesOn(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// startedAnew is that the first process is gone, and one other runs.
+// startedAnew waits until the first process has ended and a second one runs.
 func (s *survivor) startedAnew(t *testing.T) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -376,7 +376,7 @@ func (s *survivor) startedAnew(t *testing.T) {
 	})
 }
 
-// isGone waits until no process of the task is left.
+// isGone waits until no process of the task is alive.
 func (s *survivor) isGone(t *testing.T) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -387,7 +387,7 @@ func (s *survivor) isGone(t *testing.T) {
 	})
 }
 
-// leaves waits until no allocation runs on a node in Nomad's eyes.
+// leaves waits until Nomad reports no allocation as running on a node.
 func (s *survivor) leaves(t *testing.T, n *node) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -398,8 +398,8 @@ func (s *survivor) leaves(t *testing.T, n *node) {
 	})
 }
 
-// outlasts is what becomes of a task whose agent the server does not hear of, while its plugin has a connection to the
-// host.
+// outlasts checks a task while the server has lost contact with its agent, but the plugin is connected to the host.
+// goOn restores the contact.
 func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func()) {
 	t.Helper()
 	if hasAPI {
@@ -421,7 +421,7 @@ func (s *survivor) tells(t *testing.T, text string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		if story := s.story(); !strings.Contains(story, text) {
-			return fmt.Errorf("no event says %q: %s", text, story)
+			return fmt.Errorf("no event has %q: %s", text, story)
 		}
 		return nil
 	})
@@ -433,7 +433,7 @@ func (c *cluster) drain(t *testing.T, n *node) {
 	must.NoError(t, err)
 }
 
-// eligible ends drains.
+// eligible ends the drains of nodes.
 func (c *cluster) eligible(t *testing.T, nodes ...*node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -442,7 +442,7 @@ func (c *cluster) eligible(t *testing.T, nodes ...*node) {
 	}
 }
 
-// handover is something that happens to a task that runs, and what becomes of its process.
+// handover is an event that happens to a running task, with checks of its process.
 type handover struct {
 	name  string
 	long  bool // not in the quick tests
@@ -469,7 +469,7 @@ var handovers = []handover{
 		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
 		s.goesOn(t)
 		of := &api.Allocation{ID: after.ID}
-		must.NoError(t, c.server.Client().Allocations().Signal(of, nil, "main", "SIGURG")) // which changes nothing
+		must.NoError(t, c.server.Client().Allocations().Signal(of, nil, "main", "SIGURG")) // no effect on the counter
 		for name, want := range map[string]string{"secrets/alloc": after.ID, "local/alloc": before.ID} {
 			got, err := os.ReadFile(filepath.Join(c.host.dir, "allocs", before.ID, "main", name))
 			must.NoError(t, err)
@@ -497,7 +497,7 @@ var handovers = []handover{
 	{name: "job stop -purge", strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 		_, _, err := c.server.Client().Jobs().Deregister(*s.job.ID, true, nil)
 		must.NoError(t, err)
-		s.isGone(t) // without an API by orphan_timeout
+		s.isGone(t) // without an API, after orphan_timeout
 		must.SliceLen(t, 1, s.starts())
 	}},
 	{name: "drain with on_drain stop", long: true, edit: func(task *api.Task) { task.SetConfig("on_drain", "stop") },
@@ -507,7 +507,7 @@ var handovers = []handover{
 			if hasAPI {
 				s.startedAnew(t)
 			} else {
-				s.goesOn(t) // nobody knows that it was a drain
+				s.goesOn(t) // without an API, the drain is unknown
 			}
 			c.eligible(t, first)
 		}},
@@ -543,7 +543,7 @@ var handovers = []handover{
 			s.tells(t, "Left running on endpoint")
 			testsupport.Within(t, time.Minute, func() error {
 				if a, _, err := s.alloc(); err == nil {
-					return fmt.Errorf("allocation %s is to run", a.ID)
+					return fmt.Errorf("allocation %s should still run", a.ID)
 				}
 				return nil
 			})
@@ -567,7 +567,7 @@ var handovers = []handover{
 			a, second := s.on(t, first)
 			t.Logf("handed over %.1f s after the kill: %s", time.Since(begun).Seconds(), s.story())
 			s.goesOn(t)
-			first.restart(t) // it finds its allocation, which is another's by now, and ends it
+			first.restart(t) // it ends its old allocation, because another has the task now
 			s.tells(t, "Allocation "+a.ID+" has the task now")
 			s.leaves(t, first)
 			_, still := s.on(t)
@@ -592,9 +592,9 @@ var handovers = []handover{
 			defer cancel()
 			err := first.Start(ctx)
 			if err == nil {
-				err = testsupport.Poll(time.Minute, func() error { // it wants to restart a task that is lost to it
+				err = testsupport.Poll(time.Minute, func() error { // it tries to restart the task, which it reports as lost
 					if !strings.Contains(first.log(), "Waiting for allocation ") && len(s.starts()) == 1 {
-						return errors.New("it does nothing")
+						return errors.New("the agent has not tried to start the task")
 					}
 					return nil
 				})
@@ -612,7 +612,7 @@ var handovers = []handover{
 		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 			pid := c.server.Info().Process.PID
 			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-			released := testsupport.Poll(2*time.Minute, func() error { // the node stops the task, and nobody says why
+			released := testsupport.Poll(2*time.Minute, func() error { // the node stops the task, and the plugin can't ask why
 				if state := c.host.state(*s.job.ID); state != "released" {
 					return fmt.Errorf("the run is %s", state)
 				}
@@ -640,21 +640,21 @@ var handovers = []handover{
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			c.links[first].Cut()
 			c.drain(t, first)
-			s.on(t, first) // without an API once nobody has followed the run for some time
+			s.on(t, first) // without an API, after no node has followed the run for some time
 			s.goesOn(t)
 			c.links[first].Restore()
 			c.eligible(t, first)
 			s.goesOn(t)
 		}},
 	{name: "link down for longer than an owner may be away", long: true,
-		edit: func(task *api.Task) { task.SetConfig("orphan_timeout", "75s") }, // more than the link is down
+		edit: func(task *api.Task) { task.SetConfig("orphan_timeout", "75s") }, // longer than the link is down
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			before, _, err := s.alloc()
 			must.NoError(t, err)
 			c.links[first].Cut()
 			testsupport.Within(t, 3*time.Minute, func() error {
 				if alone := c.host.alone(); alone < absentTime {
-					return fmt.Errorf("nobody has followed the run for %v", alone)
+					return fmt.Errorf("no node has followed the run for %v", alone)
 				}
 				return nil
 			})
@@ -667,8 +667,7 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_OneProcessGoesOnOrIsGone has an API that answers, and none at all; and processes, and containers of
-// podman.
+// TestHandover_OneProcessGoesOnOrIsGone runs the table with and without an API, for processes and podman containers.
 func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
@@ -685,7 +684,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 			t.Parallel()
 			hasAPI := in.asks(nil) == ""
 			if !hasAPI || in.containers {
-				testsupport.Long(t, "the same without an API, or with containers")
+				testsupport.Long(t, "the table without an API, or with containers")
 			}
 			clients := 3
 			if testing.Short() {
@@ -700,7 +699,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 			for _, h := range handovers {
 				t.Run(h.name, func(t *testing.T) {
 					if h.long {
-						testsupport.Long(t, "nodes that are lost, and other ways")
+						testsupport.Long(t, "lost nodes, and other long rows")
 					}
 					s := c.run(t, func(j *api.Job, task *api.Task) {
 						if h.edit != nil {
@@ -730,7 +729,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	}
 }
 
-// Each allocation has all of the output, and the last one to its end.
+// After five hand-overs, the last allocation has the whole output, to its end.
 func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "five hand-overs")
@@ -764,10 +763,10 @@ func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
 	})
 }
 
-// A job is stopped while the plugin can't ask why. The run goes on, until Nomad can tell that its job was stopped.
+// A job is stopped while the plugin can't ask Nomad for the reason. The run goes on until the plugin gets the answer.
 func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 	needRootAgent(t)
-	testsupport.Long(t, "looks each half a minute")
+	testsupport.Long(t, "the plugin asks again every half minute")
 	t.Parallel()
 	var away atomic.Bool
 	c := newCluster(t, 1, func(c *cluster) string {

@@ -25,11 +25,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// remoteNode is an agent with an endpoint "box", which is a host with an SSH server of its own on this machine.
+// remoteNode is an agent with an endpoint "box", which is a remoteHost.
 type remoteNode struct {
 	*node
 	server *sshdtest.Server
-	link   *sshdtest.Link // by which the plugin reaches the server
+	link   *sshdtest.Link // the plugin's connection to the server
 }
 
 func newRemoteNode(t *testing.T) *remoteNode {
@@ -40,7 +40,7 @@ func newRemoteNode(t *testing.T) *remoteNode {
 	return &remoteNode{node: n, server: host.server, link: link}
 }
 
-// remoteHost is a host with an SSH server of its own on this machine.
+// remoteHost is a host with its own SSH server on this machine.
 type remoteHost struct {
 	server *sshdtest.Server
 	dir    string
@@ -55,8 +55,8 @@ func newRemoteHost(t *testing.T, options ...sshdtest.Option) *remoteHost {
 	return &remoteHost{server: server, dir: dir}
 }
 
-// options are those of a node that has the host as endpoint "box", which is reached at a port. The plugin asks an API,
-// by default its agent's.
+// options returns the options of a node with the host as endpoint "box", which it reaches at a port. The plugin uses an
+// API, by default its agent's.
 func (h *remoteHost) options(port int, api string) nodeOptions {
 	return nodeOptions{remote: true, state: h.dir, plugin: fmt.Sprintf(`
 api {
@@ -65,18 +65,18 @@ api {
 %s`, cmp.Or(api, "http://127.0.0.1:${http_port}"), h.server.Endpoint("box", h.dir, port))}
 }
 
-// isShim tells the program on the host that serves the node.
+// isShim reports whether a process is the program on the host that serves the node.
 func (n *node) isShim(p proc) bool {
 	return len(p.args) == 3 && p.args[1] == "outrider-shim" && strings.Contains(p.args[2], `"`+n.state+`"`)
 }
 
-// onBox has a job's task run on the endpoint.
+// onBox makes a job's task run on the endpoint.
 func onBox(_ *api.Job, task *api.Task) {
 	task.Driver = "remote"
 	task.SetConfig("endpoint", "box")
 }
 
-// hostDir is the allocation's directory on the host.
+// hostDir returns the allocation's directory on the host.
 func (a *alloc) hostDir() string { return filepath.Join(a.n.state, "allocs", a.id) }
 
 func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
@@ -107,7 +107,7 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		a.says(t, "stdout", "nobody\n/nonexistent\nwritten\n")
 		a.says(t, "stderr", "Permission denied")
 	})
-	t.Run("what Nomad puts into its directory", func(t *testing.T) {
+	t.Run("files that Nomad puts into its directory", func(t *testing.T) {
 		artifacts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, "artifact")
 		}))
@@ -141,7 +141,7 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 		a.says(t, "stdout", "goodbye\n"+secret+"\n")
 		must.NoError(t, os.WriteFile(filepath.Join(a.hostDir(), "main/local/artifact"), []byte("changed\n"), 0o644))
 		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.id}, "main", nil))
-		a.says(t, "stdout", "nobody 700\nchanged\n") // it is not copied again
+		a.says(t, "stdout", "nobody 700\nchanged\n") // the artifact is not copied again
 		for _, p := range n.processes() {
 			test.StrNotContains(t, strings.Join(p.args, " "), secret)
 		}
@@ -206,7 +206,7 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 	})
 }
 
-// age has the host's directory of an allocation be some hours old, if it is there.
+// age makes the host's directory of an allocation some hours old, if it exists.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	past := time.Now().Add(-5 * time.Hour)
@@ -215,7 +215,7 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-// The plugin logs in as a user without rights, with a directory of that user.
+// The plugin logs in as an unprivileged user, who owns the endpoint's directory.
 func TestRemote_HostWithoutRoot(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
@@ -233,10 +233,9 @@ func TestRemote_HostWithoutRoot(t *testing.T) {
 	other := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) { task.User = "root" }))
 	other.ended(t)
 	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
-	t.Log(a.story(), other.story())
 }
 
-// The node reaches the host by another SSH server alone, through a link that can be cut.
+// The node reaches the host only through another SSH server, by a link that can be cut.
 func TestRemote_ThroughAJumpHost(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
@@ -295,9 +294,9 @@ func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
 			resume := n.one(t, "shim", n.isShim).pause(t)
 			return func() {
 				defer resume()
-				testsupport.Within(t, 2*time.Minute, func() error { // the node gives it up, and starts another
+				testsupport.Within(t, 2*time.Minute, func() error { // the node gives up on the shim, and starts another
 					if len(n.find(n.isShim)) < 2 {
-						return fmt.Errorf("there is no other")
+						return fmt.Errorf("no second shim runs")
 					}
 					return nil
 				})
@@ -321,14 +320,14 @@ func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			if f.long {
-				testsupport.Long(t, "faults that take a while to be noticed")
+				testsupport.Long(t, "faults that are noticed late")
 			}
 			f.run(t, n.node)
 		})
 	}
 }
 
-// residentMemory is the memory of a process in kB (VmRSS of proc(5)).
+// residentMemory returns the resident memory of a process in kB (VmRSS of proc_pid_status(5)).
 func residentMemory(pid int) (kilobytes int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -339,16 +338,16 @@ func residentMemory(pid int) (kilobytes int, err error) {
 	return kilobytes, err
 }
 
-// A thousand tasks leave neither descriptors nor memory in the plugin, nor in what it has on the host, nor files there.
+// A thousand tasks leak neither descriptors nor memory in the plugin and in its processes on the host, nor files there.
 func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "a thousand tasks")
 	t.Parallel()
 	const (
 		round  = 250
-		rounds = 5 // the first is not counted: then everything is warm
+		rounds = 5 // the first is a warm-up
 
-		mostMore = 16 << 10 // kB of memory: the core keeps the exits of the last 1,000 tasks, which take 6 MB here
+		mostMore = 16 << 10 // kB of memory: the core keeps the exits of the last 1,000 tasks, 6 MB here
 	)
 	n := newRemoteNode(t)
 	keep := n.start(t, conf{"command": "/bin/sleep", "args": []string{"3600"}}, onBox)
@@ -373,7 +372,7 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 			if err != nil || len(left) == 1 {
 				return err
 			}
-			for _, e := range left { // the last ones may have been used just now
+			for _, e := range left { // the last ones may just have been used
 				age(t, filepath.Join(filepath.Dir(keep.hostDir()), e.Name()))
 			}
 			return fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))

@@ -23,15 +23,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// podmanHost is a host with podman, whose images and containers are the test's own.
+// podmanHost is a host with podman, which has images and containers of the test only.
 type podmanHost struct {
 	*remoteHost
-	env map[string]string // of each podman
+	env map[string]string // environment of each podman
 }
 
-// The image has busybox, which is what the example's has. The mounts are seen by this host's processes alone: podman's
-// cache of images is in a fixed place, and where cgroups are v1, crun wants a v2 hierarchy without controllers, or
-// none.
+// preparePodman makes an image with busybox, as in the example's image. Only this host's processes see the mounts. They
+// are needed because podman's image cache has a fixed path, and because with cgroup v1, crun wants a v2 hierarchy
+// without controllers, or none.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
@@ -53,7 +53,7 @@ driver    = "overlay"
 graphroot = "` + dir + `/root"
 runroot   = "` + dir + `/run"
 `,
-		// By default a container may have more open files and processes than this machine's root may allow it.
+		// The default limits of open files and processes may exceed those that root can set on this machine.
 		"CONTAINERS_CONF": `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 [engine]
@@ -86,7 +86,7 @@ func (p *podmanHost) ssh(t *testing.T, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// container is what podman knows of a container that runs.
+// container is podman's record of a running container.
 type container struct {
 	id          string
 	pid, conmon int
@@ -102,7 +102,7 @@ func (p *podmanHost) container(t *testing.T, name string) container {
 	return c
 }
 
-// left is what there is of containers: podman's records, crun's, and mounts.
+// left lists the leftovers of containers: records of podman and crun, and mounts.
 func (p *podmanHost) left(t *testing.T) string {
 	t.Helper()
 	return p.ssh(t, `podman ps --all --quiet
@@ -110,7 +110,7 @@ for id in $(podman ps --all --quiet --no-trunc); do ls -d /run/crun/$id; done
 grep -E "$PWD/root/overlay(-containers)?/[^ ]+/(merged|shm)" /proc/self/mountinfo || true`)
 }
 
-// containerJob is the example's, and its arguments up to the image.
+// containerJob returns the job of the example, and its arguments up to the image.
 func containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../plugins/remote/example/container.nomad.hcl")
@@ -125,8 +125,8 @@ func containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 	return j, args[:image+1]
 }
 
-// contain has a task be a container by the flags of the example, in which a shell runs a script. The container has
-// paths of the host.
+// contain turns a task into a container with the flags of the example, in which a shell runs a script. Paths of the
+// host are mounted in it.
 func (p *podmanHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
 	t.Helper()
 	_, args := containerJob(t, n)
@@ -139,7 +139,7 @@ func (p *podmanHost) contain(t *testing.T, n *node, task *api.Task, script strin
 	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(p.env), "SIGTERM", new(128)
 }
 
-// TestRemote_ContainersAreTasks runs the example of containers, and others by its flags.
+// TestRemote_ContainersAreTasks runs the container example, and other containers with its flags.
 func TestRemote_ContainersAreTasks(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "containers and a hand-over")
@@ -216,7 +216,7 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 		a.stop(t)
 		test.Eq(t, "exit 143", a.outcome(), test.Sprint(a.story()))
 	})
-	t.Run("a kill timeout, and the next one of its name", func(t *testing.T) {
+	t.Run("a kill timeout, and the next container of that name", func(t *testing.T) {
 		named := func(j *api.Job, _ *api.Task) { j.Name = new("again") }
 		a := run(t, "trap '' TERM; echo ready; while :; do sleep 0.1; done", named,
 			func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) })
