@@ -20,7 +20,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 	t.Parallel()
 	state, err := os.MkdirTemp(scratch, "s")
 	must.NoError(t, err)
-	// even with the same state_dir, as by default
+	// with the same state_dir, as by default
 	a, b := newNode(t, nodeOptions{state: state}), newNode(t, nodeOptions{state: state})
 	must.NotEq(t, b.store(), a.store(), must.Sprint("they share a directory"))
 	inA, inB := a.start(t, conf{"command": counter}), b.start(t, conf{"command": counter})
@@ -41,7 +41,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 	a.another(t, a.isSupervisor, superA)
 	for name, p := range map[string]proc{"supervisor": superB, "plugin": pluginB, "task": procB,
 		"task of the other": procA} {
-		test.True(t, p.alive(), test.Sprintf("the %s did not survive the other agent's trouble", name))
+		test.True(t, p.alive(), test.Sprintf("the %s did not survive the kills of the other agent's processes", name))
 	}
 	inA.stop(t)
 	kill(t, a)
@@ -52,7 +52,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 			return err
 		}
 		if len(out) < before+500 {
-			return errors.New("the other agent's task is silent")
+			return errors.New("the other agent's task prints nothing")
 		}
 		return nil
 	})

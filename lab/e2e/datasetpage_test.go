@@ -18,10 +18,10 @@ const datasetPage = "docs/plugins/dataset.md"
 
 var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
 
-// TestDatasetPage_CommandsWork types the page's commands on a node as an operator has it, a bare Debian with Nomad.
-// Its file system is the page's own.
+// TestDatasetPage_CommandsWork runs the page's commands on an operator's node, a bare Debian with Nomad. The commands
+// make the file system.
 func TestDatasetPage_CommandsWork(t *testing.T) {
-	testsupport.Long(t, "a bare Debian, and volumes that Nomad takes its time for")
+	testsupport.Long(t, "a bare Debian, and volumes that Nomad is slow to make")
 	page := readFences(t, datasetPage)
 	r := newRoot(t)
 	r.put(".", dataset, execLite)

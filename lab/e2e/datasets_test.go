@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// datasetConfig is the dataset plugin's. Its two faces read one file.
+// datasetConfig configures the dataset plugin. Both of its roles read one file.
 const datasetConfig = `
 file  = "${host_volume_plugin_dir}/dataset.hcl"
 sweep = "500ms"
@@ -35,7 +35,7 @@ api {
 }
 `
 
-// class is one of a pool, with options.
+// class has the options of a pool's classes.
 const class = `
   allow            = ["mode"]
   min_capacity     = "16MiB"
@@ -48,7 +48,7 @@ const class = `
   }
 `
 
-// zfsFuse is a pool in a file, which all tests share that run at the same time: there can be only one zfs-fuse.
+// zfsFuse is a pool in a file. Tests that run in parallel share it, because only one zfs-fuse can run.
 var zfsFuse struct {
 	sync.Mutex
 	users, made int
@@ -56,7 +56,7 @@ var zfsFuse struct {
 	zfsfuse.Pool
 }
 
-// pool returns classes on a pool in a file until the end of the test.
+// pool makes classes on a pool in a file, which exist until the end of the test, and returns their configuration.
 func pool(t *testing.T, classes ...string) string {
 	t.Helper()
 	needRootAgent(t)
@@ -79,7 +79,7 @@ func pool(t *testing.T, classes ...string) string {
 	return text
 }
 
-// startZFSFuse makes the pool. The caller holds the lock of zfsFuse.
+// startZFSFuse makes the pool. The caller must hold the lock of zfsFuse.
 func startZFSFuse(t *testing.T) {
 	t.Helper()
 	z := &zfsFuse
@@ -93,7 +93,7 @@ func startZFSFuse(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// endZFSFuse removes the pool when no test has it any more.
+// endZFSFuse removes the pool when no test uses it anymore.
 func endZFSFuse(t *testing.T) {
 	z := &zfsFuse
 	z.Lock()
@@ -112,12 +112,12 @@ func zfs(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// ownMounts is set in the environment of tests that have a mount namespace of their own.
+// ownMounts is an environment variable that is set if the tests have their own mount namespace.
 const ownMounts = "OUTRIDER_E2E_MOUNTS"
 
-// shareMounts executes the tests again in their own mount namespace, where the machine's / is mounted private, as in
-// some containers: every process there that is in another mount namespace would keep what it has found mounted, and
-// no dataset could be unmounted. In their own namespace unmounts reach the namespaces that are made of it.
+// shareMounts executes the tests again in their own mount namespace if the machine's / is mounted private, as in some
+// containers. There, each process in another mount namespace would keep the mounts that it was started with, and no
+// dataset could be unmounted. From the tests' namespace, unmounts propagate to the namespaces made from it.
 func shareMounts() error {
 	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
 		return nil
@@ -143,7 +143,7 @@ func (n *node) isDatasetPlugin(p proc) bool {
 	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), agent.DevicePrefix+"dataset")
 }
 
-// volume makes a volume that any user may write to, until the end of the test.
+// volume makes a volume that every user can write to, and deletes it at the end of the test.
 func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Helper()
 	volumes := n.Client().HostVolumes()
@@ -157,9 +157,9 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 	must.NoError(t, err)
 	id = made.ID
 	t.Cleanup(func() {
-		testsupport.Within(t, time.Minute, func() error { // its jobs are being stopped
+		testsupport.Within(t, time.Minute, func() error { // fails while its jobs are being stopped
 			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
-			if err != nil && strings.Contains(err.Error(), "no such volume") { // the test has deleted it
+			if err != nil && strings.Contains(err.Error(), "no such volume") { // deleted by the test
 				return nil
 			}
 			return err
@@ -179,8 +179,7 @@ func withVolume(name, at string) func(*api.Job, *api.Task) {
 	}
 }
 
-// useDatasets tells of each dataset that the task has, and whether an earlier run of the task has
-// used it.
+// useDatasets prints for each dataset of the task whether an earlier run of the task has used it.
 const useDatasets = `for d in /data /scratch; do
   [ -e $d ] || continue
   echo "$d is $(stat -f -c %T $d), was $(cat $d/$NOMAD_JOB_ID 2>/dev/null || echo new)"
@@ -198,7 +197,7 @@ func datasetsUsed(was string, dirs ...string) (out string) {
 	return out + "ready\n"
 }
 
-// files are those that programs need, by their paths: the programs, and what they are linked with.
+// files returns the programs and the libraries that they are linked with, by their paths in a root.
 func files(t *testing.T, programs ...string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -217,7 +216,7 @@ func files(t *testing.T, programs ...string) map[string]string {
 	return found
 }
 
-// chroot is the agent's configuration for tasks of exec with these programs.
+// chroot returns the agent's configuration for exec tasks that need these programs.
 func chroot(t *testing.T, programs ...string) string {
 	t.Helper()
 	var b strings.Builder
@@ -229,8 +228,7 @@ func chroot(t *testing.T, programs ...string) string {
 	return "client {\n  chroot_env {\n" + b.String() + "  }\n}\n"
 }
 
-// Tasks of our drivers have volumes and slots, also both, after a restart of the agent and then
-// of the task, too.
+// Tasks of our drivers have volumes, slots or both, even after a restart of the agent and then of the task.
 func TestDatasets_AreInTasks(t *testing.T) {
 	t.Parallel()
 	static := mkdir(t)
@@ -289,7 +287,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 					test.Sprintf("%s after its restart", task.name))
 			}
 			drivers := []string{driver}
-			if driver == "exec-lite" { // Nomad's own has volumes, too
+			if driver == "exec-lite" { // Nomad's exec has volumes, too
 				drivers = append(drivers, "exec")
 			}
 			for _, driver := range drivers {
@@ -309,15 +307,15 @@ func TestDatasets_AreInTasks(t *testing.T) {
 	}
 }
 
-// TestDatasets_AreInContainers has what docs/plugins/dataset.md says of Nomad's docker driver: a volume is
-// promised. Where the plugin mounts slots for all drivers, Nomad forgets one of the two.
+// TestDatasets_AreInContainers shows the limits for Nomad's docker driver in docs/plugins/dataset.md. Volumes work. If
+// the plugin mounts slots for all drivers, Nomad forgets one of a task's volume and slot.
 func TestDatasets_AreInContainers(t *testing.T) {
 	testsupport.Long(t, "needs containers")
 	if err := agent.DockerAnswers(t.Context()); err != nil {
 		t.Skip(err)
 	}
 	if os.Getenv(ownMounts) != "" {
-		t.Skip("Docker does not see what is mounted in the tests' mount namespace")
+		t.Skip("Docker does not see the mounts of the tests' mount namespace")
 	}
 	t.Parallel()
 	image := "outrider-e2e:" + filepath.Base(mkdir(t))
@@ -359,7 +357,7 @@ plugin "docker" {
 	tasks := []struct {
 		name          string
 		alloc         *alloc
-		first, second string // what its runs say
+		first, second string // output of its runs
 	}{
 		{"volume", run(volume), datasetsUsed("new", "/data"), datasetsUsed("used", "/data")},
 		{"slot", run(slot), datasetsUsed("new", "/scratch"), datasetsUsed("")},

@@ -20,13 +20,13 @@ import (
 
 const deployPage = "deploy/README.md"
 
-// ssh stands in for OpenSSH's program: it runs a command, its last argument, in a root.
+// ssh replaces OpenSSH's program. It runs its last argument, a command, in a root.
 const ssh = `#!/bin/sh
 for command; do :; done
 exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin %s sh -c "$command"
 `
 
-// TestDeploy_AnsibleInstallsAndRemoves has a node as Nomad's package makes it, without Ansible.
+// TestDeploy_AnsibleInstallsAndRemoves runs the role on a node with Nomad, which does not have Ansible.
 func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	testsupport.Long(t, "two releases are built, and Ansible takes its time")
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {

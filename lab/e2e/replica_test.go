@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// count writes a number after the other to its volume, and goes on where it was.
+// count appends consecutive numbers to a file in its volume, and continues after the last one.
 const count = `n=$(tail -n 1 /data/log 2>/dev/null || echo 0)
 while :; do
   n=$((n+1))
@@ -29,10 +29,10 @@ while :; do
 done
 `
 
-// TestReplica_TakesOverFromALostNode types the page's commands on two nodes, of which one is lost. What is told apart
-// on them is the root of the class; ssh leads back to this machine.
+// TestReplica_TakesOverFromALostNode runs the page's commands on two nodes, one of which is lost. Both are this
+// machine, with different roots of the class.
 func TestReplica_TakesOverFromALostNode(t *testing.T) {
-	testsupport.Long(t, "waits until Nomad takes a node for lost")
+	testsupport.Long(t, "waits until Nomad reports a node as lost")
 	t.Parallel()
 	root := func(classes string) string {
 		_, root, _ := strings.Cut(classes, `root = "`)
@@ -51,7 +51,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		withVolume("notes", "/data")(j, task)
 		j.TaskGroups[0].Volumes["notes"].AccessMode = "single-node-writer"
 		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(5 * time.Second),
-			DelayFunction: new("constant")} // as a job has it by default
+			DelayFunction: new("constant")} // a service job reschedules by default
 	}))
 	a.running(t)
 	log := func(id string) (lines []string) {
@@ -96,7 +96,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	must.NoError(t, lost.Kill(t.Context()))
 	typed("nomad-device-dataset adopt")
 
-	// the job goes on there, after what was sent
+	// the job continues on the other node, after the sent data
 	var id string
 	testsupport.Within(t, 2*time.Minute, func() error {
 		all, _, err := volumes.List(&api.HostVolumeListRequest{NodeID: other.id()}, nil)
@@ -124,7 +124,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		must.Eq(t, strconv.Itoa(i+1), n)
 	}
 
-	lost.restart(t) // and its volume can be deleted
+	lost.restart(t) // after that, its volume can be deleted
 	testsupport.Within(t, 2*time.Minute, func() error {
 		_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: made.ID}, nil)
 		return err

@@ -17,7 +17,7 @@ import (
 
 func TestSamples_RunAsTheyStand(t *testing.T) {
 	t.Parallel()
-	needRootAgent(t) // for another user
+	needRootAgent(t) // the jobs have a user
 	n := common(t)
 	for path, want := range map[string]string{
 		"docs/plugins/exec-lite.md":                   "stopping\n",
@@ -35,7 +35,7 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 			must.NoError(t, err)
 			r, _, err := n.Client().Jobs().Validate(j, nil)
 			if err != nil || r.Error != "" || r.Warnings != "" {
-				t.Errorf("Nomad says %v, %q, warns %q", err, r.Error, r.Warnings)
+				t.Errorf("Nomad reports %v, the error %q and the warning %q", err, r.Error, r.Warnings)
 			}
 			j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
 			a := n.submit(t, j)
@@ -44,13 +44,13 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 			a.says(t, "stdout", ":") // the time
 			a.stop(t)
 			if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, want) {
-				t.Errorf("it ended with %s, having said %q", a.outcome(), out)
+				t.Errorf("got %s, %q", a.outcome(), out)
 			}
 		})
 	}
 }
 
-// TestMigrate_ExamplesDoWhatTheyReplace runs the page's jobs that show what to write instead of an option.
+// TestMigrate_ExamplesDoWhatTheyReplace runs the page's jobs that replace an option of another driver.
 func TestMigrate_ExamplesDoWhatTheyReplace(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // for setpriv

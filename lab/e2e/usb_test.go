@@ -18,17 +18,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// talk says a word to a stick and prints its answer. It is a child's affair: the first
-// process of a session gets the first terminal that it opens for its own, by which
-// timeout's child would be stopped as one in the background.
+// talk sends a word to a stick and prints its answer, in a subshell: a session leader would get the terminal as its
+// controlling terminal, which stops timeout's child as a background process.
 const talk = `(stty raw -echo <$T && exec 3<>$T && echo %s >&3 && timeout 10 head -n 1 <&3)`
 
-// say is a task that talks to the serial port in a variable of its environment.
+// say returns a task that talks to the serial port named by an environment variable.
 func say(variable, word string) conf {
 	return sh("T=$" + variable + "; " + fmt.Sprintf(talk, word))
 }
 
-// anybody is a user without rights, where the agent can run a task as another.
+// anybody returns an unprivileged user for tasks, or "" if the agent can't run tasks as other users.
 func anybody() string {
 	if os.Geteuid() == 0 {
 		return "nobody"
@@ -39,7 +38,7 @@ func anybody() string {
 func TestUSB_JobsGetDevicesTheyAskFor(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(mkdir(t), "usb")
-	twins := []*stick{ // no serial: told apart by their ports
+	twins := []*stick{ // without serial numbers: identified by their ports
 		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "1-1"),
 		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "2-1"),
 	}
@@ -73,14 +72,14 @@ device "gps" {
 		if got := a.ended(t); got != "exit 0" {
 			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
 		}
-		testsupport.Within(t, time.Minute, func() error { // Nomad's collector writes the last bytes after the end
+		testsupport.Within(t, time.Minute, func() error { // logmon can write the last bytes after the end
 			if got := a.output(t, "stdout"); got != "stick: raw\n" {
 				return fmt.Errorf("the task got %q", got)
 			}
 			return nil
 		})
 	})
-	t.Run("two tasks share one that may be shared, a third waits", func(t *testing.T) {
+	t.Run("two tasks share a device, a third waits", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
 		b := n.start(t, sh("exec sleep 600"), withDevice("gps"))
 		third := job(t, sh("true"), withDevice("gps"))
@@ -89,7 +88,7 @@ device "gps" {
 		(&alloc{n: n, job: *third.ID, id: n.placed(t, *third.ID)}).ended(t)
 		b.stop(t)
 	})
-	t.Run("two jobs have a twin each", func(t *testing.T) {
+	t.Run("two jobs have one twin each", func(t *testing.T) {
 		script := "echo $USB_ZIGBEE_ID; exec sleep 600"
 		a, b := n.start(t, sh(script), withDevice("zigbee")), n.start(t, sh(script), withDevice("zigbee"))
 		a.says(t, "stdout", "10c4:ea60@")
@@ -129,7 +128,7 @@ func (n *node) placed(t testing.TB, job string) (id string) {
 	return id
 }
 
-// mkdir makes a directory that everybody can reach.
+// mkdir makes a directory that every user can enter, with a short path for sockets.
 func mkdir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "d")

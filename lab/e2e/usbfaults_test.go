@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// talker says "line N -> answer" of its stick for ever, or "line N -> none".
+// talker prints "line N -> ANSWER" with its stick's answer, or "line N -> none", until it is stopped.
 func talker(edit ...func(*api.Job, *api.Task)) (conf, []func(*api.Job, *api.Task)) {
 	script := `n=0; T=$USB_ZIGBEE_TTY; while sleep 0.1; do n=$((n+1))
 answer=$( ` + fmt.Sprintf(talk, `"$n"`) + ` 2>/dev/null) || answer=none
@@ -25,7 +25,7 @@ echo "line $n -> $answer"; done`
 	return sh(script), append(edit, withDevice("zigbee"), asUser(anybody()), asService)
 }
 
-// saysNow waits for a text in what a task prints from now on.
+// saysNow waits for text in the output that a task prints from now on.
 func (a *alloc) saysNow(t testing.TB, text string) {
 	t.Helper()
 	a.saysAfter(t, len(a.output(t, "stdout")), text)
@@ -34,7 +34,7 @@ func (a *alloc) saysNow(t testing.TB, text string) {
 func (a *alloc) saysAfter(t testing.TB, before int, text string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
-		out, err := a.read("stdout") // an agent that was just started may fail
+		out, err := a.read("stdout") // can fail just after the agent's start
 		if err == nil && !strings.Contains(out[min(before, len(out)):], text) {
 			err = fmt.Errorf("no %q in %q", text, last(out[min(before, len(out)):], 300))
 		}
@@ -42,17 +42,16 @@ func (a *alloc) saysAfter(t testing.TB, before int, text string) {
 	})
 }
 
-// restartSays restarts the task and waits for a text in what it prints then.
+// restartSays restarts the task, and waits for text in its new output.
 func (a *alloc) restartSays(t testing.TB, text string) {
 	t.Helper()
 	a.held(t)
-	before := len(a.output(t, "stdout")) // it may be up before the request has its answer
+	before := len(a.output(t, "stdout")) // the task may run again before the request returns
 	must.NoError(t, a.n.Client().Allocations().Restart(a.stub(t), "main", nil))
 	a.saysAfter(t, before, text)
 }
 
-// The faults come one after the other to one task, which is never started anew but
-// where that is the fault.
+// The faults happen to one task, one after the other. It is restarted only by the test.
 func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	testsupport.Long(t, "a table of faults on real agents")
 	t.Parallel()

@@ -25,15 +25,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// usbOptions configure the usb plugin of a node. Its machine is a simulation: a
-// directory with a /sys and a /dev of its own.
+// usbOptions configure the usb plugin of a node. The machine is simulated: a directory with its own /sys and /dev.
 type usbOptions struct {
-	root  string // of the simulation; empty is one below the node's directory
-	grace string // "2s" where empty
-	more  string // configuration, such as device blocks
+	root  string // of the simulation; empty: below the node's directory
+	grace string // empty: 2s
+	more  string // additional configuration, such as device blocks
 }
 
-// zigbee is the block that most tests use. Their tasks are nobody's.
+// zigbee is the device block that most tests use. Their tasks run as nobody.
 const zigbee = `
 device "zigbee" {
   id   = "10c4:ea60"
@@ -48,15 +47,15 @@ func (o usbOptions) config(dir string) string {
 	if o.grace == "" {
 		o.grace = "2s"
 	}
-	o.more += "rescan = \"200ms\"\n" // no kernel tells of what is simulated
+	o.more += "rescan = \"200ms\"\n" // the kernel reports no simulated devices
 	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace,
 		o.more)
 }
 
-// simulation is where a node's sticks are plugged in.
+// simulation is the directory of a node's simulated machine.
 func simulation(dir string) string { return filepath.Join(dir, "usb") }
 
-// stick is a simulated one that is plugged in.
+// stick is a simulated stick that is plugged in.
 type stick struct {
 	cmd *exec.Cmd
 
@@ -64,7 +63,7 @@ type stick struct {
 	out bytes.Buffer
 }
 
-// Write takes what the simulator prints: what tasks write to the stick.
+// Write gets the output of the simulator, which prints what tasks write to the stick.
 func (s *stick) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +76,7 @@ func (s *stick) heard() string {
 	return s.out.String()
 }
 
-// plug plugs a stick into a simulation; it is out again at the end of the test.
+// plug plugs a stick into a simulation until the end of the test.
 func plug(t testing.TB, root string, args ...string) *stick {
 	t.Helper()
 	must.NoError(t, os.MkdirAll(root, 0o755))
@@ -87,7 +86,7 @@ func plug(t testing.TB, root string, args ...string) *stick {
 	t.Cleanup(func() { s.unplug(t) })
 	testsupport.Within(t, time.Minute, func() error {
 		if s.heard() == "" {
-			return errors.New("the simulator says nothing")
+			return errors.New("the simulator has printed nothing")
 		}
 		return nil
 	})
@@ -106,7 +105,7 @@ func (s *stick) unplug(t testing.TB) {
 	}
 }
 
-// withDevice asks for a device.
+// withDevice requests a device.
 func withDevice(name string, edit ...func(*api.RequestedDevice)) func(*api.Job, *api.Task) {
 	return func(_ *api.Job, task *api.Task) {
 		d := &api.RequestedDevice{Name: name}
@@ -127,7 +126,7 @@ func asUser(name string) func(*api.Job, *api.Task) {
 
 func asService(j *api.Job, _ *api.Task) { j.Type = new("service") }
 
-// devices are those of the node as the server knows it: "id" or "id: why not".
+// devices returns the node's devices as reported by the server: "id", or "id: reason" if unhealthy.
 func (n *node) devices(t testing.TB) []string {
 	t.Helper()
 	node, _, err := n.Client().Nodes().Info(n.id(), nil)
@@ -146,8 +145,7 @@ func (n *node) devices(t testing.TB) []string {
 	return found
 }
 
-// offers waits until the server knows exactly these. An agent tells its server of a
-// change after 5 to 10 s.
+// offers waits until the server has exactly these devices. An agent updates its server 5 to 10 s after a change.
 func (n *node) offers(t testing.TB, want ...string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -167,7 +165,7 @@ func (n *node) usbPlugin(t testing.TB) proc {
 	return n.one(t, "usb plugin", n.isUSBPlugin)
 }
 
-// unplaced waits until a job waits for a place, and returns the reasons.
+// unplaced waits until a job can't be placed, and returns the reasons.
 func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	t.Helper()
 	reg, _, err := n.Client().Jobs().Register(j, nil)
@@ -185,7 +183,7 @@ func (n *node) unplaced(t testing.TB, j *api.Job) string {
 			why = append(why, d)
 		}
 	}
-	must.SliceNotEmpty(t, why, must.Sprintf("evaluation %s has no failed group", e.Status))
+	must.SliceNotEmpty(t, why, must.Sprintf("the evaluation is %s, without a failed group", e.Status))
 	slices.Sort(why)
 	return strings.Join(why, ", ")
 }

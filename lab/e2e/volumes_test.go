@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ready waits until the volume is, and returns where it is.
+// ready waits until the volume is ready, and returns it.
 func (n *node) ready(t testing.TB, id string) *api.HostVolume {
 	t.Helper()
 	var vol *api.HostVolume
@@ -34,7 +34,7 @@ func (n *node) ready(t testing.TB, id string) *api.HostVolume {
 	return vol
 }
 
-// knows waits until the node has exactly these volumes: what the agent itself found.
+// knows waits until the agent has reported exactly these volumes.
 func (n *node) knows(t testing.TB, names ...string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
@@ -44,17 +44,17 @@ func (n *node) knows(t testing.TB, names ...string) {
 		}
 		for _, name := range names {
 			if _, there := info.HostVolumes[name]; !there {
-				return fmt.Errorf("volume %s is not there", name)
+				return fmt.Errorf("the node has no volume %s", name)
 			}
 		}
 		if len(info.HostVolumes) != len(names) {
-			return fmt.Errorf("there are %d volumes, not %d", len(info.HostVolumes), len(names))
+			return fmt.Errorf("the node has %d volumes, want %d", len(info.HostVolumes), len(names))
 		}
 		return nil
 	})
 }
 
-// createVolume has Nomad make or change a volume, for one writer unless v says otherwise.
+// createVolume makes or changes a volume through Nomad. Without capabilities in v it has a single writer.
 func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	v.PluginID, v.Namespace = "dataset", "default"
 	if v.RequestedCapabilities == nil {
@@ -72,7 +72,7 @@ func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	}
 }
 
-// Volumes outlive the agent, the plugin's file and the operator's mistakes.
+// Volumes survive a kill of the agent, a replaced plugin and the operator's mistakes.
 func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -104,14 +104,14 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	}
 	write("first")
 
-	// the agent is killed, and has it when it is back
+	// the agent is killed, and has the volume after its restart
 	kill(t, n)
 	n.restart(t)
 	n.knows(t, "data")
 	must.Eq(t, path, n.ready(t, vol.ID).HostPath)
 	must.Eq(t, "first", read())
 
-	// the plugin's file is replaced while there are volumes, and the operator makes a mistake
+	// the plugin's binary is replaced, and the operator makes a mistake in the configuration
 	write("second")
 	must.NoError(t, n.ReplacePlugin(t.Context(), dataset))
 	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { root = "/srv" }`), 0o644))
@@ -121,7 +121,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	_, err = n.createVolume(fast("other")) // the submitter sees the operator's mistake
 	must.ErrorContains(t, err, `class "slow": root "/srv" is not the name of a dataset`)
 
-	// its capacity changes, when the file is right again
+	// the mistake is corrected, and the capacity changes
 	larger := fast("data")
 	larger.ID, larger.NodeID, larger.RequestedCapacityMaxBytes = vol.ID, vol.NodeID, 128*mib
 	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
@@ -130,7 +130,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.Eq(t, 128*mib, vol.CapacityBytes)
 	must.Eq(t, "second", read())
 
-	// its class comes after the agent: the volume is back when it is made again, or the agent starts again
+	// the class was missing at the agent's start: the volume is back after another create, or another start
 	for _, back := range []func(){
 		func() {
 			_, err := n.createVolume(larger)
@@ -147,7 +147,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 		must.Eq(t, "second", read())
 	}
 
-	// it goes to the trash
+	// a deleted volume is in the trash
 	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)
 	must.NoError(t, err)
 	must.False(t, testsupport.Exists(path))

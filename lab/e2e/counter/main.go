@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command counter is a task for the end-to-end tests: it prints numbered lines,
-// so that a missing one or one too many shows, until it is told to end.
+// Command counter is a task for the end-to-end tests. It prints numbered lines, which show missing and doubled lines.
 package main
 
 import (
@@ -19,10 +18,10 @@ import (
 func main() {
 	every := flag.Duration("every", 5*time.Millisecond, "how often it prints a line")
 	burst := flag.Int("burst", 1, "how many lines it prints at a time")
-	lines := flag.Int("lines", 0, "end after so many; 0 is no end")
+	lines := flag.Int("lines", 0, "end after this many lines; 0: never")
 	until := flag.String("until", "", "end when this file exists")
 	then := flag.String("then", "exit:0", "how to end: exit:CODE, signal:NUMBER or oom")
-	pad := flag.Int("pad", 0, "how many more characters a line has")
+	pad := flag.Int("pad", 0, "how many characters are appended to a line")
 	flag.Parse()
 	out, padding := bufio.NewWriter(os.Stdout), strings.Repeat("x", *pad)
 	n := 0
@@ -64,7 +63,7 @@ func end(how string) {
 			hog = append(hog, b)
 		}
 	}
-	for { // a select of nothing would be a deadlock for Go, which ends by code 2, maybe before the signal comes
+	for { // select {} would be a deadlock: Go would exit with code 2, maybe before the signal arrives
 		time.Sleep(time.Hour)
 	}
 }

@@ -1,12 +1,10 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package usbvm runs jobs with USB devices of a real kernel, in a VM (package vm):
-// devices are plugged into it, real drivers are bound to them, tasks write to their
-// nodes, and the bytes come out at the other end.
+// Package usbvm runs jobs with USB devices of a real kernel, in a VM (package vm): devices are plugged in, real drivers
+// bind to them, tasks write to their nodes, and the tests read the bytes at the other end.
 //
-// The tests are inside: they and the agent run in the VM. Only TestMain runs on the
-// host, too. One agent serves them all.
+// Tests and agent run in the VM; only TestMain runs on the host, too. All tests share one agent.
 package usbvm
 
 import (
@@ -28,13 +26,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
 )
 
-// The variables tell those inside what was built outside, where that is quick.
+// The variables pass to the VM what was built on the host, where building is faster.
 const (
 	pluginsEnv = "USBVM_PLUGINS" // a directory
 	nomadEnv   = "USBVM_NOMAD"
 )
 
-const ports = 11 // of the VM, for gadgets
+const ports = 11 // the VM's ports for gadgets
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -66,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// prepare makes on the host what takes long in a VM.
+// prepare builds on the host, because building in a VM is slow.
 func prepare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
@@ -87,7 +85,7 @@ func prepare() error {
 	return nil
 }
 
-// config is the usb plugin's. Each test has a type of device of its own.
+// config configures the usb plugin. Each test has its own device type.
 const config = `
 grace = "3s"
 
@@ -114,7 +112,7 @@ var (
 	started  *node
 )
 
-// shared is the agent of all tests. Each stops its own jobs.
+// shared returns the agent of all tests. Each test stops its own jobs.
 func shared(t *testing.T) *node {
 	t.Helper()
 	starting.Lock()
@@ -126,7 +124,7 @@ func shared(t *testing.T) *node {
 	defer cancel()
 	dir, err := os.MkdirTemp("/tmp", "usbvm")
 	must.NoError(t, err)
-	if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users look for their directory
+	if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users need to reach their directory
 		t.Fatal(err)
 	}
 	begin := time.Now()

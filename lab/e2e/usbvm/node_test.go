@@ -28,7 +28,7 @@ import (
 // node is the agent.
 type node struct{ agent.Agent }
 
-// end closes the agent and says what is left of it.
+// end closes the agent, and returns an error if it has left anything.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -37,14 +37,13 @@ func (n *node) end() error {
 	}
 	left, err := n.Leftovers(ctx)
 	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("the agent has left: %q", left)
+		err = fmt.Errorf("the agent left %q", left)
 	}
 	return err
 }
 
-// clientConfig has what the agent knows of devices at hand (by default it asks each
-// second), has their changes logged, and gives tasks of exec the programs that they use
-// and no more: Nomad copies all of it for each.
+// clientConfig makes the agent sample devices more often than each second, the default, and log their changes. Tasks of
+// exec get only the programs that they use, because Nomad copies all of these files for each task.
 func clientConfig(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -71,10 +70,10 @@ func clientConfig(t *testing.T) string {
 	return b.String()
 }
 
-// device is what the server knows of one: its id, and why it can't be had.
+// device is a device as the server reports it: its ID, and the reason if it is unhealthy.
 type device struct{ id, why string }
 
-// devices are those of a type, in order.
+// devices returns the devices of a type, in order.
 func (n *node) devices(kind string) ([]device, error) {
 	stubs, _, err := n.Client().Nodes().List(nil)
 	if err != nil || len(stubs) != 1 {
@@ -96,8 +95,8 @@ func (n *node) devices(kind string) ([]device, error) {
 	return found, nil
 }
 
-// offers waits until the server knows this many healthy devices of a type and no
-// others, and returns their ids. An agent tells its server of a change after 5 to 10 s.
+// offers waits until the server has exactly this many devices of a type, all healthy, and returns their IDs. An agent
+// updates its server 5 to 10 s after a change.
 func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
@@ -109,15 +108,14 @@ func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
 			}
 		}
 		if err == nil && (len(ids) != want || len(all) != want) {
-			err = fmt.Errorf("the server knows %v", all)
+			err = fmt.Errorf("the server has %v", all)
 		}
 		return err
 	})
 	return ids
 }
 
-// sees says which devices the agent itself has as plugged in: the server hears of
-// it later.
+// sees reports whether the agent itself has a device as plugged in. The server is updated later.
 func (n *node) sees(id string) (bool, error) {
 	stats, err := n.Client().Nodes().Stats("", nil)
 	if err != nil {
@@ -133,13 +131,13 @@ func (n *node) sees(id string) (bool, error) {
 	return false, nil
 }
 
-// awaitSeen waits until the agent sees a device as plugged in, or as not.
+// awaitSeen waits until the agent reports a device as plugged in or unplugged.
 func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		got, err := n.sees(id)
 		if err == nil && got != plugged {
-			err = fmt.Errorf("the agent has %s as plugged in: %v", id, got)
+			err = fmt.Errorf("the agent reports %s as plugged in: %v", id, got)
 		}
 		return err
 	})
@@ -156,15 +154,14 @@ type task struct {
 
 // spec is a task to run: a line of shell with a device.
 type spec struct {
-	driver string // exec-lite where empty
-	user   string // nobody where empty
+	driver string // empty: exec-lite
+	user   string // empty: nobody
 	device string // the type
-	id     string // that very device of the type; empty: any
+	id     string // one device of the type; empty: any
 	script string
 }
 
-// lastLine is what each task prints in the end: collectors of output may write it only
-// after Nomad has told the end of the task.
+// lastLine is printed by each task at its end. Collectors of output can write it after Nomad has reported the end.
 const lastLine = "the end of the output"
 
 // submit registers a job.
@@ -245,8 +242,7 @@ func (x *task) is(state string) error {
 	return err
 }
 
-// ended waits for the end of the task, which has to be a good one, and returns what
-// it has printed.
+// ended waits until the task has ended without a failure, and returns its output.
 func (x *task) ended(t testing.TB) string {
 	t.Helper()
 	x.placed(t)
@@ -275,7 +271,7 @@ func story(st *api.TaskState) string {
 	return strings.Join(events, "; ")
 }
 
-// output is what the task has printed.
+// output returns what the task has printed to a stream.
 func (x *task) output(stream string) string {
 	b, _ := os.ReadFile(filepath.Join(x.n.DataDir(), "alloc", x.alloc, "alloc", "logs", "main."+stream+".0"))
 	return string(b)
@@ -291,7 +287,7 @@ func (x *task) stop(t testing.TB) {
 	}
 }
 
-// tellLog shows the end of the agent's log.
+// tellLog prints the end of the agent's log, without debug messages.
 func (n *node) tellLog() {
 	log, err := n.Log()
 	if err != nil {

@@ -36,13 +36,13 @@ func serial(product uint16, number string) gadget.Device {
 		Functions: []gadget.Function{gadget.ACM()}}
 }
 
-// id is what the plugin calls a stick with a serial number.
+// id returns the plugin's ID for a stick with a serial number.
 func id(kind string) string {
 	d := sticks[kind]
 	return fmt.Sprintf("%04x:%04x:%s", d.Vendor, d.Product, d.Serial)
 }
 
-// stick is a gadget and what has come out at its other end.
+// stick is a gadget with the bytes received at its other end.
 type stick struct {
 	*gadget.Gadget
 	port int
@@ -51,7 +51,7 @@ type stick struct {
 	out bytes.Buffer
 }
 
-// newStick makes a stick for a port that goes with the test. It is not plugged.
+// newStick makes a stick for a port, which is removed at the end of the test. It is not plugged in yet.
 func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	t.Helper()
 	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), d)
@@ -70,8 +70,8 @@ func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	return s
 }
 
-// listen keeps what comes out at the other end. The kernel hangs up there when the
-// stick is unplugged.
+// listen collects the bytes from the other end. When the stick is unplugged, the kernel hangs up, and listen opens it
+// again.
 func (s *stick) listen(far string, done chan struct{}) {
 	for {
 		if f, err := open(far); err == nil {
@@ -105,13 +105,13 @@ func (s *stick) read(f *os.File, done chan struct{}) {
 	}
 }
 
-// open opens a terminal that changes nothing in what goes through it.
+// open opens a terminal in raw mode, so the bytes are not changed.
 func open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	c, err := f.SyscallConn() // Fd would make it block
+	c, err := f.SyscallConn() // Fd would make the file blocking
 	if err == nil {
 		cerr := c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) })
 		err = errors.Join(err, cerr)
@@ -133,19 +133,19 @@ func (s *stick) unplug(t *testing.T) {
 	must.NoError(t, s.Unplug())
 }
 
-// hearsAnew waits until this comes out that had not before.
+// hearsAnew waits until want arrives again.
 func (s *stick) hearsAnew(t *testing.T, want string) {
 	t.Helper()
 	before := len(s.heard())
 	testsupport.Within(t, time.Minute, func() error {
-		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been on its way
-			return fmt.Errorf("since then came %q", got)
+		if got := s.heard()[before:]; strings.Count(got, want) < 2 { // the first may have been sent before
+			return fmt.Errorf("received only %q since then", got)
 		}
 		return nil
 	})
 }
 
-// heard is what has come out at the other end.
+// heard returns the bytes received at the other end so far.
 func (s *stick) heard() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *stick) hears(t *testing.T, want string) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		if got := s.heard(); !strings.Contains(got, want) {
-			return fmt.Errorf("at the other end came %q, want %q", got, want)
+			return fmt.Errorf("received %q at the other end, want %q", got, want)
 		}
 		return nil
 	})

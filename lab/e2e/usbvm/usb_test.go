@@ -60,7 +60,7 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 			x := n.submit(t, spec{driver: driver, device: "written",
 				script: `id -un; echo "$USB_WRITTEN_ID $USB_WRITTEN_TTY"; echo "` + word + `" >$USB_WRITTEN_TTY; sleep 0.2`})
 			if got, want := x.ended(t), "nobody\n"+id("written")+" /dev/written/tty\n"; got != want {
-				t.Errorf("the task says %q, want %q", got, want)
+				t.Errorf("the task printed %q, want %q", got, want)
 			}
 			s.hears(t, word)
 		})
@@ -75,29 +75,28 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	n.offers(t, "key", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
-			// -v opens it, and asks it for its strings
+			// -v opens the device, and reads its strings
 			x := n.submit(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
 			got := x.ended(t)
 			list, details, _ := strings.Cut(got, "\n")
 			must.StrContains(t, list, "1d6b:0104", must.Sprintf("it finds\n%s", got))
 			test.Eq(t, 1, strings.Count("\n"+details, "\nBus "), test.Sprintf("it finds\n%s", got))
 			test.StrContains(t, details, "KEY1",
-				test.Sprintf("it can't ask its device for its serial number:\n%s", got))
+				test.Sprintf("no serial number of its device in\n%s", got))
 		})
 	}
 }
 
-// Two sticks are pulled, and plugged in again each in the other's port, so that each has
-// the number of the other: a task that opens its own anew all the time never writes to
-// the other.
+// Two sticks are unplugged, and plugged into each other's port, so each gets the other's number. Tasks that open their
+// stick again and again never write to the other one.
 func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
-	n := shared(t) // alone: other sticks would take the numbers
+	n := shared(t) // not parallel: other sticks would take the numbers
 	other := sticks["swapped"]
 	other.Serial = "S2"
 	two := []*stick{newStick(t, "swapped", 9, sticks["swapped"]), newStick(t, "swapped", 10, other)}
 	ids := []string{id("swapped"), "1d6b:0109:S2"}
-	node := func(id string) string { // which the plugin has made for the task
+	node := func(id string) string { // made by the plugin for the task
 		return filepath.Join("/dev/nomad-usb", strings.ReplaceAll(id, ":", "-"), "tty")
 	}
 	for _, s := range two {
@@ -108,12 +107,12 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "swapped")
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
-	must.NoError(t, os.Chmod(dir, 0o777)) // the tasks are nobody's
-	var failures []string                 // files with the number of times that a task could not open its stick
+	must.NoError(t, os.Chmod(dir, 0o777)) // the tasks run as nobody
+	var failures []string                 // files with the number of times that a task failed to open its stick
 	for i, id := range ids {
 		word := fmt.Sprintf("for-%d", i+1)
 		failures = append(failures, filepath.Join(dir, word))
-		// without a pause: whatever can be opened is written to
+		// without a pause, so the task writes to any stick that it can open
 		n.submit(t, spec{device: "swapped", id: id, script: `echo started; n=0; while :; do (echo ` + word +
 			` >$USB_SWAPPED_TTY) 2>/dev/null || { n=$((n+1)); echo $n >` + failures[i] + `; }; done`}).running(t)
 		two[i].hearsAnew(t, word)
@@ -125,12 +124,12 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			must.True(t, testsupport.Exists(node(ids[i])))
 			s.unplug(t)
 		}
-		// what gets the number before the plugin has removed the node can be opened under the old name (its page): an
-		// overloaded machine takes long for that
+		// until the plugin has removed the node, which is slow on a busy machine, a stick that gets the number could be
+		// opened by the old name (see the plugin's page)
 		for _, id := range ids {
 			testsupport.Eventually(t, "the node of "+id+" is removed", func() bool { return !testsupport.Exists(node(id)) })
 		}
-		for _, file := range failures { // an open that found the node before it was removed is over, too
+		for _, file := range failures { // calls of open that still found the node are over, too
 			before, _ := os.ReadFile(file)
 			testsupport.Eventually(t, "the task tries again", func() bool {
 				now, err := os.ReadFile(file)
@@ -138,22 +137,22 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 			})
 		}
 		two[0].port, two[1].port = two[1].port, two[0].port
-		for _, i := range []int{1, 0} { // S2 comes first, and gets the number that S1 had
+		for _, i := range []int{1, 0} { // S2 is plugged in first, and gets the number of S1
 			two[i].plug(t)
 			if terminal(t, two[i].port) == before[1-i] {
 				swaps++
 			}
-			// what is written to the other in the time until the plugin has looked comes out here
+			// if a task writes to the other stick before the plugin has scanned, it arrives in this time
 			time.Sleep(20 * time.Millisecond)
 		}
 		for i := range two {
 			two[i].hearsAnew(t, fmt.Sprintf("for-%d", i+1))
 		}
 	}
-	test.NotEq(t, 0, swaps, test.Sprint("no stick got the other's number: the test tests nothing"))
+	test.NotEq(t, 0, swaps, test.Sprint("no stick got the other's number: the test showed nothing"))
 	for i, s := range two {
 		if strings.Contains(s.heard(), fmt.Sprintf("for-%d", 2-i)) {
-			t.Errorf("stick %s got what was for the other", ids[i])
+			t.Errorf("stick %s received bytes for the other", ids[i])
 		}
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// TestCore_PassesOnCgroupV2 runs the tests of the core's packages that have to do with
-// cgroups, mounts and devices where there is no cgroup v1 and root is root. Left out
-// are those for v1, and others for the time that they take on an emulated processor.
+// TestCore_PassesOnCgroupV2 runs the core's tests of cgroups, mounts and devices on a machine without cgroup v1, as an
+// unrestricted root. It skips tests of v1, and tests that take too long on an emulated processor.
 func TestCore_PassesOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()

@@ -20,13 +20,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// The machine has a pool in a file of its disk.
+// The pool is in a file on the disk.
 const (
 	newPool = `truncate -s 1G zfs
 zpool create -O mountpoint=none tank $PWD/zfs
 zfs create tank/nomad`
 
-	// as the init system of a machine with this pool does
+	// as the init system does on a machine with this pool
 	importPool = `zpool import -aN -d .
 zfs mount -a`
 
@@ -49,13 +49,13 @@ class "fast" {
 `
 )
 
-// shell runs lines in the VM's disk, with root's PATH.
+// shell runs lines in the directory of the VM's disk, with root's PATH.
 func (h *host) shell(lines string) string {
 	h.t.Helper()
 	return h.run(nil, "env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-ec", "cd "+vm.DiskMount+"\n"+lines)
 }
 
-// datasetJob is a task of shell with the volume "data" at /data, or a slot at /scratch.
+// datasetJob adds a shell task to a job, with the volume "data" at /data or a slot at /scratch.
 func datasetJob(job *api.Job, volume bool, script string) *api.Job {
 	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-ec", script})
 	task.User = "nobody"
@@ -65,7 +65,7 @@ func datasetJob(job *api.Job, volume bool, script string) *api.Job {
 	group := api.NewTaskGroup("g", 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
-		Delay: new(time.Second)} // until its slot is there
+		Delay: new(time.Second)} // until its slot is available
 	if volume {
 		group.Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data",
 			AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
@@ -77,7 +77,7 @@ func datasetJob(job *api.Job, volume bool, script string) *api.Job {
 	return job.AddTaskGroup(group)
 }
 
-// runs registers a job and waits until its allocation has the status. It returns the allocation's id.
+// runs registers a job, waits until its allocation has the status, and returns the allocation's ID.
 func runs(t *testing.T, c *api.Client, job *api.Job, status string) (id string) {
 	t.Helper()
 	_, _, err := c.Jobs().Register(job, nil)
@@ -116,7 +116,7 @@ func stop(t *testing.T, c *api.Client, job string) {
 	})
 }
 
-// volume asks for a volume, and returns its id.
+// volume creates a volume, and returns its ID.
 func volume(c *api.Client, name string) (id string, err error) {
 	nodes, _, err := c.Nodes().List(nil)
 	if err != nil || len(nodes) != 1 {
@@ -135,7 +135,7 @@ func volume(c *api.Client, name string) (id string, err error) {
 	return answer.Volume.ID, nil
 }
 
-// nodeVolumes are the names of the volumes that jobs can have.
+// nodeVolumes returns the names of the volumes that jobs can use.
 func nodeVolumes(c *api.Client) (names []string, err error) {
 	nodes, _, err := c.Nodes().List(nil)
 	if err != nil || len(nodes) != 1 {
@@ -158,26 +158,26 @@ const (
 	uses   = `echo $NOMAD_ALLOC_ID >>/scratch/runs; sync /scratch/runs; echo used; cat /scratch/runs; sleep 1000`
 )
 
-// startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to name its version, and an
-// emulated machine takes longer to read it from the disk.
+// startWithDatasets starts the agent again. Nomad gives a host volume plugin one second to report its version, but an
+// emulated machine needs longer to read the plugin from the disk, so it is run once before.
 func (h *host) startWithDatasets() *api.Client {
 	h.t.Helper()
 	h.shell("DHV_OPERATION=fingerprint agent/host_volume_plugins/dataset fingerprint")
 	return h.startAgent()
 }
 
-// output is what a task has printed.
+// output returns what a task has printed.
 func (h *host) output(alloc string) string {
 	h.t.Helper()
 	return h.shell("cat " + filepath.Join(agentDir, "data", "alloc", alloc, "alloc", "logs", "main.stdout.0"))
 }
 
-// says waits until a task has printed something.
+// says waits until a task has printed want.
 func (h *host) says(alloc, want string) {
 	h.t.Helper()
 	testsupport.Within(h.t, time.Minute, func() error {
 		if got := h.output(alloc); !strings.Contains(got, want) {
-			return fmt.Errorf("the task says %q, want %q in it", got, want)
+			return fmt.Errorf("the task has printed %q, want %q in it", got, want)
 		}
 		return nil
 	})
@@ -204,7 +204,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	h.says(slot, "used")
 	h.cutPower()
 
-	h.boot() // and the pool is not there
+	h.boot() // without the pool
 	log := h.shell("wc -c <agent/agent.log")
 	c = h.startWithDatasets()
 	said := h.shell("tail -c +" + log + " agent/agent.log")
@@ -213,7 +213,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	_, err = volume(c, "another")
 	test.ErrorContains(t, err, sentence)
 	test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+id+" 2>/dev/null || true"),
-		test.Sprint("what a task would have instead of the volume"))
+		test.Sprint("files that a task would get instead of the volume"))
 	names, err := nodeVolumes(c)
 	must.NoError(t, err)
 	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pool"))
@@ -230,12 +230,12 @@ func TestReboot_DatasetsStay(t *testing.T) {
 		return err
 	})
 	runs(t, c, datasetJob(api.NewBatchJob("b", "b", "global", 50), true, reads), api.AllocClientStatusComplete)
-	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has what the task wrote before, and again
+	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has the line from before and a new one
 	stop(t, c, "slot")
 
 	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
 	must.NoError(t, err)
-	testsupport.Within(t, time.Minute, func() error { // the plugin looks now and then
+	testsupport.Within(t, time.Minute, func() error { // the plugin sweeps every few seconds
 		left := h.shell("zfs list -H -o name -r tank/nomad")
 		if strings.Contains(left, ".slots/") || strings.Contains(left, id) {
 			return fmt.Errorf("left: %s", left)

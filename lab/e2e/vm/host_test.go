@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package vm_test tests on a kernel of its own (package vm) what this machine may
-// not have: cgroup v2 alone, and a reboot.
+// Package vm_test tests on a separate kernel (package vm) what may be impossible on this machine: cgroup v2 without v1,
+// and a reboot.
 package vm_test
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
-// host is a machine that is booted more than once: a VM at a time, with one disk.
+// host is a machine that is booted more than once: one VM at a time, with the same disk.
 type host struct {
 	t   *testing.T
-	ctl string // vmctl, which does in the VM what is asked for here
+	ctl string // vmctl, which controls the agent in the VM
 	o   vm.Options
 	vm  *vm.VM
 }
@@ -46,7 +46,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// boot is only called while the host is off.
+// boot must only be called while the host is off.
 func (h *host) boot() {
 	h.t.Helper()
 	begin := time.Now()
@@ -54,7 +54,7 @@ func (h *host) boot() {
 	h.t.Logf("booted in %.1f s", time.Since(begin).Seconds())
 }
 
-// cutPower ends the VM; what was written a moment before may not be on the disk.
+// cutPower kills the VM. It syncs before, since a recent write may not be on the disk yet.
 func (h *host) cutPower() {
 	h.t.Helper()
 	h.run(nil, "sync")
@@ -75,7 +75,7 @@ func (h *host) run(stdin []byte, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// client talks to the agent whose address vmctl has printed.
+// client returns a client of the agent in the VM, whose address vmctl has printed.
 func (h *host) client(address string) *api.Client {
 	h.t.Helper()
 	machine := h.vm
@@ -88,7 +88,7 @@ func (h *host) client(address string) *api.Client {
 	return c
 }
 
-// runAgent starts a new agent with plugins of this repository, with its data on the disk.
+// runAgent starts a new agent with its data on the disk. Its plugins are those of this repository, by name.
 func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	h.t.Helper()
 	names := slices.Sorted(maps.Keys(plugins))

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// plugTwin makes a serial stick without a serial number, and plugs it into a port. A process in the background writes
-// what the stick gets to a file.
+// plugTwin makes a serial stick without a serial number, and plugs it into a port. A background process writes the
+// bytes that the stick receives to a file.
 const plugTwin = `PATH=$PATH:/usr/sbin:/sbin
 port=$1 name=twin$1
 modprobe dummy_hcd num=2
@@ -38,7 +38,7 @@ stty -F $far raw -echo
 setsid cat $far >/run/usb-$name 2>/dev/null </dev/null &
 until ls -d /sys/devices/platform/dummy_hcd.$port/usb*/*/*/tty/*; do sleep 0.05; done`
 
-// plug plugs the twins in this order, each into its own port.
+// plug plugs in the twins in this order, each into its own port.
 func (h *host) plug(order ...int) {
 	h.t.Helper()
 	for _, i := range order {
@@ -46,7 +46,7 @@ func (h *host) plug(order ...int) {
 	}
 }
 
-// writer is a service that writes its name to its stick again and again.
+// writer returns a service that repeatedly writes its name to its stick.
 func writer(name, id string) *api.Job {
 	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").
 		SetConfig("args", []string{"-c", "while :; do (echo " + name + " >$USB_TWIN_TTY) 2>/dev/null; sleep 0.2; done"}).
@@ -65,15 +65,15 @@ func writer(name, id string) *api.Job {
 	return api.NewServiceJob(name, name, "global", 50).AddTaskGroup(group)
 }
 
-// eachHasItsOwn waits until the stick of each port gets what its own job writes, and
-// fails if it got anything of the other's since it was plugged.
+// eachHasItsOwn waits until the stick of each port receives what its own job writes. It fails if a stick has received
+// anything from the other job since it was plugged in.
 func (h *host) eachHasItsOwn() {
 	h.t.Helper()
 	for i := range 2 {
 		testsupport.Within(h.t, 5*time.Minute, func() error {
 			got := h.run(nil, "cat", fmt.Sprint("/run/usb-twin", i))
 			if strings.Count(got, fmt.Sprint("job", i)) < 3 || strings.Contains(got, fmt.Sprint("job", 1-i)) {
-				return fmt.Errorf("the stick in port %d got %q", i, got)
+				return fmt.Errorf("the stick in port %d received %q", i, got)
 			}
 			return nil
 		})
@@ -98,19 +98,19 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.cutPower()
 
 	h.boot()
-	h.plug(1, 0) // the kernel numbers them the other way round
+	h.plug(1, 0) // the kernel numbers them in reverse
 	c = h.startAgent()
 	h.eachHasItsOwn()
-	test.SliceEqOp(t, ids, twins(t, c), test.Sprintf("their ids were %q and are", ids))
+	test.SliceEqOp(t, ids, twins(t, c), test.Sprint("the IDs after the reboot"))
 	for i := range ids {
-		testsupport.Within(t, 5*time.Minute, func() error { // the server hears of the tasks after they have started
+		testsupport.Within(t, 5*time.Minute, func() error { // the server is updated after the tasks have started
 			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
 			var are []string
 			for _, a := range list {
 				are = append(are, a.ClientStatus)
 			}
 			if err != nil || !slices.Equal(are, []string{"running"}) {
-				return fmt.Errorf("the allocations of job%d are %q, %v; want the one it had, running", i, are, err)
+				return fmt.Errorf("the allocations of job%d are %q, %v; want only the old one, running", i, are, err)
 			}
 			return nil
 		})
@@ -118,8 +118,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.run(nil, h.ctl, "close", agentDir)
 }
 
-// twins waits until the server knows the two, and returns their ids in the order of
-// their ports.
+// twins waits until the server has both twins, and returns their IDs in the order of their ports.
 func twins(t *testing.T, c *api.Client) (ids []string) {
 	t.Helper()
 	testsupport.Within(t, 5*time.Minute, func() error {
@@ -140,7 +139,7 @@ func twins(t *testing.T, c *api.Client) (ids []string) {
 			}
 		}
 		if len(ids) != 2 {
-			return fmt.Errorf("the server knows %q", ids)
+			return fmt.Errorf("the server has %q", ids)
 		}
 		return nil
 	})

@@ -20,12 +20,12 @@ import (
 const limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
 for file in memory.max pids.max; do echo "$file is $(cat /sys/fs/cgroup$cgroup/$file)"; done`
 
-// TestRemote_LimitsHoldOnCgroupV2 has tasks on a host with cgroup v2 alone, where no agent has made Nomad's slice. The
-// first connection's supervisor makes it. A task of the next connection has its limits, too.
+// TestRemote_LimitsHoldOnCgroupV2 runs tasks on a host with only cgroup v2, where no agent has made Nomad's slice. The
+// supervisor of the first connection makes it. A task of the next connection has limits, too.
 func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	t.Parallel()
-	server, err := sshd.Write(t.TempDir(), 2222) // of which the VM sees the files
+	server, err := sshd.Write(t.TempDir(), 2222) // the VM can read its files
 	if errors.Is(err, sshd.ErrMissing) {
 		t.Skip(err)
 	}
@@ -46,7 +46,7 @@ func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 		group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
 		id := runs(t, c, api.NewBatchJob(name, name, "global", 50).AddTaskGroup(group), api.AllocClientStatusComplete)
 		h.says(id, "memory.max is 33554432\npids.max is 50")
-		h.shell("kill -9 $(pidof nomad-driver-remote)") // the next task's plugin connects anew
+		h.shell("kill -9 $(pidof nomad-driver-remote)") // the next task's plugin makes a new connection
 	}
 	h.run(nil, h.ctl, "close", agentDir)
 }

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package vmtable_test runs the table of what the engine does with datasets on another kernel,
-// in a virtual machine: with OpenZFS instead of zfs-fuse, and with cgroup v2 alone.
+// Package vmtable_test runs the table of dataset operations in a virtual machine: with OpenZFS instead of zfs-fuse, and
+// with cgroup v2 without v1.
 package vmtable_test
 
 import (
@@ -29,5 +29,5 @@ func TestTable_PassesOnOpenZFS(t *testing.T) {
 	}
 	shell(makePool)
 	v.Test(t, "github.com/outrider-dev/outrider/plugins/dataset/engine", "-test.run=TestEngine_Operations/./.")
-	shell("zpool export tank") // nothing is left that uses it
+	shell("zpool export tank") // succeeds only if nothing uses the pool
 }
