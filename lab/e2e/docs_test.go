@@ -353,7 +353,7 @@ func systemctl(args []string) error {
 			return err
 		}
 		if err := loaded(ctx, a, string(text)); err != nil {
-			return fmt.Errorf("with %s: %w", file, err)
+			return fmt.Errorf("failed to load %s: %w", file, err)
 		}
 	}
 	return nil

@@ -118,7 +118,7 @@ func run(m *testing.M) (int, error) {
 	code := m.Run()
 	for _, s := range []*sharedNode{commonNode, pythonNode} {
 		if err := s.end(); err != nil {
-			return 1, fmt.Errorf("a shared agent: %w", err)
+			return 1, fmt.Errorf("failed to end a shared agent: %w", err)
 		}
 	}
 	// agents keep their sockets elsewhere, even those of plugins, executors and logmons that a test killed

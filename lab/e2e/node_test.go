@@ -47,7 +47,7 @@ type nodeOptions struct {
 	dataset string         // additional configuration of it
 	slots   string         // replaces datasetConfig
 
-	of *node // the agent is a client of this node's server; nil: of its own
+	of *node // the agent is a client of this node's server; nil: of its own server
 
 	// shell runs before the agent, in its process, with the agent's command in "$@". It may exec a program that starts
 	// that command, such as setpriv. $DIR is the agent's directory.

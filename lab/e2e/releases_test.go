@@ -63,14 +63,14 @@ var makeReleases = sync.OnceValues(func() (*releases, error) {
 		cmd := exec.Command("git", append([]string{"-C", clone, "-c", "user.name=Test", "-c", "user.email=test@example.org"},
 			args...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("git %s: %w\n%s", args[0], err, out)
+			return fmt.Errorf("failed to run git %s: %w\n%s", args[0], err, out)
 		}
 		return nil
 	}
 	// without the tags of real releases, which may be the same
 	out, err := exec.Command("git", "clone", "--quiet", "--shared", "--no-tags", root, clone).CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("git clone: %w\n%s", err, out)
+		return nil, fmt.Errorf("failed to clone: %w\n%s", err, out)
 	}
 	for _, version := range []string{older, newer} {
 		if version == newer {
@@ -115,7 +115,7 @@ func (r *releases) make(clone, version string, git func(args ...string) error) e
 			if strings.HasSuffix(name, ".zip") {
 				zip := filepath.Join(dir, name)
 				if out, err := exec.Command("unzip", "-q", zip, "nomad-d*", "-d", bin).CombinedOutput(); err != nil {
-					return fmt.Errorf("unzip: %w\n%s", err, out)
+					return fmt.Errorf("failed to unzip %s: %w\n%s", name, err, out)
 				}
 			}
 		}

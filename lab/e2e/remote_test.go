@@ -264,7 +264,7 @@ func TestRemote_ThroughAJumpHost(t *testing.T) {
 	test.Eq(t, "exit 7", a.ended(t), test.Sprint(a.story()))
 	_, ended, err := numbered(a.output(t, "stdout"))
 	test.NoError(t, err)
-	test.True(t, ended, test.Sprint("the output is whole"))
+	test.True(t, ended, test.Sprint("the end of the output is missing"))
 }
 
 func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
@@ -389,14 +389,14 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 	for name, p := range processes {
 		testsupport.Within(t, time.Minute, func() error {
 			if now := descriptors(p.pid); now > files[name] {
-				return fmt.Errorf("the %s has %d descriptors, it had %d", name, now, files[name])
+				return fmt.Errorf("the %s has %d descriptors, had %d after the warm-up", name, now, files[name])
 			}
 			return nil
 		})
 		testsupport.Within(t, time.Minute, func() error {
 			now, err := residentMemory(p.pid)
 			if err == nil && now > memory[name]+mostMore {
-				err = fmt.Errorf("the %s has %d kB, it had %d", name, now, memory[name])
+				err = fmt.Errorf("the %s has %d kB, had %d after the warm-up", name, now, memory[name])
 			}
 			return err
 		})

@@ -57,7 +57,7 @@ namespace "*" { capabilities = ["read-job"] }`},
 namespace "*" { capabilities = ["read-job"] }`},
 }
 
-// truthRow is one way in which a task ends, or does not.
+// truthRow is an event that may end a task.
 type truthRow struct {
 	name string
 	body string // of the task's script
@@ -444,7 +444,7 @@ func (c *truthCell) released(t *testing.T) {
 		return
 	}
 	time.Sleep(truthSweeps)
-	c.stands(t, "there is no evidence of its end")
+	c.stands(t, "the plugin can't see that its task has ended")
 }
 
 // next runs another task in the slot.
@@ -521,7 +521,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	return n
 }
 
-// served is an agent whose client is that of its server.
+// served is an agent with the client of its server.
 type served struct {
 	agent.Agent
 	client *api.Client

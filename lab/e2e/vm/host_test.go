@@ -1,8 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package vm_test tests on a separate kernel (package vm) what may be impossible on this machine: cgroup v2 without v1,
-// and a reboot.
+// Package vm_test has tests for a separate kernel (package vm): they need cgroup v2 without v1, or a reboot.
 package vm_test
 
 import (
