@@ -216,19 +216,6 @@ func (n *node) leaves() []string {
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
 }
 
-// gone waits until the processes have ended.
-func gone(t *testing.T, procs []proc) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		for _, p := range procs {
-			if p.alive() {
-				return fmt.Errorf("%.200q (%d) is alive", p.args, p.pid)
-			}
-		}
-		return nil
-	})
-}
-
 // state has the fields of a supervisor's task.json that the tests need.
 type state struct {
 	ID       string `json:"id"`

@@ -6,16 +6,12 @@ package e2e
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -214,53 +210,4 @@ func wheelhouse(t testing.TB, wheels ...wheel.Wheel) string {
 		must.NoError(t, w.Write(dir))
 	}
 	return dir
-}
-
-// heldIndex is a package index (PEP 503) that does not respond until it is released.
-type heldIndex struct {
-	url   string               // for index_url
-	asked chan context.Context // gets the context of each held request
-
-	release func() // may be called twice
-}
-
-// holdIndex starts an index of wheels, which runs until the end of the test.
-func holdIndex(t testing.TB, wheels ...wheel.Wheel) *heldIndex {
-	t.Helper()
-	dir := wheelhouse(t, wheels...)
-	released := make(chan struct{})
-	x := &heldIndex{asked: make(chan context.Context, 100), release: sync.OnceFunc(func() { close(released) })}
-	index := wheel.Index(dir)
-	s := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
-		select {
-		case <-released:
-		default:
-			x.asked <- r.Context()
-			select {
-			case <-released:
-			case <-r.Context().Done():
-				return
-			}
-		}
-		index.ServeHTTP(answer, r)
-	}))
-	t.Cleanup(s.Close)
-	t.Cleanup(x.release)
-	x.url = s.URL + "/simple"
-	return x
-}
-
-// wait waits until a live installer waits for the index.
-func (x *heldIndex) wait(t testing.TB, a *alloc) {
-	t.Helper()
-	for timeout := time.After(60 * time.Second); ; {
-		select {
-		case request := <-x.asked:
-			if request.Err() == nil {
-				return
-			}
-		case <-timeout:
-			t.Fatalf("no installer has sent a request to the index: %s", a.story())
-		}
-	}
 }
