@@ -84,22 +84,6 @@ func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
 	t.Parallel()
 	n := newRemoteNode(t)
 
-	t.Run("directories and variables of the host", func(t *testing.T) {
-		a := n.submit(t, job(t, conf{"command": "/bin/sh", "args": []string{"-c",
-			`pwd; echo $1; echo $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR $NOMAD_SECRETS_DIR
-			echo $GREETING; echo $(printenv OUTRIDER_LAB_DIR || echo none)
-			for d in $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR/data $NOMAD_SECRETS_DIR; do echo x > $d/file || exit 3; done
-			command -v ls`, "sh", "${NOMAD_TASK_DIR}/x"}}, onBox, func(_ *api.Job, task *api.Task) {
-			task.Env = map[string]string{"GREETING": "hello"}
-		}))
-		must.Eq(t, "exit 0", a.ended(t), must.Sprint(a.story()))
-		dir := a.hostDir()
-		a.says(t, "stdout", strings.Join([]string{
-			dir + "/main", dir + "/main/local/x", dir + "/main/local " + dir + "/alloc " + dir + "/main/secrets",
-			"hello", "none",
-		}, "\n")+"\n")
-		a.says(t, "stdout", "/bin/ls\n")
-	})
 	t.Run("the job's user", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("id -un; echo $HOME; echo x > local/file && echo written; ls .. || exit 1"), onBox,
 			func(_ *api.Job, task *api.Task) { task.User = "nobody" }))
