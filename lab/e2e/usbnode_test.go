@@ -160,11 +160,6 @@ func (n *node) isUSBPlugin(p proc) bool {
 	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), filepath.Base(usbPlugin))
 }
 
-func (n *node) usbPlugin(t testing.TB) proc {
-	t.Helper()
-	return n.one(t, "usb plugin", n.isUSBPlugin)
-}
-
 // unplaced waits until a job can't be placed, and returns the reasons.
 func (n *node) unplaced(t testing.TB, j *api.Job) string {
 	t.Helper()
