@@ -159,13 +159,6 @@ func (w way) try(r *root, kind string, rel *releases) {
 	}
 	do(older, w.install+"\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)
-	example := "/usr/share/doc/nomad-driver-exec-lite/example"
-	if kind == "zip" {
-		example = "/root/zip/" + older + "/example"
-	}
-	hello := r.run(example+"/hello.nomad.hcl", "hello")
-	hello.ended("0")
-	test.StrContains(t, r.sh("nomad alloc logs "+hello.alloc), "Hello from hello")
 
 	first := r.long(kind + "-first")
 	pid := first.pid()
@@ -181,7 +174,7 @@ func (w way) try(r *root, kind string, rel *releases) {
 	first.end()
 	second.end()
 
-	r.forget("hello", first.id, second.id)
+	r.forget(first.id, second.id)
 	do(older, w.remove+"\nsystemctl restart nomad")
 	test.StrNotContains(t, r.sh("nomad node status -self -json"), "driver.exec-lite")
 }
