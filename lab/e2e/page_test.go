@@ -38,12 +38,15 @@ func (f fence) String() string { return fmt.Sprintf("%s:%d", f.page, f.line) }
 
 var fenceComment = regexp.MustCompile(`^<!-- (not run|prints|fails|output|after|node)(?:: (.+))? -->$`)
 
-// fences returns the fenced blocks of a page's text, and mistakes in them.
-func fences(page, text string) (found []fence, wrong []string) {
+// readFences returns the fenced blocks of a page. Mistakes in them fail the test.
+func readFences(t *testing.T, page string) (found []fence) {
+	t.Helper()
+	text, err := os.ReadFile("../../" + page)
+	must.NoError(t, err)
 	var next, open fence // next collects the comments of the next block, open is the current block
 	node, within := "", false
 	n := 0
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		n++
 		trimmed := strings.TrimSpace(line)
 		lang, mark := strings.CutPrefix(trimmed, "```")
@@ -63,7 +66,7 @@ func fences(page, text string) (found []fence, wrong []string) {
 			switch lang {
 			case "sh", "hcl", "text", "go", "nix":
 			default:
-				wrong = append(wrong, fmt.Sprintf("%v: the language is %q, want sh, hcl, text, go or nix", open, lang))
+				t.Errorf("%v: the language is %q, want sh, hcl, text, go or nix", open, lang)
 			}
 		case fenceComment.MatchString(trimmed):
 			m := fenceComment.FindStringSubmatch(trimmed)
@@ -82,19 +85,19 @@ func fences(page, text string) (found []fence, wrong []string) {
 				next.node = m[2]
 			}
 			if (m[2] == "") != (m[1] == "fails" || m[1] == "output") {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: want a colon and a text, except after \"fails\" and \"output\"", page, n))
+				t.Errorf("%s:%d: want a colon and a text, except after \"fails\" and \"output\"", page, n)
 			}
 		default:
 			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != "" || next.node != "" {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: a comment for a block without a block below it", page, n-1))
+				t.Errorf("%s:%d: a comment for a block without a block below it", page, n-1)
 			}
 			next = fence{}
 		}
 	}
 	if within {
-		wrong = append(wrong, fmt.Sprintf("%v: the block has no end", open))
+		t.Errorf("%v: the block has no end", open)
 	}
-	return found, wrong
+	return found
 }
 
 // shown returns the lines of a page's output that the commands did not print. Numbers may differ; "…" matches any
@@ -108,15 +111,4 @@ func shown(page, printed string) (missing []string) {
 		}
 	}
 	return missing
-}
-
-func readFences(t *testing.T, page string) []fence {
-	t.Helper()
-	text, err := os.ReadFile("../../" + page)
-	must.NoError(t, err)
-	found, wrong := fences(page, string(text))
-	for _, w := range wrong {
-		t.Error(w)
-	}
-	return found
 }
