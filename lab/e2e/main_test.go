@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -151,46 +150,29 @@ func share(from, to string) error {
 
 // sharedNode is an agent that tests share if they do not disturb it. Each test stops its own jobs.
 type sharedNode struct {
+	name    string
 	options nodeOptions
-	started atomic.Bool
-	node    func() (*node, error)
-}
-
-func newSharedNode(name string, o nodeOptions) *sharedNode {
-	s := &sharedNode{options: o}
-	s.node = sync.OnceValues(func() (*node, error) {
-		s.started.Store(true)
-		return startNode(name, o)
-	})
-	return s
+	start   sync.Once
+	node    *node
+	err     error
 }
 
 func (s *sharedNode) get(t testing.TB) *node {
 	t.Helper()
 	s.options.need(t)
-	n, err := s.node()
-	must.NoError(t, err)
-	return n
+	s.start.Do(func() { s.node, s.err = startNode(s.name, s.options) })
+	must.NoError(t, s.err)
+	return s.node
 }
 
 func (s *sharedNode) end() error {
-	if !s.started.Load() {
+	if s.node == nil {
 		return nil
 	}
-	n, err := s.node()
-	if err != nil {
-		return nil // already reported by the tests
-	}
-	return n.end()
+	return s.node.end()
 }
 
 var (
-	commonNode = newSharedNode("common", nodeOptions{})
-	pythonNode = newSharedNode("python", nodeOptions{python: &pythonOptions{}})
+	commonNode = &sharedNode{name: "common"} // with exec-lite
+	pythonNode = &sharedNode{name: "python", options: nodeOptions{python: &pythonOptions{}}}
 )
-
-// common is the shared agent with exec-lite.
-func common(t testing.TB) *node {
-	t.Helper()
-	return commonNode.get(t)
-}

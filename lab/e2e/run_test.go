@@ -17,7 +17,7 @@ import (
 
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
-	n := common(t)
+	n := commonNode.get(t)
 	// three files of 1 MiB are written while a client follows
 	a := n.start(t, conf{"command": counter, "args": []string{"-pad", "120", "-burst", "200", "-every", "40ms", "-lines",
 		"24000", "-then", "exit:0"},
@@ -82,7 +82,7 @@ func hasMemoryCgroup() bool {
 
 func TestBadInput_GetsOneSentence(t *testing.T) {
 	t.Parallel()
-	n := common(t)
+	n := commonNode.get(t)
 	rows := []struct {
 		name string
 		c    conf

@@ -18,7 +18,7 @@ import (
 func TestSamples_RunAsTheyStand(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // the jobs have a user
-	n := common(t)
+	n := commonNode.get(t)
 	for path, want := range map[string]string{
 		"docs/plugins/exec-lite.md":                   "stopping\n",
 		"plugins/exec-lite/example/service.nomad.hcl": "stopped in good order\n",
@@ -54,7 +54,7 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 func TestMigrate_ExamplesDoWhatTheyReplace(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // for setpriv
-	n := common(t)
+	n := commonNode.get(t)
 	jobs := jobFiles(readFences(t, "docs/guides/migrate.md"))
 	run := func(name string, edit func(task *api.Task)) string {
 		j, err := n.Client().Jobs().ParseHCL(jobs[name+".nomad.hcl"], true)
