@@ -5,14 +5,18 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -101,4 +105,98 @@ func operatorsNode(t *testing.T) *root {
 	must.NoError(t, err, must.Sprintf("%s", out))
 	r.sh(prepareNode)
 	return r
+}
+
+var (
+	metricName   = regexp.MustCompile(`\b(nomad|outrider)_\w+`)
+	quotedMetric = regexp.MustCompile("`((?:nomad|outrider)_\\w+)`")
+	sampleLine   = regexp.MustCompile(`(?m)^(\w+)(\{.*\})? \S+$`)
+	expression   = regexp.MustCompile(`(?m)^ +expr: (>-\n)?((?:.*\n)+?) +(for|labels):`)
+)
+
+// TestAlerts_NameMetricsThatExist compares the metrics named in the example rules and on their page with those that an
+// agent and the page's commands print.
+func TestAlerts_NameMetricsThatExist(t *testing.T) {
+	needMemoryCgroup(t)
+	t.Parallel()
+	rules, err := os.ReadFile("../../deploy/prometheus/outrider.rules.yml")
+	must.NoError(t, err)
+	var wanted []string
+	for _, m := range expression.FindAllStringSubmatch(string(rules), -1) {
+		wanted = append(wanted, metricName.FindAllString(m[2], -1)...)
+	}
+	must.Eq(t, strings.Count(string(rules), "- alert:"), len(expression.FindAll(rules, -1)))
+	text, err := os.ReadFile("../../" + monitorPage)
+	must.NoError(t, err)
+	for _, m := range quotedMetric.FindAllSubmatch(text, -1) {
+		wanted = append(wanted, string(m[1]))
+	}
+	wanted = slices.Compact(slices.Sorted(slices.Values(wanted)))
+	t.Logf("%d metrics: %s", len(wanted), strings.Join(wanted, " "))
+
+	page := readFences(t, monitorPage)
+	block := func(with string) fence {
+		i := slices.IndexFunc(page, func(f fence) bool { return strings.Contains(f.text, with) })
+		must.NotEq(t, -1, i, must.Sprintf("no block of the page has %s", with))
+		return page[i]
+	}
+	telemetry := regexp.MustCompile(`(?s)telemetry \{.*?\n}\n`).FindString(block("telemetry {").text)
+	n := newNode(t, nodeOptions{usb: &usbOptions{more: zigbee}, config: telemetry})
+	plug(t, simulation(n.dir))
+	n.submit(t, job(t, sh("head -c 100000000 /dev/zero | tail -c 100000000 >/dev/null"), func(j *api.Job, _ *api.Task) {
+		attempts, delay := 1, time.Second
+		j.TaskGroups[0].RestartPolicy.Attempts, j.TaskGroups[0].RestartPolicy.Delay = &attempts, &delay
+	}))
+	commands := strings.ReplaceAll(block("outrider_driver_healthy").text, "/var/lib/prometheus/node-exporter", mkdir(t)) +
+		"nomad operator api '/v1/metrics?format=prometheus'\n"
+	env := append(os.Environ(), "NOMAD_ADDR="+n.Address(), "PATH="+filepath.Dir(nomadBinary)+":"+os.Getenv("PATH"))
+	testsupport.Within(t, time.Minute, func() error {
+		text, err := shell(t, n.dir, env, commands)
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, text)
+		}
+		have := map[string]bool{}
+		for _, m := range sampleLine.FindAllStringSubmatch(text, -1) {
+			have[m[1]] = true
+		}
+		for _, name := range wanted {
+			if !have[name] {
+				return fmt.Errorf("neither the agent nor the commands of the page print %s", name)
+			}
+		}
+		return nil
+	})
+}
+
+const datasetPage = "docs/plugins/dataset.md"
+
+var volumeFile = regexp.MustCompile(`^# (\S+\.volume\.hcl)\n`)
+
+// TestDatasetPage_CommandsWork runs the page's commands on an operator's node, a bare Debian with Nomad. The commands
+// make the file system.
+func TestDatasetPage_CommandsWork(t *testing.T) {
+	testsupport.Long(t, "a bare Debian, and volumes that Nomad is slow to make")
+	page := readFences(t, datasetPage)
+	r := newRoot(t)
+	r.put(".", dataset, execLite)
+	files := jobFiles(page)
+	for _, f := range page {
+		if m := volumeFile.FindStringSubmatch(f.text); f.lang == "hcl" && m != nil {
+			files[m[1]] = f.text
+		}
+	}
+	for name, text := range files {
+		must.NoError(t, os.WriteFile(filepath.Join(r.Dir, "root", name), []byte(text), 0o600))
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := r.try("tail -n 60 /var/log/nomad.log; journalctl -u nomad | tail -n 60")
+			t.Logf("the agent's log (%v):\n%s", err, out)
+		}
+	})
+	r.sh("systemctl enable --now zfs-fuse; systemctl start nomad; install -D -m 755 nomad-driver-exec-lite " +
+		"/opt/nomad/data/plugins/nomad-driver-exec-lite; ./nomad-driver-exec-lite config " +
+		">/etc/nomad.d/nomad-driver-exec-lite.hcl")
+	runFencesBy(t, page, func(commands string) (string, error) { return r.Run(t.Context(), commands) })
+	r.sh("for job in *.nomad.hcl; do nomad job validate $job; done")
 }

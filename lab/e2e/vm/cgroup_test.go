@@ -4,9 +4,16 @@
 package vm_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -33,4 +40,38 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 			v.Test(t, "github.com/outrider-dev/outrider/internal/core/"+p.name, flags...)
 		})
 	}
+}
+
+const limits = `cgroup=$(cut -d : -f 3 /proc/self/cgroup)
+for file in memory.max pids.max; do echo "$file is $(cat /sys/fs/cgroup$cgroup/$file)"; done`
+
+// TestRemote_LimitsHoldOnCgroupV2 runs tasks on a host with only cgroup v2, where no agent has made Nomad's slice. The
+// supervisor of the first connection makes it. A task of the next connection has limits, too.
+func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
+	testsupport.Long(t, "boots virtual machines")
+	t.Parallel()
+	server, err := sshd.Write(t.TempDir(), 2222) // the VM can read its files
+	if errors.Is(err, sshd.ErrMissing) {
+		t.Skip(err)
+	}
+	must.NoError(t, err)
+	h := newHost(t)
+	h.boot()
+	h.shell("setsid " + strings.Join(server.Args, " ") + " >sshd.log 2>&1 </dev/null &")
+	c := h.runAgent(map[string]agent.Plugin{
+		"remote": {Config: server.Endpoint("box", vm.DiskMount+"/host", "root")},
+	})
+	for _, name := range []string{"first", "second"} {
+		task := api.NewTask("main", "remote").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", limits}).
+			SetConfig("endpoint", "box").SetConfig("pids_limit", 50).
+			SetConfig("on_drain", "stop").SetConfig("on_lost", "restart")
+		task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+		task.Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
+		group := api.NewTaskGroup("g", 1).AddTask(task)
+		group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+		id := runs(t, c, api.NewBatchJob(name, name, "global", 50).AddTaskGroup(group), api.AllocClientStatusComplete)
+		h.says(id, "memory.max is 33554432\npids.max is 50")
+		h.shell("kill -9 $(pidof nomad-driver-remote)") // the next task's plugin makes a new connection
+	}
+	h.run(nil, h.ctl, "close", agentDir)
 }
