@@ -98,7 +98,8 @@ func endZFSFuse(t *testing.T) {
 	z := &zfsFuse
 	z.Lock()
 	defer z.Unlock()
-	if z.users--; z.users > 0 {
+	z.users--
+	if z.users > 0 {
 		return
 	}
 	test.NoError(t, errors.Join(zfsfuse.Remove(z.dir+"/pool"), os.RemoveAll(z.dir)))

@@ -256,7 +256,8 @@ func (a *alloc) readable(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		if _, err = a.stream(i, "stdout"); err != nil {
+		_, err = a.stream(i, "stdout")
+		if err != nil {
 			err = errors.Join(err, a.n.Client().Allocations().Signal(i, nil, a.taskName(), "SIGCONT"))
 		}
 		return err

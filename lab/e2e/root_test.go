@@ -149,7 +149,8 @@ func (j *rootJob) becomes(state string) *api.TaskState {
 	j.t.Helper()
 	var st *api.TaskState
 	testsupport.Within(j.t, time.Minute, func() error {
-		if st = j.task(); st.State != state {
+		st = j.task()
+		if st.State != state {
 			return fmt.Errorf("job %s is %s, not %s: %s", j.id, st.State, state, story(st))
 		}
 		return nil

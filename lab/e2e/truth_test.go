@@ -201,7 +201,8 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 		for _, row := range truthRows[name] {
 			c := &truthCell{truth: n, row: row, held: make(chan struct{}), slot: fmt.Sprintf("%s-%02d", n.column.name, n.slots)}
 			n.slots++
-			if cells = append(cells, c); row.name != "free" {
+			cells = append(cells, c)
+			if row.name != "free" {
 				c.submit(t)
 			}
 		}

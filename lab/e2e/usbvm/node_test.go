@@ -253,12 +253,13 @@ func (x *task) ended(t testing.TB) string {
 		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
 	}
 	var out string
-	testsupport.Within(t, time.Minute, func() (err error) {
+	testsupport.Within(t, time.Minute, func() error {
 		var whole bool
-		if out, whole = strings.CutSuffix(x.output("stdout"), lastLine+"\n"); !whole {
-			err = fmt.Errorf("the end of its output is missing: %q", out)
+		out, whole = strings.CutSuffix(x.output("stdout"), lastLine+"\n")
+		if !whole {
+			return fmt.Errorf("the end of its output is missing: %q", out)
 		}
-		return err
+		return nil
 	})
 	return out
 }
