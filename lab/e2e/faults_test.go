@@ -265,7 +265,7 @@ func (n *node) tellsExit() bool {
 	return err == nil && i.Attributes["driver."+n.driver+".pidfd_exit_info"] == "true"
 }
 
-// quiet waits until the output has ended.
+// quiet waits until no more output arrives.
 func (a *alloc) quiet(t testing.TB) {
 	t.Helper()
 	before, _ := a.read("stdout")
@@ -273,7 +273,7 @@ func (a *alloc) quiet(t testing.TB) {
 		time.Sleep(200 * time.Millisecond) // twice as long as logmon buffers output
 		now, err := a.read("stdout")
 		if err == nil && now != before {
-			err = fmt.Errorf("the output has not ended")
+			err = fmt.Errorf("output still arrives")
 		}
 		before = now
 		return err

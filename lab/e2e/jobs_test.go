@@ -247,8 +247,7 @@ func (a *alloc) read(stream string) (string, error) {
 	return string(b), err
 }
 
-// readable waits until the agent returns the log of a running task. An event of the task ends the state that read works
-// around.
+// readable waits until the agent returns the log of a running task. It causes an event of the task, see read.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
