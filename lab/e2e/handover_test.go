@@ -500,17 +500,6 @@ var handovers = []handover{
 		s.isGone(t) // without an API, after orphan_timeout
 		must.SliceLen(t, 1, s.starts())
 	}},
-	{name: "drain with on_drain stop", long: true, edit: func(task *api.Task) { task.SetConfig("on_drain", "stop") },
-		strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
-			c.drain(t, first)
-			s.on(t, first)
-			if hasAPI {
-				s.startedAnew(t)
-			} else {
-				s.goesOn(t) // without an API, the drain is unknown
-			}
-			c.eligible(t, first)
-		}},
 	{name: "agent killed with on_lost restart", long: true,
 		edit: func(task *api.Task) { task.SetConfig("on_lost", "restart") },
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
