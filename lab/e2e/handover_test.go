@@ -718,8 +718,8 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 	}
 }
 
-// After five hand-overs, the last allocation has the whole output, to its end.
-func TestHandover_OutputIsWholeAfterFive(t *testing.T) {
+// The last allocation has the whole output, to its end.
+func TestHandover_OutputIsWholeAfterFiveDrains(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "five hand-overs")
 	t.Parallel()

@@ -200,7 +200,7 @@ func age(t *testing.T, dir string) {
 }
 
 // The plugin logs in as an unprivileged user, who owns the endpoint's directory.
-func TestRemote_HostWithoutRoot(t *testing.T) {
+func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	host := newRemoteHost(t, sshdtest.Unprivileged())
@@ -220,7 +220,7 @@ func TestRemote_HostWithoutRoot(t *testing.T) {
 }
 
 // The node reaches the host only through another SSH server, by a link that can be cut.
-func TestRemote_ThroughAJumpHost(t *testing.T) {
+func TestRemote_WorksThroughAJumpHost(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	host, jump := newRemoteHost(t), sshdtest.Start(t)
