@@ -41,7 +41,7 @@ func (a *agent) onceTask(change ...func(*drivers.TaskConfig)) *onceTask {
 	return &onceTask{a: a, lines: lines, script: script, cfg: a.shell(script, "", change...)}
 }
 
-// again is what the next agent asks for: under a new id, and with a new token.
+// again returns the task as the next agent starts it: with a new id and a new token.
 func (o *onceTask) again(more string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	return o.a.shell(o.script, more, append([]func(*drivers.TaskConfig){func(c *drivers.TaskConfig) {
 		c.AllocID, c.AllocDir = o.cfg.AllocID, o.cfg.AllocDir
@@ -62,7 +62,7 @@ func (o *onceTask) running() {
 
 func (o *onceTask) end() { must.NoError(o.a.t, os.WriteFile(o.lines+".go", nil, 0o600)) }
 
-// known are the ids of the tasks that the driver has.
+// known returns the ids of the driver's tasks.
 func (a *agent) known() (ids []string) {
 	a.driver.mu.Lock()
 	defer a.driver.mu.Unlock()
@@ -163,7 +163,7 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 		"the user changed": {nil, with(func(c *drivers.TaskConfig) {
 			if os.Geteuid() == 0 {
 				c.User = "nobody"
-			} else { // nobody else can be chosen
+			} else { // only root can run tasks as others
 				c.Resources.NomadResources.Memory.MemoryMB = 64
 			}
 		})},
@@ -217,7 +217,7 @@ func TestRequestOf_CoversTheFIFOsOfLogmon(t *testing.T) {
 }
 
 func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
-	config := func() any { // with a pointer, whose address is another each time
+	config := func() any { // has a pointer, whose address differs each time
 		c := testTask{Command: "x", TaskOptions: defaultTaskOptions()}
 		c.Ulimit = map[string]string{}
 		for i := range 20 {
@@ -264,7 +264,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			h.engine = slow
 			over := make(chan error, 1)
 			recovered := make(chan error, 1)
-			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // the agent is killed before it is over
+			destroy := func() { over <- a.driver.DestroyTask(cfg.ID, true) } // the agent is killed before this returns
 			recover := func() { recovered <- a.driver.RecoverTask(th) }
 			switch under {
 			case "before DestroyTask":

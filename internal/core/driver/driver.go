@@ -25,25 +25,25 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// Driver implements drivers.DriverPlugin for any Plugin: the lifecycle above an
-// Engine. Nomad calls it from many goroutines.
+// Driver implements drivers.DriverPlugin for any Plugin: it manages the lifecycle of tasks on top
+// of an Engine. Nomad calls its methods concurrently.
 type Driver struct {
-	plugin   *erased
-	name     string
-	logger   hclog.Logger
-	eventer  *eventer.Eventer
-	calm     *time.Timer // returns memory some time after the last start
-	local    *local
-	sampling sampling
-	instance atomic.Pointer[instance] // of the last configuration
-	ctx      context.Context
+	plugin     *erased
+	name       string
+	logger     hclog.Logger
+	eventer    *eventer.Eventer
+	freeMemory *time.Timer // returns memory to the OS a while after the last start
+	local      *local
+	sampling   sampling
+	instance   atomic.Pointer[instance] // built from the last configuration
+	ctx        context.Context
 
 	mu          sync.Mutex
 	handles     map[string]*handle
-	calls       map[string]context.Context // by task id: StartTask under way
-	listeners   int                        // streams of TaskEvents
-	pending     []*drivers.TaskEvent       // events while there were no listeners
-	deliveredBy time.Time                  // of the last event of any task
+	calls       map[string]context.Context // of running StartTask calls, by task id
+	listeners   int                        // open TaskEvents streams
+	pending     []*drivers.TaskEvent       // emitted while nothing listened
+	deliveredBy time.Time                  // when Nomad should have taken the last event of any task
 }
 
 var (
@@ -52,8 +52,8 @@ var (
 	_ plugin.StartCaller                 = (*Driver)(nil)
 )
 
-// New returns the driver of a plugin. Nothing runs before an agent configures
-// it. Its life ends with ctx or Close; tasks go on.
+// New returns the driver of a plugin. It does nothing until an agent configures it, and works until
+// ctx ends or Close is called. Tasks keep running.
 func New[C, T any](ctx context.Context, logger hclog.Logger, p Plugin[C, T]) *Driver {
 	return newDriver(ctx, logger, erase(p))
 }
@@ -76,19 +76,19 @@ func newDriver(ctx context.Context, logger hclog.Logger, p *erased) *Driver {
 	d := &Driver{
 		plugin: p, name: p.name, logger: logger, ctx: ctx, local: newLocal(ctx, logger, p.name),
 		eventer: eventer.NewEventer(ctx, logger), sampling: newSampling(),
-		// a burst of starts leaves much more garbage than memory in use
-		calm:    time.AfterFunc(time.Hour, debug.FreeOSMemory),
-		calls:   map[string]context.Context{},
-		handles: map[string]*handle{},
+		// a burst of starts leaves far more garbage than live memory
+		freeMemory: time.AfterFunc(time.Hour, debug.FreeOSMemory),
+		calls:      map[string]context.Context{},
+		handles:    map[string]*handle{},
 	}
 	d.instance.Store(&instance{engine: d.local})
 	go d.sampling.run(ctx, d.sample)
 	return d
 }
 
-// Close releases the engine. Tasks go on.
+// Close closes the engine. Tasks keep running.
 func (d *Driver) Close() error {
-	d.calm.Stop()
+	d.freeMemory.Stop()
 	if c, ok := d.instance.Load().engine.(io.Closer); ok {
 		return c.Close()
 	}
@@ -106,8 +106,8 @@ func (d *Driver) ConfigSchema() (*hclspec.Spec, error) { return d.plugin.config.
 // TaskConfigSchema is part of drivers.DriverPlugin.
 func (d *Driver) TaskConfigSchema() (*hclspec.Spec, error) { return d.plugin.task.Spec(), nil }
 
-// SetConfig is part of base.BasePlugin. Nomad calls it without an agent's
-// configuration too, to see whether it is valid, in processes that it ends soon.
+// SetConfig is part of base.BasePlugin. Nomad also calls it without an agent configuration, in
+// short-lived processes that only validate the plugin's configuration.
 func (d *Driver) SetConfig(c *base.Config) error {
 	options, i, err := d.plugin.configure(c.PluginConfig, d.logger)
 	if err != nil {
@@ -133,7 +133,7 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 		Exec:              true,
 		FSIsolation:       fsisolation.None,
 		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost},
-		MountConfigs:      drivers.MountConfigSupportNone, // crosses the wire by the interceptor of package plugin
+		MountConfigs:      drivers.MountConfigSupportNone, // only the interceptor of package plugin sends it
 	}
 	if e, ok := d.instance.Load().engine.(Capable); ok {
 		e.Capabilities(c)
@@ -144,9 +144,9 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 	return c, nil
 }
 
-// RecoverTask is part of drivers.DriverPlugin: it takes over a task that an
-// earlier plugin process started. A task that has ended meanwhile is recovered
-// too, so that WaitTask can report how.
+// RecoverTask is part of drivers.DriverPlugin: it re-attaches to a task that an earlier plugin
+// process started. A task that has ended in the meantime is recovered too, so WaitTask can report
+// its exit.
 func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	if th == nil || th.Config == nil {
 		return errors.New("failed to recover task: no handle")
@@ -161,14 +161,14 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	}
 	h.busy.Lock()
 	defer h.busy.Unlock()
-	if !d.keep(h) {
+	if !d.register(h) {
 		return nil // another call recovers it
 	}
 	engine := d.instance.Load().engine
 	t, err := engine.Recover(d.ctx, th.Config, saved, d.eventsOf(h))
 	if err == nil {
 		d.run(h, engine, t)
-		err = h.claim() // last: an agent that gets an error here starts the task again
+		err = h.claim() // last, because after an error the agent starts the task again
 	}
 	if err != nil {
 		d.forget(id)
@@ -185,36 +185,36 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 	return nil
 }
 
-// StartTask is part of drivers.DriverPlugin. It returns when the program itself
-// runs; on an error nothing of the task is left. If an agent was killed before it
-// knew of the task, and the next one asks for it again, it gets the same run.
+// StartTask is part of drivers.DriverPlugin. It returns once the program runs; after an error,
+// nothing of the task remains. If an agent was killed before it knew of the task, and the next
+// agent starts the same task, that agent gets the existing run.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	i := d.instance.Load()
 	if i.start == nil {
 		return nil, nil, errors.New("driver is not configured")
 	}
 	h := newHandle(cfg)
-	// at once: the agent waits for the start
-	begun := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
-	defer begun.over()
-	s, err := i.start(cfg, begun)
+	// emitted immediately, because the agent waits for the start
+	starting := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}
+	defer starting.runFinally()
+	s, err := i.start(cfg, starting)
 	if err != nil {
 		return nil, nil, err
 	}
 	d.logger.Debug("starting task", "task", cfg.ID)
 	s.Event = d.eventsOf(h)
-	s.Progress = func(format string, args ...any) { begun.event(fmt.Sprintf(format, args...)) }
+	s.Progress = func(format string, args ...any) { starting.event(fmt.Sprintf(format, args...)) }
 	if i, ok := optional[UserDefaulter](d); ok {
 		s.DefaultUser = i.DefaultUser()
 	}
 	t, err := i.engine.Start(d.callContext(cfg.ID), s)
 	if err != nil {
-		d.logger.Debug("task is not started", "task", cfg.ID, "error", err)
+		d.logger.Debug("failed to start task", "task", cfg.ID, "error", err)
 		return nil, nil, err
 	}
 	h.startedAt = time.Now()
 	d.run(h, i.engine, t)
-	d.calm.Reset(2 * time.Second)
+	d.freeMemory.Reset(2 * time.Second)
 	th, err := h.save(cfg)
 	if err != nil {
 		_ = i.engine.Destroy(d.ctx, cfg.ID)
@@ -222,13 +222,13 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 		return nil, nil, fmt.Errorf("failed to encode task handle: %w", err)
 	}
 	run := h.run()
-	d.logger.Debug("task runs", "task", cfg.ID, "pid", run.Attributes["pid"])
+	d.logger.Debug("task started", "task", cfg.ID, "pid", run.Attributes["pid"])
 	return th, run.Network, nil
 }
 
-// StartCall registers the context of a call of StartTask, which is not among that
-// method's parameters. It ends when the agent is gone: then no agent would know of
-// the task. The returned function is called after StartTask.
+// StartCall registers the context of a StartTask call, because that method has no context
+// parameter. The context ends when the agent is gone, since no agent would then know of the task.
+// The caller runs done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,11 +246,11 @@ func (d *Driver) callContext(id string) context.Context {
 	if ctx := d.calls[id]; ctx != nil {
 		return ctx
 	}
-	return d.ctx // no agent, or one within this process
+	return d.ctx // called within this process and not over gRPC
 }
 
-// WaitTask is part of drivers.DriverPlugin. The channel brings exactly one
-// result: an agent older than 1.11.3 panics without one.
+// WaitTask is part of drivers.DriverPlugin. The channel delivers exactly one result, because agents
+// older than 1.11.3 panic without one.
 func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitResult, error) {
 	h, err := d.handle(id)
 	if err != nil {
@@ -274,12 +274,12 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	return result, nil
 }
 
-// exitOf returns how a task ended, when its events are delivered and it is stopped, or ctx has ended.
+// exitOf returns the exit of a task after its events are delivered and a running stop is complete, or ctx ends.
 func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
 	explained := d.exited(h)
 	over := h.stopOver()
 	if over != nil {
-		select { // Nomad waits for that too, and for processes besides the main one
+		select { // Nomad waits for StopTask too, which also waits for processes other than the main one
 		case <-over:
 		case <-ctx.Done():
 		}
@@ -289,16 +289,16 @@ func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
 	return h.exitWithMessage()
 }
 
-// StopTask is part of drivers.DriverPlugin: it signals, waits for the timeout,
-// kills what is left, and returns when nothing is left. An unknown task is no error,
-// since any error makes Nomad ask again for minutes.
+// StopTask is part of drivers.DriverPlugin: it signals the task, kills the remaining processes at
+// the timeout, and returns when none is left. An unknown task is not an error, because Nomad
+// retries for minutes after any error.
 func (d *Driver) StopTask(id string, timeout time.Duration, signal string) error {
 	h, err := d.handle(id)
 	if err != nil {
 		return nil
 	}
 	if err := h.claim(); err != nil {
-		d.logger.Warn("stopping the task nevertheless", "task", id, "error", err)
+		d.logger.Warn("failed to record the claim, stopping the task anyway", "task", id, "error", err)
 	}
 	d.logger.Debug("stopping task", "task", id, "signal", signal, "timeout", timeout)
 	defer h.stopping()()
@@ -326,8 +326,8 @@ func stop(ctx context.Context, t Task, timeout time.Duration, signal string) err
 	}
 }
 
-// DestroyTask is part of drivers.DriverPlugin. It works for an id that this
-// process has never seen.
+// DestroyTask is part of drivers.DriverPlugin. It also accepts an id that this process has never
+// seen.
 func (d *Driver) DestroyTask(id string, force bool) error {
 	h, err := d.handle(id)
 	if err != nil {
@@ -340,7 +340,7 @@ func (d *Driver) DestroyTask(id string, force bool) error {
 	defer h.busy.Unlock()
 	if !h.hasEnded() {
 		if !force {
-			return fmt.Errorf("task %q still runs: stop it first", id)
+			return fmt.Errorf("task %q is still running: stop it first", id)
 		}
 		defer h.stopping()()
 	}
@@ -370,7 +370,7 @@ func (d *Driver) SignalTask(id string, signal string) error {
 	return h.task.Signal(d.ctx, signal)
 }
 
-// optional is the instance as one of its optional interfaces.
+// optional returns the instance as I, one of its optional interfaces.
 func optional[I any](d *Driver) (i I, ok bool) {
 	i, ok = d.instance.Load().any.(I)
 	return i, ok

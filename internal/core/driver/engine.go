@@ -14,100 +14,99 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Engine runs tasks. The local engine runs them as processes of this host, under the
-// supervisor; a driver whose tasks run elsewhere is an EngineProvider. Above every
-// engine is the same lifecycle (Driver): it decodes configurations, keeps handles,
-// waits, streams and reports events. All methods are called from several goroutines.
-// An engine may be a Prober, and Capable; one that has a method Close() error is
-// closed with the driver. Its tasks go on.
+// Engine is a backend that starts, recovers and destroys tasks. The default engine (local) runs
+// them as processes of this host, under the supervisor. A driver whose tasks run elsewhere is an
+// EngineProvider. The lifecycle above an engine is always the same (Driver): it decodes
+// configurations, keeps handles, waits, streams and reports events. All methods may be called
+// concurrently. An engine may also be a Prober and Capable. If it has a method Close() error, the
+// driver calls that when it closes; tasks keep running.
 type Engine interface {
-	// Start runs a task and returns when its program itself runs. On an error nothing
-	// of the task is left. The context ends when the agent does not wait for the start
-	// any more: then nothing may be started. An earlier run of the same allocation's
-	// task is either returned (see Claimer), or is over when Start returns.
+	// Start runs a task and returns once its program runs. After an error, nothing of the task
+	// remains. ctx ends when the agent no longer waits for the start; from then on, nothing may be
+	// started. An earlier run of the same task and allocation is either returned (see Claimer) or has
+	// ended when Start returns.
 	Start(ctx context.Context, s *Start) (Task, error)
 
-	// Recover returns a task that an earlier plugin process started, with what it saved
-	// (see Saver). c is what StartTask had, as Nomad has kept it. A task that has ended
-	// meanwhile is recovered too. After an error Nomad destroys the task and starts it
-	// again.
+	// Recover returns a task that an earlier plugin process started. c is the configuration that
+	// StartTask got, as stored by Nomad, and saved is the result of Saver. A task that has ended in
+	// the meantime is recovered too. After an error, Nomad destroys the task and starts it again.
 	Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error)
 
-	// Destroy kills what is left of a task, and removes everything of it. It works for a
-	// task that this process never saw. It is no error if there is nothing.
+	// Destroy kills the remaining processes of a task and removes everything of it. It also works for
+	// a task that this process never saw. If nothing exists, it returns nil.
 	Destroy(ctx context.Context, id string) error
 }
 
-// Prober is an Engine with something to report of the node.
+// Prober is an Engine that reports the state of the node.
 type Prober interface {
-	// Probe is called every 30 s for as long as an agent uses the driver. An error makes
-	// the driver unhealthy with this message, or undetected if it is an Undetected.
+	// Probe is called every 30 s while an agent uses the driver. An error makes the driver unhealthy,
+	// or undetected if it is an Undetected; its text is the health description.
 	Probe(ctx context.Context) (Node, error)
 }
 
-// Node is the state of an engine.
+// Node is the state of the node as an Engine reports it.
 type Node struct {
-	Attributes map[string]*pstructs.Attribute // each by its name below driver.<Name>
-	Missing    []string                       // limitations, for the health's description
-	Removed    []string                       // ids of tasks that were removed, since no agent will ask for them
+	Attributes map[string]*pstructs.Attribute // names are relative to driver.<Name>
+	Missing    []string                       // limitations, shown in the health description
+	Removed    []string                       // ids of tasks that were removed because no agent will ask for them
 
-	// Again is when to look again, if something is expected to change sooner than in 30 s.
+	// Again is the time until the next probe, if a change is expected in less than 30 s.
 	Again time.Duration
 }
 
-// EngineProvider is an Instance with an engine of its own. The options of
-// PluginOptions and TaskOptions are the local engine's.
+// EngineProvider is an Instance with its own engine. PluginOptions and TaskOptions apply to the
+// local engine only.
 type EngineProvider interface {
 	Engine() Engine
 }
 
-// Event reports a sentence about a task: among the task's events, or in the exit
-// message while Nomad stops the task.
+// Event reports a message about a task: as one of the task's events or, while Nomad stops the task,
+// in the exit message.
 type Event func(format string, args ...any)
 
-// Start is a task to be started.
+// Start describes a task to start.
 type Start struct {
-	Task        *drivers.TaskConfig // as Nomad hands it over
+	Task        *drivers.TaskConfig // as passed by Nomad
 	Config      any                 // its decoded configuration, a pointer to the T of Plugin
-	DefaultUser string              // the driver's, for a task that names none
+	DefaultUser string              // the driver's default, for a task without a user
 
-	// Command asks the driver for the command. base is everything that does not depend
-	// on the driver (Request.Run), stateDir is Request.StateDir.
+	// Command asks the driver for the command. base has every field that does not depend on the driver
+	// (Request.Run), stateDir is Request.StateDir.
 	Command func(ctx context.Context, base task.Command, stateDir string) (*task.Command, error)
 
 	// Event may be called for as long as the task exists.
 	Event Event
 
-	// Progress reports at once, until Start returns: what Event reports comes after that.
+	// Progress emits an event immediately. It must not be called after Start has returned. Event is delivered later.
 	Progress Event
 }
 
-// Task is one run of a task in an engine. It is used until Engine.Destroy, and its end
-// also after that: an embedded Ending has the first three. It may be a Stopper, Saver,
-// Claimer, Describer, and a Sampler and Executor, or a Forwarder.
+// Task is one run of a task in an engine. It is used until Engine.Destroy; Ended, Exit and AfterEnd
+// are used after that too, and can be implemented by embedding Ending. A Task may also be a
+// Stopper, Saver, Claimer and Describer, and either a Sampler and Executor, or a Forwarder.
 type Task interface {
-	// Ended is closed when the task has ended. Exit is how, nil if that is unknown.
+	// Ended returns a channel that is closed when the task has ended. Exit is nil if the exit is unknown.
 	Ended() <-chan struct{}
 	Exit() *task.Exit
 
-	// AfterEnd calls f in a goroutine of its own when the task has ended, unless stop was
-	// called before. A task that is waited for costs no goroutine.
+	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before.
+	// Waiting for a task needs no goroutine.
 	AfterEnd(f func()) (stop func() bool)
 
-	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL
-	// the task ends.
+	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL the task
+	// ends.
 	Signal(ctx context.Context, signal string) error
 }
 
-// Ending is the end of a task, to embed in a Task. The zero value is that of a task that runs.
+// Ending implements Ended, Exit and AfterEnd of Task by embedding. The zero value is a task that runs.
 type Ending struct {
 	mu   sync.Mutex
-	life context.Context // ends with the task; made when it is needed, as is:
+	life context.Context // ends with the task; life and end are set on first use
 	end  context.CancelFunc
 	exit *task.Exit
 }
 
-// context lasts as long as the task.
+// context returns a context that ends with the task.
 func (e *Ending) context() context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,8 +129,8 @@ func (e *Ending) Exit() *task.Exit {
 	return e.exit
 }
 
-// End ends the task. Only the first call has an effect. exit is nil if it is unknown how
-// the task ended.
+// End marks the task as ended. Only the first call has an effect. exit is nil if the exit is
+// unknown.
 func (e *Ending) End(exit *task.Exit) {
 	life := e.context()
 	e.mu.Lock()
@@ -142,45 +141,43 @@ func (e *Ending) End(exit *task.Exit) {
 	}
 }
 
-// Stopper is a Task with a way of its own to stop. Any other gets the signal, by default
-// SIGINT, and SIGKILL at the timeout.
+// Stopper is a Task that implements its own stop. Other tasks get the signal, by default SIGINT,
+// and SIGKILL at the timeout.
 type Stopper interface {
-	// Stop sends a signal, by default the engine's own, kills what is left at the
-	// timeout, and returns when nothing of the task runs. An error makes Nomad ask
-	// again, for minutes.
+	// Stop sends the signal (if empty, the engine's default), kills the remaining processes at the
+	// timeout, and returns when nothing of the task runs. After an error, Nomad retries for minutes.
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
 // Saver is a Task that Recover can't find by its id alone.
 type Saver interface {
-	// Saved is what Recover gets. Nomad keeps it, on its disk, with the task's environment,
-	// and limits messages to 4 MiB.
+	// Saved returns the state to pass to Recover. Nomad stores it on its disk together with the task's
+	// environment, and limits messages to 4 MiB.
 	Saved() ([]byte, error)
 }
 
 // Claimer is a Task that Start can find again without its handle.
 type Claimer interface {
-	// Claim is called before an agent is told anything of the task that it may act on.
-	// Until then a Start for the same allocation and task, with the same
-	// configuration, may return this run: an agent that was killed during StartTask
-	// does not know of it.
+	// Claim is called before an agent learns anything about the task that it may act on. Until then, a
+	// Start for the same allocation, task and configuration may return this run, because an agent that
+	// was killed during StartTask does not know of it.
 	Claim() error
 }
 
-// Describer is a Task that knows more of its Run than the lifecycle does.
+// Describer is a Task that sets more fields of its Run than the lifecycle does.
 type Describer interface {
 	Describe(r *Run)
 }
 
 // Sampler is a Task with statistics.
 type Sampler interface {
-	// Stats is a sample of the task's resource usage, nil if there is none now. One
-	// goroutine takes the samples of all tasks, so it must return soon.
+	// Stats returns a sample of the task's resource usage, or nil if none is available now. One
+	// goroutine samples all tasks, so Stats must return quickly.
 	Stats(ctx context.Context) (*drivers.TaskResourceUsage, error)
 }
 
-// Forwarder is a Task that another driver runs: whole calls of Nomad are passed on to that, with the same arguments and
-// results. It is no Sampler and no Executor.
+// Forwarder is a Task that another driver runs: Nomad's calls are forwarded to that driver, with
+// the same arguments and results. It is neither a Sampler nor an Executor.
 type Forwarder interface {
 	TaskStats(ctx context.Context, interval time.Duration) (<-chan *drivers.TaskResourceUsage, error)
 	ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error)
@@ -189,9 +186,8 @@ type Forwarder interface {
 
 // Executor is a Task in which commands can be run.
 type Executor interface {
-	// Exec runs a command in the task and returns how it ended, when all of its output
-	// is written. It is killed at the end of the context. Streams may be nil; Stdout
-	// and Stderr may be the same, then only one goroutine may write at a time. A
-	// stream is closed at its end.
+	// Exec runs a command in the task and returns its exit after all output is written. The command is
+	// killed when ctx ends. Streams may be nil. If Stdout and Stderr are the same, only one goroutine
+	// may write at a time. A stream is closed at its end.
 	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
 }

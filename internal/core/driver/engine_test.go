@@ -22,11 +22,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ExampleEngine is the example's engine, which is in another package. Its tasks call
+// ExampleEngine returns the engine of the example, which is in package driver_test. Its tasks call
 // Programs.
 var ExampleEngine func() Engine
 
-// withEngine is a driver with an engine of its own.
+// withEngine is a driver with its own engine.
 type withEngine struct {
 	testInstance
 	engine Engine
@@ -50,7 +50,7 @@ var scripts = map[string]string{
 	"trap":  `trap "exit $2" $1; echo r; while :; do sleep 0.02; done`,
 }
 
-// program is a task that runs a program of both engines, and is ready when it is started.
+// program returns a task that runs one of the programs that both engines have.
 func (a *agent) program(name string, args ...string) *drivers.TaskConfig {
 	a.t.Helper()
 	path, list := name, args
@@ -63,7 +63,7 @@ func (a *agent) program(name string, args ...string) *drivers.TaskConfig {
 	return a.task(fmt.Sprintf("command = %q\nargs = [%s]", path, strings.Join(list, ", ")))
 }
 
-// ready waits until a program is.
+// ready waits until a program is ready.
 func (a *agent) ready(cfg *drivers.TaskConfig) {
 	a.t.Helper()
 	if a.instance.engine == nil {
@@ -93,7 +93,7 @@ func Programs(name string, args []string, signals <-chan string) *task.Exit {
 	return e
 }
 
-// fullEngine has all that is optional for an engine and its tasks.
+// fullEngine implements every optional method of an engine and its tasks.
 type fullEngine struct {
 	Engine
 	node  Node

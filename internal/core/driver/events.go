@@ -29,7 +29,7 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 		defer d.mu.Unlock()
 		d.listeners--
 	})
-	go func() { // ends when they are taken, or with ctx
+	go func() { // ends when all are delivered, or with ctx
 		for _, e := range pending {
 			d.emit(e)
 		}
@@ -37,14 +37,13 @@ func (d *Driver) TaskEvents(ctx context.Context) (<-chan *drivers.TaskEvent, err
 	return events, nil
 }
 
-// maxPending bounds the pending events of a Nomad that does not listen.
+// maxPending limits how many events are kept while Nomad does not listen.
 const maxPending = 1000
 
-// event reports a sentence about a task. It is pending until Nomad waits for the task
-// for the first time: while an agent recovers its tasks it listens to events already,
-// and drops them. While Nomad stops a task, it may have dropped the allocation before
-// (job stop -purge): then the sentence is part of the exit message, which needs no
-// event of ours.
+// event reports a message about a task. It is pending until the first WaitTask: an agent that
+// recovers its tasks already listens to events, but drops them. While Nomad stops a task, the
+// message becomes part of the exit message instead of an event, because Nomad may have dropped the
+// allocation before (job stop -purge).
 func (d *Driver) event(h *handle, format string, args ...any) {
 	e := taskEvent(h.config, fmt.Sprintf(format, args...))
 	h.mu.Lock()
@@ -53,7 +52,7 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 		late := h.exitSent
 		h.mu.Unlock()
 		if late {
-			d.logger.Warn("too late for the task's events: "+e.Message, "task", e.TaskID)
+			d.logger.Warn("event dropped, the task's exit is already delivered: "+e.Message, "task", e.TaskID)
 		}
 		return
 	}
@@ -67,19 +66,19 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 	}
 }
 
-// eventsOf is event for one task.
+// eventsOf returns event for one task.
 func (d *Driver) eventsOf(h *handle) Event {
 	return func(format string, args ...any) { d.event(h, format, args...) }
 }
 
-// taskEvent returns an event. A task may have chosen parts of its message.
+// taskEvent returns an event with printable text: parts of the message may come from the task.
 func taskEvent(cfg *drivers.TaskConfig, message string) *drivers.TaskEvent {
 	return &drivers.TaskEvent{
 		TaskID: cfg.ID, TaskName: cfg.Name, AllocID: cfg.AllocID, Timestamp: time.Now(), Message: plain.Text(message),
 	}
 }
 
-// flush emits the pending events of a task, for which Nomad waits now.
+// flush emits the pending events of a task when Nomad begins to wait for it.
 func (d *Driver) flush(h *handle) {
 	h.mu.Lock()
 	pending := h.pending
@@ -90,18 +89,17 @@ func (d *Driver) flush(h *handle) {
 	}
 }
 
-// How long an exit waits for the events before it, and after a start of the plugin
-// for Nomad to listen to any. Nomad takes the events of all tasks one by one, and
-// writes each to its disk.
+// How long an exit waits for the events before it and, after a start of the plugin, for Nomad to
+// listen. Nomad handles the events of all tasks one by one, and writes each to its disk.
 const (
 	deliveryTime = 100 * time.Millisecond // for a single event
-	queuedTime   = 25 * time.Millisecond  // more for each that was emitted shortly before it
-	maxQueueTime = 2 * time.Second        // and for all of these at most
+	queuedTime   = 25 * time.Millisecond  // more for each event emitted shortly before it
+	maxQueueTime = 2 * time.Second        // limit of these additions
 	listenTime   = time.Second
 )
 
-// waitDelivered gives Nomad the time to take a task's events: they travel apart from
-// the exit, and Nomad drops those that come after the end of an allocation.
+// waitDelivered gives Nomad time to take a task's events. They are sent separately from the exit,
+// and Nomad drops those that arrive after the end of the allocation.
 func (d *Driver) waitDelivered(ctx context.Context, h *handle) {
 	h.mu.Lock()
 	by, stopped := h.deliveredBy, h.stopped
@@ -127,9 +125,9 @@ func (d *Driver) hasListeners() bool {
 	return d.listeners > 0
 }
 
-// emit sends an event to Nomad, or keeps it pending until Nomad listens: after a start
-// of the plugin it recovers tasks before it does, and the eventer drops events without
-// a listener. It returns when Nomad will have taken it, as far as can be known.
+// emit sends an event to Nomad, or keeps it pending until Nomad listens: after a start of the
+// plugin, Nomad recovers tasks first, and the eventer drops events without a listener. The result
+// is an estimate of when Nomad has taken the event.
 func (d *Driver) emit(e *drivers.TaskEvent) (deliveredBy time.Time) {
 	now := time.Now()
 	d.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// goroutines is an engine whose tasks are calls of a function. It returns after "SIGKILL".
+// goroutines is an engine whose tasks are calls of a function, which must return after "SIGKILL".
 type goroutines struct {
 	call  func(c *task.Command, signals <-chan string) *task.Exit
 	tasks sync.Map // by id

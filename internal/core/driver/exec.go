@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// ExecTask is part of drivers.DriverPlugin: it runs a command in the task and
-// returns its combined output, of which a plain.Tail keeps the end: as much as drivers.CheckBufSize.
+// ExecTask is part of drivers.DriverPlugin: it runs a command in the task and returns the end of
+// its combined output (plain.Tail), at most drivers.CheckBufSize bytes.
 func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	if f := d.forwarder(id); f != nil {
 		return f.ExecTask(cmd, timeout)
@@ -41,8 +41,8 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 	return &drivers.ExecTaskResult{Stdout: out.Tail, ExitResult: exitResult(e)}, nil
 }
 
-// ExecTaskStreamingRaw is drivers.ExecTaskStreamingRawDriver: `nomad alloc exec`.
-// The command ends with ctx.
+// ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver, for `nomad alloc exec`. The
+// command ends with ctx.
 func (d *Driver) ExecTaskStreamingRaw(
 	ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -58,8 +58,8 @@ func (d *Driver) ExecTaskStreamingRaw(
 	stdin, input := io.Pipe()
 	defer stdin.Close()
 	sizes := make(chan drivers.TerminalSize, 1)
-	begun, inputOver := time.Now(), make(chan struct{})
-	go receive(stream, input, sizes, inputOver) // ends with the stream, which the caller closes when we return
+	begun, inputEnded := time.Now(), make(chan struct{})
+	go receive(stream, input, sizes, inputEnded) // ends with the stream, which the caller closes when we return
 
 	out := &sender{stream: stream}
 	var e *task.Exit
@@ -80,13 +80,13 @@ func (d *Driver) ExecTaskStreamingRaw(
 	cancel()
 	<-ended
 	if gone != nil {
-		return fmt.Errorf("command was ended: its client is gone: %w", gone)
+		return fmt.Errorf("command was killed because its client is gone: %w", gone)
 	}
 	if err != nil {
 		return err
 	}
 	select {
-	case <-inputOver:
+	case <-inputEnded:
 	case <-time.After(time.Until(begun.Add(inputTime))):
 	}
 	return out.send(&drivers.ExecTaskStreamingResponseMsg{
@@ -94,12 +94,12 @@ func (d *Driver) ExecTaskStreamingRaw(
 	})
 }
 
-// inputTime is how long, from its start, a command that has ended waits for the end of its input. Nomad's client
-// sends that at once where there is none. If the stream is over by then it gives up without the exit that it has
-// been sent: "unexpected EOF" (plugins/drivers/client.go, ExecTaskStreamingRaw).
+// inputTime limits how long after its start a command that has ended waits for the end of its input. If there
+// is no input, Nomad's client sends that end immediately. If the stream is closed before, the client fails with
+// "unexpected EOF" although it has received the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
 
-// forwarder is a task that is one, else nil.
+// forwarder returns the task if it is a Forwarder, else nil.
 func (d *Driver) forwarder(id string) Forwarder {
 	h, err := d.handle(id)
 	if err != nil {
@@ -109,7 +109,7 @@ func (d *Driver) forwarder(id string) Forwarder {
 	return f
 }
 
-// executor is a task in which this command may be run.
+// executor returns the task if the command can be run in it.
 func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	h, err := d.handle(id)
 	if err != nil {
@@ -117,7 +117,7 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	}
 	t, ok := h.task.(Executor)
 	if c, err := d.Capabilities(); err != nil || !ok || !c.Exec {
-		return nil, fmt.Errorf("driver %s runs no commands in tasks", d.name)
+		return nil, fmt.Errorf("driver %s does not run commands in tasks", d.name)
 	}
 	if len(cmd) == 0 || cmd[0] == "" {
 		return nil, errors.New("command is empty")
@@ -125,12 +125,12 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	return t, nil
 }
 
-// receive passes on the user's input and window size. An engine that reads neither
-// does not hold up the other: the newest size counts. It closes over at the end of the input.
+// receive passes on the user's input and window size, of which only the newest is kept: an engine
+// that does not read sizes does not block the input. It closes ended at the end of the input.
 func receive(
-	stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize, over chan<- struct{},
+	stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize, ended chan<- struct{},
 ) {
-	end := sync.OnceFunc(func() { close(over) })
+	end := sync.OnceFunc(func() { close(ended) })
 	defer end()
 	for {
 		m, err := stream.Recv()
@@ -139,7 +139,7 @@ func receive(
 		}
 		if in := m.Stdin; in != nil {
 			if len(in.Data) > 0 {
-				_, _ = input.Write(in.Data) // an error is no reason to end: the command may still write output
+				_, _ = input.Write(in.Data) // ignored: the command may still write output
 			}
 			if in.Close {
 				input.Close()
@@ -156,7 +156,7 @@ func receive(
 	}
 }
 
-// sender serialises what goes to a stream, which allows one sender at a time.
+// sender serializes the messages to a stream, which allows one sender at a time.
 type sender struct {
 	mu     sync.Mutex
 	stream drivers.ExecTaskStream
@@ -168,11 +168,11 @@ func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
 	return s.stream.Send(m)
 }
 
-// heartbeatTime is how often a client of a command gets an empty message, which it ignores
-// (api/allocations_exec.go): Nomad notices that a client is gone only when it sends to it.
+// heartbeatTime is the interval at which a command's client gets an empty message, which it ignores
+// (api/allocations_exec.go). Nomad detects only by sending that a client is gone.
 const heartbeatTime = 2 * time.Second
 
-// heartbeat sends until the command has ended, or the client is gone: that is the error.
+// heartbeat sends empty messages until the command has ended. It returns an error if the client is gone.
 func (s *sender) heartbeat(ended <-chan struct{}) error {
 	beat := time.NewTicker(heartbeatTime)
 	defer beat.Stop()
@@ -188,7 +188,7 @@ func (s *sender) heartbeat(ended <-chan struct{}) error {
 	}
 }
 
-// output is one of a command's output streams on its way to the client.
+// output sends one of a command's output streams to the client.
 type output struct {
 	to      *sender
 	message func(*proto.ExecTaskStreamingIOOperation) *drivers.ExecTaskStreamingResponseMsg

@@ -41,9 +41,9 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	a.run(cfg)
 	defer a.destroy(cfg.ID)
 	m := testsupport.Mark()
-	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which holds the pipe
+	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which keeps the pipe open
 		u := &slowUser{wait: 3 * time.Second}
-		// less than a pipe holds: the command ends before
+		// fits into a pipe, so the command ends before it is sent
 		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID,
 			[]string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
 		n := u.got.Load()
@@ -86,11 +86,11 @@ func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 	}
 }
 
-// quickUser has no input, which it says after a moment, as Nomad's client does. It gives a command up whose stream is
-// over before that.
+// quickUser has no input and sends the end of it after a moment, as Nomad's client does. Such a
+// client fails if the stream of a command ends before that.
 type quickUser struct {
 	mu         sync.Mutex
-	said, over bool // the end of its input; the exit
+	said, over bool // end of its input sent; exit received
 	early      bool
 }
 
@@ -101,7 +101,7 @@ func (u *quickUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
 	if !first {
 		return nil, io.EOF
 	}
-	time.Sleep(50 * time.Millisecond) // on its way
+	time.Sleep(50 * time.Millisecond) // latency of the connection
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.said = true
@@ -125,5 +125,5 @@ func TestExecStreaming_EndsAfterItsInput(t *testing.T) {
 	u := &quickUser{}
 	must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"true"}, false, u))
 	test.True(t, u.over)
-	test.False(t, u.early, test.Sprint("the exit came before the end of the input, which Nomad's client does not bear"))
+	test.False(t, u.early, test.Sprint("the exit came before the end of the input, at which Nomad's client fails"))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// exited reports, once, what the exit code of a task that has ended does not say. The
-// channel is closed when the driver, too, has explained the exit.
+// exited reports, once, details of a task's exit that its exit code does not show. The returned
+// channel is closed when the driver has explained the exit too.
 func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 	h.exitSeen.Do(func() {
 		e := h.task.Exit()
@@ -22,7 +22,7 @@ func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 		case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
 			// Nomad's own event is complete
 		case e.Lost:
-			d.event(h, "Lost: it is not known how the task ended: %s", e.Reason)
+			d.event(h, "Lost: the exit status of the task is unknown: %s", e.Reason)
 		case e.Signal != 0 && !e.OOMKilled:
 			d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 		}
@@ -44,14 +44,14 @@ func (d *Driver) explain(h *handle, e *task.Exit) {
 	}
 }
 
-// explainTime is how long an exit waits for the driver to explain it.
+// explainTime limits how long an exit waits for the driver to explain it.
 const explainTime = 10 * time.Second
 
 func (d *Driver) waitExplained(ctx context.Context, h *handle, explained <-chan struct{}) {
 	select {
 	case <-explained:
 	case <-time.After(explainTime):
-		d.logger.Warn("the exit is delivered without the driver's explanation, which takes too long", "task", h.config.ID)
+		d.logger.Warn("delivering the exit without the driver's explanation, which takes too long", "task", h.config.ID)
 	case <-ctx.Done():
 	}
 }

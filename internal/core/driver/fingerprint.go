@@ -33,14 +33,14 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 	}.Run(ctx), nil
 }
 
-// Undetected is an error of Fingerprinter and Engine: this node does not have what the
-// driver runs programs with. Nomad shows the driver like its own java driver without a
-// JVM: as undetected and not as unhealthy (drivers.HealthStateUndetected).
+// Undetected is an error of Fingerprinter and Prober: this node lacks the software that the driver
+// needs to run programs. Nomad shows the driver as undetected instead of unhealthy, like its own
+// java driver without a JVM (drivers.HealthStateUndetected).
 type Undetected string
 
 func (u Undetected) Error() string { return string(u) }
 
-// failed is the fingerprint after a failed probe.
+// failed returns the fingerprint after a failed probe.
 func (d *Driver) failed(err error) *drivers.Fingerprint {
 	f := &drivers.Fingerprint{
 		Attributes: map[string]*pstructs.Attribute{},

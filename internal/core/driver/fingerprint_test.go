@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-func TestFingerprint_TellsUndetectedFromUnhealthy(t *testing.T) {
+func TestFingerprint_DistinguishesUndetectedFromUnhealthy(t *testing.T) {
 	d := &Driver{name: "python"}
 	for _, test := range []struct {
 		err    error
@@ -25,8 +25,8 @@ func TestFingerprint_TellsUndetectedFromUnhealthy(t *testing.T) {
 		if f.Health != test.health || f.HealthDescription != test.err.Error() || f.Attributes["driver.python"] != nil {
 			t.Errorf("%v: got %+v", test.err, f)
 		}
-		if told := f.Attributes["driver.python.version"] != nil; told != (test.health == drivers.HealthStateUndetected) {
-			t.Errorf("%v: the version is told: %v", test.err, told)
+		if got := f.Attributes["driver.python.version"] != nil; got != (test.health == drivers.HealthStateUndetected) {
+			t.Errorf("%v: the version is reported: %v", test.err, got)
 		}
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// handle is a task that this plugin process knows.
+// handle is a task that this plugin process has started or recovered.
 type handle struct {
-	config    *drivers.TaskConfig // what the lifecycle needs of it
+	config    *drivers.TaskConfig // only the fields that the lifecycle needs
 	startedAt time.Time
 	recovered bool // started by an earlier plugin process
 	task      Task // this and engine are set before any other goroutine gets the handle
@@ -32,15 +32,15 @@ type handle struct {
 
 	mu          sync.Mutex
 	waitedFor   bool                 // WaitTask was called
-	pending     []*drivers.TaskEvent // events before that
-	deliveredBy time.Time            // of the last event
-	stopped     chan struct{}        // made by the first StopTask or DestroyTask, closed when that is over
-	exitMessage []string             // what was reported since then
-	exitSent    bool                 // by WaitTask
+	pending     []*drivers.TaskEvent // events before that call
+	deliveredBy time.Time            // when Nomad should have taken the last event
+	stopped     chan struct{}        // created by the first StopTask or DestroyTask, closed when that returns
+	exitMessage []string             // messages reported since then
+	exitSent    bool                 // WaitTask has returned the exit
 }
 
-// savedHandle is what Nomad keeps for us between StartTask and RecoverTask
-// (TaskHandle.DriverState). Old ones come back after an upgrade of the plugin:
+// savedHandle is the state that Nomad stores between StartTask and RecoverTask
+// (TaskHandle.DriverState). After an upgrade, the plugin reads the handles of earlier versions, so
 // fields are only ever added.
 type savedHandle struct {
 	StartedAt time.Time `codec:"started_at"`
@@ -113,7 +113,7 @@ func (h *handle) delivered(by time.Time) {
 	h.deliveredBy = by
 }
 
-// stopping records that Nomad ends the task. The caller calls over when that is done.
+// stopping records that Nomad stops or destroys the task. The caller calls over when that is complete.
 func (h *handle) stopping() (over func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,14 +124,14 @@ func (h *handle) stopping() (over func()) {
 	return func() { close(h.stopped) }
 }
 
-// stopOver is closed when Nomad has ended the task, nil if it does not.
+// stopOver is closed when Nomad has stopped the task. It is nil if Nomad has not begun to.
 func (h *handle) stopOver() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.stopped
 }
 
-// exitWithMessage returns how the task ended, with what was reported while Nomad stopped it.
+// exitWithMessage returns the exit of the task, with the messages reported while Nomad stopped it.
 func (h *handle) exitWithMessage() *drivers.ExitResult {
 	r := exitResult(h.task.Exit())
 	h.mu.Lock()
@@ -162,12 +162,12 @@ func (h *handle) status() *drivers.TaskStatus {
 	return s
 }
 
-// exitResult is an exit in Nomad's terms: a signal is also an exit code of 128 and its
-// number, as in a shell, and a lost exit is an error.
+// exitResult converts an exit to Nomad's type. A signal is also exit code 128 plus its number, as
+// in a shell. A lost exit is an error.
 func exitResult(e *task.Exit) *drivers.ExitResult {
 	switch {
 	case e == nil:
-		return &drivers.ExitResult{ExitCode: -1, Err: errors.New("task is lost: nothing is known of it any more")}
+		return &drivers.ExitResult{ExitCode: -1, Err: errors.New("task is lost: no record of it exists")}
 	case e.Lost:
 		return &drivers.ExitResult{ExitCode: -1, Err: fmt.Errorf("task is lost: %s", e.Reason)}
 	}

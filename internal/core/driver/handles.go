@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// handle is a task that runs or ran, and is not destroyed.
+// handle returns a task that was started or recovered and is not destroyed.
 func (d *Driver) handle(id string) (*handle, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -17,9 +17,8 @@ func (d *Driver) handle(id string) (*handle, error) {
 	return nil, drivers.ErrTaskNotFound
 }
 
-// keep registers a task that is being recovered, and reports whether none of this id was
-// registered.
-func (d *Driver) keep(h *handle) bool {
+// register adds a task that is being recovered. It returns false if a task with this id exists.
+func (d *Driver) register(h *handle) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.handles[h.config.ID] != nil {
@@ -29,8 +28,8 @@ func (d *Driver) keep(h *handle) bool {
 	return true
 }
 
-// run registers a task that runs in the engine. Earlier runs of the same allocation's
-// task are forgotten: they are over, or this is one of them.
+// run registers a task that runs in the engine. It forgets earlier runs of the same task and
+// allocation: they have ended, or this is one of them.
 func (d *Driver) run(h *handle, e Engine, t Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,8 +49,8 @@ func (d *Driver) forget(id string) {
 	delete(d.handles, id)
 }
 
-// settled returns a registered task. It waits for a DestroyTask that is under way: the
-// agent that called it may be gone, and another agent recovers the task meanwhile.
+// settled returns a registered task. It waits for a DestroyTask in progress: the agent that called
+// it may be gone while another agent recovers the task.
 func (d *Driver) settled(id string) *handle {
 	d.mu.Lock()
 	h := d.handles[id]

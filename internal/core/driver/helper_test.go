@@ -37,7 +37,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/harness"
 )
 
-// TestMain is also the supervisor and the launcher, and a plugin's binary.
+// TestMain also runs as the supervisor, the launcher and a plugin's binary.
 func TestMain(m *testing.M) {
 	supervisor.Main()
 	if os.Getenv(binaryVar) != "" {
@@ -51,7 +51,7 @@ func runTests(m *testing.M) int {
 	if os.Getenv(nonRootVar) != "" { // run by a test of this very binary
 		return m.Run()
 	}
-	// Nomad's harness leaves directories behind; short, since sockets are in it too
+	// Nomad's harness leaves directories behind. The path is short because it also contains sockets.
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("o%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -67,8 +67,8 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// removeLeaves ends the supervisors, with their collectors, that no test needs any more, which would go by
-// themselves when they have been idle for a while, and removes their cgroups.
+// removeLeaves kills the supervisors and their collectors, which would otherwise exit only after
+// being idle for a while, and removes their cgroups.
 func removeLeaves() {
 	table, err := task.Processes()
 	if err != nil {
@@ -85,7 +85,7 @@ func removeLeaves() {
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
-		for _, node := range nodes { // another run's are its own
+		for _, node := range nodes { // and not those of another test run
 			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
 				for unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end) {
@@ -98,8 +98,8 @@ func removeLeaves() {
 
 var nodes []string
 
-// NewNode is the id of an agent's node, whose cgroups are removed when all tests
-// have ended.
+// NewNode returns the id of a new agent's node, whose cgroups are removed when all tests have
+// ended.
 func NewNode() string {
 	node := uuid.Generate()
 	nodes = append(nodes, node)
@@ -114,7 +114,7 @@ type testTask struct {
 	TaskOptions
 }
 
-// testInstance is a driver that runs what a test's job names, with what the test adds.
+// testInstance is a driver that runs the command of a test's job, with the hooks that the test sets.
 type testInstance struct {
 	command     func(context.Context, testRequest) (*task.Command, error)
 	ended       func(Ended) string
@@ -167,13 +167,12 @@ func testPlugin(i testInstance) Plugin[testConfig, testTask] {
 	}
 }
 
-// agent is what Nomad is to a driver. At the end of the test nothing of the
-// driver's may be left.
+// agent calls a driver as Nomad does. The test fails if anything of the driver is left at its end.
 type agent struct {
 	t      *testing.T
 	state  string // state_dir
 	node   string
-	share  string // v1: Nomad's shared cpuset, v2: its share.slice; empty where tasks get no cgroup
+	share  string // v1: Nomad's shared cpuset, v2: its share.slice; empty if tasks get no cgroup
 	made   []string
 	cgroup cgroup.Support
 
@@ -188,8 +187,8 @@ func start(t *testing.T, options map[string]any) *agent {
 	return startInstance(t, testInstance{}, options)
 }
 
-// detect looks again where it finds nothing: on cgroup v2 the slice in which
-// supervisors have their leaves may just be made, or removed, by another test's.
+// detect retries if it finds nothing: on cgroup v2, another test's supervisor may be creating or
+// removing the slice of its leaf.
 func detect() cgroup.Support {
 	found := cgroup.Detect("")
 	for range 20 {
@@ -254,13 +253,13 @@ func configure(t *testing.T, d drivers.DriverPlugin, o PluginOptions) {
 
 var topology = numalib.Scan(numalib.PlatformScanners(false))
 
-// stopDriver ends the plugin; tasks go on.
+// stopDriver ends the plugin; tasks keep running.
 func (a *agent) stopDriver() {
 	harness.Kill(a.DriverHarness)
 	a.driver.Close()
 }
 
-// restart is another plugin process, that knows nothing.
+// restart replaces the driver with one that has no state, like a new plugin process.
 func (a *agent) restart() {
 	a.stopDriver()
 	a.startDriver(nil)
@@ -279,14 +278,14 @@ func (a *agent) makeShare() {
 	}
 }
 
-// makeSlice is what makeShare is, on v2: where scopes get all controllers.
+// makeSlice is makeShare for cgroup v2: it creates slices whose scopes have all controllers.
 func (a *agent) makeSlice() {
 	const all = "+cpuset +cpu +memory +pids"
 	given, err := os.ReadFile(filepath.Join(a.cgroup.Root, "cgroup.subtree_control"))
 	must.NoError(a.t, err)
 	for _, controller := range strings.Fields(all) {
 		if !slices.Contains(strings.Fields(string(given)), controller[1:]) {
-			return // tasks get no cgroup: what the root hands down is not a test's to change
+			return // tasks get no cgroup: a test must not change the controllers of the root
 		}
 	}
 	a.share = filepath.Join(a.cgroup.Root, "nomad-outrider-test-"+uuid.Short()+".slice", "share.slice")
@@ -304,8 +303,8 @@ func (a *agent) mkdir(dir string) {
 	}
 }
 
-// task is one as Nomad hands it to a driver: with an allocation directory, its
-// control groups, and its config block from HCL.
+// task returns a task as Nomad passes it to a driver: with an allocation directory, its cgroups,
+// and its config block from HCL.
 func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	alloc := uuid.Generate()
@@ -352,8 +351,8 @@ func (a *agent) task(config string, change ...func(*drivers.TaskConfig)) *driver
 	return cfg
 }
 
-// background is a part of a script that starts a sleeper which the task's end is to end: with a cgroup that one has a
-// session of its own.
+// background returns a line of a script that starts a sleeper, which must end with the task. If
+// tasks have a cgroup, the sleeper has its own session.
 func (a *agent) background(mark string) string {
 	if a.share == "" {
 		return "sleep " + mark + " & "
@@ -361,7 +360,7 @@ func (a *agent) background(mark string) string {
 	return "setsid -f sleep " + mark + "; "
 }
 
-// shell is a task that runs a script of sh; more is more of its config block.
+// shell returns a task that runs a script of sh; more is added to its config block.
 func (a *agent) shell(script, more string, change ...func(*drivers.TaskConfig)) *drivers.TaskConfig {
 	a.t.Helper()
 	return a.task(fmt.Sprintf("command = \"/bin/sh\"\nargs = [\"-c\", %q]\n%s", script, more), change...)
@@ -387,7 +386,7 @@ func (a *agent) wait(id string) *drivers.ExitResult {
 	return r
 }
 
-// pid is a task's main process.
+// pid returns the pid of a task's main process.
 func (a *agent) pid(id string) int {
 	a.t.Helper()
 	st, err := a.InspectTask(id)
@@ -397,7 +396,7 @@ func (a *agent) pid(id string) int {
 	return pid
 }
 
-// stopped says whether a signal has stopped a task's main process.
+// stopped reports whether a signal has stopped a task's main process.
 func (a *agent) stopped(id string) bool {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.pid(id)))
 	return strings.Contains(string(b), ") T ")
@@ -438,11 +437,11 @@ func (a *agent) nothingLeft() {
 			unix.Kill(pid, unix.SIGKILL)
 			left := slices.DeleteFunc(slices.Clone(all), func(pid int) bool {
 				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				// one that ends has no arguments any more
+				// a process that is exiting has no arguments
 				return len(line) == 0 || strings.HasPrefix(string(line), "outrider-supervisor\x00collect\x00")
 			})
 			test.SliceEmpty(t, left, test.Sprintf("%d processes of tasks are left", len(left)))
-			for _, pid := range all { // or they would slow down all that comes after a failed test
+			for _, pid := range all { // they would slow down the tests after a failed one
 				unix.Kill(pid, unix.SIGKILL)
 			}
 		}
@@ -483,7 +482,7 @@ func descendants(pid int) (pids []int) {
 	return pids
 }
 
-// wire is a task handle as it comes back after the agent wrote it to its disk.
+// wire returns a task handle as an agent reads it back from its disk.
 func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
 	t.Helper()
 	b, err := json.Marshal(th)
@@ -493,14 +492,14 @@ func wire(t *testing.T, th *drivers.TaskHandle) *drivers.TaskHandle {
 	return &back
 }
 
-// binaryVar tells the test binary that it is the plugin's.
+// binaryVar is set if the test binary runs as the plugin.
 const binaryVar = "OUTRIDER_TEST_BINARY"
 
-// nonRootVar tells the test binary that it is the non-root part of a test.
+// nonRootVar is set if the test binary runs the non-root part of a test.
 const nonRootVar = "OUTRIDER_TEST_NONROOT"
 
-// withoutRoot runs the test again as a user without rights, in these groups, with
-// its verdict. It returns true in that run, which does what the test is for.
+// withoutRoot runs the test again as an unprivileged user in these groups, and fails if that run
+// fails. It returns true in that run, which must do the actual test.
 func withoutRoot(t *testing.T, groups ...string) bool {
 	t.Helper()
 	if os.Getenv(nonRootVar) != "" {

@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// before is a driver that calls f before each start.
+// before returns a driver that calls f before each start.
 func before(f func(context.Context, testRequest) error) testInstance {
 	w := testInstance{}
 	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
@@ -101,14 +101,14 @@ func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		program string
 		fail    error
-		state   bool // whether the task's state is there by then
+		state   bool // whether the task's state exists by then
 	}{
-		"the task runs":          {"/bin/true", nil, true},
-		"the command fails":      {"/bin/true", errors.New("no such package"), false},
-		"the command is empty":   {"", nil, false},
-		"there is no program":    {"/no/such/program", nil, false},
-		"the command has a NUL":  {"/bin/true\x00", nil, false},
-		"no program, and it may": {"/no/such/program", structs.NewRecoverableError(errors.New("later"), true), false},
+		"the task runs":            {"/bin/true", nil, true},
+		"the command fails":        {"/bin/true", errors.New("no such package"), false},
+		"the command is empty":     {"", nil, false},
+		"the program is missing":   {"/no/such/program", nil, false},
+		"the command has a NUL":    {"/bin/true\x00", nil, false},
+		"the error is recoverable": {"/no/such/program", structs.NewRecoverableError(errors.New("later"), true), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var calls []string
@@ -261,7 +261,7 @@ func (l *listener) count() int {
 	return len(l.messages)
 }
 
-// told is a driver that reports a sentence for each exit, and sends the exit to calls.
+// told returns a driver that explains each failure with a message, and sends each exit to calls.
 func told(calls chan Ended) testInstance {
 	w := testInstance{}
 	w.ended = func(e Ended) string {
@@ -546,7 +546,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 		test.False(t, waited < deliveryTime, test.Sprintf("an exit came %v after its event", waited))
 		reasons, exits = append(reasons, times[1]), append(exits, exited[id])
 	}
-	// no more than a bound below: a busy machine is later
+	// only a lower bound: a busy machine is slower
 	first, last := slices.MinFunc(reasons, time.Time.Compare), slices.MaxFunc(exits, time.Time.Compare)
 	waited := last.Sub(first)
 	test.False(t, waited < deliveryTime+(tasks-1)*queuedTime,

@@ -23,7 +23,7 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "plain")
 	must.NoError(t, os.WriteFile(file, []byte("text"), 0o644))
 	locked := filepath.Join(t.TempDir(), "locked")
-	must.NoError(t, os.Mkdir(locked, 0)) // its own owner may not enter either
+	must.NoError(t, os.Mkdir(locked, 0)) // even its owner can't enter
 	user := func(name string) func(*drivers.TaskConfig) { return func(c *drivers.TaskConfig) { c.User = name } }
 	for name, c := range map[string]struct {
 		config string
@@ -48,7 +48,7 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 		"work_dir is a file":   {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", file), nil, "plain"},
 		"unreadable work_dir":  {fmt.Sprintf("command = \"/bin/true\"\nwork_dir = %q", locked), user("nobody"), "locked"},
 		"unknown ulimit": {"command = \"/bin/true\"\nulimit { nofiles = \"10\" }", nil,
-			`ulimit "nofiles" is not known`},
+			`unknown ulimit "nofiles"`},
 		"ulimit is no number": {"command = \"/bin/true\"\nulimit { nofile = \"many\" }", nil, `nofile = "many"`},
 		"negative ulimit":     {"command = \"/bin/true\"\nulimit { nofile = \"-5\" }", nil, `nofile = "-5"`},
 		"ulimit soft above hard": {"command = \"/bin/true\"\nulimit { nofile = \"10:5\" }", nil,
@@ -155,7 +155,7 @@ func TestUser_HasItsEnvironment(t *testing.T) {
 	} {
 		out, r := a.result(a.shell(script, c.options, func(cfg *drivers.TaskConfig) {
 			cfg.User = user
-			for _, name := range []string{"HOME", "USER", "LOGNAME"} { // as Nomad without isolation: the agent's own
+			for _, name := range []string{"HOME", "USER", "LOGNAME"} { // the agent's own, as Nomad passes them without isolation
 				if v, set := os.LookupEnv(name); set {
 					cfg.Env[name] = v
 				}

@@ -54,13 +54,13 @@ func TestLifecycle_GivesEveryWaiterTheExit(t *testing.T) {
 			a.run(cfg)
 			var all sync.WaitGroup
 			for range 20 {
-				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over the wire nothing tells that it has been asked
+				ch, err := a.driver.WaitTask(t.Context(), cfg.ID) // over gRPC, the test would not know when the call has arrived
 				must.NoError(t, err)
 				all.Go(func() {
 					r := await(t, "the exit", ch)
 					must.Eq(t, 5, r.ExitCode, must.Sprintf("got %+v", r))
 					test.NoError(t, r.Err, test.Sprintf("got %+v", r))
-					_ = a.DestroyTask(cfg.ID, false) // the quickest takes it away from the others
+					_ = a.DestroyTask(cfg.ID, false) // by the first one, while the others wait
 				})
 			}
 			must.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -106,7 +106,7 @@ func TestLifecycle_DoesNotKnowOtherTasks(t *testing.T) {
 		} {
 			test.ErrorIs(t, call(), drivers.ErrTaskNotFound, test.Sprint(name))
 		}
-		// an error would make Nomad ask again for minutes
+		// Nomad would retry for minutes after an error
 		test.NoError(t, a.StopTask("x", time.Second, "SIGTERM"), test.Sprint("stop"))
 		test.NoError(t, a.DestroyTask("x", true), test.Sprint("destroy"))
 	})
@@ -114,7 +114,7 @@ func TestLifecycle_DoesNotKnowOtherTasks(t *testing.T) {
 
 func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 	a := start(t, nil)
-	const never, soon = time.Minute, 30 * time.Second // on a busy machine, too
+	const never, soon = time.Minute, 30 * time.Second // even on a busy machine
 	const loop = "while :; do sleep 0.02; done"
 	for name, c := range map[string]struct {
 		script, signal, options string
@@ -156,7 +156,7 @@ func TestLifecycle_DestroysARunningTaskOnlyByForce(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("deaf", "0")
 		a.run(cfg)
-		test.ErrorContains(t, a.DestroyTask(cfg.ID, false), "still runs")
+		test.ErrorContains(t, a.DestroyTask(cfg.ID, false), "still running")
 		a.destroy(cfg.ID)
 		_, err := a.InspectTask(cfg.ID)
 		test.Error(t, err, test.Sprint("it is known after destroy"))
@@ -220,7 +220,7 @@ func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-// An attempt fails if it can't be recorded that the agent knows of the task.
+// An attempt fails if the driver can't record that the agent knows of the task.
 func TestRecoverTask_HasTheExitThatAFailedAttemptGot(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
@@ -375,7 +375,7 @@ func TestTaskStats_AreComplete(t *testing.T) {
 	defer cancel()
 	ch, err := a.TaskStats(ctx, cfg.ID, 100*time.Millisecond)
 	must.NoError(t, err)
-	// a machine that is busy with something else may leave a reading without any use
+	// on a busy machine, a reading may show no usage
 	var cpu *drivers.CpuStats
 	var mem *drivers.MemoryStats
 	var pids int
@@ -412,7 +412,7 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 		must.NoError(t, a.RecoverTask(th))
 		select {
 		case e := <-events:
-			t.Fatalf("told before WaitTask: %+v", e)
+			t.Fatalf("event before WaitTask: %+v", e)
 		case <-time.After(100 * time.Millisecond):
 		}
 		_, err = a.WaitTask(ctx, cfg.ID)
@@ -436,7 +436,7 @@ func TestLifecycle_KeepsEventsPendingUntilNomadWaits(t *testing.T) {
 	})
 }
 
-// Parts of a message may be a task's: no terminal obeys them.
+// Parts of a message may come from a task: they must not control a terminal.
 func TestEvents_ArePrintable(t *testing.T) {
 	e := taskEvent(&drivers.TaskConfig{ID: "id"}, "Failed: \x1b[2Jtext\a")
 	test.Eq(t, "Failed:  [2Jtext ", e.Message)

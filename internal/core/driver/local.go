@@ -22,22 +22,22 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// local is the engine whose tasks are processes of this host: the client of their
-// supervisor, and everything else that is bound to this host (the files local_*.go).
+// local is the engine that runs tasks as processes of this host. It is the client of their
+// supervisors and has everything else that is specific to this host (the files local_*.go).
 type local struct {
-	name   string // the driver's
+	name   string // of the driver
 	logger hclog.Logger
 	ctx    context.Context // of the driver
 
 	mu      sync.Mutex
 	options PluginOptions
-	root    string // <state_dir>/<name>, below which each agent has a store
+	root    string // <state_dir>/<name>, with one store for each agent
 	denied  denied
 	compute cpustats.Compute
-	clients map[string]*supervisor.Client // by store directory: in practice one
-	tasks   map[string]*localTask         // what the clients hold
+	clients map[string]*supervisor.Client // by store directory; in practice one
+	tasks   map[string]*localTask         // that the clients report on, by id
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
-	swept   time.Time                     // when abandoned tasks were looked for
+	swept   time.Time                     // when abandoned tasks were last searched for
 }
 
 var (
@@ -72,8 +72,8 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	return nil
 }
 
-// Capabilities is Capable. DisableLogCollection crosses the wire only with the
-// interceptor of package plugin.
+// Capabilities is part of Capable. Only the interceptor of package plugin sends
+// DisableLogCollection.
 func (l *local) Capabilities(c *drivers.Capabilities) {
 	c.NetIsolationModes = append(c.NetIsolationModes, drivers.NetIsolationModeGroup)
 	if canMount() {
@@ -88,7 +88,7 @@ func (l *local) config() PluginOptions {
 	return l.options
 }
 
-// Close ends the connections. Tasks and supervisors go on.
+// Close closes the connections. Tasks and supervisors keep running.
 func (l *local) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 		return nil, err
 	}
 	t.event = event
-	l.release(id) // a failed attempt's
+	l.release(id) // left by a failed attempt
 	l.hold(t)
 	if _, err := t.client.Adopt(ctx, t.state); err != nil {
 		l.release(id)
@@ -117,8 +117,8 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 	return t, nil
 }
 
-// Destroy is part of Engine. It looks for a task that is not known in any agent's store:
-// an id is unique, and nothing else identifies the store.
+// Destroy is part of Engine. It searches the stores of all agents for a task that this process does
+// not know: an id is unique, and nothing else identifies the store.
 func (l *local) Destroy(ctx context.Context, id string) error {
 	if t := l.task(id); t != nil {
 		return t.destroy(ctx)
@@ -135,8 +135,8 @@ func (l *local) Destroy(ctx context.Context, id string) error {
 	return nil
 }
 
-// client returns the client for an agent's store. A plugin serves one agent, so
-// there is one; only a handle from before a change of state_dir names another.
+// client returns the client for an agent's store. A plugin serves one agent, so it normally has one
+// client. Only a handle from before a change of state_dir names another store.
 func (l *local) client(storeDir string) *supervisor.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +169,7 @@ func (l *local) task(id string) *localTask {
 	return l.tasks[id]
 }
 
-// hold has events and the exit of a task reach it. It returns false if there is a task
-// of this id.
+// hold registers a task, so its events and its exit reach it. It returns false if the id is taken.
 func (l *local) hold(t *localTask) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +180,7 @@ func (l *local) hold(t *localTask) bool {
 	return true
 }
 
-// release drops a task. If its end has not been seen, it is unknown from then on.
+// release drops a task. If it has not ended yet, its exit stays unknown.
 func (l *local) release(id string) {
 	l.mu.Lock()
 	t := l.tasks[id]

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// manyArguments is a driver with as many arguments as the job's variable says.
+// manyArguments returns a driver that adds as many arguments as the job's variable ARGUMENTS sets.
 func manyArguments() testInstance {
 	w := testInstance{}
 	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
@@ -59,7 +59,7 @@ func TestCheckCommand_KeepsAFloodFromTheSupervisor(t *testing.T) {
 				cfg.Env[k] = v
 			}
 		})
-		_, _, err := a.driver.StartTask(cfg) // not over the harness's wire, which takes 4 MiB
+		_, _, err := a.driver.StartTask(cfg) // not over the harness's connection, which is limited to 4 MiB
 		if err == nil {
 			t.Errorf("%s: it started", name)
 			a.destroy(cfg.ID)
@@ -77,7 +77,7 @@ func TestCheckCommand_KeepsAFloodFromTheSupervisor(t *testing.T) {
 
 func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
-	// as JSON six times as long: what a handle is made of
+	// in JSON, the format of a handle, six times as long
 	cfg := a.shell("exec sleep 1000", "", func(cfg *drivers.TaskConfig) {
 		for i := range 15 {
 			cfg.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("<", 100<<10)
@@ -89,7 +89,7 @@ func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
 	stores, _ := filepath.Glob(filepath.Join(a.state, "*", "*", "tasks", "*", "task.json"))
 	a.stopDriver()
 	for _, file := range stores {
-		must.NoError(t, os.Remove(file)) // so that the handle is all there is
+		must.NoError(t, os.Remove(file)) // only the handle is left
 	}
 	a.startDriver(nil)
 	must.NoError(t, a.RecoverTask(th))

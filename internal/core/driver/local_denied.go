@@ -58,7 +58,7 @@ func contains(ranges []idRange, id uint32) bool {
 	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
 }
 
-// resolve is account.Resolve for users that are not denied.
+// resolve is account.Resolve, and refuses a denied user or group.
 func (d denied) resolve(field string, groups []string) (*account.Account, error) {
 	who, err := account.Resolve(field, groups)
 	if err != nil {
@@ -71,7 +71,7 @@ func (d denied) resolve(field string, groups []string) (*account.Account, error)
 	return who, d.check(u)
 }
 
-// check refuses a user that the operator has denied; nil is the agent's own user.
+// check returns an error if the operator denies the user or a group of it; nil is the agent's own user.
 func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {
 		return nil
@@ -107,7 +107,7 @@ func (d denied) filter(env map[string]string) map[string]string {
 	return kept
 }
 
-// orAgents is a task's user, by default the agent's own.
+// orAgents returns u or, if that is nil, the agent's own user.
 func orAgents(u *task.User) (*task.User, error) {
 	if u != nil {
 		return u, nil

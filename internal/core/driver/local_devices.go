@@ -20,10 +20,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// devices are what device plugins reserved for a task, and its volumes: what Nomad passes,
-// and what it has forgotten since the agent was restarted. Nomad does not tell a volume from
-// a mount of a device plugin. So a mount is a volume unless it is among what plugins of this
-// collection have written down.
+// devices returns the devices and mounts that device plugins reserved for a task, and its volumes:
+// those that Nomad passes, and those that it has forgotten because the agent was restarted. Nomad
+// does not distinguish a volume from a mount of a device plugin, so a mount is a volume unless a
+// plugin of this collection has recorded it.
 func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	recalledDevices, recalledMounts, err := reservation.Recall(cfg.DeviceEnv)
 	if err != nil {
@@ -33,12 +33,12 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for _, m := range cfg.Mounts {
 		if m.Readonly && m.PropagationMode == structs.VolumeMountPropagationHostToTask {
 			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q read_only = true } is not "+
-				"possible: what the host mounts in it later could be written to; leave one of the two out",
+				"supported: file systems that the host mounts in it later would be writable; remove one of the two",
 				m.TaskPath, m.PropagationMode)
 		}
 		if m.PropagationMode == structs.VolumeMountPropagationBidirectional {
-			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q } is not possible: what a task "+
-				"of this driver mounts is never seen on the host; use %q, or leave it out", m.TaskPath, m.PropagationMode,
+			return nil, nil, fmt.Errorf("volume_mount { destination = %q propagation_mode = %q } is not supported: mounts "+
+				"that a task of this driver makes are not visible on the host; use %q, or remove it", m.TaskPath, m.PropagationMode,
 				structs.VolumeMountPropagationHostToTask)
 		}
 	}
@@ -54,7 +54,7 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 	for i, d := range devices {
 		for _, other := range devices[:i] {
 			if d.TaskPath == other.TaskPath {
-				return nil, nil, fmt.Errorf("devices %q and %q are both to be at %q in the task: ask for them in one device "+
+				return nil, nil, fmt.Errorf("devices %q and %q have the same path %q in the task: request them in one device "+
 					"block, with a count, or give one another path in the device plugin's config",
 					other.HostPath, d.HostPath, d.TaskPath)
 			}
@@ -67,7 +67,7 @@ func deviceOf(d *drivers.DeviceConfig) task.Device {
 	return task.Device{HostPath: d.HostPath, TaskPath: cmp.Or(d.TaskPath, d.HostPath)}
 }
 
-// mountOf takes a relative target as one in the task's directory, as Nomad's exec driver does.
+// mountOf resolves a relative target below the task's directory, as Nomad's exec driver does.
 func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
 	target := cmp.Or(m.TaskPath, m.HostPath)
 	if !path.IsAbs(target) {
@@ -77,9 +77,9 @@ func mountOf(taskDir string, m *drivers.MountConfig) task.Mount {
 		HostToTask: m.PropagationMode == structs.VolumeMountPropagationHostToTask}
 }
 
-// trusted reports whether programs of root find nothing of the job's choice at a path that
-// they may trust: volumes, which a job's author fills and names places for, are in the task's
-// own directory alone.
+// trusted reports whether the task has no volumes outside its own directory. The job's author
+// chooses where a volume is mounted and what is in it, so programs of root must not trust such a
+// path.
 func trusted(c *task.Command) bool {
 	return !slices.ContainsFunc(c.Mounts, func(m task.Mount) bool {
 		rest, ok := strings.CutPrefix(path.Clean(m.Target), c.TaskDir+"/")
@@ -87,9 +87,8 @@ func trusted(c *task.Command) bool {
 	})
 }
 
-// merged is what Nomad passed, and what was recalled for places in the task where nothing
-// of that is. Duplicates are dropped: several devices may each come with the mount that
-// all of them need.
+// merged returns the passed items, and those recalled items whose place in the task is not taken by
+// a passed one. Duplicates are dropped, because several devices may each come with the same mount.
 func merged[N any, T comparable](convert func(N) T, place func(T) string, passed, recalled []N) (all []T) {
 	taken := map[string]bool{}
 	for _, n := range passed {
@@ -107,18 +106,18 @@ func merged[N any, T comparable](convert func(N) T, place func(T) string, passed
 	return all
 }
 
-// canMount reports whether a task can have mounts of its own. Capabilities, a user
-// namespace or a sandbox may prevent it. So it is tried once, by a process that makes a
-// mount namespace and then has nothing to execute (ENOENT).
+// canMount reports whether a task can have its own mounts, which a lack of capabilities, a user
+// namespace or a sandbox may prevent. It tries once, with a process that creates a mount namespace
+// and then has nothing to execute (ENOENT).
 var canMount = sync.OnceValue(func() bool {
 	attr := &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	_, err := syscall.ForkExec("", []string{""}, &syscall.ProcAttr{Sys: attr})
 	return errors.Is(err, syscall.ENOENT)
 })
 
-// useHostPaths changes a command that can't have mounts of its own: an environment
-// variable or argument that is exactly the path of a device in the task becomes the
-// device's path on the host. It returns the changes, for the task's author.
+// useHostPaths changes a command that can't have its own mounts: an environment variable or
+// argument that is exactly the path of a device or mount in the task is replaced with the path on
+// the host. It returns the changes, to be shown to the task's author.
 func useHostPaths(cmd *task.Command) []string {
 	var moved []string
 	host := map[string]string{}

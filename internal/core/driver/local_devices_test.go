@@ -27,7 +27,7 @@ import (
 // group is 4242.
 func stick(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev", "outrider-test-") // where nodes work
+	dir, err := os.MkdirTemp("/dev", "outrider-test-") // a file system that permits device nodes
 	must.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must.NoError(t, os.Chmod(dir, 0o755))
@@ -53,8 +53,8 @@ func reserve(devices []*drivers.DeviceConfig, mounts []*drivers.MountConfig) fun
 	return func(c *drivers.TaskConfig) { c.Devices, c.Mounts = devices, mounts }
 }
 
-// printsEverywhere runs a task that begins with a script, and the script as a command in
-// it, before and after a restart of the plugin.
+// printsEverywhere checks the output of a script in three places: at the start of the task, and as
+// a command in the task before and after a restart of the plugin.
 func (a *agent) printsEverywhere(cfg *drivers.TaskConfig, script, want string) {
 	a.t.Helper()
 	th := a.run(cfg)
@@ -143,7 +143,7 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 	}{
 		"all forgotten":  {func(c *drivers.TaskConfig) { c.DeviceEnv = env }, host + "\n/dev/zero\nmounted\n1\n"},
 		"some forgotten": {func(c *drivers.TaskConfig) { c.DeviceEnv = env; said(c) }, host + "\n/dev/zero\nmounted\n1\n"},
-		// a job's author may write what he likes into env, but not have it mounted
+		// job authors choose env, but must not get devices by it
 		"made up by the job": {func(c *drivers.TaskConfig) {
 			for name, value := range env {
 				c.Env[name] = value
@@ -168,7 +168,7 @@ func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
 		{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
 	}, nil))
 	if _, _, err := a.StartTask(cfg); err == nil ||
-		!strings.Contains(err.Error(), `devices "/dev/null" and "/dev/zero" are both to be at "/dev/zigbee/tty" in the task`) || structs.IsRecoverable(err) {
+		!strings.Contains(err.Error(), `devices "/dev/null" and "/dev/zero" have the same path "/dev/zigbee/tty" in the task`) || structs.IsRecoverable(err) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -190,7 +190,7 @@ func TestDevices_MissingIsRecoverable(t *testing.T) {
 		nil))
 	if _, _, err := a.StartTask(cfg); err == nil || structs.IsRecoverable(err) ||
 		!strings.Contains(err.Error(), `has ".." in it`) {
-		t.Errorf("what no plugging in can help: %v", err)
+		t.Errorf("not fixed by plugging in: %v", err)
 	}
 }
 
@@ -289,11 +289,11 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	cfg := a.shell("exit 0", "", volume("/outrider-data"))
 	cfg.Mounts[0].PropagationMode, cfg.Mounts[0].Readonly = structs.VolumeMountPropagationHostToTask, true
 	_, _, err = a.StartTask(cfg)
-	test.ErrorContains(t, err, `propagation_mode = "host-to-task" read_only = true } is not possible: `+
-		`what the host mounts in it later could be written to`)
+	test.ErrorContains(t, err, `propagation_mode = "host-to-task" read_only = true } is not supported:  `+
+		`file systems that the host mounts in it later would be writable`)
 	cfg = a.shell("exit 0", "", volume("/outrider-data"))
 	cfg.Mounts[0].PropagationMode = structs.VolumeMountPropagationBidirectional
 	_, _, err = a.StartTask(cfg)
-	test.ErrorContains(t, err, `volume_mount { destination = "/outrider-data" propagation_mode = "bidirectional" } is not `+
-		`possible: what a task of this driver mounts is never seen on the host; use "host-to-task", or leave it out`)
+	test.ErrorContains(t, err, `volume_mount { destination = "/outrider-data" propagation_mode = "bidirectional" } is `+
+		`not supported: mounts that a task of this driver makes are not visible on the host; use "host-to-task", or remove it`)
 }

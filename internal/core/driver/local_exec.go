@@ -19,7 +19,7 @@ import (
 func (t *localTask) Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error) {
 	e, err := session.Run(ctx, t.client, t.id, o)
 	if errors.Is(err, supervisor.ErrEnded) {
-		return nil, fmt.Errorf("task %q does not run any more", t.current().Task)
+		return nil, fmt.Errorf("task %q is no longer running", t.current().Task)
 	}
 	return e, err
 }

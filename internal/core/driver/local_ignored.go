@@ -15,19 +15,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// ignored lists fields of a job that have no effect on this task, each with an
-// alternative. Fields that Nomad does not pass to drivers (max_files and max_file_size of
-// logs) can't be among them, nor those that Nomad refuses (network modes).
+// ignored lists fields of a job that have no effect on this task, each with an alternative. It
+// can't list fields that Nomad does not pass to drivers (max_files and max_file_size of logs), and
+// need not list fields that Nomad refuses (network modes).
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if dns := inWords(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
+	if dns := formatDNS(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
 		note("network { dns { %s } } has no effect, whether it is the job's or its network's: tasks of this driver use "+
-			"the host's /etc/resolv.conf; change that, or tell the program itself", dns)
+			"the host's /etc/resolv.conf; change that file, or configure the program", dns)
 	}
 	// the label is Nomad's own for a host name that the job names (client/allocrunner/network_hook.go)
 	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
 		note("network { hostname = %q } has no effect: tasks of this driver have the host's name; "+
-			"tell the program itself", n.Labels["docker_sandbox_hostname"])
+			"configure the program", n.Labels["docker_sandbox_hostname"])
 	}
 	for _, m := range cfg.Mounts {
 		if m.SELinuxLabel != "" {
@@ -41,7 +41,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	}
 	if names := slices.DeleteFunc(slices.Sorted(maps.Keys(cfg.Env)), func(name string) bool {
 		_, kept := env[name]
-		own, isOwn := os.LookupEnv(name) // the agent's, which the job does not name, nor Nomad's
+		own, isOwn := os.LookupEnv(name) // inherited from the agent, and set neither by the job nor by Nomad
 		return kept || isOwn && own == cfg.Env[name] || strings.HasPrefix(name, "NOMAD_")
 	}); len(names) > 0 {
 		note("env { %s } has no effect: the operator denies it to tasks of this node (denied_envvars)",
@@ -50,7 +50,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	return notes
 }
 
-func inWords(dns *drivers.DNSConfig) string {
+func formatDNS(dns *drivers.DNSConfig) string {
 	if dns == nil {
 		return ""
 	}
@@ -66,8 +66,8 @@ func inWords(dns *drivers.DNSConfig) string {
 	return strings.Join(words, ", ")
 }
 
-// notLimited are the fields of resources for which a cgroup lacks the controller. If the
-// task has no cgroup, another event covers all fields.
+// notLimited returns the fields of resources that the cgroup has no controller for. If the task has
+// no cgroup, another event covers all fields.
 func notLimited(g cgroup.Group, l cgroup.Limits) (fields []string) {
 	if g.Mode == cgroup.None {
 		return nil

@@ -28,7 +28,7 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 		want   []string
 	}{
 		"nothing":     {group: all, limits: limits},
-		"no cgroup":   {group: cgroup.Group{Mode: cgroup.None}, limits: limits}, // said of all at once
+		"no cgroup":   {group: cgroup.Group{Mode: cgroup.None}, limits: limits}, // another event covers all fields
 		"agent's own": {cfg: drivers.TaskConfig{Env: map[string]string{"AGENTS_OWN": "x", "HOME": "/"}}, group: all},
 		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{},
 			NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
@@ -36,14 +36,14 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"},
 				Options: []string{"edns0"}}}, group: all,
 			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's or its network's: ` +
-				`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`},
+				`tasks of this driver use the host's /etc/resolv.conf; change that file, or configure the program`},
 		},
 		"host name": {
 			cfg: drivers.TaskConfig{NetworkIsolation: &drivers.NetworkIsolationSpec{
 				Labels:      map[string]string{"docker_sandbox_hostname": "web"},
 				HostsConfig: &drivers.HostsConfig{Hostname: "web", Address: "10.0.0.1"},
 			}}, group: all,
-			want: []string{`network { hostname = "web" } has no effect: tasks of this driver have the host's name; tell the program itself`},
+			want: []string{`network { hostname = "web" } has no effect: tasks of this driver have the host's name; configure the program`},
 		},
 		"label": {
 			cfg:   drivers.TaskConfig{Mounts: []*drivers.MountConfig{{TaskPath: "/a"}, {TaskPath: "/b", SELinuxLabel: "z"}}},
@@ -77,7 +77,7 @@ func TestIgnored_ReportsDNSAsAnEvent(t *testing.T) {
 	a.result(cfg)
 	testsupport.Eventually(t, "it is told", func() bool {
 		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect, whether it is the job's or its network's: `+
-			`tasks of this driver use the host's /etc/resolv.conf; change that, or tell the program itself`) == 1
+			`tasks of this driver use the host's /etc/resolv.conf; change that file, or configure the program`) == 1
 	})
 }
 
@@ -85,7 +85,7 @@ func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	a := start(t, nil)
 	l := listen(t, a)
 	cfg := a.shell("exit 0", "")
-	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as of an agent that is not root
+	cfg.Resources.LinuxResources.CpusetCgroupPath = "" // as set by an agent that is not root
 	a.result(cfg)
 	testsupport.Eventually(t, "it is told", func() bool {
 		return l.heard(cfg.ID, "Limits are not enforced: "+whyNoCgroup(cgroups.now())) == 1

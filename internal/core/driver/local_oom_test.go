@@ -26,7 +26,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	events := listen(t, a)
 	file := filepath.Join(t.TempDir(), "again")
 	const child, main = "OOM: a process of the task was killed at 30 MiB of memory", "OOM: killed at 30 MiB of memory"
-	// its child is killed, and it ends well; the next run ends badly, without
+	// its child is killed and it succeeds; the next run fails without a kill
 	cfg := a.shell("[ ! -e "+file+" ] || exit 1; tail /dev/zero; exit 0", "", func(c *drivers.TaskConfig) {
 		c.Resources.NomadResources.Memory.MemoryMB = 30
 	})
@@ -35,7 +35,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 	r := a.wait(cfg.ID)
 	must.False(t, r.OOMKilled, must.Sprintf("exit 0: got %+v", r))
 	test.Eq(t, 0, r.ExitCode, test.Sprintf("exit 0: got %+v", r))
-	testsupport.Eventually(t, "the kill is told", func() bool { return events.heard(cfg.ID, child) > 0 })
+	testsupport.Eventually(t, "the kill is reported", func() bool { return events.heard(cfg.ID, child) > 0 })
 	a.destroy(cfg.ID)
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	again.ID = again.AllocID + "/web/" + uuid.Short()
@@ -52,15 +52,15 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 		func() bool { return events.heard(last.ID, "Killed by signal 1 (SIGHUP)") == 1 })
 	a.destroy(last.ID)
 	n := events.heard(cfg.ID, child)
-	test.Eq(t, 1, n, test.Sprintf("one kill is told %d times", n))
+	test.Eq(t, 1, n, test.Sprintf("one kill is reported %d times", n))
 	for _, id := range []string{cfg.ID, again.ID} {
 		if events.heard(id, main) > 0 || id == again.ID && events.heard(id, child) > 0 {
-			t.Errorf("told as OOM: %s", id)
+			t.Errorf("reported as OOM: %s", id)
 		}
 	}
 }
 
-// A task is killed for its cgroup's parent, and the event does not blame its own limit.
+// The parent cgroup's limit causes the kill, and the event does not blame the task's own limit.
 func TestOOM_NamesWhoseLimitItWas(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
@@ -81,8 +81,8 @@ func TestOOM_NamesWhoseLimitItWas(t *testing.T) {
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	r := a.wait(cfg.ID)
 	must.True(t, r.OOMKilled)
-	testsupport.Eventually(t, "the kill is told", func() bool {
-		return events.heard(cfg.ID, "OOM: killed since the host, or a cgroup that the task's is in, is out of memory: "+
+	testsupport.Eventually(t, "the kill is reported", func() bool {
+		return events.heard(cfg.ID, "OOM: killed because the host or a parent cgroup is out of memory:  "+
 			"the task was below its own limit of 1000 MiB") == 1
 	})
 	a.destroy(cfg.ID)
@@ -101,7 +101,7 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 	}
 }
 
-// An exit may come before the answer to the launch, and so before the kills of earlier runs are known.
+// An exit may arrive before the reply to the launch, and thus before the OOM kills of earlier runs are known.
 func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})

@@ -26,13 +26,13 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// cgroups caches what the kernel offers: detection takes a hundred system calls, which
-// is a tenth of a start's time.
+// cgroups caches the kernel's cgroup support: detecting it takes a hundred system calls, which is a
+// tenth of a start's time.
 var cgroups detected
 
 type detected struct {
 	mu      sync.Mutex
-	support cgroup.Support // its slices and maps are not changed
+	support cgroup.Support // its slices and maps must not be changed
 	until   time.Time
 }
 
@@ -45,8 +45,8 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// plan decides how a task is to run, and returns events for its author. It has no effect.
-// Any mistake in the task's configuration is found here or by the launcher.
+// plan decides how to run a task, and returns events for its author. It has no side effects. It or
+// the launcher reports any mistake in the task's configuration.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()
@@ -72,7 +72,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		notes = append(notes, "Limits are not enforced: "+whyNoCgroup(cgroups.now()))
 	}
 	notes = append(notes, ignored(cfg, st.Group, st.Limits, deny.filter(cfg.Env))...)
-	cmd, err := s.Command(ctx, base, task.Store{Dir: t.storeDir}.TaskDir(cfg.ID)) // last: it may take its time
+	cmd, err := s.Command(ctx, base, task.Store{Dir: t.storeDir}.TaskDir(cfg.ID)) // last, because it can be slow
 	if err != nil {
 		return nil, err
 	}
@@ -91,10 +91,10 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	return notes, err
 }
 
-// allowedCommand is baseCommand for a user that the operator does not deny.
+// allowedCommand is baseCommand, and refuses a user that the operator denies.
 func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, err error) {
 	name := s.Task.User
-	if name == "" && os.Geteuid() == 0 { // only root can choose
+	if name == "" && os.Geteuid() == 0 { // only root can run tasks as others
 		name = s.DefaultUser
 	}
 	who, err := deny.resolve(name, o.Groups)
@@ -104,7 +104,7 @@ func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, er
 	return baseCommand(s.Task, o, who, deny)
 }
 
-// LocalUser is account.Resolve for a task of the local engine: an error also if the operator denies the user.
+// LocalUser is account.Resolve for a task of the local engine: it also refuses a user that the operator denies.
 func (d *Driver) LocalUser(field string) (*account.Account, error) {
 	d.local.mu.Lock()
 	deny := d.local.denied
@@ -112,7 +112,7 @@ func (d *Driver) LocalUser(field string) (*account.Account, error) {
 	return deny.resolve(field, nil)
 }
 
-// limitsOf are the limits of a task, and the cgroup for it.
+// limitsOf returns the limits of a task, and its cgroup.
 func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Group, error) {
 	var l cgroup.Limits
 	var cpusetPath string
@@ -124,19 +124,19 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 	}
 	l.PidsMax = o.PidsLimit
 	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
-	err := l.Check() // also where nothing is limited
+	err := l.Check() // even if this node can't enforce limits
 	if err == nil && o.PidsLimit > 0 && !group.Has("pids") {
 		err = errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
 	}
 	return l, group, err
 }
 
-// requestOf is a hash that is equal for two calls which ask for the same run. It covers
-// the task's configuration and what follows from it, such as user and limits. It does
-// not cover the id and the environment: Nomad renews tokens and templates.
+// requestOf returns a hash that is equal for two calls that request the same run. It covers the
+// task's configuration and everything derived from it, such as user and limits. It does not cover
+// the id and the environment, because Nomad renews tokens and templates.
 func requestOf(config any, st task.State) (string, error) {
 	st.ID, st.Command.Env = "", nil
-	b, err := json.Marshal(struct { // sorts maps, and has no addresses in it
+	b, err := json.Marshal(struct { // sorts maps and contains no addresses
 		Config any
 		State  task.State
 	}{config, st})
@@ -147,15 +147,15 @@ func requestOf(config any, st task.State) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// whyNoCgroup is the reason for a plan without a cgroup.
+// whyNoCgroup returns the reason for a plan without a cgroup.
 func whyNoCgroup(s cgroup.Support) string {
 	if s.Mode == cgroup.None && s.Missing != "" {
 		return s.Missing
 	}
-	return "Nomad names no cgroup for the task"
+	return "Nomad has passed no cgroup for the task"
 }
 
-// baseCommand is the part of the command that does not depend on the driver.
+// baseCommand returns the part of the command that does not depend on the driver.
 func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, deny denied) (task.Command, error) {
 	dir := cfg.TaskDir()
 	cmd := task.Command{
@@ -187,14 +187,14 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 	if cmd.Devices, cmd.Mounts, err = devices(cfg); err != nil {
 		return cmd, err
 	}
-	// a program with root's rights, such as su, would read what the job's author wrote to /etc
+	// programs with root's rights, such as su, would trust the files that the job's author put into /etc
 	cmd.NoNewPrivileges = !trusted(&cmd) && cmd.User != nil && cmd.User.UID != 0
 	cmd.Env = environment(deny.filter(cfg.Env), who)
 	return cmd, nil
 }
 
-// self is the agent's own account, nil if it is unknown: tasks without a user run as
-// it. A service manager may not have set its name and home.
+// self returns the agent's own account, or nil if it is unknown. Tasks without a user run as this
+// account. A service manager may have left its name and home out of the environment.
 var self = sync.OnceValue(func() *account.Account {
 	a, err := account.Resolve(strconv.Itoa(os.Geteuid()), nil)
 	if err != nil {
@@ -203,24 +203,24 @@ var self = sync.OnceValue(func() *account.Account {
 	return a
 })
 
-// ofUnit are the variables by which systemd and a service speak to each other (systemd.exec(5), sd_notify(3),
-// sd_listen_fds(3)): a task that had those of the agent would speak in its name, or take what is meant for it.
-var ofUnit = []string{
+// unitVariables are for the communication between systemd and a service (systemd.exec(5), sd_notify(3),
+// sd_listen_fds(3)): a task that inherited those of the agent could act in the agent's name, or use its sockets.
+var unitVariables = []string{
 	"CREDENTIALS_DIRECTORY", "FDSTORE", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
 	"LISTEN_PIDFDID", "LOG_NAMESPACE", "MAINPID", "MANAGERPID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
 	"NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "WATCHDOG_PID", "WATCHDOG_USEC",
 }
 
-// environment is the task's as Nomad made it. Without file system isolation it contains
-// the agent's own variables. Those of its unit are removed, and those about the user corrected,
-// unless the job has set them. A value that is the agent's, too, is taken for inherited: Nomad
-// does not tell the two apart.
+// environment returns the task's environment. Without file system isolation, Nomad includes the
+// agent's own variables. Those of its systemd unit are removed, and those about the user corrected,
+// unless the job has set them. A value that equals the agent's is treated as inherited, because
+// Nomad does not distinguish the two.
 func environment(env map[string]string, who *account.Account) []string {
 	env = maps.Clone(env)
 	if env == nil {
 		env = map[string]string{}
 	}
-	for _, name := range ofUnit {
+	for _, name := range unitVariables {
 		own, set := os.LookupEnv(name)
 		if set && env[name] == own {
 			delete(env, name)
@@ -243,8 +243,8 @@ func environment(env map[string]string, who *account.Account) []string {
 	return list
 }
 
-// outputOf decides who collects. A driver learns of logs { disabled = true } only by the
-// path of the null device.
+// outputOf decides who collects the output. The only sign of logs { disabled = true } that a driver
+// gets is the path of the null device.
 func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Output, error) {
 	out := task.Output{Collector: c, AllocDir: cfg.AllocDir}
 	if o != nil && out.Collector == task.CollectorNomad {
@@ -266,9 +266,9 @@ func outputOf(cfg *drivers.TaskConfig, o *LogOptions, c task.Collector) (task.Ou
 	return out, nil
 }
 
-// limits are the job's resources block. memory alone is a hard limit; with
-// memory_max, memory is what the kernel spares as long as it can (soft), and
-// memory_max the hard one, -1 for none. Within a hard limit a task has the swap that its options say.
+// limits converts the job's resources block. memory alone is a hard limit. With memory_max, memory
+// is the amount that the kernel tries to protect (soft) and memory_max the hard limit, -1 for none.
+// A task with a hard limit can use as much swap as its options set.
 func limits(r *drivers.Resources, o TaskOptions) cgroup.Limits {
 	var l cgroup.Limits
 	if n := r.NomadResources; n != nil {

@@ -41,5 +41,5 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 	}}, nil
 }
 
-// supportsPidfdExit is looked up once: the kernel does not change under a process.
+// supportsPidfdExit is checked once: the kernel does not change while a process runs.
 var supportsPidfdExit = sync.OnceValue(supervisor.SupportsPidfdExit)

@@ -24,7 +24,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	run := runOf(s.Task.AllocID, s.Task.Name)
 	over, err := l.onlyStart(ctx, run)
 	if err != nil {
-		return nil, fmt.Errorf("task is not started: the agent that asked for it is gone: %w", err)
+		return nil, fmt.Errorf("failed to start task: the agent that requested it is gone: %w", err)
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
@@ -45,8 +45,8 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	return t, nil
 }
 
-// recoverable marks an error of a start that may succeed later, which the job's
-// restart policy then decides: a device may be plugged in again.
+// recoverable marks an error of a start that may succeed later, for example when a device is
+// plugged in again. The job's restart policy decides.
 func recoverable(err error) error {
 	var e *launch.Error
 	if errors.As(err, &e) && e.Temporary {
@@ -57,9 +57,9 @@ func recoverable(err error) error {
 
 func runOf(alloc, name string) string { return alloc + "/" + name }
 
-// onlyStart returns when no other start of a run is under way. It is an error if ctx ends
-// before that, or has ended: of two calls for the same run, the one whose agent lives is
-// the later one, and must launch later.
+// onlyStart waits until no other start of the run is in progress. It returns an error if ctx has
+// ended or ends before that: of two calls for the same run, the later one has the agent that is
+// alive, and must launch last.
 func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
 	for {
 		l.mu.Lock()
@@ -87,8 +87,8 @@ func (l *local) onlyStart(ctx context.Context, run string) (over func(), err err
 	}
 }
 
-// releaseEarlier drops the runs before one that was started: the supervisor has removed
-// them, or the one that was started is one of them under another id.
+// releaseEarlier drops earlier runs of a task that was started: the supervisor has removed them, or
+// the started run is one of them under another id.
 func (l *local) releaseEarlier(id, run string) {
 	var earlier []*localTask
 	l.mu.Lock()

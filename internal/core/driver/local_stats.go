@@ -20,7 +20,7 @@ import (
 
 // Stats is part of Sampler.
 func (t *localTask) Stats(context.Context) (*drivers.TaskResourceUsage, error) {
-	topology := t.engine.topology() // first: the engine's lock is never taken under a task's
+	topology := t.engine.topology() // first: the engine's lock must not be acquired while holding a task's
 	t.mu.Lock()
 	if t.sampler == nil {
 		t.sampler = newSampler(topology)
@@ -69,8 +69,8 @@ func newCPUTracker(c cpustats.Compute) cpuTracker {
 	return cpuTracker{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
 }
 
-// measure takes nanoseconds. Without a topology there are no ticks, which are the share
-// of the machine's MHz.
+// measure takes nanoseconds. Without a topology it reports no ticks, because these are the share of
+// the machine's MHz.
 func (t cpuTracker) measure(total, user, system cgroup.Value) *drivers.CpuStats {
 	cpu := &drivers.CpuStats{Percent: t.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
 	if t.compute.NumCores > 0 {
@@ -89,7 +89,7 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 		return nil, err
 	}
 	pids, sum := s.perPID(group, main)
-	if !stats.CPUTotal.Known { // no cgroup: the sum of what runs now
+	if !stats.CPUTotal.Known { // no cgroup: the sum over the running processes
 		stats.CPUTotal = known(sum.cpuUser + sum.cpuSystem)
 		stats.CPUUser, stats.CPUSystem = known(sum.cpuUser), known(sum.cpuSystem)
 	}

@@ -22,8 +22,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// busy is a process that uses the processor in user mode, and hardly ever the
-// kernel, in a group of which the kernel knows nothing.
+// busy starts a process that uses the CPU almost only in user mode. Its group is a directory that
+// the kernel does not know.
 func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
@@ -40,14 +40,14 @@ func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 
 func testSampler() *sampler { return newSampler(cpustats.Compute{TotalCompute: 4000, NumCores: 4}) }
 
-func TestSampler_TellsUserFromSystemTime(t *testing.T) {
+func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 	pid, group, dir := busy(t)
 	s := testSampler()
 	usec := uint64(0)
-	const nearly = 0.99 // each figure is of its own moment
+	const nearly = 0.99 // the figures are read one after the other
 	var last time.Time
 	var lastTook time.Duration
-	// percentages are of the time between two samples, which is any on a busy machine
+	// percentages refer to the time between two samples, which varies on a busy machine
 	testsupport.Eventually(t, "both have been measured", func() bool {
 		time.Sleep(50 * time.Millisecond)
 		usec += 9_000_000
@@ -69,7 +69,7 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 		all := u.ResourceUsage.CpuStats
 		must.False(t, all.UserMode < all.SystemMode, must.Sprintf("of the group: %+v", all))
 		must.False(t, all.Percent < nearly*all.UserMode, must.Sprintf("of the group: %+v", all))
-		if all.UserMode == 0 || own.CpuStats.UserMode < 5 { // some ticks more than any system time of its start
+		if all.UserMode == 0 || own.CpuStats.UserMode < 5 { // a few ticks more than the system time of its start
 			return false
 		}
 		if own.CpuStats.UserMode < own.CpuStats.SystemMode || own.CpuStats.Percent < nearly*own.CpuStats.UserMode {
@@ -79,20 +79,20 @@ func TestSampler_TellsUserFromSystemTime(t *testing.T) {
 	})
 }
 
-func TestSampler_StartsAnewForAReusedPID(t *testing.T) {
+func TestSampler_StartsAgainForAReusedPID(t *testing.T) {
 	pid, group, _ := busy(t)
 	s := testSampler()
-	former := &pidSampler{start: 1}
-	s.pids[pid], s.pids[999_999_999] = former, former
+	previous := &pidSampler{start: 1}
+	s.pids[pid], s.pids[999_999_999] = previous, previous
 	s.perPID(group, task.Identity{})
 	st, err := task.ReadStat(pid)
 	must.NoError(t, err)
 	now := s.pids[pid]
-	must.NotEqOp(t, former, now)
+	must.NotEqOp(t, previous, now)
 	test.Eq(t, st.Start, now.start)
 	test.Nil(t, s.pids[999_999_999], test.Sprint("a process that has ended is kept"))
 	if s.perPID(group, task.Identity{}); s.pids[pid] != now {
-		t.Error("the same process is measured anew")
+		t.Error("the measurement of the same process starts again")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	})
 }
 
-// releaseEarlier takes the engine's lock, and then a task's.
+// releaseEarlier acquires the engine's lock, and then a task's.
 func TestLocalTask_SamplesWithoutItsLockWhenItTakesTheEngines(t *testing.T) {
 	l := newLocal(t.Context(), nullLogger, "test-driver")
 	lt := &localTask{engine: l, state: &task.State{}}

@@ -15,8 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// defaultSignal is what stops a task whose job names no kill_signal, as of
-// Nomad's own process drivers.
+// defaultSignal stops a task whose job has no kill_signal, as in Nomad's own process drivers.
 const defaultSignal = unix.SIGINT
 
 // Stop is part of Stopper.
@@ -25,7 +24,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if signal != "" {
 		var err error
 		if sig, err = task.ParseSignal(signal); err != nil {
-			// an error would only make Nomad ask the same again
+			// an error would only make Nomad retry
 			sig = defaultSignal
 			t.event("stopped with %s: %v", unix.SignalName(sig), err)
 		}
@@ -37,7 +36,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
 		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
 	}
-	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // one that is stopped has the signal only when it goes on
+	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // a stopped process handles the signal only when it continues
 	deadline := time.Now().Add(timeout)
 	var late, left bool
 	select {
@@ -51,16 +50,16 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	}
 	e := t.Exit()
 	switch {
-	case late && e != nil && e.Signal == int(unix.SIGKILL): // it did not end by itself in the last moment
+	case late && e != nil && e.Signal == int(unix.SIGKILL): // it did not end by itself at the last moment
 		t.event("kill_timeout of %v passed: the task was killed", timeout)
 	case left:
-		t.event("kill_timeout of %v passed: the processes that were left of the task were killed", timeout)
+		t.event("kill_timeout of %v passed: the remaining processes of the task were killed", timeout)
 	}
 	return nil
 }
 
-// waitForTree waits until the deadline for the processes that were signalled besides the
-// main one to end, and returns whether any is left then.
+// waitForTree waits until the deadline for the signaled processes other than the main one to end,
+// and reports whether any is left.
 func (t *localTask) waitForTree(deadline time.Time) (left bool) {
 	st := t.current()
 	for left = st.SignalledLeft(t.killMode); left && time.Now().Before(deadline); left = st.SignalledLeft(t.killMode) {

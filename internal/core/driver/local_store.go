@@ -14,11 +14,11 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// maxSocketPath is what sun_path of unix(7) can hold.
+// maxSocketPath is the longest path that fits into sun_path of unix(7).
 const maxSocketPath = 107
 
-// stateRoot is <state_dir>/<plugin>, checked as far as possible without making
-// anything: whatever exists of it belongs to root or this user.
+// stateRoot returns <state_dir>/<plugin>. It creates nothing, and checks that every part of the
+// path that exists belongs to root or this user.
 func stateRoot(configured, name string) (string, error) {
 	dir := configured
 	switch {
@@ -42,13 +42,13 @@ func stateRoot(configured, name string) (string, error) {
 	root := filepath.Join(dir, name)
 	const node = "/00000000-0000-0000-0000-000000000000"
 	if n := len(task.Store{Dir: root + node}.Socket()); n > maxSocketPath {
-		return "", fmt.Errorf("state_dir %q is %d bytes too long for a unix socket in it: choose a shorter one",
+		return "", fmt.Errorf("state_dir %q is %d bytes too long for the path of a unix socket: choose a shorter one",
 			dir, n-maxSocketPath)
 	}
 	return root, owned(root)
 }
 
-// owned refuses a directory for state that another user can replace.
+// owned refuses a state directory that another user can replace.
 func owned(dir string) error {
 	if err := owndir.Check(dir); err != nil {
 		return fmt.Errorf("state_dir can't be used: %w", err)

@@ -13,15 +13,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// sweepEvery is how often abandoned tasks are looked for.
+// sweepEvery is the interval of the search for abandoned tasks.
 const sweepEvery = 10 * time.Minute
 
-// sweep removes tasks that Nomad abandoned, and returns their ids. If a plugin is killed
-// while Nomad recovers a task with it, DestroyTask fails, and is not called again
-// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has ended,
-// this process does not know it, and its allocation is gone from the disk. The same
-// holds for a run that no agent knows of, whether it has ended or not: its job was
-// stopped before another agent asked for it.
+// sweep removes tasks that Nomad abandoned, and returns their ids. If a plugin is killed while it
+// recovers a task, DestroyTask fails and is not called again
+// (client/allocrunner/taskrunner/task_runner.go, restoreHandle). Such a task has ended, this
+// process does not know it, and its allocation directory no longer exists. A run that no agent
+// knows of is also removed when its allocation directory no longer exists, even if it is running:
+// its job was stopped before another agent asked for it.
 func (l *local) sweep(ctx context.Context) (removed []string) {
 	l.mu.Lock()
 	due := time.Since(l.swept) >= sweepEvery && l.root != ""

@@ -22,7 +22,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	running, unclaimed := a.shell("exec sleep 1000", ""), a.shell("exec sleep 1000", "")
 	a.run(given)
 	a.wait(given.ID)
-	a.restart() // the plugin was killed, and DestroyTask is not called any more
+	a.restart() // the plugin was killed, and DestroyTask is not called again
 	a.run(known)
 	a.wait(known.ID)
 	a.run(running)
@@ -38,17 +38,17 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 		must.NoError(t, err)
 	}
 	sweep()
-	must.True(t, kept(given.ID), must.Sprint("one went while its allocation was there"))
-	test.True(t, kept(unclaimed.ID), test.Sprint("one went while its allocation was there"))
+	must.True(t, kept(given.ID), must.Sprint("removed although its allocation exists"))
+	test.True(t, kept(unclaimed.ID), test.Sprint("removed although its allocation exists"))
 	for _, dir := range []string{given.AllocDir, known.AllocDir, running.AllocDir, unclaimed.AllocDir} {
 		must.NoError(t, os.Rename(dir, dir+".gone"))
 		defer os.Rename(dir+".gone", dir)
 	}
 	sweep()
-	must.False(t, kept(given.ID), must.Sprint("one stays without its allocation"))
-	test.False(t, kept(unclaimed.ID), test.Sprint("one stays without its allocation"))
-	must.True(t, kept(known.ID), must.Sprint("a task that is known went"))
-	test.True(t, kept(running.ID), test.Sprint("a task that is known went"))
+	must.False(t, kept(given.ID), must.Sprint("kept although its allocation is gone"))
+	test.False(t, kept(unclaimed.ID), test.Sprint("kept although its allocation is gone"))
+	must.True(t, kept(known.ID), must.Sprint("a known task was removed"))
+	test.True(t, kept(running.ID), test.Sprint("a known task was removed"))
 	test.SliceLen(t, 2, a.known(), test.Sprint("the driver knows"))
 	a.destroy(known.ID)
 	a.destroy(running.ID)

@@ -28,14 +28,14 @@ type localTask struct {
 	unplug   unplug
 	event    Event
 
-	Ending // after the exit is reported
+	Ending // ended after the exit is reported
 
 	mu       sync.Mutex
 	state    *task.State // as planned, until watch
 	watched  bool
-	early    *task.Exit // that came before watch
-	sampler  *sampler   // made with the first sample
-	oomKills uint64     // that were reported
+	early    *task.Exit // exit that came before watch
+	sampler  *sampler   // created by the first sample
+	oomKills uint64     // already reported
 	failure  string     // why the driver has stopped the task
 }
 
@@ -48,7 +48,7 @@ var (
 	_ Stopper   = (*localTask)(nil)
 )
 
-// savedTask is what Nomad keeps of a task. Fields are only ever added.
+// savedTask is the part of a task's handle that Nomad stores. Fields are only ever added.
 type savedTask struct {
 	StoreDir string        `json:"store_dir"`
 	KillMode task.KillMode `json:"kill_mode"`
@@ -56,8 +56,8 @@ type savedTask struct {
 	State    *task.State   `json:"state"` // used if the one on disk is lost
 }
 
-// maxSaved keeps handles, which also have Nomad's copy of the task's configuration,
-// small enough for a message that brings them back.
+// maxSaved keeps a handle, which also contains Nomad's copy of the task's configuration, small
+// enough for the message by which RecoverTask gets it.
 const maxSaved = 1 << 20
 
 // Saved is part of Saver.
@@ -72,14 +72,14 @@ func (t *localTask) Saved() ([]byte, error) {
 	return b, err
 }
 
-// load is a task from its saved state, and from the one on disk if that can be read.
+// load restores a task from the state on disk or, if that can't be read, from its saved state.
 func (l *local) load(id string, b []byte) (*localTask, error) {
 	var saved savedTask
 	if err := json.Unmarshal(b, &saved); err != nil {
 		return nil, fmt.Errorf("failed to decode task handle: %w", err)
 	}
 	if !filepath.IsAbs(saved.StoreDir) {
-		return nil, errors.New("task handle does not say where its state is")
+		return nil, errors.New("task handle has no absolute path of the task's state")
 	}
 	if err := owned(saved.StoreDir); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 		st = saved.State
 	}
 	if st == nil || st.ID != id {
-		return nil, fmt.Errorf("neither the disk (%w) nor the handle has the task's state", err)
+		return nil, fmt.Errorf("failed to find the task's state, on the disk (%w) or in its handle", err)
 	}
 	return &localTask{
 		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode,
@@ -114,7 +114,7 @@ func (t *localTask) watch(st *task.State) {
 // exited is called by the client when the task has ended.
 func (t *localTask) exited(e *task.Exit) {
 	t.mu.Lock()
-	if !t.watched { // the state as planned does not have the OOM kills of earlier runs
+	if !t.watched { // the planned state does not have the OOM kills of earlier runs
 		t.early = e
 		t.mu.Unlock()
 		return
@@ -126,36 +126,36 @@ func (t *localTask) exited(e *task.Exit) {
 	}
 	t.mu.Unlock()
 	if e.OOMKilled {
-		t.event("OOM: killed %s", t.memoryInWords())
+		t.event("OOM: killed %s", t.oomCause())
 	} else {
 		t.reportOOM(e.OOMKills)
 	}
 	t.End(e)
 }
 
-// reportOOM reports that processes were killed, but the task itself goes on or has
-// ended with success.
+// reportOOM reports that processes were killed, although the task itself continues or has
+// succeeded.
 func (t *localTask) reportOOM(kills uint64) {
 	t.mu.Lock()
 	more := kills > max(t.oomKills, t.state.OOMKills)
 	t.oomKills = max(t.oomKills, kills)
 	t.mu.Unlock()
 	if more {
-		t.event("OOM: a process of the task was killed %s", t.memoryInWords())
+		t.event("OOM: a process of the task was killed %s", t.oomCause())
 	}
 }
 
-// memoryInWords returns whose limit a process was killed at.
-func (t *localTask) memoryInWords() string {
+// oomCause returns the limit at which a process was killed: the task's, or another one.
+func (t *localTask) oomCause() string {
 	st := t.current()
 	limit := st.Limits.MemoryMax >> 20
 	hits, err := st.Group.LimitHits()
 	switch {
 	case limit <= 0:
-		return "since the host is out of memory"
+		return "because the host is out of memory"
 	case err == nil && hits <= st.LimitHits:
-		return fmt.Sprintf("since the host, or a cgroup that the task's is in, is out of memory: the task was below its own "+
-			"limit of %d MiB", limit)
+		return fmt.Sprintf("because the host or a parent cgroup is out of memory: the task was below its own limit of %d MiB",
+			limit)
 	default:
 		return fmt.Sprintf("at %d MiB of memory", limit)
 	}
@@ -170,8 +170,8 @@ func (t *localTask) current() *task.State {
 // Claim is part of Claimer.
 func (t *localTask) Claim() error { return task.Store{Dir: t.storeDir}.Claim(t.id) }
 
-// Describe is part of Describer. There is no network: processes have the host's
-// addresses, or those of the network namespace that Nomad made.
+// Describe is part of Describer. It sets no network: processes have the host's addresses, or those
+// of the network namespace that Nomad made.
 func (t *localTask) Describe(r *Run) {
 	st := t.current()
 	r.Command, r.StderrFrom = &st.Command, st.Output.StderrFrom
@@ -191,14 +191,14 @@ func (t *localTask) signal(ctx context.Context, sig unix.Signal, mode task.KillM
 	return t.client.Signal(ctx, t.id, sig, mode)
 }
 
-// abandon ends what this process knows of the task. The client reports an exit once: if the
-// task is recovered again, the client has to learn it again.
+// abandon ends the tracking of the task by this process. The client reports an exit once, so it
+// must forget the exit in case the task is recovered again.
 func (t *localTask) abandon() {
 	t.client.Forget(t.id)
 	t.End(nil)
 }
 
-// destroy keeps what is needed to explain the exit.
+// destroy destroys the task and keeps the fields that explain its exit.
 func (t *localTask) destroy(ctx context.Context) error {
 	if err := t.client.Destroy(ctx, t.id); err != nil {
 		return err

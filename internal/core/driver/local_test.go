@@ -36,30 +36,30 @@ func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
 
 	dirs, err := stores(root)
 	must.NoError(t, err)
-	test.SliceEqOp(t, []string{filepath.Join(root, "ours")}, dirs, test.Sprint("read are"))
+	test.SliceEqOp(t, []string{filepath.Join(root, "ours")}, dirs, test.Sprint("stores"))
 	dirs, err = stores(filepath.Join(root, "missing"))
-	must.SliceEmpty(t, dirs, must.Sprint("below what is missing there are"))
-	test.NoError(t, err, test.Sprint("below what is missing there are"))
+	must.SliceEmpty(t, dirs, must.Sprint("stores below a missing directory"))
+	test.NoError(t, err, test.Sprint("stores below a missing directory"))
 	dirs, err = stores("")
-	must.SliceEmpty(t, dirs, must.Sprint("before SetConfig there are"))
-	test.NoError(t, err, test.Sprint("before SetConfig there are"))
+	must.SliceEmpty(t, dirs, must.Sprint("stores before SetConfig"))
+	test.NoError(t, err, test.Sprint("stores before SetConfig"))
 	must.NoError(t, os.Chown(root, strangerID, strangerID))
 	want := "state_dir can't be used: " + root + " belongs to user 65534, "
 	if dirs, err := stores(root); len(dirs) > 0 || err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("below a stranger's there are %q, %v", dirs, err)
+		t.Errorf("stores below another user's directory: %q, %v", dirs, err)
 	}
 	_, err = stateRoot(filepath.Dir(root), filepath.Base(root))
-	test.ErrorContains(t, err, want, test.Sprint("the configuration is taken"))
+	test.ErrorContains(t, err, want, test.Sprint("the configuration is accepted"))
 	d := New(context.Background(), nullLogger, testPlugin(testInstance{}))
 	defer d.Close()
 	d.local.root = root
 	_, _, err = d.probe(t.Context())
 	test.ErrorContains(t, err, want, test.Sprint("the driver is healthy"))
 	test.ErrorContains(t, d.DestroyTask("a/b/c", true), want,
-		test.Sprint("a task is destroyed by what is there"))
+		test.Sprint("a task is destroyed by another user's state"))
 }
 
-// What is recovered is what Nomad and this driver remember, and not what a stranger wrote there.
+// Recovery uses the state of Nomad and this driver, and not files that another user wrote.
 func TestLoad_RefusesAStoreThatAnotherUserCanReplace(t *testing.T) {
 	testsupport.NeedRoot(t) // to give directories to another user
 	store := task.Store{Dir: filepath.Join(t.TempDir(), "store")}

@@ -32,7 +32,7 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 		resource, ok := ulimitNames[name]
 		if !ok {
 			known := strings.Join(slices.Sorted(maps.Keys(ulimitNames)), ", ")
-			return nil, fmt.Errorf("ulimit %q is not known: use one of %s", name, known)
+			return nil, fmt.Errorf("unknown ulimit %q: use one of %s", name, known)
 		}
 		text := o.Ulimit[name]
 		soft, hard, pair := strings.Cut(text, ":")

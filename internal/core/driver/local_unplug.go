@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// unplugEvery is how often the devices of a running task are looked for.
+	// unplugEvery is the interval at which the devices of a running task are checked.
 	unplugEvery = time.Second
 
-	// unplugKill is how long a task that is stopped for its device has to end.
+	// unplugKill is the kill timeout of a task that is stopped because its device was unplugged.
 	unplugKill = 5 * time.Second
 )
 
-// unplug is what happens to a task whose device is unplugged. Fields are only ever added.
+// unplug controls what happens to a task whose device is unplugged. Fields are only ever added.
 type unplug struct {
 	Stop  bool          `json:"stop,omitempty"`
-	Delay time.Duration `json:"delay,omitempty"` // for which the device is gone
+	Delay time.Duration `json:"delay,omitempty"` // time without the device before the stop
 }
 
-// watchDevices reports to the task's author when devices that were reserved for the task are unplugged, and when they
-// are back: a device plugin can't (it knows no task). It stops the task if that was asked for. It returns when the
-// task has ended, or the driver.
+// watchDevices emits events when devices that were reserved for the task are unplugged or plugged
+// in again. A device plugin can't do this, because it knows no task. watchDevices stops the task if
+// its options ask for that. It returns when the task or the driver has ended.
 func (t *localTask) watchDevices(devices []task.Device) {
 	again := time.NewTicker(unplugEvery)
 	defer again.Stop()
@@ -42,7 +42,7 @@ func (t *localTask) watchDevices(devices []task.Device) {
 		switch {
 		case gone == before:
 		case gone == "":
-			t.event("Device: plugged in again, the program has to open it again: %s", before)
+			t.event("Device: plugged in again, the program must reopen it: %s", before)
 		default:
 			t.event("Device: unplugged: %s", gone)
 		}
@@ -64,8 +64,8 @@ func (t *localTask) watchDevices(devices []task.Device) {
 	}
 }
 
-// missing lists, by their paths in the task, the devices whose nodes on the host are not there. One that has several
-// paths is listed once.
+// missing lists, by their paths in the task, the devices whose nodes do not exist on the host. A
+// device with several paths is listed once.
 func missing(devices []task.Device) string {
 	var gone []string
 	seen := map[string]bool{}
@@ -79,9 +79,9 @@ func missing(devices []task.Device) string {
 	return strings.Join(gone, ", ")
 }
 
-// stopForDevice stops the task, which has failed then, whatever its program returns.
+// stopForDevice stops the task, which then counts as failed, regardless of its exit code.
 func (t *localTask) stopForDevice(gone string) {
-	reason := fmt.Sprintf("stopped since its device was unplugged for %s: %s", t.unplug.Delay, gone)
+	reason := fmt.Sprintf("stopped because its device was unplugged for %s: %s", t.unplug.Delay, gone)
 	t.mu.Lock()
 	t.failure = reason
 	t.mu.Unlock()
@@ -89,6 +89,6 @@ func (t *localTask) stopForDevice(gone string) {
 	defer cancel()
 	err := t.Stop(ctx, unplugKill, "")
 	if err != nil {
-		t.event("The task can't be stopped though its device was unplugged: %v", err)
+		t.event("Failed to stop the task after its device was unplugged: %v", err)
 	}
 }

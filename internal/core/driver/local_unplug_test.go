@@ -55,7 +55,7 @@ func TestUnplug_IsReportedAndStopsATaskThatAsksForIt(t *testing.T) {
 				must.NoError(t, os.Rename(host, host+".away"))
 				says("Device: unplugged: /dev/zigbee/tty")
 				must.NoError(t, os.Rename(host+".away", host))
-				says("Device: plugged in again, the program has to open it again: /dev/zigbee/tty")
+				says("Device: plugged in again, the program must reopen it: /dev/zigbee/tty")
 			}
 			a.restart()
 			must.NoError(t, a.RecoverTask(wire(t, th)))
@@ -71,7 +71,7 @@ func TestUnplug_IsReportedAndStopsATaskThatAsksForIt(t *testing.T) {
 				must.NoError(t, r.Err)
 				must.True(t, r.Successful())
 			} else {
-				must.ErrorContains(t, r.Err, "stopped since its device was unplugged for 3s: /dev/zigbee/tty")
+				must.ErrorContains(t, r.Err, "stopped because its device was unplugged for 3s: /dev/zigbee/tty")
 				must.False(t, r.Successful())
 			}
 			a.destroy(cfg.ID)

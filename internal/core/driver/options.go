@@ -11,8 +11,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// PluginOptions are the options of the plugin that every driver on this core
-// has. Embed it in the plugin's configuration.
+// PluginOptions are the plugin options that every driver on this core has. Embed it in the plugin's
+// configuration.
 type PluginOptions struct {
 	StateDir       string   `codec:"state_dir" doc:"Where the supervisor keeps its socket and the state of running tasks, absolute. Only root and the agent's user may be able to replace it. By default /run/outrider for root, otherwise outrider below the user's XDG_STATE_HOME or ~/.local/state."`
 	LogCollection  string   `codec:"log_collection" default:"driver" enum:"driver,nomad" doc:"Who moves the output of tasks to the log files: the driver's supervisor, or a logmon process of Nomad's for each task (which also honours the job's logs block)."`
@@ -23,30 +23,30 @@ type PluginOptions struct {
 
 func (o *PluginOptions) pluginOptions() *PluginOptions { return o }
 
-// TaskOptions are the options of a task that every driver on this core has.
-// Embed it in the task's configuration.
+// TaskOptions are the task options that every driver on this core has. Embed it in the task's
+// configuration.
 type TaskOptions struct {
 	WorkDir     string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
 	Groups      []string          `codec:"groups" doc:"Supplementary groups besides those that the user belongs to, by name or id."`
-	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout all that are left are killed, in any mode."`
-	Logs        *LogOptions       `codec:"logs" doc:"The max_files and max_file_size of the job's own logs block have no effect with log_collection = \"driver\", since they do not reach a driver: set here how much output is kept."`
+	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout, all remaining processes are killed in any mode."`
+	Logs        *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
 	MemorySwap  schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`
-	OnUnplug    string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens to the task when a device that was reserved for it is unplugged: nothing but an event, or it is stopped after unplug_delay and has failed. The restart block then decides when Nomad places it where the device is."`
+	OnUnplug    string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens when a device that was reserved for the task is unplugged: only an event, or the task is stopped after unplug_delay and fails. The restart block then decides when Nomad places it where the device is."`
 	UnplugDelay schema.Duration   `codec:"unplug_delay" default:"10s" doc:"How long a device is unplugged before the task is stopped."`
-	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"How willingly the kernel ends this task when the host is out of memory (oom_score_adj of proc(5))."`
+	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"OOM score adjustment: when the host is out of memory, the kernel kills processes with a higher value first (oom_score_adj of proc(5))."`
 	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
 	Umask       string            `codec:"umask" default:"0022" doc:"The file mode creation mask, octal."`
 	Nice        int               `codec:"nice" default:"0" min:"-20" max:"19" doc:"The scheduling priority (nice(1)); less is more important."`
 }
 
-// LogOptions are those of a job's logs block that a driver needs, under its names.
+// LogOptions are the options of a job's logs block that a driver needs, with the same names.
 type LogOptions struct {
-	MaxFiles    int `codec:"max_files" default:"10" min:"1" max:"1000" doc:"How many files are kept of stdout, and of stderr."`
-	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"At what size a file is rotated, at the end of a line, in MiB."`
+	MaxFiles    int `codec:"max_files" default:"10" min:"1" max:"1000" doc:"How many files of stdout, and of stderr, are kept."`
+	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"Size in MiB at which a file is rotated, at the end of a line."`
 }
 
-// The defaults, read from the structs once: each start needs those of a task.
+// The defaults, read from the structs once because every start needs those of a task.
 var (
 	defaultPluginOptions = sync.OnceValue(func() PluginOptions { return schema.Of[PluginOptions]().Default() })
 	defaultTaskOptions   = sync.OnceValue(func() TaskOptions { return schema.Of[TaskOptions]().Default() })

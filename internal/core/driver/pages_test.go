@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The drivers on the local engine change none of its capabilities. Their pages name that of exec-lite for them.
-func TestCapabilities_AreThoseOfThePage(t *testing.T) {
+// Drivers on the local engine do not change its capabilities. Their pages refer to that of exec-lite.
+func TestCapabilities_MatchThePage(t *testing.T) {
 	testsupport.NeedRoot(t)
 	caps, err := start(t, nil).Capabilities()
 	must.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The files of a release: what Nomad keeps of a task, and what is in the task's directory, while it ran and then.
+// The files of a release: the handle that Nomad stores, and files of the task's directory before and after its end.
 const (
 	savedFile  = "driver-state" // MessagePack
 	stateFile  = "task.json"
@@ -27,7 +27,7 @@ const (
 	endedFile  = "record-ended"
 )
 
-// recordTask runs a task with as many options as there are, and ends it with exit code 7.
+// recordTask runs a task with as many options as possible, and ends it with exit code 7.
 func recordTask(t *testing.T, dir string) {
 	a := start(t, nil)
 	end := filepath.Join(a.state, "end")
@@ -69,7 +69,7 @@ func recordTask(t *testing.T, dir string) {
 	a.destroy(cfg.ID)
 }
 
-// TestState_OfEachReleaseIsRead: an upgrade finds what earlier versions wrote.
+// TestState_OfEachReleaseIsRead: an upgrade must read the files of earlier versions.
 func TestState_OfEachReleaseIsRead(t *testing.T) {
 	testsupport.NeedRoot(t)
 	testsupport.EachRelease(t, recordTask, func(t *testing.T, dir string) {
@@ -129,7 +129,7 @@ func readState(t *testing.T, dir string, content []byte) *task.State {
 	return states[0]
 }
 
-// readHandle reads what Nomad had, and what it has if a later version added fields.
+// readHandle reads the stored handle, and the same one with fields that a later version might add.
 func readHandle(t *testing.T, saved []byte, st *task.State) {
 	th := drivers.NewTaskHandle(1)
 	th.Config, th.DriverState = &drivers.TaskConfig{ID: st.ID, AllocID: st.AllocID, Name: st.Task}, saved
@@ -158,7 +158,7 @@ func readHandle(t *testing.T, saved []byte, st *task.State) {
 	test.Eq(t, was, is)
 }
 
-// recoverEnded gives a driver of today the handle of a task that has ended since, with the task's directory.
+// recoverEnded lets the current driver recover a task that has ended, from its handle and its directory.
 func recoverEnded(t *testing.T, dir string, saved, written []byte, st *task.State) {
 	a := start(t, nil)
 	var was savedHandle

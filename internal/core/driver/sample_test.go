@@ -71,7 +71,7 @@ func TestExample_RunsModules(t *testing.T) {
 	status, err := h.InspectTask(cfg.ID)
 	must.NoError(t, err)
 	_, err = h.ExecTask(cfg.ID, []string{"true"}, time.Minute)
-	must.ErrorContains(t, err, "runs no commands in tasks")
+	must.ErrorContains(t, err, "does not run commands in tasks")
 
 	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool {
 		text, _ := os.ReadFile("/proc/" + status.DriverAttributes["pid"] + "/status")
@@ -90,7 +90,7 @@ func TestExample_RunsModules(t *testing.T) {
 	about := "task=" + cfg.ID
 	from := 0
 	for _, line := range []string{
-		"starting task: " + about, "task runs: " + about + " pid=" + status.DriverAttributes["pid"],
+		"starting task: " + about, "task started: " + about + " pid=" + status.DriverAttributes["pid"],
 		"task has ended: " + about + ` exit="code 3"`, "task destroyed: " + about,
 	} {
 		at := strings.Index(log.String()[from:], line+"\n")

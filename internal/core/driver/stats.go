@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// TaskStats is part of drivers.DriverPlugin: a value at once, then one an
-// interval, until the task has ended or ctx has.
+// TaskStats is part of drivers.DriverPlugin: it sends a value immediately, then one per interval,
+// until the task or ctx ends.
 func (d *Driver) TaskStats(
 	ctx context.Context, id string, interval time.Duration,
 ) (<-chan *drivers.TaskResourceUsage, error) {
@@ -25,7 +25,7 @@ func (d *Driver) TaskStats(
 		return nil, err
 	}
 	if interval <= 0 {
-		// Recoverable is what Nomad tells errors apart by; this one is not
+		// Nomad distinguishes errors only by whether they are recoverable; this one is not
 		return nil, structs.NewRecoverableError(errors.New("interval of statistics is not positive"), false)
 	}
 	if f, ok := h.task.(Forwarder); ok {
@@ -34,7 +34,7 @@ func (d *Driver) TaskStats(
 	return d.sampling.add(ctx, h, interval), nil
 }
 
-// sample is the engine's, nil if there is none now.
+// sample returns the engine's sample, or nil if none is available.
 func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsage {
 	t, ok := h.task.(Sampler)
 	if !ok {
@@ -47,8 +47,8 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 	return u
 }
 
-// sampling takes the samples of all tasks in one goroutine: a task costs none of its own, and a thousand tasks are not
-// measured all at the same time.
+// sampling samples all tasks in one goroutine, so a task needs none of its own, and a thousand
+// tasks are not measured at the same time.
 type sampling struct {
 	mu      sync.Mutex
 	streams map[*statsStream]bool
@@ -61,7 +61,7 @@ type statsStream struct {
 	handle   *handle
 	interval time.Duration
 	due      time.Time                       // zero before the first sample
-	out      chan *drivers.TaskResourceUsage // of one place: a reader that is late misses samples
+	out      chan *drivers.TaskResourceUsage // capacity 1: a slow reader misses samples
 }
 
 func newSampling() sampling {
@@ -116,7 +116,7 @@ func (s *sampling) all() []*statsStream {
 	return slices.Collect(maps.Keys(s.streams))
 }
 
-// visit takes a sample if it is due, closes a stream that is over, and returns when to come back.
+// visit takes a sample if it is due, closes a stream that has ended, and returns the time until the next visit.
 func (s *sampling) visit(
 	stream *statsStream, sample func(context.Context, *handle) *drivers.TaskResourceUsage,
 ) (wait time.Duration) {
@@ -140,7 +140,7 @@ func (s *sampling) visit(
 		default:
 		}
 	}
-	if stream.handle.hasEnded() { // before it was due
+	if stream.handle.hasEnded() { // before its next sample
 		return 0
 	}
 	return stream.interval

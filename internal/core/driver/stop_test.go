@@ -74,8 +74,8 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		"is deaf": {"trap '' INT; echo r; " + loop, "", 200 * time.Millisecond, 137,
 			"It said 0/9; kill_timeout of 200ms passed: the task was killed"},
 		"leaves deaf ones": {"trap 'exit 4' INT; (trap '' INT; echo r; " + loop + ") & wait",
-			`kill_mode = "group"`, 3 * time.Second, 4, // in which a busy machine ends the main process
-			"It said 4/0; kill_timeout of 3s passed: the processes that were left of the task were killed"},
+			`kill_mode = "group"`, 3 * time.Second, 4, // long enough for the main process to end on a busy machine
+			"It said 4/0; kill_timeout of 3s passed: the remaining processes of the task were killed"},
 	} {
 		cfg := a.shell(row.script, row.options)
 		a.run(cfg)
@@ -97,10 +97,10 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 			test.Sprintf("%s: got %d, %q", name, r.ExitCode, messages))
 		a.destroy(cfg.ID)
 	}
-	last := a.shell("exit 5", "") // the eventer keeps their order
+	last := a.shell("exit 5", "") // the eventer keeps the order of events
 	a.result(last)
 	testsupport.Eventually(t, "a later event is heard", func() bool { return l.heard(last.ID, "It said 5/0") == 1 })
-	test.Eq(t, 1, l.count(), test.Sprintf("besides the exits there were events: %q", l.messages))
+	test.Eq(t, 1, l.count(), test.Sprintf("unexpected events: %q", l.messages))
 }
 
 func TestParseSignal_TakesNamesAndNumbers(t *testing.T) {
