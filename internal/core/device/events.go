@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// The waits between calls of an instance's Events that failed.
+// Delays before Events is called again after an error: the first one is doubled until the last.
 const (
 	firstListen = time.Second
 	lastListen  = time.Minute
 )
 
-// listen runs an instance's Events until ctx ends.
+// listen calls an instance's Events until ctx ends.
 func (p *Server) listen(ctx context.Context, events func(context.Context, func()) error) {
 	failing := once{log: p.logger.Error}
 	wait := firstListen

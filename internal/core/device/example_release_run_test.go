@@ -74,7 +74,7 @@ func TestReleaseExample_Conforms(t *testing.T) {
 	}.Test(t)
 }
 
-// mount has a process of its own mount what was reserved, as a driver does.
+// mount mounts what was reserved, by a separate process, as a driver does.
 func mount(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
 	t.Helper()
 	dir := r.Mounts[0].HostPath

@@ -33,7 +33,7 @@ func (s scratch) List(context.Context) ([]device.Group, error) {
 	return []device.Group{{Vendor: "host", Type: "scratch", Name: "directory", Devices: slots}}, nil
 }
 
-// Reserve makes a directory <id>.<number>, which is also the record of the lease.
+// Reserve creates a directory <id>.<number>, which is also the record of the lease.
 func (s scratch) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{}
 	for _, id := range ids {
@@ -46,7 +46,7 @@ func (s scratch) Reserve(_ context.Context, ids []string) (*nomad.ContainerReser
 	return r, nil
 }
 
-// Leases renews the time of each directory in use; the lease of one with an old time has ended.
+// Leases updates the time of each directory in use. The lease of a directory with an old time has ended.
 func (s scratch) Leases(context.Context, ...string) (all []device.Lease, err error) {
 	dirs, err := filepath.Glob(filepath.Join(s.Root, "slot-*.*"))
 	for _, dir := range dirs {

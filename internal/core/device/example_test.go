@@ -22,7 +22,7 @@ type Config struct {
 // ports are the host's serial ports. A job says: device "serial" {}.
 type ports struct{ nodes string }
 
-// List returns what there is.
+// List returns the ports that exist.
 func (p ports) List(context.Context) ([]device.Group, error) {
 	nodes, err := filepath.Glob(p.nodes)
 	group := device.Group{Vendor: "host", Type: "serial", Name: "port"}
@@ -32,7 +32,7 @@ func (p ports) List(context.Context) ([]device.Group, error) {
 	return []device.Group{group}, err
 }
 
-// Reserve returns what a task gets.
+// Reserve returns the device nodes for a task.
 func (p ports) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	r := &nomad.ContainerReservation{Envs: map[string]string{"SERIAL_PORTS": strings.Join(ids, ",")}}
 	for _, id := range ids {

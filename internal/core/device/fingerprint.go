@@ -13,17 +13,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// firstWait is how long the first message waits for the first scan. So an agent's start
-// is one update of its node, and the node's devices do not disappear for a moment when a
-// plugin restarts on a busy machine. Without a message the agent waits for 50 s
+// firstWait limits how long the first message waits for the first scan. The wait makes an agent's
+// start one update of its node, and keeps the node's devices from disappearing for a moment when a
+// plugin restarts on a busy machine. Without a message, the agent waits for 50 s
 // (client/node_updater.go).
 const firstWait = 10 * time.Second
 
-// Fingerprint is part of device.DevicePlugin. The stream ends with its context and
-// never before, and has no errors: after either, Nomad drops the plugin permanently. The
-// first message comes at once, and is empty if the first scan fails or takes long.
-// Further ones come when anything has changed. A new stream takes over the scans of the
-// last one, which sends nothing from then on.
+// Fingerprint is part of device.DevicePlugin. The stream ends only with ctx and contains no errors:
+// after an error or an early end, Nomad drops the plugin permanently. The first message follows the
+// first scan, or is empty if that scan fails or takes long. More messages are sent after changes
+// only. A new stream takes over the scans of the previous one, which then sends nothing more.
 func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -32,7 +31,7 @@ func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintRes
 	out := make(chan *device.FingerprintResponse)
 	p.mu.Lock()
 	groups := p.scan(ctx, inst)
-	p.given = false
+	p.abandoned = false
 	p.mu.Unlock()
 	go p.deliver(ctx, groups, out)
 	return out, nil
@@ -59,39 +58,39 @@ func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.Devi
 	return groups
 }
 
-// scanAnyway starts scanning for a reservation if there is no stream. Nomad gives up a
-// plugin that dies while it is configured, also at a restart of it. But its devices stay
-// on the node and jobs are placed. For their reservations Nomad starts the plugin again,
-// without a stream (client/devicemanager, instance.go).
+// scanAnyway starts scanning for a reservation if no stream is open. Nomad gives up a plugin that
+// dies while it is configured, even if it was restarted. Its devices stay on the node, so jobs are
+// placed. For their reservations Nomad starts the plugin again, without a stream
+// (client/devicemanager, instance.go).
 func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.scans != nil && p.scans.Err() == nil {
 		return
 	}
-	p.given = true
+	p.abandoned = true
 	p.scan(p.ctx, inst)
 	time.AfterFunc(givenAfter, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.given && p.ctx.Err() == nil {
+		if p.abandoned && p.ctx.Err() == nil {
 			p.logger.Error("Nomad reserves devices and does not ask for the list of them: " + givenUp)
 		}
 	})
 }
 
-// isGivenUp reports whether there has been no stream so far. A stream may start after the
-// first reservation.
+// isGivenUp reports whether devices were reserved and no stream was opened so far. A stream may
+// start after the first reservation.
 func (p *Server) isGivenUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.given
+	return p.abandoned
 }
 
 const givenUp = "it has given up this plugin, and misses every change since: restart the agent"
 
-// givenAfter is how long after a reservation a stream may start, as after the plugin was
-// killed and Nomad calls both again.
+// givenAfter is how long a stream may start after a reservation, for example when the plugin was
+// killed and Nomad repeats both calls.
 const givenAfter = 10 * time.Second
 
 // scanner scans for one stream.
@@ -111,7 +110,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 		return nil, err
 	}
 	valid, left := inspect(found)
-	s.invalid.say(left...)
+	s.invalid.report(left...)
 	if s.failing.over() {
 		s.logger.Info("scanning for devices works again")
 	}
@@ -132,14 +131,14 @@ func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.D
 	last := s.current.Load()
 	if !last.scanned {
 		now := newSnapshot()
-		now.failure = errors.New(inWords(err))
+		now.failure = errors.New(errorText(err))
 		s.publish(now)
 	}
 	return last.groups
 }
 
-// deliver sends each list of groups until ctx ends. The loop that makes the lists leaves out
-// those that equal the last. If there is none within firstWait it sends an empty one.
+// deliver sends each list of groups until ctx ends. The loop that produces the lists omits
+// unchanged ones. If no list arrives within firstWait, deliver sends an empty one.
 func (p *Server) deliver(ctx context.Context, groups <-chan []*device.DeviceGroup,
 	out chan<- *device.FingerprintResponse) {
 	defer close(out)

@@ -28,7 +28,7 @@ func TestFingerprint_SendsFirstListAndChanges(t *testing.T) {
 		ch := stream(t, p)
 		want(t, next(t, ch), "ea60[a:1 b:1]=a:1,b:1 ea61[c:1]=c:1")
 
-		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // another order, other pointers
+		w.plug(sticks("ea61", "c:1"), sticks("ea60", "a:1", "b:1")) // in another order, at other addresses
 		time.Sleep(10 * time.Minute)
 		silent(t, ch)
 		n := w.scanned()
@@ -116,7 +116,7 @@ func TestFingerprint_FailedScanKeepsList(t *testing.T) {
 			time.Sleep(time.Hour)
 			silent(t, ch)
 			_, err := p.Reserve([]string{"a:1"})
-			test.NoError(t, err, test.Sprint("what is listed can't be reserved"))
+			test.NoError(t, err, test.Sprint("a listed device can't be reserved"))
 		}
 		must.Eq(t, 1, log.count("code -4"), must.Sprintf("got\n%s", log))
 		must.Eq(t, 1, log.count("panic: libusb"), must.Sprintf("got\n%s", log))
@@ -179,7 +179,7 @@ func TestFingerprint_DropsAfterGrace(t *testing.T) {
 		}
 		time.Sleep(10*time.Second - time.Millisecond)
 		silent(t, ch)
-		time.Sleep(301 * time.Millisecond) // no period has passed
+		time.Sleep(301 * time.Millisecond) // less than a period
 		want(t, next(t, ch), "ea61[b:1]=b:1")
 	})
 }
@@ -247,7 +247,7 @@ func TestFingerprint_UnhealthyHasOwnGroup(t *testing.T) {
 	})
 }
 
-// Its tty comes later than the device, or not before the driver has been loaded.
+// Its tty appears later than the device, or only after the driver has been loaded.
 func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -276,7 +276,7 @@ func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 func TestFingerprint_EndsWithContextOnly(t *testing.T) {
 	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 		t.Run("with an agent "+reader, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+			synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 				w := &world{}
 				w.plug(sticks("ea60", "a:1"))
 				p, _ := start(t, supplied(w))
@@ -404,7 +404,7 @@ func TestEvents_KickAndRestartAfterError(t *testing.T) {
 		n = calls.Load()
 		test.Eq(t, 5, n, test.Sprintf("%d calls", n))
 		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "it ended": 1} {
-			test.Eq(t, n, log.count(text), test.Sprintf("%q is not there %d times in\n%s", text, n, log))
+			test.Eq(t, n, log.count(text), test.Sprintf("%q does not occur %d times in\n%s", text, n, log))
 		}
 		w.plug(sticks("ea60", "a:1"))
 		for range 3 {
@@ -457,7 +457,7 @@ func TestSetConfig_HasNoEffectAndRepeats(t *testing.T) {
 func TestSetConfig_RefusesBadOptions(t *testing.T) {
 	w := &world{}
 	for text, i := range map[string]Instance{
-		"the plugin made no instance":                      nil,
+		"the plugin created no instance":                   nil,
 		"the time between scans is 0s: use 50ms or more":   tuned{w, Options{}},
 		"the time between scans is -1s: use 50ms or more":  tuned{w, Options{Period: -time.Second}},
 		"settle time 0s or grace -1s is negative: use 0s ": tuned{w, Options{Period: time.Second, Grace: -time.Second}},

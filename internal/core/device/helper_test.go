@@ -22,13 +22,13 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// world is an instance that a test changes.
+// world is an instance that a test controls.
 type world struct {
 	mu     sync.Mutex
 	groups []Group
 	err    error
-	broken any           // what a scan panics with
-	hang   chan struct{} // what a scan waits for, whatever its context says
+	broken any           // value of a scan's panic
+	hang   chan struct{} // that a scan waits for, ignoring its context
 	scans  int
 	given  [][]string
 	refuse error
@@ -90,7 +90,7 @@ func ill(g Group, problem string) Group {
 	return g
 }
 
-// log is what a plugin logs, as lines.
+// log is the plugin's log, as lines.
 type log struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -99,7 +99,7 @@ type log struct {
 func (l *log) Write(b []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.text.Write(b) }
 func (l *log) String() string              { l.mu.Lock(); defer l.mu.Unlock(); return l.text.String() }
 
-// count is the number of lines with this text.
+// count returns the number of lines with this text.
 func (l *log) count(text string) int {
 	n := 0
 	for line := range strings.Lines(l.String()) {
@@ -112,13 +112,13 @@ func (l *log) count(text string) int {
 
 type noConfig struct{}
 
-// supplied is a test's instance unless the test changes it.
+// supplied returns the test's instance unless the test changes it.
 func supplied(w Instance) *instance {
 	return &instance{Instance: w, Options: Options{Period: time.Minute, Settle: 300 * time.Millisecond,
 		Grace: 10 * time.Second}}
 }
 
-// start makes a configured plugin.
+// start returns a configured plugin.
 func start(t *testing.T, i *instance) (*Server, *log) {
 	t.Helper()
 	l := &log{}
@@ -128,7 +128,7 @@ func start(t *testing.T, i *instance) (*Server, *log) {
 	return p, l
 }
 
-// stream asks for the fingerprint stream, which ends with the test.
+// stream opens the fingerprint stream, which ends with the test.
 func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	t.Helper()
 	ch, err := p.Fingerprint(t.Context())
@@ -136,7 +136,7 @@ func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	return ch
 }
 
-// next takes what must be there without time passing; the list is in one line.
+// next returns the list that must arrive without time passing, in one line.
 func next(t *testing.T, ch <-chan *device.FingerprintResponse) string {
 	t.Helper()
 	return listing(nextGroups(t, ch))

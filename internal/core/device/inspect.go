@@ -17,15 +17,14 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// unhealthySuffix ends the name of a group of unhealthy devices. They have a group of
-// their own because of constraints on ${device.ids}: if one names an unhealthy device in
-// a group with healthy ones, the job is placed with no device at all
-// (scheduler/feasible/device.go, createOffer).
+// unhealthySuffix ends the name of a group of unhealthy devices. They have their own group because
+// of constraints on ${device.ids}: if one names an unhealthy device in a group with healthy ones,
+// the job is placed without any device (scheduler/feasible/device.go, createOffer).
 const unhealthySuffix = " (unhealthy)"
 
-// scan is the list of an instance without what Nomad can't take. After one invalid group,
-// or text that is not UTF-8, Nomad drops the plugin with all of its devices until the
-// agent is restarted.
+// scan is the list of an instance without the parts that Nomad can't handle. After one invalid
+// group, or text that is not UTF-8, Nomad drops the plugin with all of its devices until the agent
+// is restarted.
 type scan struct {
 	devices    map[string]scanned
 	attributes map[tuple]attributes
@@ -38,8 +37,8 @@ type scanned struct {
 
 type attributes map[string]*structs.Attribute
 
-// inspect takes the groups in any order, and merges groups of the same name. It also
-// returns a sentence about everything that it left out.
+// inspect accepts groups in any order, and merges groups of the same name. It also returns a
+// message about each item that it left out.
 func inspect(groups []Group) (scan, []string) {
 	s := scan{map[string]scanned{}, map[tuple]attributes{}}
 	var left []string
@@ -64,7 +63,7 @@ func inspect(groups []Group) (scan, []string) {
 				continue
 			}
 			if other, there := s.attributes[name][key]; differ[name][key] || there && !reflect.DeepEqual(a, other) {
-				leave("attribute %q of device group %q is left out: its devices differ in it", key, name.String())
+				leave("attribute %q of device group %q is left out: its devices have different values", key, name.String())
 				differ[name][key] = true
 				delete(s.attributes[name], key)
 				continue
@@ -78,7 +77,7 @@ func inspect(groups []Group) (scan, []string) {
 		for _, d := range devices {
 			err := checkID(d.ID)
 			if other, twice := s.devices[d.ID]; err == nil && twice {
-				err = fmt.Errorf("there is one with this id in %q already", other.group.String())
+				err = fmt.Errorf("%q has a device with this id", other.group.String())
 			}
 			if err != nil {
 				leave("device %q of group %q is left out: %v", d.ID, name.String(), err)
@@ -112,7 +111,7 @@ func checkTuple(t tuple) error {
 		case !printable(part.text):
 			return fmt.Errorf("its %s is not printable text", part.what)
 		case part.what != "name" && strings.Contains(part.text, "/"):
-			return fmt.Errorf("its %s has a slash, which divides vendor, type and name in a job", part.what)
+			return fmt.Errorf("its %s has a slash, which separates vendor, type and name in a job", part.what)
 		}
 	}
 	return nil
@@ -125,7 +124,7 @@ func checkID(id string) error {
 	case !printable(id):
 		return errors.New("its id is not printable text")
 	case strings.Contains(id, ","):
-		return errors.New("its id has a comma, which divides ids in a constraint")
+		return errors.New("its id has a comma, which separates ids in a constraint")
 	case strings.TrimSpace(id) != id:
 		return errors.New("its id begins or ends with a space, which a constraint ignores")
 	case structs.ParseAttribute(id).String == nil:
@@ -157,9 +156,8 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// text cleans a string that is sent to Nomad. At a string that is not UTF-8 gRPC ends the
-// stream, and Nomad drops the plugin. Characters that are not printable could forge log
-// lines or control a terminal.
+// text cleans a string that is sent to Nomad. If a string is not UTF-8, gRPC ends the stream, and
+// Nomad drops the plugin. Unprintable characters could forge log lines or control a terminal.
 func text(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

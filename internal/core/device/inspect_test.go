@@ -28,19 +28,19 @@ func with(g Group, key string, a *structs.Attribute) Group {
 	return g
 }
 
-// The good device beside it stays: Nomad would drop the whole plugin.
+// The good device in the same list stays: Nomad would drop the whole plugin.
 func TestInspect_LeavesOutWhatNomadRefuses(t *testing.T) {
 	const good = "good[good:1]=good:1"
 	for name, c := range map[string]struct {
 		groups []Group
-		want   string // beside good
+		want   string // in addition to the good device
 		line   string
 	}{
 		"no vendor":              {[]Group{named("", "zigbee", "x", "a:1")}, "", "its vendor is empty"},
 		"no type":                {[]Group{named("10c4", "", "x", "a:1")}, "", "its type is empty"},
 		"no name":                {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "its name is empty"},
-		"a slash in the vendor":  {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash, which divides"},
-		"a slash in the type":    {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash, which divides"},
+		"a slash in the vendor":  {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash"},
+		"a slash in the type":    {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash"},
 		"a slash in the name":    {[]Group{named("10c4", "zigbee", "x/y", "a:1")}, "x/y[a:1]=a:1", ""},
 		"text that is no UTF-8":  {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "its name is not printable text"},
 		"no id":                  {[]Group{sticks("x", "")}, "", "its id is empty"},
@@ -54,9 +54,9 @@ func TestInspect_LeavesOutWhatNomadRefuses(t *testing.T) {
 		"an id that is nan":      {[]Group{sticks("x", "nan")}, "", "its id reads as a number"},
 		"an id that is true":     {[]Group{sticks("x", "t")}, "", "its id reads as a number or truth value"},
 		"an id twice in a group": {[]Group{sticks("x", "a:1", "a:1")}, "x[a:1]=a:1",
-			`there is one with this id in "10c4/zigbee/x" already`},
+			`"10c4/zigbee/x" has a device with this id`},
 		"an id in two groups": {[]Group{sticks("x", "a:1"), sticks("w", "a:1")}, "w[a:1]=a:1",
-			`device "a:1" of group "10c4/zigbee/x" is left out: there is one with this id in "10c4/zigbee/w" already`},
+			`device "a:1" of group "10c4/zigbee/x" is left out: "10c4/zigbee/w" has a device with this id`},
 		"an attribute of nothing": {[]Group{with(sticks("x", "a:1"), "speed", nil)}, "x[a:1]=a:1",
 			`attribute "speed" of device group "10c4/zigbee/x" is left out: it has no value`},
 		"an attribute of zero": {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{})}, "x[a:1]=a:1",
@@ -103,7 +103,7 @@ func TestInspect_RepairsShownText(t *testing.T) {
 	test.Eq(t, "Caf\uFFFD", *s.attributes[d.group]["product"].String, test.Sprintf("got %+v", s))
 }
 
-// A terminal that shows the node must not be steered, nor a line of a log be forged.
+// Device text must not control the terminal of a user who shows the node, or forge lines of a log.
 func TestInspect_ReplacesUnprintableText(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("\x1b]0;root\x07 "+
 		"\u202etxt.exe")), "bad\n[ERROR] agent: stop\x00")})
@@ -113,8 +113,8 @@ func TestInspect_ReplacesUnprintableText(t *testing.T) {
 	test.Eq(t, " ]0;root   txt.exe", *s.attributes[d.group]["product"].String)
 }
 
-// Nomad compares the list with the last: an order that is another each time is an update
-// of the node each time.
+// Nomad compares the list with the previous one: a different order would be an update of the node
+// each time.
 func TestInspect_SortsGroups(t *testing.T) {
 	all := []Group{named("a", "b", "a", "4:x"), named("b", "a", "a", "5:x"), named("a", "a", "c", "2:x"), named("a", "a",
 		"b", "1:x"), named("a", "a", "d", "3:x")}
@@ -150,8 +150,8 @@ func TestInspect_MergesGroupsOfOneName(t *testing.T) {
 		now, _ := l.enter(s, 0, time.Now())
 		want(t, listing(now.groups), "x[a:1 b:1 c:1]=a:1,b:1,c:1")
 		must.SliceLen(t, 1, left)
-		test.Eq(t, `attribute "port" of device group "10c4/zigbee/x" is left out: its devices differ `+
-			`in it`, left[0])
+		test.Eq(t, `attribute "port" of device group "10c4/zigbee/x" is left out: its devices have different `+
+			`values`, left[0])
 		if at := now.groups[0].Attributes; at["port"] != nil || at["usb_id"] == nil {
 			t.Errorf("got %v", at)
 		}

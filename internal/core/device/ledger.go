@@ -22,17 +22,17 @@ type ledger map[string]entry
 type entry struct {
 	scanned
 	attributes attributes // of its group when it was last seen
-	gone       time.Time  // when it vanished, until it is complete again; zero if it is there
+	gone       time.Time  // when it vanished, until it is complete again; zero if it is present
 }
 
-// enter takes a scan into account. It returns what to publish, and when to scan again
-// because a grace period ends: zero for never.
+// enter adds a scan to the ledger. It returns the snapshot to publish, and when the next grace
+// period ends, which requires another scan: zero if none does.
 func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, time.Time) {
 	for id, d := range s.devices {
 		old := l[id]
 		e := entry{scanned: d, attributes: s.attributes[d.group]}
 		if d.Problem != "" && !old.gone.IsZero() && now.Before(old.gone.Add(grace)) {
-			// it is not yet plugged in completely: it stays in the group by which Nomad knows it
+			// not completely plugged in yet: it stays in the group that Nomad knows
 			e.group, e.attributes, e.gone = old.group, old.attributes, old.gone
 		}
 		l[id] = e
@@ -56,7 +56,7 @@ func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, ti
 	return l.snapshot(s.attributes), next
 }
 
-// snapshot has everything in a fixed order, so that snapshots can be compared.
+// snapshot returns everything in a fixed order, so snapshots can be compared.
 func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 	s := newSnapshot()
 	s.scanned, s.devices = true, make(map[string]listed, len(l))

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// roleVar says what the test binary is, so that real processes meet.
+// roleVar selects the role of the test binary, so real processes communicate.
 const (
 	roleVar  = "OUTRIDER_DEVICE_TEST_ROLE"  // plugin, agent, or the name of an example
 	worldVar = "OUTRIDER_DEVICE_TEST_WORLD" // the directory of the agent's world
@@ -41,10 +41,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// ExampleMains are the main functions of the examples, which are in another package.
+// ExampleMains are the main functions of the examples, which are in package device_test.
 var ExampleMains map[string]func()
 
-// fileWorld is what a plugin in another process has: the test writes it to a file.
+// fileWorld is the world of a plugin in another process: the test writes it to a file.
 type fileWorld struct {
 	Groups []Group
 	Err    string // of a scan
@@ -111,7 +111,7 @@ func (f *fileInstance) List(context.Context) ([]Group, error) {
 	return w.Groups, nil
 }
 
-// foreign stands for a byte that is not UTF-8, which JSON has not.
+// foreign stands for a byte that is not UTF-8, which JSON can't represent.
 const foreign = "%ff"
 
 func (f *fileInstance) Reserve(_ context.Context, ids []string) (*device.ContainerReservation, error) {
@@ -136,7 +136,7 @@ type rig struct {
 	dir string
 }
 
-// PluginBinary is this test as a plugin.
+// PluginBinary returns this test binary as a plugin.
 func PluginBinary(t *testing.T, role, config string) conformance.Binary {
 	t.Helper()
 	exe, err := os.Executable()
@@ -154,7 +154,7 @@ func startRig(t *testing.T, w fileWorld, more ...string) *rig {
 	return r
 }
 
-// set replaces the world at once.
+// set replaces the world atomically.
 func (r *rig) set(w fileWorld) {
 	r.t.Helper()
 	b, err := json.Marshal(w)
@@ -170,7 +170,7 @@ func (r *rig) set(w fileWorld) {
 	}
 }
 
-// processes is how many plugins have scanned.
+// processes returns the number of plugin processes that have scanned.
 func (r *rig) processes() int {
 	all, _ := filepath.Glob(filepath.Join(r.dir, "scanned-by-*"))
 	return len(all)

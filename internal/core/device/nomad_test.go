@@ -24,7 +24,7 @@ import (
 // plugin, over a real socket.
 
 const (
-	soon = 30 * time.Second // on a busy machine
+	soon = 30 * time.Second // even on a busy machine
 	a1   = "10c4/zigbee/ea60: a:1"
 )
 
@@ -47,14 +47,14 @@ func TestNomad_GetsChangesOnly(t *testing.T) {
 	test.Eq(t, 3, n, test.Sprintf("%d updates for a list and two changes", n))
 	r.quiet()
 	n = r.processes()
-	test.Eq(t, 1, n, test.Sprintf("%d processes have scanned: only the one that serves may", n))
+	test.Eq(t, 1, n, test.Sprintf("%d processes have scanned: only the serving one may", n))
 }
 
 func TestNomad_GetsEndOfGrace(t *testing.T) {
 	r := startRig(t, one(), `grace = "1s"`)
 	r.Want(a1, soon)
 	r.set(fileWorld{})
-	r.Want("", soon) // it may have been too slow for "unplugged", and is told of the newest alone
+	r.Want("", soon) // a slow machine may have missed "unplugged": only the newest list is sent
 	r.quiet()
 }
 
@@ -75,8 +75,8 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 }
 
-// Such as one that the kernel kills for its memory. Nomad gives it up without another
-// look, and places jobs with what it listed last.
+// For example a plugin that the kernel kills at its memory limit. Nomad gives it up without another
+// check, and places jobs by its last list.
 func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -110,9 +110,9 @@ func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	r.set(fileWorld{Groups: []Group{sticks("ea60", "b:1")}})
 	r.scanned(2)
 	got = r.Devices()
-	test.Eq(t, a1, got, test.Sprintf("Nomad hears of changes, %s: it has not given the plugin up", got))
+	test.Eq(t, a1, got, test.Sprintf("Nomad gets changes, %s: it has not given up the plugin", got))
 	_, err := r.Reserve("10c4/zigbee/ea60", "z:1")
-	test.Error(t, err, test.Sprint("what is not there was reserved"))
+	test.Error(t, err, test.Sprint("a missing device was reserved"))
 }
 
 func TestNomad_NoScanEndsPlugin(t *testing.T) {
@@ -171,7 +171,7 @@ func TestNomad_Reserves(t *testing.T) {
 		group, id, want string
 	}{
 		{"10c4/zigbee/ea60", "", "no device was requested"},
-		{"10c4/zigbee/ea60", "z:1", "operation on unknown device(s)"}, // Nomad's own words
+		{"10c4/zigbee/ea60", "z:1", "operation on unknown device(s)"}, // Nomad's own message
 		{"10c4/zigbee/ea60 (unhealthy)", "c:1", `device "c:1" can't be used: there is no tty`},
 	} {
 		var ids []string
@@ -220,7 +220,7 @@ func TestNomad_RefusesWrongConfiguration(t *testing.T) {
 	}
 }
 
-// What a scan and its streams take of the system is given back.
+// Scans and their streams release their resources.
 func TestNomad_ScansLeakNothing(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -250,13 +250,13 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 	test.False(t, n > before, test.Sprintf("%d file descriptors, %d before", n, before))
 }
 
-// agentMain is an agent with the plugin until it is killed. It tells the plugin's
-// process id, once the plugin serves.
+// agentMain is an agent with the plugin until it is killed. It prints the plugin's process id once
+// the plugin serves.
 func agentMain(t *testing.T) {
 	m := conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
 	m.Want(a1, soon)
 	fmt.Printf("plugin %d\n", m.PID())
-	time.Sleep(5 * time.Minute) // bounds what a killed test leaves
+	time.Sleep(5 * time.Minute) // limits the leftovers of a killed test
 }
 
 func TestNomad_PluginEndsWithAgent(t *testing.T) {

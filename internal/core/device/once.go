@@ -12,42 +12,42 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// once logs a problem when it first appears, and not again at each look.
+// once logs a problem when it first appears, and not again at each check.
 type once struct {
-	log  func(msg string, args ...any)
-	said []string
+	log    func(msg string, args ...any)
+	logged []string
 }
 
-// say takes all the problems that there are now, if any.
-func (o *once) say(sentences ...string) {
+// report logs those of the current problems that are new. It forgets problems that are no longer current.
+func (o *once) report(sentences ...string) {
 	for _, s := range sentences {
-		if !slices.Contains(o.said, s) {
+		if !slices.Contains(o.logged, s) {
 			o.log(s)
 		}
 	}
-	o.said = sentences
+	o.logged = sentences
 }
 
-// failed takes the only error that there is now.
+// failed reports err as the only current problem.
 func (o *once) failed(what string, err error) {
-	sentence := what + ": " + inWords(err)
+	sentence := what + ": " + errorText(err)
 	var p *fingerprint.PanicError
-	if errors.As(err, &p) && !slices.Contains(o.said, sentence) {
+	if errors.As(err, &p) && !slices.Contains(o.logged, sentence) {
 		o.log(sentence, "stack", string(p.Stack))
-		o.said = []string{sentence}
+		o.logged = []string{sentence}
 	}
-	o.say(sentence)
+	o.report(sentence)
 }
 
 // over forgets all problems, and reports whether there were any.
 func (o *once) over() bool {
-	was := len(o.said) > 0
-	o.said = nil
+	was := len(o.logged) > 0
+	o.logged = nil
 	return was
 }
 
-// guard turns a panic in the plugin's own code into a *fingerprint.PanicError. The panic
-// would otherwise end every stream and occur again at once in the next process.
+// guard turns a panic in the plugin's own code into a *fingerprint.PanicError. The panic would
+// otherwise end every stream, and occur again immediately in the next process.
 func guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -57,7 +57,7 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-func inWords(err error) string {
+func errorText(err error) string {
 	var p *fingerprint.PanicError
 	if errors.As(err, &p) {
 		return fmt.Sprintf("panic: %v", p.Value)

@@ -14,56 +14,54 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Releaser is an instance whose devices must be released before another task gets
-// them. Nomad never says when a task is done with a device: its contract has Reserve
-// and no release. The core therefore releases a device in two cases: when it is
-// reserved again, since Nomad gives away nothing that it takes to be in use, and when
-// the instance reports that the lease has ended.
+// Releaser is an Instance whose devices must be released before another task gets them. Nomad never
+// reports that a task no longer uses a device: its contract has Reserve but no release. The core
+// therefore releases a device in two cases: when it is reserved again, because Nomad never assigns
+// a device that it considers in use, and when the instance reports that the lease has ended.
 //
-// For one device, Release and Reserve are called one at a time. Different devices are
-// reserved and released at the same time, so that one that can't be released does not
-// hold up the others. Leases may be called at any time.
+// For one device, calls of Release and Reserve never overlap. Different devices are reserved and
+// released concurrently, so one that can't be released does not delay the others. Leases may be
+// called at any time.
 type Releaser interface {
-	// Leases returns the leases that stand, from a record that outlives this process,
-	// such as a property of the device itself: those of the devices with these ids, or
-	// all if there are none. Those of other devices are ignored.
+	// Leases returns the current leases of the devices with these ids, or of all devices if ids is
+	// empty. The record must outlive this process, such as a property of the device itself. Leases of
+	// other devices are ignored.
 	Leases(ctx context.Context, ids ...string) ([]Lease, error)
 
-	// Release ends a lease that Leases has just returned. While the device is in use it
-	// changes nothing and returns an error that wraps ErrInUse. A Reserve that needs the
-	// device tries again during the grace period (Options), and else the next sweep does.
-	// It is also called after a Reserve that failed, for what that has left.
+	// Release ends a lease that Leases has just returned. While the device is in use, it changes
+	// nothing and returns an error that wraps ErrInUse. It is retried by a Reserve that needs the
+	// device, during the grace period (Options), and otherwise by the next sweep. Release is also
+	// called to clean up after a Reserve that failed.
 	Release(ctx context.Context, l Lease) error
 }
 
 // Lease is one reservation of one device, as its instance has recorded it.
 type Lease struct {
-	// ID is the device's.
+	// ID is the id of the device.
 	ID string
 
-	// Holder identifies the reservation, and is different for each one: the allocation
-	// and task where they are known, or a number or time of the reservation. It is part
-	// of errors and log lines.
+	// Holder identifies the reservation and is different for each one: the allocation and task if they
+	// are known, or a number or time of the reservation. It appears in errors and log lines.
 	Holder string
 
 	// Key is the instance's name for the reservation, if it needs one: Release gets it back.
 	Key string
 
-	// Ended means that there is evidence that the holder has gone for good.
+	// Ended is set if there is evidence that the holder has gone for good.
 	Ended bool
 }
 
-// ErrInUse is wrapped by the error of a Release, or of a Reserve, that would succeed
-// once a former holder has stopped using the device.
+// ErrInUse is wrapped by the error of a Release or Reserve that would succeed once a previous
+// holder has stopped using the device.
 var ErrInUse = errors.New("it is still in use")
 
 // slot is a device of a Releaser.
 type slot struct {
-	*semaphore.Weighted      // held by the goroutine that reserves or releases it, for:
-	failing             once // to release it
+	*semaphore.Weighted      // held while the device is reserved or released; guards:
+	failing             once // errors of Release
 }
 
-// slot returns the slot with this id.
+// slot returns the slot of a device, and creates it on first use.
 func (p *Server) slot(id string) *slot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +71,8 @@ func (p *Server) slot(id string) *slot {
 	return p.slots[id]
 }
 
-// reserve releases what it is about to reserve. If not all of it can be reserved, it
-// leaves nothing reserved. The ids are sorted, so that two calls can't block each other.
+// reserve releases the devices before it reserves them. If it can't reserve all of them, it leaves
+// none reserved. The ids are sorted, so two calls can't deadlock.
 func (p *Server) reserve(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	if inst.releaser == nil {
 		return inst.Reserve(ctx, ids)
@@ -118,8 +116,8 @@ func release(ctx context.Context, r Releaser, l Lease) error {
 	return nil
 }
 
-// sweep releases devices whose leases have ended: at once, at each period and after
-// each kick, until ctx ends.
+// sweep releases devices whose leases have ended: immediately, once per period and after each kick,
+// until ctx ends.
 func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 	failing := once{log: p.logger.Error}
 	tick := time.NewTicker(period)
@@ -149,8 +147,8 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 	}
 }
 
-// releaseEnded looks again before it releases: the device may have been reserved since
-// the sweep has listed its lease.
+// releaseEnded checks the lease again before it releases the device, which may have been reserved
+// since the sweep listed its lease.
 func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *slot) {
 	defer held.Release(1)
 	limited, cancel := context.WithTimeout(ctx, grantTime)
@@ -166,6 +164,6 @@ func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *sl
 		held.failing.over()
 		p.logger.Debug("device released", "device", l.ID, "holder", l.Holder)
 	} else if ctx.Err() == nil {
-		held.failing.failed("a lease has ended and stands", err)
+		held.failing.failed("a lease has ended but remains", err)
 	}
 }

@@ -20,17 +20,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// pool is a plugin whose devices are data sets. A task gets one mounted, alone. The
+// pool is a plugin whose devices are data sets. A data set is mounted in one task at a time. Its
 // holder is recorded in the data set itself, which outlives the plugin.
 type pool struct {
 	mu       sync.Mutex
 	sets     map[string]*dataset
 	epoch    int
-	fail     error // of Reserve, after it has recorded what it could
+	fail     error // of Reserve, after it has recorded the holders
 	damaged  error // of Leases
 	released []string
-	look     time.Duration // what the next Leases takes after it has read the records
-	overlaps int           // calls for a device during another one for it
+	look     time.Duration // duration of the next Leases, after it has read the records
+	overlaps int           // calls for a device during another call for the same one
 	panics   bool          // in Release
 }
 
@@ -38,8 +38,8 @@ type dataset struct {
 	holder string
 	ended  bool
 	busy   bool          // a process uses it
-	slow   time.Duration // what a release takes
-	calls  int           // at the moment
+	slow   time.Duration // duration of a release
+	calls  int           // in progress
 }
 
 func (p *pool) List(context.Context) ([]Group, error) {
@@ -122,7 +122,7 @@ func (p *pool) Release(ctx context.Context, l Lease) error {
 	return nil
 }
 
-// held are the devices that have a holder.
+// held returns the devices that have a holder.
 func (p *pool) held() (ids []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +142,8 @@ func releasing(l *pool) *instance {
 	return &instance{Instance: l, releaser: l, Options: Options{Period: time.Minute, Grace: 10 * time.Second}}
 }
 
-// startPool starts a plugin with tank-a, tank-b and tank-c, of which these are reserved,
-// each alone.
+// startPool starts a plugin with tank-a, tank-b and tank-c, and reserves the given ones, one by
+// one.
 func startPool(t *testing.T, reserved ...string) (*pool, *Server, *log) {
 	t.Helper()
 	l := &pool{sets: map[string]*dataset{"tank-a": {}, "tank-b": {}, "tank-c": {}}}
@@ -152,7 +152,7 @@ func startPool(t *testing.T, reserved ...string) (*pool, *Server, *log) {
 	for _, id := range reserved {
 		reserveOne(t, p, id)
 	}
-	t.Cleanup(func() { must.Zero(t, l.overlaps, must.Sprint("calls for a device during another one for it")) })
+	t.Cleanup(func() { must.Zero(t, l.overlaps, must.Sprint("overlapping calls for one device")) })
 	return l, p, log
 }
 
@@ -172,7 +172,7 @@ func wantHeld(t *testing.T, l *pool, want ...string) {
 func TestReleaser_HoldsUntilReservedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a")
-		time.Sleep(time.Hour) // its task may have ended, which nobody says
+		time.Sleep(time.Hour) // its task may have ended, which nothing reports
 		wantHeld(t, l, "tank-a")
 		must.SliceEmpty(t, l.released)
 		r := reserveOne(t, p, "tank-a")
@@ -244,7 +244,7 @@ func TestReleaser_SweepsWhatHasEnded(t *testing.T) {
 		l.set(func(l *pool) { l.sets["tank-a"].ended, l.sets["tank-a"].busy = true, true })
 		time.Sleep(10 * time.Minute)
 		wantHeld(t, l, "tank-a", "tank-b")
-		must.Eq(t, 1, log.count("a lease has ended and stands: failed to release device \"tank-a\", which reservation 1 "+
+		must.Eq(t, 1, log.count("a lease has ended but remains: failed to release device \"tank-a\", which reservation 1 "+
 			"holds"))
 		l.set(func(l *pool) { l.sets["tank-a"].busy = false })
 		time.Sleep(time.Minute)
@@ -302,7 +302,7 @@ func TestReleaser_WaitingReserveHoldsNothing(t *testing.T) {
 	})
 }
 
-// A sweep lists leases, and then releases: in between a device may be reserved again.
+// A sweep lists leases and then releases. In between, a device may be reserved again.
 func TestReleaser_SweepSparesNewHolder(t *testing.T) {
 	for name, slow := range map[string]func(*pool){
 		"reserved during the look":    func(l *pool) { l.look = 5 * time.Second },
@@ -334,7 +334,7 @@ func TestReleaser_PanicInSweepIsLogged(t *testing.T) {
 		l.end("tank-a")
 		l.set(func(l *pool) { l.panics = true })
 		time.Sleep(9*time.Minute + 30*time.Second)
-		must.Eq(t, 1, log.count("a lease has ended and stands: panic: no such set"))
+		must.Eq(t, 1, log.count("a lease has ended but remains: panic: no such set"))
 		l.set(func(l *pool) { l.panics = false })
 		reserveOne(t, p, "tank-b")
 		wantHeld(t, l, "tank-a", "tank-b")

@@ -21,22 +21,22 @@ const (
 	// its device can't be stopped, since the call has no context.
 	maxWait = 30 * time.Second
 
-	// scanWait is how long a reservation waits for the first scan at least.
+	// scanWait is the minimum time that a reservation waits for the first scan.
 	scanWait = 10 * time.Second
 
-	// grantTime is what an instance's Reserve may take.
+	// grantTime limits an instance's Reserve.
 	grantTime = time.Minute
 )
 
-// Reserve is part of device.DevicePlugin. It waits for a device that has vanished or is
-// still in use for the grace period, but for half a minute at most.
+// Reserve is part of device.DevicePlugin. If a device has vanished or is still in use, it waits for
+// the grace period, but at most half a minute.
 func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	inst, err := p.configuredInstance()
 	switch {
 	case err != nil:
 		return nil, err
 	case len(ids) == 0:
-		// the scheduler does so for a constraint that no healthy device meets
+		// the scheduler requests none if no healthy device meets a constraint
 		return nil, errors.New("no device was requested: a constraint of the job names one that is unhealthy or missing")
 	}
 	ids = slices.Sorted(slices.Values(ids))
@@ -58,7 +58,7 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	}
 	switch {
 	case errors.As(err, new(passing)) && p.ctx.Err() != nil:
-		return nil, fmt.Errorf("%w (and the plugin ends)", err)
+		return nil, fmt.Errorf("%w (the plugin is shutting down)", err)
 	case errors.As(err, new(passing)):
 		return nil, fmt.Errorf("%w (after a wait of %s)", err, limit)
 	case err != nil:
@@ -68,8 +68,8 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return complete(r, inst.MountsInEnvironment)
 }
 
-// await calls the instance when all of these are healthy. The error is a passing one
-// if that is not before ctx ends, if one has vanished since, or if one is still in use.
+// await calls the instance when all of these devices are healthy. The error is a passing one if they are not
+// healthy before ctx ends, if one has vanished since the scan, or if one is still in use.
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -97,7 +97,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 		if !errors.As(err, new(passing)) {
 			return nil, err
 		}
-		if !kicked && !errors.Is(err, ErrInUse) { // once a second, since each scan ends this wait
+		if !kicked && !errors.Is(err, ErrInUse) { // at most once a second, because each scan ends this wait
 			p.kick.Kick()
 			kicked = true
 		}
@@ -111,7 +111,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 	}
 }
 
-// grant calls the instance.
+// grant calls the instance, and turns a panic into an error.
 func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReservation, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
@@ -122,15 +122,15 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	var panicked *fingerprint.PanicError
 	if errors.As(err, &panicked) {
 		p.logger.Error("failed to reserve", "panic", panicked.Value, "stack", string(panicked.Stack))
-		err = errors.New("failed to reserve: " + inWords(err))
+		err = errors.New("failed to reserve: " + errorText(err))
 	}
 	return r, err
 }
 
-// complete returns the reservation for Nomad, whose agent panics if it is nil.
+// complete returns the reservation for Nomad. It refuses an empty one, because the agent panics if it is nil.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
-		return nil, errors.New("the plugin returned an empty reservation: this is a mistake in the plugin")
+		return nil, errors.New("the plugin returned an empty reservation: this is a bug in the plugin")
 	}
 	whole := *r
 	if err := reservation.Remember(&whole); err != nil {

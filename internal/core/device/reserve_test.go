@@ -45,8 +45,8 @@ func TestReserve_RefusesAtOnce(t *testing.T) {
 	}{
 		"nothing": {nil, "no device was requested: a constraint of the job names one that is unhealthy or " +
 			"missing"},
-		"an unknown one":     {[]string{"z:1"}, `device "z:1" is not there, or no longer there (there is a:1, b:1, c:1)`},
-		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" is not there`},
+		"an unknown one":     {[]string{"z:1"}, `device "z:1" does not exist or was removed (known devices: a:1, b:1, c:1)`},
+		"one of two":         {[]string{"a:1", "z:1"}, `device "z:1" does not exist`},
 		"an unhealthy one":   {[]string{"c:1"}, `device "c:1" can't be used: there is no tty`},
 		"one beside another": {[]string{"a:1", "c:1"}, `device "c:1" can't be used: there is no tty`},
 		"the same twice":     {[]string{"a:1", "b:1", "a:1"}, `device "a:1" was requested twice`},
@@ -82,8 +82,8 @@ func TestReserve_ErrorNamesSomeDevices(t *testing.T) {
 	wantError(t, s.refusal([]string{"z:1"}), `(there is none)`)
 }
 
-// A wait for one device is of no use where another can't be had at all, and a task that
-// waits can't be stopped.
+// Waiting for one device is useless if another can't be reserved at all, and a task that waits
+// can't be stopped.
 func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 	s := newSnapshot()
 	s.scanned = true
@@ -96,7 +96,7 @@ func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 		{[]string{"a:1"}, true, `device "a:1" is not ready: unplugged`},
 		{[]string{"a:1", "c:1"}, true, `device "a:1" is not ready: unplugged`},
 		{[]string{"a:1", "b:1"}, false, `device "b:1" can't be used: there is no tty`},
-		{[]string{"a:1", "z:1"}, false, `device "z:1" is not there`},
+		{[]string{"a:1", "z:1"}, false, `device "z:1" does not exist`},
 	} {
 		err := s.refusal(c.ids)
 		wantError(t, err, c.want)
@@ -111,7 +111,7 @@ func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 	}
 }
 
-// stuck never answers before its context ends.
+// stuck returns only when its context ends.
 type stuck struct{ world }
 
 func (*stuck) Reserve(ctx context.Context, _ []string) (*device.ContainerReservation, error) {
@@ -163,7 +163,7 @@ func TestReserve_WaitsForReplug(t *testing.T) {
 	})
 }
 
-// A Reserver may know before the next scan.
+// A Reserver may detect it before the next scan.
 func TestReserve_WaitsForWhatVanishedAfterScan(t *testing.T) {
 	for name, c := range map[string]struct {
 		back bool
@@ -202,10 +202,10 @@ func TestReserve_WaitsForWhatVanishedAfterScan(t *testing.T) {
 	}
 }
 
-// One that vanishes in every scan's shadow is told in the Reserver's words.
+// If a device vanishes again after every scan, the error is the Reserver's own.
 func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) { // which never ends if scan and reservation make each other go on
+		synctest.Test(t, func(t *testing.T) { // does not end if scan and reservation keep each other going
 			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 			w.plug(sticks("ea60", "a:1"))
 			s := supplied(w)
@@ -213,7 +213,7 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 			p, _ := start(t, s)
 			next(t, stream(t, p))
 			_, err := p.Reserve([]string{"a:1"})
-			wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 10s)`)
+			wantError(t, err, `device "a:1" is not ready: it has vanished since the last scan (after a wait of 10s)`)
 			n := w.reserved()
 			must.False(t, n < 9, must.Sprintf("asked %d times in 10s", n))
 			test.False(t, n > 12, test.Sprintf("asked %d times in 10s", n))
@@ -221,7 +221,7 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 	}
 }
 
-// The error is the Reserver's own where nobody waits.
+// The error is the Reserver's own if Reserve does not wait.
 func TestReserve_WithoutGraceFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
@@ -232,7 +232,7 @@ func TestReserve_WithoutGraceFailsAtOnce(t *testing.T) {
 		next(t, stream(t, p))
 		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
-		wantError(t, err, `device "a:1" is not ready: it has gone since the last look (after a wait of 0s)`)
+		wantError(t, err, `device "a:1" is not ready: it has vanished since the last scan (after a wait of 0s)`)
 		took := time.Since(before)
 		test.False(t, took > 0, test.Sprintf("it took %s", took))
 	})
@@ -247,7 +247,7 @@ func TestReserve_WaitIsBounded(t *testing.T) {
 			`device "a:1" is not ready: unplugged (after a wait of 10s)`},
 		"no longer than half minute": {5 * time.Minute, maxWait, `device "a:1" is not ready: unplugged (after a wait of ` +
 			`30s)`},
-		"not at all without a grace ": {0, 0, `device "a:1" is not there`},
+		"not at all without a grace ": {0, 0, `device "a:1" does not exist`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -286,8 +286,8 @@ func TestReserve_WaitsForFirstScan(t *testing.T) {
 	})
 }
 
-// Nomad gives a plugin up that was killed while it was configured, and goes on to place
-// jobs with its devices.
+// Nomad gives up a plugin that was killed while it was configured, but keeps placing jobs with its
+// devices.
 func TestReserve_ScansWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -301,14 +301,14 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		if w.scanned() != 1 {
 			t.Errorf("it scanned %d times", w.scanned())
 		}
-		w.plug(sticks("ea60", "a:1")) // it goes on to look
+		w.plug(sticks("ea60", "a:1")) // it keeps scanning
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" is not there, or no longer there (there is a:1) (Nomad does not ask for the list of `+
+		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the list of `+
 			`devices: it has given up this plugin, `+
 			`and misses every change since: restart the agent)`)
 		n := l.count("restart the agent")
-		test.Eq(t, 1, n, test.Sprintf("the log says so %d times", n))
+		test.Eq(t, 1, n, test.Sprintf("it is logged %d times", n))
 
 		next(t, stream(t, p)) // of the agent that was restarted
 		scans := w.scanned()
@@ -321,7 +321,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 	})
 }
 
-// As when the plugin was killed: Nomad starts it again, and asks for all at once.
+// For example when the plugin was killed: Nomad starts it again and repeats all calls.
 func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -349,7 +349,7 @@ func TestReserve_ErrorAfterStreamAsksForNoRestart(t *testing.T) {
 		stream(t, p)
 		close(w.hang)
 		err := <-failed
-		wantError(t, err, `device "z:1" is not there`)
+		wantError(t, err, `device "z:1" does not exist`)
 		test.StrNotContains(t, err.Error(), "restart", test.Sprintf("got %v", err))
 	})
 }
@@ -393,7 +393,7 @@ func TestReserve_ScansEachSecondWhileWaiting(t *testing.T) {
 				synctest.Wait()
 				before := w.scanned()
 				_, err := p.Reserve([]string{"a:1"})
-				test.Error(t, err, test.Sprint("it was given"))
+				test.Error(t, err, test.Sprint("it was reserved"))
 				n := w.scanned() - before
 				must.False(t, n < 2, must.Sprintf("%d scans in 10 s", n))
 				test.False(t, n > 13, test.Sprintf("%d scans in 10 s", n))
@@ -414,7 +414,7 @@ func TestReserve_EndsWithPlugin(t *testing.T) {
 		must.NoError(t, p.SetConfig(&base.Config{}))
 		time.AfterFunc(time.Second, cancel)
 		_, err := p.Reserve([]string{"a:1"})
-		wantError(t, err, "devices have not been listed yet (and the plugin ends)")
+		wantError(t, err, "devices have not been listed yet (the plugin is shutting down)")
 	})
 }
 

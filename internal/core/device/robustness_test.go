@@ -17,8 +17,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover mistakes of the device plugin that Nomad's documentation shows as an
-// example for USB. Those about USB itself are tested in plugins/usb.
+// These tests cover mistakes of the example for USB in Nomad's documentation of device plugins.
+// Mistakes about USB itself are tested in plugins/usb.
 
 func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

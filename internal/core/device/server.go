@@ -34,23 +34,23 @@ type Server struct {
 	sweeps    fingerprint.Kicker // asks for a sweep of leases
 
 	instance atomic.Pointer[instance] // nil before SetConfig
-	current  atomic.Pointer[snapshot] // what is published
+	current  atomic.Pointer[snapshot] // the published devices
 
-	scanning *semaphore.Weighted // held by the goroutine that scans, for:
+	scanning *semaphore.Weighted // held during a scan; guards:
 	ledger   ledger              // the devices
 	expiry   *time.Timer         // kicks when a grace period ends
 
 	mu         sync.Mutex
-	configured []byte             // what instance was made of
-	supersede  context.CancelFunc // ends the scans of the last stream
-	scans      context.Context    // those that run, nil before the first
-	given      bool               // up by Nomad: there is no stream, and reservations scan
+	configured []byte             // that instance was created from
+	supersede  context.CancelFunc // ends the scans of the previous stream
+	scans      context.Context    // of the running scans, nil before the first
+	abandoned  bool               // by Nomad: no stream is open, and reservations start scans
 	slots      map[string]*slot   // by id, of a Releaser
 }
 
 var _ device.DevicePlugin = (*Server)(nil)
 
-// instance is an Instance with its optional methods, each nil where it has none.
+// instance is an Instance with its optional interfaces, each nil if it does not implement it.
 type instance struct {
 	Instance
 	Options
@@ -59,8 +59,8 @@ type instance struct {
 	releaser Releaser
 }
 
-// New returns the device plugin that Nomad sees. Nothing runs before it is
-// configured and asked for a stream. Reservations that wait end with ctx.
+// New returns the device plugin that Nomad calls. It does nothing until it is configured and
+// called. Waiting reservations end with ctx.
 func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 	config := schema.Of[C]()
 	logger = logger.Named(p.Name)
@@ -86,7 +86,7 @@ func New[C any](ctx context.Context, logger hclog.Logger, p Plugin[C]) *Server {
 
 func newInstance(made Instance) (*instance, error) {
 	if made == nil {
-		return nil, errors.New("the plugin made no instance: this is a mistake in the plugin")
+		return nil, errors.New("the plugin created no instance: this is a bug in the plugin")
 	}
 	i := &instance{Instance: made, Options: DefaultOptions()}
 	if tuned, ok := made.(Tuned); ok {
@@ -106,9 +106,9 @@ func (p *Server) PluginInfo() (*base.PluginInfoResponse, error) {
 // ConfigSchema is part of base.BasePlugin.
 func (p *Server) ConfigSchema() (*hclspec.Spec, error) { return p.config.Spec(), nil }
 
-// SetConfig is part of base.BasePlugin. Nomad also calls it in processes that it
-// ends soon, and there twice. The same configuration again changes nothing. Another
-// one applies to reservations at once and to a stream from its start.
+// SetConfig is part of base.BasePlugin. Nomad also calls it in short-lived processes, and there
+// twice. Repeating a configuration changes nothing. A different one applies to reservations
+// immediately, and to a stream from its start.
 func (p *Server) SetConfig(c *base.Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *Server) SetConfig(c *base.Config) error {
 	return nil
 }
 
-// configuredInstance is what SetConfig left. Nomad always calls it before a stream.
+// configuredInstance returns the instance of SetConfig, which Nomad always calls before it opens a stream.
 func (p *Server) configuredInstance() (*instance, error) {
 	if i := p.instance.Load(); i != nil {
 		return i, nil

@@ -13,15 +13,15 @@ import (
 	"github.com/hashicorp/nomad/plugins/device"
 )
 
-// snapshot is what is published. It never changes: a newer one replaces it.
+// snapshot is the published state of all devices. It never changes: a newer one replaces it.
 type snapshot struct {
 	scanned bool  // whether any scan has succeeded
-	failure error // of the scans until then
+	failure error // of the last scan, until one succeeds
 
 	groups  []*device.DeviceGroup // as Nomad gets them
 	devices map[string]listed     // by id
 
-	newer chan struct{} // closed when there is a newer snapshot
+	newer chan struct{} // closed when a newer snapshot is published
 }
 
 // listed is one device of a snapshot.
@@ -42,14 +42,14 @@ func (t tuple) compare(o tuple) int {
 
 func newSnapshot() *snapshot { return &snapshot{newer: make(chan struct{})} }
 
-// publish is called by the goroutine that scans, and by no other.
+// publish replaces the snapshot. Only the goroutine that scans calls it.
 func (p *Server) publish(s *snapshot) { close(p.current.Swap(s).newer) }
 
-// passing is a reason not to reserve now that may go away.
+// passing is a temporary reason not to reserve.
 type passing struct{ error }
 
-// refusal is why these devices can't be reserved, nil if they can. It is a passing reason
-// only if there is no other.
+// refusal returns the reason why these devices can't be reserved, nil if they can. It is a passing
+// reason only if all reasons are.
 func (s *snapshot) refusal(ids []string) error {
 	if !s.scanned && s.failure != nil {
 		return passing{fmt.Errorf("devices have not been listed yet: %w", s.failure)}
@@ -62,7 +62,7 @@ func (s *snapshot) refusal(ids []string) error {
 		d, known := s.devices[id]
 		switch {
 		case !known:
-			return fmt.Errorf("device %q is not there, or no longer there (there is %s)", id, s.known())
+			return fmt.Errorf("device %q does not exist or was removed (known devices: %s)", id, s.known())
 		case d.problem == "":
 		case d.gone:
 			wait = passing{fmt.Errorf("device %q is not ready: %s", id, d.problem)}

@@ -14,8 +14,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/structs"
 )
 
-// Stats is part of device.DevicePlugin. The stream ends with its context and never
-// before. Nothing is sent for a period in which nothing could be measured.
+// Stats is part of device.DevicePlugin. The stream ends only with ctx. After an interval in which
+// nothing could be measured, nothing is sent.
 func (p *Server) Stats(ctx context.Context, interval time.Duration) (<-chan *device.StatsResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -66,8 +66,8 @@ func (p *Server) measureEach(ctx context.Context, m StatsReporter, interval time
 	}
 }
 
-// measure uses exactly the names that are published, by which Nomad finds the statistics
-// of a task's devices.
+// measure uses exactly the published names, by which Nomad finds the statistics of a task's
+// devices.
 func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device.DeviceGroupStats, err error) {
 	now := p.current.Load()
 	var ids []string
@@ -102,9 +102,9 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 	return groups, nil
 }
 
-// completeStats adds an object where Nomad's commands panic without one
-// (command/helper_devices.go), and the health as a summary where there is none. It
-// removes what gRPC or JSON can't encode.
+// completeStats adds an object if it is missing, because Nomad's commands panic without one
+// (command/helper_devices.go), and the health if the summary is missing. It removes values that
+// gRPC or JSON can't encode.
 func completeStats(s *device.DeviceStats, d *device.Device) *device.DeviceStats {
 	c := &device.DeviceStats{Summary: cleanValue(s.Summary), Stats: cleanObject(s.Stats), Timestamp: s.Timestamp}
 	if c.Summary == nil {

@@ -104,8 +104,8 @@ func TestStats_SendsAtOnceAndEachInterval(t *testing.T) {
 	})
 }
 
-// Nomad's commands panic without an object (command/helper_devices.go), and its API
-// answers with an error to a number that JSON has not.
+// Nomad's commands panic without an object (command/helper_devices.go), and its API returns an
+// error for a number that JSON can't represent.
 func TestStats_AreCompleteAndEncodable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -183,7 +183,7 @@ func TestStats_NoneWithoutDevicesOrReporter(t *testing.T) {
 	})
 }
 
-// An interval of zero is one that an agent was not told.
+// An interval of zero means that the agent was not configured with one.
 func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 	for _, interval := range []time.Duration{0, -1} {
 		synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// commandLine runs what a person asked of the binary, and returns the exit code.
+// commandLine runs the binary's command line in a terminal, and returns the exit code.
 func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	binary := filepath.Base(argv[0])
 	if len(argv) < 2 {
@@ -60,12 +60,12 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	fmt.Fprintf(stderr, "%s: command %q is not known: see \"%s help\"\n", binary, argv[1], binary)
+	fmt.Fprintf(stderr, "%s: unknown command %q: see \"%s help\"\n", binary, argv[1], binary)
 	return 2
 }
 
-// Parse parses options before, between and behind the arguments of a command, and returns the arguments. For -h it
-// writes help and the options to out, and returns flag.ErrHelp.
+// Parse parses options before, between and after the arguments of a command, and returns the
+// arguments. For -h it writes help and the options to out, and returns flag.ErrHelp.
 func Parse(flags *flag.FlagSet, line []string, help string, out io.Writer) (args []string, err error) {
 	flags.SetOutput(io.Discard) // errors are returned too
 	flags.Usage = func() {}
@@ -83,16 +83,16 @@ func Parse(flags *flag.FlagSet, line []string, help string, out io.Writer) (args
 	}
 }
 
-// Usage is how a person calls a command that has arguments.
+// Usage describes the arguments of a command.
 type Usage struct {
 	Binary, Command string
 	Arguments       string // such as "ENDPOINT [TASK]"
 	About           string // sentences, for -h
-	Least, Most     int    // how many arguments there may be
+	Least, Most     int    // limits on the number of arguments
 }
 
-// Parse is the function Parse for such a command. It refuses fewer or more arguments, and empty ones. Its errors tell
-// the usage, but for flag.ErrHelp.
+// Parse is the function Parse for such a command. It refuses too few, too many or empty arguments.
+// Its errors contain the usage, except flag.ErrHelp.
 func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) ([]string, error) {
 	usage := u.Command + " " + u.Arguments
 	args, err := Parse(flags, line, fmt.Sprintf("%s %s\n\n%s\n\n", u.Binary, usage, strings.TrimSpace(u.About)), out)
@@ -107,16 +107,16 @@ func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) ([]strin
 	return args, nil
 }
 
-// pluginDir is the directory that help names. It is never the one of this file, which may be a user's downloads: the
-// agent runs as root what it finds there.
+// pluginDir is the plugin directory in the help text. It is never the directory of this file, such
+// as a user's downloads, because the agent runs every program in its plugin directory, as root.
 const pluginDir = "/opt/nomad/plugins"
 
 func (p Plugin) help(binary string, w io.Writer) {
 	fmt.Fprintf(w, `%s %s: %s
 
-This is a plugin for HashiCorp Nomad; the Nomad agent starts it by itself. Copy it to
-a directory that holds plugins only and that only root can change, add this to the
-agent's configuration, and restart the agent:
+This is a plugin for HashiCorp Nomad. The Nomad agent starts it. Copy it to a directory
+that contains only plugins and that only root can change, add this to the agent's
+configuration, and restart the agent:
 
 plugin_dir = %q
 
@@ -133,14 +133,14 @@ plugin_dir = %q
 		Command{Name: "config", Help: "print the block for the agent's configuration, with every option in a comment"},
 		Command{Name: "options", Help: "print every option, as Markdown"},
 		Command{Name: "version", Help: "print the version and the commit"},
-		Command{Name: "help", Help: "print this"},
+		Command{Name: "help", Help: "print this help"},
 	) {
 		fmt.Fprintf(w, "  %-10s %s\n", c.Name, c.Help)
 	}
 }
 
-// AgentConfig is the block by which an agent's configuration names the plugin: that of a binary with this file name.
-// Every option is in it, as a comment unless it is required.
+// AgentConfig returns the plugin block of an agent's configuration for a binary with this file
+// name. It contains every option, as a comment unless the option is required.
 func (p Plugin) AgentConfig(binary string) string {
 	options := ""
 	if p.Config != nil {
@@ -149,8 +149,8 @@ func (p Plugin) AgentConfig(binary string) string {
 	return fmt.Sprintf("plugin %q {\n  config {\n%s  }\n}\n", binary, options)
 }
 
-// Options are the tables of every option, as Markdown: what "options" prints and
-// what the documentation pages hold.
+// Options returns the tables of all options as Markdown, for the command "options" and for the
+// documentation.
 func (p Plugin) Options() string {
 	text := ""
 	for _, part := range []struct {

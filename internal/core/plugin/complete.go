@@ -15,16 +15,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/plain"
 )
 
-// StartCaller is a driver that wants to know whether the agent that asked for a
-// start still waits for it: StartTask has no context (plugins/drivers/driver.go).
+// StartCaller is a driver that must know whether the agent still waits for a start: StartTask has
+// no context (plugins/drivers/driver.go).
 type StartCaller interface {
-	// StartCall is called before StartTask with the context of the call, and what
-	// it returns after it.
+	// StartCall is called before StartTask with the context of the call. The function that it returns
+	// is called after StartTask.
 	StartCall(ctx context.Context, taskID string) (done func())
 }
 
-// complete does what Nomad's server half leaves out (plugins/drivers/server.go). It is one interceptor, and not one for
-// each thing: a call that waits for a task keeps the stack of all of them for as long as the task runs.
+// complete adds what Nomad's gRPC server for drivers lacks (plugins/drivers/server.go). It is a single interceptor,
+// because a call that waits for a task keeps the stack of every interceptor for as long as the task runs.
 func complete(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 		switch req := req.(type) {
@@ -42,19 +42,19 @@ func complete(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 	}
 }
 
-// maxTaskConfig is how many bytes a task's config block may have as the agent sends it.
-// Decoding takes many times that of memory.
+// maxTaskConfig is the maximum size of a task's config block in bytes, as encoded by the agent.
+// Decoding needs many times as much memory.
 const maxTaskConfig = 4 << 20
 
-// start protects the process that serves every task of the node from decoding a configuration
-// block, whose size the author of a job chooses, and calls a StartCaller.
+// start refuses config blocks that are too large to decode: the author of a job chooses their size,
+// and this process serves every task of the node. It also calls a StartCaller.
 func start(
 	ctx context.Context, d drivers.DriverPlugin, req *proto.StartTaskRequest, handler grpc.UnaryHandler,
 ) (any, error) {
 	n := len(req.GetTask().GetMsgpackDriverConfig())
 	if n > maxTaskConfig {
-		return nil, fmt.Errorf("the task's config block has %d bytes, of which at most %d are taken: put what is large "+
-			"into a template, an artifact or a volume", n, maxTaskConfig)
+		return nil, fmt.Errorf("the task's config block has %d bytes, and the limit is %d: move large content to a "+
+			"template, an artifact or a volume", n, maxTaskConfig)
 	}
 	caller, wants := d.(StartCaller)
 	if wants {
@@ -63,8 +63,8 @@ func start(
 	return handler(ctx, req)
 }
 
-// capabilities adds what Nomad's client half reads of the answer: without it no external driver can refuse volumes or
-// do without logmon.
+// capabilities adds fields that Nomad's client reads but its server does not set. Without them, no
+// external driver could refuse volumes or run without logmon.
 func capabilities(
 	ctx context.Context, d drivers.DriverPlugin, req *proto.CapabilitiesRequest, handler grpc.UnaryHandler,
 ) (any, error) {
@@ -82,10 +82,10 @@ func capabilities(
 	return answer, nil
 }
 
-// printable makes the text of an error printable, since parts of it may be a task's or a job's: Nomad's
-// commands and log show it as it is.
+// printable makes the text of an error printable: parts of it may come from a task or a job, and
+// Nomad's commands and log print it unchanged.
 func printable(err error) error {
-	said := status.Convert(err).Proto()
-	said.Message = plain.Text(said.GetMessage())
-	return status.ErrorProto(said)
+	s := status.Convert(err).Proto()
+	s.Message = plain.Text(s.GetMessage())
+	return status.ErrorProto(s)
 }

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package plugin is the outermost layer of a plugin's binary: it serves a driver or a
-// device plugin to a Nomad agent, ends the process when no agent is left to serve, and
-// has the commands for a person who runs the binary in a terminal.
+// Package plugin is the outermost layer of a plugin's binary: it serves a driver or a device plugin
+// to a Nomad agent, ends the process with the agent that started it, and runs the commands that the
+// binary has in a terminal.
 package plugin
 
 import (
@@ -19,10 +19,10 @@ import (
 
 // Plugin describes a plugin's binary. Exactly one of Driver and Device is set.
 type Plugin struct {
-	// Name is what the plugin reports: jobs say driver = "<name>" or device "<name>".
+	// Name is the name that the plugin reports, such as in a job: driver = "<name>".
 	Name string
 
-	// Summary says in one sentence what it is for.
+	// Summary describes the plugin in one sentence.
 	Summary string
 
 	// Config are the options of the agent's plugin block; nil is none.
@@ -31,20 +31,18 @@ type Plugin struct {
 	// TaskConfig are the options of a task's config block; nil is none.
 	TaskConfig schema.Described
 
-	// Driver and Device make the implementation. Nomad starts the process about
-	// three times to look at it, so nothing may happen to the machine before
-	// SetConfig brings an agent's configuration. The context ends when serving
-	// does. An implementation that has a method Close() error is closed then, and
-	// has closeTime for it. Tasks must outlive both.
+	// Driver and Device create the implementation. Nomad starts the process about three times only to
+	// inspect it, so the implementation must not affect the machine before SetConfig passes an agent's
+	// configuration. ctx ends when serving ends. If the implementation has a method Close() error, it
+	// is then called, and may take closeTime. Tasks must outlive both.
 	Driver func(context.Context, hclog.Logger) drivers.DriverPlugin
 	Device func(context.Context, hclog.Logger) device.DevicePlugin
 
-	// Roles are other programs in the same binary, such as the supervisor. Each is
-	// called before anything else, and returns true if it was this process's role
-	// and is done.
+	// Roles are other programs in the same binary, such as the supervisor. Each is called before
+	// anything else. It returns true if it was this process's role and is done.
 	Roles []func() bool
 
-	// Commands are for a person: nomad-device-usb list.
+	// Commands are subcommands for a terminal, such as nomad-device-usb list.
 	Commands []Command
 }
 
@@ -57,12 +55,12 @@ type Command struct {
 	// code is 1.
 	Run func(ctx context.Context, args []string) error
 
-	// Undoes is set for a command that has something to undo at its end: the first SIGINT, SIGTERM or SIGHUP cancels its
+	// Undoes is set for a command that cleans up at its end: the first SIGINT, SIGTERM or SIGHUP cancels its
 	// context, and a second one ends the process. Any other command ends at the first signal.
 	Undoes bool
 }
 
-// DriverInfo is the answer to PluginInfo of a driver with this name.
+// DriverInfo returns the result of PluginInfo for a driver with this name.
 func DriverInfo(name string) *base.PluginInfoResponse {
 	return &base.PluginInfoResponse{
 		Type:              base.PluginTypeDriver,
@@ -72,7 +70,7 @@ func DriverInfo(name string) *base.PluginInfoResponse {
 	}
 }
 
-// DeviceInfo is the answer to PluginInfo of a device plugin with this name.
+// DeviceInfo returns the result of PluginInfo for a device plugin with this name.
 func DeviceInfo(name string) *base.PluginInfoResponse {
 	return &base.PluginInfoResponse{
 		Type:              base.PluginTypeDevice,

@@ -37,7 +37,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// dispense loads the stub by Nomad's own loader, from a plugin directory.
+// dispense loads the stub with Nomad's own loader, from a plugin directory.
 func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginInstance {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,10 +64,10 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	}
 	instance := dispensed()
 	t.Cleanup(func() {
-		// go-plugin kills one that has not ended after 2 s (client.go, Kill), which a busy machine may be late for
+		// go-plugin kills a process that has not ended after 2 s (client.go, Kill): a busy machine may be too slow
 		ended := instance
 		for try := 1; !ends(t, ended, log); try++ {
-			must.NotEq(t, 5, try, must.Sprint("it does not end when it is asked to"))
+			must.NotEq(t, 5, try, must.Sprint("it does not end on request"))
 			os.Remove(h.closed)
 			os.RemoveAll(h.temp)
 			must.NoError(t, os.Mkdir(h.temp, 0o700))
@@ -107,9 +107,9 @@ func (l *lockedBuffer) String() string {
 	return l.Buffer.String()
 }
 
-// home is what one plugin has for itself.
+// home is the private environment of one plugin.
 type home struct {
-	temp   string // where it makes its sockets
+	temp   string // for its sockets
 	closed string // the file that the stub's Close makes
 }
 
@@ -161,7 +161,7 @@ func TestServe_LoadsADriver(t *testing.T) {
 		must.NoError(t, err, must.Sprintf("got %+v", st))
 		test.Eq(t, "moin", st.Name, test.Sprintf("got %+v", st))
 	})
-	t.Run("every capability crosses the wire", func(t *testing.T) {
+	t.Run("every capability is sent", func(t *testing.T) {
 		caps, err := d.Capabilities()
 		must.NoError(t, err)
 		must.Eq(t, drivers.MountConfigSupportNone, caps.MountConfigs, must.Sprintf("got %+v", caps))
@@ -169,15 +169,15 @@ func TestServe_LoadsADriver(t *testing.T) {
 		must.True(t, caps.SendSignals, must.Sprintf("got %+v", caps))
 		test.True(t, caps.DynamicWorkloadUsers, test.Sprintf("got %+v", caps))
 	})
-	t.Run("a task of more than 4 MiB crosses the wire", func(t *testing.T) {
+	t.Run("a task of more than 4 MiB is received", func(t *testing.T) {
 		large := &drivers.TaskConfig{ID: "quick", Env: map[string]string{"BIG": strings.Repeat("x", 10<<20)}}
 		_, _, err := d.StartTask(large)
 		test.NoError(t, err)
 	})
 }
 
-// A job's author says how large the config block is; the plugin serves every task of
-// the node.
+// A job's author chooses the size of the config block, and the plugin serves every task of the
+// node.
 func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	instance := dispense(t, "driver", nil)
 	d := instance.Plugin().(drivers.DriverPlugin)
@@ -193,12 +193,12 @@ func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 	must.NoError(t, os.Remove(begun))
 	for _, bytes := range []int{maxTaskConfig, 50e6} {
 		err := start(bytes)
-		test.ErrorContains(t, err, fmt.Sprintf("of which at most %d are taken: put what is large into a template",
+		test.ErrorContains(t, err, fmt.Sprintf("the limit is %d: move large content to a template",
 			maxTaskConfig),
 			test.Sprintf("%d bytes: got %.200v", bytes, err))
 	}
 	if b, err := os.ReadFile(begun); err == nil {
-		t.Errorf("the driver was asked: %s", b)
+		t.Errorf("the driver was called: %s", b)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", reattach.Pid))
 	must.NoError(t, err)
@@ -218,7 +218,7 @@ func TestServe_LoadsADevicePlugin(t *testing.T) {
 	test.Eq(t, "a,b", r.Envs["IDS"], test.Sprintf("got %+v", r))
 }
 
-// fleet is an agent, the plugin it started, and how to meet the plugin again.
+// fleet is an agent and the plugin that it started, with the means to re-attach to the plugin.
 type fleet struct {
 	home
 	t      *testing.T
@@ -256,8 +256,8 @@ func (f *fleet) killAgent() {
 	}
 }
 
-// attach connects as a restarted agent does; the function returned disconnects
-// without a word, as its death would.
+// attach connects as a restarted agent does. The returned function disconnects abruptly, as if that
+// agent had been killed.
 func (f *fleet) attach() (drivers.DriverPlugin, func()) {
 	f.t.Helper()
 	client := goplugin.NewClient(&goplugin.ClientConfig{
@@ -278,7 +278,7 @@ func (f *fleet) attach() (drivers.DriverPlugin, func()) {
 	return raw.(drivers.DriverPlugin), func() { rpc.(*goplugin.GRPCClient).Conn.Close() }
 }
 
-// wantCleanEnd wants the plugin ended of its own accord, with nothing left.
+// wantCleanEnd fails if the plugin does not end by itself, or leaves anything.
 func (f *fleet) wantCleanEnd() {
 	f.t.Helper()
 	wantEnd(f.t, f.plugin.PID)
@@ -308,7 +308,7 @@ func wantEnd(t *testing.T, pid int) {
 	}
 }
 
-// An agent reads the plugin's output; one that has re-attached does not, and its predecessor has written to it.
+// The agent that started the plugin reads its stderr. An agent that has re-attached does not read it.
 func TestServe_EndsWithTheAgentThatStartedIt(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t)
@@ -380,7 +380,7 @@ func TestSignals_DoNotEndAConnectedPlugin(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestCommandLine_AnswersAPerson(t *testing.T) {
+func TestCommandLine_RunsCommands(t *testing.T) {
 	exe, err := os.Executable()
 	must.NoError(t, err)
 	for name, c := range map[string]struct {
@@ -389,24 +389,24 @@ func TestCommandLine_AnswersAPerson(t *testing.T) {
 		code   int
 		want   []string
 	}{
-		"without arguments it says what it is": {"driver", nil, 0, []string{
+		"without arguments it prints the help": {"driver", nil, 0, []string{
 			"nomad-driver-stub " + Version() + ": a driver that runs nothing", "plugin_dir = \"/opt/nomad/plugins\"\n",
 			"plugin \"nomad-driver-stub\" {\n  config {\n    # What it says.\n    # greeting = \"hello\"\n  " +
 				"}\n}", `driver = "stub"`, "list       list what there is"}},
-		"a device plugin says how to get a device": {"device", []string{"help"}, 0,
+		"the help of a device plugin shows a device block": {"device", []string{"help"}, 0,
 			[]string{"resources {\n  device \"TYPE\" {}\n}"}},
 		"version":   {"driver", []string{"version"}, 0, []string{"nomad-driver-stub " + Version() + " (untagged build)\n"}},
 		"--version": {"driver", []string{"--version"}, 0, []string{Version()}},
 		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
-		"docs is options":      {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
-		"a command of its own": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
-		"its help":             {"driver", []string{"list", "a", "-h"}, 0, []string{"Lists what there is.\n  -all\n"}},
+		"docs is options":    {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
+		"a plugin's command": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
+		"its help":           {"driver", []string{"list", "a", "-h"}, 0, []string{"Lists what there is.\n  -all\n"}},
 		"its wrong option": {"driver", []string{"list", "-al"}, 1,
 			[]string{"nomad-driver-stub list: flag provided but not defined: -al\n"}},
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
-			[]string{`command "lst" is not known: see "nomad-driver-stub help"`}},
+			[]string{`unknown command "lst": see "nomad-driver-stub help"`}},
 		"config": {"driver", []string{"config"}, 0, []string{"plugin \"nomad-driver-stub\" {\n  config {\n" +
 			"    # What it says.\n    # greeting = \"hello\"\n  }\n}\n"}},
 		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
@@ -474,7 +474,7 @@ func TestVersionText_TellsAReleaseFromOtherBuilds(t *testing.T) {
 		{"0.0.0-20261123001839-0123456789ab", of("false"), "x 0.0.0-20261123001839-0123456789ab (untagged build)\n", commit},
 		{"0.2.1-0.20261123001839-0123456789ab", of("false"),
 			"x 0.2.1-0.20261123001839-0123456789ab (untagged build)\n", commit},
-		{"0.1.0+dirty", of("true"), "x 0.1.0+dirty (untagged build, with changes that are not committed)\n", commit},
+		{"0.1.0+dirty", of("true"), "x 0.1.0+dirty (untagged build, with uncommitted changes)\n", commit},
 		{"0.0.0-dev", nil, "x 0.0.0-dev (untagged build)\n", "of an unknown commit, by "},
 	} {
 		got := versionText("x", c.version, c.info)
@@ -482,7 +482,7 @@ func TestVersionText_TellsAReleaseFromOtherBuilds(t *testing.T) {
 	}
 }
 
-// A job or a task may have chosen parts of an error, which Nomad prints as it is.
+// Parts of an error may come from a job or a task, and Nomad prints them unchanged.
 func TestPrintableErrors_KeepEverythingElse(t *testing.T) {
 	for _, given := range []error{
 		errors.New("a\x1b[2Jb\nc"), status.Error(codes.Unknown, "a\x1b[2Jb\nc"),

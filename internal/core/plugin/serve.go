@@ -18,13 +18,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// closeTime is what an implementation's Close may take. go-plugin kills the
-// process 2 s after it asked it to end (client.go, Kill).
+// closeTime limits an implementation's Close. go-plugin kills the process 2 s after it asked it to
+// end (client.go, Kill).
 const closeTime = time.Second
 
-// Serve is all that the main function of a plugin's binary calls. It does a
-// role's work, serves the agent that started it until that is done with the
-// plugin, or answers a person.
+// Serve is the entire main function of a plugin's binary. It performs a role, serves the agent that
+// started the process until the agent no longer needs it, or runs a command.
 func Serve(p Plugin) {
 	for _, role := range p.Roles {
 		if role() {
@@ -38,8 +37,8 @@ func Serve(p Plugin) {
 }
 
 func (p Plugin) serve() {
-	debug.SetGCPercent(20) // mostly idle, and there on every node: memory counts, collection time does not
-	// Nomad reads these lines from stderr and logs each at its own level.
+	debug.SetGCPercent(20) // mostly idle and on every node: memory matters more than collection time
+	// Nomad reads these lines from stderr and logs each at its level.
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true})
 
 	holdSignals()
@@ -66,10 +65,10 @@ func (p Plugin) serve() {
 		HandshakeConfig: base.Handshake,
 		Plugins:         plugins,
 		Logger:          logger,
-		// drivers.Serve leaves no room for these options
+		// drivers.Serve does not accept these options
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
 			server := grpc.NewServer(append(append(opts, grpc.MaxRecvMsgSize(maxMessage)), own...)...)
-			go endWithAgent(logger, server.Stop) // which closes the listener, whose file goes with it
+			go endWithAgent(logger, server.Stop) // closes the listener, which removes its socket
 			return server
 		},
 	})
@@ -80,8 +79,8 @@ func (p Plugin) serve() {
 	}
 }
 
-// DriverOptions are what a gRPC server of this driver needs besides Nomad's server half
-// (drivers.PluginDriver), wherever it is reached.
+// DriverOptions returns the options that a gRPC server of this driver needs in addition to Nomad's
+// implementation (drivers.PluginDriver), regardless of its listener.
 func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -89,10 +88,10 @@ func DriverOptions(d drivers.DriverPlugin) []grpc.ServerOption {
 	}
 }
 
-// maxMessage is for what Nomad sends, which it does not limit itself: the 4 MiB that
-// are gRPC's default would keep a task from being recovered whose arguments and
-// environment the kernel takes, and answer what it does not take without a reason
-// that a job's author understands.
+// maxMessage limits messages from Nomad, which sets no limit itself. With gRPC's default of 4 MiB,
+// a task could not be recovered although the kernel accepts its arguments and environment. If the
+// kernel does not accept them, the job's author would get an error that does not explain the
+// reason.
 const maxMessage = 64 << 20
 
 func closeWithin(c io.Closer, limit time.Duration, logger hclog.Logger) {

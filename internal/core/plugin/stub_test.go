@@ -28,8 +28,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// The test binary is also the plugin and the agent that starts it: helperEnv
-// says which, so that real processes meet over real sockets.
+// The test binary is also the plugin and the agent that starts it, as selected by helperEnv, so
+// real processes communicate over real sockets.
 const (
 	helperEnv = "OUTRIDER_PLUGIN_TEST_HELPER" // driver, device, role or agent
 	closedEnv = "OUTRIDER_PLUGIN_TEST_CLOSED" // a file that the stub's Close makes
@@ -123,7 +123,7 @@ func (s *stub) SetConfig(c *base.Config) (err error) {
 	return err
 }
 
-// TaskConfigSchema writes to stderr in every way there is.
+// TaskConfigSchema writes to stderr in every possible way.
 func (s *stub) TaskConfigSchema() (*hclspec.Spec, error) {
 	raw := os.NewFile(2, "stderr")
 	for range 10 {
@@ -140,7 +140,7 @@ func (s *stub) Capabilities() (*drivers.Capabilities, error) {
 	}, nil
 }
 
-// StartCall has the context of the call of StartTask that follows.
+// StartCall gets the context of the StartTask call that follows.
 func (s *stub) StartCall(ctx context.Context, id string) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *stub) StartTask(c *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.D
 	return nil, nil, ctx.Err()
 }
 
-// note appends to a file of the test's, which is beside that of Close.
+// note appends to a file of the test, in the same directory as the file of Close.
 func (s *stub) note(id, what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *stub) note(id, what string) {
 	}
 }
 
-// InspectTask tells which configuration it has.
+// InspectTask returns the current configuration.
 func (s *stub) InspectTask(string) (*drivers.TaskStatus, error) {
 	return &drivers.TaskStatus{Name: s.config.Greeting}, nil
 }
@@ -192,14 +192,14 @@ func (*stubDev) Stats(context.Context, time.Duration) (<-chan *device.StatsRespo
 	return nil, errors.New("no statistics")
 }
 
-// launched is what an agent tells of the plugin it started.
+// launched is what an agent prints about the plugin that it started.
 type launched struct {
 	PID  int
 	Addr string
 }
 
-// agentMain starts the plugin as Nomad does, tells of it and waits to be killed.
-// On SIGUSR1 it disconnects and lives on.
+// agentMain starts the plugin as Nomad does, prints a launched and waits to be killed. On SIGUSR1
+// it disconnects and keeps running.
 func agentMain() {
 	os.Setenv(helperEnv, "driver") // which the client passes on
 	cmd := exec.Command(os.Args[0])
@@ -216,7 +216,7 @@ func agentMain() {
 	signal.Notify(disconnect, syscall.SIGUSR1)
 	r := client.ReattachConfig()
 	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
-	for end := time.After(5 * time.Minute); ; { // bounds what a killed test leaves
+	for end := time.After(5 * time.Minute); ; { // limits the leftovers of a killed test
 		select {
 		case <-disconnect:
 			rpc.(*goplugin.GRPCClient).Conn.Close()

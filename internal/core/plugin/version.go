@@ -14,16 +14,16 @@ import (
 	goversion "github.com/hashicorp/go-version"
 )
 
-// version overrides what the build says of itself:
+// version overrides the version of the build:
 //
 //	-ldflags "-X github.com/outrider-dev/outrider/internal/core/plugin.version=1.2.3"
 var version string
 
-// unversioned is what a build without a version is. Nomad refuses a plugin whose
-// version it cannot parse, as "(devel)".
+// unversioned is the version of a build without one. Nomad refuses a plugin whose version it can't
+// parse, such as "(devel)".
 const unversioned = "0.0.0-dev"
 
-// Version is the plugin's version without a leading v: that of the main module,
+// Version returns the plugin's version without a leading v. It is the version of the main module,
 // which Go stamps from the tag plugins/<name>/v<version>.
 var Version = sync.OnceValue(func() string {
 	if version != "" {
@@ -44,11 +44,11 @@ func normal(v string) string {
 	return v
 }
 
-// ofNoTag matches the versions that the go command makes up for a commit without a tag
-// (https://go.dev/ref/mod#pseudo-versions), and those of changes that are not committed.
-var ofNoTag = regexp.MustCompile(`[-.][0-9]{14}-[0-9a-f]{12}(\+|$)|\+dirty$`)
+// untagged matches the versions that the go command generates for a commit without a tag
+// (https://go.dev/ref/mod#pseudo-versions), and for uncommitted changes.
+var untagged = regexp.MustCompile(`[-.][0-9]{14}-[0-9a-f]{12}(\+|$)|\+dirty$`)
 
-// versionText is what the command version prints: the version, which for a build without a tag says so, and the commit.
+// versionText returns the output of the command version: the version, marked if the build has no tag, and the commit.
 func versionText(binary, version string, info *debug.BuildInfo) string {
 	settings := map[string]string{}
 	if info != nil {
@@ -57,11 +57,11 @@ func versionText(binary, version string, info *debug.BuildInfo) string {
 		}
 	}
 	what := ""
-	if version == unversioned || ofNoTag.MatchString(version) {
+	if version == unversioned || untagged.MatchString(version) {
 		what = " (untagged build)"
 	}
 	if settings["vcs.modified"] == "true" {
-		what = " (untagged build, with changes that are not committed)"
+		what = " (untagged build, with uncommitted changes)"
 	}
 	commit := "of an unknown commit"
 	if revision := settings["vcs.revision"]; revision != "" {
