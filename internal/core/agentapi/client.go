@@ -18,20 +18,20 @@ import (
 	"time"
 )
 
-// Limit is how long a request may take that does not block. An agent whose servers hang does
-// not refuse a request, and does not answer it either.
+// Limit is the time limit of a request that is not a blocking query. An agent whose servers hang
+// neither refuses a request nor responds to it.
 const Limit = 3 * time.Second
 
-// maxText bounds what is read of an answer that is not the one asked for.
+// maxText limits how many bytes of an error response are read.
 const maxText = 1 << 10
 
-// Client asks one agent. Its methods may be called concurrently.
+// Client sends requests to one agent. Its methods may be called concurrently.
 type Client struct {
 	Config
 	http *http.Client
 }
 
-// New reads the files with certificates. That with the token is read for each request.
+// New reads the files with certificates. The file with the token is read for each request.
 func New(a Config) (*Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if a.CAFile != "" {
@@ -53,16 +53,16 @@ func New(a Config) (*Client, error) {
 	}
 	return &Client{a, &http.Client{
 		Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad does not, and the token is for Nomad
+		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects, and the token is only for it
 			return http.ErrUseLastResponse
 		},
 	}}, nil
 }
 
-// CloseIdleConnections ends the connections that are kept for the next request.
+// CloseIdleConnections closes the connections that are kept for the next request.
 func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
 
-// Refused is an answer that is not 200.
+// Refused is a response with a status other than 200.
 type Refused struct {
 	Status int
 	Text   string
@@ -72,10 +72,10 @@ func (r *Refused) Error() string {
 	if r.Status == http.StatusForbidden {
 		return "access was denied (" + r.Text + "): set api.token_file to a token with the policy in the documentation"
 	}
-	return fmt.Sprintf("it answers with status %d (%s)", r.Status, r.Text)
+	return fmt.Sprintf("it returned status %d (%s)", r.Status, r.Text)
 }
 
-// Get asks for a path, and has read decode the answer. It returns the index of the answer.
+// Get requests a path, and decodes the response with read. It returns the index of the response.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, read func(*json.Decoder) error) (
 	string, error) {
 	header, err := c.request(ctx, path, query, read)
@@ -112,21 +112,21 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, rea
 		return nil, &Refused{response.StatusCode, strings.TrimSpace(string(text))}
 	}
 	if err := read(json.NewDecoder(response.Body)); err != nil {
-		return nil, fmt.Errorf("its answer to %s is not Nomad's: %w", path, err)
+		return nil, fmt.Errorf("its response to %s is invalid: %w", path, err)
 	}
 	return response.Header, nil
 }
 
-// ErrLate is why a request was given up.
-var ErrLate = errors.New("there is no answer")
+// ErrLate is the cause of a request that exceeded the limit of Soon.
+var ErrLate = errors.New("no response")
 
-// Soon bounds a request that does not block.
+// Soon limits a request that is not a blocking query.
 func Soon(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrLate, limit))
 }
 
-// IsMissing returns whether Get's error says that Nomad has no such object. For one that a token may not see, the
-// answer is another one. kind is Nomad's word for it, "alloc" or "job".
+// IsMissing reports whether an error of Get means that Nomad has no such object. The error is a different one
+// for an object that the token can't read. kind is Nomad's name for it, "alloc" or "job".
 func IsMissing(err error, kind string) bool {
 	var r *Refused
 	return errors.As(err, &r) && r.Status == http.StatusNotFound && r.Text == kind+" not found"

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package agentapi asks the HTTP API of the Nomad agent that runs the plugin.
+// Package agentapi is a client of the HTTP API of the Nomad agent that runs the plugin.
 package agentapi
 
 import (
@@ -13,20 +13,20 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Config is where the API is, and how it is asked.
+// Config has the address and the credentials of the API.
 type Config struct {
-	Address   string `codec:"address" default:"http://127.0.0.1:4646" doc:"Its address."`
-	TokenFile string `codec:"token_file" doc:"File with a token of the policy in the documentation, absolute; it is read again for each request."`
-	CAFile    string `codec:"ca_file" doc:"Certificate of the authority that has signed the agent's, absolute."`
-	CertFile  string `codec:"cert_file" doc:"Client certificate, absolute, where the agent asks for one."`
-	KeyFile   string `codec:"key_file" doc:"Its key, absolute."`
+	Address   string `codec:"address" default:"http://127.0.0.1:4646" doc:"The address of the agent's API."`
+	TokenFile string `codec:"token_file" doc:"Absolute path of a file with a token that has the policy in the documentation; it is read again for each request."`
+	CAFile    string `codec:"ca_file" doc:"Absolute path of the CA certificate that has signed the agent's certificate."`
+	CertFile  string `codec:"cert_file" doc:"Absolute path of a client certificate, if the agent requires one."`
+	KeyFile   string `codec:"key_file" doc:"Absolute path of the client certificate's key."`
 }
 
-// Validate is part of the schema.
+// Validate checks the configuration, as package schema requires.
 func (a Config) Validate() error {
 	var p schema.Problems
 	if u, err := url.Parse(a.Address); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		p = append(p, fmt.Errorf("address %q is not that of an agent: use for example \"http://127.0.0.1:4646\"",
+		p = append(p, fmt.Errorf("address %q is not the URL of an agent: use for example \"http://127.0.0.1:4646\"",
 			a.Address))
 	}
 	for _, f := range []struct{ option, path string }{

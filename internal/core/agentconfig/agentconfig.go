@@ -16,10 +16,10 @@ import (
 )
 
 // Block returns the config block of a plugin from an agent's configuration. path is a file or
-// directory of HCL1 or JSON, as Nomad reads it. A single file without a block plugin is taken for
-// the config itself, with or without "config { … }" around it. plugin is the usual file name of
-// the plugin, and binary the path of this program: the block may have either name. Several blocks with a config are
-// refused: Nomad takes the last one of them.
+// directory of HCL1 or JSON, as Nomad reads it. A single file without a plugin block is the config
+// itself, with or without "config { … }" around it. plugin is the usual file name of the plugin,
+// and binary the path of this program: the block may have either name. If several blocks have a
+// config, Block returns an error, because Nomad uses only the last one.
 func Block(path, plugin, binary string) (any, error) {
 	paths, err := list(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func Block(path, plugin, binary string) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if file == path && len(blocks) == 0 { // path is no directory
+		if file == path && len(blocks) == 0 { // path is a file
 			if config := body["config"]; config != nil {
 				return config, nil
 			}
@@ -56,7 +56,7 @@ func Block(path, plugin, binary string) (any, error) {
 	hint := ""
 	switch {
 	case len(at) > 1:
-		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad takes the last: keep one of those in %s",
+		return nil, fmt.Errorf("plugin %q has several blocks, of which Nomad uses the last: keep one of those in %s",
 			plugin, strings.Join(slices.Compact(at), " and "))
 	case found != nil:
 		return found, nil
@@ -67,8 +67,8 @@ func Block(path, plugin, binary string) (any, error) {
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
 }
 
-// block is a plugin's in the type that Nomad has for it: of JSON, in which NixOS writes the file,
-// the decoder gives nested objects another shape in a map alone.
+// block is a plugin block in the type that Nomad has for it. In a map alone, the decoder would give
+// nested objects another shape if they come from JSON, in which NixOS writes the file.
 type block struct {
 	Name   string         `hcl:",key"`
 	Config map[string]any `hcl:"config"`
@@ -85,8 +85,8 @@ func parse(text string) (blocks []*block, body map[string]any, err error) {
 	return typed.Plugins, body, err
 }
 
-// list returns the files that an agent with -config=path reads, in its order: the file itself, or those of a directory
-// without what Nomad leaves out (command/agent/config.go, LoadConfigDir and isTemporaryFile).
+// list returns the files that an agent with -config=path reads, in its order: the file itself, or those of a
+// directory, without the files that Nomad ignores (command/agent/config.go, LoadConfigDir and isTemporaryFile).
 func list(path string) (paths []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

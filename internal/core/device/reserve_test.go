@@ -77,9 +77,9 @@ func TestReserve_ErrorNamesSomeDevices(t *testing.T) {
 	wantError(t, s.refusal([]string{"z:1"}), `j:1 and 2 more)`)
 	delete(s.devices, "l:1")
 	delete(s.devices, "k:1")
-	wantError(t, s.refusal([]string{"z:1"}), `(there is a:1, b:1, c:1, d:1, e:1, f:1, g:1, h:1, i:1, j:1)`)
+	wantError(t, s.refusal([]string{"z:1"}), `(known devices: a:1, b:1, c:1, d:1, e:1, f:1, g:1, h:1, i:1, j:1)`)
 	s.devices = nil
-	wantError(t, s.refusal([]string{"z:1"}), `(there is none)`)
+	wantError(t, s.refusal([]string{"z:1"}), `(known devices: none)`)
 }
 
 // Waiting for one device is useless if another can't be reserved at all, and a task that waits
@@ -304,8 +304,8 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		w.plug(sticks("ea60", "a:1")) // it keeps scanning
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
-		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the list of `+
-			`devices: it has given up this plugin, `+
+		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the `+
+			`list of devices: it has given up this plugin, `+
 			`and misses every change since: restart the agent)`)
 		n := l.count("restart the agent")
 		test.Eq(t, 1, n, test.Sprintf("it is logged %d times", n))

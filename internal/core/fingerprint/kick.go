@@ -3,14 +3,14 @@
 
 package fingerprint
 
-// Kicker asks a loop for a probe. Kicks that come before the loop has taken the
-// last one are one kick.
+// Kicker requests probes from a loop. Kicks that arrive before the loop has received the last one
+// count as one.
 type Kicker chan struct{}
 
-// NewKicker returns a Kicker, whose channel is a Loop's Kick.
+// NewKicker returns a Kicker, which is used as the Kick of a Loop.
 func NewKicker() Kicker { return make(Kicker, 1) }
 
-// Kick never blocks, and may be called from anywhere.
+// Kick never blocks, and may be called from any goroutine.
 func (k Kicker) Kick() {
 	select {
 	case k <- struct{}{}:

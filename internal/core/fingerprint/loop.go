@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package fingerprint is the loop behind the Fingerprint call of driver and device
-// plugins. It probes at once, after a kick and periodically, and sends Nomad a value
-// only when it has changed.
+// Package fingerprint implements the loop behind the Fingerprint call of driver and device plugins.
+// It probes immediately, after a kick and periodically, and sends Nomad a value only when it has
+// changed.
 package fingerprint
 
 import (
@@ -15,27 +15,27 @@ import (
 	"time"
 )
 
-// Loop is what to probe and when. Only Probe and Period are required.
+// Loop configures what to probe and when. Only Probe and Period are required.
 type Loop[T any] struct {
-	// Probe probes once and returns a value that it will not change later. It is called
-	// from one goroutine at a time. It must return soon after its context ends, since the
-	// channel is closed only then. A panic in it is an error of type *PanicError.
+	// Probe probes once and returns a value that must not change later. It is called from one
+	// goroutine at a time. It must return soon after ctx ends, because the channel is closed only
+	// then. A panic is treated as an error of type *PanicError.
 	Probe func(context.Context) (T, error)
 
 	// Period is the time from the end of one probe to the next, above zero.
 	Period time.Duration
 
-	// Kick asks for a probe now: a device came, a configuration changed. It may be
-	// nil. A kick reaches one loop, so loops do not share a channel.
+	// Kick requests an immediate probe, such as after a device was added. It may be nil. A kick
+	// reaches only one loop, so loops must not share a channel.
 	Kick <-chan struct{}
 
-	// Settle is how long after a kick further ones are collected before one probe
-	// serves them all. Zero probes for each.
+	// Settle is how long further kicks are collected after a kick, before one probe serves them all.
+	// If it is zero, each kick has its own probe.
 	Settle time.Duration
 
-	// Failed returns the value to send when a probe has failed, such as the last value
-	// marked unhealthy. last is what the last successful probe returned, and known says
-	// whether there was one. With a nil Failed nothing is sent after a failure.
+	// Failed returns the value to send after a failed probe, such as the last value marked unhealthy.
+	// last is the result of the last successful probe; known is false if there was none. If Failed is
+	// nil, nothing is sent after a failure.
 	Failed func(last T, known bool, err error) T
 }
 
@@ -47,13 +47,12 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic while fingerprinting: %v", e.Value) }
 
-// firstRetry is the wait after a failed probe; it doubles to Period.
+// firstRetry is the delay after a failed probe. It doubles up to Period.
 const firstRetry = time.Second
 
-// Run starts the loop. The first value is sent when the first probe has ended, further
-// ones when the value has changed. A slow receiver gets the newest value only. The
-// channel is closed when ctx ends and never before, since Nomad answers a close with a
-// new call at once.
+// Run starts the loop. The first value is sent when the first probe has ended, further ones when
+// the value has changed. A slow receiver gets only the newest value. The channel is closed only
+// when ctx ends, because Nomad calls again immediately when it is closed.
 func (l Loop[T]) Run(ctx context.Context) <-chan T {
 	values := make(chan T)
 	go func() {
@@ -85,7 +84,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		case <-kick:
 			if l.Settle > 0 {
 				next.Reset(l.Settle)
-				kick = nil // until the probe, so that many kicks do not delay it
+				kick = nil // until the probe, so many kicks do not delay it
 				continue
 			}
 
@@ -93,11 +92,11 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		}
 
 		if l.Settle > 0 && len(l.Kick) > 0 {
-			<-l.Kick // the probe answers it; a kick during the probe is kept
+			<-l.Kick // served by this probe; a kick during the probe is kept
 		}
 		value, err := l.probe(ctx)
 		if ctx.Err() != nil {
-			return // the result of a cancelled probe is no evidence
+			return // the result of a canceled probe is meaningless
 		}
 		kick = l.Kick
 		switch {
@@ -109,7 +108,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			next.Reset(retry)
 			retry = min(2*retry, l.Period)
 			if errors.As(err, new(*PanicError)) {
-				kick = nil // until the retry, so that kicks do not make a busy loop
+				kick = nil // until the retry, so kicks do not cause a busy loop
 			}
 			if l.Failed == nil {
 				continue

@@ -17,7 +17,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// box is a piece of the world that a test changes while a probe may look at it.
+// box is a value that a test changes while a probe may read it.
 type box[T any] struct {
 	mu sync.Mutex
 	v  T
@@ -26,7 +26,7 @@ type box[T any] struct {
 func (b *box[T]) get() T  { b.mu.Lock(); defer b.mu.Unlock(); return b.v }
 func (b *box[T]) set(v T) { b.mu.Lock(); defer b.mu.Unlock(); b.v = v }
 
-// next takes a value that must be there without time passing.
+// next returns the value that must be available without time passing.
 func next[T any](t *testing.T, values <-chan T) T {
 	t.Helper()
 	synctest.Wait()
@@ -35,7 +35,7 @@ func next[T any](t *testing.T, values <-chan T) T {
 		must.True(t, open, must.Sprint("the channel is closed"))
 		return v
 	default:
-		t.Fatal("nothing was told")
+		t.Fatal("nothing was sent")
 		panic("unreachable")
 	}
 }
@@ -45,7 +45,7 @@ func nothing[T any](t *testing.T, values <-chan T) {
 	synctest.Wait()
 	select {
 	case v, open := <-values:
-		t.Fatalf("told of %v (channel open: %v)", v, open)
+		t.Fatalf("got %v (channel open: %v)", v, open)
 	default:
 	}
 }
@@ -66,7 +66,7 @@ func TestLoop_ProbesPeriodicallyAndSendsChanges(t *testing.T) {
 		nothing(t, values)
 		n := probes.Load()
 		test.Eq(t, 11, n, test.Sprintf("%d probes in ten periods", n))
-		world.set([]string{"2", "1"}) // a change deep down, of order only
+		world.set([]string{"2", "1"}) // a nested change, of the order only
 		time.Sleep(time.Minute)
 		v = next(t, values)
 		test.Eq(t, "2", v["a"][0], test.Sprintf("got %v", v))
@@ -110,7 +110,7 @@ func TestLoop_KicksSettleToOneProbe(t *testing.T) {
 		time.Sleep(time.Second)
 		nothing(t, values)
 
-		kickWhile.Store(true) // what changes during a probe may not have been seen by it
+		kickWhile.Store(true) // a probe may miss changes that happen while it runs
 		kicker.Kick()
 		time.Sleep(time.Second)
 		test.Eq(t, 4, next(t, values), test.Sprint("a kick during the probe was lost"))
@@ -132,7 +132,7 @@ func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
 		test.Eq(t, 5, next(t, values), test.Sprint("got the stale"))
 		world.Store(9)
 		time.Sleep(2 * time.Second)
-		world.Store(5) // back to what was told
+		world.Store(5) // back to the value that was sent
 		time.Sleep(2 * time.Second)
 		nothing(t, values)
 	})
@@ -232,7 +232,7 @@ func TestLoop_ContextEndsProbe(t *testing.T) {
 }
 
 func TestLoop_SendsNothingAfterEnd(t *testing.T) {
-	for range 100 { // of two that are ready, select takes any
+	for range 100 { // select picks any of the cases that are ready
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
@@ -241,7 +241,7 @@ func TestLoop_SendsNothingAfterEnd(t *testing.T) {
 					nil
 			}}.Run(ctx)
 			v, open := <-values
-			test.False(t, open, test.Sprintf("told of %d", v))
+			test.False(t, open, test.Sprintf("got %d", v))
 		})
 	}
 }

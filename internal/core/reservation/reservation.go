@@ -1,11 +1,11 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package reservation stores what a device plugin has reserved for a task in the task's
-// environment, and reads it back. Nomad calls a device plugin once for each task of an
-// allocation. It saves the environment of the answer, but loses the devices and mounts
-// when the agent restarts (client/allocrunner/taskrunner, device_hook.go and
-// task_runner_hooks.go; hashicorp/nomad#9473).
+// Package reservation stores the devices and mounts that a device plugin has reserved for a task in
+// the task's environment, and reads them back. Nomad calls a device plugin once for each task of an
+// allocation. It saves the environment variables of the result, but loses the devices and mounts
+// when the agent restarts (client/allocrunner/taskrunner, device_hook.go and task_runner_hooks.go;
+// hashicorp/nomad#9473).
 package reservation
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// Prefix begins the names of the variables. A hash of the value follows, so that the
+// Prefix begins the names of the variables. It is followed by a hash of the value, so the
 // reservations of one task do not replace each other.
 const Prefix = "OUTRIDER_RESERVATION_"
 
@@ -43,9 +43,9 @@ type rememberedMount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
-// Remember adds a variable to the environment of a reservation, from which Recall
-// restores its devices and mounts. A reservation with neither gets none. If Recall would
-// refuse something, Remember returns an error and adds nothing.
+// Remember adds a variable to the environment of a reservation, from which Recall restores its
+// devices and mounts. A reservation without devices and mounts gets no variable. If Recall would
+// refuse a value, Remember returns an error and adds nothing.
 func Remember(r *device.ContainerReservation) error {
 	var m remembered
 	for _, d := range r.Devices {
@@ -76,15 +76,14 @@ func Remember(r *device.ContainerReservation) error {
 	return nil
 }
 
-// Recall restores the devices and mounts of every reservation in an environment, in an
-// order that is always the same.
+// Recall restores the devices and mounts of every reservation in an environment, in a fixed order.
 //
-// The environment must be DeviceEnv of drivers.TaskConfig, not Env. A job's author can
-// write variables and templates into Env, and could make the driver mount any directory
-// of the host. DeviceEnv contains the answers of the device plugins and nothing else,
-// also after a restart of the agent. So its paths may lead anywhere, as those that Nomad
-// passes on may. An error is what no plugin writes: a path that is not absolute or has
-// "..", or permissions that no device cgroup has.
+// The environment must be DeviceEnv of drivers.TaskConfig, not Env. A job's author can write
+// variables and templates into Env, and could make the driver mount any directory of the host.
+// DeviceEnv contains only the results of device plugins, even after a restart of the agent, so its
+// paths may be anywhere, like those that Nomad passes on. Recall returns an error for values that
+// no plugin writes: a path that is not absolute or has "..", or permissions that no device cgroup
+// has.
 func Recall(deviceEnv map[string]string) ([]*drivers.DeviceConfig, []*drivers.MountConfig, error) {
 	var devices []*drivers.DeviceConfig
 	var mounts []*drivers.MountConfig

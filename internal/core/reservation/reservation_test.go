@@ -102,8 +102,8 @@ func TestRemember_NothingAddsNothing(t *testing.T) {
 	test.Nil(t, mounts)
 }
 
-// Nomad replaces ${...} in what a device plugin says by the task's variables,
-// which are the job author's.
+// Nomad replaces ${...} in the result of a device plugin with the task's variables, which the job's
+// author chooses.
 func TestRemember_NothingIsInterpolated(t *testing.T) {
 	r := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/srv/${EVIL}", TaskPath: "/$a"}}}
 	must.NoError(t, Remember(r))
@@ -145,7 +145,7 @@ func TestReservation_RefusesWhatNoPluginWrites(t *testing.T) {
 			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", CgroupPerms: "rw"}}},
 			`{"devices":[{"host":"/dev/a","permissions":"rw"}]}`,
 			`task path "" of a device is not allowed`},
-		"permissions that there are not": {
+		"unknown permissions": {
 			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "/dev/a", TaskPath: "/dev/a",
 				CgroupPerms: "rwx"}}},
 			`{"devices":[{"host":"/dev/a","task":"/dev/a","permissions":"rwx"}]}`,

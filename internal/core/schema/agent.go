@@ -11,9 +11,9 @@ import (
 	"github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// DecodeAgent reads a plugin's config block as it comes out of an agent's
-// configuration file (HCL1 or JSON, decoded without a type; nil is none) and
-// validates it, with the result and in the words of an agent that starts.
+// DecodeAgent decodes and validates a plugin's config block from an agent's configuration file
+// (HCL1 or JSON, decoded without a type; nil if absent). The result and the errors are those of an
+// agent that starts.
 func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	if config == nil {
 		config = map[string]any{}
@@ -26,7 +26,7 @@ func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	return s.Decode(data)
 }
 
-// encode checks a body against its specification and makes of it what plugins get
+// encode checks a body against its specification and encodes it as plugins get it
 // (nomad/helper/pluginutils/loader/init.go, validatePluginConfig).
 func encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	value, errs := Value(spec, body)
@@ -40,8 +40,8 @@ func encode(spec *hclspec.Spec, body any) ([]byte, []error) {
 	return data, nil
 }
 
-// Value checks a config block, decoded without a type, against its specification and
-// returns the value that Nomad makes of it.
+// Value checks a config block, decoded without a type, against its specification and returns
+// Nomad's value for it.
 func Value(spec *hclspec.Spec, block any) (cty.Value, []error) {
 	decoder, diags := hclspecutils.Convert(spec)
 	if diags.HasErrors() {

@@ -20,7 +20,6 @@ type bounded struct {
 	Wait   Duration `codec:"wait" default:"1s" min:"1s" max:"1m" doc:"W."`
 }
 
-// The bound itself is allowed, and nothing beyond it.
 func TestBounds_AreInclusive(t *testing.T) {
 	s := Of[bounded]()
 	for config, want := range map[string]string{
@@ -54,7 +53,7 @@ func TestBounds_AreInclusive(t *testing.T) {
 	}
 }
 
-// A size beyond what an int64 holds would be a negative one.
+// A size that does not fit in an int64 would become negative.
 func TestSize_RefusesOverflow(t *testing.T) {
 	for _, text := range []string{"8388608TiB", "9223372036854775807", "9999999999999999999", "1e400"} {
 		n, err := ParseSize(text)

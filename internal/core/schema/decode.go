@@ -19,11 +19,11 @@ import (
 // id = ["10c4:ea60", "1a86:*"].
 type Strings []string
 
-// assign sets the options of a struct from a body that was decoded without a type. Nomad
-// has checked it against the specification, except for what is of type any there, and
-// numbers that an integer can't hold. Nomad's decoder would name neither the option nor
-// its value. It would also make each labelled block from the one before
-// (codec.DecodeOptions, MapValueReset).
+// assign sets the options of a struct from a body that was decoded without a type. Nomad has
+// checked the body against the specification, except for values of type any and numbers that an
+// integer can't hold. Nomad's decoder is not used: its errors name neither the option nor its
+// value, and it would base each labelled block on the previous one (codec.DecodeOptions,
+// MapValueReset).
 func assign(path string, v reflect.Value, options []*option, body map[string]any) (p Problems) {
 	for _, o := range options {
 		value := body[o.name]
@@ -88,8 +88,8 @@ func (o *option) assign(path string, v reflect.Value, value any) (p Problems) {
 	return p
 }
 
-// whole is the number that an integer option has. HCL lets any number pass. What does not
-// fit an int64 arrives as a floating-point number, or as text if that is not exact.
+// whole converts the value of an integer option. HCL accepts any number. One that does not fit in
+// an int64 arrives as a floating-point number, or as text if that would not be exact.
 func whole(path string, value any) (int64, error) {
 	switch n := value.(type) {
 	case int64:
@@ -119,11 +119,11 @@ func oneOrMore(path string, value any) ([]string, error) {
 			at = fmt.Sprintf("%s[%d]", path, i)
 		}
 		switch item := item.(type) {
-		case nil: // an empty text, as null is elsewhere
+		case nil: // null is an empty string, as elsewhere
 		case string:
 			list[i] = item
 		case int64, uint64:
-			return nil, fmt.Errorf("%s %d is a number: put it in quotes, without which 0x%04x arrives as %d", at, item, item,
+			return nil, fmt.Errorf("%s %d is a number: put it in quotes, or 0x%04x becomes %d", at, item, item,
 				item)
 		case map[string]any, []any:
 			return nil, fmt.Errorf("%s is neither a string nor a list of strings", at)
@@ -134,9 +134,8 @@ func oneOrMore(path string, value any) ([]string, error) {
 	return list, nil
 }
 
-// assignLabels decodes labelled blocks, of which Nomad has checked nothing. An agent's
-// configuration has them as a list of maps of lists with one map each (HCL1), or as
-// plain maps (JSON).
+// assignLabels decodes labelled blocks, which Nomad has not checked. In an agent's configuration,
+// they are a list of maps of lists with one map each (HCL1), or plain maps (JSON).
 func (o *option) assignLabels(path string, v reflect.Value, value any) (p Problems) {
 	blocks := mapsOf(value)
 	if len(blocks) == 0 {
@@ -149,7 +148,7 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 			case len(written) == 0:
 				p.Addf("%s has no label: write %s %q { … }", path, path, strings.ToUpper(o.label))
 			case v.MapIndex(key).IsValid() || len(written) > 1:
-				p.Addf("%s %q is there twice: give each a %s of its own", path, label, o.label)
+				p.Addf("%s %q is declared twice: give each its own %s", path, label, o.label)
 			default:
 				body := reflect.New(o.typ.Elem()).Elem()
 				p = append(p, o.assignLabelled(fmt.Sprintf("%s %q: ", path, label), body, written[0])...)
@@ -160,8 +159,8 @@ func (o *option) assignLabels(path string, v reflect.Value, value any) (p Proble
 	return p
 }
 
-// assignLabelled decodes one labelled block. Its body is checked here by the same means
-// as Nomad's, and with the same messages.
+// assignLabelled decodes one labelled block. It checks the body with Nomad's code, so the messages
+// are the same.
 func (o *option) assignLabelled(path string, v reflect.Value, written map[string]any) (p Problems) {
 	data, errs := encode(specOf(o.nested), escape(written))
 	for _, err := range errs {
@@ -178,7 +177,7 @@ func (o *option) assignLabelled(path string, v reflect.Value, written map[string
 	return assign(path, v, o.nested, body)
 }
 
-// mapsOf is the map or the list of maps that value is, empty if it is neither.
+// mapsOf returns value as a list of maps, empty if it is neither a map nor a list of maps.
 func mapsOf(value any) []map[string]any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -197,7 +196,7 @@ func mapsOf(value any) []map[string]any {
 	return nil
 }
 
-// escape keeps text from being read as a template a second time.
+// escape keeps text from being evaluated as a template a second time.
 func escape(value any) any {
 	switch value := value.(type) {
 	case string:

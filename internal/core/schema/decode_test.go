@@ -107,12 +107,12 @@ func TestStrings_AreOneStringOrAList(t *testing.T) {
 func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
 		"a number": {"device \"zwave\" {\nid = 1624\n}",
-			`device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
+			`device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes 1624`},
 		"a number in a list": {`device "zwave" { id = ["0658:0200", 1624] }`,
-			`device "zwave": id[1] 1624 is a number: put it in quotes, without which 0x0658 arrives as 1624`},
-		"a number at the top": {`only = 10`, `only 10 is a number: put it in quotes, without which 0x000a arrives as 10`},
+			`device "zwave": id[1] 1624 is a number: put it in quotes, or 0x0658 becomes 1624`},
+		"a number at the top": {`only = 10`, `only 10 is a number: put it in quotes, or 0x000a becomes 10`},
 		"a number in a block": {`first { serial = 0001 }`,
-			`first.serial 1 is a number: put it in quotes, without which 0x0001 arrives as 1`},
+			`first.serial 1 is a number: put it in quotes, or 0x0001 becomes 1`},
 		"a broken number":  {`only = 1.5`, `only 1.5 is not a string: put it in quotes`},
 		"a bool":           {`device "zwave" { id = true }`, `device "zwave": id true is not a string: put it in quotes`},
 		"a list in a list": {`only = [["a"]]`, `only[0] is neither a string nor a list of strings`},
@@ -131,13 +131,13 @@ func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 			`device "zwave": Missing required argument: The argument "from" is required, but no definition was found.`},
 		"an enum, repeated": {"device \"zwave\" {\nid = \"a\"\nbind {\nfrom = \"/\"\nmode = \"rx\"\n}\n}",
 			`device "zwave": bind[0].mode "rx" is not known: use "ro" or "rw"`},
-		"a rule of its own": {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
-		"no label":          {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
-		"no block":          {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
+		"its own rule": {`device "zwave" { serial = "1" }`, `device "zwave": names no id`},
+		"no label":     {`device { id = "1" }`, `device has no label: write device "TYPE" { … }`},
+		"no block":     {`device = "zwave"`, `device is not a block: write device "TYPE" { … }`},
 		"a label twice": {"device \"a\" { id = \"1\" }\ndevice \"a\" { id = \"2\" }",
-			`device "a" is there twice: give each a type of its own`},
+			`device "a" is declared twice: give each its own type`},
 		"two at once": {"device \"a\" { id = 1 }\ndevice \"b\" { serail = \"2\" }",
-			`device "a": id 1 is a number: put it in quotes, without which 0x0001 arrives as 1; device "b": Invalid label: ` +
+			`device "a": id 1 is a number: put it in quotes, or 0x0001 becomes 1; device "b": Invalid label: ` +
 				`No argument or block type is named "serail". Did you mean "serial"?`},
 		"an unknown top level": {`devise "a" { id = "1" }`,
 			`Invalid label: No argument or block type is named "devise". Did you mean "device"?`},
@@ -158,7 +158,7 @@ func TestLabelledBlock_ReportsAMistakeInOneSentence(t *testing.T) {
 
 func TestStrings_ReportAnUnquotedHexNumber(t *testing.T) {
 	_, err := decodeAgent(t, labelledSchema, "device \"zwave\" {\nid = 0x0658\n}") // HCL2 has no hex
-	test.EqError(t, err, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as `+
+	test.EqError(t, err, `device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes `+
 		`1624`)
 }
 

@@ -10,14 +10,14 @@ import (
 
 // Row is one option as documentation shows it.
 type Row struct {
-	Option      string // dotted where it is in a block: logs.max_files
-	Type        string // in words: "string", "size", "list of strings", "block"
-	Default     string // as HCL; empty if there is none
+	Option      string // with the path of its block, if any: logs.max_files
+	Type        string // such as "string", "size", "list of strings" or "block"
+	Default     string // as HCL; empty without a default
 	Required    bool
-	Description string // with the values or the range that is allowed
+	Description string // including the allowed values or range
 }
 
-// Doc has a row for every option.
+// Doc returns a row for every option.
 func (s *Schema[T]) Doc() []Row { return rows("", s.options) }
 
 func rows(path string, options []*option) (all []Row) {
@@ -49,10 +49,10 @@ func (o *option) typeName() string {
 	return kinds[o.kind].name
 }
 
-// Markdown is Doc as a table.
+// Markdown returns Doc as a table.
 func (s *Schema[T]) Markdown() string { return Table(s.Doc()) }
 
-// Table is a table in Markdown with these rows.
+// Table returns a Markdown table with these rows.
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
@@ -71,8 +71,7 @@ func Table(rows []Row) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// Example is HCL to copy: every option with its default, commented out unless it
-// is required.
+// Example returns HCL to copy: every option with its default, commented out unless it is required.
 func (s *Schema[T]) Example(indent string) string {
 	var b strings.Builder
 	example(&b, indent, s.options)
@@ -104,7 +103,7 @@ func example(b *strings.Builder, indent string, options []*option) {
 	}
 }
 
-// sample is the option's default, or something of its type.
+// sample returns the option's default, or another value that is valid.
 func (o *option) sample() string {
 	switch {
 	case o.def != nil:

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// kind is what an option is in HCL.
+// kind is the type of an option in HCL.
 type kind int
 
 const (
@@ -29,9 +29,9 @@ const (
 	kindLabels  // map[string]struct
 )
 
-// kinds are the words for each kind: in documentation, in HCL's type expressions, and as a
-// value to copy. HCL has no type for "a string or a list of them", which is any; a
-// labelled block may not contain any (hcldec.BlockMapSpec panics), and is any as a whole.
+// kinds has the name of each kind in the documentation and in HCL's type expressions, and a sample
+// value. HCL has no type for "a string or a list of strings", so that is any. A labelled block must
+// not contain any (hcldec.BlockMapSpec panics), so the whole block is any.
 var kinds = [...]struct{ name, hcl, sample string }{
 	kindString:   {"string", "string", `""`},
 	kindBool:     {"bool", "bool", "false"},
@@ -68,12 +68,12 @@ type bound struct {
 	value int64
 }
 
-// tagKey finds the keys of a struct tag. Whether it is well formed is checked by go vet.
+// tagKey finds the keys of a struct tag. go vet checks its syntax.
 var tagKey = regexp.MustCompile(`(\w+):"`)
 
 var knownTags = []string{"codec", "doc", "default", "required", "enum", "min", "max", "label"}
 
-// optionsOf reads the fields of a struct, those of embedded structs in their place.
+// optionsOf returns the options of a struct, with those of embedded structs in their place.
 func optionsOf(t reflect.Type) []*option {
 	var all []*option
 	seen := map[string]bool{}
@@ -111,7 +111,7 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	for _, match := range tagKey.FindAllStringSubmatch(string(f.Tag), -1) {
 		key := match[1]
 		if !slices.Contains(knownTags, key) {
-			bad("tag %q is not known", key)
+			bad("unknown tag %q", key)
 		}
 		tags[key] = f.Tag.Get(key)
 	}
@@ -152,7 +152,7 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	case o.required && hasDefault:
 		bad("a required option has no default")
 	case o.pointer:
-		bad("a pointer has no default and is not required: it says that the option may be unset")
+		bad("a pointer has no default and is not required: it means that the option may be unset")
 	case o.kind >= kindList:
 		bad("a %s has no default and is not required", o.typeName())
 	}
@@ -186,7 +186,7 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	if o.kind == kindBlock && !o.pointer {
 		for _, n := range o.nested {
 			if n.required {
-				bad("%q is required in a block that need not be there: use a pointer", n.name)
+				bad("%q is required in an optional block: use a pointer", n.name)
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func (o *option) bound(tags map[string]string, key string, bad func(string, ...a
 	return &bound{text, v}
 }
 
-// number is a value as bounds compare it: bytes of a size, nanoseconds of a duration.
+// number converts a value for comparison with bounds: a size to bytes, a duration to nanoseconds.
 func (k kind) number(text string) (int64, error) {
 	switch k {
 	case kindInt:
@@ -248,8 +248,8 @@ func kindOf(t reflect.Type) (kind, bool) {
 	return 0, false
 }
 
-// hasUntyped reports whether there is an option of type any, at any depth. A list of
-// blocks may not contain one.
+// hasUntyped reports whether an option at any depth has type any. A list of blocks must not contain
+// one.
 func hasUntyped(options []*option) bool {
 	return slices.ContainsFunc(options, func(o *option) bool {
 		return kinds[o.kind].hcl == "any" || hasUntyped(o.nested)

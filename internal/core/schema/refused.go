@@ -10,16 +10,15 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// refuser is implemented by a configuration that recognises options only to refuse them,
-// such as those of a driver that it replaces. Nomad refuses options that are not in the
-// specification, in words of its own. These are in it, with any value, and are not in the
+// refuser is a configuration that recognizes options only to refuse them with its own message, such
+// as those of a driver that it replaces. Nomad refuses options that are not in the specification
+// with a general message. Refused options are in the specification, with any value, but not in the
 // documentation.
 type refuser interface {
-	// Refused are the names of the options.
+	// Refused returns the names of the options.
 	Refused() []string
 
-	// Refuse is the error for the options that are written, one at least, in the order of
-	// Refused.
+	// Refuse returns the error for the options that are set, at least one, in the order of Refused.
 	Refuse(written []string) error
 }
 
@@ -33,9 +32,9 @@ func refusedOf(r refuser, options []*option) []string {
 	return names
 }
 
-// admit adds refused options to a specification. Required texts are then left to validation,
-// which comes after Refuse: a container's job may have no command, and Nomad's sentence about
-// that would hide the one about its image.
+// admit adds refused options to a specification. Required strings are then left to validation,
+// which comes after Refuse: a container's job may have no command, and Nomad's message about that
+// would hide the one about its image.
 func admit(attrs map[string]*hclspec.Spec, refused []string, options []*option) {
 	for _, name := range refused {
 		attrs[name] = hclspec.NewAttr(name, "any", false)
@@ -47,7 +46,7 @@ func admit(attrs map[string]*hclspec.Spec, refused []string, options []*option) 
 	}
 }
 
-// refuse asks a refuser about the options that are in a body.
+// refuse returns the error of a refuser for the refused options in a body, nil without any.
 func refuse(config any, refused []string, body map[string]any) error {
 	written := slices.DeleteFunc(slices.Clone(refused), func(name string) bool { return body[name] == nil })
 	if len(written) == 0 {

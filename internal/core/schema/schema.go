@@ -1,17 +1,16 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package schema makes one Go struct the only declaration of a plugin's options.
-// From it come the HCL specification that Nomad checks a configuration against
-// (plugins/shared/hclspec), the defaults, the decoded value, the validation with
-// one sentence for each mistake, and the rows of the documentation.
+// Package schema derives everything about a plugin's options from one Go struct: the HCL
+// specification that Nomad checks a configuration against (plugins/shared/hclspec), the defaults,
+// decoding, validation with one message for each mistake, and the rows of the documentation.
 //
 //	type Config struct {
 //		KillMode string `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Who gets a stop signal."`
 //		Logs     Logs   `codec:"logs" doc:"How output is kept."`
 //	}
 //
-// Go type and what it is in HCL:
+// Go types and their form in HCL:
 //
 //	string, bool, int, int64   attribute; without a default, unset is the zero value
 //	Size, Duration             attribute, a string such as "10MiB" or "30s"
@@ -19,14 +18,14 @@
 //	[]string                   attribute, a list
 //	Strings                    attribute, a string or a list of strings
 //	map[string]string          block or attribute: env { A = "b" } and env = { A = "b" }
-//	struct                     block; its defaults hold where the block is not written
-//	*struct                    block; nil if it is not written
+//	struct                     block; its defaults apply if the block is absent
+//	*struct                    block; nil if the block is absent
 //	[]struct                   block that may be repeated
-//	map[string]struct          block that may be repeated, with a label of its own
-//	embedded struct            its options are those of the outer struct
+//	map[string]struct          block that may be repeated, each with its own label
+//	embedded struct            its options belong to the outer struct
 //
-// Tags: codec (the option's name), doc (required), label (what a block's label is).
-// Of scalars: default, required:"true", enum:"a,b" (strings), min and max (numbers,
+// Tags: codec (the option's name), doc (required), label (the name of a block's label).
+// For scalars: default, required:"true", enum:"a,b" (strings), min and max (numbers,
 // sizes and durations).
 package schema
 
@@ -40,14 +39,14 @@ import (
 
 // Described is a Schema of any type.
 type Described interface {
-	// Spec is the HCL specification: the answer to ConfigSchema or TaskConfigSchema.
+	// Spec returns the HCL specification, which is the result of ConfigSchema or TaskConfigSchema.
 	Spec() *hclspec.Spec
-	// Doc has a row for every option, in the order of the struct, a block's own
-	// row before those of its options.
+	// Doc returns a row for every option, in the order of the struct. A block's row precedes those of
+	// its options.
 	Doc() []Row
-	// Markdown is Doc as a table.
+	// Markdown returns Doc as a table.
 	Markdown() string
-	// Example is HCL to copy: every option with its default, commented out.
+	// Example returns HCL to copy: every option with its default, commented out.
 	Example(indent string) string
 }
 
@@ -59,10 +58,9 @@ type Schema[T any] struct {
 
 var _ Described = (*Schema[struct{}])(nil)
 
-// Of reads the declaration. It panics where the struct is malformed (a missing
-// or misspelt tag, a default that its own option would refuse), since that is a
-// mistake of the program: call it in a package variable, and no test is needed
-// to find it.
+// Of returns the schema of a struct. It panics if the struct is malformed (a missing or misspelled
+// tag, a default that its own option would refuse), because that is a bug: if Of is called in a
+// package variable, no test is needed to find it.
 func Of[T any]() *Schema[T] {
 	t := reflect.TypeFor[T]()
 	if t.Kind() != reflect.Struct {
@@ -76,7 +74,7 @@ func Of[T any]() *Schema[T] {
 	return s
 }
 
-// Spec is the HCL specification.
+// Spec returns the HCL specification.
 func (s *Schema[T]) Spec() *hclspec.Spec {
 	spec := specOf(s.options)
 	if len(s.refused) > 0 {
@@ -85,15 +83,15 @@ func (s *Schema[T]) Spec() *hclspec.Spec {
 	return spec
 }
 
-// Default is a configuration in which nothing is written.
+// Default returns the configuration in which no option is set.
 func (s *Schema[T]) Default() T {
 	var t T
 	setDefaults(reflect.ValueOf(&t).Elem(), s.options)
 	return t
 }
 
-// Decode reads the configuration that SetConfig brings (base.Config.PluginConfig)
-// and validates it. None at all, as from a harness, is the default one.
+// Decode decodes and validates the configuration that SetConfig gets (base.Config.PluginConfig). An
+// empty one, such as from a test harness, is the default configuration.
 func (s *Schema[T]) Decode(msgpack []byte) (T, error) {
 	if len(msgpack) == 0 {
 		t := s.Default()
@@ -102,8 +100,7 @@ func (s *Schema[T]) Decode(msgpack []byte) (T, error) {
 	return s.decode(func(out any) error { return base.MsgPackDecode(msgpack, out) })
 }
 
-// DecodeTask reads the configuration of a task and validates it. src is a
-// *drivers.TaskConfig.
+// DecodeTask decodes and validates the configuration of a task. src is a *drivers.TaskConfig.
 func (s *Schema[T]) DecodeTask(src interface{ DecodeDriverConfig(any) error }) (T, error) {
 	return s.decode(src.DecodeDriverConfig)
 }

@@ -80,8 +80,8 @@ const errPidOfInit = constError(`pid and command "init" exclude each other`)
 
 var testSchema = Of[testConfig]()
 
-// decodeJob takes the way of a task's config: jobspec HCL2, JSON, the plugin's
-// specification, msgpack, the struct.
+// decodeJob decodes a task's config block on the same path as Nomad: jobspec HCL2, JSON, the
+// plugin's specification, msgpack, the struct.
 func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
 	job, err := jobspec2.Parse("job.hcl", strings.NewReader("job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = "+
@@ -90,7 +90,7 @@ func decodeJob[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	return decodeInterface(t, s, job.TaskGroups[0].Tasks[0].Config)
 }
 
-// decodeAgent takes the way of a plugin's config block in an agent's file: HCL1.
+// decodeAgent decodes a plugin's config block as in an agent's configuration file: HCL1.
 func decodeAgent[T any](t *testing.T, s *Schema[T], config string) (T, error) {
 	t.Helper()
 	written := hclutils.HclConfigToInterface(t, "config { "+config+" }")
@@ -258,7 +258,7 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 		"duration too large": {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
 		"in a repeated block": {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }",
 			`mount[1].source is empty: it must be set`},
-		"a rule of its own": {`command = "init"`, `pid and command "init" exclude each other`},
+		"its own rule": {`command = "init"`, `pid and command "init" exclude each other`},
 		"a rule of a block": {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}",
 			`limit "core": hard 1 is below soft 2`},
 		"two at once": {"command = \"\"\nnice = " +
@@ -332,7 +332,7 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 			Of[struct {
 				A string `coded:"a" doc:"A."`
 			}]()
-		}, `tag "coded" is not known`},
+		}, `unknown tag "coded"`},
 		"no codec tag": {func() {
 			Of[struct {
 				A string `doc:"A."`

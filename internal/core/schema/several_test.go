@@ -29,7 +29,7 @@ func (p severalParts) Validate() error {
 	return all.OrNil()
 }
 
-// Who corrects a configuration wants to do it once.
+// A user should see all mistakes at once.
 func TestValidate_ReportsAllMistakesOfAValidator(t *testing.T) {
 	s := Of[severalConfig]()
 	c := severalConfig{Size: 1, Parts: map[string]severalParts{"a": {Wrong: 2}, "b": {}, "c": {Wrong: 1}}}

@@ -17,8 +17,8 @@ import (
 // The empty Size is an option that is not set.
 type Size string
 
-// Bytes is the size in bytes; 0 if it is not set, or if it is not valid, which
-// Validate reports.
+// Bytes returns the size in bytes. It is 0 if the size is not set or not valid; Validate reports
+// the latter.
 func (s Size) Bytes() int64 {
 	n, _ := ParseSize(string(s))
 	return n
@@ -32,8 +32,8 @@ var units = map[string]float64{
 	"t": 1 << 40, "tib": 1 << 40, "tb": 1e12,
 }
 
-// ParseSize reads a size in bytes. It is an error when it is not one, is
-// negative, or does not fit an int64.
+// ParseSize parses a size in bytes. It returns an error if the text is not a size, is negative, or
+// does not fit in an int64.
 func ParseSize(s string) (int64, error) {
 	text := strings.TrimSpace(s)
 	end := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
@@ -52,8 +52,8 @@ func ParseSize(s string) (int64, error) {
 // (time.ParseDuration). The empty Duration is an option that is not set.
 type Duration string
 
-// Duration is the time span; 0 if it is not set, or if it is not valid, which
-// Validate reports.
+// Duration returns the time span. It is 0 if it is not set or not valid; Validate reports the
+// latter.
 func (d Duration) Duration() time.Duration {
 	n, _ := parseDuration(string(d))
 	return time.Duration(n)

@@ -12,7 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// specOf is the specification of a body with these options.
+// specOf returns the specification of a body with these options.
 func specOf(options []*option) *hclspec.Spec {
 	attrs := make(map[string]*hclspec.Spec, len(options))
 	for _, o := range options {
@@ -44,7 +44,7 @@ func (o *option) spec() *hclspec.Spec {
 	return hclspec.NewDefault(attr, hclspec.NewLiteral(o.literal()))
 }
 
-// literal is the option's default as an HCL expression.
+// literal returns the option's default as an HCL expression.
 func (o *option) literal() string {
 	switch {
 	case o.kind == kindBlock && !o.pointer:
@@ -61,7 +61,7 @@ func (o *option) literal() string {
 	return o.quoted(*o.def)
 }
 
-// quoted is a value of the option as an HCL expression.
+// quoted returns a value of the option as an HCL expression.
 func (o *option) quoted(text string) string {
 	if kinds[o.kind].hcl == "string" {
 		return quote(text)

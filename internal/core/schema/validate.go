@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Problems are the mistakes of a configuration, one sentence each. As an error
-// they are one line, since Nomad shows them in tables.
+// Problems are the mistakes in a configuration, with one message each. Error returns a single line,
+// because Nomad shows errors in tables.
 type Problems []error
 
 func (p Problems) Error() string {
@@ -24,7 +24,7 @@ func (p Problems) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap is for errors.Is and errors.As.
+// Unwrap supports errors.Is and errors.As.
 func (p Problems) Unwrap() []error { return p }
 
 // OrNil returns p as an error, nil if it is empty.
@@ -53,10 +53,9 @@ func (p *Problems) Add(err error) {
 // Problems.
 type validator interface{ Validate() error }
 
-// Validate returns Problems with every mistake, or nil. After the tags' rules it
-// asks the configuration itself and each of its blocks, where they have a method
-// Validate() error; that of an embedded struct is asked unless the struct around
-// it has one, which then answers for both.
+// Validate returns Problems with every mistake, or nil. After the rules of the tags, it calls the
+// method Validate() error of the configuration and of each block, if they have one. It calls that
+// of an embedded struct unless the outer struct has one, which must then check both.
 func (s *Schema[T]) Validate(t *T) error {
 	var p Problems
 	check(&p, "", reflect.ValueOf(t).Elem(), s.options)
@@ -72,13 +71,13 @@ func check(p *Problems, path string, v reflect.Value, options []*option) {
 			own += len(*p) - before
 		}
 	}
-	// rules between options would only repeat what is wrong with one of them
+	// rules across options would only repeat the mistake in one of them
 	if own == 0 {
-		askItself(p, path, v)
+		callValidator(p, path, v)
 	}
 }
 
-func askItself(p *Problems, path string, v reflect.Value) {
+func callValidator(p *Problems, path string, v reflect.Value) {
 	if val, ok := v.Addr().Interface().(validator); ok {
 		err := val.Validate()
 		var all Problems
@@ -96,7 +95,7 @@ func askItself(p *Problems, path string, v reflect.Value) {
 	for i := range v.NumField() {
 		if f := v.Type().Field(i); f.Anonymous && f.IsExported() && f.Type.Kind() == reflect.Struct &&
 			f.Tag.Get("codec") == "" {
-			askItself(p, path, v.Field(i))
+			callValidator(p, path, v.Field(i))
 		}
 	}
 }
@@ -166,7 +165,7 @@ func (o *option) validate(v reflect.Value) error {
 	return nil
 }
 
-// span is the option's range in words.
+// span returns the option's range as text.
 func (o *option) span() string {
 	switch {
 	case o.max == nil:
@@ -177,7 +176,7 @@ func (o *option) span() string {
 	return o.quoted(o.min.text) + " to " + o.quoted(o.max.text)
 }
 
-// choice is a list of values in words: "a", "b" or "c".
+// choice returns a list of values as text: "a", "b" or "c".
 func choice(values []string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {

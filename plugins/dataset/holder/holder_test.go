@@ -119,14 +119,14 @@ func TestView_RefusesIncompleteReplies(t *testing.T) {
 	whole := holds(job, "running", "run", "dataset", "fast-00")
 	for name, c := range map[string]struct{ path, answer, want string }{
 		"no rights":           {list, "403 Permission denied", "access was denied (Permission denied): set api.token_file"},
-		"no leader":           {list, "500 No cluster leader", "it answers with status 500 (No cluster leader)"},
-		"cut off":             {list, "200 [" + whole, "is not Nomad's"},
-		"cut in the middle":   {list, "200 [" + whole[:80], "is not Nomad's"},
-		"a page":              {list, "200 <html>sign in</html>", "is not Nomad's"},
-		"null":                {list, "200 null", "is not Nomad's: it is not a list"},
-		"another list":        {list, `200 [{"Name":"x"}]`, "is not Nomad's: it has an allocation without an id"},
-		"redirected":          {list, "302 ", "it answers with status 302"},
-		"hangs":               {list, "hang", "there is no answer within 3s"},
+		"no leader":           {list, "500 No cluster leader", "it returned status 500 (No cluster leader)"},
+		"cut off":             {list, "200 [" + whole, "is invalid"},
+		"cut in the middle":   {list, "200 [" + whole[:80], "is invalid"},
+		"a page":              {list, "200 <html>sign in</html>", "is invalid"},
+		"null":                {list, "200 null", "is invalid: it is not a list"},
+		"another list":        {list, `200 [{"Name":"x"}]`, "is invalid: it has an allocation without an id"},
+		"redirected":          {list, "302 ", "it returned status 302"},
+		"hangs":               {list, "hang", "no response within 3s"},
 		"unknown token":       {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
 		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is not a client"},
 	} {

@@ -33,7 +33,7 @@ func TestFile_MistakeIsOneSentence(t *testing.T) {
 		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
 		"no option": {`pool = "tank"`, `Invalid label: No argument or block type is named "pool".`},
 		"no label":  {`class { root = "tank" }`, `class has no label: write class "NAME" { … }`},
-		"twice":     {fast("") + "\n" + fast(""), `class "fast" is there twice: give each a name of its own`},
+		"twice":     {fast("") + "\n" + fast(""), `class "fast" is declared twice: give each its own name`},
 		"name": {`class "1e" { root = "tank" }`,
 			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
 		"no root": {`class "x" { }`,

@@ -204,7 +204,7 @@ func TestConfig_ThatIsWrongIsOneSentence(t *testing.T) {
 		"no block": {files: map[string]string{"a.hcl": `plugin "raw_exec" {}`}, want: `has no block plugin "nomad-driver-remote", only "raw_exec"`},
 		"two files": {
 			files: map[string]string{"a.hcl": block(endpoint), "b.hcl": block(endpoint)},
-			want:  "has several blocks, of which Nomad takes the last: keep one of those in DIR/a.hcl and DIR/b.hcl",
+			want:  "has several blocks, of which Nomad uses the last: keep one of those in DIR/a.hcl and DIR/b.hcl",
 		},
 		"two in a file": {
 			files: map[string]string{"a.hcl": block(endpoint) + "\n" + block(endpoint)}, want: "has several blocks",

@@ -270,7 +270,7 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 			`"devise". Did you mean "device"?`, ""},
 		"not HCL": {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
 		"one": {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, ` +
-			`without which 0x0658 arrives as 1624`, ""},
+			`or 0x0658 becomes 1624`, ""},
 		"two": {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}",
 			`the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did ` +
 				`you mean "id"?`},

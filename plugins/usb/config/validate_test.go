@@ -28,7 +28,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 	const exclusive = `: neither can be inside of the other, use different paths`
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
-			`quotes, without which 0x0658 arrives as 1624`},
+			`quotes, or 0x0658 becomes 1624`},
 		"hex read as decimal": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
 			`as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
 		"no matcher": {`device "zwave" {}`, `device "zwave": no option selects devices: set id, ` +
@@ -102,7 +102,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`device "a_b": its variables in a task would have the same names, USB_A_B…, ` +
 				`as for device "a-b": use another name`},
 		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
-			`device "a" is there twice: give each a type of its own`},
+			`device "a" is declared twice: give each its own type`},
 		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
 			`"/dev/nomad-usb"`},
 		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a separate ` +

@@ -187,7 +187,7 @@ func TestNomad_RefusesMistakes(t *testing.T) {
 	refusal := conformance.RefuseManager(t, conformance.Binary{
 		Name: pluginName, Exe: exe, Env: map[string]string{roleVar: "plugin"}, Config: "device \"zwave\" {\nid = 0x0658\n}",
 	})
-	test.StrContains(t, refusal, `device "zwave": id 1624 is a number: put it in quotes, without which 0x0658 arrives as `+
+	test.StrContains(t, refusal, `device "zwave": id 1624 is a number: put it in quotes, or 0x0658 becomes `+
 		`1624`)
 }
 

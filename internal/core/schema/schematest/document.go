@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the option tables into the documentation")
 
-// Document fails the test where a page does not have the tables of these schemas,
+// Document fails the test if a page does not have the tables of these schemas,
 // each after a comment with its name:
 //
 //	<!-- plugin options -->
@@ -40,14 +40,14 @@ type own struct {
 	shared schema.Described
 }
 
-// Markdown is the table of the plugin's own options.
+// Markdown returns the table of the plugin's own options.
 func (o own) Markdown() string {
 	shared := o.shared.Doc()
 	rows := slices.DeleteFunc(o.Doc(), func(r schema.Row) bool { return slices.Contains(shared, r) })
 	return schema.Table(rows)
 }
 
-// Source fails the test where a page does not show a source file, in a block after a
+// Source fails the test if a page does not show a source file, in a block after a
 // comment with the file's path in the repository:
 //
 //	<!-- source: internal/core/driver/example_test.go -->
@@ -92,7 +92,7 @@ func show(page []byte, name string, source []byte) ([]byte, error) {
 	return block.ReplaceAllLiteral(page, slices.Concat([]byte(comment+"```go\n"), source, []byte("```\n"))), nil
 }
 
-// fill replaces what is between the comments.
+// fill replaces the text between the comments.
 func fill(page []byte, schemas map[string]schema.Described) ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		between := regexp.MustCompile(`(?s)(<!-- ` + regexp.QuoteMeta(name) + ` -->\n).*?(<!-- end -->)`)
