@@ -15,24 +15,24 @@ import (
 	dproto "github.com/hashicorp/nomad/plugins/drivers/proto"
 )
 
-// callCases are about statistics, signals and exec.
+// callCases cover statistics, signals and exec.
 var callCases = []driverCase{
-	{"statistics come at once, with names that Nomad knows", func(c *check) {
+	{"statistics arrive immediately, with names that Nomad supports", func(c *check) {
 		r := c.running("echo > ready; while :; do :; done")
 		ch, err := c.TaskStats(c.ctx, r.cfg.ID, time.Hour)
 		c.ok(err, "TaskStats")
-		u := receive(c, ch, "statistics, which are due at once and not after the interval")
+		u := receive(c, ch, "statistics, which are due immediately and not after the interval")
 		if u == nil || u.ResourceUsage == nil || u.ResourceUsage.MemoryStats == nil || u.ResourceUsage.CpuStats == nil {
 			c.fail("got %+v", u)
 		}
 		memory, cpu := u.ResourceUsage.MemoryStats, u.ResourceUsage.CpuStats
 		for _, name := range append(slices.Clone(memory.Measured), cpu.Measured...) {
 			if !slices.Contains(measured, name) {
-				c.fail("%q is no name of a statistic", name)
+				c.fail("%q is not the name of a statistic", name)
 			}
 		}
 		if len(memory.Measured) == 0 || len(cpu.Measured) == 0 {
-			c.fail("nothing is listed as measured, so nothing is shown: memory %v, CPU %v", memory.Measured, cpu.Measured)
+			c.fail("no statistic is listed as measured, so Nomad shows none: memory %v, CPU %v", memory.Measured, cpu.Measured)
 		}
 		if memory.Usage+memory.RSS == 0 {
 			c.fail("a running task uses no memory: %+v", memory)
@@ -54,14 +54,14 @@ var callCases = []driverCase{
 					continue
 				}
 			case <-end:
-				c.fail("the stream is open %s after the task has gone", soon)
+				c.fail("the stream is still open %s after the task was destroyed", soon)
 			}
 			break
 		}
 	}},
-	{"SignalTask reaches the task, which lives on", func(c *check) {
+	{"SignalTask reaches the task, which keeps running", func(c *check) {
 		if !c.caps.SendSignals {
-			c.notApplicable("the driver has no signals, and says so")
+			c.notApplicable("the driver declares no support for signals")
 		}
 		r := c.running(`trap 'echo hup >> got' HUP; trap 'echo usr2 >> got' USR2; echo > ready
 			while :; do sleep 0.1; done`)
@@ -80,7 +80,7 @@ var callCases = []driverCase{
 			c.fail("it succeeded")
 		}
 	}},
-	{"calls for a task that is not known are errors", func(c *check) {
+	{"calls for an unknown task return errors", func(c *check) {
 		var succeeded []string
 		for call, do := range map[string]func() error{
 			"InspectTask": func() error { _, err := c.InspectTask(unknown); return err },
@@ -154,23 +154,23 @@ var callCases = []driverCase{
 	}},
 }
 
-// measured are the names of statistics that cross the wire.
+// measured are the names of statistics that Nomad's protocol supports.
 var measured = []string{
 	"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage", "Kernel Max Usage",
 	"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent",
 }
 
-// needExec starts a task for commands to run in.
+// needExec starts a task to run commands in.
 func (c *check) needExec() *run {
 	if !c.caps.Exec {
-		c.notApplicable("the driver has no exec, and says so")
+		c.notApplicable("the driver declares no support for exec")
 	}
 	r := c.startTask("echo > ready; exec sleep 2000")
 	r.ready()
 	return r
 }
 
-// session is `nomad alloc exec`, without a terminal.
+// session is a session of `nomad alloc exec`, without a terminal.
 type session struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -182,7 +182,7 @@ type session struct {
 	code *int
 }
 
-// exec starts a session, with this input and then the end of it.
+// exec starts a session with this input, followed by the end of input.
 func (c *check) exec(r *run, script string, input ...string) *session {
 	driver, ok := c.DriverPlugin.(drivers.ExecTaskStreamingRawDriver)
 	if !ok {

@@ -15,9 +15,9 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// endCases are about WaitTask, StopTask and DestroyTask.
+// endCases cover WaitTask, StopTask and DestroyTask.
 var endCases = []driverCase{
-	{"an exit code is reported as it is", func(c *check) {
+	{"an exit code is reported unchanged", func(c *check) {
 		for _, code := range []int{0, 7, 255} {
 			c.startTask(fmt.Sprintf("exit %d", code)).wantExit(code, 0)
 		}
@@ -36,7 +36,7 @@ var endCases = []driverCase{
 		receive(c, ch, "exit")
 		c.note("%s", time.Since(began).Round(time.Millisecond))
 	}},
-	{"every call of WaitTask gets the exit, also after it", func(c *check) {
+	{"every call of WaitTask gets the exit, even after it", func(c *check) {
 		r := c.running("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 5")
 		first, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
@@ -45,13 +45,13 @@ var endCases = []driverCase{
 		cancelled, cancel := context.WithCancel(c.ctx)
 		_, err = c.WaitTask(cancelled, r.cfg.ID)
 		c.ok(err, "WaitTask")
-		cancel() // which must not be the end of the others
+		cancel() // must not end the others
 		r.end()
 		for _, got := range []*drivers.ExitResult{receive(c, first, "exit"), receive(c, second, "exit"), r.wait(), r.wait()} {
 			c.wantExit(got, 5, 0)
 		}
 	}},
-	{"WaitTask for a task that is not known is an error", func(c *check) {
+	{"WaitTask for an unknown task returns an error", func(c *check) {
 		ch, err := c.WaitTask(c.ctx, unknown)
 		if err == nil {
 			if got := receive(c, ch, "result"); got.Err == nil {
@@ -63,7 +63,7 @@ var endCases = []driverCase{
 		r := c.running("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
 		c.wantExit(r.stop(soon, "SIGUSR1"), 3, 0)
 	}},
-	{"WaitTask after StopTask has the exit, too", func(c *check) {
+	{"WaitTask after StopTask gets the exit too", func(c *check) {
 		r := c.running("trap 'exit 3' USR1; echo > ready; while :; do sleep 0.1; done")
 		c.ok(c.StopTask(r.cfg.ID, soon, "SIGUSR1"), "StopTask")
 		r.wantExit(3, 0)
@@ -82,29 +82,29 @@ var endCases = []driverCase{
 		if took < 2*time.Second {
 			c.fail("the task was killed after %s, want 2 s", took)
 		}
-		if got.Signal != int(syscall.SIGKILL) { // an error may say that it was the timeout
+		if got.Signal != int(syscall.SIGKILL) { // an error may mention the timeout
 			c.fail("the exit is %s", exit(got))
 		}
 		c.note("%s", took.Round(100*time.Millisecond))
 	}},
-	{"StopTask called twice at once succeeds twice", func(c *check) {
+	{"concurrent calls of StopTask succeed", func(c *check) {
 		r := c.running(sleeping)
 		done := make(chan error, 2)
 		for range 2 {
 			go func() { done <- c.StopTask(r.cfg.ID, time.Second, "SIGTERM") }()
 		}
-		c.ok(errors.Join(receive(c, done, "answer to StopTask"), receive(c, done, "answer to StopTask")), "StopTask")
+		c.ok(errors.Join(receive(c, done, "return of StopTask"), receive(c, done, "return of StopTask")), "StopTask")
 	}},
-	{"StopTask and DestroyTask for what is over or unknown succeed", func(c *check) {
+	{"StopTask and DestroyTask succeed for ended and unknown tasks", func(c *check) {
 		r := c.startTask("exit 0")
 		r.wantExit(0, 0)
 		c.ok(c.StopTask(r.cfg.ID, time.Second, "SIGTERM"), "StopTask after the exit")
 		c.ok(c.DestroyTask(r.cfg.ID, true), "DestroyTask after the exit")
 		var failed []string
 		for call, err := range map[string]error{
-			"a second DestroyTask":                  c.DestroyTask(r.cfg.ID, true),
-			"DestroyTask for a task not known":      c.DestroyTask(unknown, true),
-			"StopTask (an agent asks 5 times then)": c.StopTask(unknown, time.Second, "SIGTERM"),
+			"a second DestroyTask":                    c.DestroyTask(r.cfg.ID, true),
+			"DestroyTask for an unknown task":         c.DestroyTask(unknown, true),
+			"StopTask (an agent would retry 5 times)": c.StopTask(unknown, time.Second, "SIGTERM"),
 		} {
 			if err != nil {
 				failed = append(failed, call+": "+err.Error())
@@ -130,7 +130,7 @@ var endCases = []driverCase{
 	}},
 	{"processes that a task leaves behind end with it", func(c *check) {
 		r := c.startTask(`setsid sh -c 'echo > left; exec sleep 1000' >/dev/null 2>&1 &
-			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then it is in a session of its own
+			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then it has its own session
 		r.wantExit(6, 0)
 		r.destroy()
 	}},

@@ -10,10 +10,10 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 )
 
-// recoverCases are about what has to outlive the plugin: an agent that is restarted
-// kills it.
+// recoverCases cover the state that must outlive the plugin, because an agent that restarts kills
+// it.
 var recoverCases = []driverCase{
-	{"RecoverTask for a task that is known succeeds", func(c *check) {
+	{"RecoverTask succeeds for a known task", func(c *check) {
 		r := c.running(waiting)
 		r.recover()
 		r.end()
@@ -31,9 +31,9 @@ var recoverCases = []driverCase{
 		}
 		r.end()
 		r.wantExit(7, 0)
-		c.until("output of after the restart arrives", func() bool { return r.output("stdout") == "over\n" })
+		c.until("output written after the restart arrives", func() bool { return r.output("stdout") == "over\n" })
 	}},
-	{"a task outlives a plugin that ends in good order", func(c *check) {
+	{"a task outlives a plugin that shuts down cleanly", func(c *check) {
 		r := c.running(waiting)
 		c.shutdown()
 		c.ok(c.start(), "starting the plugin again")
@@ -46,13 +46,13 @@ var recoverCases = []driverCase{
 		config, _ := c.instance.ReattachConfig()
 		instance, err := c.catalog.Reattach(c.info.Name, base.PluginTypeDriver, config)
 		c.ok(err, "re-attaching")
-		c.use(instance) // which has no SetConfig
+		c.use(instance) // without SetConfig
 		c.cleanup(func() { c.shutdown(); _ = c.start() })
 		r.recover()
 		r.end()
 		r.wantExit(7, 0)
 	}},
-	{"an exit while no plugin runs is reported as it was", func(c *check) {
+	{"an exit while no plugin runs is reported correctly", func(c *check) {
 		r := c.running(waiting)
 		c.kill()
 		r.end()
@@ -61,7 +61,7 @@ var recoverCases = []driverCase{
 		r.recover()
 		r.wantExit(7, 0)
 	}},
-	{"a death by signal while no plugin runs is reported as it was", func(c *check) {
+	{"a death by signal while no plugin runs is reported correctly", func(c *check) {
 		r := c.running(waiting)
 		c.kill()
 		r.signalAll(syscall.SIGKILL)
@@ -70,7 +70,7 @@ var recoverCases = []driverCase{
 		r.recover()
 		r.wantExit(0, syscall.SIGKILL)
 	}},
-	{"a restart in place is not mistaken for the run before", func(c *check) {
+	{"a restart in place is not mistaken for the previous run", func(c *check) {
 		r := c.startTask("if [ -e again ]; then echo > ready; exec sleep 1000; fi; echo > again; exit 9")
 		r.wantExit(9, 0)
 		r.destroy()
@@ -82,7 +82,7 @@ var recoverCases = []driverCase{
 		r.recover()
 		r.wantRunning("RecoverTask")
 		if st, err := c.InspectTask(r.cfg.ID); err != nil || st.State != drivers.TaskStateRunning {
-			c.fail("the task runs, and is reported as %+v, %v", st, err)
+			c.fail("the task is running, but is reported as %+v, %v", st, err)
 		}
 	}},
 	{"a recovered task can be stopped", func(c *check) {
@@ -102,7 +102,7 @@ var recoverCases = []driverCase{
 		c.restart()
 		r.destroy()
 	}},
-	{"no exit is invented for a task of which nothing is left", func(c *check) {
+	{"no exit is invented for a task whose state is gone", func(c *check) {
 		r := c.running(sleeping)
 		r.destroy()
 		c.restart()
@@ -113,14 +113,14 @@ var recoverCases = []driverCase{
 			c.fail("it is reported as a success")
 		}
 	}},
-	{"a handle that can't be read is an error", func(c *check) {
+	{"an unreadable handle returns an error", func(c *check) {
 		r := c.newRun("exit 0")
 		for _, state := range [][]byte{nil, []byte("\xc1 no state"), []byte(`{"`)} {
 			handle := drivers.NewTaskHandle(1)
 			handle.Config, handle.State, handle.DriverState = r.cfg, drivers.TaskStateRunning, state
 			if c.RecoverTask(handle) == nil {
 				if got := r.wait(); got.Err == nil && got.ExitCode == 0 && got.Signal == 0 {
-					c.fail("a task with the state %q is recovered as a success", state)
+					c.fail("a task with the state %q is recovered as successful", state)
 				}
 				_ = c.DestroyTask(r.cfg.ID, true)
 			}

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pluginCases are about the plugin without a task.
+// pluginCases cover the plugin without a task.
 var pluginCases = []driverCase{
 	{"the plugin names itself, its version and its API", func(c *check) {
 		info, err := c.PluginInfo()
@@ -31,15 +31,15 @@ var pluginCases = []driverCase{
 		}
 		c.note("%s %s", info.Name, info.PluginVersion)
 	}},
-	{"an agent that only looks at the plugin changes nothing", func(c *check) {
+	{"an agent that only inspects the plugin changes nothing", func(c *check) {
 		r := c.running(sleeping)
 		before := len(c.processes())
 		_, err := c.look()
-		c.ok(err, "looking at the plugin")
-		r.wantRunning("an agent has looked")
-		c.until("the processes that were looked at end", func() bool { return len(c.processes()) <= before })
+		c.ok(err, "inspecting the plugin")
+		r.wantRunning("an inspection")
+		c.until("the inspected processes end", func() bool { return len(c.processes()) <= before })
 	}},
-	{"the fingerprint comes at once, is healthy, and stays open", func(c *check) {
+	{"the fingerprint arrives immediately, is healthy, and stays open", func(c *check) {
 		ch, err := c.Fingerprint(c.ctx)
 		c.ok(err, "Fingerprint")
 		f := receive(c, ch, "a fingerprint")
@@ -54,7 +54,7 @@ var pluginCases = []driverCase{
 		f := receive(c, ch, "a fingerprint")
 		own := "driver." + c.info.Name
 		if f.Attributes[own] == nil {
-			c.fail("there is no attribute %s, by which jobs find nodes that have the driver", own)
+			c.fail("attribute %s is missing, by which jobs find nodes that have the driver", own)
 		}
 		for name := range f.Attributes {
 			if name != own && !strings.HasPrefix(name, own+".") {
@@ -69,14 +69,14 @@ var pluginCases = []driverCase{
 	}},
 }
 
-// wantOpen ends the case if a stream is closed within a second. An agent opens such a
-// stream again without a pause.
+// wantOpen ends the case if a stream is closed within a second. An agent would reopen it in a busy
+// loop.
 func wantOpen[T any](c *check, ch <-chan T) {
 	for end := time.After(time.Second); ; {
 		select {
 		case _, open := <-ch:
 			if !open {
-				c.fail("the stream was closed, after which an agent opens it again without a pause")
+				c.fail("the stream was closed, and an agent would reopen it in a busy loop")
 			}
 		case <-end:
 			return
@@ -84,7 +84,7 @@ func wantOpen[T any](c *check, ch <-chan T) {
 	}
 }
 
-// startCases are about what a started task has.
+// startCases cover the environment and resources of a started task.
 var startCases = []driverCase{
 	{"a task has its environment, unchanged", func(c *check) {
 		env := map[string]string{"EMPTY": "", "SPACES": " a  b ", "QUOTES": `"'$(x)\`, "LINES": "one\ntwo", "EQUALS": "a=b=c"}
@@ -106,7 +106,7 @@ var startCases = []driverCase{
 			c.fail("%s", r.read("wrong"))
 		}
 	}},
-	{"output of both streams arrives, whole and apart", func(c *check) {
+	{"the output of both streams arrives, complete and separate", func(c *check) {
 		r := c.startTask(`head -c 1000000 /dev/zero | tr '\0' o; echo end; echo err >&2`)
 		r.wantExit(0, 0)
 		c.until("1000004 bytes of stdout arrive", func() bool { return len(r.output("stdout")) == 1000004 })
@@ -117,12 +117,12 @@ var startCases = []driverCase{
 		r := c.startTask("echo out")
 		r.wantExit(0, 0)
 		began := time.Now()
-		c.ok(r.logmon.Stop(), "stopping logmon") // it waits 2 s for a pipe that is not opened and closed
+		c.ok(r.logmon.Stop(), "stopping logmon") // it waits 2 s if the pipe is not opened and closed
 		if took := time.Since(began); took >= 2*time.Second {
 			c.fail("logmon waited %s for the end of the output", took)
 		}
 	}},
-	{"a logmon that is dead does not hold up the start", func(c *check) {
+	{"a dead logmon does not delay the start", func(c *check) {
 		c.needLogmon()
 		r := c.newRun("exit 0", func(cfg *drivers.TaskConfig) { cfg.StdoutPath = "later" })
 		r.cfg.StdoutPath, r.cfg.StderrPath = filepath.Join(r.cfg.AllocDir, "o"), filepath.Join(r.cfg.AllocDir, "e")
@@ -172,7 +172,7 @@ var startCases = []driverCase{
 			c.fail("it was started again: %q", runs)
 		}
 	}},
-	{"several tasks at once have their own exits", func(c *check) {
+	{"concurrent tasks have their own exits", func(c *check) {
 		var runs []*run
 		for i := range 8 {
 			runs = append(runs, c.startTask(fmt.Sprintf("sleep 0.%d; exit %d", i, i+10)))
@@ -190,11 +190,11 @@ var startCases = []driverCase{
 		for _, pid := range r.pids() {
 			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 			if !strings.Contains(string(b), r.cfg.AllocID+"."+r.cfg.Name) {
-				c.fail("a process is outside, so an agent can't end it with the allocation")
+				c.fail("a process is outside the cgroup, so an agent can't end it with the allocation")
 			}
 		}
 	}},
-	{"a task that exceeds its memory is reported as killed for it", func(c *check) {
+	{"a task that exceeds its memory is reported as OOM-killed", func(c *check) {
 		if c.cgroups.missing != "" || !slices.Contains(c.cgroups.support.Controllers, "memory") {
 			c.skip("no memory limit can be set here: " + c.cgroups.support.Missing)
 		}
@@ -209,13 +209,13 @@ var startCases = []driverCase{
 	}},
 	{"a volume is in the task", func(c *check) {
 		if c.caps.MountConfigs == drivers.MountConfigSupportNone {
-			c.notApplicable("the driver has no volumes, and says so")
+			c.notApplicable("the driver declares no support for volumes")
 		}
 		c.needRoot()
 		source := filepath.Join(c.dir, "volume")
 		c.ok(os.Mkdir(source, 0o755), "making the volume")
 		c.ok(os.WriteFile(filepath.Join(source, "file"), []byte("of the volume\n"), 0o644), "making the volume")
-		c.ok(os.Chmod(source, 0o777), "making the volume") // whoever the task runs as
+		c.ok(os.Chmod(source, 0o777), "making the volume") // for any user of the task
 		const private = structs.VolumeMountPropagationPrivate
 		r := c.newRun("cat /conformance-volume/file > got; echo > /conformance-volume/new; echo > /conformance-ro/newer",
 			func(cfg *drivers.TaskConfig) {
@@ -228,13 +228,13 @@ var startCases = []driverCase{
 			r.wait()
 		}
 		if got := r.read("got"); got != "of the volume" {
-			c.fail("the capabilities promise volumes, and the task has none")
+			c.fail("the driver declares support for volumes, but the task has none")
 		}
 		if _, err := os.Stat(filepath.Join(source, "new")); err != nil {
-			c.fail("what the task writes to the volume is not in it: %v", err)
+			c.fail("a file that the task wrote to the volume is missing: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(source, "newer")); err == nil {
-			c.fail("the task has written to a volume that it has read-only")
+			c.fail("the task has written to a read-only volume")
 		}
 	}},
 	{"a device is in the task", func(c *check) {
@@ -254,7 +254,7 @@ var startCases = []driverCase{
 			c.fail("the task has no device node: the device of its job is ignored")
 		}
 	}},
-	{"InspectTask tells state, times and exit", func(c *check) {
+	{"InspectTask returns state, times and exit", func(c *check) {
 		r := c.running("echo > ready; while [ ! -e go ]; do sleep 0.05; done; exit 4")
 		st, err := c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask")
@@ -272,7 +272,7 @@ var startCases = []driverCase{
 	}},
 }
 
-// needLogmon is for cases about a driver whose output Nomad's logmon collects.
+// needLogmon skips drivers that collect output without Nomad's logmon.
 func (c *check) needLogmon() {
 	if c.caps.DisableLogCollection {
 		c.notApplicable("the driver collects output itself")

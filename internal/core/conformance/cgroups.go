@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// cgroups makes the cgroups of tasks with Nomad's own code, below a parent of this run. With cgroup v2 they are below
-// that of an agent if one has run on this machine.
+// cgroups creates the cgroups of tasks with Nomad's own code, below a parent of this run. With
+// cgroup v2, it uses the agent's parent if an agent has run on this machine.
 type cgroups struct {
 	support cgroup.Support
 	missing string // why there are no cgroups; empty if there are
-	parent  string // what this run has made; empty if it is the agent's
+	parent  string // created by this run; empty if it is the agent's
 }
 
 func newCgroups(logger hclog.Logger) *cgroups {
@@ -32,20 +32,20 @@ func newCgroups(logger hclog.Logger) *cgroups {
 	switch {
 	case g.support.Mode == cgroup.V1 && g.support.Mounts["cpuset"] != "":
 		g.parent = "nomad-conformance-" + uuid.Short()
-	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // which is not changed for a test
+	case g.support.Mode == cgroup.V2 && delegates(g.support.Root): // a test must not change the root
 		if delegates(filepath.Dir(cgroupslib.LinuxResourcesPath("", "", false))) {
 			return g
 		}
 		g.parent = "nomad-conformance-" + uuid.Short() + ".slice"
 	default:
-		g.missing = "no cgroup can be made here: " + g.support.Missing
+		g.missing = "no cgroup can be created here: " + g.support.Missing
 		return g
 	}
 	cgroupslib.NomadCgroupParent = g.parent
 	cores := topology.UsableCores()
 	err := cgroupslib.Init(logger, cores.String())
 	if err == nil {
-		err = cgroupslib.GetPartition(logger, cores).Release(cores) // which writes the cores of tasks
+		err = cgroupslib.GetPartition(logger, cores).Release(cores) // writes the cores of tasks
 	}
 	if err != nil {
 		g.missing = err.Error()
@@ -53,7 +53,7 @@ func newCgroups(logger hclog.Logger) *cgroups {
 	return g
 }
 
-// delegates reports whether the groups in a directory have all controllers that Nomad asks for.
+// delegates reports whether child groups of a directory have all controllers that Nomad requires.
 func delegates(dir string) bool {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
 	has := strings.Fields(string(b))
@@ -62,14 +62,14 @@ func delegates(dir string) bool {
 	})
 }
 
-// add makes the groups of a task and returns a function that kills what is in them
-// and removes them.
+// add creates the groups of a task and returns a function that kills the processes in them and
+// removes them.
 func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	if g.missing != "" {
 		return func() {}
 	}
 	groups := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
-	_ = groups.Setup() // the case for cgroups shows what is wrong
+	_ = groups.Setup() // the case for cgroups reports errors
 	path := cgroupslib.LinuxResourcesPath(cfg.AllocID, cfg.Name, false)
 	cfg.Resources.LinuxResources.CpusetCgroupPath = path
 	return func() {
@@ -78,7 +78,7 @@ func (g *cgroups) add(cfg *drivers.TaskConfig) (remove func()) {
 	}
 }
 
-// close removes what was made and returns what can't be removed.
+// close removes the created groups and returns those that can't be removed.
 func (g *cgroups) close() (left string) {
 	if g.parent == "" {
 		return ""

@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-// checkGroups reports everything in a list that Nomad would refuse or that would mislead
-// its scheduler.
+// checkGroups reports everything in a list that Nomad would refuse or that would mislead its
+// scheduler.
 func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 	t.Helper()
 	names, ids := map[string]bool{}, map[string]bool{}
@@ -31,13 +31,13 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if strings.Contains(g.Vendor+g.Type, "/") || names[name] {
-			t.Errorf("%s: has a slash in vendor or type, or is there twice", name)
+			t.Errorf("%s: has a slash in vendor or type, or occurs twice", name)
 		}
 		names[name] = true
 		var well []string
 		for _, d := range g.Devices {
 			if structs.ParseAttribute(d.ID).String == nil || strings.ContainsAny(d.ID, ", ") || ids[d.ID] {
-				t.Errorf("%s: id %q reads as a number, has a comma or a space, or is there twice", name, d.ID)
+				t.Errorf("%s: id %q reads as a number, has a comma or a space, or occurs twice", name, d.ID)
 			}
 			if ids[d.ID] = true; d.Healthy {
 				well = append(well, d.ID)
@@ -46,7 +46,7 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 			}
 		}
 		if n := len(well); n > 0 && n < len(g.Devices) {
-			t.Errorf("%s: has unhealthy devices beside healthy ones", name)
+			t.Errorf("%s: has both healthy and unhealthy devices", name)
 		}
 		slices.Sort(well)
 		if a := g.Attributes["ids"]; len(well) > 0 && (a == nil || a.String == nil || *a.String != strings.Join(well, ",")) {
@@ -63,7 +63,7 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
 	t.Helper()
 	if len(r.Envs)+len(r.Devices)+len(r.Mounts) == 0 {
-		t.Errorf("%s: the reservation gives nothing", id)
+		t.Errorf("%s: the reservation is empty", id)
 	}
 	var devices []*drivers.DeviceConfig
 	seen := map[string]bool{}

@@ -26,8 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-// Device is a device plugin with its devices, for the table that every device plugin
-// must pass:
+// Device is a device plugin with its devices. It runs the cases that every device plugin must pass:
 //
 //	conformance.Device{
 //		Plugin: func(ctx context.Context, log hclog.Logger) device.DevicePlugin { return device.New(ctx, log, kind) },
@@ -37,25 +36,25 @@ import (
 //
 // Nothing else may change the devices during the test, and at least one must be healthy.
 type Device struct {
-	// Plugin makes the plugin, which ends with the context.
+	// Plugin creates the plugin, which must end with ctx.
 	Plugin func(context.Context, hclog.Logger) device.DevicePlugin
 
-	// Config is HCL: the content of the plugin's config block. With it the plugin should
-	// find a change soon, and have a grace period of some seconds.
+	// Config is HCL: the content of the plugin's config block. It should make the plugin detect
+	// changes soon, with a grace period of a few seconds.
 	Config string
 
-	// Unplug removes one device, and Plug brings the same one back. They are nil if that
-	// is not possible.
+	// Unplug removes one device, and Plug brings the same device back. Both are nil if that is not
+	// possible.
 	Unplug, Plug func()
 
-	// Measures means that there are statistics of each healthy device.
+	// Measures is set if each healthy device has statistics.
 	Measures bool
 
 	// Release is set for plugins that release their devices.
 	Release *Release
 }
 
-// Test runs the table over gRPC, as an agent calls the plugin.
+// Test runs the cases over gRPC, as an agent calls the plugin.
 func (d Device) Test(t *testing.T) {
 	t.Run("the plugin names itself, its version and its API", func(t *testing.T) {
 		info, err := d.start(t).PluginInfo()
@@ -66,7 +65,7 @@ func (d Device) Test(t *testing.T) {
 		}
 	})
 	t.Run("a configuration has no effect and can be repeated", d.testConfig)
-	t.Run("the first list comes at once and is valid for Nomad", func(t *testing.T) {
+	t.Run("the first list arrives immediately and is valid for Nomad", func(t *testing.T) {
 		_, _, groups := d.list(t)
 		checkGroups(t, groups)
 	})
@@ -84,7 +83,7 @@ func (d Device) Test(t *testing.T) {
 			t.Errorf("got %s\nthen %s", describe(first), describe(again))
 		}
 	})
-	t.Run("what can't be reserved is refused", d.testRefusals)
+	t.Run("devices that can't be reserved are refused", d.testRefusals)
 	t.Run("a reservation is complete and can be restored", d.testReservations)
 	if d.Measures {
 		t.Run("statistics have the names of the devices", d.testStats)
@@ -97,8 +96,8 @@ func (d Device) Test(t *testing.T) {
 	}
 }
 
-// start makes the plugin at the other end of a socket. When the test ends, nothing of
-// the plugin may be left.
+// start creates the plugin at the other end of a socket. At the end of the test, nothing of the
+// plugin may be left.
 func (d Device) start(t *testing.T) device.DevicePlugin {
 	t.Helper()
 	hclog.DefaultOutput = io.Discard // go-plugin logs each connection to it
@@ -109,7 +108,7 @@ func (d Device) start(t *testing.T) device.DevicePlugin {
 		base.PluginTypeBase: &base.PluginBase{Impl: impl}, base.PluginTypeDevice: &device.PluginDevice{Impl: impl},
 	})
 	t.Cleanup(func() {
-		client.Close() // which also ends the server
+		client.Close() // also ends the server
 		cancel()
 		if what := left(); what != "" {
 			stacks := make([]byte, 1<<20)
@@ -121,14 +120,14 @@ func (d Device) start(t *testing.T) device.DevicePlugin {
 	return raw.(device.DevicePlugin)
 }
 
-// held counts the resources of the process.
+// held counts the goroutines and open files of the process.
 func held() map[string]int {
 	files, _ := os.ReadDir("/proc/self/fd")
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
 }
 
-// leftSince returns a function that waits until the process holds no more than before, and
-// says what is left if it still does after a minute.
+// leftSince returns a function that waits until the process holds no more than before. The function
+// describes the difference if it remains after a minute.
 func leftSince(before map[string]int) func() string {
 	return func() string {
 		var now map[string]int
@@ -142,8 +141,8 @@ func leftSince(before map[string]int) func() string {
 	}
 }
 
-// settled waits until the counts have not changed for a while, because everything that
-// earlier calls have started is over, and returns them.
+// settled waits until everything that earlier calls have started is over, that is, until the counts
+// do not change for a while, and returns the counts.
 func settled() map[string]int {
 	now := held()
 	end := time.Now().Add(patience)
@@ -170,7 +169,7 @@ func (d Device) pack(t *testing.T, p device.DevicePlugin) []byte {
 	return packed
 }
 
-// list starts the plugin with its configuration, and returns its first list too.
+// list starts the plugin with its configuration, and also returns its first list.
 func (d Device) list(t *testing.T) (device.DevicePlugin, <-chan *device.FingerprintResponse, []*device.DeviceGroup) {
 	t.Helper()
 	p := d.start(t)
@@ -185,7 +184,7 @@ func next(t *testing.T, ch <-chan *device.FingerprintResponse) []*device.DeviceG
 	select {
 	case r, open := <-ch:
 		if !open || r.Error != nil {
-			t.Fatalf("the stream ended, after which Nomad drops the plugin for good: %+v", r)
+			t.Fatalf("the stream ended, and Nomad would drop the plugin permanently: %+v", r)
 		}
 		return r.Devices
 	case <-time.After(patience):
@@ -246,7 +245,7 @@ func (d Device) testStats(t *testing.T) {
 		select {
 		case r = <-stats:
 		case <-time.After(patience):
-			t.Fatalf("nothing was measured within %s", patience)
+			t.Fatalf("no statistics were sent within %s", patience)
 		}
 		got := map[string]bool{}
 		for _, g := range r.Groups {
@@ -280,7 +279,7 @@ func (d Device) testReplug(t *testing.T) {
 		}
 	}
 	d.Plug()
-	// a plugin may see it come piece by piece
+	// a plugin may detect the device in several steps
 	for end := time.Now().Add(patience); ; {
 		now := next(t, ch)
 		if slices.Equal(healthy(now), healthy(before)) {

@@ -16,39 +16,38 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 )
 
-// Driver is the binary of a driver plugin, with or without this core, and runs the table
-// of cases that every driver must pass:
+// Driver is the binary of a driver plugin, with or without this core. It runs the cases that
+// every driver must pass:
 //
 //	conformance.Driver{Exe: "bin/nomad-driver-exec-lite"}.Test(t)
 //
-// The binary is started as Nomad's plugin loader starts it, three times, and is
-// called over gRPC by Nomad's own client code.
+// The binary is started three times, as by Nomad's plugin loader, and called over gRPC by
+// Nomad's own client code.
 type Driver struct {
-	// Exe is the plugin's binary. If it is empty, the plugin is this test binary: see Main.
+	// Exe is the plugin's binary. If it is empty, this test binary is the plugin: see Main.
 	Exe string
 
-	// Env is added to the environment of this process for the binary.
+	// Env is added to the environment of this process for the plugin.
 	Env map[string]string
 
-	// Config is HCL or JSON: the content of the plugin's config block. If the plugin
-	// has options state_dir and cache_dir, they are directories of the run, and
-	// enabled is true, unless they are set here.
+	// Config is HCL or JSON: the content of the plugin's config block. If the plugin has options
+	// state_dir and cache_dir, they default to directories of the run, and enabled defaults to true.
 	Config string
 
-	// Task is HCL or JSON: the content of a task's config block, in which SCRIPT
-	// stands for a script of /bin/sh. If it is empty it is derived from the options
-	// of the driver's tasks: script, code (of Python), or command and args.
+	// Task is HCL or JSON: the content of a task's config block. SCRIPT in it stands for a script of
+	// /bin/sh. If Task is empty, it is derived from the options of the driver's tasks: script, code
+	// (of Python), or command and args.
 	Task string
 
-	// Files returns where the files of an allocation are that its tasks see, given its directory on this
-	// machine. Nil is that directory itself.
+	// Files returns the directory with the files that the tasks of an allocation see, given the
+	// allocation's directory on this machine. If Files is nil, it is the same directory.
 	Files func(allocDir string) string
 
-	// Only selects the cases that it matches by name. Nil selects all.
+	// Only selects cases by a match of their name. Nil selects all.
 	Only *regexp.Regexp
 }
 
-// Main is the TestMain of a plugin's own test, whose binary is then the plugin too:
+// Main is the TestMain of a plugin's own test, whose binary can then also be the plugin:
 //
 //	func TestMain(m *testing.M) { conformance.Main(m, main) }
 //
@@ -62,7 +61,7 @@ func Main(m *testing.M, plugin func()) {
 	os.Exit(m.Run())
 }
 
-// pluginVar is set in the environment of a test binary that has to be the plugin.
+// pluginVar is set in the environment of a test binary that must act as the plugin.
 const pluginVar = "OUTRIDER_CONFORMANCE_PLUGIN"
 
 // Result is the outcome of one case.
@@ -104,8 +103,8 @@ func (d Driver) Test(t *testing.T) {
 	}
 }
 
-// Run runs the table and calls report after each case. It returns an error if the plugin
-// does not load.
+// Run runs the cases and calls report after each one. It returns an error if the plugin can't be
+// loaded.
 func (d Driver) Run(report func(Result)) error {
 	h, err := newHost(d)
 	if err != nil {
@@ -124,13 +123,13 @@ func (d Driver) Run(report func(Result)) error {
 	return nil
 }
 
-// driverCase is one point of the contract.
+// driverCase is one requirement of the contract.
 type driverCase struct {
 	name string
 	run  func(*check)
 }
 
-// driverCases are all cases in order. A case leaves no task behind.
+// driverCases are all cases in order. A case must leave no task behind.
 var driverCases = slices.Concat(pluginCases, startCases, endCases, recoverCases, callCases)
 
 // check is one running case. A case ends itself with fail, skip or notApplicable.
@@ -141,7 +140,7 @@ type check struct {
 	notes    []string
 }
 
-// ended is what fail, skip and notApplicable panic with.
+// ended is the value of the panic of fail, skip and notApplicable.
 type ended struct {
 	outcome Outcome
 	why     string
@@ -191,7 +190,7 @@ func eventually(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// receive returns what a stream brings first.
+// receive returns the first value of a stream.
 func receive[T any](c *check, ch <-chan T, what string) T {
 	select {
 	case v, open := <-ch:
@@ -205,15 +204,13 @@ func receive[T any](c *check, ch <-chan T, what string) T {
 	}
 }
 
-// Limits on what has to happen on a busy machine. A correct driver needs a small part of
-// them.
+// Time limits, long enough for a busy machine. A correct driver needs a small part of them.
 const (
 	soon      = time.Minute
 	caseLimit = 5 * time.Minute
 )
 
-// run runs one case. If it takes too long the plugin is killed, which ends the call that
-// hangs.
+// run runs one case. If it takes too long, the plugin is killed, which ends the hanging call.
 func (h *host) run(dc driverCase) (result Result) {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &check{host: h, ctx: ctx, cleanups: []func(){cancel}}

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// careless is a driver as its author might leave it when a first job has run: it
-// forgets all with its process, and reports a success whatever happens.
+// careless is an unfinished driver that only runs a first job: it loses all state with its process,
+// and reports every exit as a success.
 type careless struct {
 	drivers.DriverSignalTaskNotSupported
 	drivers.DriverExecTaskNotSupported
@@ -65,7 +65,7 @@ func (*careless) TaskConfigSchema() (*hclspec.Spec, error) {
 
 func (*careless) Capabilities() (*drivers.Capabilities, error) { return &drivers.Capabilities{}, nil }
 
-// Fingerprint closes the channel, so that the agent opens it again without a pause.
+// Fingerprint closes the channel, so an agent would reopen it in a busy loop.
 func (*careless) Fingerprint(context.Context) (<-chan *drivers.Fingerprint, error) {
 	ch := make(chan *drivers.Fingerprint, 1)
 	ch <- &drivers.Fingerprint{
@@ -107,7 +107,7 @@ func (d *careless) WaitTask(_ context.Context, id string) (<-chan *drivers.ExitR
 }
 
 func (d *careless) StopTask(id string, _ time.Duration, _ string) error {
-	return d.tasks[id].Process.Signal(os.Interrupt) // panics where the task is not known
+	return d.tasks[id].Process.Signal(os.Interrupt) // panics if the task is unknown
 }
 
 func (d *careless) DestroyTask(id string, _ bool) error {
@@ -130,23 +130,23 @@ func (*careless) TaskStats(context.Context, string, time.Duration) (<-chan *driv
 	return nil, errors.New("no statistics")
 }
 
-func TestDriver_TellsWhatACarelessDriverGetsWrong(t *testing.T) {
+func TestDriver_FindsTheMistakesOfACarelessDriver(t *testing.T) {
 	want := map[string]conformance.Outcome{
-		"the plugin names itself, its version and its API":             conformance.Passed,
-		"the fingerprint comes at once, is healthy, and stays open":    conformance.Failed,
-		"attributes are under driver.<name>":                           conformance.Passed,
-		"a task has its environment, unchanged":                        conformance.Passed,
-		"an exit code is reported as it is":                            conformance.Failed,
-		"a signal that ended a task is reported":                       conformance.Failed,
-		"WaitTask for a task that is not known is an error":            conformance.Failed,
-		"StopTask and DestroyTask for what is over or unknown succeed": conformance.Failed,
-		"DestroyTask without force does not end a task":                conformance.Failed,
-		"an exit while no plugin runs is reported as it was":           conformance.Failed,
-		"a task that was not recovered can be destroyed":               conformance.Failed,
-		"no exit is invented for a task of which nothing is left":      conformance.Failed,
-		"SignalTask reaches the task, which lives on":                  conformance.NotApplicable,
-		"ExecTask runs in the task, and returns output and code":       conformance.NotApplicable,
-		"nothing is left of the plugin":                                conformance.Passed,
+		"the plugin names itself, its version and its API":                conformance.Passed,
+		"the fingerprint arrives immediately, is healthy, and stays open": conformance.Failed,
+		"attributes are under driver.<name>":                              conformance.Passed,
+		"a task has its environment, unchanged":                           conformance.Passed,
+		"an exit code is reported unchanged":                              conformance.Failed,
+		"a signal that ended a task is reported":                          conformance.Failed,
+		"WaitTask for an unknown task returns an error":                   conformance.Failed,
+		"StopTask and DestroyTask succeed for ended and unknown tasks":    conformance.Failed,
+		"DestroyTask without force does not end a task":                   conformance.Failed,
+		"an exit while no plugin runs is reported correctly":              conformance.Failed,
+		"a task that was not recovered can be destroyed":                  conformance.Failed,
+		"no exit is invented for a task whose state is gone":              conformance.Failed,
+		"SignalTask reaches the task, which keeps running":                conformance.NotApplicable,
+		"ExecTask runs in the task, and returns output and code":          conformance.NotApplicable,
+		"nothing is left of the plugin":                                   conformance.Passed,
 	}
 	names := ""
 	for name := range want {
@@ -160,7 +160,7 @@ func TestDriver_TellsWhatACarelessDriverGetsWrong(t *testing.T) {
 	must.Eq(t, want, got)
 }
 
-func TestDriver_TellsWhyAPluginDoesNotLoad(t *testing.T) {
+func TestDriver_ReportsWhyAPluginDoesNotLoad(t *testing.T) {
 	err := conformance.Driver{Exe: "/bin/true"}.Run(func(conformance.Result) {})
-	must.ErrorContains(t, err, "the plugin does not load")
+	must.ErrorContains(t, err, "failed to load the plugin")
 }

@@ -26,12 +26,12 @@ import (
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
-// host is the part of a Nomad agent that drivers need: its plugin loader, one plugin,
-// and the directories and cgroups of tasks.
+// host is the part of a Nomad agent that drivers need: its plugin loader, one plugin, and the
+// directories and cgroups of tasks.
 type host struct {
 	driver  Driver
-	dir     string // everything of the run
-	tmp     string // the plugin's TMPDIR, by which its processes are found
+	dir     string // all files of the run
+	tmp     string // the plugin's TMPDIR, which identifies its processes
 	log     *lockedBuffer
 	logger  hclog.Logger
 	catalog loader.PluginCatalog
@@ -42,17 +42,17 @@ type host struct {
 	taskHCL *hclspec.Spec
 	cgroups *cgroups
 
-	instance loader.PluginInstance // nil: none is running
+	instance loader.PluginInstance // nil if none is running
 	drivers.DriverPlugin
-	pid int // 0: a case has ended the plugin
+	pid int // 0 if a case has ended the plugin
 }
 
-// newHost loads the plugin: two starts to look at it, and one to use it.
+// newHost loads the plugin: it is started twice to inspect it, and once to use it.
 func newHost(d Driver) (*host, error) {
 	h := &host{driver: d, log: &lockedBuffer{}}
 	if err := h.load(); err != nil {
 		h.close()
-		return nil, fmt.Errorf("the plugin does not load: %w", err)
+		return nil, fmt.Errorf("failed to load the plugin: %w", err)
 	}
 	return h, nil
 }
@@ -76,7 +76,7 @@ func (h *host) load() (err error) {
 	h.tmp = filepath.Join(h.dir, "t")
 	for _, name := range []string{".", "t", "p", "alloc", "mounts"} {
 		dir := filepath.Join(h.dir, name)
-		// tasks of other users need to pass through it
+		// tasks of other users need access
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
 			return err
 		}
@@ -108,10 +108,10 @@ func (h *host) load() (err error) {
 	return nil
 }
 
-// wrapper is the plugin in the agent's plugin directory.
+// wrapper returns the path of the plugin in the agent's plugin directory.
 func (h *host) wrapper() string { return filepath.Join(h.dir, "p", filepath.Base(h.driver.Exe)) }
 
-// writeWrapper writes a program that executes exe with more environment.
+// writeWrapper writes a script that executes exe with additional environment variables.
 func writeWrapper(path, exe string, env map[string]string) error {
 	var script strings.Builder
 	script.WriteString("#!/bin/sh\n")
@@ -122,8 +122,8 @@ func writeWrapper(path, exe string, env map[string]string) error {
 	return os.WriteFile(path, []byte(script.String()), 0o755)
 }
 
-// loadPlugin loads the one plugin of a directory as an agent does when it starts: one
-// process to ask what it is, and one to validate its configuration.
+// loadPlugin loads the only plugin of a directory as a starting agent does: one process to identify
+// it, and one to validate its configuration.
 func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.PluginCatalog, error) {
 	return loader.NewPluginLoader(&loader.PluginLoaderConfig{
 		Logger: log, PluginDir: filepath.Dir(path), SupportedVersions: loader.AgentSupportedApiVersions,
@@ -134,14 +134,14 @@ func loadPlugin(log hclog.Logger, path string, options map[string]any) (loader.P
 func (h *host) look() (loader.PluginCatalog, error) {
 	catalog, err := loadPlugin(h.logger, h.wrapper(), h.config)
 	if err == nil && len(catalog.Catalog()[base.PluginTypeDriver]) == 0 {
-		err = fmt.Errorf("it is no driver: %s", h.lastWords())
+		err = fmt.Errorf("it is not a driver: %s", h.lastWords())
 	}
 	return catalog, err
 }
 
 var topology = numalib.Scan(numalib.PlatformScanners(false))
 
-// start starts the plugin as an agent uses it.
+// start starts the plugin as an agent does to use it.
 func (h *host) start() error {
 	agent := &base.ClientDriverConfig{ClientMinPort: 20000, ClientMaxPort: 32000, Topology: topology}
 	instance, err := h.catalog.Dispense(h.info.Name, base.PluginTypeDriver, &base.AgentConfig{Driver: agent}, h.logger)
@@ -165,7 +165,7 @@ func (h *host) kill() {
 	h.shutdown()
 }
 
-// shutdown ends the plugin as an agent does that ends.
+// shutdown ends the plugin as an agent does when it ends.
 func (h *host) shutdown() {
 	pid := h.pid
 	h.pid = 0
@@ -173,13 +173,13 @@ func (h *host) shutdown() {
 	eventually(soon, func() bool { return !alive(pid) })
 }
 
-// restart kills the plugin and starts it anew, as after a crash.
+// restart kills the plugin and starts it again, as after a crash.
 func (c *check) restart() {
 	c.kill()
 	c.ok(c.start(), "starting the plugin again")
 }
 
-// close ends the plugin and returns what is left of it.
+// close ends the plugin and returns its leftovers.
 func (h *host) close() (left string) {
 	if h.instance != nil {
 		h.instance.Kill()
@@ -202,8 +202,8 @@ func (h *host) close() (left string) {
 	return strings.TrimSpace(left)
 }
 
-// processes are the plugin's: they have its TMPDIR, or one of its directories in their
-// arguments.
+// processes returns the plugin's processes: those with its TMPDIR, or with one of its directories
+// in their arguments.
 func (h *host) processes() []int {
 	pids := slices.Concat(withEnviron("TMPDIR="+h.tmp), processes("cmdline", func(arguments string) bool {
 		return strings.Contains(arguments, h.dir+"/")
@@ -212,14 +212,14 @@ func (h *host) processes() []int {
 	return slices.Compact(pids)
 }
 
-// withEnviron are the processes that were started with this environment variable.
+// withEnviron returns the processes that were started with this environment variable.
 func withEnviron(variable string) []int {
 	return processes("environ", func(environ string) bool {
 		return strings.HasPrefix(environ, variable+"\x00") || strings.Contains(environ, "\x00"+variable+"\x00")
 	})
 }
 
-// processes are those with a matching file in their directory of /proc, except this one.
+// processes returns all processes with a matching file in their directory of /proc, except this one.
 func processes(file string, matches func(content string) bool) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
 	for _, file := range files {
@@ -232,13 +232,13 @@ func processes(file string, matches func(content string) bool) (pids []int) {
 	return pids
 }
 
-// lastWords is the end of the log of agent and plugin.
+// lastWords returns the end of the log of agent and plugin.
 func (h *host) lastWords() string {
 	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
 	return strings.Join(lines[max(0, len(lines)-2):], " / ")
 }
 
-// pluginConfig is what is in the plugin's config block.
+// pluginConfig returns the content of the plugin's config block.
 func (h *host) pluginConfig() (map[string]any, error) {
 	client := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: base.Handshake, Plugins: map[string]goplugin.Plugin{base.PluginTypeBase: &base.PluginBase{}},
@@ -268,10 +268,10 @@ func (h *host) pluginConfig() (map[string]any, error) {
 	return defaults, err
 }
 
-// taskTemplate is a task's config block, in which SCRIPT stands for a script.
+// taskTemplate returns a task's config block, in which SCRIPT stands for a script.
 func (h *host) taskTemplate() (map[string]any, error) {
 	options := attributes(h.taskHCL)
-	image := h.taskHCL.GetObject().GetAttributes()["image"].GetAttr() // exec-lite has one to refuse it
+	image := h.taskHCL.GetObject().GetAttributes()["image"].GetAttr() // exec-lite has this option to refuse it
 	switch {
 	case h.driver.Task != "":
 		return parseHCL(h.driver.Task)
@@ -283,12 +283,12 @@ func (h *host) taskTemplate() (map[string]any, error) {
 	case options["command"] && options["args"] && !image.GetRequired():
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", "SCRIPT"}}, nil
 	}
-	return nil, errors.New("it is unknown how its tasks run a script: " +
-		"give a task's config block with SCRIPT in it, such as " +
+	return nil, errors.New("failed to derive a task's config block that runs a script: " +
+		"pass one that contains SCRIPT, such as " +
 		`{"command": "/bin/sh", "args": ["-c", "SCRIPT"]}`)
 }
 
-// attributes are the names of the options in a schema.
+// attributes returns the names of the options in a schema.
 func attributes(spec *hclspec.Spec) map[string]bool {
 	names := map[string]bool{}
 	for name := range spec.GetObject().GetAttributes() {

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package conformance has the tables of cases that every driver and every device
-// plugin must pass, and the parts of a Nomad agent that are needed to run them. It is
-// for tests, and for go tool mage conformance; no plugin is linked with it.
+// Package conformance has the cases that every driver and every device plugin must pass, and the
+// parts of a Nomad agent that are needed to run them. It is for tests, and for go tool mage
+// conformance; no plugin is linked with it.
 package conformance
 
 import (
@@ -29,16 +29,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// patience is how long a test waits for an event that must come, on a busy machine.
+// patience is how long a test waits for an event that must happen, on a busy machine.
 const patience = time.Minute
 
-// Binary is a plugin as an executable file that an agent finds.
+// Binary is a plugin as an executable file.
 type Binary struct {
-	// Name is the name of the file, and of the plugin block in the agent's configuration.
+	// Name is the name of the file and of the plugin block in the agent's configuration.
 	Name string
 
-	// Exe is the program, and Env what it needs besides the test's own environment, so
-	// that a test binary can be the plugin too.
+	// Exe is the program. Env is added to the test's own environment, so a test binary can also be the
+	// plugin.
 	Exe string
 	Env map[string]string
 
@@ -52,18 +52,18 @@ type Manager struct {
 	t       *testing.T
 	manager devicemanager.Manager
 	log     lockedBuffer
-	short   string // the plugin's own temporary directory, with its socket
+	short   string // the plugin's own temporary directory, which contains its socket
 	killed  int    // how many plugins were killed; each leaves its socket
 
 	mu      sync.Mutex
 	devices []*structs.NodeDeviceResource
 	updates []string // the devices after each update, in the format of Devices
-	wanted  int      // the update that Want found last
+	wanted  int      // the last update that Want has found
 	state   *state.PluginState
 }
 
-// StartManager starts a manager with one plugin. When the test ends it is shut down as an
-// agent does it, and no process and no socket may be left.
+// StartManager starts a manager with one plugin. At the end of the test, it is shut down as by an
+// agent; then no process and no socket may be left.
 func StartManager(t *testing.T, b Binary) *Manager {
 	t.Helper()
 	m, err := newManager(t, b)
@@ -71,12 +71,12 @@ func StartManager(t *testing.T, b Binary) *Manager {
 	return m
 }
 
-// RefuseManager returns the error with which an agent refuses to start with this plugin.
+// RefuseManager returns the error of an agent that refuses to start with this plugin.
 func RefuseManager(t *testing.T, b Binary) string {
 	t.Helper()
 	m, err := newManager(t, b)
 	must.Error(t, err, must.Sprint("the agent starts"))
-	for _, pid := range m.processes() { // an agent ends here, and its plugins with it
+	for _, pid := range m.processes() { // an agent would end here, and its plugins with it
 		m.kill(pid)
 	}
 	return err.Error()
@@ -96,7 +96,7 @@ func newManager(t *testing.T, b Binary) (*Manager, error) {
 			t.Errorf("process %d is left", pid)
 			m.kill(pid)
 		}
-		// go-plugin kills a plugin that has not ended 2 s after it was asked to (client.go, Kill)
+		// go-plugin kills a plugin that has not ended within 2 s of a request (client.go, Kill)
 		killed := m.killed + strings.Count(m.Log(), "plugin failed to exit gracefully")
 		if left, _ := os.ReadDir(m.short); len(left) > killed {
 			t.Errorf("left in the temporary directory: %v", left)
@@ -145,7 +145,7 @@ func (m *Manager) PutDevicePluginState(s *state.PluginState) error {
 	return nil
 }
 
-// PID is the plugin's process, 0 if there is none.
+// PID returns the process ID of the plugin, 0 without one.
 func (m *Manager) PID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +160,7 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// Updates counts the updates of the node's devices. Each is an update of the node on the
+// Updates returns the number of updates of the node's devices. Each is an update of the node on the
 // servers.
 func (m *Manager) Updates() int {
 	m.mu.Lock()
@@ -168,15 +168,15 @@ func (m *Manager) Updates() int {
 	return len(m.updates)
 }
 
-// Devices are what the node has, one line for a group:
-// "10c4/zigbee/ea60: healthy:1 sick:1(why it is)".
+// Devices returns the node's devices, with one line per group: "10c4/zigbee/ea60: healthy:1
+// sick:1(why it is)".
 func (m *Manager) Devices() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return nodeDevices(m.devices)
 }
 
-// Resources are the same devices in Nomad's own type.
+// Resources returns the same devices in Nomad's type.
 func (m *Manager) Resources() []*structs.NodeDeviceResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,9 +198,9 @@ func nodeDevices(groups []*structs.NodeDeviceResource) string {
 	return strings.Join(lines, "\n")
 }
 
-// Want waits for the node to have these devices, in the format of Devices, and returns
-// how long that took. Lists since the last Want count too, because a test may be slower
-// than a grace period.
+// Want waits for the node to have these devices, in the format of Devices, and returns how long
+// that took. Updates since the last Want count too, because a test may be slower than a grace
+// period.
 func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	m.t.Helper()
 	began := time.Now()
@@ -208,7 +208,7 @@ func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		i := slices.Index(m.updates[m.wanted:], devices)
-		m.wanted += max(i, 0) // itself too: it may be wanted again
+		m.wanted += max(i, 0) // including it, because it may be wanted again
 		return i >= 0
 	}
 	if !eventually(limit, found) {
@@ -219,7 +219,7 @@ func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 	return time.Since(began)
 }
 
-// Reserve reserves devices as an agent does before it starts a task. The group is
+// Reserve reserves devices as an agent does before it starts a task. group is
 // "<vendor>/<type>/<name>".
 func (m *Manager) Reserve(group string, ids ...string) (*device.ContainerReservation, error) {
 	part := strings.SplitN(group, "/", 3)
@@ -228,22 +228,22 @@ func (m *Manager) Reserve(group string, ids ...string) (*device.ContainerReserva
 	})
 }
 
-// Stats are the agent's current statistics.
+// Stats returns the agent's current statistics.
 func (m *Manager) Stats() []*device.DeviceGroupStats { return m.manager.AllStats() }
 
-// Log is the log of agent and plugin.
+// Log returns the log of agent and plugin.
 func (m *Manager) Log() string { return m.log.String() }
 
-// KillPlugin kills the plugin's process, and returns its id.
+// KillPlugin kills the plugin's process, and returns its process ID.
 func (m *Manager) KillPlugin() int {
 	m.t.Helper()
 	pid := m.PID()
-	must.NotEqOp(m.t, 0, pid, must.Sprint("there is no plugin"))
+	must.NotEqOp(m.t, 0, pid, must.Sprint("no plugin is running"))
 	m.kill(pid)
 	return pid
 }
 
-// Killed waits for the end of a plugin that something else has killed.
+// Killed waits for the end of a plugin that was killed by other means.
 func (m *Manager) Killed(pid int) {
 	m.t.Helper()
 	m.killed++
@@ -259,7 +259,7 @@ func (m *Manager) kill(pid int) {
 	WantEnd(m.t, pid, patience)
 }
 
-// processes are those with this manager's temporary directory in their environment,
+// processes returns the processes with this manager's temporary directory in their environment,
 // except the test itself.
 func (m *Manager) processes() []int { return withEnviron("TMPDIR=" + m.short) }
 
@@ -271,7 +271,7 @@ func WantEnd(t *testing.T, pid int, limit time.Duration) {
 	}
 }
 
-// alive counts a zombie as gone.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	st, err := task.ReadStat(pid)
 	return err == nil && !st.Zombie

@@ -15,30 +15,29 @@ import (
 	"github.com/shoenig/test/wait"
 )
 
-// Release is what the table for plugins that release their devices (device.Releaser)
-// needs besides. The plugin must have a group of at least two healthy devices.
+// Release is the additional input of the cases for plugins that release their devices
+// (device.Releaser). The plugin must have a group of at least two healthy devices.
 type Release struct {
-	// Binary is the plugin as a file, which the test kills. Its grace period should be
-	// about two seconds, and its time between scans less than one.
+	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two
+	// seconds, and its period less than one.
 	Binary Binary
 
-	// Use uses what was reserved, as a task does, and leaves traces in it. kill ends
-	// the use at once.
+	// Use uses a reservation as a task does, and leaves traces in it. kill ends the use immediately.
 	Use func(*testing.T, *device.ContainerReservation) (kill func())
 
-	// Traces returns what a former holder has left in what was reserved.
+	// Traces returns the traces of previous holders in a reservation.
 	Traces func(*testing.T, *device.ContainerReservation) []string
 
-	// End gives the plugin its evidence that the holder of a device has gone for good.
-	// The device may still be in use.
+	// End gives the plugin evidence that the holder of a device has gone for good. The device may
+	// still be in use.
 	End func(t *testing.T, id string)
 
-	// Blind takes the plugin's evidence from it, as an API does whose token has lost its
-	// rights: it shows nothing, without an error. restore gives it back. Nil if the plugin
-	// asks nobody.
+	// Blind hides the evidence from the plugin, like an API whose token has lost its permissions: it
+	// returns nothing, without an error. restore makes it visible again. Blind is nil if the plugin
+	// queries no such source.
 	Blind func(*testing.T) (restore func())
 
-	// Held returns the ids of the devices that have a holder by the plugin's record.
+	// Held returns the ids of the devices that have a holder according to the plugin's record.
 	Held func(*testing.T) []string
 }
 
@@ -51,20 +50,20 @@ type releaser struct {
 	a, b  string
 }
 
-// sweeps is the time of several.
+// sweeps is long enough for several sweeps.
 const sweeps = 2 * time.Second
 
 func (d Device) testRelease(t *testing.T) {
 	t.Run("a device that is reserved again is released first", d.releaser(func(r releaser) {
 		r.Use(r.T, r.reserve(r.a))()
-		must.SliceEmpty(r, r.Traces(r.T, r.reserve(r.a)), must.Sprint("left by the former holder"))
+		must.SliceEmpty(r, r.Traces(r.T, r.reserve(r.a)), must.Sprint("left by the previous holder"))
 		r.wantHeldOnce(r.a)
 	}))
-	t.Run("a device in use is waited for, and does not hold up others", d.releaser(func(r releaser) {
+	t.Run("a device in use is waited for, and does not delay others", d.releaser(func(r releaser) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		_, err := r.Manager.Reserve(r.group, r.a)
 		must.ErrorContains(r, err, "in use")
-		// the grace period of about two seconds may be over before a busy machine has reserved the other
+		// on a busy machine, the grace period of about two seconds may end before the other device is reserved
 		for try := 1; ; try++ {
 			waited := make(chan error, 1)
 			began := time.Now()
@@ -102,12 +101,12 @@ func (d Device) testRelease(t *testing.T) {
 		})
 	}))
 	t.Run("a device that is not in use yet stays reserved", d.releaser(func(r releaser) {
-		r.reserve(r.a) // the task's image is being fetched, or it waits for its restart
+		r.reserve(r.a) // for example while the task's image is fetched, or before its restart
 		time.Sleep(sweeps)
 		r.wantHeldOnce(r.a)
 	}))
 	if d.Release.Blind != nil {
-		t.Run("what a plugin is not shown is no evidence", d.releaser(func(r releaser) {
+		t.Run("missing information is not evidence", d.releaser(func(r releaser) {
 			kill := r.Use(r.T, r.reserve(r.a))
 			restore := r.Blind(r.T)
 			defer restore()
@@ -135,7 +134,7 @@ func (d Device) testRelease(t *testing.T) {
 		kill()
 		r.reserveAfterKill()
 	}))
-	t.Run("a plugin that is killed leaves nothing half done", d.releaser(func(r releaser) {
+	t.Run("a killed plugin leaves nothing half-done", d.releaser(func(r releaser) {
 		r.reserve(r.a)
 		began := time.Now()
 		r.reserve(r.a)
@@ -145,7 +144,7 @@ func (d Device) testRelease(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_, _ = r.Manager.Reserve(r.group, r.a) // which fails if it is killed before its answer
+				_, _ = r.Manager.Reserve(r.group, r.a) // fails if the plugin is killed before it responds
 			}()
 			time.Sleep(took * time.Duration(step) / (steps - 1))
 			r.KillPlugin()
@@ -155,7 +154,7 @@ func (d Device) testRelease(t *testing.T) {
 	}))
 }
 
-// releaser starts the plugin for one test.
+// releaser returns a subtest with its own plugin.
 func (d Device) releaser(test func(releaser)) func(*testing.T) {
 	return func(t *testing.T) {
 		r := releaser{Release: *d.Release, T: t, Manager: StartManager(t, d.Release.Binary)}
@@ -179,7 +178,7 @@ func (r releaser) reserve(id string) *device.ContainerReservation {
 	return reservation
 }
 
-// reserveAfterKill reserves a device, clean, once the next plugin runs.
+// reserveAfterKill reserves a device, once the next plugin runs, and checks that it has no traces.
 func (r releaser) reserveAfterKill() {
 	r.Helper()
 	var reservation *device.ContainerReservation
@@ -187,7 +186,7 @@ func (r releaser) reserveAfterKill() {
 		reservation, err = r.Manager.Reserve(r.group, r.a)
 		return err
 	})
-	must.SliceEmpty(r, r.Traces(r.T, reservation), must.Sprint("left by a former holder"))
+	must.SliceEmpty(r, r.Traces(r.T, reservation), must.Sprint("left by a previous holder"))
 	r.wantHeldOnce(r.a)
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// hoard gives directories to tasks. The file "running" names those that have a task, and
+// hoard reserves directories for tasks. The file "running" lists those with a running task, and
 // "ended" those whose task has ended.
 type hoard struct {
 	Root    string `codec:"root" doc:"Where the directories are."`
@@ -80,15 +80,15 @@ func (hoard) Release(_ context.Context, l device.Lease) error {
 	return os.RemoveAll(l.Holder)
 }
 
-// The variables of a process that is the plugin, or that runs the table with a plugin.
+// Variables of a process that is the plugin, or that runs the cases with a plugin.
 const (
 	hoardVar = "OUTRIDER_CONFORMANCE_HOARD"
 	tableVar = "OUTRIDER_CONFORMANCE_TABLE" // "true" or "false": absence
 )
 
-func TestRelease_TellsAPluginThatRecyclesByAbsence(t *testing.T) {
+func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount directories as tasks do
-	const cases = "^(a_device_that_is_not_in_use_yet|what_a_plugin_is_not_shown|a_holder_that_has_ended)"
+	const cases = "^(a_device_that_is_not_in_use_yet|missing_information|a_holder_that_has_ended)"
 	table := func(absence string) (failed []string) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_Hoard$/"+cases)
 		cmd.Env = append(os.Environ(), tableVar+"="+absence)
@@ -100,18 +100,18 @@ func TestRelease_TellsAPluginThatRecyclesByAbsence(t *testing.T) {
 			}
 		}
 		if !cmd.ProcessState.Exited() || cmd.ProcessState.Success() != (len(failed) == 0) {
-			t.Errorf("the table's process: %s\n%s", cmd.ProcessState, out)
+			t.Errorf("the process of the cases: %s\n%s", cmd.ProcessState, out)
 		}
 		return failed
 	}
 	evidence := make(chan []string)
 	go func() { evidence <- table("false") }()
-	must.Eq(t, []string{"a device that is not in use yet stays reserved", "what a plugin is not shown is no evidence"},
+	must.Eq(t, []string{"a device that is not in use yet stays reserved", "missing information is not evidence"},
 		table("true"))
 	must.SliceEmpty(t, <-evidence)
 }
 
-// TestRelease_Hoard is the table's process.
+// TestRelease_Hoard runs the cases in their own process.
 func TestRelease_Hoard(t *testing.T) {
 	absence := os.Getenv(tableVar)
 	if absence == "" {

@@ -31,13 +31,12 @@ type run struct {
 	c      *check
 	cfg    *drivers.TaskConfig
 	handle *drivers.TaskHandle
-	logmon logmon.LogMon // nil where the driver collects the output
-	marker string        // the environment variable by which its processes are found
+	logmon logmon.LogMon // nil if the driver collects the output
+	marker string        // the environment variable that identifies its processes
 }
 
-// newRun makes a task as an agent passes it to a driver, with directories, cgroups and
-// log pipes. Its script runs in the task's local directory. It is destroyed at the end of
-// the case.
+// newRun creates a task as an agent passes it to a driver, with directories, cgroups and log pipes.
+// Its script runs in the task's local directory. The task is destroyed at the end of the case.
 func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run {
 	alloc := uuid.Generate()
 	cfg := &drivers.TaskConfig{
@@ -81,7 +80,7 @@ func (c *check) newRun(script string, change ...func(*drivers.TaskConfig)) *run 
 	return r
 }
 
-// substitute puts a script where SCRIPT is.
+// substitute replaces SCRIPT with a script.
 func substitute(block map[string]any, script string) (out map[string]any, err error) {
 	text, err := json.Marshal(block)
 	if err != nil {
@@ -121,7 +120,7 @@ func (r *run) makeDirs() {
 	maps.Copy(r.cfg.Env, env)
 }
 
-// collect prepares for the task's output, as an agent does before each start: Nomad's
+// collect prepares the collection of the task's output, as an agent does before each start: Nomad's
 // logmon reads it, unless the driver collects output itself.
 func (r *run) collect() {
 	logs := filepath.Join(r.cfg.AllocDir, "alloc", "logs")
@@ -145,20 +144,20 @@ func (r *run) collect() {
 	})
 }
 
-// startTask makes a task and starts it.
+// startTask creates a task and starts it.
 func (c *check) startTask(script string, change ...func(*drivers.TaskConfig)) *run {
 	r := c.newRun(script, change...)
 	r.start()
 	return r
 }
 
-// sleeping is a script for running, waiting is one that ends with code 7 after end.
+// sleeping is a script for running; waiting is one that exits with code 7 after end.
 const (
 	sleeping = "echo > ready; exec sleep 1000"
 	waiting  = "echo > ready; while [ ! -e go ]; do sleep 0.05; done; echo over; exit 7"
 )
 
-// running starts a task and waits until its script has made the file "ready".
+// running starts a task and waits until its script has created the file "ready".
 func (c *check) running(script string) *run {
 	r := c.startTask(script)
 	r.ready()
@@ -166,7 +165,7 @@ func (c *check) running(script string) *run {
 }
 
 func (r *run) ready() {
-	r.c.until("the task makes its file ready", func() bool { return exists(r.path("ready")) })
+	r.c.until("the task creates its file ready", func() bool { return exists(r.path("ready")) })
 }
 
 func (r *run) end() { r.c.ok(os.WriteFile(r.path("go"), nil, 0o644), "ending the task") }
@@ -180,18 +179,18 @@ func (r *run) start() {
 	r.handle = stored(r.c, handle)
 }
 
-// recover recovers the task, as an agent does after it was restarted.
+// recover recovers the task, as an agent does after a restart.
 func (r *run) recover() {
-	r.c.ok(r.c.RecoverTask(r.handle), "RecoverTask (an error has the task started again)")
+	r.c.ok(r.c.RecoverTask(r.handle), "RecoverTask (after an error, an agent starts the task again)")
 }
 
-// destroy destroys the task, after which it has no process.
+// destroy destroys the task, which must then have no processes.
 func (r *run) destroy() {
 	r.c.ok(r.c.DestroyTask(r.cfg.ID, true), "DestroyTask")
 	r.wantNone("DestroyTask")
 }
 
-// stored returns a handle as an agent reads it back from its disk.
+// stored returns a handle as an agent reads it back from disk.
 func stored(c *check, handle *drivers.TaskHandle) *drivers.TaskHandle {
 	b, err := json.Marshal(handle)
 	c.ok(err, "storing the handle")
@@ -213,14 +212,14 @@ func (r *run) path(file string) string {
 	return filepath.Join(dir, r.cfg.Name, "local", file)
 }
 
-// output is what the task has written to a stream.
+// output returns the output of the task on a stream.
 func (r *run) output(stream string) string {
 	b, _ := os.ReadFile(filepath.Join(r.cfg.AllocDir, "alloc", "logs", "web."+stream+".0"))
 	return string(b)
 }
 
-// pids are the task's processes. A process that is executing another program may be
-// missing, because its environment is being replaced.
+// pids returns the task's processes. A process that is executing another program may be missing,
+// because its environment is being replaced.
 func (r *run) pids() []int { return withEnviron(r.marker) }
 
 // wantRunning ends the case if the task has no process.
@@ -241,10 +240,10 @@ func (r *run) signalAll(sig syscall.Signal) {
 	}
 }
 
-// wantNone ends the case if processes of the task are left for 2 s.
+// wantNone ends the case if processes of the task still exist after 2 s.
 func (r *run) wantNone(after string) {
 	none := func() bool {
-		first := len(r.pids()) // which misses a process that is forked meanwhile
+		first := len(r.pids()) // misses a process that is forked at the same time
 		return first == 0 && len(r.pids()) == 0
 	}
 	if !eventually(2*time.Second, none) {
@@ -266,11 +265,11 @@ func commandLines(pids []int) string {
 	return strings.Join(lines, ", ")
 }
 
-// stop stops the task as an agent does, which waits for the exit at the same time.
+// stop stops the task as an agent does, which waits for the exit concurrently.
 func (r *run) stop(timeout time.Duration, sig string) *drivers.ExitResult {
 	ch, err := r.c.WaitTask(r.c.ctx, r.cfg.ID)
 	r.c.ok(err, "WaitTask")
-	time.Sleep(50 * time.Millisecond) // the call is made in the background
+	time.Sleep(50 * time.Millisecond) // the call of WaitTask is made in the background
 	r.c.ok(r.c.StopTask(r.cfg.ID, timeout, sig), "StopTask")
 	r.wantNone("StopTask")
 	return receive(r.c, ch, "exit")
