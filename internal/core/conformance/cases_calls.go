@@ -101,7 +101,8 @@ var callCases = []driverCase{
 				succeeded = append(succeeded, call)
 			}
 		}
-		if slices.Sort(succeeded); len(succeeded) > 0 {
+		slices.Sort(succeeded)
+		if len(succeeded) > 0 {
 			c.fail("no error from %s", strings.Join(succeeded, ", "))
 		}
 	}},

@@ -110,7 +110,8 @@ var endCases = []driverCase{
 				failed = append(failed, call+": "+err.Error())
 			}
 		}
-		if slices.Sort(failed); len(failed) > 0 {
+		slices.Sort(failed)
+		if len(failed) > 0 {
 			c.fail("%s", strings.Join(failed, "; "))
 		}
 	}},

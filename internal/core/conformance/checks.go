@@ -39,7 +39,8 @@ func checkGroups(t *testing.T, groups []*device.DeviceGroup) {
 			if structs.ParseAttribute(d.ID).String == nil || strings.ContainsAny(d.ID, ", ") || ids[d.ID] {
 				t.Errorf("%s: id %q reads as a number, has a comma or a space, or occurs twice", name, d.ID)
 			}
-			if ids[d.ID] = true; d.Healthy {
+			ids[d.ID] = true
+			if d.Healthy {
 				well = append(well, d.ID)
 			} else if d.HealthDesc == "" {
 				t.Errorf("%s: device %s is unhealthy without a reason", name, d.ID)

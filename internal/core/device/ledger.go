@@ -43,7 +43,8 @@ func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, ti
 			if e.gone.IsZero() {
 				e.gone = now
 			}
-			if e.Problem = unplugged; !now.Before(e.gone.Add(grace)) {
+			e.Problem = unplugged
+			if !now.Before(e.gone.Add(grace)) {
 				delete(l, id)
 				continue
 			}
@@ -80,7 +81,8 @@ func (l ledger) snapshot(current map[tuple]attributes) *snapshot {
 		if e.PCIBusID != "" {
 			d.HwLocality = &device.DeviceLocality{PciBusID: e.PCIBusID}
 		}
-		if g.Devices = append(g.Devices, d); d.Healthy {
+		g.Devices = append(g.Devices, d)
+		if d.Healthy {
 			healthy[e.group] = append(healthy[e.group], id)
 		}
 	}

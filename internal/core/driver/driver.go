@@ -315,7 +315,8 @@ func stop(ctx context.Context, t Task, timeout time.Duration, signal string) err
 		return nil
 	case <-time.After(timeout):
 	}
-	if err = errors.Join(err, t.Signal(ctx, "SIGKILL")); err != nil {
+	err = errors.Join(err, t.Signal(ctx, "SIGKILL"))
+	if err != nil {
 		return fmt.Errorf("failed to stop task: %w", err)
 	}
 	select {

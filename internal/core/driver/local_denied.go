@@ -36,7 +36,8 @@ func newDenied(o PluginOptions) (d denied, err error) {
 
 func parseRanges(option, list string) (ranges []idRange, err error) {
 	for part := range strings.SplitSeq(list, ",") {
-		if part = strings.TrimSpace(part); part == "" {
+		part = strings.TrimSpace(part)
+		if part == "" {
 			continue
 		}
 		from, to, isRange := strings.Cut(part, "-")

@@ -95,7 +95,8 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 		kills uint64
 		told  int
 	}{{0, 0}, {2, 0}, {3, 1}, {3, 1}, {2, 1}, {3, 1}, {5, 2}, {5, 2}} {
-		if lt.reportOOM(c.kills); told != c.told {
+		lt.reportOOM(c.kills)
+		if told != c.told {
 			t.Errorf("at %d kills: told %d times, want %d", c.kills, told, c.told)
 		}
 	}

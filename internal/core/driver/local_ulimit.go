@@ -54,7 +54,8 @@ func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 }
 
 func ulimitValue(s string) (uint64, error) {
-	if s = strings.TrimSpace(s); s == "unlimited" || s == "-1" {
+	s = strings.TrimSpace(s)
+	if s == "unlimited" || s == "-1" {
 		return task.Unlimited, nil
 	}
 	return strconv.ParseUint(s, 10, 64)

@@ -157,12 +157,14 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 		bad("a %s has no default and is not required", o.typeName())
 	}
 	if l, ok := tags["label"]; ok {
-		if o.label = l; o.kind != kindLabels {
+		o.label = l
+		if o.kind != kindLabels {
 			bad("only a map of structs has a label")
 		}
 	}
 	if e, ok := tags["enum"]; ok {
-		if o.enum = strings.Split(e, ","); o.kind != kindString {
+		o.enum = strings.Split(e, ",")
+		if o.kind != kindString {
 			bad("only strings have an enum")
 		}
 	}
