@@ -67,8 +67,8 @@ func Block(path, plugin, binary string) (any, error) {
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
 }
 
-// block is a plugin block in the type that Nomad has for it. In a map alone, the decoder would give
-// nested objects another shape if they come from JSON, in which NixOS writes the file.
+// block is a plugin block, of the same type as in Nomad. Decoded into a plain map, nested objects of a
+// JSON file, which NixOS writes, would have a different shape.
 type block struct {
 	Name   string         `hcl:",key"`
 	Config map[string]any `hcl:"config"`

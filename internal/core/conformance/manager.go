@@ -168,8 +168,8 @@ func (m *Manager) Updates() int {
 	return len(m.updates)
 }
 
-// Devices returns the node's devices, with one line per group: "10c4/zigbee/ea60: healthy:1
-// sick:1(why it is)".
+// Devices returns the node's devices, with one line per group, such as
+// "10c4/zigbee/ea60: healthy:1 sick:1(why it is)".
 func (m *Manager) Devices() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Delays before Events is called again after an error: the first one is doubled until the last.
+// Delays before Events is called again after an error. They double from the first to the last.
 const (
 	firstListen = time.Second
 	lastListen  = time.Minute

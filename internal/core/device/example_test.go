@@ -19,7 +19,7 @@ type Config struct {
 	Nodes string `codec:"nodes" default:"/dev/ttyS*" doc:"Which device nodes to give to tasks."`
 }
 
-// ports are the host's serial ports. A job says: device "serial" {}.
+// ports are the host's serial ports. A job requests one with: device "serial" {}.
 type ports struct{ nodes string }
 
 // List returns the ports that exist.

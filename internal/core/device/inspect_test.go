@@ -29,7 +29,7 @@ func with(g Group, key string, a *structs.Attribute) Group {
 }
 
 // The good device in the same list stays: Nomad would drop the whole plugin.
-func TestInspect_LeavesOutWhatNomadRefuses(t *testing.T) {
+func TestInspect_LeavesOutItemsThatNomadRefuses(t *testing.T) {
 	const good = "good[good:1]=good:1"
 	for name, c := range map[string]struct {
 		groups []Group

@@ -89,7 +89,7 @@ func TestNomad_GivenUpPluginReserves(t *testing.T) {
 		}
 	}
 	deaths := int64(0)
-	// until it is not started any more
+	// until Nomad no longer starts it
 	for last := time.Now(); time.Since(last) < 2*time.Second; time.Sleep(10 * time.Millisecond) {
 		info, err := os.Stat(die)
 		must.NoError(t, err)

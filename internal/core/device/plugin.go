@@ -32,7 +32,7 @@ type Plugin[C any] struct {
 
 	// New creates an instance from a configuration, or returns an error if the configuration is
 	// invalid. It must neither change nor read the state of the machine: Nomad also configures plugins
-	// only to validate the configuration, and does not start after an error. The logger is the
+	// only to validate the configuration, and an agent does not start after an error. The logger is the
 	// instance's.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
@@ -53,7 +53,7 @@ func Main[C any](p Plugin[C]) {
 }
 
 // Instance is a plugin with its configuration. It may also be an EventSource, a StatsReporter, a
-// Releaser, and Tuned: it is if it has their methods.
+// Releaser, and Tuned, which the core detects by their methods.
 type Instance interface {
 	// List returns every device that currently exists, in any order. A group may be split into several
 	// parts. List is called by one goroutine at a time and must return soon after ctx ends. After an

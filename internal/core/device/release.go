@@ -24,8 +24,8 @@ import (
 // called at any time.
 type Releaser interface {
 	// Leases returns the current leases of the devices with these ids, or of all devices if ids is
-	// empty. The record must outlive this process, such as a property of the device itself. Leases of
-	// other devices are ignored.
+	// empty. They come from a record that must outlive this process, such as a property of the device
+	// itself. Leases of other devices are ignored.
 	Leases(ctx context.Context, ids ...string) ([]Lease, error)
 
 	// Release ends a lease that Leases has just returned. While the device is in use, it changes

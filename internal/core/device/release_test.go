@@ -206,7 +206,7 @@ func TestReleaser_WaitsForUserThatEnds(t *testing.T) {
 	})
 }
 
-func TestReleaser_RefusesWhatStaysInUse(t *testing.T) {
+func TestReleaser_RefusesADeviceThatStaysInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a")
 		l.set(func(l *pool) { l.sets["tank-a"].busy = true })
@@ -220,7 +220,7 @@ func TestReleaser_RefusesWhatStaysInUse(t *testing.T) {
 	})
 }
 
-func TestReleaser_OneInUseDoesNotHoldUpOthers(t *testing.T) {
+func TestReleaser_DeviceInUseDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a", "tank-b", "tank-c")
 		l.set(func(l *pool) {
@@ -238,7 +238,7 @@ func TestReleaser_OneInUseDoesNotHoldUpOthers(t *testing.T) {
 	})
 }
 
-func TestReleaser_SweepsWhatHasEnded(t *testing.T) {
+func TestReleaser_SweepsEndedLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, log := startPool(t, "tank-a", "tank-b")
 		l.set(func(l *pool) { l.sets["tank-a"].ended, l.sets["tank-a"].busy = true, true })

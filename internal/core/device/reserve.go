@@ -127,7 +127,7 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	return r, err
 }
 
-// complete returns the reservation for Nomad. It refuses an empty one, because the agent panics if it is nil.
+// complete returns the reservation for Nomad. It refuses a nil one, because the agent would panic.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
 		return nil, errors.New("the plugin returned an empty reservation: this is a bug in the plugin")

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-func TestReserve_GivesAndRemembers(t *testing.T) {
+func TestReserve_ReturnsAndRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -106,7 +106,7 @@ func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("no such bus")} {
 		unscanned := newSnapshot()
 		if unscanned.failure = failure; !errors.As(unscanned.refusal([]string{"a:1"}), new(passing)) {
-			t.Errorf("before the first scan, which says %v, nothing is waited for", failure)
+			t.Errorf("before the first scan, with the failure %v, Reserve does not wait", failure)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestReserve_WaitsForReplug(t *testing.T) {
 }
 
 // A Reserver may detect it before the next scan.
-func TestReserve_WaitsForWhatVanishedAfterScan(t *testing.T) {
+func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 	for name, c := range map[string]struct {
 		back bool
 		want string
@@ -364,7 +364,7 @@ func TestReserve_ErrorWithoutStreamSaysWhatToDo(t *testing.T) {
 	})
 }
 
-func TestReserve_SaysWhyThereIsNoList(t *testing.T) {
+func TestReserve_ReportsWhyNoListExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{err: errors.New("no such file")}
 		p, _ := start(t, supplied(w))

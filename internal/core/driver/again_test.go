@@ -72,7 +72,7 @@ func (a *agent) known() (ids []string) {
 	return ids
 }
 
-func TestStartTask_ReturnsTheRunThatNoAgentKnows(t *testing.T) {
+func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ended: %v, another plugin: %v", ended, restart), func(t *testing.T) {
@@ -102,8 +102,8 @@ func TestStartTask_ReturnsTheRunThatNoAgentKnows(t *testing.T) {
 				got := a.pid(next.ID)
 				test.Eq(t, pid, got, test.Sprintf("its process is %d, it was", got))
 				known := a.known()
-				must.SliceLen(t, 1, known, must.Sprint("the driver knows"))
-				test.Eq(t, next.ID, known[0], test.Sprint("the driver knows"))
+				must.SliceLen(t, 1, known, must.Sprint("tasks of the driver"))
+				test.Eq(t, next.ID, known[0], test.Sprint("tasks of the driver"))
 				o.end()
 				r := a.wait(next.ID)
 				must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
@@ -191,8 +191,8 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 			n := o.begun()
 			test.Eq(t, 2, n, test.Sprintf("it was started %d times", n))
 			known := a.known()
-			must.SliceLen(t, 1, known, must.Sprint("the driver knows"))
-			test.Eq(t, next.ID, known[0], test.Sprint("the driver knows"))
+			must.SliceLen(t, 1, known, must.Sprint("tasks of the driver"))
+			test.Eq(t, next.ID, known[0], test.Sprint("tasks of the driver"))
 			a.destroy(next.ID)
 		})
 	}
@@ -302,12 +302,12 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			test.Eq(t, 7, s.ExitResult.ExitCode, test.Sprintf("it is %+v", s))
 			must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 			a.destroy(cfg.ID)
-			test.SliceEmpty(t, a.known(), test.Sprint("the driver knows"))
+			test.SliceEmpty(t, a.known(), test.Sprint("tasks of the driver"))
 		})
 	}
 }
 
-func TestOnlyStart_PrefersTheAgentThatLives(t *testing.T) {
+func TestOnlyStart_PrefersTheLivingAgent(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
 	must.NoError(t, err)

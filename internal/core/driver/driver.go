@@ -227,7 +227,7 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 }
 
 // StartCall registers the context of a StartTask call, because that method has no context
-// parameter. The context ends when the agent is gone, since no agent would then know of the task.
+// parameter. The context ends when the agent is gone, because no agent would then manage the task.
 // The caller runs done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()

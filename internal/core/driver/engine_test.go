@@ -169,6 +169,6 @@ func TestEngine_UsesOptionalMethods(t *testing.T) {
 	reported := print.Attributes["driver.test-driver.hosts"] != nil
 	must.True(t, reported, must.Sprintf("got %+v", print))
 	test.StrHasSuffix(t, "; one host is down", print.HealthDescription, test.Sprintf("got %+v", print))
-	test.SliceEmpty(t, a.known(), test.Sprint("the driver knows"))
+	test.SliceEmpty(t, a.known(), test.Sprint("tasks of the driver"))
 	a.destroy(cfg.ID)
 }

@@ -56,7 +56,7 @@ func TestRequestEvent_IsDeliveredDuringTheStart(t *testing.T) {
 	}), nil)
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver has registered the listener", a.driver.hasListeners)
 	cfg := a.shell("exit 0", "")
 	began := time.Now()
 	started := make(chan error, 1)
@@ -231,7 +231,7 @@ func listen(t *testing.T, a *agent) *listener {
 	t.Helper()
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver has registered the listener", a.driver.hasListeners)
 	l := &listener{}
 	go func() {
 		for e := range events {
@@ -318,7 +318,7 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 	}
 }
 
-func TestReportExit_KnowsTheAllocationDirectory(t *testing.T) {
+func TestReportExit_GetsTheAllocationDirectory(t *testing.T) {
 	calls := make(chan Ended, 10)
 	for name, c := range map[string]struct {
 		collection, path string // logmon makes the FIFOs
@@ -339,7 +339,7 @@ func TestReportExit_KnowsTheAllocationDirectory(t *testing.T) {
 	}
 }
 
-func TestReportExit_KnowsWhereTheRunsOutputBegins(t *testing.T) {
+func TestReportExit_GetsTheStartOfTheRunsOutput(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	cfg := a.shell("echo one >&2", "")
@@ -392,7 +392,7 @@ func TestReportExit_ComesAfterTheLastLine(t *testing.T) {
 	test.MapLen(t, tasks, found, test.Sprintf("asked about %d tasks", len(found)))
 }
 
-func TestReportExit_HoldsUpNoOtherTask(t *testing.T) {
+func TestReportExit_DelaysNoOtherTask(t *testing.T) {
 	asked, answer := make(chan string, 10), make(chan struct{})
 	w := testInstance{}
 	w.ended = func(e Ended) string {
@@ -497,7 +497,7 @@ func TestWaitTask_DeliversExitsAfterTheirEvents(t *testing.T) {
 	a := startInstance(t, w, nil)
 	events, err := a.TaskEvents(t.Context())
 	must.NoError(t, err)
-	testsupport.Eventually(t, "the driver knows of the listener", a.driver.hasListeners)
+	testsupport.Eventually(t, "the driver has registered the listener", a.driver.hasListeners)
 	const tasks = 20
 	var mu sync.Mutex
 	told, exited := map[string][]time.Time{}, map[string]time.Time{}

@@ -46,7 +46,7 @@ func TestWaitTask_ReportsSignals(t *testing.T) {
 	}
 }
 
-func TestLifecycle_GivesEveryWaiterTheExit(t *testing.T) {
+func TestLifecycle_DeliversTheExitToEveryWaiter(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for range 5 {
 			file := filepath.Join(t.TempDir(), "go")
@@ -93,7 +93,7 @@ func TestLifecycle_EndsAWaitWithItsContext(t *testing.T) {
 	})
 }
 
-func TestLifecycle_DoesNotKnowOtherTasks(t *testing.T) {
+func TestLifecycle_RefusesUnknownTasks(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		ctx := context.Background()
 		for name, call := range map[string]func() error{
@@ -208,7 +208,7 @@ func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
+func TestDestroyTask_KillsATaskKnownOnlyFromDisk(t *testing.T) {
 	a := start(t, nil)
 	m := testsupport.Mark()
 	cfg := a.shell(a.background(m)+"exec sleep "+m, "")
@@ -221,7 +221,7 @@ func TestDestroyTask_KillsWhatOnlyTheDiskKnows(t *testing.T) {
 }
 
 // An attempt fails if the driver can't record that the agent knows of the task.
-func TestRecoverTask_HasTheExitThatAFailedAttemptGot(t *testing.T) {
+func TestRecoverTask_KeepsTheExitOfAFailedAttempt(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
 	th := wire(t, a.run(cfg))
@@ -357,7 +357,7 @@ func TestLifecycle_EndsStatisticsWithTheTask(t *testing.T) {
 	})
 }
 
-func TestLifecycle_DestroysWhatItNeverSaw(t *testing.T) {
+func TestLifecycle_DestroysATaskFromBeforeARestart(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("deaf", "0")
 		a.run(cfg)

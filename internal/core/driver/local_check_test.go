@@ -41,7 +41,7 @@ func variables(n, size int) map[string]string {
 	return env
 }
 
-func TestCheckCommand_KeepsAFloodFromTheSupervisor(t *testing.T) {
+func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
 	long := strings.Repeat("n", 200<<10)
 	for name, c := range map[string]struct {

@@ -220,7 +220,7 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 		case e := <-events:
 			told = e.Message == want
 		case <-time.After(time.Minute):
-			t.Fatal("no event says so")
+			t.Fatal("no such event")
 		}
 	}
 	testsupport.Eventually(t, "the task has read its device", func() bool {

@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
+func TestOOM_IsTheExitOnlyOfAFailedTask(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
@@ -61,7 +61,7 @@ func TestOOM_IsTheExitOnlyOfATaskThatFailed(t *testing.T) {
 }
 
 // The parent cgroup's limit causes the kill, and the event does not blame the task's own limit.
-func TestOOM_NamesWhoseLimitItWas(t *testing.T) {
+func TestOOM_NamesTheExceededLimit(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)

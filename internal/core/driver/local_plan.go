@@ -204,7 +204,7 @@ var self = sync.OnceValue(func() *account.Account {
 })
 
 // unitVariables are for the communication between systemd and a service (systemd.exec(5), sd_notify(3),
-// sd_listen_fds(3)): a task that inherited those of the agent could act in the agent's name, or use its sockets.
+// sd_listen_fds(3)): a task that inherited those of the agent could act in its name, or use resources meant for it.
 var unitVariables = []string{
 	"CREDENTIALS_DIRECTORY", "FDSTORE", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
 	"LISTEN_PIDFDID", "LOG_NAMESPACE", "MAINPID", "MANAGERPID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",

@@ -111,7 +111,7 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 }
 
 // releaseEarlier acquires the engine's lock, and then a task's.
-func TestLocalTask_SamplesWithoutItsLockWhenItTakesTheEngines(t *testing.T) {
+func TestLocalTask_AcquiresTheEnginesLockWithoutItsOwn(t *testing.T) {
 	l := newLocal(t.Context(), nullLogger, "test-driver")
 	lt := &localTask{engine: l, state: &task.State{}}
 	l.mu.Lock()

@@ -49,7 +49,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	test.False(t, kept(unclaimed.ID), test.Sprint("kept although its allocation is gone"))
 	must.True(t, kept(known.ID), must.Sprint("a known task was removed"))
 	test.True(t, kept(running.ID), test.Sprint("a known task was removed"))
-	test.SliceLen(t, 2, a.known(), test.Sprint("the driver knows"))
+	test.SliceLen(t, 2, a.known(), test.Sprint("tasks of the driver"))
 	a.destroy(known.ID)
 	a.destroy(running.ID)
 }

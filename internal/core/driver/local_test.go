@@ -20,7 +20,7 @@ import (
 
 const strangerID = 65534
 
-func TestStores_SkipsWhatAnotherUserCanReplace(t *testing.T) {
+func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 	testsupport.NeedRoot(t)             // to give directories to another user
 	short, err := os.MkdirTemp("", "s") // for a socket
 	must.NoError(t, err)

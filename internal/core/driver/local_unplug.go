@@ -30,7 +30,7 @@ type unplug struct {
 }
 
 // watchDevices emits events when devices that were reserved for the task are unplugged or plugged
-// in again. A device plugin can't do this, because it knows no task. watchDevices stops the task if
+// in again. A device plugin can't do this, because it has no access to tasks. watchDevices stops the task if
 // its options ask for that. It returns when the task or the driver has ended.
 func (t *localTask) watchDevices(devices []task.Device) {
 	again := time.NewTicker(unplugEvery)

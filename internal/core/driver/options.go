@@ -27,7 +27,7 @@ func (o *PluginOptions) pluginOptions() *PluginOptions { return o }
 // configuration.
 type TaskOptions struct {
 	WorkDir     string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
-	Groups      []string          `codec:"groups" doc:"Supplementary groups besides those that the user belongs to, by name or id."`
+	Groups      []string          `codec:"groups" doc:"Supplementary groups in addition to those that the user belongs to, by name or id."`
 	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout, all remaining processes are killed in any mode."`
 	Logs        *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
 	MemorySwap  schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestStopTask_GivesTheTreeItsTime(t *testing.T) {
+func TestStopTask_WaitsForTheTree(t *testing.T) {
 	a := start(t, nil)
 	for mode, session := range map[string]string{"group": "sh", "all": "setsid sh"} {
 		file := filepath.Join(t.TempDir(), "done")

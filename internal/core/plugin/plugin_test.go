@@ -457,7 +457,7 @@ func TestVersion_IsOneThatNomadParses(t *testing.T) {
 	}
 }
 
-func TestVersionText_TellsAReleaseFromOtherBuilds(t *testing.T) {
+func TestVersionText_DistinguishesReleasesFromOtherBuilds(t *testing.T) {
 	of := func(modified string) *debug.BuildInfo {
 		return &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789"},
 			{Key: "vcs.time", Value: "2026-11-23T00:18:39Z"}, {Key: "vcs.modified", Value: modified}}}

@@ -27,7 +27,7 @@ func stick(name string) *device.ContainerReservation {
 	}
 }
 
-func TestRecall_RestoresWhatIsRemembered(t *testing.T) {
+func TestRecall_RestoresRememberedReservations(t *testing.T) {
 	a, b := stick("zigbee"), stick("ups")
 	for _, r := range []*device.ContainerReservation{a, b} {
 		must.NoError(t, Remember(r))
@@ -117,7 +117,7 @@ func TestRemember_NothingIsInterpolated(t *testing.T) {
 	test.Eq(t, "/$a", mounts[0].TaskPath)
 }
 
-func TestReservation_RefusesWhatNoPluginWrites(t *testing.T) {
+func TestReservation_RefusesInvalidValues(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     *device.ContainerReservation
 		value string

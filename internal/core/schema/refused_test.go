@@ -23,7 +23,7 @@ func (*modest) Refuse(written []string) error {
 	return fmt.Errorf("%s: not here", strings.Join(written, ", "))
 }
 
-func TestRefused_OptionsOfAnyFormReachTheirSentence(t *testing.T) {
+func TestRefused_OptionsOfAnyFormGetTheirMessage(t *testing.T) {
 	s := Of[modest]()
 	for config, want := range map[string]string{
 		`image = "x"`:                                                 "image: not here",
@@ -44,7 +44,7 @@ func TestRefused_OptionsOfAnyFormReachTheirSentence(t *testing.T) {
 	}
 }
 
-func TestRefused_OptionsOfAnAgentReachTheirSentence(t *testing.T) {
+func TestRefused_OptionsOfAnAgentGetTheirMessage(t *testing.T) {
 	_, err := decodeAgent(t, Of[modest](), `command = "x" mount { a = 1 }`)
 	test.EqError(t, err, "mount: not here")
 }
