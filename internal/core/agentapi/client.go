@@ -37,7 +37,7 @@ func New(a Config) (*Client, error) {
 	if a.CAFile != "" {
 		pem, err := os.ReadFile(a.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("ca_file can't be read: %w", err)
+			return nil, fmt.Errorf("failed to read ca_file: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
@@ -47,7 +47,7 @@ func New(a Config) (*Client, error) {
 	if a.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("cert_file and key_file can't be used: %w", err)
+			return nil, fmt.Errorf("failed to load cert_file and key_file: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -83,7 +83,7 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, read fu
 		if cause := context.Cause(ctx); errors.Is(cause, ErrLate) {
 			err = cause
 		}
-		return "", fmt.Errorf("the API at %s can't be used: %w", c.Address, err)
+		return "", fmt.Errorf("failed to query the API at %s: %w", c.Address, err)
 	}
 	return header.Get("X-Nomad-Index"), nil
 }
@@ -98,7 +98,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, rea
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
-			return nil, fmt.Errorf("token_file can't be read: %w", err)
+			return nil, fmt.Errorf("failed to read token_file: %w", err)
 		}
 		request.Header.Set("X-Nomad-Token", strings.TrimSpace(string(token)))
 	}

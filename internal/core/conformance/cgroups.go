@@ -23,7 +23,7 @@ import (
 // cgroup v2, it uses the agent's parent if an agent has run on this machine.
 type cgroups struct {
 	support cgroup.Support
-	missing string // why there are no cgroups; empty if there are
+	missing string // why no cgroups can be created; empty if they can
 	parent  string // created by this run; empty if it is the agent's
 }
 

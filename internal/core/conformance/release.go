@@ -115,7 +115,7 @@ func (d Device) testRelease(t *testing.T) {
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)
-			r.KillPlugin() // the next one has seen nothing at all
+			r.KillPlugin() // the next process has no information from before
 			time.Sleep(sweeps)
 			r.wantHeldOnce(r.a)
 			r.wantHeldOnce(r.b)

@@ -73,7 +73,7 @@ type Instance interface {
 	Reserve(ctx context.Context, ids []string) (*device.ContainerReservation, error)
 }
 
-// Group is a set of interchangeable devices. A job asks for one as device
+// Group is a set of interchangeable devices. A job requests one as device
 // "<vendor>/<type>/<name>", device "<type>" and so on.
 type Group struct {
 	Vendor, Type, Name string // none empty; no slash in Vendor and Type

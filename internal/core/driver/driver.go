@@ -58,7 +58,7 @@ func New[C, T any](ctx context.Context, logger hclog.Logger, p Plugin[C, T]) *Dr
 	return newDriver(ctx, logger, erase(p))
 }
 
-// Main is the whole main function of a driver plugin.
+// Main is the entire main function of a driver plugin.
 func Main[C, T any](p Plugin[C, T]) {
 	e := erase(p)
 	supervise := func() bool { supervisor.Main(); return false }

@@ -26,7 +26,7 @@ func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 		case e.Signal != 0 && !e.OOMKilled:
 			d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 		}
-		go func() { // it may read files
+		go func() { // not here, because the driver may read files
 			defer close(h.explained)
 			d.explain(h, e)
 		}()

@@ -24,7 +24,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 		note("network { dns { %s } } has no effect, whether it is the job's or its network's: tasks of this driver use "+
 			"the host's /etc/resolv.conf; change that file, or configure the program", dns)
 	}
-	// the label is Nomad's own for a host name that the job names (client/allocrunner/network_hook.go)
+	// Nomad sets this label to the host name that the job configures (client/allocrunner/network_hook.go)
 	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
 		note("network { hostname = %q } has no effect: tasks of this driver have the host's name; "+
 			"configure the program", n.Labels["docker_sandbox_hostname"])

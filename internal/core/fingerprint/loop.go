@@ -66,7 +66,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 	var (
 		good, sent, now T
 		known, sentOnce bool
-		out             chan<- T // values while there is something to send
+		out             chan<- T // values while a value is pending
 		kick            = l.Kick
 		retry           = min(firstRetry, l.Period)
 		next            = time.NewTimer(0)

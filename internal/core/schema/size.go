@@ -12,8 +12,8 @@ import (
 )
 
 // Size is a number of bytes as a user writes it: "10MiB", "64k", "1.5GB",
-// "4096". KiB, MiB, GiB, TiB and a bare K, M, G, T count in 1024 (as Docker's
-// and systemd's do), kB, MB, GB, TB in 1000; upper and lower case are the same.
+// "4096". KiB, MiB, GiB, TiB and a bare K, M, G, T are powers of 1024 (as in
+// Docker and systemd), kB, MB, GB, TB powers of 1000. Case does not matter.
 // The empty Size is an option that is not set.
 type Size string
 

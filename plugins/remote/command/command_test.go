@@ -165,7 +165,7 @@ func TestCheck_ReportsTheHost(t *testing.T) {
 	test.Eq(t, 0, r.code, test.Sprint("the driver is healthy without an API, too"))
 	test.StrContains(t, r.out, `endpoint "box" can be used: arch `)
 	test.StrContains(t, r.out, fmt.Sprintf("root %t, dir %s, runs: 0\n", os.Geteuid() == 0, b.dir))
-	test.StrContains(t, r.out, "note: a task whose job is stopped goes on: the API at http://127.0.0.1:1 can't be used: ")
+	test.StrContains(t, r.out, "note: a task whose job is stopped goes on: failed to query the API at http://127.0.0.1:1: ")
 
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "job not found", http.StatusNotFound)
