@@ -289,7 +289,7 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 	cfg := a.shell("exit 0", "", volume("/outrider-data"))
 	cfg.Mounts[0].PropagationMode, cfg.Mounts[0].Readonly = structs.VolumeMountPropagationHostToTask, true
 	_, _, err = a.StartTask(cfg)
-	test.ErrorContains(t, err, `propagation_mode = "host-to-task" read_only = true } is not supported:  `+
+	test.ErrorContains(t, err, `propagation_mode = "host-to-task" read_only = true } is not supported: `+
 		`file systems that the host mounts in it later would be writable`)
 	cfg = a.shell("exit 0", "", volume("/outrider-data"))
 	cfg.Mounts[0].PropagationMode = structs.VolumeMountPropagationBidirectional

@@ -82,7 +82,7 @@ func TestOOM_NamesTheExceededLimit(t *testing.T) {
 	r := a.wait(cfg.ID)
 	must.True(t, r.OOMKilled)
 	testsupport.Eventually(t, "the kill is reported", func() bool {
-		return events.heard(cfg.ID, "OOM: killed because the host or a parent cgroup is out of memory:  "+
+		return events.heard(cfg.ID, "OOM: killed because the host or a parent cgroup is out of memory: "+
 			"the task was below its own limit of 1000 MiB") == 1
 	})
 	a.destroy(cfg.ID)
