@@ -53,7 +53,7 @@ func (Lab) Run(ctx context.Context, job string, watch *bool) error {
 	})
 }
 
-// Follows the agent's log, or what a job's tasks write (-job=NAME).
+// Follows the agent's log, or the output of a job's tasks (-job=NAME).
 func (Lab) Logs(ctx context.Context, job *string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Logs(ctx, value(job)) })
 }
@@ -63,17 +63,17 @@ func (Lab) Stop(ctx context.Context, job string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Stop(ctx, job) })
 }
 
-// Opens a shell where the tasks run, with nomad; commands may come from a pipe.
+// Opens a shell where the tasks run, with nomad; accepts commands from a pipe.
 func (Lab) Shell(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
 }
 
-// Builds the plugins (or one: -plugin=NAME) and restarts the agent; tasks live on.
+// Rebuilds plugins (one: -plugin=NAME) and restarts the agent; tasks keep running.
 func (Lab) Reload(ctx context.Context, plugin *string) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
-// Stops jobs and agent, and removes all of the lab but what the next one wants.
+// Stops the lab and deletes it; keeps the image and the download cache.
 func (Lab) Down(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
@@ -86,7 +86,7 @@ func withLab(ctx context.Context, runtime *string, do func(context.Context, *lab
 	return l.Command(ctx, func(ctx context.Context) error { return do(ctx, l) })
 }
 
-// value is that of a flag, empty where it was not given.
+// value returns a flag's value, or an empty string if the flag was not given.
 func value(flag *string) string {
 	if flag == nil {
 		return ""
@@ -100,12 +100,12 @@ func Build(ctx context.Context) error { return lab.Build(ctx) }
 // Runs golangci-lint over every module, actionlint, and shellcheck.
 func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
 
-// Test is the tests of every module.
+// Test runs the tests of the modules.
 type Test mg.Namespace
 
 // test runs all unit tests, and the end-to-end tests of the main paths.
 func (Test) Main(ctx context.Context) error {
-	mg.CtxDeps(ctx, lab.Build) // ^C is mage's, for the tests
+	mg.CtxDeps(ctx, lab.Build) // mage itself handles ^C during the tests
 	return check.Test(ctx, ".")
 }
 
@@ -122,7 +122,7 @@ func (Test) Module(ctx context.Context, module string, race *bool) error {
 	return check.TestModule(ctx, ".", module, race != nil && *race)
 }
 
-// Compares exec-lite, remote and python with the same by hand; writes the ratios.
+// Benchmarks exec-lite, remote and python against the alternatives; writes ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	return lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
@@ -133,29 +133,29 @@ func Conformance(ctx context.Context, plugin string, task, config *string) error
 	return lab.RunProgram(ctx, "./internal/core/cmd/conformance", "-task="+value(task), "-config="+value(config), plugin)
 }
 
-// Docs is about the pages.
+// Docs builds parts of the documentation.
 type Docs mg.Namespace
 
-// Makes the pictures in docs/images (with asciinema, npm, chromium).
+// Renders the pictures in docs/images (needs asciinema, npm, chromium).
 func (Docs) Pictures() error { return sh.RunV("lab/pictures/make") }
 
-// New makes plugins from templates.
+// New creates plugins from templates.
 type New mg.Namespace
 
-// Makes plugins/NAME, a task driver that builds, conforms and loads in the lab.
+// Creates plugins/NAME, a task driver that builds, conforms and loads in the lab.
 func (New) Driver(ctx context.Context, name string) error {
 	return lab.NewPlugin(ctx, newplugin.Driver, name)
 }
 
-// Makes plugins/NAME, a device plugin that builds, conforms and loads in the lab.
+// Creates plugins/NAME: a device plugin that builds, conforms, loads in the lab.
 func (New) Device(ctx context.Context, name string) error {
 	return lab.NewPlugin(ctx, newplugin.Device, name)
 }
 
-// Release makes and checks what is published of a plugin.
+// Release builds and verifies the published files of a plugin.
 type Release mg.Namespace
 
-// Makes zip, deb, rpm, SBOM and checksums in dist/, of all or one (-plugin=NAME).
+// Builds zip, deb, rpm, SBOM and checksums in dist/, of all or one (-plugin=NAME).
 func (Release) Build(ctx context.Context, plugin *string) error {
 	return release.BuildCommand(ctx, release.Options{Root: ".", Plugin: value(plugin)})
 }
@@ -165,13 +165,13 @@ func (Release) Verify(ctx context.Context, plugin *string) error {
 	return release.VerifyCommand(ctx, release.Options{Root: ".", Plugin: value(plugin)})
 }
 
-// Nix is about the flake.
+// Nix maintains the flake.
 type Nix mg.Namespace
 
-// Writes the hash of the Go packages that plugins import into the flake.
+// Updates the flake's hash of the Go packages that the plugins import.
 func (Nix) Hash(ctx context.Context) error { return nix.UpdateHash(ctx, ".") }
 
-// Aliases give targets names that no Go method can have: a plugin's, and a namespace's.
+// Aliases are target names that no Go method can have: one with a hyphen, and one of a namespace.
 var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite, "test": Test.Main}
 
 // Demo shows one plugin in under a minute.
@@ -182,7 +182,7 @@ func (Demo) ExecLite(ctx context.Context, stage, both *bool) error {
 	return demo(ctx, "exec-lite", stage, fmt.Sprint("-both=", both != nil && *both))
 }
 
-// Shows Python programs: a page, an environment built, then cached; an exception.
+// Shows Python: a web page, an environment built, then cached, an exception.
 func (Demo) Python(ctx context.Context, stage *bool) error { return demo(ctx, "python", stage) }
 
 // Shows a USB stick plugged, used and unplugged (-id=10c4:ea60: a real one).
@@ -208,7 +208,7 @@ func (Demo) Compare(ctx context.Context, seconds, tasks *int) error {
 	return lab.RunProgram(ctx, "./lab/demo/compare", args...)
 }
 
-// Builds and fetches all that the demos need, so that they run offline.
+// Builds and fetches everything that the demos need to run offline.
 func (Demo) Prepare(ctx context.Context) error {
 	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })
 }

@@ -18,16 +18,16 @@ import (
 
 const datasetPlugin = agent.DevicePrefix + "dataset"
 
-// The two faces of the dataset plugin read one file with classes, which is beside the second.
+// Both roles of the dataset plugin read the same file of classes, which is next to the host volume plugin.
 const (
 	datasetVolumes = "dataset" // the id of the host volume plugin
 	datasetConfig  = `file  = "${host_volume_plugin_dir}/` + datasetVolumes + `.hcl"
-sweep = "1s" # scratch is free again soon
+sweep = "1s" # reclaim scratch datasets quickly
 
 api {
   address = "http://127.0.0.1:${http_port}"
 }`
-	datasetNoClasses = "# no classes: lab:up -dataset=zfs-fuse makes some\n"
+	datasetNoClasses = "# no classes: lab:up -dataset=zfs-fuse creates some\n"
 )
 
 //go:embed classes.hcl
@@ -35,7 +35,7 @@ var classesText string
 
 var classesTemplate = template.Must(template.New("classes.hcl").Parse(classesText))
 
-// classes returns the file with the lab's classes. It makes the file system when it is first needed.
+// classes returns the file with the lab's classes. It creates the file system at the first use.
 func (l *Lab) classes(ctx context.Context) (string, error) {
 	pool, made := zfsfuse.Open(l.poolDir())
 	if !made {
@@ -49,28 +49,28 @@ func (l *Lab) classes(ctx context.Context) (string, error) {
 	return text.String(), err
 }
 
-// poolDir has the pool's file.
+// poolDir returns the directory of the pool's file.
 func (l *Lab) poolDir() string { return filepath.Join(l.dir, agent.PoolDir) }
 
-// makePool makes the file system in the lab's directory. Its daemon carries the agent's mark, so that it ends with the
-// agent, which removes the rest.
+// makePool creates the file system in the lab's directory. Its daemon has the agent's mark: removing the agent ends the
+// daemon too, and removes its files.
 func (l *Lab) makePool(ctx context.Context) (pool zfsfuse.Pool, err error) {
 	dir := l.poolDir()
-	end := l.step(ctx, "Making a pool of zfs-fuse in a file")
+	end := l.step(ctx, "Creating a zfs-fuse pool in a file")
 	defer func() { end(err, "%s", dir) }()
 	if os.Geteuid() != 0 {
-		return pool, errors.New("datasets are made and mounted by root: start the lab as root")
+		return pool, errors.New("only root can create and mount datasets: start the lab as root")
 	}
 	if err := os.MkdirAll(l.dir, 0o755); err != nil {
 		return pool, err
 	}
-	err = zfsfuse.Remove(dir) // one that was interrupted
+	err = zfsfuse.Remove(dir) // left by an interrupted run
 	if err == nil {
 		pool, err = zfsfuse.Make(ctx, dir, zfsfuse.Options{Size: 2 << 30, Stays: true, Env: []string{agent.Mark(l.dir)},
 			Datasets: []string{"fast", "strict"}})
 	}
 	if err != nil {
-		_ = os.Remove(l.dir) // unless there is something else in it
+		_ = os.Remove(l.dir) // only if it is empty
 	}
 	return pool, err
 }

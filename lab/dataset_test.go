@@ -22,12 +22,12 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestClasses_AreThoseOfTheFileSystem(t *testing.T) {
+func TestClasses_UseDatasetsOfThePool(t *testing.T) {
 	l, _ := quiet(t)
 	l.dataset = true
 	must.NoError(t, os.MkdirAll(l.poolDir(), 0o755))
 	pool, _ := zfsfuse.Open(l.poolDir())
-	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // as if it was made
+	must.NoError(t, os.WriteFile(pool.Program, nil, 0o600)) // marks the pool as complete
 	text, err := l.classes(t.Context())
 	must.NoError(t, err)
 	test.StrContains(t, text, fmt.Sprintf("\nzfs = %q\n", pool.Program))
@@ -108,7 +108,7 @@ func (d *datasetLab) byHand(args ...string) {
 	d.command(append(append([]string{program}, args...), "-file", file)...)
 }
 
-// kill kills the agent that runs now, which may not be the one of the beginning.
+// kill kills the current agent, which a command may have restarted since the beginning.
 func (d *datasetLab) kill() {
 	d.t.Helper()
 	a, err := d.open(d.t.Context())
@@ -122,14 +122,14 @@ func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
 	pool, made := zfsfuse.Open(d.poolDir())
 	must.True(d.t, made)
-	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // where slots are mounted, for all of the machine
+	points, err := filepath.Glob("/run/outrider/dataset/slots/*") // mount points, shared by the machine
 	must.NoError(d.t, err)
 	points = slices.DeleteFunc(points, func(dir string) bool {
 		source, _ := exec.CommandContext(d.t.Context(), "findmnt", "-no", "SOURCE", dir).Output()
 		return !strings.HasPrefix(string(source), pool.Root)
 	})
 	d.kill()
-	d.does("they are gone, with their files", func() error { return d.Down(d.t.Context()) })
+	d.does("stopped, files removed", func() error { return d.Down(d.t.Context()) })
 	for _, dir := range points {
 		test.False(d.t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
 	}
@@ -143,11 +143,11 @@ func (d *datasetLab) leavesNothing() {
 	}
 }
 
-// TestLab_WithDatasets goes the way of the README and of docs/plugins/dataset.md, and runs the examples.
+// TestLab_WithDatasets follows the README and docs/plugins/dataset.md, and runs the examples.
 func TestLab_WithDatasets(t *testing.T) {
-	testsupport.Long(t, "starts a lab of its own")
+	testsupport.Long(t, "starts its own lab")
 	d := newDatasetLab(t)
-	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("without being asked it has datasets"))
+	test.StrContains(t, d.out.String(), "No devices.", test.Sprint("devices without -dataset"))
 	d.out.Reset()
 	test.ErrorContains(t, d.Run(t.Context(), d.example("scratch.nomad.hcl")), "missing devices")
 	d.does("svc runs", func() error {
@@ -158,7 +158,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.does("Restarting the agent with", func() error { return d.Up(t.Context(), With{Dataset: "zfs-fuse"}) })
 	test.Eq(t, before, running(t, d.agent), test.Sprint("the task has ended, or was started again"))
 	d.runs("files: 0\n100000\n", "scratch.nomad.hcl")
-	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without what the first has left
+	d.runs("files: 0\n100000\n", "scratch.nomad.hcl") // without the files of the first run
 	d.out.Reset()
 	test.ErrorContains(t, d.Run(t.Context(), d.example("volume.nomad.hcl")), "missing compatible host volumes")
 

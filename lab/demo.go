@@ -14,9 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
-// StartDemo starts a lab in a directory, in addition to any lab that is up, and waits until it is healthy. It has the
-// named plugins ("exec-lite") with their configuration; an empty one is that of a lab. The runtime is as for New.
-// EndDemo ends it.
+// StartDemo starts a lab in a directory, in addition to any lab that is up, and waits until it is healthy. plugins maps
+// names ("exec-lite") to configurations; an empty one means the lab's. The runtime is as for New. EndDemo removes all.
 func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string, with With) (agent.Agent, error) {
 	l, err := New(runtime)
 	if err != nil {
@@ -32,13 +31,13 @@ func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]stri
 	return a, err
 }
 
-// EndDemo stops the jobs of the agent of StartDemo, and removes everything of it.
+// EndDemo stops the jobs of the agent that StartDemo returned, and removes the agent with its files.
 func EndDemo(ctx context.Context, a agent.Agent) error {
 	l := &Lab{dir: a.Info().Dir}
 	return errors.Join(l.stopOnNodes(ctx), l.removeNodes(ctx), a.Close(ctx))
 }
 
-// PrepareDemos builds the plugins and the demos, and fetches Nomad: the next demo needs no network.
+// PrepareDemos builds the plugins and the demos and fetches Nomad, so the next demo needs no network.
 func (l *Lab) PrepareDemos(ctx context.Context) error {
 	if _, err := l.prepare(ctx, nil); err != nil {
 		return err

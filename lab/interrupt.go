@@ -15,15 +15,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Interrupted is the error of a command that ^C has ended: what still runs, and how to continue.
+// Interrupted is the error of a command that ^C ended. It names what still runs, and how to continue.
 type Interrupted string
 
 func (i Interrupted) Error() string { return "interrupted; " + string(i) }
 
-// ExitStatus is mage's exit status: a shell's for SIGINT.
+// ExitStatus returns the exit status for mage: 130, as a shell reports SIGINT.
 func (Interrupted) ExitStatus() int { return 128 + int(syscall.SIGINT) }
 
-// Command runs a command for a user at a terminal. The first ^C ends it in order, the second one at once. Errors are
+// Command runs a command for a user at a terminal. The first ^C ends it cleanly, the second one immediately. Errors are
 // wrapped for the terminal.
 func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error {
 	ctx, stop := UntilInterrupt(ctx)
@@ -35,7 +35,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 	case cancelled(ctx):
 		err = Interrupted("what runs now: " + mage + " lab:status")
 	default:
-		const prefix = "Error: " // is mage's
+		const prefix = "Error: " // mage prints it
 		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])
 	}
 	return err
@@ -44,7 +44,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 // UntilInterrupt returns a context that the first ^C (or SIGTERM) ends; a second one ends the process. It takes the
 // signal over from mage, which would end the process 5 s after the first one, during the clean-up.
 func UntilInterrupt(ctx context.Context) (context.Context, context.CancelFunc) {
-	time.Sleep(20 * time.Millisecond) // mage listens from just after it has called its target
+	time.Sleep(20 * time.Millisecond) // mage installs its handler just after it calls the target
 	signal.Reset(os.Interrupt)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -61,12 +61,12 @@ func cancelled(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// goesOn is the interruption of a command that watched a job.
+// goesOn returns the error of an interrupted command that watched a job.
 func goesOn(job string) Interrupted {
-	return Interrupted(fmt.Sprintf("job %s goes on. Stop it with: %s lab:stop %[1]s", job, mage))
+	return Interrupted(fmt.Sprintf("job %s keeps running. Stop it with: %s lab:stop %[1]s", job, mage))
 }
 
-// step is the printer's Step. If the context has ended, the step counts as interrupted and not as failed.
+// step is the printer's Step. If the context has ended, the step is reported as interrupted, not as failed.
 func (l *Lab) step(ctx context.Context, format string, args ...any) func(err error, outcome string, args ...any) {
 	end := l.steps.Step(format, args...)
 	return func(err error, outcome string, args ...any) {

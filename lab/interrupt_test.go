@@ -37,8 +37,8 @@ func TestCommand_ReportsTheLabOnInterrupt(t *testing.T) {
 		"nothing runs": {func(ctx context.Context) error { <-ctx.Done(); return errors.New("half-finished") },
 			"go tool mage lab:status"},
 		"a job": {func(ctx context.Context) error { <-ctx.Done(); return goesOn("hello") },
-			"job hello goes on. Stop it with: "},
-		// ended by ^C itself, a moment before we hear of that
+			"job hello keeps running. Stop it with: "},
+		// ended by the same ^C, just before this process handles it
 		"a program": {func(context.Context) error { return errors.New("signal: interrupt") },
 			"go tool mage lab:status"},
 	} {

@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// defaultPort is Nomad's own, which every tool uses by default.
+// defaultPort is Nomad's HTTP port, the default of every tool.
 const defaultPort = 4646
 
 // Lab is the lab of one checkout.
@@ -30,8 +30,8 @@ type Lab struct {
 	root        string
 	dir         string // of the agent
 	runtime     agent.Runtime
-	dataset     bool              // it has a pool, see poolDir
-	remote      bool              // it has a host, see hostDir
+	dataset     bool              // has a pool, see poolDir
+	remote      bool              // has a host, see hostDir
 	host        sshd.Server       // if remote
 	port        int               // 0: defaultPort, or a free one
 	nodes       int               // see With
@@ -73,7 +73,7 @@ func New(runtime string) (*Lab, error) {
 // auto is the default runtime: a container if Docker answers, otherwise the host.
 const auto agent.Runtime = "auto"
 
-// parseRuntime reads the value of a flag; empty is auto.
+// parseRuntime parses the value of a flag; an empty one means auto.
 func parseRuntime(s string) (agent.Runtime, error) {
 	switch r := agent.Runtime(strings.ToLower(s)); r {
 	case "":
@@ -84,9 +84,9 @@ func parseRuntime(s string) (agent.Runtime, error) {
 	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
 }
 
-// defaultDir is the directory of a checkout's lab: in the checkout, or elsewhere for root, whose tasks may run as any
-// user. Each has to reach the directory, which most home directories do not allow, and only root may be able to replace
-// what a driver stores there.
+// defaultDir returns the directory of a checkout's lab: in the checkout, or below /var/lib for root, whose tasks may be
+// any user's. Each of these users must reach the directory, which most home directories prevent, and only root may be
+// able to replace the files that a driver stores there.
 func defaultDir(root string) string {
 	if os.Geteuid() != 0 {
 		return filepath.Join(root, ".lab")
@@ -99,8 +99,8 @@ var (
 	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 )
 
-// mage is the command that the user types, as every page has it. LAB_DIR, which selects another lab, is part of it, so
-// that the line can be copied to any terminal.
+// mage is the command to type, as on every page. It includes LAB_DIR, which selects another lab, so the line can be
+// copied to any terminal.
 var mage = func() string {
 	command := "go tool mage"
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
@@ -126,12 +126,12 @@ func (l *Lab) open(ctx context.Context) (agent.Agent, error) {
 	return a, nil
 }
 
-// say prints lines of result.
+// say prints lines of a command's result, wrapped.
 func (l *Lab) say(format string, args ...any) {
 	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Columns(l.out), "  "))
 }
 
-// hint prints a command to copy, on a line of its own that is never broken.
+// hint prints a command to copy on its own line, without wrapping.
 func (l *Lab) hint(format string, args ...any) {
 	fmt.Fprintf(l.out, "  %s %s\n", mage, fmt.Sprintf(format, args...))
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// quiet is a lab in a directory of its own that prints into a buffer.
+// quiet returns a lab in its own directory that prints into a buffer.
 func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	var b bytes.Buffer
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	}, &b
 }
 
-func TestParseRuntime_KnowsThree(t *testing.T) {
+func TestParseRuntime_AcceptsThreeValues(t *testing.T) {
 	for in, want := range map[string]agent.Runtime{
 		"": auto, "AUTO": auto, "host": agent.Host, "container": agent.Container,
 	} {
@@ -42,7 +42,7 @@ func TestParseRuntime_KnowsThree(t *testing.T) {
 		test.Eq(t, want, got, test.Sprint(in))
 	}
 	_, err := parseRuntime("vm")
-	test.Error(t, err, test.Sprint("vm is taken for a runtime"))
+	test.Error(t, err, test.Sprint("vm was accepted as a runtime"))
 }
 
 func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
@@ -119,7 +119,7 @@ func TestLab_WithoutALab(t *testing.T) {
 		test.Sprintf("run of a file that does not exist: %v\n%s", err, out))
 }
 
-func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
+func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		with            With
@@ -153,7 +153,7 @@ func TestChoose_TakesWhatIsAskedForOrAsBefore(t *testing.T) {
 	}
 }
 
-func TestEvents_AreThoseThatExplain(t *testing.T) {
+func TestEvents_OmitUsualOnes(t *testing.T) {
 	l, out := quiet(t)
 	r := newRun(l, &described{}, &api.Job{ID: new("j")})
 	r.events("a", "t", &api.TaskState{Events: []*api.TaskEvent{
@@ -165,7 +165,7 @@ func TestEvents_AreThoseThatExplain(t *testing.T) {
 	test.Eq(t, "- t | Driver: ValueError: no such city\n- t | Terminated: Exit Code: 1\n", out.String())
 }
 
-func TestParseJob_ReportsMistakesWithTheFilesName(t *testing.T) {
+func TestParseJob_ReportsErrorsWithFileName(t *testing.T) {
 	prog, err := nomad.Binary(t.Context(), nil)
 	must.NoError(t, err)
 	a := &described{info: agent.Info{Binary: prog.Path}}
@@ -198,7 +198,7 @@ func TestShell_HasTheAgentsAddress(t *testing.T) {
 	}
 }
 
-// described is an agent that only describes itself.
+// described is an agent that implements only Info and Address.
 type described struct {
 	agent.Agent
 	info  agent.Info

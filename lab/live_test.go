@@ -28,13 +28,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// live is a lab of this checkout with a state directory of its own.
+// live returns a lab of this checkout with its own state directory.
 func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	t.Helper()
 	root, err := build.Root(".")
 	must.NoError(t, err)
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // python's tasks are nobody's
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // Python tasks run as nobody
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
@@ -49,12 +49,12 @@ func live(t *testing.T) (*Lab, *bytes.Buffer) {
 	return l, &b
 }
 
-// freePort is none of those that private agents pick, and until the end of the test none that another run of the tests
-// on this machine gets: the lab listens at it only later.
+// freePort returns a port outside the range of private agents. Because the lab listens only later, the port is reserved
+// against other test runs on this machine until the test ends.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for p := 9646; p < 9746; p++ {
-		mine, err := net.Listen("unix", fmt.Sprintf("@outrider-lab-test-%d", p)) // a name alone, and no file
+		mine, err := net.Listen("unix", fmt.Sprintf("@outrider-lab-test-%d", p)) // abstract socket: no file
 		if err != nil {
 			continue
 		}
@@ -100,7 +100,7 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 	return path
 }
 
-// quietly is the same lab for another command at the same time.
+// quietly returns a copy of the lab that discards output, for a concurrent command.
 func quietly(l *Lab) *Lab {
 	other := *l
 	other.out, other.steps = io.Discard, term.New(io.Discard)
@@ -125,7 +125,7 @@ func slowScheduler(t *testing.T, a agent.Agent) {
 	})
 }
 
-// lines are what a command has written so far.
+// lines collects the output of a command.
 type lines struct {
 	sync.Mutex
 	bytes.Buffer
@@ -143,7 +143,7 @@ func (l *lines) text() string {
 	return l.String()
 }
 
-// running returns when the tasks that run were started, by their allocations.
+// running returns the start times of the running tasks, by allocation and task.
 func running(t *testing.T, a agent.Agent) map[string]time.Time {
 	t.Helper()
 	list, _, err := a.Client().Allocations().List(&api.QueryOptions{Namespace: "*"})
@@ -159,7 +159,7 @@ func running(t *testing.T, a agent.Agent) map[string]time.Time {
 	return found
 }
 
-// watched saves a job file while it is watched: right, with a mistake, and right again.
+// watched saves a job file while it is watched: valid, invalid, and valid again.
 func watched(t *testing.T, ctx context.Context, l *Lab) {
 	t.Helper()
 	ctx, stop := context.WithCancel(ctx)
@@ -192,10 +192,10 @@ func watched(t *testing.T, ctx context.Context, l *Lab) {
 	tells("second")
 	tells("is complete")
 	stop()
-	must.ErrorContains(t, <-ended, "what was submitted goes on")
+	must.ErrorContains(t, <-ended, "submitted jobs keep running")
 }
 
-// TestLab_FromUpToDown walks the way that a developer goes.
+// TestLab_FromUpToDown runs the commands in the order in which a developer uses them.
 func TestLab_FromUpToDown(t *testing.T) {
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -256,7 +256,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	go func() {
 		err := testsupport.Poll(5*time.Minute, func() error {
 			if !strings.Contains(logs.String(), "up\n") {
-				return errors.New("the log of the job does not come")
+				return errors.New("the job's output is not shown yet")
 			}
 			return nil
 		})
@@ -267,12 +267,12 @@ func TestLab_FromUpToDown(t *testing.T) {
 	must.NoError(t, following.Logs(ctx, "svc-raw_exec"), must.Sprint(logs))
 	must.NoError(t, <-stopped)
 	test.StrContains(t, logs.String(), "Job svc-raw_exec is complete")
-	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "there are: ",
-		test.Sprint("stop of a job that is not there"))
+	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "existing jobs: ",
+	test.Sprint("stop of a job that does not exist"))
 
 	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")),
 		"missing drivers",
-		test.Sprint("a job without a place"))
+		test.Sprint("a job that cannot be placed"))
 
 	interrupted, interrupt := context.WithCancel(ctx)
 	go func() {
@@ -289,7 +289,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	must.True(t, errors.As(err, &told), must.Sprintf("interrupted: %v", err))
 	test.StrHasSuffix(t, "mage lab:stop endless", err.Error(), test.Sprintf("interrupted: %v", err))
 
-	// a scheduler that is slow to hear of the removal of a job that is run again
+	// a slow scheduler, which handles the removal of a job late while the job is run again
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
 	step(t, "run", "is complete", func() error { return l.Run(ctx, again) })
 	slowScheduler(t, a)
@@ -317,7 +317,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 		return l.Run(ctx, jobFile(t, "batch", "after", "exec-lite", "echo after a crash"))
 	})
 
-	step(t, "down", "they are gone, with their files", func() error { return l.Down(ctx) })
+	step(t, "down", "stopped, files removed", func() error { return l.Down(ctx) })
 	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
@@ -328,7 +328,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 	l, out := live(t)
-	// a nomad that says its version and then does not start
+	// a nomad binary that prints its version, but fails to start
 	bad := filepath.Join(t.TempDir(), "nomad")
 	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
 		"echo 'no luck today' >&2\nexit 1\n"
@@ -342,9 +342,9 @@ func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
 }
 
-// TestLab_WithASimulatedStick is what the README shows.
+// TestLab_WithASimulatedStick follows the README.
 func TestLab_WithASimulatedStick(t *testing.T) {
-	testsupport.Long(t, "starts a lab of its own")
+	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -357,13 +357,13 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	}
 	serial := filepath.Join(l.root, "plugins", "usb", "example", "serial.nomad.hcl")
 
-	// from no lab, as the README goes
+	// without a running lab, as in the README
 	hello := filepath.Join(l.root, "plugins", "exec-lite", "example", "hello.nomad.hcl")
 	does("Hello from hello", func() error { return l.Run(ctx, hello) })
 	must.StrContains(t, out.String(), "starting it",
 		must.Sprintf("it does not report that it starts the lab:\n%s", out))
 	test.StrContains(t, out.String(), "/ui", test.Sprintf("it does not report that it starts the lab:\n%s", out))
-	test.ErrorContains(t, l.Run(ctx, serial), "missing devices", test.Sprint("a job for a stick in a lab without"))
+	test.ErrorContains(t, l.Run(ctx, serial), "missing devices", test.Sprint("a job for a stick, without one"))
 	does("svc runs", func() error {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
@@ -382,12 +382,12 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		_, _, err := a.Client().Jobs().Deregister(simJob, false, nil)
 		must.NoError(t, err)
 	}
-	// in again before the server has heard that it was out
+	// plugged in again before the server learns of the removal
 	pull()
 	slowScheduler(t, a)
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
 	test.True(t, runs(ctx, a.Client(), simJob),
-		test.Sprint("the lab is said to be up before the stick is plugged in"))
+		test.Sprint("lab:up ended before the stick was plugged in"))
 	pull()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out.Reset()
@@ -395,12 +395,12 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		if strings.Contains(out.String(), "No devices.") {
 			break
 		}
-		must.False(t, time.Now().After(end), must.Sprintf("the stick is still there:\n%s", out))
+		must.False(t, time.Now().After(end), must.Sprintf("the stick is still listed:\n%s", out))
 	}
 	test.ErrorContains(t, l.Run(ctx, serial), "missing devices",
 		test.Sprint("a job for a stick that is pulled out"))
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
-	does("they are gone, with their files", func() error { return l.Down(ctx) })
+	does("stopped, files removed", func() error { return l.Down(ctx) })
 	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Logs prints the agent's log until interrupted, or what a job's tasks write until they end.
+// Logs prints the agent's log until interrupted, or the output of a job's tasks until they end.
 func (l *Lab) Logs(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (l *Lab) follow(ctx context.Context, a agent.Agent, id string) error {
 		return err
 	}
 	if len(ids) == 0 {
-		return fmt.Errorf("no task of job %s runs", id)
+		return fmt.Errorf("no task of job %s is running", id)
 	}
 	return newRun(l, a, job).watch(ctx, ids, true)
 }

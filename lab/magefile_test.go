@@ -3,7 +3,7 @@
 
 package lab
 
-// The magefile is a program of its own: these tests use it as a user does.
+// The magefile is a separate program: these tests run it as a user does.
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 	mage := func(args ...string) (string, error) {
 		cmd := exec.Command("go", append([]string{"tool", "mage"}, args...)...)
 		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "LAB_DIR="+t.TempDir()) // of no lab
+		cmd.Env = append(os.Environ(), "LAB_DIR="+t.TempDir()) // without a lab
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -59,7 +59,7 @@ func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	root, err := build.Root(".")
 	must.NoError(t, err)
 	dir := t.TempDir()
-	// a nomad that says its version, and then nothing
+	// a nomad binary that prints its version, and then hangs
 	nomad := filepath.Join(dir, "nomad")
 	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
 		"echo half a line of the log >&2\nexec sleep 600\n"
@@ -79,7 +79,7 @@ func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 		for {
 			n, err := terminal.Read(buf[:])
 			screen.Write(buf[:n])
-			if err != nil { // EIO, where nobody has the other end any more
+			if err != nil { // EIO when the other end is closed
 				return
 			}
 		}
@@ -109,7 +109,7 @@ func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
 	test.True(t, os.IsNotExist(err), test.Sprintf("something is left: %v", err))
 }
 
-// screen is what was printed until now.
+// screen collects the output printed so far.
 type screen struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer

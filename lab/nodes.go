@@ -16,10 +16,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// hostNodes are the nodes that reach the lab's host: a task there can move from one to the other.
+// hostNodes are the nodes that reach the lab's host, so a task there can move from one to the other.
 var hostNodes = []string{"remote-1", "remote-2"}
 
-// hostNodeConfig keeps all other jobs away from them.
+// hostNodeConfig keeps tasks of other drivers off the hostNodes.
 const hostNodeConfig = `client {
   options = {
     "driver.allowlist" = "remote"
@@ -29,11 +29,10 @@ const hostNodeConfig = `client {
 // heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for 10 to 15 s.
 const heartbeats = "server {\n  min_heartbeat_ttl = \"5s\"\n  heartbeat_grace   = \"5s\"\n}"
 
-// nodesDir has a directory for each of the lab's agents besides its own. They are clients of its server.
+// nodesDir has a directory for each additional agent of the lab, a client of the lab's server.
 const nodesDir = "nodes"
 
-// Nodes returns the agents besides the lab's own that were started for a lab in dir, by the names of their nodes. They
-// may have ended.
+// Nodes returns the additional agents of the lab in dir, by node name. They may have exited.
 func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	nodes := map[string]agent.Agent{}
 	dirs, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "agent.json"))
@@ -50,8 +49,8 @@ func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 	return nodes, nil
 }
 
-// startNodes starts the nodes that are wanted, and restarts those that there are, with the plugins of the lab's agent.
-// Tasks live on. It waits until each node is healthy and reaches the host, if it is to.
+// startNodes starts missing nodes and restarts existing ones, with the plugins of the lab's agent. Tasks keep running.
+// It waits until each node is healthy and, in a lab with a host, until the hostNodes reach it.
 func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	nodes, err := Nodes(ctx, l.dir)
 	if err != nil {
@@ -101,7 +100,7 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	return nil
 }
 
-// newNode starts the agent of a node. It has the binaries of the lab's agent.
+// newNode starts the agent of a node, with the binaries of the lab's agent.
 func (l *Lab) newNode(ctx context.Context, a agent.Agent, name string) (agent.Agent, error) {
 	o := agent.Options{
 		Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary, Progress: l.steps.Progress,
@@ -133,8 +132,8 @@ func restartNode(ctx context.Context, a, n agent.Agent) error {
 	return errors.Join(err, n.Start(ctx))
 }
 
-// removeNodes removes the nodes, also those whose state is lost. What runs on the host is the lab's own agent's to
-// remove.
+// removeNodes removes the nodes, even if their state is lost. Processes on the host are left for the removal of the
+// lab's own agent.
 func (l *Lab) removeNodes(ctx context.Context) error {
 	dirs, errs := filepath.Glob(filepath.Join(l.dir, nodesDir, "*"))
 	for _, dir := range dirs {

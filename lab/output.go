@@ -80,7 +80,7 @@ func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
 }
 
 // output copies what the tasks have written since the last time, and reports whether they have ever written anything.
-// Nomad may not have a file yet, which a later call finds.
+// A file that Nomad has not created yet is read by a later call.
 func (r *jobRun) output(ctx context.Context) (some bool) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -95,7 +95,7 @@ func (r *jobRun) output(ctx context.Context) (some bool) {
 }
 
 // drain copies the rest of the output: Nomad's own collector writes the last bytes after the end of a task is reported.
-// Then it prints last lines without an end.
+// Then it prints unterminated last lines.
 func (r *jobRun) drain(ctx context.Context) {
 	for range 10 {
 		r.output(ctx)

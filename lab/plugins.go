@@ -53,7 +53,7 @@ func names(paths []string) string {
 	return joined(n)
 }
 
-// plugin is a plugin with its configuration in the lab, or in a demo.
+// plugin returns a plugin with its configuration for the lab, or for a demo.
 func (l *Lab) plugin(binary string) agent.Plugin {
 	p := agent.Plugin{Binary: binary}
 	name := strings.TrimPrefix(strings.TrimPrefix(p.Name(), agent.DriverPrefix), agent.DevicePrefix)
@@ -64,11 +64,11 @@ func (l *Lab) plugin(binary string) agent.Plugin {
 		p.Config = usbConfig
 	case p.Name() == datasetPlugin:
 		p.Config, p.HostVolume, p.HostVolumeFile = datasetConfig, datasetVolumes, datasetNoClasses
-	case name == "python": // with its cache below the lab, so that lab:down removes it
+	case name == "python": // cache inside the lab's directory: lab:down removes it
 		p.Config = "state_dir = \"${state_dir}\"\ncache_dir = \"${state_dir}/environments\""
 	case p.Name() == remotePlugin: // without an endpoint; see remoteConfig
 	case p.Driver() != "":
-		p.Config = `state_dir = "${state_dir}"` // labs of two checkouts never meet
+		p.Config = `state_dir = "${state_dir}"` // separates the labs of two checkouts
 	}
 	return p
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
-// RunProgram runs a program of this repository on the caller's terminal. The program gets ^C too, and can clean up:
-// `go run` would exit with status 1 in any case.
+// RunProgram runs a program of this repository on the caller's terminal. The program also gets ^C, and can clean up.
+// With `go run` every failure would be exit status 1.
 func RunProgram(ctx context.Context, pkg string, args ...string) error {
 	l, err := New("")
 	if err != nil {

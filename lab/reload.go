@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Reload builds a plugin (or all, if the name is empty), and restarts the agent and the nodes with it. Tasks live on.
+// Reload builds a plugin (all, if the name is empty), and restarts the agent and the nodes with it. Tasks keep running.
 func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	a, err := l.open(ctx)
 	if err != nil {
@@ -37,8 +37,7 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	return l.startNodes(ctx, a)
 }
 
-// restart restarts the agent, or starts one that has ended, with a change, which is made while it is down, while its
-// tasks run on.
+// restart stops the agent unless it has exited, calls change, and starts the agent again. Its tasks keep running.
 func (l *Lab) restart(ctx context.Context, a agent.Agent, what string, change func() error) error {
 	end := l.step(ctx, "Restarting the agent with %s", what)
 	err := a.Stop(ctx)

@@ -25,7 +25,7 @@ const (
 	remotePlugin = agent.DriverPrefix + remoteDriver
 
 	endpoint = "box"        // the name of the host in jobs
-	hostJob  = "remote-sim" // the job that is the host's SSH server
+	hostJob  = "remote-sim" // the job that runs the host's SSH server
 )
 
 // hostDir has the files of the host's SSH server.
@@ -33,7 +33,7 @@ func (l *Lab) hostDir() string { return filepath.Join(l.dir, "sshd") }
 
 var listens = regexp.MustCompile(`ListenAddress 127\.0\.0\.1:(\d+)`)
 
-// hostPort is the port in the configuration of the host's SSH server, zero if there is none.
+// hostPort returns the port in the configuration of the host's SSH server, or zero without one.
 func (l *Lab) hostPort() int {
 	config, _ := os.ReadFile(filepath.Join(l.hostDir(), "sshd_config"))
 	found := listens.FindSubmatch(config)
@@ -44,7 +44,7 @@ func (l *Lab) hostPort() int {
 	return port
 }
 
-// makeHost writes the server's keys and configuration into the lab's directory. The port is that of the running lab.
+// makeHost writes the server's keys and configuration into the lab's directory. A running lab keeps its port.
 func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	end := l.step(ctx, "Preparing the host")
 	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.Port) }()
@@ -61,7 +61,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 		return h, err
 	}
 	if h, err = sshd.Write(dir, port); err != nil {
-		_, _ = os.Remove(dir), os.Remove(l.dir) // unless there is something in them
+		_, _ = os.Remove(dir), os.Remove(l.dir) // only if they are empty
 	}
 	if errors.Is(err, sshd.ErrMissing) {
 		err = fmt.Errorf("%w: sudo apt-get install openssh-server (its service need not run)", err)
@@ -69,9 +69,8 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	return h, err
 }
 
-// remoteConfig is the plugin's configuration on each node that reaches the host. The host's directory is one for all of
-// them, below that of the state of the plugins of the lab's agent: its path is short enough for sockets, and lab:down
-// removes it.
+// remoteConfig returns the plugin's configuration for the nodes that reach the host. They share one directory on the
+// host, inside the plugin state of the lab's agent: its path is short enough for sockets, and lab:down removes it.
 func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 	me, err := user.Current()
 	if err != nil {
@@ -81,14 +80,14 @@ func (l *Lab) remoteConfig(a agent.Agent) (string, error) {
 		l.host.Endpoint(endpoint, filepath.Join(a.StateDir(), "host"), me.Username), nil
 }
 
-// startHost runs the job of the SSH server, if the lab has a host. The host is there while the job runs.
+// startHost runs the job of the SSH server, if the lab has a host. The host is reachable while the job runs.
 func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 	if !l.remote {
 		return nil
 	}
 	end := l.step(ctx, "Starting the host")
 	defer func() { end(err, "endpoint %q, by job %s", endpoint, hostJob) }()
-	resources := &api.Resources{CPU: new(500), MemoryMB: new(256)} // sessions are in it: a copy of the plugin, a shell
+	resources := &api.Resources{CPU: new(500), MemoryMB: new(256)} // includes sessions: a copy of the plugin, a shell
 	job := service(hostJob, resources, l.host.Args[0], l.host.Args[1:]...)
 	return serve(ctx, a, job, func(context.Context) bool { return true })
 }

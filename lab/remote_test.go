@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
+func TestMakeHost_KeepsPortAndKeyOfARunningLab(t *testing.T) {
 	l, _ := quiet(t)
 	l.remote = true
 	first, err := l.makeHost(t.Context())
@@ -55,10 +55,9 @@ func TestMakeHost_IsTheSameForTheRunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-// TestLab_WithAHost takes the way of its page: the example runs on a host that two nodes reach, of which one is
-// drained.
+// TestLab_WithAHost follows its page: the example runs on a host that two nodes reach, and one node is drained.
 func TestLab_WithAHost(t *testing.T) {
-	testsupport.Long(t, "starts a lab of its own")
+	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
 	does := func(want string, f func() error) {
 		t.Helper()
@@ -78,7 +77,7 @@ func TestLab_WithAHost(t *testing.T) {
 	l.isDownAfter(t, func() {
 		does("1 on ", func() error { return l.Run(ctx, example) })
 		does("Host     box, by SSH to 127.0.0.1:", func() error { return l.Status(ctx) })
-		for _, want := range []string{"  remote-1  ", "  remote-2  "} { // of nomad node status
+		for _, want := range []string{"  remote-1  ", "  remote-2  "} { // from nomad node status
 			test.StrContains(t, out.String(), want)
 		}
 		does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
@@ -110,7 +109,7 @@ func TestLab_WithAHost(t *testing.T) {
 		must.NoError(t, nodes[before.NodeName].Kill(ctx))
 	})
 
-	// nothing stops the jobs where the agent has ended, or reports their end where a node's has
+	// a killed agent stops no jobs, and a killed node does not report the end of its tasks
 	does("Ready in", func() error { return l.Up(ctx, With{Remote: "sim"}) })
 	l.isDownAfter(t, func() {
 		does("1 on ", func() error { return l.Run(ctx, example) })
@@ -128,7 +127,7 @@ func TestLab_WithAHost(t *testing.T) {
 	})
 }
 
-// placedOn is the allocation of a job that runs, nil if there is none.
+// placedOn returns the running allocation of a job, or nil.
 // TestLab_WithNodes runs a job on three nodes, and reloads a plugin on all of them.
 func TestLab_WithNodes(t *testing.T) {
 	testsupport.Long(t, "starts three agents")
@@ -136,7 +135,7 @@ func TestLab_WithNodes(t *testing.T) {
 	ctx := t.Context()
 	must.NoError(t, l.Up(ctx, With{Nodes: 3}), must.Sprint(out))
 	stopped := filepath.Join(t.TempDir(), "stopped-")
-	must.NoError(t, os.Chmod(filepath.Dir(stopped), 0o777)) // whatever user the task has
+	must.NoError(t, os.Chmod(filepath.Dir(stopped), 0o777)) // for any task user
 	path := jobFile(t, "service", "spread", "exec-lite", "trap 'echo >"+stopped+"$NOMAD_ALLOC_INDEX; exit' INT TERM; "+
 		"echo up; while :; do sleep 0.2; done")
 	text, err := os.ReadFile(path)

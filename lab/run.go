@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Run submits a job file and shows what its tasks print, and their events. It waits until a batch job ends, or until a
-// service or system job runs. It starts the lab if none runs. The error is not nil if a task failed or was not placed.
+// Run submits a job file and shows the output and the events of its tasks. It waits until a batch job ends, or until a
+// service or system job runs. It starts the lab if none runs. It returns an error if a task failed or was not placed.
 func (l *Lab) Run(ctx context.Context, path string) error {
 	_, err := os.Stat(path)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *jobRun) run(ctx context.Context) error {
 		return fmt.Errorf("failed to submit job %s: %s", *r.job.ID, plain(err))
 	}
 	if r.job.IsPeriodic() || r.job.IsParameterized() {
-		r.lab.say("Job %s is submitted; it runs when it is due, or dispatched.", *r.job.ID)
+		r.lab.say("Job %s is submitted; it runs when it is due or dispatched.", *r.job.ID)
 		r.hints()
 		return nil
 	}
@@ -88,11 +88,11 @@ func (r *jobRun) run(ctx context.Context) error {
 	return err
 }
 
-// forget removes an earlier run of the job that has ended: Nomad would not run a batch job again that has not changed.
+// forget purges an earlier run of the job if it has ended: Nomad does not run an unchanged batch job again.
 func (r *jobRun) forget(ctx context.Context) error {
 	old, _, err := r.client.Jobs().Info(*r.job.ID, r.query(ctx))
 	if err != nil || old.IsPeriodic() || old.IsParameterized() {
-		return nil //nolint:nilerr // there is none, or the registration reports the same
+		return nil //nolint:nilerr // no earlier run, or Register reports the same error
 	}
 	left, err := agent.Unended(ctx, r.client, *r.job.Namespace, *r.job.ID)
 	if err != nil || len(left) > 0 {
@@ -110,7 +110,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids 
 	if len(e.FailedTGAllocs) > 0 {
 		why, _ := nomadCommand(ctx, r.agent, "eval", "status", "-namespace="+*r.job.Namespace, reg.EvalID).CombinedOutput()
 		_, words, _ := strings.Cut(string(why), "Failed Placements\n")
-		return nil, fmt.Errorf("job %s finds no place:\n%s", *r.job.ID, strings.TrimSpace(words))
+		return nil, fmt.Errorf("failed to place job %s:\n%s", *r.job.ID, strings.TrimSpace(words))
 	}
 	if e.Status != api.EvalStatusComplete {
 		return nil, fmt.Errorf("the evaluation of job %s is %s: %s", *r.job.ID, e.Status, e.StatusDescription)
@@ -130,7 +130,7 @@ func (r *jobRun) placed(ctx context.Context, reg *api.JobRegisterResponse) (ids 
 // watch shows the tasks' events and output until the allocations have ended or, for a job without an end, until they
 // have run for a moment.
 func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
-	var since time.Time // all run
+	var since time.Time // when all were running
 	for {
 		allocs, err := r.show(ctx, ids)
 		if err != nil {
@@ -162,7 +162,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
-		// long enough for an early death; and for the first lines, which can be late
+		// long enough to notice an early exit, and for the first lines of output, which can be late
 		case time.Since(since) > time.Second && (time.Since(since) > r.lab.firstOutput || printed):
 			r.drain(ctx)
 			r.lab.say("\nJob %s runs.", *r.job.ID)
@@ -196,7 +196,7 @@ func (r *jobRun) query(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 }
 
-// parseJob has the nomad program parse a job file.
+// parseJob parses a job file with the nomad program.
 func parseJob(ctx context.Context, a agent.Agent, path string) (*api.Job, error) {
 	cmd := nomadCommand(ctx, a, "job", "run", "-output", path)
 	var errOut bytes.Buffer

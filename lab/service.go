@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// service is the job of a program that is a part of the lab.
+// service returns the job for a program that is part of the lab.
 func service(id string, resources *api.Resources, program string, args ...string) *api.Job {
 	task := api.NewTask(id, "exec-lite").SetConfig("command", program).SetConfig("args", args).Require(resources)
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
@@ -24,7 +24,7 @@ func service(id string, resources *api.Resources, program string, args ...string
 	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
 }
 
-// serve submits such a job, and waits until it runs and works.
+// serve submits a job of service, and waits until it runs and works returns true.
 func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.Context) bool) error {
 	_, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {

@@ -42,8 +42,8 @@ func (l *Lab) Shell(ctx context.Context) error {
 	return nil
 }
 
-// In returns a command that runs where the agent's tasks run, with nomad on its PATH, NOMAD_ADDR and more environment.
-// The terminal, if it is to have one, is this process's.
+// In returns a command that runs where the agent's tasks run, with nomad on its PATH and with NOMAD_ADDR and env in its
+// environment. If terminal is set, it gets a TTY in a container too.
 func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, error) {
 	env = append(env, "NOMAD_ADDR="+a.Address())
 	if a.Info().Runtime == agent.Container {
@@ -60,7 +60,7 @@ func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, 
 		}
 		return cmd, nil
 	}
-	// a link, since the cached binary's name has its version in it
+	// a link named nomad: the cached binary's name includes its version
 	bin := filepath.Join(a.Info().Dir, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, fmt.Errorf("failed to put nomad on the PATH: %w", err)

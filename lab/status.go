@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// state is the lab for programs. Nodes and jobs are as Nomad's API lists them.
+// state is the lab's status for programs. Nodes and jobs are as Nomad's API lists them.
 type state struct {
 	Up      bool                `json:"up"`
 	Address string              `json:"address,omitempty"`
@@ -33,7 +33,7 @@ type state struct {
 	Jobs    []*api.JobListStub  `json:"jobs,omitempty"`
 }
 
-// StatusJSON prints the state of the lab as one JSON object. A lab that is not up, or whose agent has ended, is none.
+// StatusJSON prints the state of the lab as one JSON object. For a lab whose agent does not run, up is false.
 func (l *Lab) StatusJSON(ctx context.Context) error {
 	var s state
 	a, err := l.open(ctx)
@@ -50,7 +50,7 @@ func (l *Lab) StatusJSON(ctx context.Context) error {
 
 func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	s := state{Up: true, Address: a.Address(), Runtime: a.Info().Runtime, Dir: a.Info().Dir}
-	var unhealthy nomad.NotHealthyError // which is an answer
+	var unhealthy nomad.NotHealthyError // not a failure: the health is part of the state
 	var err error
 	s.Drivers, err = nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
 	if err != nil && !errors.As(err, &unhealthy) {
@@ -77,8 +77,8 @@ func jobs(ctx context.Context, a agent.Agent) ([]*api.JobListStub, error) {
 	return list, nil
 }
 
-// Status prints the agent and the plugins with their health, and what the nomad program says of jobs, volumes and
-// nodes. A lab that is not up is not an error.
+// Status prints the agent, the plugins with their health, and the nomad program's status of jobs, volumes and nodes. A
+// lab that is not up is not an error.
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if errors.Is(err, errDown) {
@@ -148,8 +148,8 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	return term.Table(l.out, rows...)
 }
 
-// nomadCommand runs the nomad program with the agent's address, whatever NOMAD_ADDR and NOMAD_TOKEN say. Variables of
-// job files stay.
+// nomadCommand returns a command of the nomad program for the agent. It drops this process's NOMAD_ADDR, NOMAD_TOKEN
+// and other NOMAD_ variables, except NOMAD_VAR_ ones, which are for job files.
 func nomadCommand(ctx context.Context, a agent.Agent, args ...string) *exec.Cmd {
 	elsewhere := func(v string) bool {
 		return strings.HasPrefix(v, "NOMAD_") && !strings.HasPrefix(v, "NOMAD_VAR_")

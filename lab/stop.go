@@ -30,7 +30,7 @@ func (l *Lab) Stop(ctx context.Context, job string) error {
 	err = stopJob(ctx, a.Client(), namespace, job)
 	end(err, "its tasks have ended")
 	if err == nil && job == hostJob {
-		l.say("Host %s is not reached any more; its tasks run on. Bring it back with: %s lab:up", endpoint, mage)
+		l.say("Host %s is no longer reachable; its tasks keep running. Bring it back with: %s lab:up", endpoint, mage)
 	}
 	return err
 }
@@ -46,7 +46,7 @@ func stopJob(ctx context.Context, c *api.Client, namespace, job string) error {
 	})
 }
 
-// namespaceOf returns a job's namespace. If there is no such job, the error lists the jobs.
+// namespaceOf returns a job's namespace. If the job does not exist, the error lists those that do.
 func namespaceOf(ctx context.Context, a agent.Agent, job string) (string, error) {
 	list, err := jobs(ctx, a)
 	if err != nil {
@@ -59,11 +59,11 @@ func namespaceOf(ctx context.Context, a agent.Agent, job string) (string, error)
 		}
 		ids = append(ids, j.ID)
 	}
-	return "", fmt.Errorf("there is no job %q; there are: %s", job, joined(ids))
+	return "", fmt.Errorf("job %q does not exist; existing jobs: %s", job, joined(ids))
 }
 
-// Down stops the jobs and the agent, and removes everything of the lab but Docker's image and the cache, which the next
-// lab can use again. If there is no lab, it reports that and succeeds.
+// Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab.
+// Without a lab it reports that, and succeeds.
 func (l *Lab) Down(ctx context.Context) error {
 	if !exists(l.dir) {
 		l.say("The lab is not up: nothing to do.")
@@ -71,22 +71,22 @@ func (l *Lab) Down(ctx context.Context) error {
 	}
 	end := l.step(ctx, "Stopping the jobs and the agent")
 	err := errors.Join(l.stopOnNodes(ctx), l.removeNodes(ctx), agent.Remove(ctx, l.dir))
-	end(err, "they are gone, with their files")
+	end(err, "stopped, files removed")
 	if err != nil && cancelled(ctx) {
-		return Interrupted("the lab is not all gone. Go on with: " + mage + " lab:down")
+		return Interrupted("the lab is not fully removed. Continue with: " + mage + " lab:down")
 	}
 	return err
 }
 
-// stopOnNodes stops the jobs of a lab with more nodes before these are removed, except that of the host's SSH server:
-// tasks on the host have to end before it.
+// stopOnNodes stops the jobs of a lab with several nodes before the nodes are removed. The host's SSH server is left
+// running, because tasks on the host must end before it.
 func (l *Lab) stopOnNodes(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil || !exists(filepath.Join(l.dir, nodesDir)) {
-		return nil //nolint:nilerr // an agent that has ended stops no job
+		return nil //nolint:nilerr // an agent that has exited cannot stop jobs
 	}
 	if exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
-		return nil // no task on a host that is away can be stopped
+		return nil // tasks on an unreachable host cannot be stopped
 	}
 	return agent.StopJobs(ctx, a.Client(), hostJob)
 }

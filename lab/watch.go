@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Watch is Run, and again each time that the file is saved, until ctx ends. A run that fails ends nothing.
+// Watch runs a job file, and again each time that the file is saved, until ctx ends. A failed run does not end it.
 func (l *Lab) Watch(ctx context.Context, path string) error {
 	_, err := os.Stat(path)
 	if err != nil {
@@ -25,7 +25,7 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 		go func() {
 			changed <- poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 				now := saved(path)
-				return !now.IsZero() && now != submitted, nil // an editor may take the file away for a moment
+				return !now.IsZero() && now != submitted, nil // an editor may remove the file for a moment
 			})
 			stop()
 		}()
@@ -38,17 +38,17 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 			l.say("Error: %v", err)
 		}
 		if running.Err() == nil {
-			l.say("\nWaiting until %s is saved. Ctrl-C ends this, and not the job.", path)
+			l.say("\nWaiting until %s is saved. Ctrl-C ends the watch, not the job.", path)
 		}
 		err = <-changed
 		if err != nil {
-			return Interrupted("what was submitted goes on: see " + mage + " lab:status")
+			return Interrupted("submitted jobs keep running: see " + mage + " lab:status")
 		}
 		l.say("")
 	}
 }
 
-// saved is when a file was, zero if it is not there.
+// saved returns a file's modification time, or zero if the file is missing.
 func saved(path string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil {
