@@ -5,7 +5,7 @@
 // ports. A lab, a test and a benchmark can run on one machine at the same time without sharing anything.
 //
 // Run starts an agent, as a process of the host or in a container. Both implement the same interface. It is not a
-// `-dev` agent: it keeps its state, so tasks live on while it is stopped, killed and started again.
+// `-dev` agent: it keeps its state, so tasks keep running while it is stopped, killed and started again.
 package agent
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Runtime is what the agent runs in.
+// Runtime selects where an agent runs.
 type Runtime string
 
 // The runtimes.
@@ -34,26 +34,25 @@ const (
 
 // Options describe one agent.
 type Options struct {
-	// Dir holds everything of this agent on this machine: configuration, log,
-	// plugins and, on the host, data and a pool of zfsfuse in PoolDir, if there is
-	// one. It is created, and removed by Close. The
-	// plugins' state is in it, too, unless its path is too long for unix sockets
-	// (see Agent.StateDir).
+	// Dir has all files of this agent on this machine: configuration, log, plugins and, on the host, data and an
+	// optional zfsfuse pool in PoolDir. It is created, and removed by Close. It also has the plugins' state, unless its
+	// path is too long for unix sockets (see Agent.StateDir).
 	Dir string
 
 	// Runtime is Host if empty.
 	Runtime Runtime
 
-	// Binary is the nomad program; empty is what nomad.Binary finds.
+	// Binary is the path of the nomad program; if empty, nomad.Binary finds one.
 	Binary string
 
-	// Plugins are loaded, and are what WaitHealthy waits for.
+	// Plugins are the plugins to load, which WaitHealthy waits for.
 	Plugins []Plugin
 
 	// Config is more agent configuration in HCL, merged over the agent's own.
 	Config string
 
-	// Server is the RPC address of another agent, whose server this one is a client of. Empty: it has its own.
+	// Server is the RPC address of another agent's server, for an agent that is only a client. If empty, the agent has
+	// its own server.
 	Server string
 
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
@@ -68,27 +67,23 @@ type Options struct {
 
 // Plugin is one plugin binary with its configuration.
 type Plugin struct {
-	Binary string // path; its base name is the name that Nomad knows the plugin by
+	Binary string // path; its base name is the plugin's name in Nomad
 
-	// Config is the HCL inside `plugin "NAME" { config { … } }`. The words
-	// ${state_dir} in it are replaced by a directory of this agent alone,
-	// ${host_volume_plugin_dir} by the directory of its host volume plugins, and
-	// ${http_port} by the port of its API.
+	// Config is the HCL inside `plugin "NAME" { config { … } }`. It may use ${state_dir}, a directory of this agent
+	// only, ${host_volume_plugin_dir}, the directory of its host volume plugins, and ${http_port}, the port of its API.
 	Config string
 
-	// HostVolume is the id under which the binary is a host volume plugin, too, of the
-	// same agent; empty if it is none.
+	// HostVolume is the id of the binary as a host volume plugin of the same agent; empty if it is not one.
 	HostVolume string
 
-	// HostVolumeFile is the text of the file <HostVolume>.hcl beside the host volume
-	// plugin; empty makes none.
+	// HostVolumeFile is the content of <HostVolume>.hcl next to the host volume plugin; if empty, there is no such file.
 	HostVolumeFile string
 }
 
-// PoolDir is the directory of a pool of zfsfuse in that of an agent on the host.
+// PoolDir is the directory of a zfsfuse pool, inside the directory of an agent on the host.
 const PoolDir = "pool"
 
-// A plugin's kind is in its binary's name.
+// Prefixes of a binary's name, by the plugin's kind.
 const (
 	DriverPrefix = "nomad-driver-"
 	DevicePrefix = "nomad-device-"
@@ -97,7 +92,7 @@ const (
 // Name is the plugin's name in agent configuration and log.
 func (p Plugin) Name() string { return filepath.Base(p.Binary) }
 
-// Driver is the task driver that the plugin serves, empty for a device plugin.
+// Driver returns the name of the plugin's task driver, or an empty string for a device plugin.
 func (p Plugin) Driver() string {
 	d, ok := strings.CutPrefix(p.Name(), DriverPrefix)
 	if !ok {
@@ -106,20 +101,20 @@ func (p Plugin) Driver() string {
 	return d
 }
 
-// Device reports whether it serves devices.
+// Device reports whether p is a device plugin.
 func (p Plugin) Device() bool { return strings.HasPrefix(p.Name(), DevicePrefix) }
 
 // Agent is one private agent. Its methods are not safe for concurrent use,
 // except Client, Address and Log.
 type Agent interface {
-	// Info describes what was started.
+	// Info describes the agent.
 	Info() Info
 
 	// Address is the URL of the API and the web UI. It stays the same over
 	// restarts.
 	Address() string
 
-	// Client talks to the agent.
+	// Client returns a client of the agent's API.
 	Client() *api.Client
 
 	// Start starts the agent's process again after Stop or Kill, with the same
@@ -127,10 +122,10 @@ type Agent interface {
 	// runs; see WaitHealthy.
 	Start(ctx context.Context) error
 
-	// Stop ends the agent's process and its plugins, and leaves the tasks alone.
+	// Stop ends the agent's process and its plugins. Tasks keep running.
 	Stop(ctx context.Context) error
 
-	// Kill ends the agent's process alone, with SIGKILL.
+	// Kill ends only the agent's process, with SIGKILL.
 	Kill(ctx context.Context) error
 
 	// Alive returns nil while the agent's process runs, and otherwise an error
@@ -144,18 +139,18 @@ type Agent interface {
 	// and returns its output, both streams in one.
 	Exec(ctx context.Context, argv ...string) (string, error)
 
-	// Log is the agent's log until now.
+	// Log returns the agent's log so far.
 	Log() (string, error)
 
 	// LogPath is the log's file on this machine.
 	LogPath() string
 
-	// PluginPIDs are the process ids of the plugins that run, by name, in the pid
+	// PluginPIDs returns the process ids of the running plugins, by name, in the pid
 	// namespace that Exec runs in.
 	PluginPIDs(ctx context.Context) (map[string]int, error)
 
-	// ReplacePlugin puts a new binary in place of the one with the same name. The
-	// agent uses it from its next Start on.
+	// ReplacePlugin replaces the binary with the same name. The agent uses the new one
+	// from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error
 
 	// Reconfigure replaces the plugins, the agent's configuration and the files of
@@ -163,7 +158,7 @@ type Agent interface {
 	// Options.Config keeps the earlier one. All other options must be unchanged.
 	Reconfigure(o Options) error
 
-	// StateDir is the directory behind ${state_dir} of a plugin, as Exec sees it.
+	// StateDir is the value of ${state_dir} in a plugin's Config, as Exec sees it.
 	StateDir() string
 
 	// DataDir is Nomad's data_dir, as Exec sees it.
@@ -175,7 +170,7 @@ type Agent interface {
 	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as Exec sees it.
 	HostVolumePluginDir() string
 
-	// Leftovers lists what exists of this agent now: processes, cgroups, mounts.
+	// Leftovers lists existing processes, cgroups and mounts of this agent, or its container.
 	Leftovers(ctx context.Context) ([]string, error)
 
 	// Close stops all jobs if the server is the agent's own, ends the agent and everything
@@ -186,8 +181,8 @@ type Agent interface {
 	settle() error                        // see settled
 }
 
-// Run starts an agent and waits until it and its plugins are healthy. A failure leaves nothing behind, and the error
-// has the reason as far as it is known.
+// Run starts an agent and waits until it and its plugins are healthy. A failed Run leaves nothing behind, and its error
+// has the reason if known.
 func Run(ctx context.Context, o Options) (Agent, error) {
 	a, err := Start(ctx, o)
 	if err != nil {
@@ -212,7 +207,7 @@ func Start(ctx context.Context, o Options) (Agent, error) {
 		if a != nil {
 			err = errors.Join(err, closeNew(ctx, a))
 		}
-		// a free port may be taken between the look and the bind, by the agent or by Docker
+		// another process may take a free port before the agent or Docker binds it
 		taken := strings.Contains(err.Error(), "address already in use") ||
 			strings.Contains(err.Error(), "port is already allocated")
 		if try == 3 || !taken {
@@ -221,10 +216,10 @@ func Start(ctx context.Context, o Options) (Agent, error) {
 	}
 }
 
-// begin returns the agent even with an error, if there is something to close.
+// begin returns the agent even with an error if it must be closed.
 func begin(ctx context.Context, o Options) (Agent, error) {
 	if _, err := readInfo(o.Dir); err == nil {
-		return nil, fmt.Errorf("there is an agent in %s already", o.Dir)
+		return nil, fmt.Errorf("an agent already exists in %s", o.Dir)
 	}
 	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server}}
 	a := r.agent()

@@ -8,7 +8,7 @@ bind_addr  = {{quote .Layout.Bind}}
 
 log_level            = "INFO"
 disable_update_check = true
-leave_on_interrupt   = false # a stopped agent comes back, and its tasks with it
+leave_on_interrupt   = false # a stopped agent starts again, and its tasks keep running
 leave_on_terminate   = false
 
 ports {
@@ -27,7 +27,7 @@ server {
   enabled          = {{eq .Options.Server ""}}
   bootstrap_expect = 1
   raft_multiplier  = 1    # the shortest election time-outs
-  heartbeat_grace  = "5m" # the node is this very process: a heartbeat is late where the machine was busy or asleep
+  heartbeat_grace  = "5m" # the node is this same process: a heartbeat is late only if the machine was busy or asleep
 
   default_scheduler_config {
     scheduler_algorithm = "binpack"
@@ -44,7 +44,7 @@ client {
   network_interface = {{quote .}}
   {{- end}}
 
-  # a laptop's disk is often fuller than a server's: keep ended allocations for a look at their logs
+  # a laptop's disk is often fuller than a server's: keep ended allocations, to read their logs
   gc_disk_usage_threshold  = 99
   gc_inode_usage_threshold = 99
 
@@ -65,7 +65,7 @@ limits {
 }
 
 telemetry {
-  publish_allocation_metrics = true # without it, Nomad asks no driver for statistics
+  publish_allocation_metrics = true # without it, Nomad collects no statistics from drivers
 }
 
 # for comparison

@@ -100,7 +100,7 @@ func TestAgent_CloseLeavesNothing(t *testing.T) {
 	left, err := a.Leftovers(t.Context())
 	must.NoError(t, err, must.Sprintf("a running agent shows %q", left))
 	must.False(t, len(left) < 2, must.Sprintf("a running agent shows %q", left))
-	if err := a.Kill(t.Context()); err != nil { // the hard case: nobody stops the job
+	if err := a.Kill(t.Context()); err != nil { // the hard case: no agent stops the job
 		t.Fatal(err)
 	}
 	must.NoError(t, a.Close(t.Context()))
@@ -174,9 +174,9 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 	}
 }
 
-func TestAgent_DoesNotMeetAnother(t *testing.T) {
+func TestAgent_IsIsolatedFromAnother(t *testing.T) {
 	a, b := run(t, agent.Host), run(t, agent.Host)
-	must.NotEq(t, b.Address(), a.Address(), must.Sprint("one address"))
+	must.NotEq(t, b.Address(), a.Address(), must.Sprint("same address"))
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
 	must.NoError(t, err)
 	alloc := runningAlloc(t, a, "s")
@@ -196,9 +196,9 @@ func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
 	test.Eq(t, a.Address(), b.Address())
 	_, err = agent.Run(t.Context(), agent.Options{Runtime: agent.Host, Dir: a.Info().Dir})
 	test.Error(t, err, test.Sprint("a second agent in the same directory"))
-	test.NoError(t, a.Alive(t.Context()), test.Sprint("the refused second one has hurt the first"))
-	// the state file is lost: what runs is still found
+	test.NoError(t, a.Alive(t.Context()), test.Sprint("the refused second agent ended the first"))
+	// without the state file, running processes are still found
 	must.NoError(t, os.Remove(filepath.Join(a.Info().Dir, "agent.json")))
 	must.NoError(t, agent.Remove(t.Context(), a.Info().Dir))
-	test.Error(t, a.Alive(t.Context()), test.Sprint("it lives on"))
+	test.Error(t, a.Alive(t.Context()), test.Sprint("it still runs"))
 }

@@ -20,22 +20,22 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// uuid is the form of the ids of nodes and allocations. Anything shorter would be in the names of others' cgroups, too.
+// uuid is the glob pattern of node and allocation ids. A shorter name would also match cgroups of other agents.
 const uuid = "????????-*-*-*-*"
 
-// cgroupMarks are in the names of the cgroups of an agent's tasks, and of its plugins' supervisors and hosts. They are
-// found by files, since the processes may have ended: exec-lite kills a supervisor on a host of the remote driver with
-// the SSH server that is its task.
+// cgroupMarks returns strings that are in the cgroup names of an agent's tasks, supervisors and hosts. It derives them
+// from files, since the processes may have exited: the SSH server of a host is a task of exec-lite, and killing it also
+// kills the remote driver's supervisor on that host.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
-	// of supervisors, by their stores <driver>/<node> (internal/core/driver), which a host's directory has, too. One
-	// whose store is not in the state directory ends by itself, and removes that.
+	// supervisors, by their stores <driver>/<node> (internal/core/driver), also in a host's directory. A supervisor
+	// with its store elsewhere exits by itself, and removes its store.
 	nodes, _ := filepath.Glob(filepath.Join(state, "*", uuid))
 	onHosts, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
 	for _, node := range append(nodes, onHosts...) {
 		marks = append(marks, supervisorMark(filepath.Base(node)))
 	}
-	// of the tasks on a host, by its directory (plugins/remote/shim)
+	// tasks on a host, by the host's directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
 	for _, runs := range hosts {
 		marks = append(marks, fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs)))))
@@ -43,7 +43,7 @@ func cgroupMarks(data, state string) []string {
 	return marks
 }
 
-// allocMarks are those of tasks: the ids of the allocations.
+// allocMarks returns the marks of tasks: their allocation ids.
 func allocMarks(data string) (marks []string) {
 	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", uuid))
 	for _, dir := range allocs {
@@ -52,18 +52,18 @@ func allocMarks(data string) (marks []string) {
 	return marks
 }
 
-// supervisorMark is that of a node's supervisors: outrider-<driver>-<the first part of the node's id>.
+// supervisorMark returns the mark of a node's supervisors. Their cgroups are named
+// outrider-<driver>-<the first part of the node's id>.
 func supervisorMark(node string) string {
 	id, _, _ := strings.Cut(node, "-")
 	return "-" + id
 }
 
-// markedCgroups returns the cgroups of any hierarchy with one of the marks in their names, and those below them,
-// children first.
+// markedCgroups returns the cgroups, of any hierarchy, with one of the marks in their paths, children first.
 func markedCgroups(marks []string) (dirs []string) {
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
-			return nil // a cgroup may go away while we look
+			return nil // a cgroup may be removed during the walk
 		}
 		for _, mark := range marks {
 			if strings.Contains(path, mark) {
@@ -76,7 +76,7 @@ func markedCgroups(marks []string) (dirs []string) {
 	return dirs
 }
 
-// removeCgroups kills what is in the cgroups with these marks, and removes them.
+// removeCgroups kills the processes in the cgroups with these marks, and removes the cgroups.
 func removeCgroups(ctx context.Context, marks []string) error {
 	for _, dir := range markedCgroups(marks) {
 		var removal error
@@ -93,12 +93,12 @@ func removeCgroups(ctx context.Context, marks []string) error {
 }
 
 func killCgroup(dir string) {
-	// a frozen v1 cgroup holds back SIGKILL
+	// in a frozen v1 cgroup, SIGKILL has no effect until the thaw
 	os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for _, f := range strings.Fields(string(b)) {
 		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
-			unix.Kill(pid, unix.SIGKILL) // it is in the cgroup of a task of ours
+			unix.Kill(pid, unix.SIGKILL) // in the cgroup of our own task
 		}
 	}
 }

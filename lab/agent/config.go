@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// layout is where an agent finds its directories, as its own process sees them.
+// layout has the paths of an agent's directories, as its own process sees them.
 type layout struct {
 	Data, Plugins, HostVolumes, State string
 
@@ -28,14 +28,14 @@ var configText string
 var configTemplate = template.Must(
 	template.New("agent.hcl").Funcs(template.FuncMap{"quote": quote}).Parse(configText))
 
-// settings are what the template of the agent's configuration is filled with.
+// settings are the data for the template of the agent's configuration.
 type settings struct {
 	Options Options
 	Layout  layout
 	Info    Info
 }
 
-// Fill replaces the words in a plugin's configuration, see Plugin.Config.
+// Fill replaces the variables in a plugin's configuration, see Plugin.Config.
 func (s settings) Fill(config string) string {
 	words := strings.NewReplacer("${state_dir}", s.Layout.State, "${host_volume_plugin_dir}", s.Layout.HostVolumes,
 		"${http_port}", strconv.Itoa(s.Info.HTTP))
@@ -49,7 +49,7 @@ func config(o Options, l layout, i Info) (string, error) {
 	return text.String(), err
 }
 
-// quote writes an HCL string. "${" and "%{" would start a template.
+// quote returns s as an HCL string. It escapes "${" and "%{", which would start a template.
 func quote(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
 }
@@ -67,7 +67,7 @@ func stateDir(dir string) string {
 	return filepath.Join("/tmp", fmt.Sprintf("outrider-%.6x", sha256.Sum256([]byte(dir))))
 }
 
-// makeStateDir creates it. In /tmp, any user may have created something with its name.
+// makeStateDir creates the state directory, and refuses another user's: in /tmp, any user may have created one first.
 func makeStateDir(path string) error {
 	f, err := owndir.Make(path, 0o755)
 	if err != nil {

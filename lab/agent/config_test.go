@@ -28,7 +28,7 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 		"plugin \"nomad-driver-exec-lite\" {\n  config {\nstate_dir = \"/s\"\nlog_collection = \"nomad\"\n  }\n}",
 		"plugin \"nomad-device-usb\" {\n  config {\nfile = \"/v/x.hcl\"\nport = 1\n  }\n}",
 		`host_volume_plugin_dir = "/v"`,
-		`data_dir   = "/d/$${x}"`, // no template
+		`data_dir   = "/d/$${x}"`, // escaped: no template
 		`bind_addr  = "127.0.0.1"`,
 		"http = 1\n  rpc  = 2\n  serf = 3",
 		`network_interface = "lo"`,
@@ -60,7 +60,7 @@ func TestPluginPIDs_FindsPluginsAmongProcesses(t *testing.T) {
 	test.MapEqOp(t, map[string]int{"nomad-device-usb": 7, "nomad-driver-x": 8}, got)
 }
 
-func TestEnvironment_LeavesOutWhatPointsElsewhere(t *testing.T) {
+func TestEnvironment_OmitsSettingsOfOtherAgents(t *testing.T) {
 	got := environment([]string{
 		"PATH=/bin", "NOMAD_ADDR=http://elsewhere", "NOMAD_TOKEN=x", "VAULT_ADDR=y", "CONSUL_HTTP_ADDR=z",
 		"AWS_CA_BUNDLE=/nowhere", "OUTRIDER_LAB_DIR=/other", "NOMADIC=1",
@@ -98,5 +98,5 @@ func TestStateDir_IsInTmpForADeepDirectory(t *testing.T) {
 	test.NotEq(t, stateDir(deep+"2"), got, test.Sprint("a deep one"))
 	file := filepath.Join(t.TempDir(), "taken")
 	os.WriteFile(file, nil, 0o644)
-	test.ErrorContains(t, makeStateDir(file), file, test.Sprint("something else is there"))
+	test.ErrorContains(t, makeStateDir(file), file, test.Sprint("a file in its place"))
 }

@@ -32,7 +32,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Image is the container's image: Debian with the programs that tasks and people expect. Nomad and the plugins are
+// Image is the container's image: Debian with the programs that tasks and users expect. Nomad and the plugins are
 // mounted into the container.
 const Image = "outrider-lab:bookworm"
 
@@ -42,10 +42,10 @@ var dockerfile embed.FS
 //go:embed entrypoint.sh
 var entrypoint []byte
 
-// containerAgent is an agent in a container, which has the agent's directory at the same path as this machine.
+// containerAgent is an agent in a container. Its directory has the same path in the container as on this machine.
 type containerAgent struct {
 	*record
-	ctr *testcontainers.DockerContainer // nil if it does not exist any more
+	ctr *testcontainers.DockerContainer // nil if it no longer exists
 }
 
 var _ Agent = (*containerAgent)(nil)
@@ -53,7 +53,7 @@ var _ Agent = (*containerAgent)(nil)
 // docker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds no
 // daemon.
 func docker(ctx context.Context, do func(context.Context, *client.Client) error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a busy machine takes its time
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // long enough for a busy machine
 	defer cancel()
 	c, err := client.New(client.FromEnv)
 	if err == nil {
@@ -81,7 +81,7 @@ var quiet = sync.OnceFunc(func() {
 	tclog.SetDefault(log.New(io.Discard, "", 0))
 })
 
-// image chooses Image, and has testcontainers build it by the Dockerfile unless it exists.
+// image selects Image. If it does not exist, testcontainers builds it from the Dockerfile.
 func image(ctx context.Context, progress func(string, ...any)) (testcontainers.CustomizeRequestOption, error) {
 	missing := docker(ctx, func(ctx context.Context, c *client.Client) error {
 		_, err := c.ImageInspect(ctx, Image)
@@ -90,7 +90,7 @@ func image(ctx context.Context, progress func(string, ...any)) (testcontainers.C
 	if missing == nil {
 		return testcontainers.WithImage(Image), nil
 	}
-	progress("building %s by lab/agent/Dockerfile", Image)
+	progress("building %s from lab/agent/Dockerfile", Image)
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	err := errors.Join(w.AddFS(dockerfile), w.Close())
@@ -101,8 +101,8 @@ func image(ctx context.Context, progress func(string, ...any)) (testcontainers.C
 	}), err
 }
 
-// rights are ways to give a container the rights that Nomad needs, in the order in which they are tried. A daemon that
-// itself runs with fewer capabilities cannot give all.
+// rights are ways to grant a container the privileges that Nomad needs, in the order in which they are tried. A daemon
+// that runs with fewer capabilities itself cannot grant all.
 var rights = []struct {
 	name  string
 	apply func(*container.HostConfig)
@@ -111,7 +111,7 @@ var rights = []struct {
 	{"capabilities", func(hc *container.HostConfig) {
 		hc.CapAdd = capabilities
 		hc.SecurityOpt = append(hc.SecurityOpt, "seccomp=unconfined", "apparmor=unconfined")
-		// what `--security-opt systempaths=unconfined` is in the API: /proc/sys and the like
+		// `--security-opt systempaths=unconfined` in the API: writable /proc/sys and similar paths
 		hc.MaskedPaths, hc.ReadonlyPaths = []string{}, []string{}
 		hc.Resources.DeviceCgroupRules = []string{"a *:* rwm"}
 	}},
@@ -152,7 +152,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 		a.ctr, err = testcontainers.Run(ctx, "", from, testcontainers.WithEntrypoint("sh", script),
 			testcontainers.WithCmd("sleep", "infinity"),
 			testcontainers.WithExposedPorts(port.String()),
-			// a name that says whose it is, in `docker ps`
+			// a host name by which to recognize the container
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
 				hc.Init = new(true) // plugins leave orphans behind for pid 1 to reap
@@ -161,7 +161,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
 					{Type: mount.TypeBind, Source: o.Binary, Target: program, ReadOnly: true},
-					// not overlay: tasks' directories are bind mounted
+					// not on overlay: tasks' directories are bind mounted
 					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
 				}
 				right.apply(hc)
@@ -178,7 +178,7 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 	return refusals
 }
 
-// find returns nil if there is no such container any more.
+// find returns nil if the container no longer exists.
 func find(ctx context.Context, id string) (*testcontainers.DockerContainer, error) {
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
@@ -194,7 +194,7 @@ func find(ctx context.Context, id string) (*testcontainers.DockerContainer, erro
 	return ctr, nil
 }
 
-// daemon is a command about the agent's process: it is the one of the file that runs the nomad program.
+// daemon returns a start-stop-daemon command for the agent's process: the one in pidFile, if it runs the nomad program.
 func daemon(args ...string) []string {
 	return append([]string{"start-stop-daemon", "--pidfile", pidFile, "--exec", program}, args...)
 }
@@ -219,7 +219,7 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
-	// at first the process still runs start-stop-daemon; one that ends at once is for Alive to report
+	// at first the process still runs start-stop-daemon; Alive reports one that exits early
 	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) {
@@ -241,7 +241,7 @@ func (a *containerAgent) Kill(ctx context.Context) error {
 
 func (a *containerAgent) Alive(ctx context.Context) error {
 	_, err := a.PID(ctx)
-	if err == nil || ctx.Err() != nil { // the caller's time is over, which says nothing of the agent
+	if err == nil || ctx.Err() != nil { // the caller's context ended, which does not mean that the agent has
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))
@@ -258,7 +258,7 @@ func (a *containerAgent) PID(ctx context.Context) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(out))
 }
 
-var errGone = errors.New("its container does not exist any more")
+var errGone = errors.New("its container no longer exists")
 
 func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	if a.ctr == nil {
@@ -293,7 +293,7 @@ func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error)
 	return pluginPIDs(commands, a.PluginDir()), nil
 }
 
-// Leftovers is of the container: all that the agent started ends with its container.
+// Leftovers lists only the container: everything that the agent started ends with it.
 func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 	ctr, err := find(ctx, a.info.Container)
 	if ctr == nil {

@@ -28,7 +28,7 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	out, err := a.Exec(ctx, "ps", "-o", "comm=", "-p", "1")
 	must.NoError(t, err, must.Sprintf("pid 1 is %q, %v: want an init", out, err))
 	test.NotEq(t, "nomad", strings.TrimSpace(out), test.Sprintf("pid 1 is %q, %v: want an init", out, err))
-	testsupport.Eventually(t, "the log tells of three starts", func() bool { // Docker takes it by the way
+	testsupport.Eventually(t, "the log has three starts", func() bool { // it arrives by Docker, with a delay
 		log, err := a.Log()
 		return err == nil && strings.Count(log, "Nomad agent started!") >= 3
 	})

@@ -2,7 +2,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Prepares a container's cgroups for Nomad, and then runs a command, if there is one.
+# Prepares a container's cgroups for Nomad, and then runs the command in its arguments.
 set -u
 CG=/sys/fs/cgroup
 
@@ -11,9 +11,9 @@ for m in "$CG" "$CG"/*/; do
 	mount -o remount,bind,rw "${m%/}" 2>/dev/null
 done
 
-# cgroup v2: only a cgroup without processes can hand controllers down, so
-# everybody here moves into a leaf (as dind and k3d do). Failure shows in the
-# agent's own fingerprint.
+# cgroup v2: only a cgroup without processes can enable controllers for its
+# children, so move all processes into a leaf (as dind and k3d do). A failure
+# shows in the agent's fingerprint.
 if [ -f "$CG/cgroup.controllers" ]; then
 	mkdir -p "$CG/init"
 	while read -r p; do echo "$p" >"$CG/init/cgroup.procs" 2>/dev/null; done <"$CG/cgroup.procs"

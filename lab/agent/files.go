@@ -22,7 +22,7 @@ func (r *record) LogPath() string { return filepath.Join(r.info.Dir, "agent.log"
 func (r *record) mainConfig() string  { return filepath.Join(r.info.Dir, "agent.hcl") }
 func (r *record) extraConfig() string { return filepath.Join(r.info.Dir, "extra.hcl") }
 
-// arguments are those of the agent's process.
+// arguments returns the arguments of the agent's process.
 func (r *record) arguments() []string {
 	args := []string{"agent", "-config", r.mainConfig()}
 	if _, err := os.Stat(r.extraConfig()); err == nil {
@@ -31,7 +31,7 @@ func (r *record) arguments() []string {
 	return args
 }
 
-// texts are the files of the agent's configuration: its own, and those beside host volume plugins.
+// texts returns the configuration files by path: the agent's own, and those next to host volume plugins.
 func (r *record) texts(o Options) (map[string]string, error) {
 	main, err := config(o, r.layout, r.info)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *record) Reconfigure(o Options) error {
 		if p.HostVolume == "" {
 			continue
 		}
-		// a link: the binary is replaced for both
+		// a link: ReplacePlugin replaces the binary for both
 		link := filepath.Join(r.HostVolumePluginDir(), p.HostVolume)
 		err := os.Symlink(filepath.Join(r.PluginDir(), p.Name()), link)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -94,9 +94,9 @@ func (r *record) Log() (string, error) {
 	return string(text), err
 }
 
-// install copies a program by a rename, so that a running one is not disturbed. This process forks no other meanwhile:
-// until its exec, the child would have the file open for writing, and executing the new program would fail (execve(2):
-// ETXTBSY).
+// install copies a program and renames the copy into place, so a running one is not disturbed. During the copy this
+// process must not fork: until its exec, the child would have the file open for writing, and executing the new program
+// would fail (execve(2): ETXTBSY).
 func install(src, dst string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

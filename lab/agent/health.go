@@ -16,11 +16,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or
-// undetected, by its own report), every device plugin runs, and every host volume plugin has answered. It returns the
+// WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or reports
+// itself as undetected), every device plugin runs, and every host volume plugin is fingerprinted. It returns the
 // drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
-// registers the node. If the context or the
-// agent ends first, the error has what was missing and why. progress is called with that whenever it changes.
+// registers the node. If the context or the agent ends first, the error names the missing part and the reason. progress
+// is called with that error whenever it changes.
 func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -63,10 +63,9 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 	return got, err
 }
 
-// mend restarts an agent that would not become healthy for a while, or not at all: a new one whose client asked its
-// server just before the server had its keyring, and would ask again after 15 to 30 s; and one whose host volume
-// plugins did not answer in the one second that Nomad gives them once, as on a machine that is busy, or emulated. The
-// restart takes two seconds.
+// mend restarts an agent that would become healthy late, or never, in two cases. The client of a new agent asked its
+// server just before the server had its keyring, and would retry only after 15 to 30 s. Or a host volume plugin missed
+// Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. The restart takes two seconds.
 type mend struct {
 	since    time.Time // when that was first seen
 	patience time.Duration
@@ -82,7 +81,7 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 	}
 	patience := m.patience
 	if !early {
-		patience += 2 * time.Second // it may just be answering
+		patience += 2 * time.Second // it may be about to answer
 	}
 	if time.Since(m.since) <= patience {
 		return nil
@@ -93,12 +92,12 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 			return err
 		}
 	}
-	m.since, m.patience = time.Time{}, 30*time.Second // if it is still so, the machine is slow
+	m.since, m.patience = time.Time{}, 30*time.Second // if that does not help, the machine is slow
 	return errors.Join(a.Stop(ctx), a.Start(ctx))
 }
 
 // devicePlugins returns the processes of the device plugins, and an error unless each is the same as before: Nomad
-// restarts one that crashes at once, and indefinitely.
+// restarts a crashed one immediately, any number of times.
 func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[string]int, error) {
 	names := a.Info().DevicePlugins()
 	if len(names) == 0 {
@@ -109,7 +108,7 @@ func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[str
 		switch {
 		case err != nil:
 		case now[n] == 0:
-			err = fmt.Errorf("plugin %s does not run: the agent did not load it, or has given it up", n)
+			err = fmt.Errorf("plugin %s is not running: the agent did not load it, or gave up on it", n)
 		case now[n] != before[n]:
 			err = fmt.Errorf("plugin %s has only just started", n)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// fake has the processes of one look after the other.
+// fake returns the processes of one look after the other.
 type fake struct {
 	Agent
 	looks []map[string]int
@@ -48,7 +48,7 @@ func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
 		{"the same at two looks", []map[string]int{runs(7), runs(7)}, ""},
 		{"seen once", []map[string]int{runs(7)}, "has only just started"},
 		{"another each time", []map[string]int{runs(7), runs(8), runs(9)}, "has only just started"},
-		{"gone", []map[string]int{runs(7), {"nomad-driver-a": 7}}, "does not run"},
+		{"gone", []map[string]int{runs(7), {"nomad-driver-a": 7}}, "is not running"},
 		{"back", []map[string]int{{}, runs(8), runs(8)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
 	}
 }
 
-func TestHostVolumePlugins_AreThoseThatAnswered(t *testing.T) {
+func TestHostVolumePlugins_AreThoseFingerprinted(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -82,7 +82,7 @@ func TestHostVolumePlugins_AreThoseThatAnswered(t *testing.T) {
 	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "host volume plugin b is not there")
 }
 
-// unanswered is an agent whose host volume plugin answers when the agent is started again.
+// unanswered is an agent whose host volume plugin answers only after a restart of the agent.
 type unanswered struct {
 	unregistered
 	asked atomic.Int32
@@ -96,7 +96,7 @@ func (u *unanswered) Start(context.Context) error {
 	return nil
 }
 
-func TestWaitHealthy_AsksHostVolumePluginsAgain(t *testing.T) {
+func TestWaitHealthy_RestartsForAHostVolumePlugin(t *testing.T) {
 	t.Parallel()
 	u := &unanswered{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +120,7 @@ func TestWaitHealthy_AsksHostVolumePluginsAgain(t *testing.T) {
 	must.Eq(t, 1, u.asked.Load())
 }
 
-// unregistered is a new agent whose server is ready and whose client takes its time.
+// unregistered is a new agent whose server is ready before its client has registered.
 type unregistered struct {
 	Agent
 	client *api.Client
@@ -163,7 +163,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	defer cancel()
 	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second one
 	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
-		t.Errorf("it was started %d times again, want 1; %v", u.starts, err)
+		t.Errorf("it was restarted %d times, want 1; %v", u.starts, err)
 	}
 }
 
@@ -185,16 +185,16 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var told []string
-	tell := func(format string, args ...any) {
-		told = append(told, fmt.Sprintf(format, args...))
-		time.AfterFunc(300*time.Millisecond, cancel) // some more looks
+	var shown []string
+		show := func(format string, args ...any) {
+			shown = append(shown, fmt.Sprintf(format, args...))
+			time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
 	}
-	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, tell)
+	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
 	test.ErrorContains(t, err, "no cgroup")
 	want := "driver a is unhealthy: no cgroup"
-	must.SliceLen(t, 1, told, must.Sprintf("told %q, want %q once", told, want))
-	test.Eq(t, want, told[0], test.Sprintf("told %q, want %q once", told, want))
+	must.SliceLen(t, 1, shown, must.Sprintf("shown %q, want %q once", shown, want))
+		test.Eq(t, want, shown[0], test.Sprintf("shown %q, want %q once", shown, want))
 }
 
 // ill is an agent whose driver is not healthy.

@@ -29,7 +29,7 @@ import (
 // markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
 const markVar = "OUTRIDER_LAB_DIR"
 
-// Mark is the environment variable of processes that end with the agent of dir.
+// Mark returns the environment variable of processes that are killed when the agent of dir is removed.
 func Mark(dir string) string {
 	if real, err := resolve(dir); err == nil {
 		dir = real
@@ -72,7 +72,7 @@ func (a *hostAgent) up(ctx context.Context) error {
 	})
 }
 
-// answers reports whether the API is this agent's: another one may have the port, which this one notices only when it
+// answers reports whether the API is this agent's: another agent may hold the port, which this one notices only when it
 // tries to listen.
 func (a *hostAgent) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -98,33 +98,33 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	cmd.Dir = a.info.Dir
 	cmd.Env = environment(os.Environ(), a.info.Dir)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal is not for the agent
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // ^C in this terminal must not reach the agent
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
 	p, err := task.Identify(cmd.Process.Pid)
-	go cmd.Wait() // ends with the agent, or with this program before it
+	go cmd.Wait() // returns when the agent exits, unless this program exits first
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
 	return a.update(func(i *Info) { i.Process = p })
 }
 
-// environment is the caller's environment without the variables that would make the agent differ from machine to
-// machine.
+// environment returns the caller's environment for the agent of dir, without variables that would make agents differ
+// between machines.
 func environment(env []string, dir string) []string {
 	var out []string
 	for _, v := range env {
 		name, _, _ := strings.Cut(v, "=")
 		switch {
 		case strings.HasPrefix(name, "NOMAD_"), strings.HasPrefix(name, "CONSUL_"), strings.HasPrefix(name, "VAULT_"):
-		case name == "AWS_CA_BUNDLE": // the agent does not start where the file cannot be read
+		case name == "AWS_CA_BUNDLE": // the agent does not start if the file cannot be read
 		case name == markVar:
 		default:
 			out = append(out, v)
 		}
 	}
-	// where go-plugin has its sockets: one of a plugin that is killed stays until Close
+	// the directory of go-plugin's sockets: the socket of a killed plugin stays until Close
 	return append(out, "PLUGIN_UNIX_SOCKET_DIR="+stateDir(dir), markVar+"="+dir)
 }
 
@@ -213,12 +213,12 @@ func (a *hostAgent) Close(ctx context.Context) error {
 	return errors.Join(jobs, a.Stop(ctx), a.clean(ctx))
 }
 
-// clean removes everything that the agent may have left. It looks at what exists and does not depend on how the agent
-// ended.
+// clean removes everything that the agent may have left. It searches for existing resources, and does not depend on how
+// the agent ended.
 func (a *hostAgent) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	marks := cgroupMarks(a.DataDir(), a.StateDir()) // before a supervisor's end removes its store
+	marks := cgroupMarks(a.DataDir(), a.StateDir()) // first: a supervisor that exits removes its store
 	err := errors.Join(killAll(ctx, a.info.Dir), removeCgroups(ctx, marks))
 	pool := filepath.Join(a.info.Dir, PoolDir)
 	if _, missing := os.Lstat(pool); missing == nil && os.Geteuid() == 0 {

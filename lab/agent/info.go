@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Info is the record of an agent, in agent.json of its directory, from which another
-// process can find, restart and remove it.
+// Info describes an agent. It is stored as agent.json in the agent's directory, by which another process can find,
+// restart and remove the agent.
 type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
@@ -34,14 +34,14 @@ type Info struct {
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
-	// HostVolumes are the ids of host volume plugins, by the name of the plugin whose binary they are.
+	// HostVolumes maps a plugin's name to the id of the host volume plugin with the same binary.
 	HostVolumes map[string]string `json:"host_volume_plugins,omitempty"`
 
 	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
 }
 
-// Drivers are the task drivers among the agent's plugins.
+// Drivers returns the task drivers among the agent's plugins.
 func (i Info) Drivers() []string {
 	var names []string
 	for _, p := range i.Plugins {
@@ -52,7 +52,7 @@ func (i Info) Drivers() []string {
 	return names
 }
 
-// DevicePlugins are the names of the device plugins among the agent's plugins.
+// DevicePlugins returns the names of the device plugins among the agent's plugins.
 func (i Info) DevicePlugins() []string {
 	var names []string
 	for _, p := range i.Plugins {
@@ -63,7 +63,7 @@ func (i Info) DevicePlugins() []string {
 	return names
 }
 
-// record is an agent's information and what depends on it alone, for both kinds of agents.
+// record is the part of an agent that both runtimes share.
 type record struct {
 	layout layout
 	client *api.Client
@@ -72,7 +72,7 @@ type record struct {
 	info Info
 }
 
-// agent is the agent of this record.
+// agent returns the agent of this record.
 func (r *record) agent() Agent {
 	if r.info.Runtime == Container {
 		return newContainer(r)
@@ -80,7 +80,7 @@ func (r *record) agent() Agent {
 	return newHost(r)
 }
 
-// newLayout is that of an agent whose configuration and plugins are in its directory on this machine.
+// newLayout returns the layout of an agent whose configuration and plugins are in its directory on this machine.
 func (r *record) newLayout(data, state string) layout {
 	dir := r.info.Dir
 	return layout{Data: data, State: state, Plugins: filepath.Join(dir, "plugins"),
@@ -103,7 +103,7 @@ func (r *record) connect() (err error) {
 	return err
 }
 
-// update changes the information and writes it down.
+// update changes the information and writes agent.json.
 func (r *record) update(change func(*Info)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +148,7 @@ func readInfo(dir string) (Info, error) {
 	if err := json.Unmarshal(b, &i); err != nil {
 		return i, fmt.Errorf("failed to read the agent's state %s: %w", infoPath(dir), err)
 	}
-	i.Dir = dir // Close removes it: the file may be another user's
+	i.Dir = dir // not as in the file, which may be another user's: Close removes Dir
 	return i, nil
 }
 
@@ -168,7 +168,7 @@ func (i Info) write() error {
 	return nil
 }
 
-// Open returns the agent that Run started in dir, in this process or another one. The agent may have ended. Open
+// Open returns the agent that Run started in dir, in this process or another one. The agent may have exited. Open
 // returns ErrNone if there is none.
 func Open(ctx context.Context, dir string) (Agent, error) {
 	dir, err := resolve(dir)
@@ -190,8 +190,8 @@ func Open(ctx context.Context, dir string) (Agent, error) {
 	return a, errors.Join(err, r.connect())
 }
 
-// Remove removes everything of an agent in dir, even if its state file is lost or cannot be read. It returns ErrNone
-// if there was nothing.
+// Remove removes the agent in dir with everything that it started, even if its state file is lost or cannot be read. It
+// returns ErrNone if dir does not exist.
 func Remove(ctx context.Context, dir string) error {
 	dir, err := resolve(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,13 +25,13 @@ import (
 // process is a process of this machine.
 type process struct{ task.Identity }
 
-// alive reports whether this very process runs. A zombie has no ports and files any more.
+// alive reports whether this very process runs. A zombie does not count: it no longer has ports and files.
 func (p process) alive() bool {
 	st, err := task.ReadStat(p.PID)
 	return err == nil && st.Identity() == p.Identity && !st.Zombie
 }
 
-// signal sends sig to this very process and never to another one with its pid. A process that is gone is not an error.
+// signal sends sig to this very process and never to another one with its pid. An exited process is not an error.
 func (p process) signal(sig unix.Signal) error {
 	fd, err := p.Open()
 	if err == nil {
@@ -47,13 +47,13 @@ func (p process) signal(sig unix.Signal) error {
 // gone waits until the process has ended.
 func (p process) gone(ctx context.Context) error {
 	if err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) { return !p.alive(), nil }); err != nil {
-		return fmt.Errorf("process %d is still there: %w", p.PID, err)
+		return fmt.Errorf("process %d still runs: %w", p.PID, err)
 	}
 	return nil
 }
 
-// processes returns what was started by the agent of dir, with all descendants: any process that has its mark in the
-// environment, runs a program below dir, or is a supervisor that keeps its state there.
+// processes returns the processes that the agent of dir started, with all descendants: any process that has its mark in
+// the environment, runs a program below dir, or is a supervisor with its state there.
 func processes(dir string) ([]process, error) {
 	all, err := task.Processes()
 	if err != nil {
@@ -74,8 +74,8 @@ func processes(dir string) ([]process, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// supervises recognizes a plugin's supervisor, which has an environment of its own and may run from memory. Its one
-// argument names its state directory.
+// supervises recognizes a plugin's supervisor by its argument, the state directory: it has its own environment, and may
+// run from memory.
 func supervises(p procfs.Proc, dir string) bool {
 	args, err := p.CmdLine()
 	return err == nil && len(args) > 0 && args[0] == "outrider-supervisor" &&
@@ -94,7 +94,7 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
-// command is the process's command line, for people.
+// command returns the process's command line, for messages.
 func (p process) command() string {
 	proc, err := procfs.NewProc(p.PID)
 	if err != nil {
@@ -106,7 +106,7 @@ func (p process) command() string {
 
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed.
 func killAll(ctx context.Context, dir string) error {
-	known := map[int]process{} // an orphan cannot be found a second time
+	known := map[int]process{} // keeps orphans, which processes does not find again
 	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		found, err := processes(dir)
 		if err != nil {
@@ -130,9 +130,9 @@ func killAll(ctx context.Context, dir string) error {
 	return nil
 }
 
-// KillNamespace ends a process that is the first of a pid namespace, and all others of it with that
-// (pid_namespaces(7)). It then removes the cgroups that an agent in it has made, whose data directory this process sees
-// at data. wait waits for the first process.
+// KillNamespace kills the first process of a pid namespace, and with it all others (pid_namespaces(7)). It then removes
+// the cgroups of an agent in that namespace, whose data directory this process sees at data. wait waits for the first
+// process.
 func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
 	marks := allocMarks(data)
 	node, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))

@@ -63,7 +63,7 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 	for _, p := range found {
 		for _, s := range strangers {
 			if p.PID == s.PID {
-				t.Errorf("found a stranger: %s", p.command())
+				t.Errorf("found an unrelated process: %s", p.command())
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 		test.False(t, p.alive(), test.Sprintf("%d is alive", p.PID))
 	}
 	for _, s := range strangers {
-		test.True(t, s.alive(), test.Sprint("a stranger was killed"))
+		test.True(t, s.alive(), test.Sprint("an unrelated process was killed"))
 	}
 }
 
@@ -88,7 +88,7 @@ func TestProcess_DoesNotSignalAReusedPid(t *testing.T) {
 	p := started(t, nil, "sleep", "100")
 	other := p
 	other.Start++ // the process that had this pid before
-	test.False(t, other.alive(), test.Sprint("another start time is taken for the same process"))
+	test.False(t, other.alive(), test.Sprint("another start time, but taken for the same process"))
 	test.NoError(t, other.signal(unix.SIGKILL))
 	other = p
 	other.BootID = "before the reboot"
@@ -164,7 +164,7 @@ func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
 	test.Eq(t, "1\n", says(), test.Sprint("after it was replaced again"))
 }
 
-func TestInstall_AllowsAnExecAtOnce(t *testing.T) {
+func TestInstall_AllowsAnImmediateExec(t *testing.T) {
 	dir := t.TempDir()
 	src := filepath.Join(dir, "src")
 	must.NoError(t, os.WriteFile(src, []byte("#!/bin/sh\n"+strings.Repeat("#\n", 1<<20)), 0o755))
@@ -215,7 +215,7 @@ func TestCgroupMarks_AreOfTasksSupervisorsAndAHost(t *testing.T) {
 	for _, dir := range []string{
 		filepath.Join(state, "exec-lite/0123abcd-1-2-3-4"), filepath.Join(host, "remote/4567cdef-1-2-3-4"),
 		filepath.Join(host, "runs"), filepath.Join(data, "alloc/11112222-3-4-5-6"), filepath.Join(data, "client"),
-		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // would mark others' cgroups, too
+		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // would match others' cgroups, too
 	} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
