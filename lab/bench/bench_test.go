@@ -55,7 +55,7 @@ func TestProcesses_LeavesTasksOut(t *testing.T) {
 	test.True(t, slices.Contains(list, task.Process.Pid))
 }
 
-func TestUsed_PassesOverWhatHasEnded(t *testing.T) {
+func TestUsed_SkipsEndedProcesses(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	must.NoError(t, ended.Run())
 	u, err := used([]int{ended.Process.Pid})

@@ -26,8 +26,8 @@ type driver struct {
 	close func()        // ends the plugin
 }
 
-// openRaw opens Nomad's own driver, in this process as in the agent's. For each task it starts this program again as
-// the executor (the init function of Nomad's package drivers/shared/executor).
+// openRaw opens Nomad's raw_exec in this process, as the agent does. For each task, raw_exec starts this program again
+// as the executor (the init function of Nomad's package drivers/shared/executor).
 func openRaw() (*driver, error) {
 	return open(rawexec.PluginID.Name, &loader.PluginLoaderConfig{
 		InternalPlugins: map[loader.PluginID]*loader.InternalPluginConfig{

@@ -16,9 +16,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// processes lists what works for tasks: the descendants of an agent (0 for none), and the supervisors that keep their
-// state below dir, whose parent is init once their plugin has ended. What has marker in its arguments is a task, which
-// is left out; with an empty marker nothing is.
+// processes lists the helper processes of tasks: the descendants of an agent (0 for none), and the supervisors with
+// their state below dir, whose parent is init once their plugin has ended. It leaves out tasks, which have marker in
+// their arguments, unless marker is empty.
 func processes(agent int, dir, marker string) ([]int, error) {
 	table, err := task.Processes()
 	if err != nil {
@@ -46,11 +46,11 @@ func processes(agent int, dir, marker string) ([]int, error) {
 }
 
 func commandLine(pid int) []byte {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // not there: it has ended
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // missing: it has ended
 	return b
 }
 
-// use is what processes use together.
+// use is the total resource usage of some processes.
 type use struct {
 	memory float64 // proportional set size (PSS), in kB
 	ticks  float64 // of processor time, so far
@@ -67,7 +67,7 @@ func used(pids []int) (sum use, err error) {
 		if err == nil {
 			st, err = task.ReadStat(pid)
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) { // a short command of the agent's
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) { // a short-lived command of the agent
 			continue
 		}
 		if err != nil {

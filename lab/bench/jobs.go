@@ -21,21 +21,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// noStatistics keeps Nomad from asking drivers for statistics, as by default. A lab's agents ask each second.
+// noStatistics keeps Nomad from collecting statistics from drivers, as by default. A lab's agents do so each second.
 const noStatistics = `telemetry {
   collection_interval = "1h"
 }`
 
-// settle is how long the agent needs to calm down after a start: Nomad batches its updates to the server, and the Go
+// settle is the time until the agent is idle again after a start: Nomad batches its updates to the server, and the Go
 // runtimes return memory.
 const settle = 3 * time.Second
 
 // contest is a plugin and its peer: two ways to run the same tasks.
 type contest struct {
 	*bench
-	pair    [2]string                                // the first word of each is Nomad's name of the driver
-	plugins []agent.Plugin                           // that of the first, and of its peer if that is one, too
-	config  map[string]any                           // of the first, for starts without an agent; nil for jobs alone
+	pair    [2]string                                // the first word of each is the driver's name in Nomad
+	plugins []agent.Plugin                           // of the first, and of its peer if that is a plugin, too
+	config  map[string]any                           // of the first, for starts without an agent; nil: jobs only
 	state   string                                   // directory of its supervisor
 	tasks   int                                      // of the large job
 	of      [2]func(command []string) map[string]any // a task's config block
@@ -58,7 +58,7 @@ func (b *bench) lite() agent.Plugin {
 	return agent.Plugin{Binary: b.binaries["exec-lite"], Config: `state_dir = "${state_dir}"`}
 }
 
-// measureFloor compares jobs of exec-lite with those of a driver that starts nothing: with what Nomad itself takes.
+// measureFloor compares jobs of exec-lite with those of a driver that starts nothing, which show Nomad's own share.
 func (b *bench) measureFloor(ctx context.Context) error {
 	return (&contest{
 		bench: b, pair: [2]string{"exec-lite", "floor"}, tasks: fast.tasks, marker: sleeper()[1],
@@ -71,7 +71,7 @@ func asIs(command []string) map[string]any {
 	return map[string]any{"command": command[0], "args": command[1:]}
 }
 
-// sleeper is a task that only sleeps. The number of seconds is its mark.
+// sleeper returns the command of a task that only sleeps. The number of seconds is its marker.
 func sleeper() []string { return []string{"/bin/sleep", fmt.Sprintf("1%07d", os.Getpid())} }
 
 func (c *contest) measure(ctx context.Context) (err error) {
@@ -114,7 +114,7 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// measureStarts times starts at the drivers, without Nomad's client.
+// measureStarts times starts by calls of the drivers, without Nomad's client.
 func (c *contest) measureStarts(ctx context.Context) (err error) {
 	s, err := newStarter(filepath.Join(c.dir, "start-"+c.pair[0]))
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *contest) measureStarts(ctx context.Context) (err error) {
 	return c.takeTurns(ctx, c.pair, "start, StartTask to first line", ways)
 }
 
-// measureJobs measures jobs of sleeping tasks: the time until all run, and what their helpers use.
+// measureJobs measures jobs of sleeping tasks: the time until all run, and the usage of their helpers.
 func (c *contest) measureJobs(ctx context.Context, side int) error {
 	var memory []float64
 	for _, count := range []int{1, c.tasks} {
@@ -197,8 +197,8 @@ func (c *contest) measureOutput(ctx context.Context, side int) error {
 	return c.stop(ctx, job)
 }
 
-// helpers is what works for the tasks of a side uses. A plugin also runs during jobs of its peer, and is not charged to
-// them.
+// helpers returns the usage of the helper processes of a side's tasks. A plugin also runs during the jobs of its peer;
+// that usage is not counted.
 func (c *contest) helpers(ctx context.Context, side int) (use, error) {
 	pid, err := c.agent.PID(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (c *contest) helpers(ctx context.Context, side int) (use, error) {
 	return used(slices.DeleteFunc(list, func(pid int) bool { return c.isOther(side, pid) }))
 }
 
-// isOther reports whether a process is of the plugin of the other side. A supervisor is the first one's.
+// isOther reports whether a process belongs to the other side's plugin. A supervisor belongs to the first plugin.
 func (c *contest) isOther(side, pid int) bool {
 	program, _, _ := strings.Cut(string(commandLine(pid)), "\x00")
 	owner := slices.IndexFunc(c.plugins, func(p agent.Plugin) bool {
@@ -238,7 +238,7 @@ func (c *contest) job(side, count int, command []string) *api.Job {
 }
 
 // start submits a job and returns how long it took until the server showed all its tasks as running. It returns when
-// the agent has calmed down.
+// the agent is idle again.
 func (c *contest) start(ctx context.Context, job *api.Job) (time.Duration, error) {
 	want := *job.TaskGroups[0].Count
 	begin := time.Now()

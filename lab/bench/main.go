@@ -94,7 +94,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	err = os.Chmod(b.dir, 0o755) // tasks are other users
+	err = os.Chmod(b.dir, 0o755) // tasks run as other users
 	if err == nil {
 		err = b.step(func() error { return b.build(ctx) }, "Building the plugins")
 	}
@@ -125,7 +125,7 @@ func (b *bench) build(ctx context.Context) error {
 	}.Run(ctx)
 }
 
-// wait polls until done, for at most ten minutes: only a fault takes that long, on a busy machine, too.
+// wait polls until done, for at most ten minutes: even on a busy machine, only a fault takes longer.
 func wait(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

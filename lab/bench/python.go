@@ -17,14 +17,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// What is installed: packages, modules of each, and the interpreter, which every user can run.
+// The environment: the number of packages, the modules of each, and an interpreter that every user can run.
 const (
 	packages    = 10
 	modules     = 100
 	interpreter = "/usr/bin/python3"
 )
 
-// script begins with the byte that is waited for, and then imports its packages.
+// script writes the byte that the starter waits for, and then imports the packages.
 const script = `import sys; open(sys.argv[1], "wb").write(b"x")
 import importlib
 for name in sys.argv[2:]:
@@ -98,7 +98,7 @@ func (p *pythonBench) prepare() error {
 	return nil
 }
 
-// measureBuilds leaves an environment in the cache. The task takes its turn with each of the others.
+// measureBuilds measures the task in turns with each build by hand. It leaves an environment in the cache.
 func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
 		return err
@@ -112,7 +112,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
-			syscall.Sync() // no turn waits for the writes of the one before
+			syscall.Sync() // no turn waits for the writes of the previous one
 			took, err := build()
 			if err != nil {
 				return err
@@ -125,7 +125,7 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	return err
 }
 
-// byHand makes the environment and starts the script with commands that a person could type.
+// byHand creates the environment and starts the script with commands that a user could type.
 func (p *pythonBench) byHand(ctx context.Context, hand string) (time.Duration, error) {
 	dir, err := os.MkdirTemp(p.starter.dir, "hand-")
 	if err != nil {
@@ -162,6 +162,6 @@ func (p *pythonBench) asNobody(args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/nonexistent"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody, Setsid: true} // the scheduler may share by session
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody, Setsid: true} // the scheduler may group by session
 	return cmd
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// measureRemote compares remote with tasks of raw_exec that are an ssh each. Both ends are this machine. All processes
-// below the agent are counted, the ssh, too.
+// measureRemote compares remote with tasks of raw_exec that each run ssh. Both ends are this machine. All processes
+// below the agent are counted, including ssh.
 func (b *bench) measureRemote(ctx context.Context) error {
 	server, stop, err := b.startSSH(ctx)
 	if errors.Is(err, sshd.ErrMissing) {
@@ -48,7 +48,7 @@ func (b *bench) measureRemote(ctx context.Context) error {
 			func(command []string) map[string]any {
 				config := asIs(command)
 				config["endpoint"] = "box"
-				config["on_drain"], config["on_lost"] = "stop", "restart" // no API to ask what a stop means
+				config["on_drain"], config["on_lost"] = "stop", "restart" // no API to look up the reason of a stop
 				return config
 			},
 			func(command []string) map[string]any {
@@ -94,8 +94,7 @@ func (b *bench) startSSH(ctx context.Context) (_ sshd.Server, stop func(), err e
 	return server, stop, err
 }
 
-// endAll ends the processes with these arguments: what an ssh without a terminal has started goes on when that is
-// killed.
+// endAll kills the processes with these arguments: a command that ssh started without a terminal outlives its ssh.
 func endAll(args []string) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {

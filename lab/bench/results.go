@@ -26,7 +26,7 @@ type results struct {
 	Machine string   `json:"machine"`
 	Date    string   `json:"date"`
 	Rows    []*row   `json:"rows"`
-	Notes   []string `json:"notes,omitempty"` // what could not be measured
+	Notes   []string `json:"notes,omitempty"` // missing measurements, with reasons
 }
 
 // row is a quantity, measured for a plugin and for its peer.
@@ -54,7 +54,7 @@ func (r *results) add(pair [2]string, measured, unit string, side int, value flo
 	r.Rows[i].values[side] = append(r.Rows[i].values[side], value)
 }
 
-// finish fills in what follows from the measurements.
+// finish fills in the fields that follow from the measurements.
 func (r *results) finish() {
 	r.Machine, r.Date = machine(), time.Now().Format(time.DateOnly)
 	for _, row := range r.Rows {
@@ -127,7 +127,7 @@ func rounded(f float64) float64 { return math.Round(100*f) / 100 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median of an even number of values is the lower of the two in the middle, and of none zero.
+// median returns the lower of the two middle values of an even number of values, and zero for none.
 func median[T cmp.Ordered](list []T) T {
 	if len(list) == 0 {
 		var none T

@@ -29,7 +29,7 @@ const (
 // way starts a program once, and returns how long it took until the program's first line ran.
 type way func() (time.Duration, error)
 
-// takeTurns starts a program in both ways in turns, after some starts that are not counted.
+// takeTurns starts a program both ways in turns, after warmUp starts that are not counted.
 func (b *bench) takeTurns(ctx context.Context, pair [2]string, measured string, ways [2]way) error {
 	for i := range b.starts + warmUp {
 		for side, start := range ways {
@@ -66,18 +66,18 @@ func newStarter(dir string) (*starter, error) {
 		err = os.Chmod(s.fifo, 0o666) // independent of the umask
 	}
 	if err == nil {
-		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // never at its end
+		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // both: reads never see its end
 	}
 	return s, err
 }
 
-// first waits for the first line of the program that was started at a time.
+// first returns the time from start, when the program was started, to its first line.
 func (s *starter) first(start time.Time) (time.Duration, error) {
 	if err := s.began.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return 0, err
 	}
 	if _, err := s.began.Read(make([]byte, 1)); err != nil {
-		return 0, fmt.Errorf("the program does not begin: %w", err)
+		return 0, fmt.Errorf("the program did not run its first line: %w", err)
 	}
 	return time.Since(start), nil
 }
@@ -92,7 +92,7 @@ func (s *starter) fork(cmd *exec.Cmd) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// by starts a program as a task of a driver, from the creation of the task's cgroup to its destruction.
+// by runs a program as a task of a driver, from the creation of the task's cgroup to its destruction.
 func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way {
 	return func() (took time.Duration, err error) {
 		s.n++

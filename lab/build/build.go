@@ -27,12 +27,11 @@ type Builder struct {
 	Arch string // GOARCH; empty is this machine's. The system is always Linux.
 	Bin  string // directory of the plugin binaries; empty is Root/bin
 
-	// Static makes programs that need no library of the machine they run on, even if a
-	// plugin could have libusb.
+	// Static builds programs that need no library of the machine they run on, even if a plugin could use libusb.
 	Static bool
 
-	// Release builds what is published: each module alone, by its own go.mod, for every
-	// processor of the architecture, without symbols, whatever the user's environment says.
+	// Release builds programs to publish: each module alone, by its own go.mod, for every processor of the
+	// architecture, without symbols, independently of the user's environment.
 	Release bool
 }
 
@@ -52,7 +51,7 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// ForContainer is b for programs that need no library of the image. They have a folder of their own.
+// ForContainer returns b for programs that need no library of the image, which are built into a separate folder.
 func (b Builder) ForContainer() Builder {
 	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
 	return b
@@ -69,10 +68,10 @@ func (b Builder) Supervisor(ctx context.Context) error {
 	return err
 }
 
-// SupervisorPath is where Supervisor puts the program.
+// SupervisorPath returns the path of the program that Supervisor builds.
 func (b Builder) SupervisorPath() string { return filepath.Join(b.Root, supervisorBinary) }
 
-// Plugin builds one plugin and returns its path. Supervisor comes before.
+// Plugin builds one plugin and returns its path. Supervisor must be called first.
 func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	cgo := p.Libusb && b.Libusb(ctx) == nil
 	args := []string{b.vcs(ctx), "-tags", "embed_supervisor"}
@@ -82,7 +81,7 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 	return b.goBuild(ctx, p.Name, p.Dir, filepath.Join(b.bin(), p.Binary), cgo, append(args, ".")...)
 }
 
-// Stick builds the program that is a simulated USB stick, at a path. It is static.
+// Stick builds the static program that simulates a USB stick, at path.
 func (b Builder) Stick(ctx context.Context, path string) error {
 	core := filepath.Join(b.Root, "internal", "core")
 	_, err := b.goBuild(ctx, "the simulated stick", core, path, false, "-buildvcs=false", "./testsupport/usbsim/usb-stick")
@@ -122,9 +121,8 @@ func (b Builder) bin() string {
 	return filepath.Join(b.Root, "bin")
 }
 
-// vcs asks for the version control stamp, from which a plugin knows its version, even if
-// GOFLAGS turns it off. It turns the stamp off if git fails (no checkout, no git, or a
-// checkout of another user), because go build would fail, too.
+// vcs turns the version control stamp on, the source of a plugin's version, even if GOFLAGS turns it off. It turns the
+// stamp off if git fails (no checkout, no git, or a checkout of another user), because go build would fail, too.
 func (b Builder) vcs(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = b.Root
@@ -134,7 +132,7 @@ func (b Builder) vcs(ctx context.Context) string {
 	return "-buildvcs=true"
 }
 
-// Env is the environment of the go command, in addition to this process's, for a program with cgo or without.
+// Env returns the variables that the go command needs in addition to this process's, for a program with cgo or without.
 func (b Builder) Env(cgo bool) []string {
 	env := []string{"GOOS=linux", "GOARCH=" + b.arch()}
 	if !cgo {

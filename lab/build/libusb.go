@@ -12,9 +12,8 @@ import (
 	"strings"
 )
 
-// Libusb returns nil if plugins are linked with libusb, and otherwise the reason why
-// they are not: they then ask the kernel alone (/sys), and are static programs that
-// run on any Linux.
+// Libusb returns nil if plugins are linked with libusb, and otherwise the reason why not. Without libusb they read
+// only the kernel's /sys, and are static programs that run on any Linux.
 func (b Builder) Libusb(ctx context.Context) error {
 	if b.Static {
 		return errors.New("built to run on any Linux")
@@ -26,10 +25,10 @@ func (b Builder) Libusb(ctx context.Context) error {
 	cmd.Dir = b.Root
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("failed to ask the go command: %w", err)
+		return fmt.Errorf("failed to run go env: %w", err)
 	}
 	if strings.TrimSpace(string(out)) != "1" {
-		return errors.New("cgo is off, or there is no C compiler")
+		return errors.New("cgo is off, or no C compiler is installed")
 	}
 	if exec.CommandContext(ctx, "pkg-config", "--exists", "libusb-1.0").Run() != nil {
 		return errors.New("pkg-config or libusb-1.0's headers are not installed")

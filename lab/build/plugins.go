@@ -15,13 +15,13 @@ type Plugin struct {
 	Name   string // of the folder: "exec-lite"
 	Dir    string
 	Binary string // "nomad-driver-exec-lite" or "nomad-device-usb"
-	Device bool   // serves devices; otherwise it is a task driver
-	Libusb bool   // is linked with libusb where possible; otherwise it is a static program
+	Device bool   // a device plugin; otherwise a task driver
+	Libusb bool   // linked with libusb if possible; otherwise a static program
 
-	HostVolume string // the id of the host volume plugin that the binary is, too; empty if it is none
+	HostVolume string // the id of the binary as a host volume plugin; empty if it is not one
 }
 
-// declared are the plugins that are not static task drivers: the folder alone does not tell.
+// declared are the plugins that are not static task drivers, which the folder alone does not show.
 var declared = map[string]Plugin{
 	"dataset": {Device: true, HostVolume: "dataset"},
 	"usb":     {Device: true, Libusb: true},
@@ -62,7 +62,7 @@ func Select(plugins []Plugin, names ...string) ([]Plugin, error) {
 			for _, p := range plugins {
 				have = append(have, p.Name)
 			}
-			return nil, fmt.Errorf("there is no plugin %q; there are: %s", n, strings.Join(have, ", "))
+			return nil, fmt.Errorf("plugin %q does not exist; existing plugins: %s", n, strings.Join(have, ", "))
 		}
 		out = append(out, plugins[i])
 	}
