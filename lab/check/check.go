@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package check runs the linters and the tests of every module, by the tools that .ci/tools pins. Its tests hold what
-// no tool knows: versions of modules, headers, pages, workflows.
+// Package check runs the linters and the tests of every module, with the tools that .ci/tools pins. Its own tests check
+// rules that no tool covers: versions of modules, licence headers, pages, workflows.
 package check
 
 import (
@@ -15,14 +15,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Modules lists the directories of the workspace's modules, that of the root first, which has no packages but the
-// magefile.
+// Modules lists the directories of the workspace's modules. The root comes first; its only package is the magefile.
 func Modules(ctx context.Context, root string) ([]string, error) {
 	out, err := output(ctx, nil, root, "go", "list", "-m", "-f", "{{.Dir}}")
 	return strings.Fields(out), err
 }
 
-// goEnv is the environment in which everything compiles, as the plugins are built: without cgo if libusb is missing.
+// goEnv returns the environment of the go command, as for building plugins: without cgo if libusb is missing.
 func goEnv(ctx context.Context, root string) []string {
 	if (build.Builder{Root: root}).Libusb(ctx) != nil {
 		return append(os.Environ(), "CGO_ENABLED=0")
@@ -30,8 +29,8 @@ func goEnv(ctx context.Context, root string) []string {
 	return os.Environ()
 }
 
-// output runs a command in a directory and returns what it writes to both streams, which an error has, too. A nil
-// environment is this process's.
+// output runs a command in dir and returns the output of both streams, which is also part of an error. A nil env means
+// this process's.
 func output(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// tracked lists the files that git tracks, of those that match a pattern if there is one.
+// tracked lists the files that git tracks, limited to patterns if any are given.
 func tracked(ctx context.Context, root string, patterns ...string) ([]string, error) {
 	out, err := output(ctx, nil, root, "git", append([]string{"ls-files", "-z", "--"}, patterns...)...)
 	return strings.FieldsFunc(out, func(r rune) bool { return r == 0 }), err
@@ -41,8 +41,7 @@ func workspace(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// One finding in any module, tests included, fails the whole; and once the program is built,
-// no network is needed.
+// One finding in any module, tests included, makes Lint fail. Once the linter is built, no network is needed.
 func TestLint_FindsInEveryModule(t *testing.T) {
 	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"
 	const narrows = "func F(n int64) uint8 { return uint8(n) }\n"
@@ -89,7 +88,7 @@ func pinnedWorkspace(t *testing.T, tool string, files map[string]string) string 
 	return workspace(t, all)
 }
 
-// captured is what a function writes to both standard streams.
+// captured returns the output of a function on both standard streams.
 func captured(t *testing.T, do func()) string {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "")

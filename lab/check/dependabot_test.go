@@ -18,7 +18,7 @@ import (
 
 const dependabotFile = ".github/dependabot.yml"
 
-// Every go.mod, Dockerfile and package.json that git tracks is listed: dependabot reads no folder that is not named.
+// Every go.mod, Dockerfile and package.json that git tracks must be listed: dependabot reads only listed folders.
 func TestDependabot_ListsEveryModuleImageAndPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("../..", dependabotFile))
 	must.NoError(t, err)

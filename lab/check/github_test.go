@@ -15,7 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// form is an issue form, as far as GitHub ignores the whole form if it is wrong.
+// form has the fields of an issue form for which GitHub ignores the whole form if they are wrong.
 type form struct {
 	Name, Description string
 	Title             string
@@ -27,7 +27,7 @@ type form struct {
 	}
 }
 
-func TestIssueForms_AreForms(t *testing.T) {
+func TestIssueForms_AreValid(t *testing.T) {
 	files, err := filepath.Glob("../../.github/ISSUE_TEMPLATE/*.yml")
 	must.NoError(t, err)
 	must.Greater(t, 3, len(files))
@@ -121,7 +121,7 @@ func formFaults(text string) []string {
 	return faults
 }
 
-func TestCodeowners_NamesWhatExists(t *testing.T) {
+func TestCodeowners_NamesExistingFiles(t *testing.T) {
 	text, err := os.ReadFile("../../.github/CODEOWNERS")
 	must.NoError(t, err)
 	for line := range strings.Lines(string(text)) {

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// A header comes first, or after the line that names a script's interpreter, or that begins a YAML document.
+// The header comes first, or after a script's interpreter line, or after the line that begins a YAML document.
 var header = regexp.MustCompile(
 	`^(#!.*\n|---\n)?(//|#|/\*) Copyright \(c\) The Outrider Authors( \*/)?\n(//|#|/\*) SPDX-License-Identifier: MPL-2\.0( \*/)?\n\n`)
 
@@ -34,7 +34,7 @@ func TestHeaders_EverySourceFileNamesItsLicence(t *testing.T) {
 			}
 			return nil
 		}
-		if filepath.Base(path) == "mage_output_file.go" { // of a mage that compiles the targets beside this test
+		if filepath.Base(path) == "mage_output_file.go" { // of a mage that compiles the targets during this test
 			return nil
 		}
 		switch filepath.Ext(path) {

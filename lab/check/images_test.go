@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// imageSizes are the most bytes that an image may have, which a reader loads with the page.
+// imageSizes are the maximum sizes of images in bytes: readers load them with the page.
 var imageSizes = map[string]int64{".svg": 500_000, ".png": 300_000}
 
 var (
@@ -24,7 +24,7 @@ var (
 	htmlAttribute = regexp.MustCompile(`(?s)\b(src|srcset|alt)="([^"]*)"`)
 )
 
-// Every image of a page exists, is small, and has a text for those who do not see it.
+// Every image of a page must exist, be small, and have a text for readers who do not see it.
 func TestImages_ExistAndHaveText(t *testing.T) {
 	found := 0
 	for _, page := range files(t, "*.md") {
@@ -37,7 +37,7 @@ func TestImages_ExistAndHaveText(t *testing.T) {
 	test.Positive(t, found, test.Sprint("images of pages"))
 }
 
-// What `docs:pictures` makes is small, even if no page has it.
+// Pictures of `docs:pictures` must be small, even if no page has them.
 func TestImages_AreSmall(t *testing.T) {
 	files, err := filepath.Glob("../../docs/images/*")
 	must.NoError(t, err)
@@ -89,7 +89,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 		case strings.TrimSpace(alt) == "":
 			fault = "no alt text"
 		case strings.Contains(file, "://"):
-			fault = "of another site"
+			fault = "hosted on another site"
 		default:
 			fault = fileFault(filepath.Join(dir, filepath.FromSlash(file)))
 		}
@@ -114,7 +114,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 	return images, faults
 }
 
-// fileFault is empty if an image exists and is small.
+// fileFault returns an empty string if an image exists and is small.
 func fileFault(file string) string {
 	st, err := os.Stat(file)
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 // skipLine is the line of a test's output that has the reason of a skip.
 var skipLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.+)`)
 
-// judge reads the events of a run of tests with its reruns (go doc test2json), prints what was skipped, and returns an
-// error for what gotestsum does not count as a failure: a package that fails though each of its tests passes, a run
-// without a test, and, if noSkips says so, a skip that is not testsupport.Long's.
+// judge reads the events of a test run with its reruns (go doc test2json), and prints the skipped tests. It returns an
+// error for what gotestsum does not count as a failure: a package that fails although each of its tests passes, a run
+// without a test, and, if noSkips is set, a skip that is not testsupport.Long's.
 func judge(w io.Writer, events io.Reader, noSkips bool) error {
 	var problems []error
 	ran, long := 0, 0
-	said := map[string]string{} // by test: the last line that may be a reason
-	failed := map[string]bool{} // packages with a test that failed
-	skipped := map[string]int{} // by reason
+	reasons := map[string]string{} // by test: the last line that may be a reason
+	failed := map[string]bool{}    // packages with a test that failed
+	skipped := map[string]int{}    // by reason
 	for decoder := json.NewDecoder(events); ; {
 		var e struct{ Action, Package, Test, Output string }
 		err := decoder.Decode(&e)
@@ -41,23 +41,23 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 		switch {
 		case e.Action == "output":
 			if line := skipLine.FindStringSubmatch(e.Output); line != nil {
-				said[test] = line[1]
+				reasons[test] = line[1]
 			}
 		case e.Test == "" && e.Action == "fail":
 			if !failed[e.Package] {
-				problems = append(problems, fmt.Errorf("%s failed beside its tests", e.Package))
+				problems = append(problems, fmt.Errorf("%s failed outside of its tests", e.Package))
 			}
-			delete(failed, e.Package) // it may be run again
+			delete(failed, e.Package) // it may be rerun
 		case e.Test == "":
 		case e.Action == "pass" || e.Action == "fail":
 			ran++
 			failed[e.Package] = failed[e.Package] || e.Action == "fail"
-		case e.Action == "skip" && strings.HasPrefix(said[test], testsupport.LongSkip):
+		case e.Action == "skip" && strings.HasPrefix(reasons[test], testsupport.LongSkip):
 			long++
 		case e.Action == "skip" && noSkips:
-			problems = append(problems, fmt.Errorf("skipped, though CI has to run it: %s: %s", test, said[test]))
+			problems = append(problems, fmt.Errorf("skipped, but CI must run it: %s: %s", test, reasons[test]))
 		case e.Action == "skip":
-			skipped[said[test]]++
+			skipped[reasons[test]]++
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(skipped)) {

@@ -20,15 +20,15 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// leftovers finds what a run of the tests leaves on the machine. Everything that belongs to the run can be told by its
-// temporary directory; cgroups and what is in /run/outrider can't, so those that were there before are no leftovers.
-// Two runs may go on at once on one machine.
+// leftovers finds what a test run leaves on the machine. The run's temporary directory identifies everything that
+// belongs to it, except cgroups and files in /run/outrider: of these, only new ones count. Two runs can be active at
+// the same time on one machine.
 type leftovers struct {
 	dir    string          // the run's TMPDIR
 	before map[string]bool // shared places
 }
 
-// newLeftovers makes a temporary directory for a run. Its path is short, since unix sockets are made below it.
+// newLeftovers creates a temporary directory for a run. Its path is short, since unix sockets are created below it.
 func newLeftovers() (*leftovers, error) {
 	id := int64(os.Getpid())
 	for testsupport.Exists(runDir(id)) { // of a killed run, or of another PID namespace
@@ -44,33 +44,33 @@ func newLeftovers() (*leftovers, error) {
 
 func runDir(id int64) string { return filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36)) }
 
-// patience is how long what has been told to end may take for it, and another run may keep a cgroup whose task has
-// ended.
+// patience is how long stopped processes may take to end, and another run may keep the cgroup of an ended task.
 const patience = time.Minute
 
-// check removes the temporary directory, and returns an error that lists what else the run has left.
+// check removes the temporary directory. If the run has left anything, it keeps the directory and returns an error that
+// lists the leftovers.
 func (l *leftovers) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	left := l.look()
 	err := poll.Until(ctx, 200*time.Millisecond, func() (bool, error) {
 		now := l.look()
-		// what comes and goes in shared places is another run's
+		// cgroups and files that come and go in shared places belong to another run
 		left = slices.DeleteFunc(left, func(thing string) bool { return !slices.Contains(now, thing) })
 		return len(left) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the tests have left (and %s is kept):\n  %s", l.dir, strings.Join(left, "\n  "))
+		return fmt.Errorf("the tests have left the following (%s is kept):\n  %s", l.dir, strings.Join(left, "\n  "))
 	}
 	return os.RemoveAll(l.dir)
 }
 
-// places are where the temporary directory is seen: by processes that were started with it as TMPDIR or have to do with
-// what is in it, mounts, and loop devices.
+// places are files and links that show a use of the temporary directory: by processes that have it as TMPDIR or use
+// files in it, by mounts, and by loop devices.
 var places = []string{"/proc/[0-9]*/environ", "/proc/[0-9]*/cmdline", "/proc/[0-9]*/cwd", "/proc/[0-9]*/exe",
 	"/proc/self/mountinfo", "/sys/block/loop*/loop/backing_file"}
 
-// own lists what can be told by the temporary directory.
+// own lists the leftovers that the temporary directory identifies.
 func (l *leftovers) own() (left []string) {
 	for _, pattern := range places {
 		found, _ := filepath.Glob(pattern)
@@ -88,7 +88,7 @@ func (l *leftovers) own() (left []string) {
 	return left
 }
 
-// look lists all that is left now.
+// look lists all current leftovers.
 func (l *leftovers) look() []string {
 	left := l.own()
 	for place := range sharedPlaces() {
@@ -101,17 +101,17 @@ func (l *leftovers) look() []string {
 
 var (
 	shared = regexp.MustCompile(`^/sys/fs/cgroup/.*(/nomad|outrider)|^` + task.DefaultDir + `/`)
-	// kept are the cgroups that Nomad makes for itself; and the directories in which a plugin locks and mounts datasets,
-	// with the lock of one that is killed in the middle of a change, which the next one removes.
+	// kept matches the cgroups that Nomad creates for itself; and the directories in which a plugin locks and mounts
+	// datasets, with the lock of a plugin that is killed in the middle of a change, which the next one removes.
 	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 
-// sharedPlaces are the cgroups without a process, and the state of plugins.
+// sharedPlaces returns the cgroups without a process, and the files of the plugins' state.
 func sharedPlaces() map[string]bool {
 	places := map[string]bool{}
 	for _, root := range []string{"/sys/fs/cgroup", task.DefaultDir} {
 		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-			counts := err == nil && (entry.IsDir() || root == task.DefaultDir) // otherwise it is gone
+			counts := err == nil && (entry.IsDir() || root == task.DefaultDir) // with an error, it was removed
 			if counts && shared.MatchString(path) && !kept.MatchString(path) && !hasProcesses(path) {
 				places[path] = true
 			}
@@ -121,7 +121,7 @@ func sharedPlaces() map[string]bool {
 	return places
 }
 
-// hasProcesses reports whether there is a process in the cgroup or in one below it.
+// hasProcesses reports whether a cgroup or one below it has a process.
 func hasProcesses(cgroup string) (found bool) {
 	_ = filepath.WalkDir(cgroup, func(path string, _ fs.DirEntry, _ error) error {
 		processes, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestLeftovers_AreToldUntilTheyAreGone(t *testing.T) {
+func TestLeftovers_AreReportedUntilRemoved(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	l, err := newLeftovers()
 	must.NoError(t, err)
@@ -45,10 +45,10 @@ func TestLeftovers_AreToldUntilTheyAreGone(t *testing.T) {
 	out, err = exec.Command("umount", mountPoint).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	test.SliceEmpty(t, l.own())
-	must.NoError(t, os.RemoveAll(l.dir)) // not by check: other tests make cgroups meanwhile
+	must.NoError(t, os.RemoveAll(l.dir)) // not by check: other tests create cgroups at the same time
 }
 
-func TestLeftovers_DirectoryIsShortThoughTheFirstNameIsTaken(t *testing.T) {
+func TestLeftovers_DirectoryIsShortIfTheFirstNameIsTaken(t *testing.T) {
 	first, err := newLeftovers()
 	must.NoError(t, err)
 	second, err := newLeftovers()

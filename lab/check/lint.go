@@ -29,14 +29,14 @@ func lintGo(ctx context.Context, root string) error {
 		args = append(args, filepath.Join(dir, "..."))
 	}
 	if err == nil {
-		// findings in a cache that checkouts share would name files of another checkout
+		// in a cache that checkouts share, findings would name files of another checkout
 		env := append(goEnv(ctx, root), "GOLANGCI_LINT_CACHE="+filepath.Join(modules[0], "bin", ".golangci-lint"))
 		_, err = output(ctx, env, root, program, args...)
 	}
 	return err
 }
 
-// lintWorkflows checks the workflows, and by shellcheck the scripts in them.
+// lintWorkflows checks the workflows, and the scripts in them with shellcheck.
 func lintWorkflows(ctx context.Context, root string) error {
 	program, err := gotool.Path(ctx, root, "actionlint")
 	if err == nil {
@@ -45,7 +45,7 @@ func lintWorkflows(ctx context.Context, root string) error {
 	return err
 }
 
-// lintScripts checks every file that git tracks whose first line says that it is a shell script.
+// lintScripts checks every file that git tracks whose first line names a shell as interpreter.
 func lintScripts(ctx context.Context, root string) error {
 	lines, err := output(ctx, nil, root, "git", "grep", "-nIE", `^#!.*\b(ba|da)?sh\b`)
 	if err != nil {

@@ -18,21 +18,21 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// In the workspace the go command takes the highest version that any module requires; with
-// GOWORK=off, what go.mod requires. Both are the same where each module and the workspace
-// name one version of a dependency: a binary then links what its own go.mod says.
+// In the workspace the go command selects the highest version that any module requires; with GOWORK=off, the version
+// that go.mod requires. Both are the same if all modules and the workspace require one version of each dependency: a
+// binary then links the versions of its own go.mod.
 func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	must.NoError(t, err)
 	dirs, err := Modules(t.Context(), root)
 	must.NoError(t, err)
 	must.SliceContains(t, dirs, root)
-	required := map[string]map[string][]string{} // by module and version: who says so
-	say := func(module, version, who string) {
+	required := map[string]map[string][]string{} // by module and version: the files
+	add := func(module, version, file string) {
 		if required[module] == nil {
 			required[module] = map[string][]string{}
 		}
-		required[module][version] = append(required[module][version], who)
+		required[module][version] = append(required[module][version], file)
 	}
 	for _, dir := range dirs {
 		path := filepath.Join(dir, "go.mod")
@@ -41,7 +41,7 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 		mod, err := modfile.Parse(path, text, nil)
 		must.NoError(t, err)
 		for _, r := range mod.Require {
-			say(r.Mod.Path, r.Mod.Version, mod.Module.Mod.Path)
+			add(r.Mod.Path, r.Mod.Version, mod.Module.Mod.Path)
 		}
 	}
 	out, err := output(t.Context(), nil, root, "go", "list", "-m", "-f", "{{if not .Main}}{{.Path}} {{.Version}}{{end}}",
@@ -50,7 +50,7 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	for line := range strings.Lines(out) {
 		module, version, found := strings.Cut(strings.TrimSpace(line), " ")
 		if found && required[module] != nil {
-			say(module, version, "go.work")
+			add(module, version, "go.work")
 		}
 	}
 	must.MapNotEmpty(t, required)

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// files are those that git tracks, of those that match a pattern.
+// files lists the files that git tracks and that match a pattern.
 func files(t *testing.T, patterns ...string) (paths []string) {
 	t.Helper()
 	const root = "../.."
@@ -31,7 +31,7 @@ func files(t *testing.T, patterns ...string) (paths []string) {
 var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|` +
 	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
 
-func TestPages_SayGoToolMage(t *testing.T) {
+func TestPages_UseGoToolMage(t *testing.T) {
 	var patterns []string
 	for _, folder := range []string{"docs", "plugins", "lab", "internal", "deploy", "nix"} {
 		for _, suffix := range []string{".md", ".hcl", ".tmpl", ".go", "Dockerfile"} {
@@ -48,7 +48,7 @@ func TestPages_SayGoToolMage(t *testing.T) {
 	}
 }
 
-// page is what a Markdown page has outside of its fenced blocks.
+// page has the headings and links of a Markdown page outside of its fenced blocks.
 type page struct {
 	titles  int // headings of the first level
 	anchors map[string]bool
@@ -91,7 +91,7 @@ func readPage(text string) page {
 	return p
 }
 
-// brokenLinks are those to a file or a heading that does not exist.
+// brokenLinks returns the links to a file or a heading that does not exist.
 func brokenLinks(path string, p page) (broken []string) {
 	for _, link := range p.links {
 		if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {

@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The commands by which users verify a release are those that the release workflow runs on it first.
+// Users verify a release with the same commands that the release workflow runs on it before.
 func TestSecurityPolicy_VerifiesAsTheReleaseWorkflowDoes(t *testing.T) {
 	page, err := os.ReadFile("../../SECURITY.md")
 	must.NoError(t, err)
@@ -24,7 +24,7 @@ func TestSecurityPolicy_VerifiesAsTheReleaseWorkflowDoes(t *testing.T) {
 	block, _, _ = strings.Cut(block, "```")
 	for line := range strings.Lines(strings.ReplaceAll(block, "\\\n", "")) {
 		words := strings.Fields(line)
-		// of files, the workflow has other names
+		// the workflow uses other file names
 		words = slices.DeleteFunc(words, func(w string) bool { return strings.HasSuffix(w, ".zip") })
 		commands = append(commands, strings.Join(words, " "))
 	}
@@ -32,7 +32,7 @@ func TestSecurityPolicy_VerifiesAsTheReleaseWorkflowDoes(t *testing.T) {
 	ran := strings.Join(strings.Fields(strings.ReplaceAll(string(workflow), "\\\n", "")), " ")
 	ran = strings.ReplaceAll(ran, ` "$zip"`, "")
 	ran = strings.ReplaceAll(ran, "$GITHUB_REF_NAME", "plugins/exec-lite/v0.1.0")
-	ran = strings.ReplaceAll(ran, "--strict", "--ignore-missing") // there all files have to be
+	ran = strings.ReplaceAll(ran, "--strict", "--ignore-missing") // the workflow must have all files
 	for _, command := range commands {
 		test.StrContains(t, ran, command)
 	}

@@ -83,7 +83,7 @@ func TestReadme_HasTheFiguresOfTheBenchmarks(t *testing.T) {
 	}
 }
 
-// amount is a value with its unit: 27,752 kB.
+// amount formats a value with its unit: 27,752 kB.
 func amount(value float64, unit string) string {
 	text := strconv.FormatFloat(value, 'f', 1, 64)
 	if value >= 100 {
@@ -102,7 +102,7 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-// drawChart is an SVG that follows the reader's dark or light mode.
+// drawChart returns an SVG that follows the reader's dark or light mode.
 func drawChart(rows []result) string {
 	const left, longest = 230, 430.0
 	var b strings.Builder

@@ -65,7 +65,7 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z0-9]\w*)\(\w+ \*testing\.T\)`)
 )
 
-// unheld says what is wrong with a page: promises without a test, and tests that do not exist.
+// unheld returns the faults of a page: promises without a test, and tests that do not exist.
 func unheld(page string, exist map[string]bool) (wrong []string) {
 	promises, within := 0, false
 	for line := range strings.Lines(page) {
@@ -94,7 +94,7 @@ func unheld(page string, exist map[string]bool) (wrong []string) {
 	return wrong
 }
 
-// testsBelow are the names of all tests in the source, by package.
+// testsBelow returns the names of all tests in the source, by package.
 func testsBelow(root string) (map[string][]string, error) {
 	tests := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

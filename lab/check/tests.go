@@ -16,17 +16,17 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// resultsDir has the events of the last runs of tests (go doc test2json).
+// resultsDir has the events of the last test runs (go doc test2json).
 const resultsDir = "bin/test"
 
-// Test runs the tests of every module but those that testsupport.Long leaves to TestAll. The end-to-end tests take
-// longest, so they begin. Most of a test is waiting: more packages at once than there are processors.
+// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The end-to-end tests take
+// longest, so they start first. Tests mostly wait, so more packages run concurrently than the machine has processors.
 func Test(ctx context.Context, root string) error {
 	return run(ctx, root, "test", []string{"./lab/e2e/...", "work"}, "-short", "-p=5")
 }
 
-// TestAll runs every test. Of the lab's packages, which have virtual machines and real agents, two run at once: the
-// longest begins, and most of it is waiting. A step that fails does not keep the next one from running.
+// TestAll runs every test. Of the lab's packages, which have virtual machines and real agents, two run at once. The
+// longest starts first, since most of it is waiting. If one step fails, the next one still runs.
 func TestAll(ctx context.Context, root string) error {
 	plugins, err := filepath.Glob(filepath.Join(root, "plugins", "*"))
 	if err != nil {
@@ -54,8 +54,9 @@ func TestModule(ctx context.Context, root, dir string, race bool) error {
 	return run(ctx, root, "module", units, flags...)
 }
 
-// unitTests builds a module and lists its packages with unit tests. With the race detector those of the supervisor
-// fail, though it finds no race there: when the plugin that started one is gone, its cgroup stays. Why is unknown.
+// unitTests builds a module and lists its packages with unit tests. With the race detector it leaves out the
+// supervisor's. These fail without a race: when the plugin that started a supervisor has exited, its cgroup stays. The
+// reason is unknown.
 func unitTests(ctx context.Context, root, dir string, race bool) ([]string, error) {
 	_, err := output(ctx, append(goEnv(ctx, root), "GOWORK=off"), filepath.Join(root, dir), "go", "build", "./...")
 	if err != nil {
@@ -67,7 +68,7 @@ func unitTests(ctx context.Context, root, dir string, race bool) ([]string, erro
 	}), err
 }
 
-// run runs the tests of packages, by go test with these flags, and looks for what they leave.
+// run runs the tests of packages with these flags of go test, and checks for leftovers.
 func run(ctx context.Context, root, name string, packages []string, flags ...string) error {
 	left, err := newLeftovers()
 	if err != nil {
@@ -80,8 +81,7 @@ func run(ctx context.Context, root, name string, packages []string, flags ...str
 	return errors.Join(err, left.check(ctx))
 }
 
-// gotestsum prints what failed, and runs a test that fails again by itself, up to two times, unless more than five
-// fail.
+// gotestsum prints the failures. It reruns a failed test alone, up to two times, unless more than five fail.
 func gotestsum(ctx context.Context, root, name, tmp string, packages []string, flags ...string) error {
 	program, err := gotool.Path(ctx, root, "gotestsum")
 	if err != nil {
@@ -95,8 +95,8 @@ func gotestsum(ctx context.Context, root, name, tmp string, packages []string, f
 	args := []string{
 		"--format=pkgname", "--format-hide-empty-pkg", "--hide-summary=skipped", "--jsonfile=" + events,
 		"--rerun-fails=2", "--rerun-fails-max-failures=5", "--packages=" + strings.Join(packages, " "), "--",
-		// a result of before says nothing of the binaries that the tests start; `go tool mage lint` runs go vet; with
-		// -trimpath checkouts share what is compiled; and without a debugger's tables linking takes half the time
+		// cached results would ignore changes of the binaries that the tests start; `go tool mage lint` runs go vet; with
+		// -trimpath checkouts share compiled packages; and without a debugger's tables linking takes half the time
 		"-count=1", "-vet=off", "-trimpath", "-ldflags=-s -w", "-timeout=20m",
 	}
 	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)

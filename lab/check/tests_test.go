@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests of a small workspace, with each kind of failure planted.
-func TestRun_TellsEachKindOfFailure(t *testing.T) {
+// Runs the tests of a small workspace, with each kind of failure.
+func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (
 		passes  = header + "func TestPasses(t *testing.T) {}\n"
@@ -47,7 +47,7 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 		file  string // m/p/p_test.go
 		flags []string
 		ci    string
-		fails string   // the error; empty is none
+		fails string   // the error; empty: none
 		shows []string // in the output
 		hides []string
 	}{
@@ -60,15 +60,15 @@ func TestRun_TellsEachKindOfFailure(t *testing.T) {
 		{name: "more than five fail", file: crowd, fails: "exit status",
 			shows: []string{"exceeds maximum", "TestCrowd/row#05", "DONE 8 tests"}},
 		{name: "a skip", file: skipped, shows: []string{"1 skipped: no mood"}},
-		{name: "a skip in CI", file: skipped, ci: "true", fails: "CI has to run it: x/m/p TestSkips: no mood"},
+		{name: "a skip in CI", file: skipped, ci: "true", fails: "CI must run it: x/m/p TestSkips: no mood"},
 		{name: "the tier's skip in CI", file: long, ci: "true", flags: []string{"-short"},
 			shows: []string{"1 left to test:all"}},
 		{name: "the tier runs", file: long, ci: "true", hides: []string{"left to"}},
 		{name: "a package does not compile", file: "package p\n\nvar x int = \"text\"\n",
-			fails: "m/p failed beside its tests", shows: []string{`cannot use "text"`}},
+			fails: "m/p failed outside of its tests", shows: []string{`cannot use "text"`}},
 		{name: "a test hangs", file: hangs, flags: []string{"-timeout=2s"}, fails: "exit status",
 			shows: []string{"TestHangs", "test timed out after 2s"}},
-		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed beside its tests",
+		{name: "a package fails, its tests pass", file: testMain, fails: "m/p failed outside of its tests",
 			shows: []string{"a leak"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestJudge_RefusesARunWithoutTests(t *testing.T) {
 	test.ErrorContains(t, err, "no test ran")
 }
 
-func TestUnitTests_AreOfAModuleThatBuildsAlone(t *testing.T) {
+func TestUnitTests_NeedAModuleThatBuildsAlone(t *testing.T) {
 	root := workspace(t, map[string]string{
 		"m/q.go":         "package m\n\nimport _ \"x/lab\"\n", // which m's go.mod does not require
 		"lab/e2e/e.go":   "package e2e\n",

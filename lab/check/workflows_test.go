@@ -21,14 +21,14 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// What a job may do beside reading the repository. Any other permission is a mistake.
+// The permissions that a job may have in addition to reading the repository. Any other one is a mistake.
 var mayWrite = map[string][]string{
 	"release.yml sign":    {"id-token", "attestations"},
 	"release.yml publish": {"contents"},
 	"security.yml codeql": {"security-events"},
 }
 
-func TestWorkflows_HoldTheRules(t *testing.T) {
+func TestWorkflows_FollowTheRules(t *testing.T) {
 	targets, err := mageTargets("../../magefile.go")
 	must.NoError(t, err)
 	files, err := filepath.Glob("../../.github/workflows/*")
@@ -98,9 +98,9 @@ var (
 	mageCommand = regexp.MustCompile(`go tool mage ([^|>&;)\n]*)`)
 )
 
-// workflowFaults tells what in a workflow is against the rules: actions are pinned; a job may do what it needs and no
-// more, and ends; what builds or tests is a mage target that exists, so that it can be run anywhere; and no expression
-// becomes part of a script.
+// workflowFaults returns a workflow's violations of the rules: actions are pinned; a job has only the permissions that
+// it needs, and a timeout; builds and tests are existing mage targets, which can run anywhere; and no expression is
+// part of a script.
 func workflowFaults(name, text string, targets map[string]target) []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
@@ -123,7 +123,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 		fault("the workflow does not begin with permissions: {}")
 	}
 	if strings.Contains(text, "pull_request_target") {
-		fault("pull_request_target runs a stranger's code with rights")
+		fault("pull_request_target runs untrusted code with write permissions")
 	}
 	for _, m := range uses.FindAllStringSubmatch(text, -1) {
 		if !pinned.MatchString(m[0]) {
@@ -166,7 +166,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 	return faults
 }
 
-// target is one of the magefile's.
+// target is a target of the magefile.
 type target struct {
 	arguments int // that it requires
 	flags     []string
@@ -178,7 +178,7 @@ func checkCall(words []string, targets map[string]target) error {
 		name := words[0]
 		t, found := targets[name]
 		if !found {
-			return fmt.Errorf("%q is no target", name)
+			return fmt.Errorf("%q is not a target", name)
 		}
 		if words = words[1:]; len(words) < t.arguments {
 			return fmt.Errorf("%q lacks an argument", name)

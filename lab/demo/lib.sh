@@ -3,7 +3,7 @@
 
 # shellcheck shell=sh
 
-# The words of the demos' scripts. Each act is a shell of its own, in a directory with the demo's job files, where the
+# Functions of the demos' scripts. Each act is a separate shell, in a directory with the demo's job files, where the
 # tasks run. It has nomad and the agent's plugins on its PATH.
 
 # fold_to PREFIX breaks lines to the width of the terminal.
@@ -28,10 +28,10 @@ fail() {
 
 now() { date +%s%N; }
 
-# begin is what the next took counts from; run is one, too.
+# begin sets the time from which took counts, as run does.
 begin() { now >"began"; }
 
-# took is the time since the last run.
+# took prints the time since the last begin or run.
 took() { echo $((($(now) - $(cat began)) / 100000000)) | sed 's/.$/.& s/; s/^\./0./'; }
 
 # run COMMAND shows a command and its output.
@@ -43,12 +43,12 @@ run() {
 	return $status
 }
 
-# refused COMMAND is run, for a command that has to fail.
+# refused COMMAND is like run, for a command that must fail.
 refused() {
 	if run "$1"; then fail "this did not fail: $1"; fi
 }
 
-# expect PATTERN COMMAND waits until a command prints such a line, for two minutes.
+# expect PATTERN COMMAND waits until a command prints a matching line, for at most two minutes.
 expect() {
 	tries=0
 	until eval "$2" 2>&1 | grep -q -e "$1"; do
@@ -59,14 +59,14 @@ expect() {
 	done
 }
 
-# follow PATTERN COMMAND waits as expect does, for lines that were not there before, and shows them up to that one.
+# follow PATTERN COMMAND waits like expect, but for new lines only, and shows them up to the matching one.
 follow() {
 	touch seen
 	expect "$1" "$2 2>/dev/null | tail -n +$(($(wc -l <seen) + 1)) | tee new"
 	sed "/$1/q" new | tee -a seen | show
 }
 
-# skip COMMAND has the next follow begin after what the command prints by now.
+# skip COMMAND makes the next follow ignore the lines that the command prints now.
 skip() { eval "$1" >seen; }
 
 # state JOB prints the states of its allocations.
@@ -88,8 +88,8 @@ batch() {
 	nomad job stop -purge "$job" >/dev/null
 }
 
-# ours lists the processes of the demo: the agent, what it has started, and the tasks, which have the mark or a
-# directory of the agent in their arguments.
+# ours lists the processes of the demo: the agent, its descendants, and the tasks, which have the mark or a directory of
+# the agent in their arguments.
 ours() {
 	ps -ww -eo pid=,ppid=,args= | awk '
 		{ parent[$1] = $2; line[$1] = $0 }
@@ -104,10 +104,10 @@ ours() {
 		}' | sort -n
 }
 
-# plugin NAME is its process.
+# plugin NAME prints the process id of a plugin.
 plugin() { ours | awk -v name="/$1\$" '$0 ~ name { print $1; exit }'; }
 
-# kill_plugin NAME kills it, and waits for the next one.
+# kill_plugin NAME kills a plugin, and waits until Nomad has started it again.
 kill_plugin() {
 	before=$(plugin "$1")
 	run "kill -9 $before"

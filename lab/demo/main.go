@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command demo shows a plugin, with a Nomad agent of its own, and removes everything at the end: go tool mage
+// Command demo shows a plugin, with its own Nomad agent, and removes everything at the end: go tool mage
 // demo:exec-lite. Each demo is a shell script, whose acts begin with say; see lib.sh.
 package main
 
@@ -52,11 +52,11 @@ func main() {
 	}
 	d, ok := demos[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "demo: no demo %q\n", name)
+		fmt.Fprintf(os.Stderr, "demo: unknown demo %q\n", name)
 		os.Exit(1)
 	}
 	if *id != "" && os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "demo: a real stick needs root, which makes its device nodes for the task")
+		fmt.Fprintln(os.Stderr, "demo: a real stick needs root, to create its device nodes for the task")
 		os.Exit(1)
 	}
 	if *id != "" {
@@ -69,7 +69,7 @@ func main() {
 //go:embed usb/config.hcl
 var usbPlugin string
 
-// usbConfig is the usb plugin's, with the kernel's devices or with those of a simulation, which no kernel reports.
+// usbConfig returns the usb plugin's configuration, for the kernel's devices or for simulated ones.
 func usbConfig() string {
 	if *id == "" {
 		return usbPlugin
@@ -78,7 +78,7 @@ func usbConfig() string {
 	return real.Replace(usbPlugin)
 }
 
-// play plays a script: each act is run by a shell where the agent's tasks run, after the script's beginning.
+// play plays a script. A shell runs each act, after the script's beginning, where the agent's tasks run.
 func play(ctx context.Context, a agent.Agent, name string) error {
 	dir := filepath.Join(a.Info().Dir, "demo")
 	if err := copyFiles(name, dir); err != nil {
@@ -119,12 +119,12 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // ^C ends it by itself
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })() // ^C also ends it directly
 		return cmd.Wait()
 	})
 }
 
-// copyFiles writes a demo's files into a directory that the agent's tasks have, too.
+// copyFiles writes a demo's files into a directory that the agent's tasks can read, too.
 func copyFiles(name, dir string) error {
 	own, err := fs.Sub(files, name)
 	if err == nil {
@@ -140,7 +140,7 @@ func copyFiles(name, dir string) error {
 	return os.CopyFS(dir, os.DirFS(filepath.Join(root, "plugins/python/example")))
 }
 
-// environment is that of the scripts. Words with NOMAD_VAR_ are also variables of the job files.
+// environment returns the environment of the scripts. NOMAD_VAR_ variables are also variables of the job files.
 func environment(a agent.Agent) []string {
 	env := []string{
 		"NOMAD_CLI_SHOW_HINTS=false", "NOMAD_VAR_plugins=" + a.PluginDir(), "NOMAD_VAR_state=" + a.StateDir(),

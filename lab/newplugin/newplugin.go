@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package newplugin makes a new plugin of this repository: a module that builds, passes
-// its tests, and is loaded by the next lab.
+// Package newplugin creates a new plugin in this repository: a module that builds, passes its tests, and is loaded by
+// the next lab.
 package newplugin
 
 import (
@@ -36,17 +36,17 @@ var templates embed.FS
 // names matches names that can be used for a file, for a job's driver or device block, and in an environment variable.
 var names = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 
-// Create makes plugins/<name>, its page in docs and its place in the workspace, and
-// returns the new files by their paths in the repository. After an error git shows what was made.
+// Create creates plugins/<name>, its page in docs and its entry in the workspace, and returns the paths of new files in
+// the repository. After an error, git shows which files were created.
 func Create(ctx context.Context, root string, kind Kind, name string) (files []string, err error) {
 	dir := filepath.Join("plugins", name)
 	page := filepath.Join("docs", "plugins", name+".md")
 	if !names.MatchString(name) {
-		return nil, fmt.Errorf("%q is no name for a plugin: use lower-case letters, digits and single hyphens", name)
+		return nil, fmt.Errorf("invalid plugin name %q: use lower-case letters, digits and single hyphens", name)
 	}
 	for _, path := range []string{dir, page} {
 		if _, err := os.Lstat(filepath.Join(root, path)); !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s exists already", path)
+			return nil, fmt.Errorf("%s already exists", path)
 		}
 	}
 	write := func(path string, text []byte) error {
@@ -64,7 +64,7 @@ func Create(ctx context.Context, root string, kind Kind, name string) (files []s
 	}); err != nil {
 		return nil, err
 	}
-	// the versions of every dependency are those of the other plugins
+	// every dependency has the same version as in the other plugins
 	for _, file := range []string{"go.mod", "go.sum"} {
 		b, err := os.ReadFile(filepath.Join(root, "plugins", "exec-lite", file))
 		if err != nil {
@@ -113,7 +113,7 @@ func render(kind Kind, name string, write func(file string, text []byte) error) 
 	})
 }
 
-// table is the source file that declares the plugins of which the lab needs more than the folder's name.
+// table is the source file that declares the plugins for which the lab needs more than the folder's name.
 const table = "lab/build/plugins.go"
 
 // declare adds a device plugin to the table.

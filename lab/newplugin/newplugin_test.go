@@ -12,7 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// checkout is a copy of the part of the repository that plugins are made of.
+// checkout returns a copy of the part of the repository that a new plugin needs.
 func checkout(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -58,12 +58,12 @@ func TestCreate_MakesAPluginThatPassesItsTests(t *testing.T) {
 	}
 }
 
-func TestCreate_RefusesWhatIsNoNameOrExists(t *testing.T) {
+func TestCreate_RefusesInvalidAndExistingNames(t *testing.T) {
 	root := t.TempDir()
 	must.NoError(t, os.MkdirAll(filepath.Join(root, "plugins/there"), 0o755))
 	for name, want := range map[string]string{
-		"there": "plugins/there exists already",
-		"No":    "is no name", "a/b": "is no name", "a--b": "is no name", "": "is no name",
+		"there": "plugins/there already exists",
+		"No":    "invalid plugin", "a/b": "invalid plugin", "a--b": "invalid plugin", "": "invalid plugin",
 	} {
 		_, err := Create(t.Context(), root, Driver, name)
 		must.ErrorContains(t, err, want)

@@ -1,9 +1,9 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command compare runs the same tasks with raw_exec and with exec-lite, and shows each second what their helper
-// processes use. Keys add tasks and kill processes; without a terminal it prints the last table. It runs a Nomad agent
-// of its own and removes everything at the end: go tool mage demo:compare.
+// Command compare runs the same tasks with raw_exec and with exec-lite, and shows the resource usage of their helper
+// processes each second. Keys add tasks and kill processes; without a terminal it prints the last table. It has its own
+// Nomad agent, and removes everything at the end: go tool mage demo:compare.
 package main
 
 import (
@@ -51,17 +51,17 @@ type compare struct {
 	message string
 }
 
-// side is a driver, with what was measured last.
+// side is a driver with its last measurement.
 type side struct {
 	driver  string
-	asked   time.Time // for the last tasks
+	asked   time.Time // when the last tasks were submitted
 	took    time.Duration
 	states  []string // of the tasks
 	helpers []process
 	pss     uint64 // bytes, of all helpers
 	used    map[int]float64
 	at      time.Time // of used
-	cpu     float64   // percent of one core, since the measurement before
+	cpu     float64   // percent of one core, since the previous measurement
 }
 
 func (c *compare) play(ctx context.Context, tasks int, length time.Duration) error {
@@ -115,7 +115,7 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 // quits reports whether a key ends the demo: q, ^C, which sends no signal in raw mode, or the end of the terminal.
 func quits(k byte) bool { return k == 'q' || k == 3 || k == 0 }
 
-// victims are what keys kill: a side's first helper whose arguments have a text.
+// victims are the processes that keys kill: a side's first helper with text in its arguments.
 var victims = map[byte]struct {
 	side int
 	text string
@@ -125,7 +125,7 @@ var victims = map[byte]struct {
 	'p': {1, "nomad-driver-exec-lite"},
 }
 
-// key does what a key is for.
+// key runs the action of a key.
 func (c *compare) key(k byte) error {
 	if k == 'a' {
 		return c.add(more)
@@ -148,7 +148,7 @@ func (c *compare) key(k byte) error {
 //go:embed tasks.nomad.hcl
 var job string
 
-// add asks for more tasks of each driver.
+// add submits more tasks of each driver.
 func (c *compare) add(n int) error {
 	c.count += n
 	for _, s := range c.sides {
@@ -175,7 +175,7 @@ func helps(driver, args string) bool {
 	return program == "outrider-supervisor" || filepath.Base(program) == "nomad-driver-exec-lite"
 }
 
-// process is one of this machine.
+// process is a process of this machine.
 type process struct {
 	procfs.Proc
 	args   string
@@ -214,7 +214,7 @@ func (c *compare) measure(ctx context.Context) error {
 	return nil
 }
 
-// measure reads what the helpers use.
+// measure reads memory and processor time of the helpers.
 func (s *side) measure() {
 	used, now := map[int]float64{}, time.Now()
 	var cpu float64

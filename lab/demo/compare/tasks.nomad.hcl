@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The tasks of one driver. One that ends is not started again: its dot is what is shown.
+# The tasks of one driver. A task that ends is not restarted: the demo shows its state as a dot.
 variable "driver" {}
 variable "count" { type = number }
 

@@ -18,7 +18,7 @@ job "demo" {
       attachment_mode = "file-system"
     }
 
-    # a task that ends is not started again: what it prints is what is shown
+    # a task that ends is not restarted: the demo shows its output
     restart {
       attempts = 0
       mode     = "fail"

@@ -4,7 +4,7 @@
 # shellcheck shell=sh
 
 # A volume with a quota is filled, outlives its job, is rolled back and restored. Its pool is a file. The plugin's
-# commands by hand read the operator's file.
+# commands read the operator's file.
 
 # shellcheck disable=SC2154 # of the runner
 export CLASSES="$DEMO_VOLUME_PLUGINS/dataset.hcl"
@@ -14,7 +14,7 @@ with() { batch "$1" -var "name=$1" -var "script=$2" demo.nomad.hcl; }
 
 say 'A volume of 32 MiB, in a class that the operator of the node has named "fast"'
 run "nomad volume create data.volume.hcl >created 2>&1 &"
-note "(Nomad takes some 9 s for that, with any plugin. Meanwhile:)"
+note "(Nomad takes about 9 s for that, with any plugin. In the meantime:)"
 
 say 'Scratch of 64 MiB, which is a device: device "dataset" {}. Two jobs fill it, one after the other'
 batch scratch scratch.nomad.hcl
@@ -26,10 +26,10 @@ with fill 'dd if=/dev/urandom of=/data/first bs=1M count=8 2>&1 | tail -n 1
 cksum /data/first
 dd if=/dev/zero of=/data/rest bs=1M 2>&1 | grep -v records'
 
-say "That job has ended and is purged. Another one finds the files"
+say "That job has ended and is purged. Another job finds the files"
 with again "ls -s --block-size=M /data | tail -n +2; cksum /data/first; rm /data/rest"
 
-say "A snapshot is made. Then a job spoils the file"
+say "A snapshot is taken. Then a job corrupts the file"
 # shellcheck disable=SC2016 # shown as a user types it
 run 'nomad-device-dataset snapshot data good -file $CLASSES'
 nomad job run -detach -var name=spoil -var "script=echo spoilt | tee /data/first; exec sleep 600" demo.nomad.hcl >/dev/null

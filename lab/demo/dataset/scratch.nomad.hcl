@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Scratch: a device, so that a job asks for it as for any other.
+# Scratch is a device: a job requests it like any other device.
 job "scratch" {
   type = "batch"
 

@@ -12,7 +12,7 @@ job "demo" {
   group "g" {
     count = 3
 
-    # a task that ends is not started again: its exit code is what is shown
+    # a task that ends is not restarted: the demo shows its exit code
     restart {
       attempts = 0
       mode     = "fail"

@@ -11,7 +11,7 @@ three() {
 	note "3 tasks run after $(took)."
 }
 
-# tasks are their processes. A child that has not yet executed its program looks as its parent does.
+# tasks prints the tasks' process ids. It skips a child that looks like its parent, before it executes its program.
 tasks() {
 	ours | awk '$3 " " $4 == "/bin/sh -c" && index($0, ENVIRON["NOMAD_VAR_mark"]) {
 		task[$1] = 1
@@ -21,7 +21,7 @@ tasks() {
 
 supervisor() { ours | awk '$3 " " $4 == "outrider-supervisor supervise" { print $1; exit }'; }
 
-# helpers prints whether there are a plugin and a supervisor, new ones or those from before.
+# helpers prints whether a plugin and a supervisor run, and whether they are new.
 helpers() {
 	p=$(plugin nomad-driver-exec-lite)
 	s=$(supervisor)
@@ -32,7 +32,7 @@ helpers() {
 # exits prints the events of tasks that have ended since a time.
 exits() { events demo-exec-lite | awk -v since="$1" '/ Terminated: / && $1 > since { sub(/^[0-9]* /, ""); print }'; }
 
-# fault COMMAND STATE kills helpers, and waits until they are in a state. Tasks that are not killed have to continue.
+# fault COMMAND STATE kills helpers, and waits until they are in a state. Tasks that are not killed must continue.
 fault() {
 	before=$(tasks)
 	since=$(now)
@@ -45,14 +45,14 @@ fault() {
 		before=$(echo "$before" | sed 1d)
 		case $exit in
 		*'Exit Code: 7' | *'Exit Code: 7,'*) ;;
-		*'task is lost'*) note "The machine's init reaped it before the new supervisor started. No code is invented." ;;
+		*'task is lost'*) note "The machine's init reaped it before the new supervisor started. Its code is unknown." ;;
 		*) fail "code 7 was not reported" ;;
 		esac
 		;;
 	esac
 	forest
 	for pid in $before; do
-		tasks | grep -qx "$pid" || fail "task $pid did not live on"
+		tasks | grep -qx "$pid" || fail "task $pid did not survive"
 	done
 	# shellcheck disable=SC2086 # in one line
 	note Tasks that continued, with the same pids: $before
@@ -72,7 +72,7 @@ say "The same three tasks with exec-lite"
 three exec-lite
 expect "^0$" "ours | grep -cE 'nomad[^ ]* (executor|logmon)' || true"
 forest
-note "One plugin, one supervisor with its collector, and the tasks. A hundred tasks have the same three."
+note "One plugin, one supervisor with its collector, and the tasks. A hundred tasks need the same three."
 
 say "kill -9 of the plugin; before the next one starts, the first task exits with code 7"
 fault "kill -9 $plugin; kill -TERM $first" "plugin new, supervisor ."

@@ -3,8 +3,8 @@
 
 # shellcheck shell=sh
 
-# Python programs: a page, an environment that is built, and then found in the cache, a plugin that is killed while it
-# builds, and an exception. The jobs are those of plugins/python/example.
+# Python programs: a web page, an environment that is built and then found in the cache, a plugin that is killed during
+# a build, and an exception. The jobs are those of plugins/python/example.
 
 submit() { run "nomad job run -detach $1.nomad.hcl"; }
 
@@ -14,7 +14,7 @@ happened() { events "$1" | sed -E '/ (Received|Task Setup|Started): /d; s/^[0-9]
 # started JOB shows the time from the creation of the task's directory until its process. It includes the templates.
 started() {
 	note "The program started $(events "$1" | awk '/ Task Setup: /{ from = $1 } / Started: /{ to = $1 }
-		END { printf "%.2f", (to - from) / 1e9 }') s after the task's directory was made."
+		END { printf "%.2f", (to - from) / 1e9 }') s after the task's directory was created."
 }
 
 # completes JOB EVENT waits for the end of a batch job and for an event of the driver, and shows both.
@@ -26,12 +26,12 @@ completes() {
 	run "nomad logs -job $1"
 }
 
-# again JOB has Nomad run the same batch job again.
+# again JOB purges a batch job, so Nomad runs it again.
 again() { nomad job stop -purge "$1" >/dev/null 2>&1 || true; }
 
 say "A web page: the whole program is in the job"
 has() { nomad node status -self -t "{{index .Attributes \"driver.python.$1\"}}"; }
-note "The node's tasks run on Python $(has default) unless they ask for another; uv $(has uv.version) builds environments."
+note "The node's tasks run on Python $(has default) unless they name another; uv $(has uv.version) builds environments."
 submit web
 expect running "state python-web"
 expect http "nomad service info -t '{{range .}}http://{{.Address}}:{{.Port}}/{{end}}' python-web"
@@ -46,7 +46,7 @@ run "nomad job stop -detach python-web"
 expect complete "state python-web"
 run "nomad logs -job python-web"
 
-say "A job with a locked dependency, which it brings along: nothing is downloaded"
+say "A job with a locked dependency that is part of the job: nothing is downloaded"
 again wheelhouse
 submit wheelhouse
 completes wheelhouse "built in"
@@ -56,7 +56,7 @@ again wheelhouse
 submit wheelhouse
 completes wheelhouse "cache hit"
 
-say "Another environment (for a script that lists its own needs), and kill -9 of the plugin while it builds"
+say "Another environment (for a script that lists its requirements), and kill -9 of the plugin while it builds"
 again inline
 plugin=$(plugin nomad-driver-python)
 # shellcheck disable=SC2154 # of the runner
@@ -67,7 +67,7 @@ plugin=$(plugin nomad-driver-python)
 ) &
 submit inline
 wait $!
-note "Plugin $plugin was killed. Nomad started another, and that built the environment anew:"
+note "Plugin $plugin was killed. Nomad started another, which built the environment again:"
 completes inline "built in"
 events inline | awk -v killed="$(cat killed)" '/built in/ && $1 < killed { exit 1 }' ||
 	fail "the environment was built before the plugin was killed: run the demo again"

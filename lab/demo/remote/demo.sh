@@ -3,20 +3,20 @@
 
 # shellcheck shell=sh
 
-# A task on an SSH host goes on while its node is drained, and when the next node is killed: another one takes the
-# process over. The host is this machine, by an SSH server. The file last has the counter's allocation, node, node id,
-# process and count.
+# A task on an SSH host keeps running when its node is drained, and when the next node is killed: another node takes
+# over the process. The host is an SSH server on this machine. The file last has the counter's allocation, node, node
+# id, process and count.
 
-# placed prints the allocations that run, without the last one: id, node and node id.
+# placed prints the running allocations except the last one: id, node and node id.
 placed() {
 	nomad job allocs -t '{{range .}}{{println .ID .NodeName .NodeID .DesiredStatus .ClientStatus}}{{end}}' counter |
 		sed -n 's/ run running$//p' | grep -v "^$alloc"
 }
 
-# anew prints what the counter prints through an allocation and has not printed before: COUNT on HOST, pid PID.
+# anew ALLOC prints new lines of the counter from an allocation's output: COUNT on HOST, pid PID.
 anew() { nomad alloc logs "$1" | awk -v pid="$pid" -v count="$count" '$NF != pid || $1 > count'; }
 
-# next LINES waits for another allocation, shows the first lines that the counter prints through it, and writes last.
+# next LINES waits for another allocation, shows the first new lines of its output, and writes last.
 next() {
 	expect - placed
 	read -r alloc_now node_now id_now <<-END
@@ -30,16 +30,16 @@ next() {
 # gone waits for the end of a process on the host.
 gone() {
 	expect gone "[ -e /proc/$1 ] || echo gone"
-	note "Process $1 is gone."
+	note "Process $1 has ended."
 }
 
-# taken_over is next, and fails if the counter was started again.
+# taken_over is like next, but fails if the counter was restarted.
 taken_over() {
 	was=$pid
 	next 3
 	read -r alloc node id pid count <last
 	[ "$pid" = "$was" ] || fail "the counter was started again"
-	note "Node $node has it now. The count goes on: it is process $pid, as before."
+	note "Node $node has it now. The count continues: it is process $pid, as before."
 }
 
 alloc=none node='' id='' pid='' count=''
@@ -63,7 +63,7 @@ run "kill -9 $(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$DEMO_AGENT/nodes/$node/ag
 note "(The server waits for the node's next heartbeat: here for some seconds, by default for half a minute.)"
 taken_over
 
-say "nomad alloc stop: this ends the process, and Nomad starts another"
+say "nomad alloc stop ends the process, and Nomad starts another"
 run "nomad alloc stop -detach $alloc"
 was=$pid
 next 1

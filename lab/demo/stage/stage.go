@@ -24,13 +24,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Demo is a program that shows a plugin with a Nomad agent of its own.
+// Demo is a program that shows a plugin with its own Nomad agent.
 type Demo struct {
-	Plugins map[string]string // its plugins by name ("exec-lite"), and their configuration; empty: that of a lab
+	Plugins map[string]string // configurations of its plugins, by name ("exec-lite"); empty: as in a lab
 	OnHost  bool              // ignore LAB_RUNTIME: the demo needs this machine's devices
 	With    lab.With
 
-	// Play is the demo itself. Everything is removed after it, also after an error.
+	// Play is the demo itself. Everything is removed after it, even after an error.
 	Play func(context.Context, agent.Agent) error
 }
 
@@ -50,11 +50,11 @@ func (d Demo) Main() {
 	}
 }
 
-var errLeft = errors.New("something of the demo is left")
+var errLeft = errors.New("failed to remove everything of the demo")
 
 func (d Demo) run(ctx context.Context) (err error) {
 	start := time.Now()
-	fmt.Println("\n== Starting a Nomad agent of the demo's own")
+	fmt.Println("\n== Starting the demo's own Nomad agent")
 	dir, err := os.MkdirTemp("", "outrider-demo-")
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 			err = errors.Join(err, errLeft, cerr)
 			return
 		}
-		fmt.Printf("\n== The demo's agent, its tasks and its files are gone (%s in all)\n", term.Short(time.Since(start)))
+		fmt.Printf("\n== The demo's agent, its tasks and its files are removed (%s in all)\n", term.Short(time.Since(start)))
 	}()
 	fmt.Printf("   Nomad's web UI: %s/ui\n", a.Address())
 	if err := d.Play(ctx, a); !errors.Is(err, errQuit) {
@@ -87,14 +87,14 @@ func (d Demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// keyed is whether a person on a stage decides when the next act begins.
+// keyed is set if a presenter starts each act with a key.
 var keyed = flag.Bool("stage", false, "wait for a key after each act")
 
-// errQuit ends a demo as its last act does.
+// errQuit ends a demo like its last act, without an error.
 var errQuit = errors.New("quit")
 
-// InOrder plays the acts of a demo until one fails. On a stage it waits for a key after each: also a failed one can be
-// played again, or be passed over.
+// InOrder plays the acts of a demo until one fails. With -stage it waits for a key after each act; even a failed act
+// can be repeated or skipped.
 func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, act string) error) error {
 	for i := 0; i < len(acts); i++ {
 		err := play(ctx, acts[i])
@@ -118,8 +118,7 @@ func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, 
 	return nil
 }
 
-// key waits for one of the keys that a presenter has, and reports whether the act is to be played again. The error is
-// errQuit, or that of a terminal that has gone.
+// key waits for a presenter's key, and reports whether to repeat the act. The error is errQuit, or the terminal's.
 func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 	const keys = "[space: next, a: again, q: quit and clean up] "
 	fmt.Print("\n" + term.Paint(os.Stdout, "2", keys))
@@ -147,11 +146,11 @@ func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 // interrupt is the key ^C, which sends no signal in raw mode.
 const interrupt = 3
 
-// means reports whether a key has a meaning for key.
+// means reports whether key accepts a key.
 func means(k byte) bool { return strings.IndexByte(" \rnNaAqQ\x03", k) >= 0 }
 
-// Keys puts a terminal into raw mode, until restore is called, and returns the keys that are pressed up to the last one
-// that is wanted. Then it closes the channel, or when the terminal has gone.
+// Keys puts a terminal into raw mode until restore is called, and returns the pressed keys. It closes the channel after
+// the first key for which last returns true, and when the terminal is closed.
 func Keys(terminal *os.File, last func(byte) bool) (keys <-chan byte, restore func() error, err error) {
 	before, err := xterm.MakeRaw(int(terminal.Fd()))
 	if err != nil {

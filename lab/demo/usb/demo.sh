@@ -12,7 +12,7 @@ devices() {
 	nomad node status -self -t '{{range .NodeResources.Devices}}{{range .Instances}}{{println .ID .Healthy .HealthDescription "end"}}{{end}}{{end}}'
 }
 
-# plugged prints whether the kernel, or its simulation, has the stick.
+# plugged prints whether the kernel, or its simulation, lists the stick.
 plugged() {
 	sys=$NOMAD_VAR_state/usb/sys
 	[ -z "$DEMO_REAL" ] || sys=/sys
@@ -21,18 +21,18 @@ plugged() {
 	done | tr '\n' : | grep -q "$NOMAD_VAR_id:" && echo in || echo out
 }
 
-# plug in|out has the stick plugged in or pulled out.
+# plug in|out plugs the stick in or out, or asks the user to do so.
 plug() {
 	case "$DEMO_REAL $1" in
 	" in") run "nomad job run -detach stick.nomad.hcl" ;;
 	" out") run "nomad job stop -detach stick" ;;
-	*) note ">>> Please have $NOMAD_VAR_id plugged $1 now." ;;
+	*) note "" ;;
 	esac
 	expect "$1" plugged
 	begin
 }
 
-say 'A job that asks for its stick by name: device "zigbee" {}'
+say 'A job that requests its stick by name: device "zigbee" {}'
 nomad job stop -purge stick >/dev/null 2>&1 || true
 [ -z "$DEMO_REAL" ] || plug out
 expect "^0$" "devices | grep -c ' true ' || true"
@@ -44,9 +44,9 @@ note "No stick is plugged in: the job waits."
 say "The stick is plugged in"
 plug in
 [ -n "$DEMO_REAL" ] || note "(It is simulated: the job is the stick, and is stopped to unplug it.)"
-note "(An agent tells its servers of a change to its node after 5 to 10 s. This delay is Nomad's.)"
+note "(An agent reports a change of its node to the servers after 5 to 10 s. This delay is Nomad's.)"
 expect " true " devices
-note "$(took) after it, the node has the stick."
+note "After $(took), the node lists the stick."
 expect "I am" "$output"
 note "The job was placed, and runs after $(took). Its output:"
 follow "hello 2" "$output"
@@ -55,15 +55,15 @@ say "The stick is pulled out while the task uses it"
 plug out
 follow "no stick" "$output"
 expect unplugged devices
-note "$(took) after it, the node has the stick as unhealthy: unplugged."
+note "After $(took), the node lists the stick as unhealthy: unplugged."
 
 say "And plugged in again"
 plug in
 skip "$output"
 follow "-> stick" "$output"
-note "The same task goes on, with the same path, though the kernel's device is another."
+note "The same task continues, with the same path, although the kernel's device is a new one."
 
-say "nomad alloc restart: Nomad does not ask the plugin again"
+say "nomad alloc restart: Nomad does not call the plugin again"
 skip "$output"
 run "nomad alloc restart $(nomad job allocs -t '{{range .}}{{.ID}}{{end}}' talker)"
 follow "hello 1 " "$output"

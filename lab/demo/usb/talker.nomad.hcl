@@ -22,9 +22,9 @@ job "talker" {
           if [ -e told ]; then
             echo "I am a new process with the same reservation."
           else
-            echo "I am $(id -un). What I was told of my stick:"
+            echo "I am $(id -un). My variables for the stick:"
             env | grep ^USB_ZIGBEE_ | sort | sed 's/^/  /'
-            echo "What there is in $(dirname $USB_ZIGBEE_TTY):"
+            echo "Files in $(dirname $USB_ZIGBEE_TTY):"
             ls -l $(dirname $USB_ZIGBEE_TTY) | sed 1d | sed 's/^/  /'
             touch told
           fi

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package cache is the directory for downloads and built programs between runs, and the locks by which programs share
-// it.
+// Package cache manages the directory that keeps downloads and built programs between runs, and the locks by which
+// programs share it.
 package cache
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Dir is this project's directory in the user's cache. It may not exist yet.
+// Dir returns this project's directory in the user's cache. It might not exist yet.
 func Dir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -26,8 +26,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "outrider"), nil
 }
 
-// Lock takes an exclusive flock(2) on a file. It waits for another holder until the context ends; waits is called once
-// if there is one, and may be nil. The kernel releases the lock when the holder dies.
+// Lock takes an exclusive flock(2) on a file. It waits for another holder until the context ends, and then calls waits
+// once, which may be nil. The kernel releases the lock when the holder exits.
 func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
@@ -54,11 +54,11 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 	return func() { f.Close() }, nil
 }
 
-// Once returns the path of a file or directory in the cache, or at an absolute path. If it is not there, make makes it
-// in a scratch directory and returns its path there. One process at a time does so: progress tells of the wait for
+// Once returns the path of a file or directory in the cache, or at an absolute path. If it is missing, create makes it
+// in a scratch directory and returns its path there. One process at a time does so: progress reports the wait for
 // another.
 func Once(ctx context.Context, name string, progress func(format string, args ...any),
-	make func(scratch string) (made string, err error)) (string, error) {
+	create func(scratch string) (created string, err error)) (string, error) {
 	path := name
 	if !filepath.IsAbs(name) {
 		dir, err := Dir()
@@ -67,7 +67,7 @@ func Once(ctx context.Context, name string, progress func(format string, args ..
 		}
 		path = filepath.Join(dir, name)
 	}
-	unlock, err := Lock(ctx, path+".lock", func() { progress("waiting for another process that makes %s", path) })
+	unlock, err := Lock(ctx, path+".lock", func() { progress("waiting for another process that creates %s", path) })
 	if err != nil {
 		return "", err
 	}
@@ -80,9 +80,9 @@ func Once(ctx context.Context, name string, progress func(format string, args ..
 		return "", err
 	}
 	defer os.RemoveAll(scratch)
-	made, err := make(scratch)
+	created, err := create(scratch)
 	if err != nil {
 		return "", err
 	}
-	return path, os.Rename(made, path)
+	return path, os.Rename(created, path)
 }

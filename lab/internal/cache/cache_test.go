@@ -18,22 +18,22 @@ func TestLock_WaitsForTheHolder(t *testing.T) {
 	unlock, err := Lock(t.Context(), path, nil)
 	must.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan bool, 1)
+	waits := make(chan bool, 1)
 	done := make(chan error)
 	go func() {
-		_, err := Lock(ctx, path, func() { told <- true })
+		_, err := Lock(ctx, path, func() { waits <- true })
 		done <- err
 	}()
-	<-told // it waits, and says so
+	<-waits
 	cancel()
 	must.ErrorIs(t, <-done, context.Canceled, must.Sprint("the waiting lock ended with"))
 	unlock()
-	again, err := Lock(t.Context(), path, func() { t.Error("waits for nobody") })
+	again, err := Lock(t.Context(), path, func() { t.Error("waits without another holder") })
 	must.NoError(t, err)
 	again()
 }
 
-func TestOnce_MakesWhatIsMissing(t *testing.T) {
+func TestOnce_CreatesAMissingFile(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	times, fails := 0, errors.New("it can't be made")
 	get := func(err error) (string, error) {

@@ -16,7 +16,7 @@ import (
 
 func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
 	dir := t.TempDir()
-	// a go command that ends when it is asked to
+	// a go command that exits on SIGINT
 	const script = "#!/bin/sh\ntrap 'echo asked >\"$OUT\"; kill $!; exit 1' INT\nsleep 600 & wait\n"
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gotool finds programs in Go whose versions .ci/tools pins. They are no dependencies of the workspace.
+// Package gotool finds programs in Go whose versions .ci/tools pins. They are not dependencies of the workspace.
 package gotool
 
 import (
@@ -24,6 +24,6 @@ func Path(ctx context.Context, root, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s, which needs a Go proxy the first time: %w\n%s", name, err, out)
 	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last one; the others are of downloads
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last one; the others report downloads
 	return lines[len(lines)-1], nil
 }

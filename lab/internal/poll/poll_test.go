@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestUntil_AsksUntilDoneOrFailed(t *testing.T) {
+func TestUntil_PollsUntilDoneOrFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failure := errors.New("failure")
 		for _, want := range []error{nil, failure} {

@@ -16,7 +16,7 @@ type Lines struct {
 	w  io.Writer
 }
 
-// NewLines writes to w.
+// NewLines returns Lines that write to w.
 func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
 
 // Print writes one line with a label before it, which may be empty.

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package term prints for people: steps with their outcome, and tables. On a terminal, a step is one line that
+// Package term prints output for users: steps with their outcome, and tables. On a terminal, a step is one line that
 // changes; elsewhere it is plain lines.
 package term
 
@@ -26,14 +26,14 @@ type Printer struct {
 	first time.Duration // how long a step may be silent
 	every time.Duration // and the interval of its updates after that
 
-	mu   sync.Mutex // guards what follows
-	name string     // the step that runs; empty: none
+	mu   sync.Mutex // guards the following fields
+	name string     // the running step; empty: none
 	msg  string     // its last progress
 	came time.Time
 	quit chan struct{} // closed by the step's end
 }
 
-// New prints to w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
+// New returns a Printer to w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
 func New(w io.Writer) *Printer {
 	p := &Printer{w: w, width: Columns(w), first: 3 * time.Second, every: 10 * time.Second}
 	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
@@ -60,7 +60,7 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	return p.end
 }
 
-// signs shows at intervals that the step goes on.
+// signs shows at intervals that the step still runs.
 func (p *Printer) signs(quit chan struct{}) {
 	for wait := p.first; ; wait = p.every {
 		select {
@@ -76,7 +76,7 @@ func (p *Printer) signs(quit chan struct{}) {
 	}
 }
 
-// show shows the step that runs: in place on a terminal, in a line that is cut to fit, else as one more line.
+// show prints the running step: in place on a terminal, cut to the width of the line; otherwise as another line.
 func (p *Printer) show() {
 	took := ""
 	if d := time.Since(p.came); d >= p.first {
@@ -120,7 +120,7 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 	p.name = ""
 }
 
-// Progress reports how far the running step is. Without a terminal, that is shown if the step takes long.
+// Progress sets the progress of the running step. Without a terminal, it is shown only if the step takes long.
 func (p *Printer) Progress(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *Printer) Progress(format string, args ...any) {
 	}
 }
 
-// Short writes a duration for people: 0.4 s, 12 s, 3 min 5 s.
+// Short formats a duration for users: 0.4 s, 12 s, 3 min 5 s.
 func Short(d time.Duration) string {
 	switch s := d.Seconds(); {
 	case s < 9.95:

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table writes rows in columns; the first row is the head. Line breaks in a cell become spaces, and an empty cell
+// Table writes rows in columns; the first row is the header. Line breaks in a cell become spaces, and an empty cell
 // becomes a dash.
 func Table(w io.Writer, rows ...[]string) error {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)

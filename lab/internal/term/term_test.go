@@ -52,10 +52,10 @@ func TestPrinter_MarksStepsOnATerminal(t *testing.T) {
 		"\r\033[K ✗ Starting it (N s)\n"} {
 		test.StrContains(t, got, want)
 	}
-	test.StrNotContains(t, got, "\033[3", test.Sprint("colour without being asked"))
+	test.StrNotContains(t, got, "\033[3", test.Sprint("unexpected colour"))
 }
 
-func TestPrinter_ShowsThatASilentStepGoesOn(t *testing.T) {
+func TestPrinter_ShowsThatASilentStepStillRuns(t *testing.T) {
 	for _, tty := range []bool{false, true} {
 		var b locked
 		p := New(&b)
@@ -69,7 +69,7 @@ func TestPrinter_ShowsThatASilentStepGoesOn(t *testing.T) {
 		end(nil, "")
 		done := b.String()
 		if time.Sleep(20 * time.Millisecond); b.String() != done {
-			t.Errorf("on a terminal %v: it goes on after its end", tty)
+			t.Errorf("on a terminal %v: it is shown after its end", tty)
 		}
 	}
 }

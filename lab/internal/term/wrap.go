@@ -13,13 +13,13 @@ import (
 	"golang.org/x/term"
 )
 
-// Width is the maximum of every line for people, so that no usual terminal breaks it.
+// Width is the maximum length of a line for users, which fits into usual terminals.
 const Width = 100
 
-// Columns returns the maximum of the lines that are written to w: Width, or less on a narrower terminal.
+// Columns returns the maximum length of lines that are written to w: Width, or less on a narrower terminal.
 func Columns(w io.Writer) int { return min(Terminal(w), Width) }
 
-// Terminal is Columns for what may be as wide as the terminal: a drawing, and no text.
+// Terminal is like Columns, for drawings: unlike text, they may use the whole width of a terminal.
 func Terminal(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {

@@ -26,7 +26,7 @@ func TestWrap_BreaksBetweenWords(t *testing.T) {
 	}
 }
 
-func TestCut_MarksWhatItShortened(t *testing.T) {
+func TestCut_MarksShortenedLines(t *testing.T) {
 	test.Eq(t, "äöü…", Cut("äöüäöü", 4))
 	test.Eq(t, "äöüä", Cut("äöüä", 4), test.Sprint("what fits"))
 	test.Eq(t, "…", Cut("äöü", -3), test.Sprint("a terminal without room"))
