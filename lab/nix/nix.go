@@ -14,7 +14,7 @@ import (
 	"regexp"
 )
 
-// As nix/packages.nix does, in a copy of its source. What `nix hash` reports is what a build by Nix compares.
+// As nix/packages.nix does, in a copy of its source. A build by Nix compares the hash that `nix hash` reports.
 const vendor = `cp -r --parents go.work go.work.sum internal/core plugins "$1" && cd "$1"
 go work edit -dropuse=. -dropuse=./lab
 GOFLAGS= go work vendor >&2
@@ -22,7 +22,7 @@ nix --extra-experimental-features nix-command hash path vendor`
 
 var vendorHash = regexp.MustCompile(`sha256-[^"]+`)
 
-// UpdateHash writes the hash of what core and plugins below root import into the flake.
+// UpdateHash writes the hash of the packages that core and plugins below root import to nix/packages.nix.
 func UpdateHash(ctx context.Context, root string) error {
 	if _, err := exec.LookPath("nix"); err != nil {
 		return fmt.Errorf("nix is not installed (Debian: apt-get install nix-bin): %w", err)
@@ -43,7 +43,7 @@ func UpdateHash(ctx context.Context, root string) error {
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("failed to hash what the plugins import: %w", err)
+		return fmt.Errorf("failed to hash the packages that plugins import: %w", err)
 	}
 	want := bytes.TrimSpace(out)
 	if bytes.Equal(has, want) {

@@ -22,7 +22,7 @@ const root = "../.."
 func needNix(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("nix"); err != nil {
-		t.Skip("there is no nix")
+		t.Skip("nix is not installed")
 	}
 }
 
@@ -51,7 +51,7 @@ func TestUpdateHash_WritesTheHashOfTheCheckout(t *testing.T) {
 		"run `go tool mage nix:hash`, which writes their hash to nix/packages.nix"))
 }
 
-func TestFlake_IsNix(t *testing.T) {
+func TestFlake_IsValidNix(t *testing.T) {
 	needNix(t)
 	files, err := filepath.Glob(root + "/nix/*.nix")
 	must.NoError(t, err)
@@ -61,7 +61,7 @@ func TestFlake_IsNix(t *testing.T) {
 	must.NoError(t, err, must.Sprint(string(out)))
 }
 
-// nix/check.nix evaluates the file, where nixpkgs is.
+// nix/check.nix evaluates the file if nixpkgs is available.
 func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/develop/nix.md")
 	must.NoError(t, err)
@@ -74,14 +74,14 @@ func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 
 func TestFlake_HasThePluginsOfTheLab(t *testing.T) {
 	needNix(t)
-	// without a store nothing is written
+	// with a dummy store nothing is written
 	cmd := exec.Command("nix-instantiate", "--store", "dummy://", "--eval", "--strict", "--json", root+"/nix/plugins.nix")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	must.NoError(t, err)
 	var has map[string]struct {
 		Binary     string
-		HostVolume string // null is empty
+		HostVolume string // null: empty
 		Libusb     bool
 	}
 	must.NoError(t, json.Unmarshal(out, &has))

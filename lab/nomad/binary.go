@@ -22,7 +22,7 @@ import (
 // protocol is the same.
 const Version = "1.11.3"
 
-// Program is a Nomad binary that was run once to learn its version.
+// Program is a Nomad binary that was run once to find its version.
 type Program struct {
 	Path    string
 	Version string // "1.11.3"
@@ -38,15 +38,15 @@ func (p Progress) say(format string, args ...any) {
 	}
 }
 
-// Binary finds a Nomad binary, or makes one. It looks at NOMAD_BIN, PATH and the user's cache, then downloads the
-// official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since
-// the user set it.
+// Binary finds a Nomad binary, or fetches or builds one. It tries NOMAD_BIN, PATH and the user's cache, then downloads
+// the official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error,
+// since the user set it.
 func Binary(ctx context.Context, progress Progress) (Program, error) {
 	return finder{release: fetchRelease, source: buildSource}.find(ctx, progress)
 }
 
-// finder is how Binary gets a new program, for tests to replace: each makes it in a scratch directory, and returns its
-// path.
+// finder has the functions by which Binary gets a new program, for tests to replace. Each creates it in a scratch
+// directory, and returns its path.
 type finder struct {
 	release func(ctx context.Context, scratch string, progress Progress) (string, error)
 	source  func(ctx context.Context, scratch string) (string, error)
@@ -69,7 +69,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		if err == nil {
 			return Program{Path: path, Version: v, Origin: "PATH"}, nil
 		}
-		progress.say("passing over the nomad on PATH: %v", err)
+		progress.say("ignoring the nomad on PATH: %v", err)
 	}
 
 	origin := "cache"
@@ -80,7 +80,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
-		progress.say("no official release (%v); building Nomad %s from source: minutes, once", err, Version)
+		progress.say("no official release (%v); building Nomad %s from source, which takes minutes, once", err, Version)
 		origin = "built from source"
 		return f.source(ctx, scratch)
 	})
@@ -90,7 +90,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 	}
 	v, err := usable(ctx, path)
 	if err != nil {
-		return Program{}, fmt.Errorf("failed to use the nomad of the cache; remove it to get another: %w", err)
+		return Program{}, fmt.Errorf("failed to use the cached nomad; remove it to get another: %w", err)
 	}
 	return Program{Path: path, Version: v, Origin: origin}, nil
 }
@@ -104,7 +104,7 @@ func usable(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("failed to run %s version: %w", path, err)
 	}
 	if line := fmt.Sprintf("%d.%d", v.Segments()[0], v.Segments()[1]); line != "1.11" && line != "2.0" {
-		return "", fmt.Errorf("%s is Nomad %s, but the plugins are made for Nomad 1.11 and 2.0", path, v)
+		return "", fmt.Errorf("%s is Nomad %s, but the plugins support Nomad 1.11 and 2.0", path, v)
 	}
 	return v.String(), nil
 }

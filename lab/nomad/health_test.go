@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
+func TestHealth_ReadsTheAgentsOwnNode(t *testing.T) {
 	answers := map[string]any{
 		"self": map[string]any{"stats": map[string]any{"client": map[string]string{"node_id": "own",
 			"last_heartbeat": "1s"}}},
@@ -40,7 +40,7 @@ func TestHealth_IsOfTheAgentsOwnNode(t *testing.T) {
 	must.True(t, drivers[0].Healthy)
 	_, err = Health(t.Context(), c, "exec-lite", "python")
 	must.EqError(t, err, "driver python is missing: ")
-	delete(answers, "own") // the client runs, and the server has not heard of it
+	delete(answers, "own") // the client runs, but has not registered yet
 	_, err = Health(t.Context(), c)
 	must.ErrorIs(t, err, ErrNotRegistered)
 	answers["self"] = map[string]any{}
@@ -53,7 +53,7 @@ func TestDriver_HealthIsOneWord(t *testing.T) {
 		"healthy":    {Version: "0.2.0", Detected: true, Healthy: true},
 		"unhealthy":  {Version: "0.2.0", Detected: true, Description: "no cgroup"},
 		"undetected": {Version: "0.2.0", Description: "no Python"},
-		"missing":    {Description: "failed to fingerprint driver"}, // Nomad's words where a plugin fails
+		"missing":    {Description: "failed to fingerprint driver"}, // Nomad's message if a plugin fails
 	} {
 		test.Eq(t, want, driver.Health())
 	}
@@ -77,7 +77,7 @@ func TestDriver_IsReadFromTheNode(t *testing.T) {
 	d = driverOf(node, "ill")
 	test.Eq(t, "failed: no cgroup", d.Description)
 	d = driverOf(node, "other")
-	must.False(t, d.Detected, must.Sprintf("a driver that is not there: %+v", d))
-	must.False(t, d.Healthy, must.Sprintf("a driver that is not there: %+v", d))
-	test.Eq(t, "", d.Description, test.Sprintf("a driver that is not there: %+v", d))
+	must.False(t, d.Detected, must.Sprintf("a missing driver: %+v", d))
+	must.False(t, d.Healthy, must.Sprintf("a missing driver: %+v", d))
+	test.Eq(t, "", d.Description, test.Sprintf("a missing driver: %+v", d))
 }

@@ -26,8 +26,8 @@ type Driver struct {
 	Attributes  map[string]string // without the prefix driver.<name>.
 }
 
-// Health is the driver's in one word. An undetected driver works, but found its runtime missing on this node, such as a
-// driver for Python without Python; unlike one whose plugin failed, it has attributes.
+// Health returns the driver's health in one word. An undetected driver works, but did not find its runtime on this
+// node, such as a driver for Python without Python. Unlike a driver whose plugin failed, it has attributes.
 func (d Driver) Health() string {
 	switch {
 	case d.Healthy:
@@ -40,7 +40,7 @@ func (d Driver) Health() string {
 	return "missing"
 }
 
-// NotHealthyError is what is wrong with a node or its drivers.
+// NotHealthyError describes why a node or its drivers are not healthy.
 type NotHealthyError string
 
 // ErrNotRegistered is a NotHealthyError: the client half of the agent has not
@@ -74,8 +74,8 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 	return got, nil
 }
 
-// ErrNoHostVolumePlugin is that of a plugin which the agent could not ask for its version.
-var ErrNoHostVolumePlugin = errors.New("not there: it did not answer the agent")
+// ErrNoHostVolumePlugin is the error of a plugin that did not report its version to the agent.
+var ErrNoHostVolumePlugin = errors.New("not fingerprinted: it did not answer the agent")
 
 // HostVolumePlugins returns an error unless the agent's own node has host volume plugins of these ids. The agent looks
 // for them at its start, and gives each a second to answer.
@@ -102,7 +102,7 @@ func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
 	client := self.Stats["client"]
-	// the servers remember a node as ready from before a restart of the agent
+	// after a restart of the agent, the servers still list its node as ready
 	ago, err := time.ParseDuration(client["last_heartbeat"])
 	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
 		return nil, ErrNotRegistered
@@ -141,7 +141,7 @@ type Device struct {
 	Description string // the plugin's message, if it is not healthy
 }
 
-// Devices lists the devices of the agent's own node, ordered by group and id. They are as the server knows them: the
+// Devices lists the devices of the agent's own node, ordered by group and id. They are as the server lists them: the
 // agent reports a change after 5 to 10 s (client/client.go, watchNodeUpdates).
 func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
 	node, err := selfNode(ctx, c)
@@ -167,17 +167,17 @@ func devicesOf(node *api.Node) []Device {
 	return found
 }
 
-// NewClient is an API client of the agent at an address, whatever NOMAD_ADDR and NOMAD_TOKEN say.
+// NewClient returns an API client of the agent at an address. It ignores NOMAD_ADDR and NOMAD_TOKEN.
 func NewClient(address string) (*api.Client, error) {
 	c, err := api.NewClient(&api.Config{Address: address, Region: "global"})
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a Nomad client: %w", err)
+		return nil, fmt.Errorf("failed to create a Nomad client: %w", err)
 	}
 	c.SetSecretID("")
 	return c, nil
 }
 
-// Plain removes from a message of Nomad's the prefix that gRPC puts before each error of a plugin.
+// Plain removes gRPC's prefix of plugin errors from a message of Nomad.
 func Plain(message string) string {
 	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

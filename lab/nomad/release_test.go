@@ -84,7 +84,7 @@ func newKey(t *testing.T) *openpgp.Entity {
 	return key
 }
 
-// release is what a server has of a release: the index, the archive, its checksum and the signature of that.
+// release returns the files of a release on a server: the index, the archive, its checksum and the signature of that.
 func release(t *testing.T, key *openpgp.Entity) map[string][]byte {
 	t.Helper()
 	var archive, signature bytes.Buffer

@@ -31,7 +31,7 @@ func Snapshot(ctx context.Context, c *api.Client) error {
 	return nil
 }
 
-// Signs returns nil once the server has its keyring, and so can register clients: from then on it publishes its keys.
+// Signs returns nil once the server publishes its keys: it then has its keyring, and can register clients.
 func Signs(ctx context.Context, c *api.Client) error {
 	body, err := c.Raw().Response("/.well-known/jwks.json", (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {

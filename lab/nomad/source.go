@@ -12,9 +12,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 )
 
-// sourceMod and sourceSum are the module that builds Nomad: it has no code of
-// its own, requires the pinned release, repeats the replacements of Nomad's own
-// go.mod (they do not reach a dependent module), and pins every checksum.
+// sourceMod and sourceSum are the module that builds Nomad. It has no code, requires the pinned release, repeats the
+// replace directives of Nomad's go.mod (which do not apply to a dependent module), and pins every checksum.
 //
 //go:embed source/go.mod.txt
 var sourceMod []byte

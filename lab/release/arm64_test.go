@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// TestARM64_RunsUnderQEMU runs the arm64 binaries of the release where there is no such machine, by QEMU's user mode.
+// TestARM64_RunsUnderQEMU runs the arm64 binaries of the release on another architecture, in QEMU's user mode.
 func TestARM64_RunsUnderQEMU(t *testing.T) {
 	testsupport.Long(t, "builds for another architecture, and emulates it")
 	if _, err := os.Stat(qemu); err != nil {
@@ -51,8 +51,7 @@ func TestARM64_RunsUnderQEMU(t *testing.T) {
 	t.Run("task", func(t *testing.T) { conforms(t, driver) })
 }
 
-// documented is the text of the pages that may have a plugin's options: its own, and exec-lite's with those of every
-// driver.
+// documented returns the pages that may have a plugin's options: its own, and exec-lite's with those of every driver.
 func documented(t *testing.T, plugin string) (text string) {
 	for _, page := range []string{"plugins/" + plugin, "reference/" + plugin, "reference/exec-lite"} {
 		b, err := os.ReadFile(filepath.Join(made.root, "docs", page+".md"))
@@ -64,8 +63,8 @@ func documented(t *testing.T, plugin string) (text string) {
 	return text
 }
 
-// conforms runs cases of the conformance table on an arm64 driver, in a user namespace with a binfmt_misc of its own,
-// which this machine does not notice. QEMU can't clone into a cgroup of v2, and so there is none.
+// conforms runs cases of the conformance table on an arm64 driver, in a user namespace with its own binfmt_misc, which
+// does not affect this machine. QEMU can't clone into a v2 cgroup, so the cases run without one.
 func conforms(t *testing.T, driver string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -105,7 +104,7 @@ exec "$1/conformance" -only "$2" "$3"
 	t.Log(string(out))
 }
 
-// shortDir is a directory that any user can pass through, with a short path: a socket's has at most 107 bytes.
+// shortDir returns a directory with a short path that any user can traverse: a socket's path has at most 107 bytes.
 func shortDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "arm64-")
 	must.NoError(t, err)

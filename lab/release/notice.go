@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// notice lists the modules of others that the plugin and the supervisor in it are compiled of, for any architecture,
-// with every file about licences from a package's folder up to its module's. Each text is in it once.
+// notice lists the third-party modules that the plugin and its supervisor are compiled from, for any architecture, with
+// every licence file from a package's folder up to its module's. Each text appears once.
 func (c *settings) notice(ctx context.Context, root string) (string, error) {
 	modules := map[string]map[string]string{}
 	for _, arch := range Archs {
@@ -32,7 +32,7 @@ func (c *settings) notice(ctx context.Context, root string) (string, error) {
 	number := map[string]int{}
 	for _, m := range slices.Sorted(maps.Keys(modules)) {
 		if len(modules[m]) == 0 {
-			return "", fmt.Errorf("%s has no licence", m)
+			return "", fmt.Errorf("module %s has no licence file", m)
 		}
 		fmt.Fprintf(&list, "\n%s\n", m)
 		for _, file := range slices.Sorted(maps.Keys(modules[m])) {
@@ -50,14 +50,14 @@ Copyright the Outrider authors
 It is licensed under the Mozilla Public License 2.0: see LICENSE. Its source is commit
 %s of https://github.com/outrider-dev/outrider
 
-The binary also has code of the Go modules below. Below each are its files about licences, whose
-texts follow under the numbers; one in a folder is about what is in the folder.
-"go mod download MODULE@VERSION" gets the source of one.
+The binary also contains code of the Go modules below. Each is listed with its licence files, whose
+texts follow under their numbers; a licence file in a folder applies to that folder.
+"go mod download MODULE@VERSION" downloads the source of a module.
 `, c.Binary, c.Version, c.Commit) + list.String() + texts.String(), nil
 }
 
-// licences adds the modules of others that the program in a folder is compiled of, each with the texts of its files
-// about licences, by their paths in it.
+// licences adds the third-party modules that the program in dir is compiled from, each with the texts of its licence
+// files, by their paths in the module.
 func licences(ctx context.Context, dir string, env []string, modules map[string]map[string]string) error {
 	const format = "{{if .Standard}}the standard library of Go\t{{.Root}}\t{{.Root}}" +
 		"{{else}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}\t{{.Dir}}{{end}}"
@@ -85,7 +85,7 @@ func licences(ctx context.Context, dir string, env []string, modules map[string]
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[sc]e|copying|copyright|notice|patents|unlicense)`)
 
-// licenceFiles adds those of a folder, by their paths below top.
+// licenceFiles adds the licence files of a folder, by their paths below top.
 func licenceFiles(top, folder string, found map[string]string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {

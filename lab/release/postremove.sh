@@ -2,8 +2,8 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Removes the directories that an rpm's files made, where Nomad is not installed: dpkg does the same by itself. The
-# package does not own those above the plugins', since it would change their owner and mode where Nomad made them.
+# Removes the directories that an rpm created, if Nomad is not installed; dpkg does the same by itself. The package does
+# not own the directories above the plugins': it would change their owner and mode where Nomad created them.
 if [ "$1" = 0 ] && ! command -v nomad >/dev/null; then
   rmdir --ignore-fail-on-non-empty /opt/nomad/data/plugins /opt/nomad/data/host_volume_plugins \
     /opt/nomad/data /opt/nomad /etc/nomad.d 2>/dev/null || :

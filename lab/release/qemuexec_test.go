@@ -18,17 +18,17 @@ import (
 const (
 	qemu = "/usr/bin/qemu-aarch64-static"
 
-	// interpreter is the name of this test's program where it is started in place of an arm64 one.
+	// interpreter is the name of this test's program when the kernel starts it in place of an arm64 program.
 	interpreter = "qemuexec"
 )
 
-// qemuexec is what a kernel with binfmt_misc (flags OP) starts in place of an arm64 program: QEMU's user mode with the
-// program's path. A program without one, such as the supervisor that a plugin has in memory, gets it first, in the
-// folder of the interpreter: QEMU opens it again when it executes itself. The arguments are the interpreter, the
-// program's path, and the program's arguments from the 0th.
+// qemuexec runs in place of an arm64 program, by a kernel with binfmt_misc (flags OP). It executes QEMU's user mode
+// with the program's path. A program without a path, such as the supervisor that a plugin has in memory, is first
+// copied to the interpreter's folder, because QEMU opens it again when it executes itself. The arguments are the
+// interpreter, the program's path, and the program's arguments from the 0th.
 func qemuexec(args []string) error {
 	if len(args) < 3 {
-		return errors.New("it is not started by binfmt_misc with the flag P")
+		return errors.New("not started by binfmt_misc with the flag P")
 	}
 	program, err := programFile()
 	if err != nil {
@@ -45,8 +45,8 @@ func qemuexec(args []string) error {
 	return unix.Exec(qemu, append([]string{qemu, "-0", args[2], path}, args[3:]...), os.Environ())
 }
 
-// oneProcessor keeps the program's threads from running at the same time: a process that QEMU forks while another of
-// its threads holds one of QEMU's locks waits for that indefinitely, before it executes anything.
+// oneProcessor keeps the program's threads from running at the same time. If QEMU forks while another thread holds one
+// of QEMU's locks, the child waits for that lock forever, before it executes anything.
 func oneProcessor() error {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -60,7 +60,7 @@ func oneProcessor() error {
 	return unix.SchedSetaffinity(0, &one)
 }
 
-// programFile is the program as the kernel has opened it.
+// programFile returns the program's file, which the kernel has opened.
 func programFile() (*os.File, error) {
 	const execFD = 2 // AT_EXECFD, see getauxval(3)
 	aux, err := os.ReadFile("/proc/self/auxv")
@@ -74,10 +74,10 @@ func programFile() (*os.File, error) {
 			return os.NewFile(uintptr(fd), "program"), nil
 		}
 	}
-	return nil, errors.New("it is not started by binfmt_misc with the flag O")
+	return nil, errors.New("not started by binfmt_misc with the flag O")
 }
 
-// pathOf is a path by which the program can be executed, that of a copy in dir if it has none.
+// pathOf returns a path by which the program can be executed: a copy in dir if it has none.
 func pathOf(program *os.File, dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(program.Fd()), &st); err != nil {

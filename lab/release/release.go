@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package release makes what is published of a plugin, by goreleaser: for each architecture a zip, a deb, an rpm and a
-// list of what the binary is made of (SBOM), and the checksums of them all. The same commit gives the same bytes.
+// Package release builds the published files of a plugin with goreleaser: for each architecture a zip, a deb, an rpm
+// and a list of the binary's modules (SBOM), and the checksums of all files. The same commit gives the same bytes.
 package release
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// Archs are the architectures that are published, by Go's names.
+// Archs are the published architectures, by Go's names.
 var Archs = []string{"amd64", "arm64"}
 
-// Options are what to build.
+// Options select the releases to build.
 type Options struct {
 	Root   string   // of the checkout
-	Plugin string   // by name; empty is every plugin
-	Archs  []string // empty is all of Archs
+	Plugin string   // by name; empty: every plugin
+	Archs  []string // empty: all of Archs
 }
 
 // Result is one plugin's release.
@@ -40,7 +40,7 @@ type Result struct {
 	Files   []string // their names
 }
 
-// resolve fills in what is not set. It returns the plugins that are meant.
+// resolve sets the defaults, and returns the selected plugins.
 func (o *Options) resolve() ([]build.Plugin, error) {
 	var err error
 	if o.Root, err = build.Root(o.Root); err != nil {
@@ -56,8 +56,8 @@ func (o *Options) resolve() ([]build.Plugin, error) {
 	return plugins, err
 }
 
-// Build makes the release of the checkout as it is. Its version is the one that the go command stamps: that of the tag
-// of the commit, if it has one and nothing is changed.
+// Build builds the release of the checkout as it is. Its version is the one that the go command stamps: from the
+// commit's tag, if it has one and nothing is changed.
 func Build(ctx context.Context, o Options) ([]Result, error) {
 	plugins, err := o.resolve()
 	if err != nil {
@@ -67,14 +67,14 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	for _, p := range plugins {
 		r, err := one(ctx, o, p)
 		if err != nil {
-			return nil, fmt.Errorf("failed to make the release of %s: %w", p.Name, err)
+			return nil, fmt.Errorf("failed to build the release of %s: %w", p.Name, err)
 		}
 		results = append(results, r)
 	}
 	return results, nil
 }
 
-// one makes a plugin's release in a scratch directory, and puts it into the place of an earlier one.
+// one builds a plugin's release in a scratch directory, and then replaces an earlier one.
 func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
 	dist := filepath.Join(o.Root, "dist")
 	if err := os.MkdirAll(dist, 0o755); err != nil {
@@ -115,16 +115,16 @@ func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
 	return r, nil
 }
 
-// settings are what goreleaser.yaml.tmpl needs.
+// settings are the data for goreleaser.yaml.tmpl.
 type settings struct {
 	build.Plugin
 	Version     string // without a leading v
 	Commit, Ref string // Ref is the tag, if the commit has one and nothing is changed
 	Archs       []string
-	Scratch     string              // below dist: block.hcl, goreleaser's output, and stage, which has what the zip has
+	Scratch     string              // below dist: block.hcl, goreleaser's output, and stage with the zip's files
 	Files, Dirs []string            // in stage
-	Needs       map[string][]string // packages that the plugin runs programs of, by format
-	Wants       map[string][]string // packages that it can do without, but hardly does
+	Needs       map[string][]string // packages with programs that the plugin runs, by format
+	Wants       map[string][]string // packages that it rarely runs without, by format
 	SBOM        string              // the program cyclonedx-gomod
 }
 
@@ -132,7 +132,7 @@ var (
 	needs = map[string]map[string][]string{
 		"remote": {"deb": {"openssh-client"}, "rpm": {"openssh-clients"}},
 	}
-	// an interpreter that was not installed from a package serves python just as well
+	// python also works with an interpreter that was not installed from a package
 	wants = map[string]map[string][]string{
 		"dataset": {"deb": {"zfsutils-linux"}},
 		"python":  {"deb": {"python3 (>= 3.8)"}, "rpm": {"python3 >= 3.8"}},
@@ -142,7 +142,7 @@ var (
 //go:embed goreleaser.yaml.tmpl
 var configuration string
 
-// yaml is goreleaser's configuration of the plugin.
+// yaml returns goreleaser's configuration of the plugin.
 func (c *settings) yaml() ([]byte, error) {
 	functions := template.FuncMap{"json": func(value any) (string, error) {
 		text, err := json.Marshal(value)
@@ -154,8 +154,8 @@ func (c *settings) yaml() ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// goreleaser runs it: one architecture after the other, since there is one place for the supervisor to embed. It checks
-// no tag: those of this repository have a plugin's folder before the version.
+// goreleaser runs goreleaser: one architecture after the other, since all embed the supervisor from the same path. It
+// skips the check of the tag: this repository's tags have a plugin's folder before the version.
 func (c *settings) goreleaser(ctx context.Context, root string) error {
 	tool, err := gotool.Path(ctx, root, "goreleaser")
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *settings) goreleaser(ctx context.Context, root string) error {
 	return nil
 }
 
-// output is what a command prints, which has more variables than this process.
+// output returns the output of a command, which gets env in addition to this process's environment.
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

@@ -34,7 +34,7 @@ import (
 )
 
 // released is a clone of this checkout, changes included, in which every plugin has the tag of version 0.1.0, with
-// the releases that were built of it.
+// the releases that were built from it.
 type released struct {
 	root    string
 	commit  string
@@ -48,7 +48,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == interpreter {
-		fmt.Fprintln(os.Stderr, interpreter+":", qemuexec(os.Args)) // it returns an error alone
+		fmt.Fprintln(os.Stderr, interpreter+":", qemuexec(os.Args)) // it only returns with an error
 		os.Exit(127)
 	}
 	code := m.Run()
@@ -80,7 +80,7 @@ func theRelease(t *testing.T) released {
 		must.NoError(t, err)
 		made.root, err = os.MkdirTemp("", "outrider-release-")
 		must.NoError(t, err)
-		// this checkout may have the tags of real releases, also that of version 0.1.0
+		// this checkout may have the tags of real releases, including version 0.1.0
 		git(t, "clone", "--quiet", "--shared", "--no-tags", "--no-checkout", checkout, made.root)
 		repository := "--git-dir=" + filepath.Join(made.root, ".git")
 		git(t, repository, "--work-tree="+checkout, "add", "--all")
@@ -126,7 +126,7 @@ func each(t *testing.T, do func(t *testing.T, r Result, arch string, zip archive
 	}
 }
 
-func TestArtefacts_HasTheFilesThatItShould(t *testing.T) {
+func TestArtefacts_HasTheExpectedFiles(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	for _, r := range theRelease(t).results {
 		want := []string{"SHA256SUMS"}
@@ -140,7 +140,7 @@ func TestArtefacts_HasTheFilesThatItShould(t *testing.T) {
 	}
 }
 
-func TestArtefacts_BinaryTellsPluginVersionAndRevision(t *testing.T) {
+func TestArtefacts_BinaryReportsPluginVersionAndRevision(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	each(t, func(t *testing.T, r Result, arch string, zip archive) {
 		text := zip.files[r.Plugin.Binary]
@@ -253,11 +253,11 @@ func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
 	})
 }
 
-// mixed is Nomad, whose folders have licences of two kinds.
+// mixed matches the entry of Nomad, whose folders have licences of two kinds.
 var mixed = regexp.MustCompile(
 	`\ngithub.com/hashicorp/nomad v[^\n]*\n    LICENSE \[\d+\]\n(    .*\n)*    plugins/LICENSE \[`)
 
-func TestArtefacts_ZipHasWhatAnOperatorNeeds(t *testing.T) {
+func TestArtefacts_ZipHasPagesAndExamples(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	each(t, func(t *testing.T, r Result, arch string, zip archive) {
 		names := slices.Collect(maps.Keys(zip.files))
@@ -305,7 +305,7 @@ func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
 		block := run("sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -xO "./etc/nomad.d/$2.hcl"`, "sh", deb, binary)
 		const want = "# Nomad loads the plugin because of this block. \"%[1]s config\" prints one with every option.\n" +
 			"plugin %[1]q {\n  config {\n  }\n}"
-		test.Eq(t, fmt.Sprintf(want, binary), block, test.Sprint("a change has dpkg ask at each upgrade"))
+		test.Eq(t, fmt.Sprintf(want, binary), block, test.Sprint("after a change dpkg asks at each upgrade"))
 		test.Eq(t, version+"-1", run("dpkg-deb", "--field", deb, "Version"))
 
 		links := run("rpm", "-qp", "--queryformat", "[%{FILENAMES} -> %{FILELINKTOS}\n]", rpm)
@@ -347,7 +347,7 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 			must.NoError(t, err)
 			download := t.TempDir()
 			must.NoError(t, os.WriteFile(filepath.Join(download, "SHA256SUMS"), sums, 0o644))
-			// the command of the documentation, where this file was downloaded to, alone
+			// the documented command, in a folder with only this download
 			check := func() (string, error) {
 				must.NoError(t, os.WriteFile(filepath.Join(download, name), text, 0o644))
 				cmd := exec.Command("sha256sum", "--check", "--ignore-missing", "SHA256SUMS")
@@ -366,8 +366,8 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 	}
 }
 
-// The release was built in one folder by this program. A clone of it, and the commit's own targets, give the same but
-// for the byte that was changed since. The release workflow does this with each plugin.
+// The release was built in one folder by this program. In a clone, the commit's own targets must give the same bytes,
+// except the byte that was changed since. The release workflow does this with each plugin.
 func TestVerify_FindsNothingButAFlippedByte(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)
@@ -381,13 +381,13 @@ func TestVerify_FindsNothingButAFlippedByte(t *testing.T) {
 	flip()
 	defer flip()
 	err = Verify(t.Context(), Options{Root: made.root, Plugin: "exec-lite"})
-	must.ErrorContains(t, err, "the last commit gives another release of exec-lite")
+	must.ErrorContains(t, err, "the last commit gives a different release of exec-lite")
 	files := regexp.MustCompile(`(?m)^(Files|Only in) .*$`).FindAllString(err.Error(), -1)
 	must.SliceLen(t, 1, files, must.Sprint(err))
 	test.StrHasPrefix(t, "Files "+path+" and ", files[0])
 }
 
-// What is made of a commit before a release is lower than the release, for Go, dpkg and rpm.
+// A build of a commit before a release has a lower version than the release, for Go, dpkg and rpm.
 func TestArtefacts_SortBelowTheRelease(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// block is the configuration file of a package. It is the same in each version: dpkg asks a person what to do about a
-// file that both the node's operator and the new version have changed, and fails where there is nobody.
+// block is the configuration file of a package. It must be the same in each version: if both the node's operator and a
+// new version have changed a file, dpkg asks what to do, and fails without a terminal.
 const block = `# Nomad loads the plugin because of this block. "%[1]s config" prints one with every option.
 plugin %[1]q {
   config {
@@ -26,14 +26,14 @@ plugin %[1]q {
 }
 `
 
-// stamp is what a plugin tells of its version and commit.
+// stamp matches a plugin's report of its version and commit.
 var stamp = regexp.MustCompile(`^\S+ (\S+)( \(untagged build.*\))?\nof commit ([0-9a-f]+) `)
 
-// staged builds the plugin for this machine, asks it what it is, and writes the files that it is published with.
+// staged builds the plugin for this machine, reads its version and commit, and writes the files to publish with it.
 func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*settings, error) {
 	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs), Needs: needs[p.Name],
 		Wants: wants[p.Name]}
-	if c.Archs[0] == runtime.GOARCH { // at last, since the supervisor of the last one stays in the checkout
+	if c.Archs[0] == runtime.GOARCH { // build it last: the supervisor of the last one stays in the checkout
 		slices.Reverse(c.Archs)
 	}
 	builder := build.Builder{Root: o.Root, Static: true, Release: true, Bin: filepath.Join(scratch, "bin")}
@@ -47,7 +47,7 @@ func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*se
 	}
 	found := stamp.FindStringSubmatch(version)
 	if found == nil {
-		return nil, fmt.Errorf("the binary tells no commit, but %q: is this a clone, and git on PATH?", version)
+		return nil, fmt.Errorf("the binary reports no commit, but %q: is this a clone, and git on PATH?", version)
 	}
 	c.Version, c.Commit, c.Ref = found[1], found[3], found[3]
 	if found[2] == "" {
@@ -63,7 +63,7 @@ func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*se
 	return c, err
 }
 
-// documents are the texts of the files beside the binary.
+// documents returns the texts of the files next to the binary.
 func (c *settings) documents(ctx context.Context, root, program string) (map[string]string, error) {
 	notice, err := c.notice(ctx, root)
 	if err != nil {
@@ -106,8 +106,7 @@ func (c *settings) reference() string { return "docs/reference/" + c.Name + ".md
 
 var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 
-// relink changes the links of a page of a folder so that they lead into the zip, or to the project's site at this
-// version.
+// relink changes the links of a page of a folder to lead into the zip, or to the project's site at this version.
 func (c *settings) relink(text, folder string) string {
 	return link.ReplaceAllStringFunc(text, func(found string) string {
 		parts := link.FindStringSubmatch(found)

@@ -20,7 +20,7 @@ func hello() *settings {
 		Ref: "plugins/hello/v0.1.0"}
 }
 
-// Each directory of a package's own is removed with it.
+// A package's own directories are removed with it.
 func TestYAML_HasWhatThePluginNeeds(t *testing.T) {
 	c := hello()
 	c.Scratch, c.HostVolume, c.Archs = "x", "volumes", Archs
@@ -65,7 +65,7 @@ func TestYAML_HasWhatThePluginNeeds(t *testing.T) {
 		doc + "/example/b/e.py":    stage + "example/b/e.py"}, files)
 }
 
-func TestRelink_LinksLeadSomewhere(t *testing.T) {
+func TestRelink_LeadsIntoTheZipOrToTheSite(t *testing.T) {
 	const site = "https://github.com/outrider-dev/outrider/blob/plugins/hello/v0.1.0/"
 	for link, want := range map[string]string{
 		"[a](../explain/security.md)":            "[a](" + site + "docs/explain/security.md)",
@@ -83,7 +83,7 @@ func TestRelink_LinksLeadSomewhere(t *testing.T) {
 	test.Eq(t, "[a](README.md#install)", hello().relink("[a](../plugins/hello.md#install)", "docs/reference"))
 }
 
-func TestStamp_IsThatOfTheBinary(t *testing.T) {
+func TestStamp_MatchesABinarysReport(t *testing.T) {
 	for printed, want := range map[string][]string{
 		"nomad-driver-x 0.1.0\nof commit 01ab (2026-11-29T09:02:31Z), by go1.26.8": {"0.1.0", "", "01ab"},
 		"nomad-driver-x 0.1.0-rc.1+dirty (untagged build, with changes)\nof commit 01ab (": {
@@ -108,7 +108,7 @@ func TestLicenceFiles_AreThoseOfTheFolder(t *testing.T) {
 	test.Eq(t, map[string]string{"sub/LICENSE": "free", "sub/PATENTS": "a grant", "sub/Copying.txt": "too"}, found)
 }
 
-// Whoever releases next finds a section for it: the workflow takes the text of the release's page from there.
+// Each has a section for the next release: the workflow takes the text of the release's page from there.
 func TestChangelog_EveryPluginHasOne(t *testing.T) {
 	plugins, err := build.Plugins("../..")
 	must.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// Verify builds the last commit once more, in a clone of another path by the targets that the clone has, and returns an
+// Verify builds the last commit again, in a clone at another path and with the clone's own targets, and returns an
 // error that names each file that differs from dist.
 func Verify(ctx context.Context, o Options) (err error) {
 	plugins, err := o.resolve()
@@ -28,12 +28,12 @@ func Verify(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 
 	clone := filepath.Join(scratch, "clone")
-	// --shared: the objects stay where they are
+	// --shared: does not copy the objects
 	if _, err := output(ctx, o.Root, nil, "git", "clone", "--quiet", "--shared", o.Root, clone); err != nil {
 		return err
 	}
-	// -trimpath lets the go command use what it compiled for another clone; mage's program has a place of its own, since
-	// its name is that of the magefile's text alone
+	// -trimpath lets the go command reuse packages compiled for another clone; mage's program needs a separate cache,
+	// since its name depends only on the magefile's text
 	env := []string{"GOFLAGS=-trimpath -buildvcs=false", "GOWORK=", "MAGEFILE_CACHE=" + filepath.Join(clone, "bin")}
 	if _, err := output(ctx, clone, env, "go", "tool", "mage", "release:build", "-plugin="+o.Plugin); err != nil {
 		return fmt.Errorf("failed to build the last commit in a clone: %w", err)
@@ -43,16 +43,16 @@ func Verify(ctx context.Context, o Options) (err error) {
 		dist := filepath.Join("dist", p.Name)
 		cmd := exec.CommandContext(ctx, "diff", "-rq", filepath.Join(o.Root, dist), filepath.Join(clone, dist))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			errs = append(errs, fmt.Errorf("the last commit gives another release of %s: %w\n%s", p.Name, err, out))
+			errs = append(errs, fmt.Errorf("the last commit gives a different release of %s: %w\n%s", p.Name, err, out))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// BuildCommand is Build for a person: it prints the files that it made.
+// BuildCommand is Build for a terminal: it prints the built files.
 func BuildCommand(ctx context.Context, o Options) error {
 	p := term.New(os.Stdout)
-	end := p.Step("Making the release")
+	end := p.Step("Building the release")
 	results, err := Build(ctx, o)
 	end(err, "")
 	for _, r := range results {
@@ -63,9 +63,9 @@ func BuildCommand(ctx context.Context, o Options) error {
 	return err
 }
 
-// VerifyCommand is Verify for a person.
+// VerifyCommand is Verify for a terminal.
 func VerifyCommand(ctx context.Context, o Options) error {
-	end := term.New(os.Stdout).Step("Building the last commit once more")
+	end := term.New(os.Stdout).Step("Building the last commit again")
 	err := Verify(ctx, o)
 	end(err, "all files are the same, byte for byte")
 	return err

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # shellcheck shell=sh
-# Process 1 of a root: $1 its directory, $2 Nomad's program. It begins in new namespaces.
+# Process 1 of a root, in new namespaces: $1 is the root's directory, $2 Nomad's program.
 set -e
 umask 022
 mount --make-rprivate /
@@ -22,7 +22,7 @@ ip link set eth1 up
 ip link set eth0 up
 ip address add 192.168.77.2/24 dev eth0
 ip route add default via 192.168.77.1
-ip route add unreachable 169.254.0.0/16 # where Nomad asks for a cloud's metadata, and would wait
+ip route add unreachable 169.254.0.0/16 # Nomad queries cloud metadata there, and would wait
 
 pivot_root . mnt
 umount -l mnt

@@ -2,5 +2,5 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Stands in for systemd's: the log of the one unit that there is, whatever is asked.
+# Replaces systemd's program: prints the log of the only unit, whatever the arguments.
 exec cat /run/systemctl/nomad.log

@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# What HashiCorp's package installs, without its comments.
+# The file of HashiCorp's package, without its comments.
 data_dir  = "/opt/nomad/data"
 bind_addr = "0.0.0.0"
 

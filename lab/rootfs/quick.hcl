@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# For a test's patience, and for a disk that is fuller than a server's.
+# Faster elections for tests, and limits for a disk that is fuller than a server's.
 disable_update_check = true
 
 server {

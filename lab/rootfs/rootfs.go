@@ -4,8 +4,8 @@
 // Package rootfs runs a bare Debian with Nomad as HashiCorp's package lays it out, for tests of what an operator
 // types: `dpkg -i`, `systemctl restart nomad`, `nomad job run`.
 //
-// A Root has processes, mounts, a network and a host name of its own, and the machine's cgroups. Its agent has the
-// usual ports, so the commands need no address, and several roots run at once.
+// A Root has its own processes, mounts, network and host name, and the machine's cgroups. Its agent has the default
+// ports, so the commands need no address, and several roots can run at the same time.
 package rootfs
 
 import (
@@ -30,7 +30,7 @@ import (
 //go:embed init.sh
 var initScript string
 
-// layout is what HashiCorp's package and systemd would have put there: path, mode, content.
+// layout has the files that HashiCorp's package and systemd would have installed: path, mode, content.
 var layout = []struct {
 	path string
 	mode os.FileMode
@@ -48,12 +48,12 @@ var layout = []struct {
 
 // Root is one running root file system.
 type Root struct {
-	Dir string // where the machine has it, for files that are put there or looked at
+	Dir string // its path on the machine, to add or read files
 
 	init *exec.Cmd
 }
 
-// New unpacks a root file system in a new directory, and starts its process 1. Nomad's agent is installed and does not
+// New unpacks a root file system in a new directory, and starts its process 1. Nomad's agent is installed, but does not
 // run yet: Run("systemctl start nomad").
 func New(ctx context.Context, dir, nomad string, progress func(format string, args ...any)) (*Root, error) {
 	base, err := tarball(ctx, progress)
@@ -104,13 +104,13 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 		r.init = nil
 		return err
 	}
-	if said, _ := io.ReadAll(ready); string(said) != "ready\n" {
+	if out, _ := io.ReadAll(ready); string(out) != "ready\n" {
 		return fmt.Errorf("its process 1 ended: %s", stderr.String())
 	}
 	return nil
 }
 
-// Enter is the command, without its arguments, that executes another in the root.
+// Enter returns a command that executes the command appended to it in the root.
 func (r *Root) Enter() []string {
 	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
 		"--root", "--wdns=/root"}
@@ -133,7 +133,8 @@ func (r *Root) Run(ctx context.Context, commands string) (string, error) {
 	return out.String(), err
 }
 
-// Close ends all processes of the root, with which its mounts and its network go, removes their cgroups, and the root.
+// Close kills all processes of the root, which also ends its mounts and its network, and removes their cgroups and the
+// root's directory.
 func (r *Root) Close() error {
 	var err error
 	if r.init != nil {

@@ -2,9 +2,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Stands in for systemd's program, with the unit of HashiCorp's package: an interrupt ends the agent alone
-# (KillSignal=SIGINT, KillMode=process). A start returns when the agent, and each driver of ours that it loads, is there,
-# and no other: for a moment the server still has what the node had before. A person types the next command meanwhile.
+# Replaces systemd's program, with the unit of HashiCorp's package: SIGINT ends only the agent (KillSignal=SIGINT,
+# KillMode=process). A start returns when the node is ready and has exactly those of our drivers that the agent loads:
+# for a moment the server still lists the previous ones. A user types the next command in that time.
 set -eu
 state=/run/systemctl
 mkdir -p "$state"
@@ -58,5 +58,5 @@ case "$*" in
   until zpool list >/dev/null 2>&1; do sleep 0.2; done
   ;;
 daemon-reload) ;;
-*) echo "systemctl: only nomad's start, stop, restart, reload and is-active are known here, not \"$*\"" >&2; exit 1 ;;
+*) echo "systemctl: only nomad's start, stop, restart, reload and is-active are supported, not \"$*\"" >&2; exit 1 ;;
 esac
