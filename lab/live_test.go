@@ -268,7 +268,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	must.NoError(t, <-stopped)
 	test.StrContains(t, logs.String(), "Job svc-raw_exec is complete")
 	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "existing jobs: ",
-	test.Sprint("stop of a job that does not exist"))
+		test.Sprint("stop of a job that does not exist"))
 
 	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")),
 		"missing drivers",

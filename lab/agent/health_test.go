@@ -186,15 +186,15 @@ func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var shown []string
-		show := func(format string, args ...any) {
-			shown = append(shown, fmt.Sprintf(format, args...))
-			time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
+	show := func(format string, args ...any) {
+		shown = append(shown, fmt.Sprintf(format, args...))
+		time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
 	}
 	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
 	test.ErrorContains(t, err, "no cgroup")
 	want := "driver a is unhealthy: no cgroup"
 	must.SliceLen(t, 1, shown, must.Sprintf("shown %q, want %q once", shown, want))
-		test.Eq(t, want, shown[0], test.Sprintf("shown %q, want %q once", shown, want))
+	test.Eq(t, want, shown[0], test.Sprintf("shown %q, want %q once", shown, want))
 }
 
 // ill is an agent whose driver is not healthy.

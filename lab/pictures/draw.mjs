@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Draws what lab/pictures has recorded:
+// Draws the recordings of lab/pictures:
 //   node draw.mjs cast CAST SVG COMMAND       an asciicast of a command as an animated SVG
 //   node draw.mjs ui ADDRESS DIR CHROMIUM     pages of Nomad's web UI as PNG, of jobs that have run there
 
@@ -15,7 +15,7 @@ if (what === 'cast') {
   const cast = pace(readFileSync(from, 'utf8').replaceAll(homedir() + '/', '~/'), executablePath)
   const { width } = JSON.parse(cast.split('\n', 1))
   const svg = svgTerm.render(cast, { window: true, cursor: false })
-  // a frame is beside the next one, and must end where that begins
+  // frames are side by side: each must end where the next one begins
   writeFileSync(to, svg.replaceAll(/<svg x="(\d+)">/g, `<svg x="$1" width="${width}">`))
 } else {
   const browser = await chromium.launch({ executablePath })
@@ -26,7 +26,8 @@ if (what === 'cast') {
   }
 }
 
-// pace types the command at a prompt, cuts waiting, and gives each line time to be read: a picture is no measure of speed.
+// pace types the command at a prompt, shortens pauses, and shows each line long enough to read it. So the pictures do
+// not show the real speed.
 function pace(cast, command) {
   const [header, ...output] = cast.trim().split('\n').map((line) => JSON.parse(line))
   const margin = 1 // letters of some fonts are wider than a column
@@ -66,7 +67,7 @@ async function screenshots(page) {
   await settle(page)
   await page.screenshot({ path: `${to}/ui-events.png` })
 
-  // high enough not to scroll: the head of the page would cover the drivers
+  // high enough to avoid scrolling: the page's header would cover the drivers
   await open(page, 1500, 4000, `clients/${await id('nodes')}`, 'Driver Status')
   const drivers = section('Driver Status')
   await drivers.locator('.accordion-head', { hasText: 'exec-lite' }).getByText('details').click()
@@ -77,7 +78,7 @@ async function screenshots(page) {
   await page.screenshot({ path: `${to}/ui-device.png` })
 }
 
-// open waits for a text of the page, which fetches its data after it has loaded.
+// open opens a page and waits for a text in it: the page fetches its data after it has loaded.
 async function open(page, width, height, path, text) {
   await page.setViewportSize({ width, height })
   await page.goto(`${from}/ui/${path}`)
@@ -85,7 +86,7 @@ async function open(page, width, height, path, text) {
   await settle(page)
 }
 
-// settle waits for animations and layout, whose end no event marks.
+// settle waits for animations and layout, which have no event at their end.
 async function settle(page) {
   await page.waitForTimeout(1500)
 }

@@ -32,15 +32,15 @@ var (
 	//
 	// the kernel distrusts the emulated time stamp counters, though they are synchronous,
 	// and would read a timer device instead, a hundred times slower; and on a busy machine
-	// it panics if the emulated timer is late when it checks it
+	// it panics if the emulated timer is late when it checks the timer
 	tcg = accelerator{name: "tcg", cpu: "max,la57=off", args: "tsc=reliable no_timer_check", patience: 3 * time.Minute}
-	// "host" requires everything that the kernel offers, so that a broken KVM fails at once
+	// "host" requires everything that the kernel offers, so a broken KVM fails immediately
 	kvm = accelerator{name: "kvm", cpu: "host", patience: 20 * time.Second}
 )
 
-// accelerators returns those to try, in this order. Only a machine that has booted proves that KVM works: nested and
-// partly emulated ones have /dev/kvm too, and then abort, or hang in the first instruction. A failure is remembered
-// until this machine boots again.
+// accelerators returns the accelerators to try, in this order. Only a VM that has booted proves that KVM works: nested
+// and partly emulated machines have /dev/kvm too, but a VM aborts, or hangs in its first instruction. A failure is
+// remembered until this machine boots again.
 func accelerators() []accelerator {
 	switch strings.ToLower(os.Getenv(accelEnv)) {
 	case kvm.name:
@@ -57,12 +57,12 @@ func accelerators() []accelerator {
 	}
 	first := kvm
 	first.remember = func() {
-		os.WriteFile(verdict, []byte(boot), 0o644) // else it is tried each time
+		os.WriteFile(verdict, []byte(boot), 0o644) // on an error KVM is tried each time
 	}
 	return []accelerator{first, tcg}
 }
 
-// verdictPath is the file with the boot id of the machine on which KVM did not work.
+// verdictPath returns the file with the id of this machine's boot in which KVM did not work.
 func verdictPath() string {
 	dir, err := cache.Dir()
 	if err != nil {

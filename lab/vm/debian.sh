@@ -2,9 +2,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Makes files for the VM from Debian's packages, below a directory that is empty at first:
+# Creates files for the VM from Debian's packages, in an empty directory:
 #
-#   kernel DIR [PACKAGE.deb]   DIR/made has a kernel: the package's, or else the newest
+#   kernel DIR [PACKAGE.deb]   DIR/made has a kernel: the package's, otherwise the newest
 #   zfs DIR RELEASE            DIR/made has OpenZFS for the kernel: modules, sbin, lib
 #
 # It installs nothing.
@@ -15,7 +15,7 @@ need() { # PROGRAM PACKAGE
 	command -v "$1" >/dev/null || { echo "$1 is missing (apt-get install $2)"; exit 1; }
 }
 
-# depends prints what a package depends on, as far as the names match.
+# depends prints the dependencies of a package whose names match.
 depends() { # PACKAGE PATTERN
 	apt-cache depends "$1" | sed -n "s/^ *Depends: \($2\)\$/\1/p"
 }
@@ -25,7 +25,7 @@ kernel() {
 	package=${1:-}
 	if [ -z "$package" ]; then
 		name=$(depends linux-image-amd64 'linux-image-.*' | head -n 1)
-		[ -n "$name" ] || { echo "apt knows no package linux-image-amd64 (apt-get update?)"; exit 1; }
+		[ -n "$name" ] || { echo "apt has no package linux-image-amd64 (apt-get update?)"; exit 1; }
 		apt-get download "$name"
 		package=$(echo ./*.deb)
 	fi
@@ -44,12 +44,12 @@ zfs() {
 		exit 1
 	}
 
-	# the component contrib, from where this machine has Debian itself from
+	# the component contrib, from the archives of this machine's Debian
 	# shellcheck disable=SC2016 # apt replaces them
 	apt-get indextargets --format \
 		'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) contrib' \
 		'Created-By: Packages' 'Component: main' 'Origin: Debian' >sources.list
-	[ -s sources.list ] || { echo "apt knows no Debian to get it from (apt-get update?)"; exit 1; }
+	[ -s sources.list ] || { echo "apt has no Debian archive to get it from (apt-get update?)"; exit 1; }
 	mkdir -p lists/partial cache/archives/partial
 	cat >apt.conf <<-END
 		Dir::Etc::SourceList "$PWD/sources.list";
@@ -67,7 +67,7 @@ zfs() {
 		dpkg-deb -x "$package" .
 	done
 
-	# it names the other package's directory as if both were installed
+	# the Makefile has the directory of the other package as if both were installed
 	sed -i "s| /usr/src/| $PWD/usr/src/|g" "$headers/Makefile"
 	common=$(echo "$PWD"/usr/src/linux-headers-*-common)
 	(

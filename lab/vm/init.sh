@@ -2,9 +2,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The first process of a VM of package vm. In the initramfs, by busybox, it makes the host's files the root and mounts
-# what a machine with systemd has mounted. Then, by the host's shell, it does the rest of an init's work, and serves the
-# host by SSH over a virtio serial port. The machine ends with the connection.
+# The first process of a VM of package vm. In the initramfs, run by busybox, it makes the host's files the root and
+# mounts the file systems that systemd would mount. Then, run by the host's shell, it completes the setup, and serves
+# the host by SSH over a virtio serial port. The machine is switched off when the connection ends.
 set -eu
 
 # delegate enables all controllers of a cgroup for its children.
@@ -15,7 +15,7 @@ delegate() {
 	done
 }
 
-# at DIR OPTION...: mounts something; the directory is made
+# at DIR OPTION... creates a directory, and mounts a file system there
 at() {
 	dir=$1
 	shift
@@ -33,7 +33,7 @@ initramfs() {
 	done
 	# files on the host do not change while the VM runs, except for new ones, so they may be cached
 	at /lower -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=512000 host
-	at /upper -t tmpfs -o mode=0755 upper # takes changes
+	at /upper -t tmpfs -o mode=0755 upper # for changes
 	mkdir /upper/files /upper/work
 	at /new -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay
 	at /new/proc -t proc -o nosuid,nodev,noexec proc
@@ -77,10 +77,10 @@ machine() {
 	delegate /sys/fs/cgroup
 	mkdir /sys/fs/cgroup/system.slice
 	delegate /sys/fs/cgroup/system.slice
-	# systemd's defaults for what it starts
+	# systemd's default limits for services
 	# shellcheck disable=SC3045 # every Debian's sh has them
 	ulimit -Hn 524288 && ulimit -Sn 1024
-	# root has a quick shell, and may log in by its key, whether it has a password here or not
+	# root gets a fast shell, and can log in by its key even if it has no password here
 	sed -i '/^root:/s|[^:]*$|/bin/sh|' /etc/passwd
 	rm -f /etc/shadow
 	echo 'root:*:1::::::' >/etc/shadow
@@ -91,7 +91,7 @@ machine() {
 	"$sshd" -i -e -f "$keys/sshd_config" <>"/dev/$port" >&0 || true
 }
 
-# off switches the machine off. It writes everything to the disk first.
+# off writes everything to the disk, and switches the machine off.
 off() {
 	sync
 	echo o >/proc/sysrq-trigger

@@ -29,7 +29,7 @@ var bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p",
 //go:embed init.sh
 var initScript string
 
-// initramfs makes the archive that the kernel starts from: busybox, the script that it runs, the modules in the order
+// initramfs returns the archive that the kernel starts from: busybox, the script that it runs, the modules in the order
 // to load them, and the configuration.
 func initramfs(k kernel, o Options, server sshd.Server, keys string) ([]byte, error) {
 	path, err := exec.LookPath("busybox")
@@ -69,7 +69,7 @@ func initramfs(k kernel, o Options, server sshd.Server, keys string) ([]byte, er
 	var b bytes.Buffer
 	w := cpio.Newc.Writer(&b)
 	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
-		return nil, fmt.Errorf("failed to make the initramfs: %w", err)
+		return nil, fmt.Errorf("failed to create the initramfs: %w", err)
 	}
 	return b.Bytes(), nil
 }

@@ -40,7 +40,7 @@ func TestDependencies_ComeFirst(t *testing.T) {
 	}
 	test.SliceEqOp(t, []string{"c.ko", "b-b.ko.xz", "a.ko", "d.ko"}, got)
 	_, err = dependencies(k, []string{"e"})
-	test.ErrorContains(t, err, "no module e", test.Sprint("a module that is not there"))
+	test.ErrorContains(t, err, "no module e", test.Sprint("a missing module"))
 }
 
 func TestUnpacked_FindsTheKernelWithModules(t *testing.T) {
@@ -73,11 +73,11 @@ func TestFindZFS_ReportsWhatIsMissing(t *testing.T) {
 		must.NoError(t, err)
 		left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 		must.NoError(t, err)
-		test.SliceEmpty(t, left, test.Sprint("of what could not be made, there is still"))
+		test.SliceEmpty(t, left, test.Sprint("left after a failure"))
 	}
 	t.Run("packages", func(t *testing.T) {
 		testsupport.NeedPrograms(t, "gcc", "make", "strip")
-		find(t, "failed to make OpenZFS for the VM's kernel: exit status 1: ")
+		find(t, "failed to build OpenZFS for the VM's kernel: exit status 1: ")
 		find(t, "is the kernel in the cache older than the archive's?")
 	})
 	t.Run("programs", func(t *testing.T) {

@@ -25,11 +25,11 @@ type kernel struct {
 
 func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules", k.release) }
 
-// kernelEnv names a linux-image package of Debian's, for a machine whose apt has another distribution.
+// kernelEnv has the path of a Debian linux-image package, for a machine whose apt has another distribution.
 const kernelEnv = "LAB_VM_KERNEL"
 
-// findKernel returns the kernel of LAB_VM_KERNEL, or else the one in the cache, or else downloads Debian's newest. For
-// a newer one, remove the one in the cache.
+// findKernel returns the kernel of LAB_VM_KERNEL, otherwise the cached one, and otherwise downloads Debian's newest. To
+// get a newer one, remove the cached one.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
 	given, name := os.Getenv(kernelEnv), "kernel"
 	if given != "" {
@@ -43,7 +43,7 @@ func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, err
 		name = "given-" + strings.TrimSuffix(filepath.Base(given), ".deb")
 	}
 	dir, err := cache.Once(ctx, filepath.Join("vm", name), progress, func(scratch string) (string, error) {
-		progress("unpacking the VM's kernel, and downloading it if need be (70 MB)")
+		progress("unpacking the VM's kernel, and downloading it if needed (70 MB)")
 		return debian(ctx, "kernel", scratch, given)
 	})
 	if err != nil {
@@ -64,25 +64,25 @@ func unpacked(dir string) (kernel, error) {
 			return k, nil
 		}
 	}
-	return kernel{}, fmt.Errorf("there is no kernel in %s: want boot/vmlinuz-VERSION and lib/modules/VERSION", dir)
+	return kernel{}, fmt.Errorf("no kernel found in %s: want boot/vmlinuz-VERSION and lib/modules/VERSION", dir)
 }
 
 //go:embed debian.sh
 var debianScript string
 
-// debian has debian.sh make something from Debian's packages below a scratch directory, and returns its path there.
+// debian runs debian.sh in a scratch directory, and returns the path of its result there.
 func debian(ctx context.Context, what, scratch string, args ...string) (string, error) {
-	said := &tail{}
+	printed := &tail{}
 	args = append([]string{"-c", debianScript, "debian.sh", what, scratch}, args...)
 	cmd := exec.CommandContext(ctx, "/bin/sh", args...)
-	cmd.Stdout, cmd.Stderr = said, said
+	cmd.Stdout, cmd.Stderr = printed, printed
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("%w: %s", err, strings.TrimSpace(printed.String()))
 	}
 	return filepath.Join(scratch, "made"), nil
 }
 
-// sbin finds a program that a user's PATH may not have.
+// sbin finds a program that might not be on a user's PATH.
 func sbin(name string) (string, error) {
 	if p, err := exec.LookPath(name); err == nil {
 		return p, nil

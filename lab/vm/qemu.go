@@ -35,16 +35,16 @@ type machine struct {
 	port    net.Conn // the virtio serial port
 	cmd     *exec.Cmd
 	console *tail // of the first serial line
-	said    *tail // the output of QEMU itself
+	qemuOut *tail // the output of QEMU itself
 
 	printed chan struct{} // closed at the end of the console
 
-	kill func()        // returns when it is gone
-	done chan struct{} // closed when it is gone
+	kill func()        // returns when it has ended
+	done chan struct{} // closed when it has ended
 	err  error         // how it ended, once done
 }
 
-// kernelArgs: an oops is a panic, and a panic ends QEMU, so that both are noticed at once. The mitigations protect
+// kernelArgs make an oops a panic, and a panic the end of QEMU: both are noticed immediately. Mitigations protect
 // nothing here, and are slow when emulated.
 const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off random.trust_cpu=on " +
 	"rcupdate.rcu_expedited=1"
@@ -53,7 +53,7 @@ func startMachine(
 	ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options,
 ) (_ *machine, err error) {
 	var files []*os.File // the process's, from descriptor 3 on
-	m := &machine{console: &tail{}, said: &tail{}, printed: make(chan struct{}), done: make(chan struct{})}
+	m := &machine{console: &tail{}, qemuOut: &tail{}, printed: make(chan struct{}), done: make(chan struct{})}
 	var ours []net.Conn
 	defer func() {
 		for _, f := range files {
@@ -107,9 +107,9 @@ func startMachine(
 	m.cmd = exec.Command(qemu, args...)
 	cmd := m.cmd
 	cmd.ExtraFiles = files
-	cmd.Stdout, cmd.Stderr = m.said, m.said
+	cmd.Stdout, cmd.Stderr = m.qemuOut, m.qemuOut
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true, // ^C is for this process, which then ends it in order
+		Setpgid:   true, // ^C only reaches this process, which then ends QEMU cleanly
 		Pdeathsig: syscall.SIGKILL,
 	}
 	if err := m.run(ctx, cmd); err != nil {
@@ -123,7 +123,7 @@ func startMachine(
 	return m, nil
 }
 
-// run starts the process, which ends with ctx at the latest.
+// run starts the process, and kills it when ctx ends.
 func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
 	err := cmd.Start()
 	if err != nil {
@@ -142,14 +142,14 @@ func (m *machine) run(ctx context.Context, cmd *exec.Cmd) error {
 	return nil
 }
 
-// end waits until the machine has switched itself off, and kills it if it does not.
+// end waits until the machine has switched itself off, and kills it if that takes longer than patience.
 func (m *machine) end(patience time.Duration) error {
 	select {
 	case <-m.done:
 		return nil
 	case <-time.After(patience):
 		m.kill()
-		return fmt.Errorf("the VM has not switched itself off within %v and was killed; the end of its console:\n%s",
+		return fmt.Errorf("the VM did not switch itself off within %v and was killed; the end of its console:\n%s",
 			patience, m.console)
 	}
 }
@@ -175,8 +175,8 @@ func (m *machine) explain(err error) error {
 		}
 	default:
 	}
-	if s := strings.TrimSpace(m.said.String()); s != "" {
-		fmt.Fprintf(&b, "; qemu says: %s", s)
+	if s := strings.TrimSpace(m.qemuOut.String()); s != "" {
+		fmt.Fprintf(&b, "; the output of qemu: %s", s)
 	}
 	if s := strings.TrimSpace(m.console.String()); s != "" {
 		fmt.Fprintf(&b, "; the end of its console:\n%s", s)
@@ -188,7 +188,7 @@ func (m *machine) explain(err error) error {
 func socketPair() (net.Conn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("failed to make a socket: %w", err)
+		return nil, nil, fmt.Errorf("failed to create a socket: %w", err)
 	}
 	theirs := os.NewFile(uintptr(fds[1]), "socket")
 	f := os.NewFile(uintptr(fds[0]), "socket")
@@ -196,21 +196,21 @@ func socketPair() (net.Conn, *os.File, error) {
 	mine, err := net.FileConn(f)
 	if err != nil {
 		theirs.Close()
-		return nil, nil, fmt.Errorf("failed to make a socket: %w", err)
+		return nil, nil, fmt.Errorf("failed to create a socket: %w", err)
 	}
 	return mine, theirs, nil
 }
 
-// memoryFile is a file without a name.
+// memoryFile returns a file in memory, without a path.
 func memoryFile(name string, data []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a file in memory: %w", err)
+		return nil, fmt.Errorf("failed to create a file in memory: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), name)
 	if _, err := f.Write(data); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("failed to make a file in memory: %w", err)
+		return nil, fmt.Errorf("failed to create a file in memory: %w", err)
 	}
 	return f, nil
 }

@@ -16,18 +16,18 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Cmd is a command to run in the VM, as exec.Cmd is one to run here. It runs as root.
+// Cmd is a command to run in the VM, like exec.Cmd on this machine. It runs as root.
 type Cmd struct {
 	Args []string // a program, looked for in the PATH if it has no slash, and its arguments
-	Dir  string   // empty is this process's, which the VM has, too
+	Dir  string   // empty: this process's, which the VM has, too
 
-	Stdin          io.Reader // nil is empty
+	Stdin          io.Reader // nil: no input
 	Stdout, Stderr io.Writer // nil discards
 }
 
-// Run runs a command, with this process's environment, in a cgroup of its own, and waits for it and for the end of its
-// output. The error is an *ssh.ExitError if the command did not exit with 0; the status 127 is also that of one that
-// was not found. Any other error is the VM's, with the end of its console. When ctx ends, the command and all its
+// Run runs a command, with this process's environment, in its own cgroup, and waits for it and for the end of its
+// output. The error is an *ssh.ExitError if the command did not exit with 0; status 127 can also mean that it was not
+// found. Any other error is a failure of the VM, and has the end of its console. When ctx ends, the command and all its
 // processes are killed.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if c.Dir == "" {
@@ -64,7 +64,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	case err == nil || errors.As(err, &exit):
 		return err
 	}
-	return v.machine.explain(fmt.Errorf("the VM has gone away while it ran %s: %w", c.Args[0], err))
+	return v.machine.explain(fmt.Errorf("the VM failed while it ran %s: %w", c.Args[0], err))
 }
 
 // shell runs a line of shell.
@@ -77,7 +77,7 @@ func (v *VM) shell(line string) error {
 	return s.Run(line)
 }
 
-// quote makes a word of shell.
+// quote returns s as a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Dial connects to a TCP address as the VM sees it, such as localhost:4646.

@@ -27,7 +27,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the last lines.
+// String returns the last lines.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

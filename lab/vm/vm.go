@@ -4,12 +4,12 @@
 // Package vm runs commands in a virtual machine that has Debian's kernel and this machine's files: any program of this
 // machine runs there, at its own path.
 //
-// It is for tests that need more of a kernel than a container or a laptop has: cgroup v2 alone, USB devices that are
+// It is for tests that need more of a kernel than a container or a laptop has: only cgroup v2, USB devices that are
 // plugged and unplugged (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates
 // the processor.
 //
-// Start boots a machine in some seconds. Files that are written in it are in its memory and gone with it; only
-// Options.Disk outlives it. The machine ends with Close, and in any case with this process.
+// Start boots a machine in some seconds. Files that are written in it are in its memory and lost with it; only
+// Options.Disk outlives it. The machine ends with Close, or at the latest with this process.
 package vm
 
 import (
@@ -26,21 +26,20 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 )
 
-// DiskMount is where the file system of Options.Disk is mounted in the VM.
+// DiskMount is the mount point of the file system of Options.Disk in the VM.
 const DiskMount = "/disk"
 
 // Options describe one VM.
 type Options struct {
-	Memory int // in MiB; 0 is 2048. It also holds the files that are written in the VM.
-	CPUs   int // 0 is 2, or 1 where this machine has only one
+	Memory int // in MiB; 0: 2048. It also holds the files that are written in the VM.
+	CPUs   int // 0: 2, or 1 if this machine has only one
 
-	// Disk is a file that holds a disk of the VM; it is created if it is not there.
-	// Files below DiskMount stay in it when the VM is closed or dies, for
-	// another VM. Empty: there is no disk.
+	// Disk is the file of a disk of the VM; it is created if it is missing. Files below DiskMount stay on it for
+	// another VM when the VM is closed or killed. If empty, the VM has no disk.
 	Disk string
 
-	// ZFS is whether the kernel has OpenZFS, and /usr/sbin the programs zfs and zpool.
-	// They are built at the first time, which takes minutes.
+	// ZFS adds OpenZFS to the kernel, and the programs zfs and zpool to /usr/sbin. They are built once, which takes
+	// minutes.
 	ZFS bool
 
 	// Env is added to the environment of commands.
@@ -50,7 +49,7 @@ type Options struct {
 	Progress func(format string, args ...any)
 }
 
-// VM is a machine that runs. Its methods are safe for concurrent use.
+// VM is a running machine. Its methods are safe for concurrent use.
 type VM struct {
 	env     []string // as in Options
 	machine *machine
@@ -62,7 +61,7 @@ type VM struct {
 // ctx ends.
 func Start(ctx context.Context, o Options) (*VM, error) {
 	if runtime.GOARCH != "amd64" {
-		return nil, fmt.Errorf("the VM is made for amd64, this is %s", runtime.GOARCH)
+		return nil, fmt.Errorf("the VM needs a machine with amd64, this is %s", runtime.GOARCH)
 	}
 	if err := o.fill(ctx); err != nil {
 		return nil, err
@@ -134,7 +133,7 @@ func (o *Options) fill(ctx context.Context) error {
 
 const diskSize = "4G" // sparse
 
-// makeDisk creates a disk with a file system, by a rename: without one the guest could not mount it.
+// makeDisk creates a disk, by a rename of a complete file: without its file system the guest could not mount it.
 func makeDisk(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -185,7 +184,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // the other end is our own QEMU
 	}
 	conn, channels, requests, err := ssh.NewClientConn(m.port, port, config)
-	if ctx.Err() != nil { // which has ended the machine
+	if ctx.Err() != nil { // this has ended the machine
 		err = ctx.Err()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -198,19 +197,18 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 	return &VM{env: o.Env, machine: m, client: ssh.NewClient(conn, channels, requests)}, nil
 }
 
-// Console is the end of what the kernel and the first process have printed.
+// Console returns the last output of the kernel and of the first process.
 func (v *VM) Console() string { return v.machine.console.String() }
 
 // Close ends the VM and frees its resources. Its disk is complete then. A second Close is not an error.
 func (v *VM) Close() error {
-	v.client.Close() // the VM writes what is in its memory, and switches itself off
+	v.client.Close() // the VM syncs its disk, and switches itself off
 	err := v.machine.end(offTime)
 	v.machine.close()
 	return err
 }
 
-// offTime is what a VM may take to switch itself off: it is emulated, and this
-// machine may be busy.
+// offTime is how long a VM may take to switch itself off: it can be emulated, on a busy machine.
 const offTime = time.Minute
 
 // Kill ends the VM as a power cut does.

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// run runs a line of shell in the VM and returns what it prints.
+// run runs a line of shell in the VM and returns its output.
 func run(t *testing.T, v *vm.VM, line string) string {
 	t.Helper()
 	out, err := v.Output(t.Context(), "sh", "-ec", line)
@@ -42,7 +42,7 @@ func run(t *testing.T, v *vm.VM, line string) string {
 	return strings.TrimSpace(out)
 }
 
-// start boots a VM and says how long that took.
+// start boots a VM and logs how long that took.
 func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
 	t.Helper()
 	begin := time.Now()
@@ -56,7 +56,7 @@ func start(t *testing.T, ctx context.Context, o vm.Options) *vm.VM {
 	return v
 }
 
-// TestVM_Commands shares one machine among what does it no harm.
+// TestVM_Commands shares one machine among tests that do not harm it.
 func TestVM_Commands(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	v := start(t, context.WithoutCancel(t.Context()), vm.Options{})
@@ -93,8 +93,8 @@ func hasTheHostsFiles(t *testing.T, v *vm.VM) {
 	self, err := os.Executable()
 	must.NoError(t, err)
 	out, err := v.Output(t.Context(), self, "-test.list", "TestVM_")
-	must.NoError(t, err, must.Sprint("this very program says"))
-	test.StrContains(t, out, "TestVM_", test.Sprint("this very program says"))
+	must.NoError(t, err, must.Sprint("this very program printed"))
+	test.StrContains(t, out, "TestVM_", test.Sprint("this very program printed"))
 }
 
 func isAMachine(t *testing.T, v *vm.VM) {
@@ -114,7 +114,7 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		// pivot_root(2) is what runc does, and refuses to do on an initramfs
 		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; " +
 			"cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
-		// an orphan is waited for
+		// an orphan is reaped
 		"sh -c '(exec sleep 0.1) & echo $!' > /run/orphan; " +
 			"while test -e /proc/$(cat /run/orphan); do sleep 0.1; done; echo gone": "gone",
 	} {
@@ -149,14 +149,14 @@ func runsLikeTheHost(t *testing.T, v *vm.VM) {
 	if err != nil || out.String() != long || errOut.String() != "it's\n$A\n/usr\n" {
 		t.Errorf("%d bytes of %d, %q, %v", out.Len(), len(long), errOut.String(), err)
 	}
-	// one that reads nothing, and one that nothing is given to
+	// a command that reads nothing, and one without input
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"true"}, Stdin: strings.NewReader(long)}))
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"cat"}}))
 }
 
 func killsAllOfACommand(t *testing.T, v *vm.VM) {
 	ctx, cancel := context.WithCancel(t.Context())
-	said, w := io.Pipe()
+	printed, w := io.Pipe()
 	done := make(chan error)
 	go func() {
 		done <- v.Run(ctx, vm.Cmd{
@@ -164,7 +164,7 @@ func killsAllOfACommand(t *testing.T, v *vm.VM) {
 			Stdout: w,
 		})
 	}()
-	_, err := said.Read(make([]byte, 100))
+	_, err := printed.Read(make([]byte, 100))
 	must.NoError(t, err)
 	cancel()
 	test.ErrorIs(t, <-done, context.Canceled, test.Sprint("it ended with"))
@@ -184,7 +184,7 @@ func runsManyAtOnce(t *testing.T, v *vm.VM) {
 	all.Wait()
 }
 
-// slowReader takes a while to take the first bytes.
+// slowReader delays the first bytes.
 type slowReader struct {
 	wait time.Duration
 	n    int
@@ -198,7 +198,7 @@ func (r *slowReader) Write(p []byte) (int, error) {
 }
 
 func givesASlowReaderAll(t *testing.T, v *vm.VM) {
-	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // than what is on the way
+	for _, more := range []int{0, 30_000, 60_000, 90_000, 120_000, 150_000, 180_000} { // beyond the buffers
 		size := 1<<20 + more
 		r := &slowReader{wait: 5 * time.Second}
 		if err := v.Run(t.Context(), vm.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"},
@@ -210,18 +210,18 @@ func givesASlowReaderAll(t *testing.T, v *vm.VM) {
 
 func hasItsPorts(t *testing.T, v *vm.VM) {
 	ctx, cancel := context.WithCancel(t.Context())
-	said, w := io.Pipe()
+	printed, w := io.Pipe()
 	done := make(chan error)
 	go func() {
 		done <- v.Run(ctx, vm.Cmd{Args: []string{"python3", "-uc",
 			"import http.server as h; s = h.HTTPServer(('127.0.0.1', 4700), " +
 				"h.SimpleHTTPRequestHandler); print('up'); s.serve_forever()"}, Stdout: w, Stderr: io.Discard})
 	}()
-	if _, err := said.Read(make([]byte, 100)); err != nil {
+	if _, err := printed.Read(make([]byte, 100)); err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	go io.Copy(io.Discard, said) // the end of the line may come alone
+	go io.Copy(io.Discard, printed) // the end of the line may come separately
 	for range 3 {
 		c, err := v.Dial(t.Context(), "127.0.0.1:4700")
 		must.NoError(t, err)
@@ -232,7 +232,7 @@ func hasItsPorts(t *testing.T, v *vm.VM) {
 		test.True(t, bytes.Contains(page, []byte("package vm_test")), test.Sprintf("got %.100q", page))
 	}
 	_, err := v.Dial(t.Context(), "127.0.0.1:1")
-	test.ErrorContains(t, err, "refused", test.Sprint("nobody listens there"))
+	test.ErrorContains(t, err, "refused", test.Sprint("a port without a listener"))
 	cancel()
 	<-done
 }
@@ -317,7 +317,7 @@ func TestVM_EndsWithItsProcess(t *testing.T) {
 		if err != nil || strings.Contains(string(st), ") Z ") {
 			break
 		}
-		must.False(t, time.Now().After(end), must.Sprintf("qemu lives on: %s", st))
+		must.False(t, time.Now().After(end), must.Sprintf("qemu still runs: %s", st))
 	}
 	left, err := os.ReadDir(tmp)
 	must.NoError(t, err, must.Sprint("left"))
@@ -331,7 +331,7 @@ func run1(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func TestStart_ReportsMistakesInASentence(t *testing.T) {
+func TestStart_ReportsMistakes(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	empty := t.TempDir()
 	for _, tc := range []struct {

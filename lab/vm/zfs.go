@@ -13,22 +13,21 @@ import (
 )
 
 // findZFS returns a directory of the cache with OpenZFS for a kernel: modules, and the programs zfs and zpool with
-// their libraries. Debian has the modules as source in contrib, so they are built, once; for a newer one, remove the
-// directory.
+// their libraries. Debian has the modules as source in contrib, so they are built, once. To get a newer version,
+// remove the directory.
 func findZFS(ctx context.Context, k kernel, progress func(string, ...any)) (string, error) {
 	dir, err := cache.Once(ctx, filepath.Join("vm", "zfs-"+k.release), progress, func(scratch string) (string, error) {
-		progress("building OpenZFS for the VM's kernel %s: minutes, once", k.release)
+		progress("building OpenZFS for the VM's kernel %s, which takes minutes, once", k.release)
 		return debian(ctx, "zfs", scratch, k.release)
 	})
 	if err != nil {
-		return "", fmt.Errorf("failed to make OpenZFS for the VM's kernel: %w", err)
+		return "", fmt.Errorf("failed to build OpenZFS for the VM's kernel: %w", err)
 	}
 	return dir, nil
 }
 
-// loadZFS loads the modules of a directory of findZFS, those of OpenZFS 2.1 in their order (later versions have the
-// first and the last only), and puts its programs and libraries where Debian's package has them. Without a directory it
-// does nothing.
+// loadZFS loads the modules of a directory of findZFS, in the order of OpenZFS 2.1 (later versions have only the first
+// and the last), and links its programs and libraries to the paths of Debian's package. An empty dir does nothing.
 func (v *VM) loadZFS(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil

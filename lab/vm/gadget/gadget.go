@@ -3,7 +3,7 @@
 
 // Package gadget plugs USB devices into the machine that it runs on, preferably a VM of package vm. The kernel plays
 // both the device (configfs, usb_gadget) and the port that it is plugged into (dummy_hcd). Everything above that is
-// real: the kernel enumerates the device, binds drivers to it, makes its nodes and sends uevents.
+// real: the kernel enumerates the device, binds drivers to it, creates its nodes and sends uevents.
 //
 // It needs root, the modules dummy_hcd and libcomposite, and configfs.
 package gadget
@@ -24,8 +24,8 @@ const (
 	english  = "strings/0x409"
 )
 
-// Load makes this many ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of
-// its USB bus. A second call fails if it wants more.
+// Load creates ports, from dummy_udc.0 on, and loads the drivers of the devices. Each port is the only one of its USB
+// bus. A second call fails if it requests more ports.
 func Load(ports int) error {
 	for _, args := range [][]string{
 		{"dummy_hcd", fmt.Sprintf("num=%d", ports)}, {"-a", "libcomposite", "cdc_acm", "usbhid", "hid_generic"},
@@ -35,7 +35,7 @@ func Load(ports int) error {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(udcs, udc(ports-1))); err != nil {
-		return fmt.Errorf("there are fewer than %d USB ports: %w", ports, err)
+		return fmt.Errorf("failed to find %d USB ports: %w", ports, err)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func udc(port int) string { return fmt.Sprintf("dummy_udc.%d", port) }
 type Device struct {
 	Vendor, Product uint16
 
-	// The device's strings. It has none that is empty.
+	// The device's strings, except empty ones.
 	Serial, Manufacturer, Name string
 
 	Functions []Function // at least one; each is an interface or two
@@ -55,14 +55,14 @@ type Device struct {
 // Function is one function of a device.
 type Function struct {
 	kind  string
-	files map[string]string // attributes, and what to write there
-	far   string            // format of the kernel's name of the other end, for its number
+	files map[string]string // values of attributes, by path
+	far   string            // format of the device node at the other end, for its number
 }
 
-// ACM is a serial port, a ttyACM. Its other end is /dev/ttyGS0 or on.
+// ACM returns a serial port, a ttyACM. Its other end is /dev/ttyGS0 or a later one.
 func ACM() Function { return Function{kind: "acm", far: "/dev/ttyGS%s"} }
 
-// Keyboard is a HID device, an input and a hidraw.
+// Keyboard returns a HID device, with an input and a hidraw node.
 func Keyboard() Function {
 	return Function{kind: "hid", files: map[string]string{
 		"protocol": "1", "subclass": "1", "report_length": "8", "report_desc": keyboard,
@@ -74,25 +74,25 @@ const keyboard = "\x05\x01\x09\x06\xa1\x01\x05\x07\x19\xe0\x29\xe7\x15\x00\x25\x
 	"\x95\x01\x75\x08\x81\x03\x95\x05\x75\x01\x05\x08\x19\x01\x29\x05\x91\x02\x95\x01\x75\x03\x91\x03" +
 	"\x95\x06\x75\x08\x15\x00\x25\x65\x05\x07\x19\x00\x29\x65\x81\x00\xc0"
 
-// Gadget is a device that can be plugged.
+// Gadget is a device that can be plugged in.
 type Gadget struct {
 	name string
 	dir  string
 	far  []string
 }
 
-// New makes a device with a new name, which is not plugged yet. The caller closes it.
+// New creates a device with an unused name, which is not plugged in yet. The caller closes it.
 func New(name string, d Device) (_ *Gadget, err error) {
 	if len(d.Functions) == 0 {
 		return nil, fmt.Errorf("the USB device %s has no function", name)
 	}
 	g := &Gadget{name: name, dir: filepath.Join(configfs, name)}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("failed to make the USB device: %w", err)
+		return nil, fmt.Errorf("failed to create the USB device: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("failed to make the USB device: %w", err), g.Close())
+			err = errors.Join(fmt.Errorf("failed to create the USB device: %w", err), g.Close())
 		}
 	}()
 	for _, dir := range []string{english, "configs/c.1", "configs/c.1/" + english} {
@@ -121,7 +121,7 @@ func New(name string, d Device) (_ *Gadget, err error) {
 	return g, nil
 }
 
-// add makes a function, and adds it to the configuration.
+// add creates a function, and adds it to the configuration.
 func (g *Gadget) add(f Function, i int) error {
 	dir := fmt.Sprintf("functions/%s.%s-%d", f.kind, g.name, i)
 	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads its module
@@ -146,13 +146,13 @@ func (g *Gadget) write(file, text string) error {
 	return os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0)
 }
 
-// Far are the terminals at the other ends of the device's serial ports, in order.
+// Far returns the terminals at the other ends of the device's serial ports, in order.
 func (g *Gadget) Far() []string { return g.far }
 
-// Plug puts the device into a free port, 0 being the first. The kernel detects it about 100 ms after the return.
+// Plug plugs the device into a free port, counted from 0. The kernel detects it about 100 ms after the return.
 func (g *Gadget) Plug(port int) error {
 	if _, err := os.Stat(filepath.Join(udcs, udc(port))); err != nil {
-		return fmt.Errorf("failed to plug the USB device %s: there is no port %d: %w", g.name, port, err)
+		return fmt.Errorf("failed to plug the USB device %s: no port %d: %w", g.name, port, err)
 	}
 	if err := g.write("UDC", udc(port)); err != nil {
 		return fmt.Errorf("failed to plug the USB device %s: %w", g.name, err)
@@ -177,7 +177,7 @@ func (g *Gadget) Unplug() error {
 	return nil
 }
 
-// Close unplugs and removes the device. It does nothing if the device is gone.
+// Close unplugs and removes the device. It does nothing if the device was removed.
 func (g *Gadget) Close() error {
 	if _, err := os.Stat(g.dir); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -94,7 +94,7 @@ func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
 	}
 }
 
-// raw opens a terminal that changes nothing in what goes through it.
+// raw opens a terminal in raw mode.
 func raw(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
@@ -107,7 +107,7 @@ func raw(t *testing.T, path string) *os.File {
 	return f
 }
 
-func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
+func TestGadget_TwoIdenticalOnesHaveTwoPorts(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	for i := range 2 {
 		plug(t, fmt.Sprintf("twin%d", i), i, gadget.Device{
@@ -124,7 +124,7 @@ func TestGadget_TwoAlikeHaveTwoPorts(t *testing.T) {
 	}
 }
 
-func TestGadget_ComesBackWhereItWas(t *testing.T) {
+func TestGadget_ReturnsToItsPort(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "again", 1, gadget.Device{Vendor: 0x1d6b, Product: 0x0104, Functions: []gadget.Function{gadget.ACM()}})
 	await(t, "/dev/ttyACM*")
