@@ -1,9 +1,9 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# docs/develop/nix.md says how to use it, and which parts of it are tested.
+# docs/develop/nix.md describes how to use it, and which parts of it are tested.
 {
-  description = "Small plugins for HashiCorp Nomad that share one core, and a lab that runs them";
+  description = "Lightweight task drivers and device plugins for HashiCorp Nomad, and a lab to try them";
 
   inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-unstable";
 
@@ -16,7 +16,7 @@
         "aarch64-linux"
       ];
 
-      # What Go stamps into a build of a commit without a tag. The source of a flake has no tags.
+      # The version that Go stamps into a build of a commit without a tag. The source of a flake has no tags.
       version =
         "0.0.0-${self.lastModifiedDate}-"
         + builtins.substring 0 12 (self.rev or self.dirtyRev or "000000000000")
@@ -31,7 +31,7 @@
           config.allowUnfreePredicate = package: lib.getName package == "nomad";
         };
 
-      # What the README, the lab and the tests use. The tools in Go come with `go tool`.
+      # Programs that the README, the lab and the tests use. Tools written in Go come with `go tool`.
       tools =
         pkgs:
         [ (pkgs.go_1_26 or pkgs.go) ]

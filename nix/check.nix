@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# What the module makes of a node's configuration, as far as it can be evaluated without a build of NixOS.
+# Tests of the module that only evaluate a node's configuration, without a build of NixOS.
 {
   self,
   nixpkgs,
@@ -28,7 +28,7 @@ let
     );
   isRefused = reason: module: builtins.any (lib.hasInfix reason) (refused module);
 
-  example = import ./example.nix; # that of docs/develop/nix.md
+  example = import ./example.nix; # the example of docs/develop/nix.md
   agent.services.nomad.enable = true;
   dataset.imports = [
     agent

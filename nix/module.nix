@@ -36,7 +36,7 @@ in
 
   config = lib.mkMerge [
     {
-      # NixOS has neither where the plugin looks for them.
+      # On NixOS, neither is where the plugin looks for it.
       services.outrider.python.settings = {
         interpreters = lib.mkDefault [ "${pkgs.python3}/bin/python3" ];
         uv = lib.mkDefault "${pkgs.uv}/bin/uv";
@@ -52,7 +52,7 @@ in
           assertion = !config.services.nomad.dropPrivileges;
           message =
             "services.outrider needs an agent that runs as root, because its plugins start tasks as other users "
-            + "and make cgroups and device nodes: leave services.nomad.dropPrivileges at false";
+            + "and create cgroups and device nodes: leave services.nomad.dropPrivileges at false";
         }
       ];
       services.nomad = {
@@ -60,7 +60,7 @@ in
         extraSettingsPlugins = map (name: cfg.${name}.package) enabled;
         extraPackages = lib.mkIf cfg.remote.enable [ pkgs.openssh ];
         settings.client = lib.mkIf (volumes != [ ]) {
-          # Plugins that are host volume plugins, too.
+          # Plugins that are also host volume plugins.
           host_volume_plugin_dir = lib.mkDefault "${pkgs.linkFarm "outrider-host-volume-plugins" (
             map (name: {
               name = plugins.${name}.hostVolume;
@@ -71,7 +71,7 @@ in
         settings.plugin = builtins.listToAttrs (
           map (name: {
             name = plugins.${name}.binary;
-            # A list: as an attribute set, Nomad takes the labels of blocks in it for unknown keys.
+            # A list: in an attribute set, Nomad would treat the labels of blocks as unknown keys.
             value.config = [ cfg.${name}.settings ];
           }) enabled
         );

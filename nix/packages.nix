@@ -8,8 +8,8 @@ let
   plugins = import ./plugins.nix;
   root = ../.;
 
-  # `go tool mage nix:hash` writes it, and a test compares it. It is the hash of the packages that core and plugins
-  # import: it changes with these and their versions, and with no other edit.
+  # The hash of the packages that core and plugins import: it changes only with these and their versions. `go tool mage
+  # nix:hash` writes it, and a test compares it.
   vendorHash = "sha256-9D+ktNVt7IuUYb0wSQXz6cJy3EfT5QHBgSP8+hLwp50=";
 
   buildGoModule =
@@ -41,10 +41,10 @@ let
         ];
       };
 
-      # The workspace without the lab and the tools: neither their code nor what they import is part of a plugin.
+      # The workspace without the lab and the tools: neither their code nor their imports are part of a plugin.
       postPatch = "go work edit -dropuse=. -dropuse=./lab";
-      # Not `go mod vendor`, which would vendor internal/core, too, and so change with each edit of it. With the same
-      # name for all plugins and versions it is fetched once.
+      # Not `go mod vendor`, which would also vendor internal/core, and so change with each edit of it. All plugins and
+      # versions use the same name, so it is fetched once.
       overrideModAttrs = _: {
         name = "outrider-go-modules";
         buildPhase = "go work vendor";
@@ -54,8 +54,8 @@ let
       nativeBuildInputs = lib.optional libusb pkgs.pkg-config;
       buildInputs = lib.optional libusb pkgs.libusb1;
 
-      # As lab/build does: the static supervisor first, for the plugin to embed. It has no version, so that plugins of
-      # other commits do not replace one that is the same.
+      # As in lab/build: the static supervisor first, for the plugin to embed. It has no version, so plugins of other
+      # commits do not replace an identical supervisor.
       preBuild = ''
         CGO_ENABLED=0 go build -buildvcs=false -ldflags="-s -w" \
           -o internal/core/supervisor/embedded/outrider-supervisor ./internal/core/cmd/outrider-supervisor
@@ -72,7 +72,7 @@ let
         install -D -m 444 -t $out/share/doc/${binary} LICENSE NOTICE
       '';
 
-      # The tests want cgroups, users and a Nomad agent, which a build has not.
+      # The tests need cgroups, users and a Nomad agent, which a build does not have.
       doCheck = false;
       doInstallCheck = true;
       installCheckPhase = ''

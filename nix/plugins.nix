@@ -15,7 +15,7 @@ let
     in
     builtins.length (builtins.split "\"[^\"\n]*/internal/core/device\"" main) > 1;
 
-  # The ids of the host volume plugins that binaries are, too.
+  # The ids of binaries that are also host volume plugins.
   hostVolumes.dataset = "dataset";
 in
 builtins.listToAttrs (

@@ -9,7 +9,7 @@ self: {
     imports = [ self.nixosModules.default ];
 
     virtualisation.memorySize = 2048;
-    # a serial stick (0403:6001), whose other end is nowhere
+    # a serial stick (0403:6001), with nothing at its other end
     virtualisation.qemu.options = [
       "-device qemu-xhci,id=xhci"
       "-chardev null,id=stick"
@@ -99,10 +99,10 @@ self: {
     with subtest("python runs a program"):
         runs("python", "^Python 3")
 
-    with subtest("usb gives a stick to a task"):
+    with subtest("usb passes a stick to a task"):
         runs("usb", "^the stick is /dev/")
 
-    with subtest("nothing is left of a task that was stopped"):
+    with subtest("a stopped task leaves nothing behind"):
         machine.succeed("nomad job stop -purge service")
         machine.wait_until_fails(f"test -e /proc/{pid}", timeout=60)
   '';
