@@ -196,7 +196,7 @@ func (Demo) Dataset(ctx context.Context, stage *bool) error { return demo(ctx, "
 // Shows a task on an SSH host that outlives the drain and the loss of its node.
 func (Demo) Remote(ctx context.Context, stage *bool) error { return demo(ctx, "remote", stage) }
 
-// Shows raw_exec beside exec-lite, live (-seconds=30 -tasks=20 without keys).
+// Compares raw_exec and exec-lite live (-seconds=30 -tasks=20 without keys).
 func (Demo) Compare(ctx context.Context, seconds, tasks *int) error {
 	var args []string
 	if seconds != nil {

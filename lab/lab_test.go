@@ -59,7 +59,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	}{
 		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "since datasets need"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
-			err: "datasets need file systems to make and mount, which a container does not have: " + mage +
+			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
 				" lab:down, and lab:up -runtime=host"},
 		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "since several nodes need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
@@ -69,7 +69,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 			err: "a container was asked for: broken"},
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
-			err: "datasets need file systems to make and mount, which a container does not have: " + mage +
+			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
 				" lab:down, and lab:up -runtime=host"},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
 			err: "the lab is up, as container; to change that: " + mage + " lab:down"},

@@ -168,7 +168,7 @@ func watched(t *testing.T, ctx context.Context, l *Lab) {
 	path := jobFile(t, "batch", "watched", "exec-lite", "echo first; exec sleep 1000")
 	ended := make(chan error, 1)
 	go func() { ended <- other.Watch(ctx, path) }()
-	tells := func(want string) {
+	shows := func(want string) {
 		t.Helper()
 		testsupport.Within(t, time.Minute, func() error {
 			if !strings.Contains(out.text(), want) {
@@ -184,13 +184,13 @@ func watched(t *testing.T, ctx context.Context, l *Lab) {
 	}
 	text, err := os.ReadFile(path)
 	must.NoError(t, err)
-	tells("first")
+	shows("first")
 	save("nonsense")
-	tells("Error: ")
-	tells("Waiting until " + path + " is saved")
+	shows("Error: ")
+	shows("Waiting until " + path + " is saved")
 	save(strings.Replace(string(text), "echo first; exec sleep 1000", "echo second", 1))
-	tells("second")
-	tells("is complete")
+	shows("second")
+	shows("is complete")
 	stop()
 	must.ErrorContains(t, <-ended, "submitted jobs keep running")
 }
@@ -285,8 +285,8 @@ func TestLab_FromUpToDown(t *testing.T) {
 		})
 	}()
 	err = l.Run(interrupted, jobFile(t, "batch", "endless", "raw_exec", "sleep 1000"))
-	var told Interrupted
-	must.True(t, errors.As(err, &told), must.Sprintf("interrupted: %v", err))
+	var reason Interrupted
+	must.True(t, errors.As(err, &reason), must.Sprintf("interrupted: %v", err))
 	test.StrHasSuffix(t, "mage lab:stop endless", err.Error(), test.Sprintf("interrupted: %v", err))
 
 	// a slow scheduler, which handles the removal of a job late while the job is run again

@@ -82,7 +82,7 @@ func TestLab_WithAHost(t *testing.T) {
 		}
 		does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
 		does("Starting more nodes", func() error { return l.Reload(ctx, remoteDriver) })
-		does("its tasks run on", func() error { return l.Stop(ctx, hostJob) })
+		does("its tasks keep running", func() error { return l.Stop(ctx, hostJob) })
 		does("Starting the host", func() error { return l.Up(ctx, With{}) })
 		does("Job counter runs.", func() error { return l.Run(ctx, example) })
 
@@ -98,7 +98,7 @@ func TestLab_WithAHost(t *testing.T) {
 		})
 		test.SliceContains(t, hostNodes, before.NodeName)
 		test.SliceContains(t, hostNodes, after.NodeName)
-		testsupport.Eventually(t, "the same process goes on", func() bool {
+		testsupport.Eventually(t, "the same process keeps running", func() bool {
 			after = placedOn(t, a, "counter")
 			return slices.ContainsFunc(after.TaskStates["count"].Events, func(e *api.TaskEvent) bool {
 				return strings.Contains(e.DisplayMessage, "Took over the running task of allocation "+before.ID)

@@ -225,7 +225,7 @@ func (l *Lab) choose(with With) error {
 func (l *Lab) needsHost() string {
 	switch {
 	case l.dataset:
-		return "datasets need file systems to make and mount"
+		return "datasets need the right to mount file systems"
 	case l.remote:
 		return "the host needs an SSH server"
 	case l.nodes > 1:

@@ -76,7 +76,7 @@ type Plugin struct {
 	// HostVolume is the id of the binary as a host volume plugin of the same agent; empty if it is not one.
 	HostVolume string
 
-	// HostVolumeFile is the content of <HostVolume>.hcl next to the host volume plugin; if empty, there is no such file.
+	// HostVolumeFile is the content of <HostVolume>.hcl next to the host volume plugin; if empty, no file is written.
 	HostVolumeFile string
 }
 

@@ -154,7 +154,7 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 		{"configuration that Nomad refuses", agent.Options{Config: "client {"}, "extra.hcl"},
 		{"a plugin file that is missing", agent.Options{Plugins: []agent.Plugin{{Binary: "/nowhere/nomad-driver-x"}}},
 			"/nowhere/nomad-driver-x"},
-		{"a nomad that is none", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
+		{"a missing nomad", agent.Options{Binary: "/nowhere/nomad"}, "/nowhere/nomad"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

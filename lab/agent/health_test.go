@@ -79,7 +79,7 @@ func TestHostVolumePlugins_AreThoseFingerprinted(t *testing.T) {
 	client, err := nomad.NewClient(s.URL)
 	must.NoError(t, err)
 	test.NoError(t, nomad.HostVolumePlugins(t.Context(), client, "a"))
-	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "host volume plugin b is not there")
+	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "plugin b is not fingerprinted")
 }
 
 // unanswered is an agent whose host volume plugin answers only after a restart of the agent.

@@ -247,7 +247,7 @@ func FreePorts(n int) ([]int, error) {
 			err = listenErr
 			continue
 		}
-		defer l.Close() // held until all are found, so that they differ
+		defer l.Close() // held until all are found, so they differ
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}

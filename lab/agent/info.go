@@ -152,7 +152,7 @@ func readInfo(dir string) (Info, error) {
 	return i, nil
 }
 
-// write replaces agent.json by a rename, so that a reader never sees a part of it.
+// write replaces agent.json by a rename, so a reader never sees a part of it.
 func (i Info) write() error {
 	b, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {
@@ -169,7 +169,7 @@ func (i Info) write() error {
 }
 
 // Open returns the agent that Run started in dir, in this process or another one. The agent may have exited. Open
-// returns ErrNone if there is none.
+// returns ErrNone if dir has no agent.
 func Open(ctx context.Context, dir string) (Agent, error) {
 	dir, err := resolve(dir)
 	if errors.Is(err, fs.ErrNotExist) {

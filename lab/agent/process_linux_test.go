@@ -132,10 +132,10 @@ func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 
 func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
 	dir := t.TempDir()
-	script := func(name, says string) string {
+	script := func(name, output string) string {
 		path := filepath.Join(dir, name, "nomad-device-x")
 		must.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho "+says+"\n"), 0o755))
+		must.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho "+output+"\n"), 0o755))
 		return path
 	}
 	p := Plugin{Binary: script("old", "1"), HostVolume: "x", HostVolumeFile: "a = 1\n"}
@@ -150,18 +150,18 @@ func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(a.HostVolumePluginDir(), "x.hcl"))
 	must.NoError(t, err)
 	test.Eq(t, "a = 1\n", string(text))
-	says := func() string {
+	output := func() string {
 		out, err := exec.Command(filepath.Join(a.HostVolumePluginDir(), "x")).Output()
 		must.NoError(t, err)
 		return string(out)
 	}
-	must.Eq(t, "1\n", says())
+	must.Eq(t, "1\n", output())
 	must.NoError(t, a.ReplacePlugin(t.Context(), script("new", "2")))
-	test.Eq(t, "2\n", says(), test.Sprint("after the plugin was replaced"))
+	test.Eq(t, "2\n", output(), test.Sprint("after the plugin was replaced"))
 
 	o.Plugins[0].HostVolumeFile = "a = 2\n"
 	must.NoError(t, a.Reconfigure(o))
-	test.Eq(t, "1\n", says(), test.Sprint("after it was replaced again"))
+	test.Eq(t, "1\n", output(), test.Sprint("after it was replaced again"))
 }
 
 func TestInstall_AllowsAnImmediateExec(t *testing.T) {

@@ -116,7 +116,7 @@ func formFaults(text string) []string {
 		ids[e.ID] = true
 	}
 	if inputs == 0 {
-		faults = append(faults, "there is nothing to fill in")
+		faults = append(faults, "the form has nothing to fill in")
 	}
 	return faults
 }

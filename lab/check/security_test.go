@@ -72,7 +72,7 @@ func unheld(page string, exist map[string]bool) (wrong []string) {
 		names := testName.FindAllString(line, -1)
 		for _, name := range names {
 			if !exist[name] {
-				wrong = append(wrong, "there is no test "+name)
+				wrong = append(wrong, "missing test "+name)
 			}
 		}
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
@@ -89,7 +89,7 @@ func unheld(page string, exist map[string]bool) (wrong []string) {
 		}
 	}
 	if promises == 0 {
-		wrong = append(wrong, "there is no promise")
+		wrong = append(wrong, "the page has no promise")
 	}
 	return wrong
 }

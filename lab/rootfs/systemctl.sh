@@ -4,7 +4,7 @@
 
 # Replaces systemd's program, with the unit of HashiCorp's package: SIGINT ends only the agent (KillSignal=SIGINT,
 # KillMode=process). A start returns when the node is ready and has exactly those of our drivers that the agent loads:
-# for a moment the server still lists the previous ones. A user types the next command in that time.
+# for a moment the server still lists the previous ones. A user takes longer to type the next command.
 set -eu
 state=/run/systemctl
 mkdir -p "$state"

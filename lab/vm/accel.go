@@ -24,7 +24,7 @@ type accelerator struct {
 	cpu      string
 	args     string        // for the kernel
 	patience time.Duration // until it has booted
-	remember func()        // records that it does not work here; nil if there is no other to try
+	remember func()        // records that it does not work here; nil for the last one to try
 }
 
 var (

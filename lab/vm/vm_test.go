@@ -66,10 +66,10 @@ func TestVM_Commands(t *testing.T) {
 	}{
 		{"has the host's files, and changes none", hasTheHostsFiles},
 		{"is a machine as systemd leaves it", isAMachine},
-		{"tells how a command ended", tellsHowACommandEnded},
+		{"reports how a command ended", reportsHowACommandEnded},
 		{"runs a command like the host", runsLikeTheHost},
 		{"kills all of a command when its context ends", killsAllOfACommand},
-		{"runs many commands at once", runsManyAtOnce},
+		{"runs many commands concurrently", runsManyConcurrently},
 		{"gives a slow reader all of the output", givesASlowReaderAll},
 		{"has its ports", hasItsPorts},
 	} {
@@ -124,7 +124,7 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		test.Sprint("a command's cgroup"))
 }
 
-func tellsHowACommandEnded(t *testing.T, v *vm.VM) {
+func reportsHowACommandEnded(t *testing.T, v *vm.VM) {
 	test.NoError(t, v.Run(t.Context(), vm.Cmd{Args: []string{"true"}}))
 	for script, want := range map[string]string{"exit 7": "7", "kill -9 $$": "KILL", "exec no-such-program": "127"} {
 		var exit *ssh.ExitError
@@ -171,7 +171,7 @@ func killsAllOfACommand(t *testing.T, v *vm.VM) {
 	run(t, v, "i=0; while pgrep -f '[s]leep 4711'; do sleep 0.1; i=$((i+1)); test $i -lt 600; done")
 }
 
-func runsManyAtOnce(t *testing.T, v *vm.VM) {
+func runsManyConcurrently(t *testing.T, v *vm.VM) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -307,7 +307,7 @@ func TestVM_EndsWithItsProcess(t *testing.T) {
 	defer cmd.Process.Kill()
 	b := make([]byte, 1000)
 	if n, err := out.Read(b); err != nil || !bytes.HasPrefix(b[:n], []byte("booted")) {
-		t.Fatalf("it says %q, %v", b[:n], err)
+		t.Fatalf("it printed %q, %v", b[:n], err)
 	}
 	children := strings.Fields(run1(t, "ps", "-o", "pid=", "--ppid", fmt.Sprint(cmd.Process.Pid)))
 	must.SliceLen(t, 1, children, must.Sprint("its children"))

@@ -26,8 +26,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "outrider"), nil
 }
 
-// Lock takes an exclusive flock(2) on a file. It waits for another holder until the context ends, and then calls waits
-// once, which may be nil. The kernel releases the lock when the holder exits.
+// Lock takes an exclusive flock(2) on a file. If another process holds the lock, Lock calls waits once, which may be
+// nil, and waits until the context ends. The kernel releases the lock when its holder exits.
 func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)

@@ -38,7 +38,7 @@ func plug(t *testing.T, name string, port int, d gadget.Device) *gadget.Gadget {
 	return g
 }
 
-// await returns the only path that matches, once there is one.
+// await waits until exactly one path matches, and returns it.
 func await(t *testing.T, glob string) string {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -89,7 +89,7 @@ func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
 		b := make([]byte, 5)
 		d[1].SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.ReadFull(d[1], b); err != nil || !bytes.Equal(b, []byte("hello")) {
-			t.Errorf("%s says %q, %v", d[1].Name(), b, err)
+			t.Errorf("%s has %q, %v", d[1].Name(), b, err)
 		}
 	}
 }
