@@ -177,7 +177,7 @@ func TestLab_WithDatasets(t *testing.T) {
 	test.StrNotContains(t, d.out.String(), "     4\t", test.Sprint("it was not rolled back"))
 
 	d.kill()
-	d.does("Restarting the agent with what was built", func() error { return d.Up(t.Context(), With{}) })
+	d.does("Restarting the agent with the new build", func() error { return d.Up(t.Context(), With{}) })
 	d.runs("     4\t", "volume.nomad.hcl")
 	spoil := jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000")
 	text, err := os.ReadFile(spoil)

@@ -84,9 +84,9 @@ func parseRuntime(s string) (agent.Runtime, error) {
 	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
 }
 
-// defaultDir returns the directory of a checkout's lab: in the checkout, or below /var/lib for root, whose tasks may be
-// any user's. Each of these users must reach the directory, which most home directories prevent, and only root may be
-// able to replace the files that a driver stores there.
+// defaultDir returns the directory of a checkout's lab: in the checkout, or below /var/lib for root. Root's tasks may
+// run as any user: each must reach the directory, which most home directories prevent, and only root may be able to
+// replace the files that a driver stores there.
 func defaultDir(root string) string {
 	if os.Geteuid() != 0 {
 		return filepath.Join(root, ".lab")

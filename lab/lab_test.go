@@ -64,9 +64,9 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "since several nodes need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
-		{name: "the host was asked for", asked: agent.Host, want: agent.Host, why: "as asked for"},
-		{name: "a container was asked for without docker", asked: agent.Container, docker: no,
-			err: "a container was asked for: broken"},
+		{name: "the host is requested", asked: agent.Host, want: agent.Host, why: "as requested"},
+		{name: "a container is requested without docker", asked: agent.Container, docker: no,
+			err: "failed to use a container, as requested: broken"},
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
 			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
@@ -128,7 +128,7 @@ func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
 		err             string
 	}{
 		{name: "a new lab"},
-		{name: "asked for", with: With{USB: "sim", Dataset: "zfs-fuse", Remote: "sim", Nodes: 3},
+		{name: "requested", with: With{USB: "sim", Dataset: "zfs-fuse", Remote: "sim", Nodes: 3},
 			dataset: true, remote: true},
 		{name: "as before", had: []string{"pool", "sshd"}, dataset: true, remote: true},
 		{name: "another stick", with: With{USB: "real"}, err: "-usb=real: want sim"},

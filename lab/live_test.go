@@ -209,7 +209,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	}
 
 	step(t, "up", "lab:run plugins/exec-lite/example/hello.nomad.hcl", func() error { return l.Up(ctx, With{}) })
-	step(t, "up again", "Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
+	step(t, "up again", "Restarting the agent with the new build", func() error { return l.Up(ctx, With{}) })
 	watched(t, ctx, l)
 	step(t, "status", "raw_exec", func() error { return l.Status(ctx) })
 	step(t, "status for programs", "exec-lite", func() error { return l.StatusJSON(ctx) })
@@ -313,7 +313,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	test.ErrorIs(t, l.Stop(ctx, "x"), errEnded, test.Sprint("after a crash"))
-	step(t, "run after a crash", "Restarting the agent with what was built", func() error {
+	step(t, "run after a crash", "Restarting the agent with the new build", func() error {
 		return l.Run(ctx, jobFile(t, "batch", "after", "exec-lite", "echo after a crash"))
 	})
 
@@ -368,9 +368,9 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
 	})
-	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{USB: "sim"}) })
+	does("Restarting the agent with the new build", func() error { return l.Up(ctx, With{USB: "sim"}) })
 	does("stick: hello from ", func() error { return l.Run(ctx, serial) })
-	does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
+	does("Restarting the agent with the new build", func() error { return l.Up(ctx, With{}) })
 	a, err := l.open(ctx)
 	must.NoError(t, err)
 	before := running(t, a)

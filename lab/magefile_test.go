@@ -55,7 +55,7 @@ func TestMagefile_HasTheTargetsOfTheReadme(t *testing.T) {
 	}
 }
 
-func TestCommand_EndsInOrderOnInterrupt(t *testing.T) {
+func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	root, err := build.Root(".")
 	must.NoError(t, err)
 	dir := t.TempDir()

@@ -28,7 +28,7 @@ const (
 	hostJob  = "remote-sim" // the job that runs the host's SSH server
 )
 
-// hostDir has the files of the host's SSH server.
+// hostDir returns the directory of the host's SSH server.
 func (l *Lab) hostDir() string { return filepath.Join(l.dir, "sshd") }
 
 var listens = regexp.MustCompile(`ListenAddress 127\.0\.0\.1:(\d+)`)

@@ -80,7 +80,7 @@ func TestLab_WithAHost(t *testing.T) {
 		for _, want := range []string{"  remote-1  ", "  remote-2  "} { // from nomad node status
 			test.StrContains(t, out.String(), want)
 		}
-		does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
+		does("Restarting the agent with the new build", func() error { return l.Up(ctx, With{}) })
 		does("Starting more nodes", func() error { return l.Reload(ctx, remoteDriver) })
 		does("its tasks keep running", func() error { return l.Stop(ctx, hostJob) })
 		does("Starting the host", func() error { return l.Up(ctx, With{}) })
@@ -118,7 +118,7 @@ func TestLab_WithAHost(t *testing.T) {
 		for _, n := range nodes {
 			must.NoError(t, n.Kill(ctx))
 		}
-		does("Restarting the agent with what was built", func() error { return l.Up(ctx, With{}) })
+		does("Restarting the agent with the new build", func() error { return l.Up(ctx, With{}) })
 		test.StrNotContains(t, out.String(), "has ended")
 		must.NoError(t, nodes["remote-1"].Kill(ctx))
 		a, err := l.open(ctx)

@@ -24,7 +24,7 @@ func service(id string, resources *api.Resources, program string, args ...string
 	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
 }
 
-// serve submits a job of service, and waits until it runs and works returns true.
+// serve submits a job that service returned, and waits until it runs and works returns true.
 func serve(ctx context.Context, a agent.Agent, job *api.Job, works func(context.Context) bool) error {
 	_, _, err := a.Client().Jobs().Register(job, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {

@@ -56,7 +56,7 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	case a == nil:
 		a, err = l.launch(ctx, o)
 	default:
-		err = l.restart(ctx, a, "what was built", func() error { return a.Reconfigure(o) })
+		err = l.restart(ctx, a, "the new build", func() error { return a.Reconfigure(o) })
 	}
 	if err == nil {
 		err = l.startHost(ctx, a)
@@ -122,7 +122,7 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 
 // chooseRuntime decides between a container and the host. A lab that is up keeps its runtime.
 func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtime, why string, err error) {
-	r, why = l.runtime, "as asked for"
+	r, why = l.runtime, "as requested"
 	needs := l.needsHost()
 	switch {
 	case up != nil && (r == auto || r == up.Info().Runtime):
@@ -137,7 +137,7 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 		case err == nil:
 			r, why = agent.Container, "from "+agent.Image
 		case r == agent.Container:
-			return "", "", fmt.Errorf("a container was asked for: %w", err)
+			return "", "", fmt.Errorf("failed to use a container, as requested: %w", err)
 		default:
 			r, why = agent.Host, fmt.Sprintf("since %v", err)
 		}
@@ -169,7 +169,7 @@ func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) 
 	}
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	end = l.step(cctx, "Removing what was started")
+	end = l.step(cctx, "Removing the agent")
 	cerr := a.Close(cctx)
 	end(cerr, "")
 	return nil, errors.Join(err, cerr)

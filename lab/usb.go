@@ -36,8 +36,8 @@ device "` + simType + `" {
   mode = "0666" # for any task user
 }`
 
-// setStick plugs in the simulated stick if want is set or the lab already has its job. It is plugged in while the job
-// runs.
+// setStick plugs in the simulated stick if want is set or the lab already has its job. The stick is plugged in while
+// that job runs.
 func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err error) {
 	_, _, missing := a.Client().Jobs().Info(simJob, (&api.QueryOptions{}).WithContext(ctx))
 	if want == "" && missing != nil {

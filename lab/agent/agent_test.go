@@ -58,7 +58,7 @@ func runningAlloc(t *testing.T, a agent.Agent, job string) *api.Allocation {
 
 func TestAgent_KeepsTasksWhileStoppedAndKilled(t *testing.T) { keepsTasks(t, run(t, agent.Host)) }
 
-// keepsTasks stops and kills an agent under a task.
+// keepsTasks stops and kills an agent while a task runs.
 func keepsTasks(t *testing.T, a agent.Agent) {
 	t.Helper()
 	ctx := t.Context()

@@ -54,8 +54,8 @@ func quote(s string) string {
 	return strings.NewReplacer("${", "$${", "%{", "%%{").Replace(strconv.Quote(s))
 }
 
-// longestState is the limit of a state directory's length: a plugin adds its name, the node's id and a file name to
-// it, and the path of a unix socket ends at 107 bytes (sun_path, unix(7)).
+// longestState is the maximum length of a state directory's path: a plugin adds its name, the node's id and a file name
+// to it, and the path of a unix socket has at most 107 bytes (sun_path, unix(7)).
 const longestState = 40
 
 // stateDir is the directory for the state of the plugins of the agent in dir. It is in dir, or in /tmp if that path is

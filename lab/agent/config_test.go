@@ -69,7 +69,7 @@ func TestEnvironment_OmitsSettingsOfOtherAgents(t *testing.T) {
 	test.SliceEqOp(t, want, got)
 }
 
-func TestInfo_IsReadBackOrReportedAsBroken(t *testing.T) {
+func TestInfo_RoundTripsOrReportsABrokenFile(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := readInfo(dir); err != ErrNone {
 		t.Errorf("an empty directory: %v", err)

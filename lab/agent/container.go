@@ -258,7 +258,7 @@ func (a *containerAgent) PID(ctx context.Context) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(out))
 }
 
-var errGone = errors.New("its container no longer exists")
+var errGone = errors.New("the agent's container no longer exists")
 
 func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	if a.ctr == nil {

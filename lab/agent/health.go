@@ -67,7 +67,7 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 // server just before the server had its keyring, and would retry only after 15 to 30 s. Or a host volume plugin missed
 // Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. The restart takes two seconds.
 type mend struct {
-	since    time.Time // when that was first seen
+	since    time.Time // when the fault was first seen
 	patience time.Duration
 }
 

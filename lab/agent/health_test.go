@@ -38,7 +38,7 @@ func (f *fake) PluginPIDs(context.Context) (map[string]int, error) {
 	return now, nil
 }
 
-func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
+func TestWaitHealthy_NeedsTheSameDevicePluginTwice(t *testing.T) {
 	runs := func(pid int) map[string]int { return map[string]int{"nomad-device-b": pid} }
 	for _, tc := range []struct {
 		name  string
@@ -65,7 +65,7 @@ func TestWaitHealthy_WantsTheSameDevicePluginTwice(t *testing.T) {
 	}
 }
 
-func TestHostVolumePlugins_AreThoseFingerprinted(t *testing.T) {
+func TestHostVolumePlugins_ReportsAMissingOne(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -167,7 +167,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	}
 }
 
-func TestWaitHealthy_ReportsADriversOwnMessageAtOnce(t *testing.T) {
+func TestWaitHealthy_ReportsADriversOwnMessageImmediately(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

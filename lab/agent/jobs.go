@@ -47,8 +47,8 @@ func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	return nil
 }
 
-// StopJobs stops all jobs except but, which may be empty, and waits until their tasks have ended, for at most 20 s: a
-// little longer than most tasks may take to end.
+// StopJobs stops all jobs except the one with the id but, if any, and waits until their tasks have ended, for at most
+// 20 s: a little longer than most tasks may take to end.
 func StopJobs(ctx context.Context, c *api.Client, but string) error {
 	jobs, _, err := c.Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
 	if err != nil {

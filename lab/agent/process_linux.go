@@ -47,7 +47,7 @@ func (p process) signal(sig unix.Signal) error {
 // gone waits until the process has ended.
 func (p process) gone(ctx context.Context) error {
 	if err := poll.Until(ctx, 10*time.Millisecond, func() (bool, error) { return !p.alive(), nil }); err != nil {
-		return fmt.Errorf("process %d still runs: %w", p.PID, err)
+		return fmt.Errorf("failed to wait for the end of process %d: %w", p.PID, err)
 	}
 	return nil
 }

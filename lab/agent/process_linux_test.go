@@ -36,7 +36,7 @@ func started(t *testing.T, env []string, argv ...string) process {
 	return process{id}
 }
 
-func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
+func TestProcesses_FindsThoseOfTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
 	must.NoError(t, err)
@@ -51,7 +51,7 @@ func TestProcesses_AreThoseOfTheDirectory(t *testing.T) {
 	}
 
 	var found []process
-	child := false // it is one before it executes its program
+	child := false // whether sh's child has executed its program
 	for end := time.Now().Add(time.Minute); !child && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if found, err = processes(dir); err != nil {
 			t.Fatal(err)
@@ -209,7 +209,7 @@ func TestFreePorts_ReturnsEachPortOnce(t *testing.T) {
 	}
 }
 
-func TestCgroupMarks_AreOfTasksSupervisorsAndAHost(t *testing.T) {
+func TestCgroupMarks_CoverTasksSupervisorsAndAHost(t *testing.T) {
 	state, data := t.TempDir(), t.TempDir()
 	host := filepath.Join(state, "host")
 	for _, dir := range []string{

@@ -35,7 +35,7 @@ func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
 	test.Error(t, err, test.Sprint("a program that fails is measured"))
 }
 
-func TestProcesses_LeavesTasksOut(t *testing.T) {
+func TestProcesses_OmitsTasks(t *testing.T) {
 	const marker = "1234567"
 	helper, task := exec.Command("/bin/sleep", "1000"), exec.Command("/bin/sleep", marker)
 	for _, c := range []*exec.Cmd{helper, task} {

@@ -255,7 +255,7 @@ func (c *contest) start(ctx context.Context, job *api.Job) (time.Duration, error
 	})
 	took := time.Since(begin)
 	if err != nil {
-		return 0, fmt.Errorf("the %d tasks of job %s do not run: %w", want, *job.ID, err)
+		return 0, fmt.Errorf("failed to start the %d tasks of job %s: %w", want, *job.ID, err)
 	}
 	return took, poll.Sleep(ctx, settle)
 }
@@ -279,7 +279,7 @@ func (c *contest) stop(ctx context.Context, job *api.Job) error {
 		return len(entries) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("the tasks of job %s do not end: %w", *job.ID, err)
+		return fmt.Errorf("failed to wait for the end of job %s: %w", *job.ID, err)
 	}
 	return nil
 }

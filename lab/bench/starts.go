@@ -77,7 +77,7 @@ func (s *starter) first(start time.Time) (time.Duration, error) {
 		return 0, err
 	}
 	if _, err := s.began.Read(make([]byte, 1)); err != nil {
-		return 0, fmt.Errorf("the program did not run its first line: %w", err)
+		return 0, fmt.Errorf("failed to wait for the program's first line: %w", err)
 	}
 	return time.Since(start), nil
 }
@@ -169,7 +169,7 @@ func supervisorGone(ctx context.Context, dir string) error {
 		return len(helpers) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("the supervisor does not end: %w", err)
+		return fmt.Errorf("failed to wait for the end of the supervisor: %w", err)
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ const (
 // Builder builds for one target.
 type Builder struct {
 	Root string // of the repository
-	Arch string // GOARCH; empty is this machine's. The system is always Linux.
-	Bin  string // directory of the plugin binaries; empty is Root/bin
+	Arch string // GOARCH; empty: this machine's. The system is always Linux.
+	Bin  string // directory of the plugin binaries; empty: Root/bin
 
 	// Static builds programs that need no library of the machine they run on, even if a plugin could use libusb.
 	Static bool

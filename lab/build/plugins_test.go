@@ -26,7 +26,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func TestPlugins_AreTheModules(t *testing.T) {
+func TestPlugins_ListsModules(t *testing.T) {
 	root := tree(t, map[string]string{
 		"go.work":                   "go 1.26\n",
 		"plugins/usb/go.mod":        "module x\n",
@@ -59,7 +59,7 @@ func TestPlugins_AreTheModules(t *testing.T) {
 	}
 }
 
-func TestRoot_IsFoundFromBelow(t *testing.T) {
+func TestRoot_IsFoundFromASubdirectory(t *testing.T) {
 	root := tree(t, map[string]string{"go.work": "go 1.26\n", "a/b/c.go": "package b\n"})
 	got, err := Root(filepath.Join(root, "a", "b"))
 	must.NoError(t, err)

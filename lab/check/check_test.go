@@ -42,7 +42,7 @@ func workspace(t *testing.T, files map[string]string) string {
 }
 
 // One finding in any module, tests included, makes Lint fail. Once the linter is built, no network is needed.
-func TestLint_FindsInEveryModule(t *testing.T) {
+func TestLint_ReportsFindingsInEveryModule(t *testing.T) {
 	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"
 	const narrows = "func F(n int64) uint8 { return uint8(n) }\n"
 	const narrowsInTest = "package p\n\nimport \"testing\"\n\n" +

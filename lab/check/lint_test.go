@@ -20,7 +20,7 @@ jobs:
       - run: echo "$HOME"
 `
 
-func TestLint_FindsInWorkflowsAndScripts(t *testing.T) {
+func TestLint_ReportsFindingsInWorkflowsAndScripts(t *testing.T) {
 	_, err := exec.LookPath("shellcheck")
 	if err != nil {
 		t.Skip("shellcheck is not installed")

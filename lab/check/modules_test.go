@@ -61,7 +61,7 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	}
 }
 
-func TestModules_BuildByTheirOwnGoModWhichIsTidy(t *testing.T) {
+func TestModules_BuildByTheirOwnTidyGoMod(t *testing.T) {
 	testsupport.Long(t, "builds each module")
 	dirs, err := Modules(t.Context(), "../..")
 	must.NoError(t, err)

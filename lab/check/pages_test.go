@@ -27,7 +27,7 @@ func files(t *testing.T, patterns ...string) (paths []string) {
 	return paths
 }
 
-// bareMage is a command that works only where mage is installed.
+// bareMage matches a command that works only if mage is installed.
 var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|` +
 	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
 

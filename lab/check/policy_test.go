@@ -13,8 +13,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// Users verify a release with the same commands that the release workflow runs on it before.
-func TestSecurityPolicy_VerifiesAsTheReleaseWorkflowDoes(t *testing.T) {
+// Users verify a release with the commands that the release workflow runs before it publishes.
+func TestSecurityPolicy_HasTheCommandsOfTheReleaseWorkflow(t *testing.T) {
 	page, err := os.ReadFile("../../SECURITY.md")
 	must.NoError(t, err)
 	workflow, err := os.ReadFile("../../.github/workflows/release.yml")

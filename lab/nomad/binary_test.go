@@ -25,7 +25,7 @@ func fake(t *testing.T, path, version string) string {
 	return path
 }
 
-func TestBinary_LooksInOrder(t *testing.T) {
+func TestBinary_SearchesInOrder(t *testing.T) {
 	unreachable := errors.New("no route to host")
 	for _, tc := range []struct {
 		name              string

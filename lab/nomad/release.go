@@ -23,8 +23,8 @@ func fetchRelease(ctx context.Context, dir string, progress Progress) (string, e
 	return downloadRelease(ctx, releases.ExactVersion{ApiBaseURL: officialReleases}, dir, progress)
 }
 
-// downloadRelease installs the release of from in a directory, and returns the program's path. hc-install verifies the
-// archive by its checksum, and the checksum by HashiCorp's signature.
+// downloadRelease installs the release that from selects in a directory, and returns the program's path. hc-install
+// verifies the archive by its checksum, and the checksum by HashiCorp's signature.
 func downloadRelease(ctx context.Context, from releases.ExactVersion, dir string, progress Progress) (string, error) {
 	from.Product = product.Nomad
 	from.Version = version.Must(version.NewVersion(Version))

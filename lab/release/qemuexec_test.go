@@ -22,7 +22,7 @@ const (
 	interpreter = "qemuexec"
 )
 
-// qemuexec runs in place of an arm64 program, by a kernel with binfmt_misc (flags OP). It executes QEMU's user mode
+// qemuexec replaces an arm64 program that a kernel with binfmt_misc (flags OP) starts. It executes QEMU's user mode
 // with the program's path. A program without a path, such as the supervisor that a plugin has in memory, is first
 // copied to the interpreter's folder, because QEMU opens it again when it executes itself. The arguments are the
 // interpreter, the program's path, and the program's arguments from the 0th.

@@ -172,7 +172,7 @@ func (c *settings) goreleaser(ctx context.Context, root string) error {
 	cmd.Dir, cmd.Stdin = root, bytes.NewReader(text)
 	cmd.Env = append(os.Environ(), "GORELEASER_CURRENT_TAG=v"+c.Version)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("goreleaser: %w\n%s", err, out)
+		return fmt.Errorf("failed to run goreleaser: %w\n%s", err, out)
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func TestArtefacts_BinaryReportsPluginVersionAndRevision(t *testing.T) {
 }
 
 // Nomad's loader starts each binary and reads its name and version.
-func TestArtefacts_IsLoadedByNomad(t *testing.T) {
+func TestArtefacts_AreLoadedByNomad(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	dir := t.TempDir()
 	var configs []*config.PluginConfig
@@ -275,7 +275,7 @@ func TestArtefacts_ZipHasPagesAndExamples(t *testing.T) {
 	})
 }
 
-func TestArtefacts_PackagesDeclareTheirPlaceAndNeeds(t *testing.T) {
+func TestArtefacts_PackagesDeclareTheirPathsAndDependencies(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
 		t.Skip("dpkg-deb is not installed")
@@ -368,7 +368,7 @@ func TestArtefacts_ChecksumsFindAFlippedByte(t *testing.T) {
 
 // The release was built in one folder by this program. In a clone, the commit's own targets must give the same bytes,
 // except the byte that was changed since. The release workflow does this with each plugin.
-func TestVerify_FindsNothingButAFlippedByte(t *testing.T) {
+func TestVerify_FindsOnlyAFlippedByte(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	made := theRelease(t)
 	path := filepath.Join(made.root, "dist", "exec-lite", "nomad-driver-exec-lite_0.1.0-1_arm64.deb")

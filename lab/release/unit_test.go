@@ -21,7 +21,7 @@ func hello() *settings {
 }
 
 // A package's own directories are removed with it.
-func TestYAML_HasWhatThePluginNeeds(t *testing.T) {
+func TestYAML_HasThePluginsDependencies(t *testing.T) {
 	c := hello()
 	c.Scratch, c.HostVolume, c.Archs = "x", "volumes", Archs
 	c.Needs = map[string][]string{"deb": {"openssh-client"}}
@@ -96,7 +96,7 @@ func TestStamp_MatchesABinarysReport(t *testing.T) {
 	test.Nil(t, stamp.FindStringSubmatch("nomad-driver-x 0.0.0-dev (untagged build)\nof an unknown commit, by go1.26.8"))
 }
 
-func TestLicenceFiles_AreThoseOfTheFolder(t *testing.T) {
+func TestLicenceFiles_FindsThoseOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"LICENSE": "\nfree\n", "PATENTS": "a grant", "license.go": "package x",
 		"Copying.txt": "too", "licenses/x": "not here", "README.md": "license"} {
@@ -108,7 +108,7 @@ func TestLicenceFiles_AreThoseOfTheFolder(t *testing.T) {
 	test.Eq(t, map[string]string{"sub/LICENSE": "free", "sub/PATENTS": "a grant", "sub/Copying.txt": "too"}, found)
 }
 
-// Each has a section for the next release: the workflow takes the text of the release's page from there.
+// Each changelog has a section for the next release: the workflow takes the text of the release's page from there.
 func TestChangelog_EveryPluginHasOne(t *testing.T) {
 	plugins, err := build.Plugins("../..")
 	must.NoError(t, err)

@@ -54,7 +54,7 @@ func tarball(ctx context.Context, progress func(format string, args ...any)) (st
 			"--aptopt=Acquire::GzipIndexes true", "--format=tar", "--skip=cleanup/apt/lists,cleanup/apt/cache",
 			"--customize-hook="+finish, "bookworm", made).CombinedOutput()
 		if err != nil {
-			return "", fmt.Errorf("%s: %w\n%s", Tool, err, out)
+			return "", fmt.Errorf("failed to run %s: %w\n%s", Tool, err, out)
 		}
 		return made, nil
 	})

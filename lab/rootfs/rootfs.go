@@ -73,7 +73,7 @@ func New(ctx context.Context, dir, nomad string, progress func(format string, ar
 func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	out, err := exec.CommandContext(ctx, "tar", "-xf", base, "-C", r.Dir, "--numeric-owner").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("tar: %w\n%s", err, out)
+		return fmt.Errorf("failed to run tar: %w\n%s", err, out)
 	}
 	zfs := filepath.Join(r.Dir, "usr/sbin/zfs")
 	if err := os.Rename(zfs, zfs+zfsfuse.Suffix); err != nil {

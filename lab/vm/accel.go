@@ -28,7 +28,7 @@ type accelerator struct {
 }
 
 var (
-	// la57 makes each walk through the page tables longer, and no test needs it
+	// no la57: it makes each walk through the page tables longer, and no test needs it
 	//
 	// the kernel distrusts the emulated time stamp counters, though they are synchronous,
 	// and would read a timer device instead, a hundred times slower; and on a busy machine

@@ -14,7 +14,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestBuild_EndsAtOnceOnInterrupt(t *testing.T) {
+func TestBuild_EndsImmediatelyOnInterrupt(t *testing.T) {
 	dir := t.TempDir()
 	// a go command that exits on SIGINT
 	const script = "#!/bin/sh\ntrap 'echo asked >\"$OUT\"; kill $!; exit 1' INT\nsleep 600 & wait\n"

@@ -33,14 +33,14 @@ type Printer struct {
 	quit chan struct{} // closed by the step's end
 }
 
-// New returns a Printer to w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
+// New returns a Printer for w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
 func New(w io.Writer) *Printer {
 	p := &Printer{w: w, width: Columns(w), first: 3 * time.Second, every: 10 * time.Second}
 	if f, ok := w.(*os.File); ok && os.Getenv("TERM") != "dumb" {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
 	if p.tty {
-		p.every = time.Second // the line moves
+		p.every = time.Second // the line is updated in place
 	}
 	return p
 }
@@ -76,7 +76,7 @@ func (p *Printer) signs(quit chan struct{}) {
 	}
 }
 
-// show prints the running step: in place on a terminal, cut to the width of the line; otherwise as another line.
+// show prints the running step: in place on a terminal, cut to the terminal's width; otherwise as another line.
 func (p *Printer) show() {
 	took := ""
 	if d := time.Since(p.came); d >= p.first {

@@ -38,8 +38,8 @@ func Paint(w io.Writer, code, text string) string {
 	return "\033[" + code + "m" + text + "\033[0m"
 }
 
-// Wrap breaks lines of s that are wider than width between words. The rest of a line has the line's indentation and
-// more. A wider word stays whole: it is a path or an address, to be copied.
+// Wrap breaks lines of s that are wider than width between words. The rest of a line gets the line's indentation
+// plus more. A wider word stays whole: it can be a path or an address to copy.
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {

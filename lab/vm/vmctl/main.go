@@ -31,7 +31,7 @@ func main() {
 // runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
 // start print its address once it is up, and leave it running.
 func runAgent(verb, dir string) error {
-	// on a busy emulated machine it takes minutes until all answer in time
+	// a busy emulated machine needs minutes until the plugins answer the agent in time
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if verb == "run" {
@@ -69,7 +69,7 @@ func runAgent(verb, dir string) error {
 		}
 		left, err := a.Leftovers(ctx)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("the agent has not removed: %q", left)
+			err = fmt.Errorf("left behind by the agent: %q", left)
 		}
 		return err
 	}
