@@ -26,8 +26,7 @@ if (what === 'cast') {
   }
 }
 
-// pace types the command at a prompt, shortens pauses, and shows each line long enough to read it. So the pictures do
-// not show the real speed.
+// pace types the command at a prompt, shortens pauses, and gives readers time for each line: speeds are not real.
 function pace(cast, command) {
   const [header, ...output] = cast.trim().split('\n').map((line) => JSON.parse(line))
   const margin = 1 // letters of some fonts are wider than a column

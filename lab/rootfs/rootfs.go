@@ -133,8 +133,7 @@ func (r *Root) Run(ctx context.Context, commands string) (string, error) {
 	return out.String(), err
 }
 
-// Close kills all processes of the root, which also ends its mounts and its network, and removes their cgroups and the
-// root's directory.
+// Close kills the root's processes, which also ends its mounts and network, and removes its cgroups and directory.
 func (r *Root) Close() error {
 	var err error
 	if r.init != nil {

@@ -26,11 +26,11 @@ type Printer struct {
 	first time.Duration // how long a step may be silent
 	every time.Duration // and the interval of its updates after that
 
-	mu   sync.Mutex // guards the following fields
-	name string     // the running step; empty: none
-	msg  string     // its last progress
-	came time.Time
-	quit chan struct{} // closed by the step's end
+	mu      sync.Mutex // guards the following fields
+	name    string     // the running step; empty: none
+	msg     string     // its last progress
+	started time.Time
+	quit    chan struct{} // closed by the step's end
 }
 
 // New returns a Printer for w. On a terminal, lines change in place, in colour unless NO_COLOR is set (no-color.org).
@@ -51,17 +51,17 @@ func (p *Printer) Step(format string, args ...any) (end func(err error, outcome 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.name, p.msg = fmt.Sprintf(format, args...), ""
-	p.came = time.Now()
+	p.started = time.Now()
 	p.quit = make(chan struct{})
 	if p.tty {
 		p.show()
 	}
-	go p.signs(p.quit)
+	go p.tick(p.quit)
 	return p.end
 }
 
-// signs shows at intervals that the step still runs.
-func (p *Printer) signs(quit chan struct{}) {
+// tick shows at intervals that the step still runs.
+func (p *Printer) tick(quit chan struct{}) {
 	for wait := p.first; ; wait = p.every {
 		select {
 		case <-quit:
@@ -79,7 +79,7 @@ func (p *Printer) signs(quit chan struct{}) {
 // show prints the running step: in place on a terminal, cut to the terminal's width; otherwise as another line.
 func (p *Printer) show() {
 	took := ""
-	if d := time.Since(p.came); d >= p.first {
+	if d := time.Since(p.started); d >= p.first {
 		took = " (" + Short(d) + ")"
 	}
 	if p.tty {
@@ -110,7 +110,7 @@ func (p *Printer) end(err error, outcome string, args ...any) {
 	if outcome != "" {
 		outcome = ": " + outcome
 	}
-	took := "(" + Short(time.Since(p.came)) + ")"
+	took := "(" + Short(time.Since(p.started)) + ")"
 	if p.tty {
 		text := Wrap(fmt.Sprintf(" %s %s%s %s", mark, p.name, outcome, took), p.width, "   ")
 		fmt.Fprintf(p.w, "\r\033[K%s\n", strings.Replace(text, mark, Paint(p.w, code, mark), 1))
