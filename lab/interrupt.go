@@ -33,7 +33,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 	switch {
 	case err == nil, errors.As(err, &interrupted):
 	case cancelled(ctx):
-		err = Interrupted("what runs now: " + mage + " lab:status")
+		err = Interrupted("to see what still runs: " + mage + " lab:status")
 	default:
 		const prefix = "Error: " // mage prints it
 		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])

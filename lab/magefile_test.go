@@ -99,7 +99,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	text := strings.ReplaceAll(screen.String(), "\r\n", "\n")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last := lines[len(lines)-1]
-	test.StrHasPrefix(t, "Error: interrupted; what runs now: LAB_DIR="+lab, last,
+	test.StrHasPrefix(t, "Error: interrupted; to see what still runs: LAB_DIR="+lab, last,
 		test.Sprint("the last line"))
 	test.StrContains(t, lines[len(lines)-2], "- Starting the agent: interrupted", test.Sprint("the line before"))
 	for _, wrong := range []string{"half a line", "cleanup", "cancelling", "context canceled"} {

@@ -42,7 +42,7 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 		}
 		err = <-changed
 		if err != nil {
-			return Interrupted("submitted jobs keep running: see " + mage + " lab:status")
+			return Interrupted("submitted jobs keep running. To see them: " + mage + " lab:status")
 		}
 		l.say("")
 	}

@@ -41,7 +41,7 @@ func TestSecurityPage_PromiseNeedsTest(t *testing.T) {
 		wrong int
 	}{
 		"held":                {head + "| x | `TestA`, `TestB` |\n", 0},
-		"held by none":        {head + "| x | a look |\n", 1},
+		"held by no test":     {head + "| x | a look |\n", 1},
 		"held by one of two":  {head + "| x | `TestA`, `TestC` |\n", 1},
 		"no promise":          {"| Who | What |\n|---|---|\n| x | a look |\n", 0},
 		"a name in the text":  {head + "| x | `TestA` |\n\n`TestC` and `TestB`\n", 1},
