@@ -35,7 +35,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	l.hint("lab:run plugins/exec-lite/example/hello.nomad.hcl")
 	l.hint("lab:shell # a shell with nomad on its PATH, and NOMAD_ADDR set")
 	if a.Info().Runtime == agent.Host && os.Geteuid() != 0 {
-		l.say("\nThe agent is not root: tasks cannot run as other users, and have no cgroup limits; Nomad's exec does not work.")
+		l.say("\nThe agent is not root: tasks cannot run as other users or have cgroup limits; Nomad's exec does not work.")
 	}
 	return nil
 }
