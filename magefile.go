@@ -139,6 +139,12 @@ type Docs mg.Namespace
 // Renders the pictures in docs/images (needs asciinema, npm, chromium).
 func (Docs) Pictures() error { return sh.RunV("lab/pictures/make") }
 
+// Builds the web site of docs/ in dist/site.
+func (Docs) Build(ctx context.Context) error { return check.Site(ctx, ".", "--cleanDestinationDir") }
+
+// Serves the web site of docs/ on http://localhost:1313, and follows changes.
+func (Docs) Serve(ctx context.Context) error { return check.Site(ctx, ".", "server") }
+
 // New creates plugins from templates.
 type New mg.Namespace
 

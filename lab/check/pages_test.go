@@ -29,7 +29,7 @@ func files(t *testing.T, patterns ...string) (paths []string) {
 
 // bareMage matches a command that works only if mage is installed.
 var bareMage = regexp.MustCompile(`(^|[^."/\w])mage (build|lint|bench|conformance|` +
-	`(lab|demo|test|new|nix|release):[a-z]+)\b`)
+	`(lab|demo|docs|test|new|nix|release):[a-z]+)\b`)
 
 func TestPages_UseGoToolMage(t *testing.T) {
 	var patterns []string

@@ -23,6 +23,7 @@ import (
 
 // The permissions that a job may have in addition to reading the repository. Any other one is a mistake.
 var mayWrite = map[string][]string{
+	"docs.yml deploy":     {"pages", "id-token"},
 	"release.yml sign":    {"id-token", "attestations"},
 	"release.yml publish": {"contents"},
 	"security.yml codeql": {"security-events"},

@@ -69,7 +69,7 @@ func Table(rows []Row) string {
 	return b.String()
 }
 
-func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+func cell(s string) string { return strings.NewReplacer("|", `\|`, "__", `\_\_`).Replace(s) }
 
 // Example returns HCL to copy: every option with its default, commented out unless it is required.
 func (s *Schema[T]) Example(indent string) string {

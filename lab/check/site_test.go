@@ -1,0 +1,73 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package check
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+)
+
+var (
+	reference = regexp.MustCompile(`(?:href|src)="?([^"\s>]+)`)
+	identity  = regexp.MustCompile(`id="?([^"\s>]+)`)
+)
+
+func TestSite_HasEachPageAndNoDeadLink(t *testing.T) {
+	testsupport.Long(t, "builds a web site, and before that the program for it")
+	site := t.TempDir()
+	must.NoError(t, Site(t.Context(), "../..", "--baseURL=/", "--destination="+site))
+
+	pages := map[string]string{}
+	err := filepath.WalkDir(site, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".html" {
+			pages[strings.TrimPrefix(path, site)] = readFile(t, path)
+		}
+		return err
+	})
+	must.NoError(t, err)
+	for _, path := range files(t, "docs/*.md") {
+		url := strings.TrimSuffix(strings.TrimPrefix(path, "../../docs"), ".md") + "/index.html"
+		test.MapContainsKey(t, pages, strings.TrimPrefix(url, "/README"), test.Sprint("no page for ", path))
+	}
+	for path, text := range pages {
+		for _, m := range reference.FindAllStringSubmatch(text, -1) {
+			test.True(t, leadsSomewhere(site, pages, path, m[1]), test.Sprintf("%s: dead link %s", path, m[1]))
+		}
+	}
+}
+
+// leadsSomewhere reports whether a link of a page of the site has its file, and the anchor in that. Other sites are not
+// looked at.
+func leadsSomewhere(site string, pages map[string]string, page, link string) bool {
+	if strings.Contains(link, ":") {
+		return true
+	}
+	file, anchor, _ := strings.Cut(link, "#")
+	if file == "" {
+		file = page
+	}
+	if strings.HasSuffix(file, "/") {
+		file += "index.html"
+	}
+	if text, found := pages[file]; found {
+		ids := identity.FindAllString(text, -1)
+		for _, id := range ids {
+			if strings.Trim(strings.TrimPrefix(id, "id="), `"`) == anchor {
+				return true
+			}
+		}
+		return anchor == ""
+	}
+	_, err := os.Stat(filepath.Join(site, file))
+	return err == nil
+}
