@@ -15,7 +15,7 @@ import (
 // Lint runs golangci-lint over every module and the magefile, with the settings of .golangci.yml; actionlint over the
 // workflows; and shellcheck over the scripts.
 func Lint(ctx context.Context, root string) error {
-	return errors.Join(lintGo(ctx, root), lintWorkflows(ctx, root), lintScripts(ctx, root))
+	return errors.Join(lintGo(ctx, root), lintWorkflows(ctx, root), lintScripts(ctx, root), lintWords(ctx, root))
 }
 
 func lintGo(ctx context.Context, root string) error {

@@ -111,7 +111,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		must.NotEq(t, "", s.Mounts["cpu"], must.Sprintf("got %v", s.Mounts))
 		must.Eq(t, s.Mounts["cpuacct"], s.Mounts["cpu"], must.Sprintf("got %v", s.Mounts))
 		g := Plan(s, filepath.Join(root, "cpuset/nomad/share"), "alloc", "web")
-		test.SliceNotContains(t, g.Owned, g.V1["cpu"], test.Sprint("Nomad's cpu group is to be removed by us"))
+		test.SliceNotContains(t, g.Owned, g.V1["cpu"], test.Sprint("Nomad's cpu group would be removed"))
 		files := g.TasksFiles()
 		test.SliceLen(t, 2, files,
 			test.Sprintf("joined %v, want the freezer and the common directory once", files))

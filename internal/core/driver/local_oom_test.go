@@ -102,7 +102,7 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 	}
 }
 
-// An exit may arrive before the reply to the launch, and thus before the OOM kills of earlier runs are known.
+// An exit may arrive before the reply to the launch, and so before the OOM kills of earlier runs are known.
 func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})

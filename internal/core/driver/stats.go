@@ -47,7 +47,7 @@ func (d *Driver) sample(ctx context.Context, h *handle) *drivers.TaskResourceUsa
 	return u
 }
 
-// sampling samples all tasks in one goroutine, so a task needs none of its own, and a thousand
+// sampling samples all tasks in one goroutine, so a task needs no goroutine, and a thousand
 // tasks are not measured at the same time.
 type sampling struct {
 	mu      sync.Mutex

@@ -101,7 +101,7 @@ ls /dev/bus/usb
 touch /dev/shm/made-by-the-task
 [ -p /dev/initctl ] && echo fifo
 stat -f -c %T /dev/pts
-[ -x /usr/bin/script ] && script -qc tty /dev/null | grep -c /dev/pts/ || echo 1 # a terminal of its own
+[ -x /usr/bin/script ] && script -qc tty /dev/null | grep -c /dev/pts/ || echo 1 # its own terminal
 touch /dev/mine && mknod /dev/node c 1 3 && echo > /dev/node && echo free`, task.Device{HostPath: stick, TaskPath: "/dev/x"}))
 	want := " 00 00 00\ncontentthrough\ninside\nfifo\ndevpts\n1\nfree\n"
 	test.Eq(t, want, e.out)

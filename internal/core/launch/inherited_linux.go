@@ -45,7 +45,7 @@ func ownKeyring() *Error {
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read all of its own
+	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read them all
 		return nil
 	}
 	return failed("create a session keyring", e)
