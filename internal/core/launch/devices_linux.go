@@ -184,7 +184,7 @@ func (g *exposed) open() *Error {
 		if g.volume || g.source == g.target { // the job's or the driver's, not a device plugin's
 			return &Error{Message: g.String() + " not found", Errno: e, Temporary: true}
 		}
-		return missing("device "+g.String()+" at "+quote(g.target), e)
+		return missing("source "+quote(g.source)+" of the device's mount at "+quote(g.target), e)
 	}
 	if e != 0 {
 		return failed("open "+quote(g.source), e)
@@ -262,8 +262,8 @@ func (g *exposed) exposeDevice() *Error {
 	}
 }
 
-// makeParents creates the directories above a target in the private /dev. None of them is a link: makeDev has not
-// copied entries to these paths.
+// makeParents creates the directories above a target in the private /dev. None of them is a link: makeDev has
+// created only directories at these paths.
 func (g *exposed) makeParents() syscall.Errno {
 	for i := len("/dev/"); i < len(g.target); i++ {
 		if g.target[i] != '/' {

@@ -324,7 +324,7 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 		{"below a file", []any{dev("/dev/null/tty", "/dev/zigbee/tty")},
 			`device "/dev/null/tty" not found: is the device plugged in?`, true},
 		{"a mount's source is missing", []any{mnt(dir+"/gone", "/dev/bus/usb")},
-			`device mount of "` + dir + `/gone" at "/dev/bus/usb" not found: is the device plugged in?`, true},
+			`source "` + dir + `/gone" of the device's mount at "/dev/bus/usb" not found: is the device plugged in?`, true},
 		{"out of /dev through ..", []any{dev(stick, "/dev/../etc/passwd")},
 			`device "` + stick + `" cannot be at "/dev/../etc/passwd": the path "/dev/../etc/passwd" is not absolute or has ` +
 				`".." in it`, false},
