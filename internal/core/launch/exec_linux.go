@@ -65,7 +65,7 @@ func (l *launcher) exec(p program) *Error {
 // vector appends pointers to the strings of a spec, each of which is followed by a NUL.
 func vector(v []*byte, list []string) []*byte {
 	for _, s := range list {
-		if s == "" { // StringData is unspecified
+		if s == "" { // unsafe.StringData("") is unspecified
 			v = append(v, new(byte))
 			continue
 		}

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file resets attributes that a process inherits from its parent (fork(2), execve(2)), but a task must not from
-// its supervisor, however the agent was started: the settings of nice, chrt, ionice, taskset, numactl and setarch; a
-// session keyring; ambient capabilities. umask, signals and oom_score_adj have their own steps.
+// This file resets attributes that a process inherits from its parent (fork(2), execve(2)). A task must not inherit
+// them from its supervisor, however the agent was started: the settings of nice, chrt, ionice, taskset, numactl and
+// setarch; a session keyring; ambient capabilities. umask, signals and oom_score_adj have their own steps.
 
 // DefaultScheduling gives the calling thread, and the processes that it forks, the default scheduling: policy and
 // priority (sched(7)), I/O priority (ioprio_set(2)), memory policy (set_mempolicy(2)), and every processor of its
@@ -45,7 +45,7 @@ func ownKeyring() *Error {
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // a user may have 200 keys, and can read them all
+	case e == unix.EDQUOT && !isHostsRoot(): // a user may have only 200 keys, and may read its own anyway
 		return nil
 	}
 	return failed("create a session keyring", e)

@@ -9,7 +9,7 @@
 //     then executes the program in place, so that the pid stays the same and nothing of the launcher remains.
 //
 // The supervisor never accesses a path of the task: Go's fork stops the world of the forking process until the child
-// has called execve, so a dead NFS mount would block every task's supervisor. It executes only its own binary. All
+// has called execve, so a dead NFS mount would block the supervisor of all tasks. It executes only its own binary. All
 // calls that can hang are made by the launcher, which a SIGKILL ends.
 //
 // The order of the launcher's steps is in (*launcher).run; each step has its own file.

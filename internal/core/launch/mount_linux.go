@@ -109,7 +109,7 @@ func readlinkAt(dir int, name string) (string, syscall.Errno) {
 	return string(b[:n]), 0
 }
 
-// chownAt sets the owner of a new entry, which is root at first, as for most entries.
+// chownAt sets the owner of a new entry. It does nothing for root, who already owns new entries.
 func chownAt(dir int, name string, uid, gid uint32) syscall.Errno {
 	if uid == 0 && gid == 0 {
 		return 0

@@ -85,8 +85,8 @@ func (p *Process) readReply() ([]byte, error) {
 	}
 }
 
-// receive calls recvmsg(2) on the status socket. It waits until the socket's deadline. ns is the descriptor that
-// comes with statusMounts.
+// receive calls recvmsg(2) on the status socket. It gives up at the socket's deadline. ns is the descriptor that comes
+// with statusMounts.
 func (p *Process) receive(b []byte) (n int, ns *os.File, err error) {
 	raw, err := p.status.SyscallConn()
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *Process) executed() bool {
 		case err == nil && comm != name:
 			return true
 		case dead && err == nil && p.exited():
-			return true // the program has set the launcher's name
+			return true // the program has the launcher's name
 		case err != nil, dead:
 			return false
 		case i > 1000: // the program's file has the launcher's name
