@@ -104,8 +104,8 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	return s.statusOf(p)
 }
 
-// settle records how a task ended that exited before its adoption: as the driver's pidfd reports if files has one,
-// otherwise as lost.
+// settle records how a task ended that exited before its adoption: as the driver's pidfd in files reports, or as lost
+// if files is empty or the host has restarted.
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
@@ -166,7 +166,7 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // started by an earlier version, in this process
+	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // this process started it, in a version without Mounts
 		st.Mounts = &s.mounts
 		if err := s.store.Save(st); err != nil {
 			s.event(p.id, "failed to save the task's state: %v", err)
@@ -260,7 +260,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 	s.publish(p, e)
 }
 
-// saveLater retries to save an exit until it is on disk or the task is destroyed. Until then, the process stays a
+// saveLater retries saving an exit until it is on disk or the task is destroyed. Until then, the process stays a
 // zombie, so that its driver's pidfd provides the exit to a later supervisor, and this supervisor does not end.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {

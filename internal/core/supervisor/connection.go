@@ -55,8 +55,8 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 }
 
 // tend monitors a connection for as long as it lasts. It sends hellos while tasks run or a call is in progress, and
-// kills a supervisor that does not answer. Time is counted in ticks, not by the clock, so that a supervisor is not
-// late if this process was stopped too. When no task is left, tend closes the connection, so that the supervisor may
+// kills a supervisor that does not answer. Time is counted in ticks, not by the clock: while this process is
+// stopped too, the supervisor is not late. When no task is left, tend closes the connection, so that the supervisor may
 // end.
 func (c *Client) tend(conn *connection) {
 	look := min(100*time.Millisecond, c.cfg.Idle/2)

@@ -64,7 +64,7 @@ type process struct {
 	id    string     // changes once at most, with mu and naming held: see takeUp
 	run   string     // <alloc>/<task>: its runs use one cgroup, one after the other
 	owner *wire.Peer // of an exec session, which ends with this connection
-	task  *process   // of an exec session, nil for a task
+	task  *process   // whose exec session this is; nil for a task
 
 	identity task.Identity
 	pidfd    int      // -1 once the exit is known

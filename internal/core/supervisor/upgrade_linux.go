@@ -16,8 +16,8 @@ import (
 )
 
 // upgrade replaces the program of this process (execve(2)). The pid stays the same, so the tasks remain its children.
-// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. files
-// contains the binary and, if with is not nil, the namespaces of with, the surroundings for the new program.
+// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. It gets the
+// surroundings in with, unless that is nil. files contains the binary and, for these surroundings, their namespaces.
 func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
@@ -93,7 +93,7 @@ func (s *server) anyUnsaved() bool {
 	return false
 }
 
-// endSessions kills all exec sessions, whose connections are about to end, and waits for their exits until a timeout.
+// endSessions kills all exec sessions, whose connections are about to end, and waits for their exits, at most for wait.
 func (s *server) endSessions(wait time.Duration) {
 	s.mu.Lock()
 	var sessions []*process

@@ -51,7 +51,7 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// it ends because it is idle, and removes its files, which the next one must not find
+		// it is idle and ends; the next one must not find its files before it has removed them
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()
