@@ -91,7 +91,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
 			if err := s.store.Save(st); err != nil { // the task is watched anyway
-				s.event(st.ID, "failed to save the task's state: %v", err)
+				s.event(st.ID, "Failed to save the task's state: %v", err)
 			}
 		}
 		if !s.takeOver(own) {
@@ -169,7 +169,7 @@ func (s *server) takeOver(p *process) bool {
 	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // this process started it, in a version without Mounts
 		st.Mounts = &s.mounts
 		if err := s.store.Save(st); err != nil {
-			s.event(p.id, "failed to save the task's state: %v", err)
+			s.event(p.id, "Failed to save the task's state: %v", err)
 		}
 	}
 	if st.Mounts != nil && *st.Mounts != s.mounts { // while the task is in it; mountsOf reports a failure

@@ -179,7 +179,7 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := total
 			if !cgroups {
-				n = total / 10 // the end of each task takes longer
+				n = total / 10 // to save time
 			}
 			h := newHost(t, cgroups)
 			c := h.client()

@@ -70,9 +70,9 @@ func (s *server) withOutput(p *process, do func(ctx context.Context)) {
 	do(ctx)
 }
 
-// openOutput creates a new task's standard streams. The collector opens the other ends in the background, and closes
-// output.opened when it is done. The caller closes the returned files, which are the task's ends, once the task has
-// them.
+// openOutput creates a new task's standard streams. The collector opens the other ends in the background, and
+// output.opened is closed when it has, or failed to. The caller closes the returned files, which are the task's ends,
+// once the task has them.
 func (s *server) openOutput(p *process, st *task.State) (stdio [3]*os.File, err error) {
 	if !p.output.collected() {
 		close(p.output.opened)

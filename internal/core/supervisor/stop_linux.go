@@ -124,7 +124,7 @@ func (s *server) destroyTask(id string) error {
 	if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
 		return err
 	}
-	// from here on, no session starts; killAll kills those that have started since
+	// from here on, no session starts; killAll kills those that started after kill
 	p.sessions.Lock()
 	defer p.sessions.Unlock()
 	if s.phaseOf(p) == destroyed {
