@@ -1,8 +1,8 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A typical service: its own user, limits, a graceful stop of all its processes, and
-# log rotation. Stop it with: nomad job stop service
+# A typical service: an unprivileged user, limits, a graceful stop of all processes,
+# and log rotation. Stop it with: nomad job stop service
 job "service" {
   group "service" {
     task "clock" {

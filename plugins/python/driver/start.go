@@ -105,7 +105,7 @@ func use(cmd *task.Command, env *environment.Environment) {
 // settings matches variables that tasks do not inherit from the agent: they are for other interpreters or another user.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome sets HOME to the task directory if the user's home does not exist: many programs need it for a cache.
+// withHome moves HOME and, unless it is set, XDG_CACHE_HOME to dir if the user has no home: many programs keep a cache.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {

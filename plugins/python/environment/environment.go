@@ -150,8 +150,8 @@ func (e *Environment) serves(s *Spec) bool {
 }
 
 // Acquire records that a task uses the environment as long as the directory stateDir (absolute) exists. Call it before
-// the task starts and Release after the start: stateDir need not exist before Release. The record need not survive a
-// crash of the machine, because no task does.
+// the task starts, when stateDir does not exist yet, and Release after the start: nothing checks stateDir before that.
+// The record need not survive a crash of the machine, because no task does.
 func (e *Environment) Acquire(stateDir string) error {
 	dir := e.store.path("users", e.id)
 	sum := sha256.Sum256([]byte(stateDir))

@@ -16,7 +16,7 @@ import (
 
 // Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503); "": not set at this level (node, job or file)
+	URL       string   // the index (PEP 503); "": that of the next level (job, file, node)
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
 	Offline   bool     // use no index
@@ -123,7 +123,7 @@ func CheckURL(text string) (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, errors.New("the URL is not an HTTP or HTTPS URL: write it as \"https://host/path\"")
+		return nil, errors.New("the URL has no host, or is not HTTP or HTTPS: write it as \"https://host/path\"")
 	}
 	return u, nil
 }

@@ -153,7 +153,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 	}
 	_, err = io.CopyN(out, content, header.Size)
 	if errors.Is(err, io.EOF) {
-		return errors.New("it became shorter while it was copied")
+		return errors.New("it was truncated while it was copied")
 	}
 	return err
 }

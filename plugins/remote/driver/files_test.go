@@ -134,7 +134,7 @@ func TestArchive_FailsIfAFileIsTruncated(t *testing.T) {
 			must.NoError(t, os.Truncate(filepath.Join(dir, "local/a"), 10))
 		}
 	}), root, paths)
-	must.ErrorContains(t, err, "local/a: it became shorter")
+	must.ErrorContains(t, err, "local/a: it was truncated")
 	must.False(t, errors.Is(err, io.EOF))
 }
 

@@ -59,7 +59,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	all.Wait()
 	slices.Sort(node.Missing)
 	if err := e.nomad.answers(ctx); err != nil {
-		node.Missing = append(node.Missing, "failed to find out why Nomad ends a task, so stopped tasks keep running: "+
+		node.Missing = append(node.Missing, "can't find out why Nomad ends a task, so stopped tasks keep running: "+
 			plain.Line(err.Error(), maxMessage))
 		node.Again = probeTime
 	}

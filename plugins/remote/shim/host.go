@@ -237,8 +237,8 @@ func (h *host) endOrphans(ctx context.Context) {
 // keepTime is how long an allocation's directory is kept after its last run: its tasks may be waiting for a restart.
 const keepTime = 4 * time.Hour
 
-// removeAllocs removes the directories of allocations whose last run ended before keepTime. It removes none while a
-// record cannot be read.
+// removeAllocs removes the directories of allocations whose last run ended more than keepTime ago. It removes none
+// while a record cannot be read.
 func (h *host) removeAllocs() error {
 	var old []string
 	err := h.runs.locked("", func(all records) error {

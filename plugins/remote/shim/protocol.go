@@ -49,7 +49,7 @@ type ClaimRequest struct {
 
 	Resume        bool          `codec:"resume"`         // recover the task's existing run; start or end none
 	Wanted        bool          `codec:"wanted"`         // Nomad wants the allocation to run
-	Reattach      bool          `codec:"reattach"`       // keep the run if its owner no longer exists
+	Reattach      bool          `codec:"reattach"`       // keep the run if its owner is gone
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
 	Gone  []string `codec:"gone"`  // allocations that are over, according to Nomad
@@ -135,7 +135,7 @@ type Run struct {
 type FilesRequest struct {
 	TaskID string    `codec:"task_id"` // of the run
 	User   string    `codec:"user"`    // the owner of the files; empty: the default user of tasks
-	At     time.Time `codec:"at"`      // the time of the copy, by the node's clock
+	At     time.Time `codec:"at"`      // the copy has all changes up to this time, by the node's clock
 }
 
 // FilesPart is a part of the archive.

@@ -407,8 +407,8 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another connected
-// allocation stops it. A run that is being started may run at any moment.
+// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another
+// allocation, absent for less than AbsentTime, stops it. A run that is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {
