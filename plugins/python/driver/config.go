@@ -117,7 +117,7 @@ func builder(c *Config) (*syscall.Credential, error) {
 	case err != nil:
 		return nil, fmt.Errorf("build_user: %w", err)
 	case u == nil || u.UID == 0 || u.GID == 0:
-		return nil, fmt.Errorf("build_user is root or in its group: packages are never installed as root; name another user")
+		return nil, fmt.Errorf("build_user is root or in group root: packages are not installed as root; name another user")
 	}
 	return &syscall.Credential{Uid: u.UID, Gid: u.GID}, nil
 }

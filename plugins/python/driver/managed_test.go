@@ -85,7 +85,7 @@ func mirror(t *testing.T, uv, version string) string {
 	return dir
 }
 
-// The version is CPython 3.10.0, because uv 0.6.14 has no hash of its archive.
+// uv 0.6.14 has no hash of CPython 3.10.0's archive, so it accepts the test's archive.
 func TestPythonInstall_InstallsMissingInterpreters(t *testing.T) {
 	uv := uv(t)
 	t.Setenv("UV_PYTHON_INSTALL_MIRROR", "file://"+mirror(t, uv, "3.10.0"))

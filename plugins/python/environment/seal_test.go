@@ -38,7 +38,7 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		{"a link to it below bin", func(d string) error {
 			return errors.Join(os.Mkdir(d+"/bin/bin", 0o755), os.Symlink("/bin/sh", d+"/bin/bin/python3"))
 		}, "outside"},
-		{"a file with a twin", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") }, "hard link"},
+		{"a hard link", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") }, "hard link"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
 		{"one that leads out and in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},

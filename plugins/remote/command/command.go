@@ -338,7 +338,7 @@ func (s *session) find(argument string) (at *endpoint, found run, err error) {
 	}
 	switch len(all) {
 	case 0:
-		return nil, run{}, fmt.Errorf("found no run %q: the command list shows all", argument)
+		return nil, run{}, fmt.Errorf("found no run %q: use a name or id that \"list\" shows", argument)
 	case 1:
 		return at, found, nil
 	}

@@ -90,7 +90,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	test.Eq(t, before, b.records(), test.Sprint("list does not start the time without an owner"))
 
 	other := b.starts("web", testsupport.Mark())
-	test.StrContains(t, b.does("stop", "/group").err, `found no run "/group": the command list shows all`)
+	test.StrContains(t, b.does("stop", "/group").err, `found no run "/group": use a name or id that "list" shows`)
 	ended := b.does("stop", shown)
 	test.Eq(t, result{0, `Ended ` + shown + ` on endpoint "box".` + "\n",
 		"Waiting until nobody has followed the run for 15 s\n"}, ended)

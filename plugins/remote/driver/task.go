@@ -388,7 +388,7 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 		return nil
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
-	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or by another allocation
+	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or another has claimed it
 		mine, err := t.reclaim(t.ctx, link)
 		if err != nil || !mine {
 			return err
