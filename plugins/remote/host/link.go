@@ -98,7 +98,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	return l, nil
 }
 
-// maxMessage is the limit between an agent and a plugin (internal/core/plugin).
+// maxMessage is the maximum size of a message, as between an agent and a plugin (internal/core/plugin).
 const maxMessage = 64 << 20
 
 // greet reads the host's fingerprint, and starts to forward its events. It returns an error if the driver there cannot
