@@ -38,11 +38,11 @@ type command struct {
 	about      string // sentences, for -h
 
 	run   func(ctx context.Context, s *session, args []string) error
-	least int // number of arguments
-	most  int
+	least int // minimum number of arguments
+	most  int // maximum
 }
 
-// at is a test hook, called between the steps where a test kills the process.
+// at is a test hook, called at the steps where a test may kill the process.
 var at = func(string) {}
 
 // session has the input and output of a command.

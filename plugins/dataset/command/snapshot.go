@@ -43,8 +43,8 @@ var rollbackCommand = command{
 	name: "rollback", help: "bring a volume back to its last snapshot",
 	usage: "VOLUME SNAPSHOT", least: 2, most: 2,
 	about: `Restores the files of a volume to its last snapshot. All later changes are lost.
-It is refused while a process uses the volume, or an allocation of Nomad claims it (asked by
-NOMAD_ADDR and NOMAD_TOKEN, if Nomad responds): stop the job first. It is also refused if later
+It is refused while a process uses the volume, or while an allocation claims it (if Nomad responds;
+set NOMAD_ADDR and NOMAD_TOKEN): stop the job first. It is also refused if later
 snapshots exist: "zfs destroy" removes them.`,
 	run: func(ctx context.Context, s *session, args []string) error {
 		v, unlock, err := s.locked(ctx, args[0])

@@ -19,7 +19,7 @@ type Spec struct {
 
 // Limits of a dataset, in bytes.
 type Limits struct {
-	Data      int64 // without snapshots
+	Data      int64 // limit of the data, without snapshots
 	Snapshots int64 // space of snapshots on top of Data; 0 is no limit
 }
 
@@ -44,7 +44,7 @@ const (
 	Node      = "node"      // of a slot's holder: Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" once it is known
-	Kept      = "kept"      // how long the trash keeps it, as a time.Duration; no tag: until an operator empties it
+	Kept      = "kept"      // how long the trash keeps it, as time.Duration prints it; no tag: until it is emptied
 	Passed    = "passed"    // how much of Kept has passed
 	From      = "from"      // of an adopted dataset: its previous name
 
@@ -58,7 +58,7 @@ const (
 type Dataset struct {
 	Name    string
 	Path    string // current mount point; empty if it is not mounted
-	Place   string // property mountpoint, which may be "none"
+	Place   string // property mountpoint: a path, or "none" or "legacy"
 	Created time.Time
 	Tags    Tags
 	Limits

@@ -213,7 +213,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look := func(done bool) {
 		t.Helper()
 		trash := ""
-		for _, n := range c.list(t) { // first, because the next process also starts with a list
+		for _, n := range c.list(t) { // first, on the state that the kill has left
 			if strings.HasPrefix(n, ".trash/") {
 				must.Eq(t, "", trash)
 				trash = n

@@ -18,8 +18,8 @@ import (
 // tagProperty is the user property with the tags, in JSON.
 const tagProperty = "outrider:dataset"
 
-// Check returns an error if datasets can't be made or used now: the pool is not imported, the zfs program is
-// missing, or the root is read-only.
+// Check returns an error if datasets can't be made or used now, such as if the pool is not imported, the zfs program
+// is missing, or the root is read-only.
 func (e *Engine) Check(ctx context.Context) error {
 	root, err := e.properties(ctx, 0, e.root)
 	if err != nil {
@@ -123,7 +123,7 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 // missing returns the error of a command that did not find a dataset.
 func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	switch {
-	case !strings.Contains(err.Error(), "does not exist"): // any other failure is no proof that it does not
+	case !strings.Contains(err.Error(), "does not exist"): // any other failure does not prove that it is missing
 		return unavailable(err)
 	case e.there(ctx, e.root):
 		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
@@ -225,13 +225,13 @@ func checkFolder(p properties) error {
 	if p.value("canmount") == "off" && p.tags() == nil {
 		return nil
 	}
-	return fmt.Errorf("dataset %s has the name of a folder but is not one: adopt or rename it, or make it a folder by "+
-		"canmount=off", p.full)
+	return fmt.Errorf("dataset %s has the name of a folder but is not one: adopt or rename it, or set "+
+		"canmount=off to make it a folder", p.full)
 }
 
 // options returns the options for the creation of a dataset.
 func (s Spec) options(dir string) (options []string) {
-	// not inherited, whoever made the parent: a task must not leave setuid programs or device nodes
+	// explicit, because anyone may have made the parent: a task must not leave setuid programs or device nodes
 	properties := []string{"devices=off", "setuid=off", "canmount=noauto", "mountpoint=" + cmp.Or(dir, "none")}
 	for _, property := range slices.Concat(properties, s.limits(), []string{s.Tags.encode()}) {
 		options = append(options, "-o", property)

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// create makes the volume. If the volume exists, as at an agent's start, create mounts it and changes its capacity.
+// create makes the volume. If it exists, as at an agent's start, create mounts it and applies a changed capacity.
 func (c *call) create(ctx context.Context) (*Volume, error) {
 	unlock, err := c.lock(ctx, c.ID)
 	if err != nil {

@@ -29,7 +29,7 @@ func (c *call) delete(ctx context.Context) error {
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
 		f = nil
-		c.logf("volume %s is deleted by the policy at its creation: %v", c.ID, fileErr)
+		c.logf("volume %s is deleted by the policy recorded at its creation: %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)
 	switch {

@@ -48,8 +48,8 @@ func (r *record) identity() engine.Tags {
 	return engine.Tags{engine.Kind: "volume", engine.ID: r.ID, engine.Namespace: r.Namespace}
 }
 
-// engine returns the engine of the volume, with the zfs program of a valid operator's file, because its path may have
-// changed since.
+// engine returns the engine of the volume. It prefers the zfs program of f, the valid operator's file, because the
+// path may have changed since.
 func (r *record) engine(f *policy.File) *engine.Engine {
 	program := r.Program
 	if f != nil {

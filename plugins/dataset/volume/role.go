@@ -25,7 +25,7 @@ import (
 // limit is the timeout of a call. It is shorter than Nomad's, 60 s, so the call can return an error.
 var limit = 55 * time.Second
 
-// at is a test hook, called between the steps where a test kills the process.
+// at is a test hook, called at the steps where a test may kill the process.
 var at = func(string) {}
 
 // Role implements device.Plugin.Roles: a process with DHV_OPERATION in its environment handles one call

@@ -209,7 +209,7 @@ func deleted(t *testing.T, n *node) {
 		}
 	}
 
-	// the class's current policy applies, or the last one if the class was removed
+	// the class's current policy applies, or the recorded one if the class was removed
 	r, s := volume(), volume()
 	n.create(r)
 	n.create(s)

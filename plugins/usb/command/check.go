@@ -63,7 +63,7 @@ func check(w io.Writer, path string) error {
 const pluginName = "nomad-device-usb"
 
 // loadConfig reads and decodes the configuration that agentconfig.Block finds. Its errors name the path.
-// Mistakes in the configuration are schema.Problems.
+// Errors about mistakes in the configuration wrap schema.Problems.
 func loadConfig(path string) (config.Config, error) {
 	body, err := agentconfig.Block(path, pluginName, os.Args[0])
 	if err != nil {

@@ -84,7 +84,7 @@ func (b Block) knownAs() (sysfs.ID, error) {
 		return id, fmt.Errorf("known_as %w", err)
 	}
 	if !b.Allows(id) {
-		return id, fmt.Errorf("known_as %q is not allowed by id: use the id that the device has when it is plugged in",
+		return id, fmt.Errorf("known_as %q does not match id: use the id that the device has when it is plugged in",
 			b.KnownAs)
 	}
 	return id, nil

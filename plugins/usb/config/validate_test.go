@@ -39,12 +39,12 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`type is named "serail". Did you mean "serial"?`},
 		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits ` +
 			`nothing: leave it out`},
-		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", not a ` +
+		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no ` +
 			`property: write it as "udevadm info" does, such as ID_MODEL`},
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
 			`lsusb writes them: write it such as "10c4:ea60"`},
-		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" is not allowed ` +
-			`by id: use the id that the device has when it is plugged in`},
+		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" does not match ` +
+			`id: use the id that the device has when it is plugged in`},
 		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
 			`in quotes, such as "0660"`},
 		"mode without quotes": {zigbee(`mode = 0660`), `device "x": mode "432" is not a file mode: use four octal ` +

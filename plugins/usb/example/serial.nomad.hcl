@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A serial stick: prints the task's variables and node, writes a line, and reads the answer.
+# A serial stick: prints its variables and its node, writes a line, and reads the answer.
 #   go tool mage lab:up -usb=sim
 #   go tool mage lab:run plugins/usb/example/serial.nomad.hcl
 # The simulated stick answers with "stick: " and the line. The agent's configuration

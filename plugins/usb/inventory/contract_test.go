@@ -114,7 +114,7 @@ func TestPlan_WarnsOfEmptyConfiguration(t *testing.T) {
 		test.Sprintf("without a configuration it logs %q", m.log))
 	m.start(`
 		device "a" { id = ["10C4:EA60", "0x1a86:0x7523"] }
-		device "b" { id = "0403:*" }`) // in hex
+		device "b" { id = "0403:*" }`) // a list, upper case, 0x
 	m.plug("1a86:7523", "1", "1-2")
 	m.plug("0403:6001", "1", "1-3")
 	m.wantPublished("0403/b/6001 0403:6001:1", "10c4/a/ea60 10c4:ea60:0001", "1a86/a/7523 1a86:7523:1")

@@ -89,8 +89,8 @@ type usbDevice struct {
 	newID   string // if its id has changed
 }
 
-// plug identifies one connection of one device. An address does not suffice: it is reused, even soon after a
-// reset of the controller.
+// plug identifies one connection of one device. The address alone is not enough: addresses are reused, and soon
+// after a reset of the controller.
 type plug struct {
 	bus, address int
 	path         string
@@ -180,7 +180,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 	}
 	groups := v.groups(published)
 	for _, old := range v.renamed(published) {
-		problem := "it is plugged in, as " + old.newID + ": another device has its serial number, too"
+		problem := "it is plugged in, as " + old.newID + ": another device has the same serial number"
 		for i, id := range old.ids() {
 			s.byOldID[id] = old
 			groups = append(groups, device.Group{
@@ -237,7 +237,7 @@ func (v *inventory) join(devices []sysfs.Device) {
 	classes, err := v.libusb()
 	if err != nil {
 		v.libusb = nil
-		v.warn("failed to list devices by libusb, falling back to sysfs: " + err.Error())
+		v.warn("failed to list devices with libusb, falling back to sysfs: " + err.Error())
 	}
 	for i, d := range devices {
 		if c, listed := classes[libusb.Device{Bus: d.Bus, Address: d.Address, ID: d.ID}]; listed {

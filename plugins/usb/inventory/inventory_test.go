@@ -157,7 +157,7 @@ func TestInventory_WarnsOnce(t *testing.T) {
 	test.Eq(t, 1, n, test.Sprintf("logged %d times: %s", n, m.log))
 }
 
-func TestInventory_CallsLibusbNotAgainAfterError(t *testing.T) {
+func TestInventory_CallsLibusbOnlyUntilAnError(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	t.Setenv("UMOCKDEV_DIR", m.root)
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -169,7 +169,7 @@ func TestInventory_CallsLibusbNotAgainAfterError(t *testing.T) {
 	m.scan()
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001")
 	test.Eq(t, 1, asked)
-	test.StrContains(t, m.log.String(), "failed to list devices by libusb, falling back to sysfs: no rights")
+	test.StrContains(t, m.log.String(), "failed to list devices with libusb, falling back to sysfs: no rights")
 }
 
 func TestInventory_DisabledPublishesNothing(t *testing.T) {

@@ -71,8 +71,8 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	case errors.Is(err, shadow.ErrRefused):
 		if !v.refused {
 			v.refused = true
-			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's nodes, with their owner and "+
-				"permissions, and only until the next re-plug", "error", err)
+			v.logger.Warn("no device nodes can be made for tasks: they get the kernel's nodes, with the kernel's owner "+
+				"and permissions, and only until the next re-plug", "error", err)
 		}
 	case s.problem == "":
 		s.problem = "its device nodes can't be made: " + err.Error()

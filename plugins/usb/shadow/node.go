@@ -109,7 +109,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	return nil
 }
 
-// openPath opens the file at path by O_PATH, which has no effect on it. It does not follow a link.
+// openPath opens the file at path with O_PATH, which has no effect on it. It does not follow a link.
 func openPath(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -126,7 +126,7 @@ func link(target, path string) error {
 	return replace(path, func(temp string) error { return os.Symlink(target, temp) })
 }
 
-// replace makes a file under a temporary name and renames it to path, which is never missing or incomplete.
+// replace makes a file under a temporary name and renames it to path, so path is never missing or incomplete.
 func replace(path string, make func(temp string) error) error {
 	temp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := os.RemoveAll(temp); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // Clear removes the directories of a previous run's devices, except those in keep. It does nothing if the
-// directory does not exist.
+// directory does not exist or is not the plugin's.
 func (d *Dir) Clear(keep map[string]bool) error {
 	if !d.isMarked() {
 		return nil

@@ -92,7 +92,7 @@ func New(path string) *Dir {
 // Path returns the path of a device's node, or of its directory if node is empty.
 func (d *Dir) Path(device, node string) string { return filepath.Join(d.path, device, node) }
 
-// mark is a file that marks the directory as the plugin's, which removes unknown files in it.
+// mark is a file that marks the directory as the plugin's. Unknown files in a marked directory are removed.
 const mark = ".nomad-device-usb"
 
 // prepare makes and marks the directory.

@@ -399,7 +399,7 @@ func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
-// As of the synthetic removal of "udevadm trigger -c remove".
+// Such as a synthetic removal by "udevadm trigger -c remove".
 func TestWithdraw_Expires(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)

@@ -40,7 +40,7 @@ func (n Node) standIn(path string) error {
 	case isLink && !n.Held(terminal): // must be after the open, because the terminal's number may be reused
 		return fmt.Errorf("%s leads to %s, which no simulated stick has now", n.Source, terminal)
 	case !isLink && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1):
-		return fmt.Errorf("%s is not a simulated node: neither a file with one name nor a link to a pseudo-terminal",
+		return fmt.Errorf("%s is not a simulated node: it is neither a file with one name nor a link to a pseudo-terminal",
 			n.Source)
 	}
 	if err := link(n.Source, path); err != nil {

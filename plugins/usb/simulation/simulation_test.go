@@ -28,7 +28,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// childVar has a directory. The test binary then plugs in a stick there, until it is killed.
+// childVar names a directory. With it the test binary plugs in a stick there, until it is killed.
 const childVar = "OUTRIDER_TEST_STICK"
 
 func TestMain(m *testing.M) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes are the names of https://www.usb.org/defined-class-codes. Names that gousb has are the same as
-// there.
+// classes are the names of https://www.usb.org/defined-class-codes. Where gousb names
+// a class, too, the names are the same.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",

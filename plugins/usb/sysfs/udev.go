@@ -12,7 +12,7 @@ import (
 
 // AddUdev adds the properties of a device and of its nodes from udev's database, if udev runs. The database
 // has lines E:KEY=value in files such as run/udev/data/c189:3 (systemd,
-// src/libsystemd/sd-device/device-private.c). udev writes them after the device appears.
+// src/libsystemd/sd-device/device-private.c). udev writes the properties after the device appears.
 func AddUdev(root fs.FS, d *Device) {
 	for _, n := range d.Nodes {
 		kind := "c"
