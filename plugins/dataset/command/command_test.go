@@ -107,7 +107,7 @@ func rolledBack(t *testing.T, n *node) {
 	n.refuses("can't be the name of a snapshot", "snapshot", "data", "a/b")
 	n.refuses(`"other" was not found`, "rollback", "other", "before")
 	n.refuses("@after: does not exist", "rollback", "data", "after")
-	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "What was written since is lost.")
+	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "All later changes are lost.")
 	v.has("a", "old")
 	must.False(t, testsupport.Exists(v.path+"/b"))
 	must.NoError(t, v.call("create")) // as at an agent's start

@@ -64,7 +64,7 @@ snapshots exist: "zfs destroy" removes them.`,
 			return fmt.Errorf("failed to roll back volume %s to %q (see: zfs list -t snapshot -r %s/%s): %w", v, name, v.Root,
 				v.Name, err)
 		}
-		s.say("Volume %s is as it was at %s. What was written since is lost.", v, name)
+		s.say("Volume %s was rolled back to %s. All later changes are lost.", v, name)
 		return s.answer(snapshot{v.key(), name}, func(io.Writer) {})
 	},
 }
