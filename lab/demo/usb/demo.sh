@@ -21,12 +21,12 @@ plugged() {
 	done | tr '\n' : | grep -q "$NOMAD_VAR_id:" && echo in || echo out
 }
 
-# plug in|out plugs the stick in or out, or asks the user to do so.
+# plug in|out plugs the simulated stick in or out; for a real one it asks the user to do so.
 plug() {
 	case "$DEMO_REAL $1" in
 	" in") run "nomad job run -detach stick.nomad.hcl" ;;
 	" out") run "nomad job stop -detach stick" ;;
-	*) note "" ;;
+	*) note ">>> Please plug the stick $NOMAD_VAR_id $1 now." ;;
 	esac
 	expect "$1" plugged
 	begin
