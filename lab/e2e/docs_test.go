@@ -316,9 +316,9 @@ func (n *plainNode) end(t *testing.T) {
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
 
-// systemctl replaces systemd's program: it is this test binary under another name. It restarts the agent, and returns
-// when the agent and its plugins are healthy, as they are when an operator types the next command, or an error with the
-// end of the agent's log.
+// systemctl replaces systemd's program: it is this test binary under another name. It restarts the agent, and waits
+// until the agent and its plugins are healthy, since an operator takes that long to type the next command. An error has
+// the end of the agent's log.
 func systemctl(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

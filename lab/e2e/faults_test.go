@@ -26,7 +26,7 @@ type fault struct {
 	// strike causes the fault, and returns a function that repairs it.
 	strike func(t *testing.T, r *round) (heal func())
 
-	// loses is the witness of the exits that is lost. If it is everybody, "lost" is as true as the exact exit.
+	// loses is who could have seen the exits, but is lost. If it is everybody, "lost" is as true as the exact exit.
 	loses witness
 
 	// cut means that the end of the output may be missing without an event: no logmon reads what is written.
@@ -39,7 +39,7 @@ type witness int
 
 const (
 	nobody     witness = iota
-	supervisor         // before Linux 6.15, the kernel reports exits to the supervisor alone
+	supervisor         // before Linux 6.15, the kernel reports exits only to the supervisor
 	everybody
 )
 

@@ -240,7 +240,7 @@ func (s *survivor) register(t *testing.T) {
 	must.NoError(t, err)
 }
 
-// alloc returns the newest allocation that should run, and its node.
+// alloc returns the newest allocation with the desired status run, and its node.
 func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *survivor) alloc() (*api.AllocationListStub, *node, error) {
 			}
 		}
 	}
-	return nil, nil, fmt.Errorf("no allocation of %s should run", *s.job.ID)
+	return nil, nil, fmt.Errorf("job %s has no allocation with the desired status run", *s.job.ID)
 }
 
 // on waits until Nomad reports the task as running on a node other than not, and returns its allocation and node.
@@ -532,7 +532,7 @@ var handovers = []handover{
 			s.tells(t, "Left running on endpoint")
 			testsupport.Within(t, time.Minute, func() error {
 				if a, _, err := s.alloc(); err == nil {
-					return fmt.Errorf("allocation %s should still run", a.ID)
+					return fmt.Errorf("allocation %s still has the desired status run", a.ID)
 				}
 				return nil
 			})

@@ -29,7 +29,7 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 	}{
 		{"cgroup", []string{"-test.skip=V1|TestDetect_OnThisMachine|TestLeaf_IsJoined|TestRemove_LeavesAnOperators"}},
 		{"launch", []string{"-test.skip=CgroupV1|AThousand|ThatEndsAtOnce|" +
-			"IsNotBoundByTheProgramsLimits|DelaysOneStart|OnAnyThread"}},
+			"IsNotBoundByTheProgramsLimits|DelaysOneStart"}},
 		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|" +
 			"TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|" +
 			"TestSession_EndsWith.*|TestDestroy_IsIdempotent.*)$/in_a_cgroup"}},
