@@ -127,7 +127,6 @@ func TestLab_WithAHost(t *testing.T) {
 	})
 }
 
-// placedOn returns the running allocation of a job, or nil.
 // TestLab_WithNodes runs a job on three nodes, and reloads a plugin on all of them.
 func TestLab_WithNodes(t *testing.T) {
 	testsupport.Long(t, "starts three agents")
@@ -177,6 +176,7 @@ func TestLab_WithNodes(t *testing.T) {
 	}
 }
 
+// placedOn returns the running allocation of a job, or nil.
 func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	t.Helper()
 	allocs, _, err := a.Client().Jobs().Allocations(job, false, nil)

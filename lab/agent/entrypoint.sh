@@ -2,7 +2,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# Prepares a container's cgroups for Nomad, and then runs the command in its arguments.
+# Prepares a container's cgroups for Nomad, and then runs the command in its arguments, if any.
 set -u
 CG=/sys/fs/cgroup
 

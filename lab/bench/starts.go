@@ -66,7 +66,7 @@ func newStarter(dir string) (*starter, error) {
 		err = os.Chmod(s.fifo, 0o666) // independent of the umask
 	}
 	if err == nil {
-		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // both: reads never see its end
+		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // read-write, so a read never returns EOF
 	}
 	return s, err
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/gotool"
 )
 
-// Site runs Hugo on the web site of docs/, with more arguments: "server" serves it, none builds it in dist/site.
+// Site builds the web site of docs/ in dist/site with Hugo, or serves it with the argument "server".
 func Site(ctx context.Context, root string, args ...string) error {
 	program, err := gotool.Path(ctx, root, "hugo")
 	if err != nil {
 		return err
 	}
-	proxy, err := output(ctx, nil, root, "go", "env", "GOPROXY") // Hugo has a default of its own for the theme
+	proxy, err := output(ctx, nil, root, "go", "env", "GOPROXY") // Hugo has its own default for the theme
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ var (
 )
 
 func TestSite_HasEachPageAndNoDeadLink(t *testing.T) {
-	testsupport.Long(t, "builds a web site, and before that the program for it")
+	testsupport.Long(t, "builds Hugo and the web site")
 	site := t.TempDir()
 	must.NoError(t, Site(t.Context(), "../..", "--baseURL=/", "--destination="+site))
 
@@ -46,8 +46,8 @@ func TestSite_HasEachPageAndNoDeadLink(t *testing.T) {
 	}
 }
 
-// leadsSomewhere reports whether a link of a page of the site has its file, and the anchor in that. Other sites are not
-// looked at.
+// leadsSomewhere reports whether the target of a page's link exists in the site, and has the link's anchor. It accepts
+// any link to another site.
 func leadsSomewhere(site string, pages map[string]string, page, link string) bool {
 	if strings.Contains(link, ":") {
 		return true

@@ -124,7 +124,7 @@ type settings struct {
 	Scratch     string              // below dist: block.hcl, goreleaser's output, and stage with the zip's files
 	Files, Dirs []string            // in stage
 	Needs       map[string][]string // packages with programs that the plugin runs, by format
-	Wants       map[string][]string // packages that it rarely runs without, by format
+	Wants       map[string][]string // recommended packages, by format
 	SBOM        string              // the program cyclonedx-gomod
 }
 

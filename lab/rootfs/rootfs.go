@@ -110,7 +110,7 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	return nil
 }
 
-// Enter returns a command that executes the command appended to it in the root.
+// Enter returns a command to which another one is appended, to execute that in the root.
 func (r *Root) Enter() []string {
 	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
 		"--root", "--wdns=/root"}
