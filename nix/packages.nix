@@ -8,8 +8,8 @@ let
   plugins = import ./plugins.nix;
   root = ../.;
 
-  # The hash of the packages that core and plugins import: it changes only with these and their versions. `go tool mage
-  # nix:hash` writes it, and a test compares it.
+  # The hash of the packages that core and plugins import, which changes only with these and their versions.
+  # `go tool mage nix:hash` writes it, and a test compares it.
   vendorHash = "sha256-9D+ktNVt7IuUYb0wSQXz6cJy3EfT5QHBgSP8+hLwp50=";
 
   buildGoModule =
