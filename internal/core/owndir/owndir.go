@@ -103,8 +103,8 @@ func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 }
 
 // check checks one directory or symbolic link, and returns the target of a link. last is set for the
-// directory itself, which must not be sticky: other users could create files in it before this
-// process does.
+// directory itself. It must not be writable by others, even with a sticky bit: they could create
+// files in it before this process does.
 func check(path string, last bool, also []int) (link string, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
