@@ -259,7 +259,7 @@ func TestClient_ReturnsErrLost(t *testing.T) {
 	_, err = conn.Call(context.Background(), 1)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the call under way"))
 	must.Nil(t, c.Current(), must.Sprint("the lost connection is still current"))
-	must.True(t, lost, must.Sprint("Lost was called before the next connection"))
+	must.True(t, lost, must.Sprint("Lost was not called before the next connection"))
 	_, err = conn.Call(context.Background(), 2)
 	must.ErrorIs(t, err, ErrLost, must.Sprint("the next call"))
 }
@@ -298,7 +298,7 @@ func TestServe_AnswersEachRequestAndClosesItsFiles(t *testing.T) {
 	conn.Close()
 	<-served
 	test.True(t, gone, test.Sprint("gone was called"))
-	test.True(t, peer.Event(1), test.Sprint("an event is queued without blocking"))
+	test.True(t, peer.Event(1), test.Sprint("the event was not queued"))
 	after, err := os.ReadDir("/proc/self/fd")
 	must.NoError(t, err)
 	test.LessEq(t, len(before), len(after), test.Sprint("open descriptors"))
