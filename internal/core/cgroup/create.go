@@ -24,7 +24,7 @@ const ours = unix.S_ISVTX
 // same task, and writes the limits. The caller then starts a process in the group
 // ([Group.OpenDir], [Group.TasksFiles]).
 //
-// On an error it removes the directories that it made. The error wraps [ErrUnavailable] if
+// On an error it leaves none of our directories. The error wraps [ErrUnavailable] if
 // Nomad's groups are missing or may not be used.
 func (g Group) Create(l Limits) (err error) {
 	if g.none() {

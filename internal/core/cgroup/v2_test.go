@@ -89,7 +89,7 @@ func TestV2Create_ReportsErrors(t *testing.T) {
 		test.False(t, errors.Is(err, ErrUnavailable),
 			test.Sprintf("a failed limit is taken for no cgroup at all: %v", err))
 	})
-	t.Run("a controller that the machine lacks is no error", func(t *testing.T) {
+	t.Run("a controller that the machine lacks is not an error", func(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.max": "-"})
 		g.Controllers = []string{"pids"}
 		test.NoError(t, g.Create(Limits{MemoryMax: 4096, PidsMax: 3}))
