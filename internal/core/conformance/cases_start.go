@@ -54,7 +54,7 @@ var pluginCases = []driverCase{
 		f := receive(c, ch, "a fingerprint")
 		own := "driver." + c.info.Name
 		if f.Attributes[own] == nil {
-			c.fail("attribute %s is missing, by which jobs find nodes that have the driver", own)
+			c.fail("attribute %s is missing: jobs use it to find nodes that have the driver", own)
 		}
 		for name := range f.Attributes {
 			if name != own && !strings.HasPrefix(name, own+".") {

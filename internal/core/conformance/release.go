@@ -19,7 +19,7 @@ import (
 // (device.Releaser). The plugin must have a group of at least two healthy devices.
 type Release struct {
 	// Binary is the plugin as a file, because the test kills it. Its grace period should be about two
-	// seconds, and its period less than one.
+	// seconds, and the time between its scans less than one.
 	Binary Binary
 
 	// Use uses a reservation as a task does, and leaves traces in it. kill ends the use immediately.
