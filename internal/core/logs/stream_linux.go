@@ -84,7 +84,7 @@ func Open(fifo int, cfg Config) (*Stream, error) {
 		return nil, fmt.Errorf("failed to open log: allocation directory %q is not absolute", cfg.AllocDir)
 	}
 	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "/\x00") {
-		return nil, fmt.Errorf("failed to open log: %q is no file name", cfg.Name)
+		return nil, fmt.Errorf("failed to open log: %q is not a file name", cfg.Name)
 	}
 	if cfg.MaxFiles < 0 || cfg.MaxFileSize < 0 || cfg.Grace < 0 {
 		return nil, errors.New("failed to open log: a limit is negative")
