@@ -228,7 +228,7 @@ func TestReleaser_DeviceInUseDoesNotDelayOthers(t *testing.T) {
 			l.sets["tank-a"].ended, l.sets["tank-b"].ended = true, true
 		})
 		time.Sleep(time.Minute)
-		wantHeld(t, l, "tank-a", "tank-c") // swept beside the release that hangs
+		wantHeld(t, l, "tank-a", "tank-c") // swept while the other release hangs
 		began := time.Now()
 		reserveOne(t, p, "tank-b")
 		reserveOne(t, p, "tank-c")

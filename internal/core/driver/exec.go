@@ -169,7 +169,7 @@ func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
 }
 
 // heartbeatTime is the interval at which a command's client gets an empty message, which it ignores
-// (api/allocations_exec.go). Nomad detects only by sending that a client is gone.
+// (api/allocations_exec.go). Nomad detects that a client is gone only when it sends to it.
 const heartbeatTime = 2 * time.Second
 
 // heartbeat sends empty messages until the command has ended. It returns an error if the client is gone.
