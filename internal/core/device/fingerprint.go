@@ -59,8 +59,8 @@ func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.Devi
 }
 
 // scanAnyway starts scanning for a reservation if no stream is open. Nomad gives up a plugin that
-// dies while it is configured, even if it was restarted. Its devices stay on the node, so jobs are
-// placed. For their reservations Nomad starts the plugin again, without a stream
+// dies while it is being configured, at a restart of the plugin too. Its devices stay on the node,
+// so jobs are placed. For their reservations Nomad starts the plugin again, without a stream
 // (client/devicemanager, instance.go).
 func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()

@@ -286,8 +286,8 @@ func TestReserve_WaitsForFirstScan(t *testing.T) {
 	})
 }
 
-// Nomad gives up a plugin that was killed while it was configured, but keeps placing jobs with its
-// devices.
+// Nomad gives up a plugin that was killed while it was being configured, but keeps placing jobs with
+// its devices.
 func TestReserve_ScansWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
