@@ -19,7 +19,7 @@ import (
 
 // Plugin describes a plugin's binary. Exactly one of Driver and Device is set.
 type Plugin struct {
-	// Name is the name that the plugin reports, such as in a job: driver = "<name>".
+	// Name is the name that the plugin reports. Jobs write driver = "<name>" or device "<name>".
 	Name string
 
 	// Summary describes the plugin in one sentence.
