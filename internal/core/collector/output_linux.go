@@ -59,9 +59,8 @@ func (str *stream) locked(do func()) {
 	}
 }
 
-// mayHang calls do. It reports to the supervisor if do takes longer than stallTime, and to the user
-// of the task if do takes longer than hangTime. label is the stream's label, which ends with a space, or
-// empty.
+// mayHang calls do. It reports to the supervisor if do takes longer than stallTime, and to the user of
+// the task if do takes longer than hangTime. label is the stream's label, or empty.
 func (o *output) mayHang(label string, do func()) {
 	var mu sync.Mutex
 	stalled, reported := false, false

@@ -29,9 +29,9 @@ type unplug struct {
 	Delay time.Duration `json:"delay,omitempty"` // time without the device before the stop
 }
 
-// watchDevices emits events when devices that were reserved for the task are unplugged or plugged
-// in again. A device plugin can't do this, because it has no access to tasks. watchDevices stops the task if
-// its options ask for that. It returns when the task or the driver has ended.
+// watchDevices emits events when devices that were reserved for the task are unplugged or plugged in
+// again. A device plugin can't do this, because it has no access to tasks. watchDevices stops the
+// task if its options require that. It returns when the task or the driver has ended.
 func (t *localTask) watchDevices(devices []task.Device) {
 	again := time.NewTicker(unplugEvery)
 	defer again.Stop()
