@@ -124,7 +124,7 @@ func TestReserve_IsSafeDuringScans(t *testing.T) {
 }
 
 func TestFingerprint_StopsAfterEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))
 		p, _ := start(t, supplied(w))

@@ -208,7 +208,7 @@ func TestStats_DefaultIntervalIsOneSecond(t *testing.T) {
 func TestStats_EndWithContextOnly(t *testing.T) {
 	for reader, take := range map[string]bool{"that reads": true, "that never reads": false} {
 		t.Run("with an agent "+reader, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+			synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 				w := &world{}
 				w.plug(sticks("ea60", "a:1"))
 				s := supplied(w)
