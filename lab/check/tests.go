@@ -37,7 +37,8 @@ func TestAll(ctx context.Context, root string) error {
 		light = append(light, "./"+dir+"/...")
 	}
 	first := run(ctx, root, "all", light, "-p=4", "-timeout=60m")
-	return errors.Join(first, run(ctx, root, "all-lab", []string{"./lab/e2e", "./lab/e2e/...", "./lab/..."}, "-p=2", "-timeout=60m"))
+	heavy := []string{"./lab/e2e", "./lab/e2e/...", "./lab/..."}
+	return errors.Join(first, run(ctx, root, "all-lab", heavy, "-p=2", "-timeout=60m"))
 }
 
 // TestModule compiles a module, named by its folder in the repository, by its own go.mod as a release does. Then it

@@ -347,8 +347,8 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 }
 
 // Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. If the kernel reports the
-// dataset as busy it returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted only in other mount
-// namespaces: processes there keep their files.
+// dataset as busy it returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted only in other
+// mount namespaces: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {
