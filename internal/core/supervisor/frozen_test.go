@@ -185,7 +185,7 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			}
 			h.waitOutput(hung, "line 5\n")
 			disk.freeze()
-			testsupport.Eventually(t, "the task gets an event", func() bool { return h.hasEvent(hung.ID, "does not answer") })
+			testsupport.Eventually(t, "the task gets an event", func() bool { return h.hasEvent(hung.ID, "does not respond") })
 			fault(h)
 			h.others(c, running)
 			must.NoError(t, os.WriteFile(stop, nil, 0o600))
