@@ -155,12 +155,14 @@ func (l *launcher) fail(err *Error) {
 
 // receive reads the spec. If the supervisor has died, receive ends the launcher.
 func receive() []byte {
+	var st unix.Stat_t
+	// started by hand, the first file that the Go runtime opens has this number: cpu.max of cgroup v2
+	if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		os.Stderr.WriteString("this role is internal: the supervisor starts it\n")
+		exit(2)
+	}
 	var head [headerSize]byte
 	if !readFull(head[:]) {
-		var st unix.Stat_t
-		if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
-			os.Stderr.WriteString("this role is internal: the supervisor starts it\n")
-		}
 		exit(2)
 	}
 	b := make([]byte, binary.LittleEndian.Uint32(head[:]))
