@@ -29,9 +29,12 @@ import (
 // replaced. This loses nothing, even if the collector still runs. When a call takes longer than
 // askAfter, the client checks whether the collector responds.
 const (
-	answerTime = 3 * time.Second
+	answerTime = 10 * time.Second
 	askAfter   = 500 * time.Millisecond
 )
+
+// startTime bounds the start of a collector: an overloaded machine takes seconds to execute it.
+const startTime = 25 * time.Second
 
 // Config configures a Client.
 type Config struct {
@@ -360,7 +363,9 @@ func (c *Client) replace(ctx context.Context, old *process) (*connection, error)
 func (c *Client) handOver(
 	ctx context.Context, conn *connection, id task.Identity, old *process, specs []Spec, opened func(),
 ) error {
-	if _, err := c.hello(ctx, conn); err != nil {
+	starting, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	if _, err := conn.Call(starting, &request{Op: opHello}); err != nil {
 		return err
 	}
 	var taken sync.WaitGroup

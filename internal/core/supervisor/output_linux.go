@@ -130,7 +130,7 @@ func (s *server) startCollection(p *process, spec collector.Spec, reads ...*os.F
 	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
 	ends, from, err := s.collector.Start(ctx, spec, reads...)
-	if errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && ctx.Err() != nil {
 		err = errors.New("log directory does not answer: its file system hangs")
 	}
 	if err == nil && spec.Output.Collector == task.CollectorNomad && len(ends) != len(collector.Streams) {
