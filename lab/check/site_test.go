@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,13 +61,8 @@ func leadsSomewhere(site string, pages map[string]string, page, link string) boo
 		file += "index.html"
 	}
 	if text, found := pages[file]; found {
-		ids := identity.FindAllString(text, -1)
-		for _, id := range ids {
-			if strings.Trim(strings.TrimPrefix(id, "id="), `"`) == anchor {
-				return true
-			}
-		}
-		return anchor == ""
+		ids := identity.FindAllStringSubmatch(text, -1)
+		return anchor == "" || slices.ContainsFunc(ids, func(id []string) bool { return id[1] == anchor })
 	}
 	_, err := os.Stat(filepath.Join(site, file))
 	return err == nil

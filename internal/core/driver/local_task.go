@@ -198,19 +198,10 @@ func (t *localTask) abandon() {
 	t.End(nil)
 }
 
-// destroy destroys the task and keeps the fields that explain its exit.
 func (t *localTask) destroy(ctx context.Context) error {
 	if err := t.client.Destroy(ctx, t.id); err != nil {
 		return err
 	}
 	t.engine.release(t.id)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sampler = nil
-	t.state = &task.State{
-		ID: t.id, Task: t.state.Task, Identity: t.state.Identity,
-		Command: task.Command{Path: t.state.Command.Path, Dir: t.state.Command.Dir, User: t.state.Command.User},
-		Output:  task.Output{StderrFrom: t.state.Output.StderrFrom},
-	}
 	return nil
 }

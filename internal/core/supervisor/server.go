@@ -46,7 +46,7 @@ type server struct {
 	clients   map[*wire.Peer]bool
 	launchers map[int]bool // pids of launchers that have not become their task yet
 	busySince time.Time    // when a task or a client last existed
-	retired   []string     // paths of the records of destroyed tasks, the oldest first
+	retired   []string     // records of destroyed tasks: those of an earlier supervisor, then by age
 	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
