@@ -93,6 +93,19 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}
 }
 
+// submitHCL submits the job of a job file. The allocation is that of its first task.
+func (n *node) submitHCL(t testing.TB, text string, edit ...func(*api.Job)) *alloc {
+	t.Helper()
+	j, err := n.Client().Jobs().ParseHCL(text, true)
+	must.NoError(t, err)
+	for _, f := range edit {
+		f(j)
+	}
+	a := n.submit(t, j)
+	a.task = j.TaskGroups[0].Tasks[0].Name
+	return a
+}
+
 // start submits a job with this configuration and waits until it runs.
 func (n *node) start(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *alloc {
 	t.Helper()

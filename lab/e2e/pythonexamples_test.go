@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -47,12 +48,9 @@ func runPythonExample(t *testing.T, n *node, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(pythonExamples, name+".nomad.hcl"))
 	must.NoError(t, err)
-	j, err := n.Client().Jobs().ParseHCL(string(text), true)
-	must.NoError(t, err)
-	j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
-	a := n.submit(t, j)
-	a.task = j.TaskGroups[0].Tasks[0].Name
-	pythonExampleJobs[name](t, a)
+	pythonExampleJobs[name](t, n.submitHCL(t, string(text), func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
+	}))
 }
 
 func webExample(t *testing.T, a *alloc) {

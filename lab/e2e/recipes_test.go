@@ -31,18 +31,12 @@ func TestRecipes_Run(t *testing.T) {
 	stick := plug(t, root, "-id", "10c4:ea60")
 	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, more: zigbee}})
 	jobs := jobFiles(readFences(t, "docs/guides/recipes.md"))
-	submit := func(t *testing.T, name, old, replacement string, edit func(*api.Job)) *alloc {
+	submit := func(t *testing.T, name, old, replacement string, edit ...func(*api.Job)) *alloc {
 		t.Helper()
 		text := jobs[name+".nomad.hcl"]
 		must.StrContains(t, text, old)
-		j, err := n.Client().Jobs().ParseHCL(strings.ReplaceAll(text, old, replacement), true)
-		must.NoError(t, err)
-		edit(j)
-		a := n.submit(t, j)
-		a.task = j.TaskGroups[0].Tasks[0].Name
-		return a
+		return n.submitHCL(t, strings.ReplaceAll(text, old, replacement), edit...)
 	}
-	unchanged := func(*api.Job) {}
 
 	t.Run("web-api", func(t *testing.T) {
 		release := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -54,7 +48,7 @@ func TestRecipes_Run(t *testing.T) {
 			_, _ = archive.Close(), compressed.Close()
 		}))
 		defer release.Close()
-		a := submit(t, "web-api", "https://example.com", release.URL, unchanged)
+		a := submit(t, "web-api", "https://example.com", release.URL)
 		a.running(t)
 		testsupport.Within(t, time.Minute, func() error {
 			found, _, err := n.Client().Services().Get("web-api", nil)
@@ -75,7 +69,7 @@ func TestRecipes_Run(t *testing.T) {
 		const program = "#!/bin/sh\necho bridge >\"$2\"\ntouch \"$4/database\"\necho up\nexec sleep 1000\n"
 		bridge := filepath.Join(mkdir(t), "start")
 		must.NoError(t, os.WriteFile(bridge, []byte(program), 0o755)) //nolint:gosec // a program
-		a := submit(t, "bridge", "/opt/bridge/start", bridge, unchanged)
+		a := submit(t, "bridge", "/opt/bridge/start", bridge)
 		a.says(t, "stdout", "up")
 		test.StrContains(t, stick.heard(), "bridge")
 		a.stop(t)

@@ -31,15 +31,13 @@ func TestSamples_RunAsTheyStand(t *testing.T) {
 			if filepath.Ext(path) == ".md" {
 				text = jobFiles(readFences(t, path))["web.nomad.hcl"]
 			}
-			j, err := n.Client().Jobs().ParseHCL(text, true)
-			must.NoError(t, err)
-			r, _, err := n.Client().Jobs().Validate(j, nil)
-			if err != nil || r.Error != "" || r.Warnings != "" {
-				t.Errorf("Nomad reports %v, the error %q and the warning %q", err, r.Error, r.Warnings)
-			}
-			j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
-			a := n.submit(t, j)
-			a.task = j.TaskGroups[0].Tasks[0].Name
+			a := n.submitHCL(t, text, func(j *api.Job) {
+				r, _, err := n.Client().Jobs().Validate(j, nil)
+				if err != nil || r.Error != "" || r.Warnings != "" {
+					t.Errorf("Nomad reports %v, the error %q and the warning %q", err, r.Error, r.Warnings)
+				}
+				j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
+			})
 			a.running(t)
 			a.says(t, "stdout", ":") // the time
 			a.stop(t)
@@ -57,11 +55,7 @@ func TestMigrate_ExamplesDoWhatTheyReplace(t *testing.T) {
 	n := commonNode.get(t)
 	jobs := jobFiles(readFences(t, "docs/guides/migrate.md"))
 	run := func(name string, edit func(task *api.Task)) string {
-		j, err := n.Client().Jobs().ParseHCL(jobs[name+".nomad.hcl"], true)
-		must.NoError(t, err)
-		edit(j.TaskGroups[0].Tasks[0])
-		a := n.submit(t, j)
-		a.task = name
+		a := n.submitHCL(t, jobs[name+".nomad.hcl"], func(j *api.Job) { edit(j.TaskGroups[0].Tasks[0]) })
 		must.Eq(t, "exit 0", a.ended(t), must.Sprint(a.story()))
 		return a.output(t, "stdout")
 	}
