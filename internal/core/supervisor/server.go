@@ -39,7 +39,7 @@ type server struct {
 	enders   semaphore    // held during the quick parts of kill and destroy
 	forks    sync.Mutex   // held while a launcher is forked and recorded
 
-	lastRequest atomic.Int64 // time of the last reply, ns since 1970
+	lastRequest atomic.Int64 // time of the last reply but to a hello, ns since 1970
 
 	mu        sync.Mutex
 	processes map[string]*process // tasks and exec sessions by id
@@ -135,7 +135,9 @@ func send(c *wire.Peer, r *reply) {
 }
 
 func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
-	defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
+	if req.Op != opHello { // which clients send as long as a task runs
+		defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
+	}
 	r := &reply{}
 	var err error
 	switch req.Op {

@@ -77,3 +77,14 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 	test.Eq(t, 4, of.exit.Code,
 		test.Sprintf("the task's exit %+v: sent %d and %d times", of.exit, owner.Queued()-1, other.Queued()))
 }
+
+// After a burst of requests the supervisor returns memory to the system. Hellos arrive every second as long as a task
+// runs.
+func TestServer_HellosDelayNoReturnOfMemory(t *testing.T) {
+	s := &server{}
+	must.NotNil(t, s.answer(nil, &request{Op: opHello}, nil).Hello)
+	test.Zero(t, s.lastRequest.Load())
+
+	s.answer(nil, &request{Op: "unknown"}, nil)
+	test.NonZero(t, s.lastRequest.Load())
+}
