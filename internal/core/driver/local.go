@@ -63,6 +63,10 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	if err != nil {
 		return err
 	}
+	err = checkUnveil(o)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.options, l.denied, l.root = o, deny, root

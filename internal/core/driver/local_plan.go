@@ -60,6 +60,10 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
+	base.Unveil, err = unveil(l.config(), o, cfg, &base)
+	if err != nil {
+		return nil, err
+	}
 	out, err := outputOf(cfg, o.Logs, task.Collector(l.config().LogCollection))
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 
@@ -32,11 +33,20 @@ func (l *local) Probe(ctx context.Context) (Node, error) {
 	if !root {
 		missing = append(missing, "the agent is not root, so tasks run as its own user")
 	}
+	options, abi := l.config(), landlock.ABI()
+	limit := unveilLimit(options, abi)
+	switch {
+	case limit != "" && options.Unveil == unveilStrict:
+		return Node{}, errors.New("unveil = \"strict\": " + limit)
+	case limit != "":
+		missing = append(missing, limit)
+	}
 	return Node{Removed: removed, Missing: missing, Attributes: map[string]*pstructs.Attribute{
 		"cgroup":          pstructs.NewStringAttribute(string(support.Mode)),
-		"log_collection":  pstructs.NewStringAttribute(l.config().LogCollection),
+		"log_collection":  pstructs.NewStringAttribute(options.LogCollection),
 		"pidfd_exit_info": pstructs.NewBoolAttribute(supportsPidfdExit()),
-		"landlock_abi":    pstructs.NewIntAttribute(int64(landlock.ABI()), ""),
+		"landlock_abi":    pstructs.NewIntAttribute(int64(abi), ""),
+		"unveil":          pstructs.NewStringAttribute(options.Unveil),
 		"root":            pstructs.NewBoolAttribute(root),
 	}}, nil
 }

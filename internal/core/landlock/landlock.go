@@ -1,26 +1,95 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package landlock restricts threads with the kernel's Landlock (landlock(7)).
+// Package landlock restricts threads with the kernel's Landlock (landlock(7)). All its system calls return at once.
 package landlock
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
+// Complete is the first version of Landlock that restricts everything that an Access describes (Linux 6.2). Before, a
+// file can be truncated by its path (version 3), and links and renames between directories always fail (version 2).
+const Complete = 3
+
 // ABI returns the Landlock version that this process can use (landlock_create_ruleset(2),
 // LANDLOCK_CREATE_RULESET_VERSION). It returns 0 before Linux 5.13, and if Landlock is disabled or blocked.
 func ABI() int {
-	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	version, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return 0
 	}
 	return int(version)
+}
+
+// Access is a set of rights to files (LANDLOCK_ACCESS_FS_*).
+type Access uint64
+
+// MakeDevices is the right to create device nodes. No mode contains it.
+const MakeDevices Access = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
+
+// Modes returns the rights of letters: r reads, w writes, x executes; c creates, removes, renames and links entries of
+// a directory. Rights that only directories have are left out unless dir is set.
+func Modes(abi int, letters string, dir bool) Access {
+	var a Access
+	if strings.Contains(letters, "r") {
+		a |= unix.LANDLOCK_ACCESS_FS_READ_FILE
+		if dir {
+			a |= unix.LANDLOCK_ACCESS_FS_READ_DIR
+		}
+	}
+	if strings.Contains(letters, "w") {
+		a |= unix.LANDLOCK_ACCESS_FS_WRITE_FILE
+		if abi >= 3 {
+			a |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+		}
+	}
+	if strings.Contains(letters, "x") {
+		a |= unix.LANDLOCK_ACCESS_FS_EXECUTE
+	}
+	if strings.Contains(letters, "c") && dir {
+		a |= unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
+			unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO |
+			unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+		if abi >= 2 {
+			a |= unix.LANDLOCK_ACCESS_FS_REFER
+		}
+	}
+	return a
+}
+
+// Ruleset is the descriptor of a Landlock ruleset, close-on-exec. The caller closes it.
+type Ruleset int
+
+// NewRuleset returns a ruleset without rules, which denies the given rights everywhere.
+func NewRuleset(denied Access) (Ruleset, syscall.Errno) {
+	attributes := unix.LandlockRulesetAttr{Access_fs: uint64(denied)}
+	fd, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attributes)),
+		unsafe.Sizeof(attributes), 0)
+	return Ruleset(fd), errno
+}
+
+// Allow allows access to an open file (O_PATH suffices), and to everything below it if it is a directory. It returns
+// EBADFD for a file without a path, such as a pipe, to which no ruleset denies access.
+func (r Ruleset) Allow(fd int, access Access) syscall.Errno {
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: uint64(access), Parent_fd: int32(fd)} //nolint:gosec // a descriptor
+	_, _, errno := unix.RawSyscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	return errno
+}
+
+// Restrict permanently applies the ruleset to the calling thread and its descendants. The thread needs no_new_privs
+// (prctl(2)) or CAP_SYS_ADMIN.
+func (r Ruleset) Restrict() syscall.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(r), 0, 0)
+	return errno
 }
 
 // ConfineWrites permanently prevents the calling thread and its descendants from changing files outside these
@@ -39,28 +108,14 @@ func ConfineWrites(dirs ...string) error {
 }
 
 func confineWrites(abi int, dirs []string) error {
-	onFile := uint64(unix.LANDLOCK_ACCESS_FS_WRITE_FILE)
-	if abi >= 3 {
-		onFile |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	}
-	all := onFile | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
-		unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG |
-		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK |
-		unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	if abi >= 2 { // version 1 always denies links and renames between directories
-		all |= unix.LANDLOCK_ACCESS_FS_REFER
-	}
-	attributes := unix.LandlockRulesetAttr{Access_fs: all}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attributes)),
-		unsafe.Sizeof(attributes), 0)
+	ruleset, errno := NewRuleset(Modes(abi, "wc", true) | MakeDevices)
 	if errno != 0 {
 		return errno
 	}
-	ruleset := os.NewFile(fd, "Landlock ruleset")
-	defer ruleset.Close()
-	err := allow(ruleset, "/dev/null", unix.O_NOFOLLOW, onFile)
+	defer unix.Close(int(ruleset))
+	err := allow(ruleset, "/dev/null", 0, Modes(abi, "w", false))
 	for _, dir := range dirs {
-		err = errors.Join(err, allow(ruleset, dir, unix.O_NOFOLLOW|unix.O_DIRECTORY, all))
+		err = errors.Join(err, allow(ruleset, dir, unix.O_DIRECTORY, Modes(abi, "wc", true)))
 	}
 	if err != nil {
 		return err
@@ -69,24 +124,21 @@ func confineWrites(abi int, dirs []string) error {
 	if err != nil {
 		return err
 	}
-	_, _, errno = unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, ruleset.Fd(), 0, 0)
+	errno = ruleset.Restrict()
 	if errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-// allow adds a rule to a ruleset: access is allowed at a path and below it.
-func allow(ruleset *os.File, path string, flags int, access uint64) error {
-	at, err := os.OpenFile(path, unix.O_PATH|flags, 0)
+// allow adds a rule for a path, which may not be a link.
+func allow(ruleset Ruleset, path string, flags int, access Access) error {
+	at, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW|flags, 0)
 	if err != nil {
 		return err
 	}
 	defer at.Close()
-	fd := int32(at.Fd()) //nolint:gosec // a descriptor
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: fd}
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, ruleset.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH,
-		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	errno := ruleset.Allow(int(at.Fd()), access)
 	if errno != 0 {
 		return errno
 	}

@@ -10,12 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // exec is the last step: it applies the settings that would disturb the launcher itself, then calls execve. It
-// returns only if the program does not run.
-func (l *launcher) exec(p program) *Error {
+// returns only if the program does not run. The ruleset is unveil's.
+func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	c := &l.spec.Command
 	umask := uintptr(0o022)
 	if c.Umask != nil {
@@ -27,9 +28,15 @@ func (l *launcher) exec(p program) *Error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
-	if c.NoNewPrivileges {
+	if c.NoNewPrivileges || ruleset != noRuleset {
 		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); e != 0 {
 			return failed("set no_new_privs", e)
+		}
+	}
+	if ruleset != noRuleset {
+		e := ruleset.Restrict()
+		if e != 0 {
+			return failed("confine the task by Landlock", e)
 		}
 	}
 	path := cstr(p.path)

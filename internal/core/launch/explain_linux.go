@@ -74,6 +74,9 @@ func (l *launcher) denied(path string, st *unix.Stat_t) string {
 	if interp := interpreter(path); interp != "" {
 		return "interpreter " + quote(interp) + " of " + q + " is not executable" + user
 	}
+	if l.spec.Command.Unveil != nil {
+		return "command " + q + " cannot be executed: no path of unveil allows x for it and for its interpreter"
+	}
 	return "command " + q + " cannot be executed" + user + ": permission denied"
 }
 

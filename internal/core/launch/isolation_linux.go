@@ -10,12 +10,10 @@ import "golang.org/x/sys/unix"
 //
 //  1. network namespace: setns(CLONE_NEWNET)
 //  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
-//  3. Landlock: the ruleset and its O_PATH fds are opened here, as root and in
-//     the new namespaces; landlock_restrict_self comes in exec, after umask
-//  4. capabilities: bounding set here; ambient set after the change of user
+//  3. capabilities: bounding set here; ambient set after the change of user
 //
 // Steps that affect only the calling thread suffice, since only this thread survives execve. The mount namespace of a
-// running task is entered later: see enterMounts.
+// running task is entered later: see enterMounts. Landlock comes last: see unveil.
 func (l *launcher) isolate() *Error {
 	if err := l.enterNetwork(); err != nil {
 		return err

@@ -63,6 +63,7 @@ const (
 	StageUser    Stage = "user"     // user and groups
 	StageWorkDir Stage = "work_dir" // chdir
 	StageProgram Stage = "program"  // search for the program
+	StageUnveil  Stage = "unveil"   // paths that the program may use
 	StageExec    Stage = "exec"     // execve
 )
 

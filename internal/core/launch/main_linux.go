@@ -106,8 +106,12 @@ func (l *launcher) run() *Error {
 			return err
 		}
 	}
+	ruleset, err := l.unveil()
+	if err != nil {
+		return err
+	}
 	l.enter(StageExec)
-	return l.exec(p)
+	return l.exec(p, ruleset)
 }
 
 // setup depends on no other step and can't hang.

@@ -63,6 +63,9 @@ type Command struct {
 	// prctl(2)).
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
+	// Unveil confines the program to some paths; nil means that it may use whatever its user may.
+	Unveil *Unveil `json:"unveil,omitempty"`
+
 	// Devices and Mounts are files of the host for the task, possibly at other paths: see
 	// OwnMounts.
 	Devices []Device `json:"devices,omitempty"`

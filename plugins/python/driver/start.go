@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -76,6 +77,10 @@ func (d *instance) prepare(
 		return err
 	}
 	cmd.Path = python.Path
+	err = revealInterpreter(cmd)
+	if err != nil {
+		return err
+	}
 	if required.Empty() {
 		return nil
 	}
@@ -87,8 +92,21 @@ func (d *instance) prepare(
 	return nil
 }
 
+// revealInterpreter lets a confined command use its interpreter and the standard library.
+func revealInterpreter(cmd *task.Command) error {
+	real, err := filepath.EvalSymlinks(cmd.Path)
+	if err != nil {
+		return fmt.Errorf("failed to find the interpreter: %w", err)
+	}
+	bin := filepath.Dir(real)
+	cmd.Reveal("rx", bin)
+	cmd.Reveal("rx", filepath.Join(filepath.Dir(bin), "lib"))
+	return nil
+}
+
 // use makes a command run in an environment.
 func use(cmd *task.Command, env *environment.Environment) {
+	cmd.Reveal("rx", env.Dir)
 	bin := filepath.Join(env.Dir, "bin")
 	cmd.Path = filepath.Join(bin, "python3")
 	path := "/usr/local/bin:/usr/bin:/bin"

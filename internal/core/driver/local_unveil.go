@@ -1,0 +1,89 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/landlock"
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// The values of the plugin option unveil.
+const (
+	unveilOff    = "off"
+	unveilStrict = "strict"
+)
+
+// unveil returns the paths that a command of a task may use, or nil if this node does not confine tasks.
+func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.Command) (*task.Unveil, error) {
+	switch {
+	case p.Unveil == unveilOff && len(o.Unveil) > 0:
+		return nil, errors.New("unveil can't be used on this node, whose operator does not confine tasks: remove it, or " +
+			"constrain the job to nodes with the attribute unveil of the driver")
+	case p.Unveil == unveilOff:
+		return nil, nil
+	case len(o.Unveil) > 0 && !p.UnveilByTask:
+		return nil, errors.New("unveil can't be used on this node, whose operator alone names the paths of tasks " +
+			"(unveil_by_task): remove it")
+	}
+	u := &task.Unveil{Defaults: p.UnveilDefaults, Strict: p.Unveil == unveilStrict}
+	add := func(modes, path string, optional bool) {
+		u.Paths = append(u.Paths, task.UnveiledPath{Path: path, Modes: modes, Optional: optional})
+	}
+	add("rwxc", cfg.TaskDir().Dir, false)
+	add("rwxc", cfg.TaskDir().SharedAllocDir, true)
+	for _, m := range cmd.Mounts {
+		modes := "rwxc"
+		if m.ReadOnly {
+			modes = "rx"
+		}
+		add(modes, m.Target, false)
+	}
+	for _, d := range cmd.Devices {
+		// a device that is plugged in again is another file in the same directory
+		at := path.Dir(d.HostPath)
+		if at == "/dev" {
+			at = d.HostPath
+		}
+		add("rw", at, false)
+	}
+	for i, text := range append(p.UnveilPaths[:len(p.UnveilPaths):len(p.UnveilPaths)], o.Unveil...) {
+		unveiled, err := task.ParseUnveiled(text)
+		if err != nil {
+			return nil, err
+		}
+		unveiled.Author = i >= len(p.UnveilPaths)
+		u.Paths = append(u.Paths, unveiled)
+	}
+	return u, nil
+}
+
+// checkUnveil checks the plugin options about unveil.
+func checkUnveil(p PluginOptions) error {
+	for _, text := range p.UnveilPaths {
+		_, err := task.ParseUnveiled(text)
+		if err != nil {
+			return fmt.Errorf("unveil_paths: %s", strings.TrimPrefix(err.Error(), "unveil: "))
+		}
+	}
+	return nil
+}
+
+// unveilLimit describes what this kernel lacks to confine tasks as the options say; empty means nothing.
+func unveilLimit(p PluginOptions, abi int) string {
+	switch {
+	case p.Unveil == unveilOff || abi >= landlock.Complete:
+		return ""
+	case abi == 0:
+		return "tasks are not confined: this kernel has no Landlock"
+	}
+	return fmt.Sprintf("tasks are confined in part: this kernel has version %d of Landlock, and %d is needed", abi,
+		landlock.Complete)
+}

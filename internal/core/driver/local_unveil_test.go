@@ -1,0 +1,72 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"testing"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+func TestUnveil_PathsAreTheTasksTheOperatorsAndTheAuthors(t *testing.T) {
+	cfg := &drivers.TaskConfig{Name: "task", AllocDir: "/alloc"}
+	cmd := &task.Command{
+		Mounts: []task.Mount{{Source: "/srv/a", Target: "/data"}, {Source: "/srv/b", Target: "/config", ReadOnly: true}},
+		Devices: []task.Device{
+			{HostPath: "/dev/ttyUSB0", TaskPath: "/dev/tty1"},
+			{HostPath: "/dev/nomad-usb/stick/tty", TaskPath: "/dev/zigbee/tty"},
+		},
+	}
+	p := PluginOptions{Unveil: "strict", UnveilDefaults: true, UnveilPaths: []string{"r:/srv/models"}, UnveilByTask: true}
+	u, err := unveil(p, TaskOptions{Unveil: []string{"rwc:/tmp/../tmp", "x:/with:colon"}}, cfg, cmd)
+	must.NoError(t, err)
+	test.Eq(t, &task.Unveil{Defaults: true, Strict: true, Paths: []task.UnveiledPath{
+		{Path: "/alloc/task", Modes: "rwxc"},
+		{Path: "/alloc/alloc", Modes: "rwxc", Optional: true},
+		{Path: "/data", Modes: "rwxc"},
+		{Path: "/config", Modes: "rx"},
+		{Path: "/dev/ttyUSB0", Modes: "rw"},
+		{Path: "/dev/nomad-usb/stick", Modes: "rw"}, // after a re-plug it has another node
+		{Path: "/srv/models", Modes: "r"},
+		{Path: "/tmp", Modes: "rwc", Author: true},
+		{Path: "/with:colon", Modes: "x", Author: true},
+	}}, u)
+
+	u, err = unveil(PluginOptions{Unveil: "off", UnveilDefaults: true, UnveilPaths: p.UnveilPaths}, TaskOptions{}, cfg, cmd)
+	must.NoError(t, err)
+	test.Nil(t, u)
+}
+
+func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
+	cfg := &drivers.TaskConfig{Name: "task", AllocDir: "/alloc"}
+	for _, row := range []struct {
+		options PluginOptions
+		path    string
+		want    string
+	}{
+		{PluginOptions{Unveil: "off", UnveilByTask: true}, "r:/srv", "operator does not confine tasks"},
+		{PluginOptions{Unveil: "strict"}, "r:/srv", "unveil_by_task"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "/srv", "does not begin with what is allowed"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "rwd:/srv", "does not begin with what is allowed"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, ":/srv", "does not begin with what is allowed"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "r:srv", "is not absolute"},
+	} {
+		_, err := unveil(row.options, TaskOptions{Unveil: []string{row.path}}, cfg, &task.Command{})
+		test.ErrorContains(t, err, row.want, test.Sprintf("%+v", row))
+	}
+	test.EqError(t, checkUnveil(PluginOptions{UnveilPaths: []string{"r:/srv", "r:srv"}}),
+		`unveil_paths: the path of "r:srv" is not absolute`)
+}
+
+func TestUnveil_LimitOfTheKernelIsReported(t *testing.T) {
+	best := PluginOptions{Unveil: "best-effort"}
+	test.Eq(t, "", unveilLimit(PluginOptions{Unveil: "off"}, 0))
+	test.Eq(t, "", unveilLimit(best, 3))
+	test.Eq(t, "tasks are not confined: this kernel has no Landlock", unveilLimit(best, 0))
+	test.Eq(t, "tasks are confined in part: this kernel has version 2 of Landlock, and 3 is needed", unveilLimit(best, 2))
+}

@@ -1,0 +1,56 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package task
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// Unveil confines a program and its descendants to some paths by Landlock (landlock(7)). It also prevents privilege
+// gains (no_new_privs), and mounts.
+type Unveil struct {
+	Paths []UnveiledPath `json:"paths"`
+
+	// Defaults: it may also use what most programs need.
+	Defaults bool `json:"defaults,omitempty"`
+
+	// Strict: the program is not started if the kernel cannot deny everything else.
+	Strict bool `json:"strict,omitempty"`
+}
+
+// UnveiledPath is a file, or a directory with everything below it. The launcher opens it as the program's user. A path
+// that this user cannot reach has no effect.
+type UnveiledPath struct {
+	Path  string `json:"path"`  // absolute
+	Modes string `json:"modes"` // of r, w, x and c, see landlock.Modes
+
+	// Optional: it may be missing.
+	Optional bool `json:"optional,omitempty"`
+
+	// Author: the job's author has named it. Other paths are the operator's: of the links on them, only root's are
+	// followed, because a task may have created the others.
+	Author bool `json:"author,omitempty"`
+}
+
+// ParseUnveiled parses a path of the option unveil, which is written as in Nomad's exec2 driver: "r:/etc/mime.types".
+func ParseUnveiled(text string) (UnveiledPath, error) {
+	modes, at, found := strings.Cut(text, ":")
+	switch {
+	case !found || modes == "" || strings.Trim(modes, "rwxc") != "":
+		return UnveiledPath{}, fmt.Errorf("unveil: %q does not begin with what is allowed: write r, w, x and c (read, "+
+			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", text)
+	case !path.IsAbs(at):
+		return UnveiledPath{}, fmt.Errorf("unveil: the path of %q is not absolute", text)
+	}
+	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
+}
+
+// Reveal allows the use of a path, if the program is confined.
+func (c *Command) Reveal(modes, path string) {
+	if c.Unveil != nil {
+		c.Unveil.Paths = append(c.Unveil.Paths, UnveiledPath{Path: path, Modes: modes, Optional: true})
+	}
+}
