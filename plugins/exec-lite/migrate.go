@@ -22,14 +22,11 @@ var foreign = []struct {
 	{"docker", []string{"image"}, noContainers}, // hides all other options, see Refuse
 	{"raw_exec", []string{"cgroup_v1_override", "cgroup_v2_override"},
 		"exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block"},
-	{"raw_exec", []string{"denied_envvars"},
-		"exec-lite has denied_envvars for all tasks of a node, in the agent's plugin block; " +
-			"a task starts its program with env -u NAME"},
 	{"exec", []string{"pid_mode", "ipc_mode"}, "tasks of exec-lite see the processes and the IPC of the node"},
 	{"exec", []string{"cap_add", "cap_drop"},
 		"tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others"},
 	{"docker", strings.Fields(`
-		advertise_ipv6_address auth auth_soft_fail cgroupns container_exists_attempts cpu_cfs_period cpu_hard_limit
+		advertise_ipv6_address auth auth_soft_fail cgroupns container_exists_attempts cpu_cfs_period
 		cpuset_cpus devices dns_options dns_search_domains dns_servers entrypoint extra_hosts force_pull group_add
 		healthchecks hostname image_pull_timeout init interactive ipv4_address ipv6_address isolation labels load logging
 		mac_address memory_hard_limit mount mounts network_aliases network_mode port_map ports privileged readonly_rootfs

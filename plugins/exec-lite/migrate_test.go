@@ -20,9 +20,7 @@ import (
 
 func TestForeign_OptionsGetOneSentence(t *testing.T) {
 	const (
-		cgroup = `exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block`
-		env    = `exec-lite has denied_envvars for all tasks of a node, in the agent's plugin block; ` +
-			`a task starts its program with env -u NAME`
+		cgroup    = `exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block`
 		caps      = `tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others`
 		container = `exec-lite runs a program of the node, or an artifact, and no container`
 	)
@@ -33,11 +31,10 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 	}{
 		"cgroup_v1_override": {map[string]any{"cgroup_v1_override": blocks}, `option "cgroup_v1_override" of raw_exec: ` + cgroup},
 		"cgroup_v2_override": {map[string]any{"cgroup_v2_override": "x.slice"}, `option "cgroup_v2_override" of raw_exec: ` + cgroup},
-		"denied_envvars":     {map[string]any{"denied_envvars": []any{"A*"}}, `option "denied_envvars" of raw_exec: ` + env},
 		"all of raw_exec": {
 			map[string]any{"cgroup_v1_override": blocks, "cgroup_v2_override": "x", "denied_envvars": []any{}, "work_dir": "/",
 				"oom_score_adj": 1, "args": []any{"x"}},
-			`option "cgroup_v1_override", "cgroup_v2_override" of raw_exec: ` + cgroup + `; "denied_envvars" of raw_exec: ` + env},
+			`option "cgroup_v1_override", "cgroup_v2_override" of raw_exec: ` + cgroup},
 		"pid_mode": {map[string]any{"pid_mode": "host"},
 			`option "pid_mode" of exec: tasks of exec-lite see the processes and the IPC of the node`},
 		"ipc_mode": {map[string]any{"ipc_mode": "private"},

@@ -27,6 +27,10 @@ type Limits struct {
 	// CPUShares in the units of v1, 2 to 262144, where 1024 is a group's default.
 	CPUShares uint64 `json:"cpu_shares,omitempty"`
 
+	// CPUQuota is the processor time that the task may use in a period of CPUPeriod µs, in µs: cpu.max on
+	// v2 and cpu.cfs_quota_us on v1. 0 is no limit; the kernel's minimum is 1000.
+	CPUQuota int64 `json:"cpu_quota,omitempty"`
+
 	// Cpuset lists the cores reserved for the task, as "0-2,7".
 	Cpuset string `json:"cpuset,omitempty"`
 
@@ -55,12 +59,17 @@ func (l Limits) Check() error {
 	return nil
 }
 
+// CPUPeriod is the kernel's default period of CPUQuota, in µs.
+const CPUPeriod = 100_000
+
 // limit writes the limits to the groups, which must exist.
 func (g Group) limit(l Limits) error {
 	memory, shares := strconv.FormatInt(l.MemoryMax, 10), l.CPUShares
+	quota := strconv.FormatInt(l.CPUQuota, 10)
 	var swappiness, swap string
 	if g.Mode == V2 {
 		shares = weight(shares)
+		quota += " " + strconv.Itoa(CPUPeriod)
 		if l.MemoryMax == -1 {
 			memory = "max"
 		}
@@ -82,6 +91,7 @@ func (g Group) limit(l Limits) error {
 		{l.MemoryMax != 0, "memory", "memory.limit_in_bytes", "memory.max", memory},
 		{l.MemoryLow != 0, "memory", "memory.soft_limit_in_bytes", "memory.low", strconv.FormatInt(l.MemoryLow, 10)},
 		{l.CPUShares != 0, "cpu", "cpu.shares", "cpu.weight", strconv.FormatUint(shares, 10)},
+		{l.CPUQuota != 0, "cpu", "cpu.cfs_quota_us", "cpu.max", quota},
 		{l.Cpuset != "", "cpuset", "cpuset.cpus", "cpuset.cpus", l.Cpuset},
 		{l.Swappiness != nil, "memory", swappinessFile, "", swappiness},
 		{l.SwapMax != nil, "memory", "", swapFile, swap},

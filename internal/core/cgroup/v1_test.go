@@ -32,8 +32,9 @@ func TestV1Limits_AreWritten(t *testing.T) {
 			map[string]string{"memory/memory.limit_in_bytes": "67108864", "memory/memory.soft_limit_in_bytes": "33554432",
 				"memory/memory.swappiness": "0"}},
 		{"no hard limit", Limits{MemoryMax: -1}, map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712"}},
-		{"cpu and pids", Limits{CPUShares: 500, PidsMax: 17}, map[string]string{"cpu/cpu.shares": "500",
-			"pids/pids.max": "17"}},
+		{"cpu and pids", Limits{CPUShares: 500, CPUQuota: 2500, PidsMax: 17}, map[string]string{"cpu/cpu.shares": "500",
+			"cpu/cpu.cfs_quota_us": "2500",
+			"pids/pids.max":        "17"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

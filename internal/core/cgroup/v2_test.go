@@ -20,7 +20,7 @@ import (
 var v2Files = map[string]string{
 	"cgroup.procs": "", "cgroup.events": "populated 0\nfrozen " +
 		"0\n", "cgroup.kill": "", "cgroup.freeze": "0\n", "cgroup.subtree_control": "",
-	"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "", "pids.max": "",
+	"memory.max": "", "memory.low": "", "cpu.weight": "", "cpu.max": "", "cpuset.cpus": "", "pids.max": "",
 	"cpu.stat": "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled " +
 		"4\nthrottled_usec 20\n",
 	"memory.current":      "8192\n",
@@ -57,7 +57,9 @@ func TestV2Limits_AreWritten(t *testing.T) {
 			map[string]string{"memory.max": "268435456", "memory.low": "67108864"}},
 		{"a soft limit alone", Limits{MemoryMax: -1, MemoryLow: 64 << 20}, map[string]string{"memory.max": "max",
 			"memory.low": "67108864"}},
-		{"cpu, cores and pids", Limits{CPUShares: 1024, Cpuset: "0-1", PidsMax: 99}, map[string]string{"cpu.weight": "100",
+		{"cpu, cores and pids", Limits{CPUShares: 1024, CPUQuota: 2500, Cpuset: "0-1", PidsMax: 99}, map[string]string{
+			"cpu.weight":  "100",
+			"cpu.max":     "2500 100000",
 			"cpuset.cpus": "0-1", "pids.max": "99"}},
 		{"swappiness has no file on v2", Limits{Swappiness: &zero},
 			map[string]string{"memory.max": "", "memory.swap.max": ""}},

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,7 +57,9 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	l.mu.Lock()
 	deny := l.denied
 	l.mu.Unlock()
-	base, err := allowedCommand(s, o, deny)
+	forTask := deny
+	forTask.env = slices.Concat(deny.env, o.Denied)
+	base, err := allowedCommand(s, o, forTask)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +130,28 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 		l = limits(r, o)
 	}
 	l.PidsMax = o.PidsLimit
+	if o.CPUHard {
+		l.CPUQuota = quota(cfg.Resources)
+	}
 	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
 	err := l.Check() // even if this node can't enforce limits
-	if err == nil && o.PidsLimit > 0 && !group.Has("pids") {
+	switch {
+	case err != nil:
+	case o.PidsLimit > 0 && !group.Has("pids"):
 		err = errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
+	case o.CPUHard && !group.Has("cpu"):
+		err = errors.New("cpu_hard_limit can't be enforced on this node: it has no cpu cgroup")
 	}
 	return l, group, err
+}
+
+// quota returns the processor time of cpu_hard_limit: the task's share of the node's processors.
+func quota(r *drivers.Resources) int64 {
+	if r == nil || r.LinuxResources == nil {
+		return 0
+	}
+	const least = 1000 // of the kernel
+	return max(least, int64(r.LinuxResources.PercentTicks*float64(runtime.NumCPU())*cgroup.CPUPeriod))
 }
 
 // requestOf returns a hash that is equal for two calls that request the same run. It covers the
