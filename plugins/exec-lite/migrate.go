@@ -23,8 +23,6 @@ var foreign = []struct {
 	{"raw_exec", []string{"cgroup_v1_override", "cgroup_v2_override"},
 		"exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block"},
 	{"exec", []string{"pid_mode", "ipc_mode"}, "tasks of exec-lite see the processes and the IPC of the node"},
-	{"exec", []string{"cap_add", "cap_drop"},
-		"tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others"},
 	{"docker", strings.Fields(`
 		advertise_ipv6_address auth auth_soft_fail cgroupns container_exists_attempts cpu_cfs_period
 		cpuset_cpus devices dns_options dns_search_domains dns_servers entrypoint extra_hosts force_pull group_add

@@ -21,7 +21,6 @@ import (
 func TestForeign_OptionsGetOneSentence(t *testing.T) {
 	const (
 		cgroup    = `exec-lite keeps a task in the cgroup that Nomad made for it, with the limits of its resources block`
-		caps      = `tasks of exec-lite have the capabilities of their user; setpriv(1) starts a program with others`
 		container = `exec-lite runs a program of the node, or an artifact, and no container`
 	)
 	blocks := []any{map[string]any{"name": "x"}} // a block, as in Nomad's API, or a list of maps
@@ -39,14 +38,12 @@ func TestForeign_OptionsGetOneSentence(t *testing.T) {
 			`option "pid_mode" of exec: tasks of exec-lite see the processes and the IPC of the node`},
 		"ipc_mode": {map[string]any{"ipc_mode": "private"},
 			`option "ipc_mode" of exec: tasks of exec-lite see the processes and the IPC of the node`},
-		"cap_add":            {map[string]any{"cap_add": []any{"net_raw"}}, `option "cap_add" of exec: ` + caps},
-		"cap_drop":           {map[string]any{"cap_drop": []any{"all"}}, `option "cap_drop" of exec: ` + caps},
 		"ports":              {map[string]any{"ports": []any{"http"}}, `option "ports" of docker: ` + container},
 		"logging, mount":     {map[string]any{"logging": blocks, "mount": blocks}, `option "logging", "mount" of docker: ` + container},
 		"image without more": {map[string]any{"image": "redis:7", "command": nil}, `option "image" of docker: ` + container},
-		"image stands for all": {map[string]any{"image": "redis:7", "ports": []any{"db"}, "cap_add": []any{"net_raw"}},
+		"image stands for all": {map[string]any{"image": "redis:7", "ports": []any{"db"}, "pid_mode": "host"},
 			`option "image" of docker: ` + container},
-		"none":           {map[string]any{"cap_add": nil}, ""},
+		"none":           {map[string]any{"pid_mode": nil}, ""},
 		"command is not": {map[string]any{"command": nil}, "command is empty: it must be set"},
 	} {
 		config := map[string]any{"command": "/bin/true"}

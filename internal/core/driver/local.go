@@ -63,6 +63,10 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	if err != nil {
 		return err
 	}
+	_, err = task.ParseCapabilities(o.AllowCaps)
+	if err != nil {
+		return fmt.Errorf("allow_caps: %w", err)
+	}
 	err = checkUnveil(o)
 	if err != nil {
 		return err

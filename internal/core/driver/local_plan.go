@@ -71,6 +71,10 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
+	base.Capabilities, err = capabilities(l.config(), o, base.User)
+	if err != nil {
+		return nil, err
+	}
 	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
 	if st.Limits, st.Group, err = limitsOf(cfg, o); err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ type PluginOptions struct {
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have, its supplementary groups included: a list of ids and ranges."`
 	DeniedEnvvars  []string `codec:"denied_envvars" doc:"Environment variables that no task gets; * stands for any characters, such as \"AWS_*\"."`
+	AllowCaps      []string `codec:"allow_caps" doc:"Capabilities that jobs may add to a task with cap_add, such as \"net_bind_service\", or \"all\" (capabilities(7)). With many of them, a task can become root."`
 	Unveil         string   `codec:"unveil" default:"off" enum:"off,best-effort,strict" doc:"Whether the kernel's Landlock confines tasks to their own directories, volumes and devices, and to the paths of the next options. \"best-effort\" also runs tasks where the kernel lacks Landlock or a part of it; \"strict\" needs Linux 6.2."`
 	UnveilDefaults bool     `codec:"unveil_defaults" default:"true" doc:"Whether confined tasks may use what most programs need: programs and libraries of the node, and files for names, users, time zones and certificates."`
 	UnveilPaths    []string `codec:"unveil_paths" doc:"More paths that confined tasks may use, each after what is allowed there: r read, w write, x execute, c create and remove, such as \"r:/srv/models\"."`
@@ -42,6 +43,8 @@ type TaskOptions struct {
 	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"OOM score adjustment: when the host is out of memory, the kernel kills processes with a higher value first (oom_score_adj of proc(5))."`
 	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
+	CapAdd      []string          `codec:"cap_add" doc:"Capabilities for a task that does not run as root, such as \"net_bind_service\" for ports below 1024. Those that the operator allows (allow_caps)."`
+	CapDrop     []string          `codec:"cap_drop" doc:"Capabilities that the task can't have, not even as root; \"all\" drops those that are not in cap_add."`
 	Unveil      []string          `codec:"unveil" doc:"Paths that the task may use in addition to those of the node, such as \"r:/srv/models\" or \"rwc:/tmp\". Only on nodes with unveil_by_task."`
 	Umask       string            `codec:"umask" default:"0022" doc:"The file mode creation mask, octal."`
 	Nice        int               `codec:"nice" default:"0" min:"-20" max:"19" doc:"The scheduling priority (nice(1)); less is more important."`

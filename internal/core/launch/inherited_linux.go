@@ -57,20 +57,5 @@ func isHostsRoot() bool {
 	return unix.Geteuid() == 0 && err == nil && slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
 }
 
-// dropInheritable empties the inheritable set of capabilities, and with it the ambient one (capabilities(7)).
-func dropInheritable() *Error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	_, e := call(unix.SYS_CAPGET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)))
-	if e == 0 && sets[0].Inheritable|sets[1].Inheritable != 0 {
-		sets[0].Inheritable, sets[1].Inheritable = 0, 0
-		_, e = call(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)))
-	}
-	if e != 0 {
-		return failed("drop inheritable capabilities", e)
-	}
-	return nil
-}
-
 // defaultPersonality sets the personality of a native program with randomized addresses (personality(2)).
 func defaultPersonality() { _, _ = call(unix.SYS_PERSONALITY, 0) }

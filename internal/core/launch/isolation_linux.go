@@ -5,12 +5,11 @@ package launch
 
 import "golang.org/x/sys/unix"
 
-// isolate performs all steps that hide the host from the program. It runs as root, before limits and user. The order,
-// including future steps:
+// isolate performs all steps that hide the host from the program. It runs as root, before limits and user, in
+// this order:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
 //  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
-//  3. capabilities: bounding set here; ambient set after the change of user
 //
 // Steps that affect only the calling thread suffice, since only this thread survives execve. The mount namespace of a
 // running task is entered later: see enterMounts. Landlock comes last: see unveil.

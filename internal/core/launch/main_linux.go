@@ -89,10 +89,16 @@ func (l *launcher) run() *Error {
 	if err := l.enterMounts(); err != nil {
 		return err
 	}
+	if err := dropBounding(c.Capabilities); err != nil {
+		return err
+	}
+	if err := keepCapabilities(c.Capabilities); err != nil {
+		return err
+	}
 	if err := become(c.User); err != nil {
 		return err
 	}
-	if err := dropInheritable(); err != nil {
+	if err := setCapabilities(c.Capabilities); err != nil {
 		return err
 	}
 	// from here on with the user's permissions

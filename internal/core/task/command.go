@@ -63,6 +63,9 @@ type Command struct {
 	// prctl(2)).
 	NoNewPrivileges bool `json:"no_new_privileges,omitempty"`
 
+	// Capabilities changes the program's capabilities.
+	Capabilities Capabilities `json:"capabilities,omitzero"`
+
 	// Unveil confines the program to some paths; nil means that it may use whatever its user may.
 	Unveil *Unveil `json:"unveil,omitempty"`
 

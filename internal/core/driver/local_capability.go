@@ -1,0 +1,35 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"fmt"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// capabilities returns the capabilities of a task of a user; nil is the agent's own user.
+func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
+	allowed, err := task.ParseCapabilities(p.AllowCaps)
+	if err != nil {
+		return c, fmt.Errorf("allow_caps: %w", err)
+	}
+	drop, err := task.ParseCapabilities(o.CapDrop)
+	if err != nil {
+		return c, fmt.Errorf("cap_drop: %w", err)
+	}
+	add, err := task.ParseCapabilities(o.CapAdd)
+	if err != nil {
+		return c, fmt.Errorf("cap_add: %w", err)
+	}
+	if add&^allowed != 0 {
+		return c, fmt.Errorf("cap_add: this node does not allow %s (allow_caps)", task.CapabilityNames(add&^allowed))
+	}
+	c.Drop = drop &^ add
+	u, err := orAgents(user)
+	if err == nil && u.UID != 0 { // root has all that are not dropped
+		c.Add = add
+	}
+	return c, err
+}
