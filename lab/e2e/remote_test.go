@@ -199,13 +199,20 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-// The plugin logs in as an unprivileged user, who owns the endpoint's directory.
+// The plugin logs in through a jump host as an unprivileged user, who owns the endpoint's directory.
 func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
-	host := newRemoteHost(t, sshdtest.Unprivileged())
+	host, jump := newRemoteHost(t, sshdtest.Unprivileged()), sshdtest.Start(t)
 	must.NoError(t, os.Chown(host.dir, host.server.UID, -1))
-	n := newNode(t, host.options(host.server.Port, ""))
+	public, err := exec.Command("ssh-keygen", "-y", "-f", host.server.KeyFile).Output()
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile(filepath.Join(jump.Dir, "authorized_keys"), public, 0o644))
+	options := host.options(host.server.Port, "")
+	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      user = %q\n      host_keys = [%q]\n"+
+		"    }\n", jump.Host, jump.Port, jump.User, jump.HostKey)
+	options.plugin = strings.Replace(options.plugin, "  ssh {\n", way, 1)
+	n := newNode(t, options)
 	a := n.start(t, sh("trap 'id -un; exit 7' USR1; cat local/file; while :; do sleep 0.1; done"), onBox,
 		func(_ *api.Job, task *api.Task) {
 			task.Templates = []*api.Template{{EmbeddedTmpl: new("hello\n"), DestPath: new("local/file")}}
@@ -217,38 +224,6 @@ func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	other := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) { task.User = "root" }))
 	other.ended(t)
 	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
-}
-
-// The node reaches the host only through another SSH server, by a link that can be cut.
-func TestRemote_WorksThroughAJumpHost(t *testing.T) {
-	needRootAgent(t)
-	t.Parallel()
-	host, jump := newRemoteHost(t), sshdtest.Start(t)
-	public, err := exec.Command("ssh-keygen", "-y", "-f", host.server.KeyFile).Output()
-	must.NoError(t, err)
-	must.NoError(t, os.WriteFile(filepath.Join(jump.Dir, "authorized_keys"), public, 0o644))
-	link := jump.Link()
-	options := host.options(host.server.Port, "")
-	way := fmt.Sprintf("  ssh {\n    jump {\n      host = %q\n      port = %d\n      user = %q\n      host_keys = [%q]\n"+
-		"    }\n", jump.Host, link.Port, jump.User, jump.HostKey)
-	options.plugin = strings.Replace(options.plugin, "  ssh {\n", way, 1)
-	n := newNode(t, options)
-
-	trigger := filepath.Join(n.dir, "trigger")
-	args := []string{"-until", trigger, "-then", "exit:7", "-every", "20ms"}
-	a := n.start(t, conf{"command": counter, "args": args}, onBox)
-	a.says(t, "stdout", "line 10 ")
-	code, stdout, _ := a.session(t, false, strings.NewReader("in\n"), nil, "/bin/sh", "-c", "cat; exit 3")
-	test.Eq(t, 3, code)
-	test.Eq(t, "in\n", stdout)
-	link.Cut()
-	testsupport.Within(t, time.Minute, func() error { return a.tells("No connection to endpoint") })
-	touch(t, trigger)
-	link.Restore()
-	test.Eq(t, "exit 7", a.ended(t), test.Sprint(a.story()))
-	_, ended, err := numbered(a.output(t, "stdout"))
-	test.NoError(t, err)
-	test.True(t, ended, test.Sprint("the end of the output is missing"))
 }
 
 func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
