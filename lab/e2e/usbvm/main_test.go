@@ -89,9 +89,6 @@ func prepare() error {
 const config = `
 grace = "3s"
 
-device "cycled" {
-  id = "1d6b:0101"
-}
 device "written" {
   id   = "1d6b:0103"
   user = "nobody"

@@ -42,12 +42,12 @@ func (n *node) end() error {
 	return err
 }
 
-// clientConfig makes the agent sample devices more often than each second, the default, and log their changes. Tasks of
-// exec get only the programs that they use, because Nomad copies all of these files for each task.
+// clientConfig makes the agent log changes of devices. Tasks of exec get only the programs that they use, because Nomad
+// copies all of these files for each task.
 func clientConfig(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("log_level = \"DEBUG\"\ntelemetry {\n  collection_interval = \"100ms\"\n}\nclient {\n  chroot_env {\n")
+	b.WriteString("log_level = \"DEBUG\"\nclient {\n  chroot_env {\n")
 	files := map[string]bool{"/etc/passwd": true, "/etc/group": true}
 	for _, name := range []string{"sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id"} {
 		path, err := exec.LookPath(name)
@@ -113,34 +113,6 @@ func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
 		return err
 	})
 	return ids
-}
-
-// sees reports whether the agent itself has a device as plugged in. The server is updated later.
-func (n *node) sees(id string) (bool, error) {
-	stats, err := n.Client().Nodes().Stats("", nil)
-	if err != nil {
-		return false, err
-	}
-	for _, g := range stats.DeviceStats {
-		if d := g.InstanceStats[id]; d != nil {
-			if v := d.Stats.Attributes["Plugged in"]; v != nil && v.BoolVal != nil {
-				return *v.BoolVal, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// awaitSeen waits until the agent reports a device as plugged in or unplugged.
-func (n *node) awaitSeen(t testing.TB, id string, plugged bool) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		got, err := n.sees(id)
-		if err == nil && got != plugged {
-			err = fmt.Errorf("the agent reports %s as plugged in: %v", id, got)
-		}
-		return err
-	})
 }
 
 var jobs atomic.Int64

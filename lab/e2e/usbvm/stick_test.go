@@ -24,7 +24,6 @@ import (
 
 // sticks are the devices of the tests, by the plugin's name for them.
 var sticks = map[string]gadget.Device{
-	"cycled":  serial(0x0101, "C1"),
 	"written": serial(0x0103, "W1"),
 	"key": {Vendor: 0x1d6b, Product: 0x0104, Serial: "KEY1", Manufacturer: "Outrider", Name: "Key",
 		Functions: []gadget.Function{gadget.Keyboard()}},

@@ -18,18 +18,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestUSB_AgentFollowsPlugs(t *testing.T) {
-	testsupport.Long(t, "boots virtual machines")
-	n := shared(t)
-	s := newStick(t, "cycled", 0, sticks["cycled"])
-	for range 5 {
-		s.plug(t)
-		n.awaitSeen(t, id("cycled"), true)
-		s.unplug(t)
-		n.awaitSeen(t, id("cycled"), false)
-	}
-}
-
 // terminal waits for the only serial port of the stick in this port of the VM.
 func terminal(t *testing.T, port int) (name string) {
 	t.Helper()
