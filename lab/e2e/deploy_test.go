@@ -15,7 +15,6 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
-	"github.com/outrider-dev/outrider/lab/rootfs"
 )
 
 const deployPage = "deploy/README.md"
@@ -32,23 +31,12 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	if _, err := exec.LookPath("ansible-playbook"); err != nil {
 		t.Skip(err)
 	}
-	if err := rootfs.Missing(); err != nil {
-		t.Skip(err)
-	}
 	t.Parallel()
-	dir := mkdir(t)
-	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
-	must.NoError(t, err)
-	defer func() { test.NoError(t, r.Close()) }()
-	on := func(commands string) string {
-		out, err := r.Run(t.Context(), commands)
-		must.NoError(t, err)
-		return out
-	}
-	on("systemctl start nomad; mkdir -p /opt/nomad/data/plugins") // the directory stays
+	r, dir := newRoot(t), mkdir(t)
+	r.sh("systemctl start nomad; mkdir -p /opt/nomad/data/plugins") // the directory stays
 	const files = "mkdir -p /root/.ansible/tmp; find /opt/nomad/data /etc/nomad.d /tmp /root/.ansible -path " +
 		"'*/plugins*' -o -not -path '/opt/*'"
-	before := on(files)
+	before := r.sh(files)
 
 	rel := getReleases(t)
 	published := rel.file(t, older, "exec-lite", "*.zip")
@@ -71,22 +59,22 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	env := append(os.Environ(), "ANSIBLE_ROLES_PATH="+roles, "ANSIBLE_HOME="+dir+"/ansible", "LC_ALL=C.UTF-8")
 
 	runFences(t, blocks[:2], dir, env, nil)
-	test.StrContains(t, on("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
-	test.StrContains(t, on(files), "/etc/nomad.d/nomad-driver-exec-lite.hcl\n")
+	test.StrContains(t, r.sh("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
+	test.StrContains(t, r.sh(files), "/etc/nomad.d/nomad-driver-exec-lite.hcl\n")
 	const play = "ansible-playbook -i hosts outrider.yml"
 	out, err := shell(t, dir, env, play)
 	must.NoError(t, err, must.Sprint(out))
 	test.StrContains(t, out, "changed=0", test.Sprint("a second run"))
 
 	runFences(t, blocks[2:], dir, env, nil)
-	test.Eq(t, before, on(files))
-	test.StrNotContains(t, on("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
+	test.Eq(t, before, r.sh(files))
+	test.StrNotContains(t, r.sh("nomad node status -self"), "exec-lite", test.Sprint("the agent was not restarted"))
 
 	// an agent that does not come back ends the play
 	out, err = shell(t, dir, env, play+` -e '{"outrider_plugin_restart": "systemctl stop nomad"}'`)
 	test.Error(t, err)
 	test.StrContains(t, out, "Wait until the agent is healthy")
-	on("systemctl start nomad")
+	r.sh("systemctl start nomad")
 
 	content[1000] ^= 1
 	must.NoError(t, os.WriteFile(archive, content, 0o644))
