@@ -43,7 +43,7 @@ func TestUSB_JobsGetDevicesTheyAskFor(t *testing.T) {
 		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "1-1"),
 		plug(t, root, "-id", "10c4:ea60", "-serial", "", "-port", "2-1"),
 	}
-	gps := plug(t, root, "-id", "0403:6001", "-serial", "GPS1", "-port", "1-2")
+	plug(t, root, "-id", "0403:6001", "-serial", "GPS1", "-port", "1-2")
 	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, more: zigbee + `
 device "gps" {
   id    = "0403:6001"
@@ -59,15 +59,6 @@ device "gps" {
 	must.StrHasPrefix(t, "10c4:ea60@", all[3], must.Sprint("the node has"))
 	first, second := all[2], all[3]
 
-	t.Run("exec-lite", func(t *testing.T) {
-		a := n.submit(t, job(t, say("USB_GPS_TTY", "lite"), withDevice("gps"), asUser(anybody())))
-		if got := a.ended(t); got != "exit 0" {
-			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
-		}
-		got := a.output(t, "stdout")
-		must.Eq(t, "stick: lite\n", got, must.Sprintf("the task got %q; the stick heard", got))
-		test.StrContains(t, gps.heard(), "lite\n", test.Sprintf("the task got %q; the stick heard", got))
-	})
 	t.Run("raw_exec", func(t *testing.T) {
 		a := n.submit(t, job(t, say("USB_GPS_HOST_TTY", "raw"), withDevice("gps"), asDriver("raw_exec")))
 		if got := a.ended(t); got != "exit 0" {
@@ -102,7 +93,7 @@ device "gps" {
 	})
 	t.Run("both in one task", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+
-			fmt.Sprintf(talk, "both")+"; done"),
+			fmt.Sprintf(talk, "both")+"; done"), asUser(anybody()),
 			withDevice("zigbee", func(d *api.RequestedDevice) { d.Count = new(uint64(2)) })))
 		if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != first+" "+second+"\nstick: both\nstick: both\n" {
 			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
