@@ -173,6 +173,6 @@ func (s *sharedNode) end() error {
 }
 
 var (
-	commonNode = &sharedNode{name: "common"} // with exec-lite
+	commonNode = &sharedNode{name: "common", options: nodeOptions{plugin: `allow_caps = ["net_bind_service"]`}}
 	pythonNode = &sharedNode{name: "python", options: nodeOptions{python: &pythonOptions{}}}
 )
