@@ -70,6 +70,16 @@ func webExample(t *testing.T, a *alloc) {
 	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
 		test.StrContains(t, page, want, test.Sprint("the page has no"))
 	}
+	a.checked(t)
+	a.stop(t)
+	if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, "stopping on SIGTERM\n") {
+		t.Errorf("got %s, %q: %s", a.outcome(), out, a.story())
+	}
+}
+
+// checked waits until a check of the allocation's services has succeeded.
+func (a *alloc) checked(t *testing.T) {
+	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
 		if err != nil {
@@ -82,10 +92,6 @@ func webExample(t *testing.T, a *alloc) {
 		}
 		return fmt.Errorf("no check has succeeded: %+v", checks)
 	})
-	a.stop(t)
-	if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, "stopping on SIGTERM\n") {
-		t.Errorf("got %s, %q: %s", a.outcome(), out, a.story())
-	}
 }
 
 func get(url string) (string, error) {

@@ -4,23 +4,33 @@
 package e2e
 
 import (
-	"archive/tar"
-	"compress/gzip"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
+
+// archive serves an archive of a directory, and returns the server's URL.
+func archive(t *testing.T, dir string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tar := exec.CommandContext(r.Context(), "tar", "-C", dir, "-cz", ".")
+		tar.Stdout = w
+		_ = tar.Run()
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
 
 // TestRecipes_Run runs the jobs of the page, with stand-ins for the programs that a user brings.
 func TestRecipes_Run(t *testing.T) {
@@ -31,7 +41,7 @@ func TestRecipes_Run(t *testing.T) {
 	stick := plug(t, root, "-id", "10c4:ea60")
 	n := newNode(t, nodeOptions{usb: &usbOptions{root: root, more: zigbee}})
 	jobs := jobFiles(readFences(t, "docs/guides/recipes.md"))
-	submit := func(t *testing.T, name, old, replacement string, edit ...func(*api.Job)) *alloc {
+	submit := func(t *testing.T, n *node, name, old, replacement string, edit ...func(*api.Job)) *alloc {
 		t.Helper()
 		text := jobs[name+".nomad.hcl"]
 		must.StrContains(t, text, old)
@@ -39,29 +49,39 @@ func TestRecipes_Run(t *testing.T) {
 	}
 
 	t.Run("web-api", func(t *testing.T) {
-		release := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			const program = "#!/bin/sh\nexec python3 -m http.server --bind \"${2%:*}\" \"${2##*:}\"\n"
-			compressed := gzip.NewWriter(w)
-			archive := tar.NewWriter(compressed)
-			_ = archive.WriteHeader(&tar.Header{Name: "web-api", Mode: 0o755, Size: int64(len(program))})
-			_, _ = archive.Write([]byte(program))
-			_, _ = archive.Close(), compressed.Close()
-		}))
-		defer release.Close()
-		a := submit(t, "web-api", "https://example.com", release.URL)
+		const program = "#!/bin/sh\nexec python3 -m http.server --bind \"${2%:*}\" \"${2##*:}\"\n"
+		dir := mkdir(t)
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "web-api"), []byte(program), 0o755)) //nolint:gosec // a program
+		a := submit(t, n, "web-api", "https://example.com", archive(t, dir))
 		a.running(t)
-		testsupport.Within(t, time.Minute, func() error {
-			found, _, err := n.Client().Services().Get("web-api", nil)
-			if err != nil || len(found) != 1 {
-				return fmt.Errorf("%d services, %w", len(found), err)
-			}
-			_, err = get(fmt.Sprintf("http://%s:%d/", found[0].Address, found[0].Port))
-			return err
+		a.checked(t)
+		a.stop(t)
+	})
+	t.Run("orders-api", func(t *testing.T) {
+		testsupport.NeedPython(t)
+		var wheels []wheel.Wheel
+		for _, name := range []string{"fastapi", "uvicorn"} {
+			text, err := os.ReadFile("testdata/packages/" + name + ".py")
+			must.NoError(t, err)
+			files := map[string]string{name + ".py": string(text)}
+			wheels = append(wheels, wheel.Wheel{Name: name, Version: "1.0", Files: files})
+		}
+		index := httptest.NewServer(wheel.Index(wheelhouse(t, wheels...)))
+		defer index.Close()
+		url := index.URL + "/simple"
+		dir := mkdir(t)
+		must.NoError(t, os.CopyFS(dir, os.DirFS("testdata/orders-api")))
+		out, err := shell(t, dir, os.Environ(), "uv lock --no-python-downloads --no-cache --default-index "+url)
+		must.NoError(t, err, must.Sprint(out))
+		a := submit(t, pythonNode.get(t), "orders-api", "https://example.com", archive(t, dir), func(j *api.Job) {
+			j.TaskGroups[0].Tasks[0].Config["index_url"] = url // instead of PyPI
 		})
+		a.running(t)
+		a.checked(t)
 		a.stop(t)
 	})
 	t.Run("read-sensor", func(t *testing.T) {
-		a := submit(t, "read-sensor", "", "", func(j *api.Job) { j.Periodic = nil }) // now, and not in five minutes
+		a := submit(t, n, "read-sensor", "", "", func(j *api.Job) { j.Periodic = nil }) // now, and not in five minutes
 		must.Eq(t, "exit 0", a.ended(t), must.Sprint(a.story()))
 		test.Eq(t, "stick: read\n", a.output(t, "stdout"))
 	})
@@ -69,7 +89,7 @@ func TestRecipes_Run(t *testing.T) {
 		const program = "#!/bin/sh\necho bridge >\"$2\"\ntouch \"$4/database\"\necho up\nexec sleep 1000\n"
 		bridge := filepath.Join(mkdir(t), "start")
 		must.NoError(t, os.WriteFile(bridge, []byte(program), 0o755)) //nolint:gosec // a program
-		a := submit(t, "bridge", "/opt/bridge/start", bridge)
+		a := submit(t, n, "bridge", "/opt/bridge/start", bridge)
 		a.says(t, "stdout", "up")
 		test.StrContains(t, stick.heard(), "bridge")
 		a.stop(t)
