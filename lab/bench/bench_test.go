@@ -60,10 +60,11 @@ func TestUsed_SkipsEndedProcesses(t *testing.T) {
 	must.NoError(t, ended.Run())
 	u, err := used([]int{ended.Process.Pid})
 	must.NoError(t, err)
-	test.Eq(t, use{}, u)
+	test.Zero(t, u.memory)
 	u, err = used([]int{ended.Process.Pid, os.Getpid()})
 	must.NoError(t, err)
 	test.Positive(t, u.memory)
+	test.MapContainsKey(t, u.each, filepath.Base(os.Args[0])+" "+os.Args[1])
 }
 
 func TestRatio_IsAFactorAndAWord(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
@@ -52,11 +54,13 @@ func commandLine(pid int) []byte {
 
 // use is the total resource usage of some processes.
 type use struct {
-	memory float64 // proportional set size (PSS), in kB
-	ticks  float64 // of processor time, so far
+	memory float64            // proportional set size (PSS), in kB
+	each   map[string]float64 // memory by program and role
+	ticks  float64            // of processor time, so far
 }
 
 func used(pids []int) (sum use, err error) {
+	sum.each = map[string]float64{}
 	for _, pid := range pids {
 		var memory procfs.ProcSMapsRollup
 		p, err := procfs.NewProc(pid)
@@ -74,6 +78,8 @@ func used(pids []int) (sum use, err error) {
 			return use{}, err
 		}
 		sum.memory += float64(memory.Pss) / 1024
+		args := strings.Split(string(commandLine(pid))+"\x00", "\x00")
+		sum.each[strings.TrimSpace(filepath.Base(args[0])+" "+args[1])] += float64(memory.Pss) / 1024
 		sum.ticks += float64(st.UTime + st.STime)
 	}
 	return sum, nil

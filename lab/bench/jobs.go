@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,10 +59,11 @@ func (b *bench) lite() agent.Plugin {
 	return agent.Plugin{Binary: b.binaries["exec-lite"], Config: `state_dir = "${state_dir}"`}
 }
 
-// measureFloor compares jobs of exec-lite with those of a driver that starts nothing, which show Nomad's own share.
-func (b *bench) measureFloor(ctx context.Context) error {
+// measureFloor compares jobs of exec-lite with those of a driver that starts nothing, which show Nomad's own share. If
+// peer is empty, exec-lite has no peer, and each of its processes is measured.
+func (b *bench) measureFloor(ctx context.Context, peer string, tasks int) error {
 	return (&contest{
-		bench: b, pair: [2]string{"exec-lite", "floor"}, tasks: fast.tasks, marker: sleeper()[1],
+		bench: b, pair: [2]string{"exec-lite", peer}, tasks: tasks, marker: sleeper()[1],
 		plugins: []agent.Plugin{b.lite(), {Binary: b.binaries["floor"]}},
 		of:      [2]func(command []string) map[string]any{asIs, asIs},
 	}).measure(ctx)
@@ -99,6 +101,9 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	}()
 	for round := range c.rounds {
 		for side, name := range c.pair {
+			if name == "" {
+				continue
+			}
 			err := c.step(func() error {
 				err := c.measureJobs(ctx, side)
 				if err != nil || c.config == nil {
@@ -152,6 +157,11 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 			return err
 		}
 		memory = append(memory, first.memory)
+		if c.pair[1] == "" {
+			for _, name := range slices.Sorted(maps.Keys(first.each)) {
+				c.add(c.pair, fmt.Sprintf("memory of %s, %d tasks (PSS)", name, count), "kB", side, first.each[name])
+			}
+		}
 		if count > 1 {
 			c.add(c.pair, fmt.Sprintf("job of %d tasks, until all run", count), "ms", side, milliseconds(took))
 			if err := poll.Sleep(ctx, c.window); err != nil {
@@ -169,7 +179,7 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 			return err
 		}
 	}
-	c.add(c.pair, "memory a task (PSS)", "kB", side, (memory[1]-memory[0])/float64(c.tasks-1))
+	c.add(c.pair, fmt.Sprintf("memory a task of %d (PSS)", c.tasks), "kB", side, (memory[1]-memory[0])/float64(c.tasks-1))
 	return nil
 }
 

@@ -6,6 +6,7 @@
 // the README's chart:
 //
 //	go run ./lab/bench [-quick] [-json docs/benchmarks.json]
+//	go run ./lab/bench -size      only the memory of exec-lite's processes, for docs/guides/size.md
 //
 // The two sides of each comparison take turns, since a machine's speed changes within minutes: only the ratios mean
 // something, and only within one run. It needs root, because the drivers' work on cgroups is included. No ratio makes
@@ -46,6 +47,7 @@ var (
 
 func main() {
 	quick := flag.Bool("quick", false, "smaller jobs and fewer rounds")
+	size := flag.Bool("size", false, "measure exec-lite alone, with 50, 300 and 1,000 tasks")
 	file := flag.String("json", "", "write the results to this `file`")
 	flag.Parse()
 	o := full
@@ -54,7 +56,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{options: o, steps: term.New(os.Stderr)}
+	b := &bench{options: o, size: *size, steps: term.New(os.Stderr)}
 	err := b.run(ctx)
 	if err == nil {
 		err = b.print(os.Stdout)
@@ -72,6 +74,7 @@ func main() {
 type bench struct {
 	options
 	results
+	size     bool // measure exec-lite alone
 	steps    *term.Printer
 	dir      string
 	binaries map[string]string // of plugins, by name
@@ -102,7 +105,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
-	return errors.Join(b.measureLite(ctx), b.measureFloor(ctx), b.measureRemote(ctx), b.measurePython(ctx))
+	if b.size {
+		return errors.Join(b.measureFloor(ctx, "", 50), b.measureFloor(ctx, "", 300), b.measureFloor(ctx, "", 1000))
+	}
+	return errors.Join(b.measureLite(ctx), b.measureFloor(ctx, "floor", fast.tasks), b.measureRemote(ctx),
+		b.measurePython(ctx))
 }
 
 func (b *bench) build(ctx context.Context) error {
