@@ -312,17 +312,17 @@ func sizeOf(ctx context.Context, dir string) (size int64) {
 // interpreter need not check their hashes (PEP 552). With -S (no site module), no code of the environment runs. The
 // packages are split among the processors. A file that does not compile is not an error.
 func (b *build) bytecode(ctx context.Context, python, dir string) error {
-	modules, err := filepath.Glob(filepath.Join(dir, "lib/*/*"))
+	modules, first := filepath.Glob(filepath.Join(dir, "lib/*/*"))
+	packages, second := filepath.Glob(filepath.Join(dir, "lib/*/site-packages/*"))
+	err := errors.Join(first, second)
 	if err != nil {
 		return err
 	}
-	packages, err := filepath.Glob(filepath.Join(dir, "lib/*/site-packages/*"))
-	if err != nil {
-		return err
-	}
-	modules = slices.DeleteFunc(modules, func(path string) bool { return filepath.Base(path) == "site-packages" })
+	modules = slices.DeleteFunc(append(packages, modules...), func(path string) bool {
+		return filepath.Base(path) == "site-packages" || slices.Contains([]string{".dist-info", ".pth"}, filepath.Ext(path))
+	})
 	var all sync.WaitGroup
-	for part := range slices.Chunk(append(packages, modules...), 1+(len(packages)+len(modules))/min(runtime.NumCPU(), 8)) {
+	for part := range slices.Chunk(modules, 1+len(modules)/min(runtime.NumCPU(), 8)) {
 		all.Go(func() {
 			argv := []string{python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"}
 			_ = b.run(ctx, io.Discard, append(argv, part...)...)
