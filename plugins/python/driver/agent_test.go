@@ -95,7 +95,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	a.DriverHarness = testutils.NewDriverHarness(t, a.driver)
 	config := schema.Of[Config]().Default()
 	config.StateDir, config.CacheDir = filepath.Join(a.dir, "state"), filepath.Join(a.dir, "cache")
-	config.Offline = true
+	config.UV, config.Offline, config.Interpreters = uv(t), true, []string{onePython(t)}
 	for _, f := range change {
 		f(&config)
 	}
@@ -112,6 +112,15 @@ func (a *agent) startDriver(change ...func(*Config)) {
 			a.mu.Unlock()
 		}
 	}()
+}
+
+// onePython returns a directory with one interpreter. uv runs all that it finds, so it is slow with the usual ones.
+func onePython(t *testing.T) string {
+	dir := filepath.Join(os.TempDir(), "python")
+	must.NoError(t, os.MkdirAll(dir, 0o755))
+	err := os.Symlink(testsupport.Python, filepath.Join(dir, "python3"))
+	must.True(t, err == nil || os.IsExist(err), must.Sprint(err))
+	return dir
 }
 
 // stopDriver stops the plugin; tasks keep running.

@@ -36,9 +36,8 @@ func (a *agent) cached(line ...string) (all []environment.Cached) {
 
 // Two plugins share a cache, and the operator prunes it while their tasks run.
 func TestCacheCommand_LeavesWhatTasksUse(t *testing.T) {
-	uv := uv(t)
-	a := start(t, with(uv))
-	b := start(t, with(uv), func(c *Config) { c.CacheDir = filepath.Join(a.dir, "cache") })
+	a := start(t)
+	b := start(t, func(c *Config) { c.CacheDir = filepath.Join(a.dir, "cache") })
 	gate := filepath.Join(a.dir, "gate")
 	waits := fmt.Sprintf("import os, time\nwhile not os.path.exists(%q): time.sleep(0.01)\n", gate) + useMoon
 	one, two := a.withMoon(waits, "moon-phase"), b.withMoon(waits, "moon-phase")

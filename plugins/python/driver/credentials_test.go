@@ -45,41 +45,40 @@ func TestNetrc_OpensPrivateIndexes(t *testing.T) {
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	url := private(t, wheels, "hunter2x")
-	withUV(t, func(t *testing.T, a *agent) {
-		for _, config := range []string{
-			`requirements = ["moon-phase"]`, "requirements = [\"moon-phase>=1\"]\nindex_url = \"" + url + "\"",
-		} {
-			cfg := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
-			withNetrc(t, cfg, "hunter2x", 0o644)
-			test.StrHasPrefix(t, "1.2 ", a.runs(cfg), test.Sprint(config))
-			other := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
-			err := a.refused(other)
-			test.StrNotContains(t, err.Error(), "hunter2x",
-				test.Sprintf("%s, without a password: %v", config, err))
-			wrong := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
-			withNetrc(t, wrong, "swordfish", 0o644)
-			err = a.refused(wrong)
-			test.StrNotContains(t, err.Error(), "swordfish",
-				test.Sprintf("%s, with another password: %v", config, err))
-			a.hasSaid()
-			for _, e := range append(append(a.said(cfg), a.said(wrong)...), a.said(other)...) {
-				must.StrNotContains(t, e, "hunter2x")
-				test.StrNotContains(t, e, "swordfish")
-			}
+	a := start(t, func(c *Config) { c.Offline, c.IndexURL = false, url })
+	for _, config := range []string{
+		`requirements = ["moon-phase"]`, "requirements = [\"moon-phase>=1\"]\nindex_url = \"" + url + "\"",
+	} {
+		cfg := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+		withNetrc(t, cfg, "hunter2x", 0o644)
+		test.StrHasPrefix(t, "1.2 ", a.runs(cfg), test.Sprint(config))
+		other := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+		err := a.refused(other)
+		test.StrNotContains(t, err.Error(), "hunter2x",
+			test.Sprintf("%s, without a password: %v", config, err))
+		wrong := a.task("script = \"app.py\"\n"+config, map[string]string{"app.py": useMoon})
+		withNetrc(t, wrong, "swordfish", 0o644)
+		err = a.refused(wrong)
+		test.StrNotContains(t, err.Error(), "swordfish",
+			test.Sprintf("%s, with another password: %v", config, err))
+		a.hasSaid()
+		for _, e := range append(append(a.said(cfg), a.said(wrong)...), a.said(other)...) {
+			must.StrNotContains(t, e, "hunter2x")
+			test.StrNotContains(t, e, "swordfish")
 		}
-		metas, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
-		must.NoError(t, err)
-		test.SliceLen(t, 2, metas, test.Sprintf("there are %d environments", len(metas)))
-		must.NoError(t, filepath.WalkDir(filepath.Join(a.dir, "cache"), func(path string, d os.DirEntry, err error) error {
-			if err != nil || !d.Type().IsRegular() {
-				return err
-			}
-			content, err := os.ReadFile(path)
-			must.StrNotContains(t, string(content), "hunter2x", must.Sprintf("%s has a password", path))
-			test.StrNotContains(t, string(content), "swordfish", test.Sprintf("%s has a password", path))
+	}
+	metas, err := filepath.Glob(filepath.Join(a.dir, "cache/meta/*.json"))
+	must.NoError(t, err)
+	test.SliceLen(t, 2, metas, test.Sprintf("there are %d environments", len(metas)))
+	must.NoError(t, filepath.WalkDir(filepath.Join(a.dir, "cache"), func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
 			return err
-		}))
-	}, func(c *Config) { c.Offline, c.IndexURL = false, url })
+		}
+		content, err := os.ReadFile(path)
+		must.StrNotContains(t, string(content), "hunter2x", must.Sprintf("%s has a password", path))
+		test.StrNotContains(t, string(content), "swordfish", test.Sprintf("%s has a password", path))
+		return err
+	}))
 }
 
 func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
@@ -103,16 +102,14 @@ func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
 
 // The lock names the node's index without credentials.
 func TestUVLock_UsesTheNodesCredentials(t *testing.T) {
-	uv := uv(t)
 	wheels := t.TempDir()
 	moon.Write(t, wheels)
 	url := private(t, wheels, "hunter2")
 	with := strings.Replace(url, "://", "://build:hunter2@", 1)
 	const project = "[project]\nname = \"app\"\nversion = \"1\"\nrequires-python = \">=3.8\"\n" +
 		"dependencies = [\"moon-phase\"]\n"
-	files := map[string]string{"app.py": useMoon, "pyproject.toml": project, "uv.lock": uvLock(t, uv, with, project)}
+	files := map[string]string{"app.py": useMoon, "pyproject.toml": project, "uv.lock": uvLock(t, with, project)}
 	must.StrNotContains(t, files["uv.lock"], "hunter2")
-	withUV(t, func(t *testing.T, a *agent) {
-		test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)))
-	}, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
+	a := start(t, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = with, false, false })
+	test.StrHasPrefix(t, "1.2 ", a.runs(a.task("script = \"app.py\"\nlock = \"local/uv.lock\"", files)))
 }

@@ -47,7 +47,6 @@ func project(dependencies, more string) string {
 // Each input works, or fails with an error that names what to write instead. The public index has a newer moon-phase
 // than the private one, by another author.
 func TestInputs_AreInstalledOrRefused(t *testing.T) {
-	uv := uv(t)
 	open, private := t.TempDir(), t.TempDir()
 	strangers := moon
 	strangers.Version = "9.9"
@@ -69,11 +68,6 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 	file := func(text string) map[string]string { return map[string]string{"r.txt": text} }
 	pyproject := func(dependencies, more string) map[string]string {
 		return map[string]string{"pyproject.toml": project(dependencies, more)}
-	}
-	byUV := func(dependencies, more string, members ...string) map[string]string {
-		files := pyproject(dependencies, more)
-		files["uv.lock"] = uvLock(t, uv, public, files["pyproject.toml"], members...)
-		return files
 	}
 	declared := asScript("dependencies = [\"sun-spots<2\"]\n")
 	table := []input{
@@ -139,18 +133,18 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "sources of PDM", config: byProject, says: "lock the project with uv, or name the index",
 			files: pyproject(`"moon-phase"`, "[[tool.pdm.source]]\nname = \"ours\"\nurl = \""+ours+"\"\n")},
 
-		{name: "uv.lock", config: byLock, files: byUV(`"sun-spots"`, optional), want: "sun-spots==2.0"},
+		{name: "uv.lock", config: byLock, files: pyproject(`"sun-spots"`, optional), want: "sun-spots==2.0"},
 		{name: "uv.lock with an extra and a group", config: byLock + "\nextras = [\"mail\"]\ndependency_groups = [\"test\"]",
-			files: byUV(`"sun-spots"`, optional), want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2"},
+			files: pyproject(`"sun-spots"`, optional), want: "mail-post==1.2 sun-spots==2.0 test-tool==1.2"},
 		{name: "uv.lock without that group", config: byLock + "\ndependency_groups = [\"gone\"]",
-			files: byUV(`"sun-spots"`, ""), says: "`gone`"},
-		{name: "uv.lock with an explicit index", config: byLock, files: byUV(`"moon-phase", "mail-post"`, sources),
+			files: pyproject(`"sun-spots"`, ""), says: "`gone`"},
+		{name: "uv.lock with an explicit index", config: byLock, files: pyproject(`"moon-phase", "mail-post"`, sources),
 			want: "mail-post==1.2 moon-phase==1.2", names: true},
 		{name: "uv.lock with the URL of a wheel", config: byLock, want: "moon-phase==1.2", names: true,
-			files: byUV(`"moon-phase @ `+strings.TrimSuffix(ours, "simple")+"files/"+moon.File()+`"`, "")},
+			files: pyproject(`"moon-phase @ `+strings.TrimSuffix(ours, "simple")+"files/"+moon.File()+`"`, "")},
 		{name: "uv.lock of a workspace", config: byLock, want: "mail-post==1.2 sun-spots==1.0",
-			files: byUV(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
-				"[tool.uv.workspace]\nmembers = [\"member\"]\n", "member")},
+			files: pyproject(`"mail-post", "member"`, "[tool.uv.sources]\nmember = { workspace = true }\n"+
+				"[tool.uv.workspace]\nmembers = [\"member\"]\n")},
 		{name: "lock of a script", config: `lock = "local/app.py.lock"`, says: "export it as a requirements file"},
 		{name: "pylock.toml", config: `lock = "local/pylock.toml"`, says: "lock with uv, or export"},
 
@@ -161,8 +155,8 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 		{name: "wheels beside a list", config: byFile, files: file("--no-index\n-f wheels\nmoon-phase\n"),
 			want: "moon-phase==1.2"},
 	}
-	may := start(t, func(c *Config) { c.IndexURL, c.Offline = public, false }, with(uv))
-	mayNot := start(t, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = public, false, false }, with(uv))
+	may := start(t, func(c *Config) { c.IndexURL, c.Offline = public, false })
+	mayNot := start(t, func(c *Config) { c.IndexURL, c.Offline, c.JobIndexes = public, false, false })
 	for _, row := range table {
 		t.Run(row.name, func(t *testing.T) {
 			if !row.names && row.says == "" {
@@ -170,6 +164,9 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			}
 			files := map[string]string{"app.py": installed}
 			maps.Copy(files, row.files)
+			if strings.HasPrefix(row.config, byLock) {
+				files["uv.lock"] = uvLock(t, public, files["pyproject.toml"])
+			}
 			config := row.config
 			if !strings.HasPrefix(config, "code") {
 				config += "\nscript = \"app.py\""

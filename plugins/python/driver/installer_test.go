@@ -20,7 +20,7 @@ func TestFingerprint_IsUnhealthyOnANoexecMount(t *testing.T) {
 		t.Skipf("no file system can be mounted here: %v", err)
 	}
 	defer func() { test.NoError(t, unix.Unmount(dir, 0)) }()
-	a := start(t, func(c *Config) { c.CacheDir = filepath.Join(dir, "not/yet") }, with(uv(t)))
+	a := start(t, func(c *Config) { c.CacheDir = filepath.Join(dir, "not/yet") })
 	_, err := a.python.Fingerprint(t.Context())
 	test.ErrorContains(t, err, "cache_dir is on a mount with noexec, "+dir)
 }

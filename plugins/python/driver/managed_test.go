@@ -68,9 +68,9 @@ func zstandard(content []byte) []byte {
 }
 
 // mirror returns a directory that has an archive for a version at the path where uv looks for it.
-func mirror(t *testing.T, uv, version string) string {
+func mirror(t *testing.T, version string) string {
 	t.Helper()
-	out, err := exec.Command(uv, "python", "list", "--only-downloads", "--output-format", "json", "--no-config",
+	out, err := exec.Command(uv(t), "python", "list", "--only-downloads", "--output-format", "json", "--no-config",
 		"--no-cache", "cpython=="+version).Output()
 	must.NoError(t, err)
 	var offers []struct{ URL string }
@@ -87,10 +87,9 @@ func mirror(t *testing.T, uv, version string) string {
 
 // uv 0.6.14 has no hash of CPython 3.10.0's archive, so it accepts the test's archive.
 func TestPythonInstall_InstallsMissingInterpreters(t *testing.T) {
-	uv := uv(t)
-	t.Setenv("UV_PYTHON_INSTALL_MIRROR", "file://"+mirror(t, uv, "3.10.0"))
+	t.Setenv("UV_PYTHON_INSTALL_MIRROR", "file://"+mirror(t, "3.10.0"))
 	none := func(c *Config) { c.Interpreters = []string{filepath.Join(filepath.Dir(c.StateDir), "none")} }
-	a := start(t, with(uv), none, func(c *Config) { c.PythonInstall = true })
+	a := start(t, none, func(c *Config) { c.PythonInstall = true })
 	attributes, err := a.python.Fingerprint(t.Context())
 	must.NoError(t, err)
 	versions, _ := attributes["versions"].GetString()

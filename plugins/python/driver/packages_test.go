@@ -22,12 +22,6 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel/wheeltest"
 )
 
-// withUV runs a test with an agent that has a uv.
-func withUV(t *testing.T, test func(t *testing.T, a *agent), change ...func(*Config)) {
-	t.Helper()
-	test(t, start(t, append(change, with(uv(t)))...))
-}
-
 // uv returns the path of a uv that the build user can run.
 func uv(t *testing.T) string {
 	var as *syscall.Credential
@@ -39,10 +33,6 @@ func uv(t *testing.T) string {
 		t.Skip("found no uv that the build user can run")
 	}
 	return uv
-}
-
-func with(uv string) func(*Config) {
-	return func(c *Config) { c.UV = uv }
 }
 
 // withWheels writes wheels to a task's local directory, and returns their checksums.
@@ -66,17 +56,15 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock locks a project with uv, with packages from an index. Members of its workspace require an older sun-spots.
-func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string {
+// uvLock locks a project with uv, with packages from an index. A member of its workspace requires an older sun-spots.
+func uvLock(t *testing.T, index, pyproject string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range members {
-		must.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
-		text := strings.Replace(project(`"sun-spots<2"`, ""), "shop", name, 1)
-		must.NoError(t, os.WriteFile(filepath.Join(dir, name, "pyproject.toml"), []byte(text), 0o644))
-	}
+	must.NoError(t, os.Mkdir(filepath.Join(dir, "member"), 0o755))
+	member := strings.Replace(project(`"sun-spots<2"`, ""), "shop", "member", 1)
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "member/pyproject.toml"), []byte(member), 0o644))
 	must.NoError(t, os.WriteFile(filepath.Join(dir, "pyproject.toml"), []byte(pyproject), 0o644))
-	cmd := exec.Command(uv, "lock", "--no-python-downloads", "--no-cache", "--default-index", index)
+	cmd := exec.Command(uv(t), "lock", "--python", testsupport.Python, "--no-cache", "--default-index", index)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	must.NoError(t, err, must.Sprintf("%s", out))
@@ -87,13 +75,12 @@ func uvLock(t *testing.T, uv, index, pyproject string, members ...string) string
 
 // Another wheel may have the same name and version.
 func TestEnvironment_DependsOnTheTasksWheels(t *testing.T) {
-	withUV(t, func(t *testing.T, a *agent) {
-		out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
-		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
-		other := a.withMoon(useMoon, "Moon_Phase >= 1")
-		a.withWheels(other, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
-		test.NotEq(t, out, a.runs(other))
-	})
+	a := start(t)
+	out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
+	test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
+	other := a.withMoon(useMoon, "Moon_Phase >= 1")
+	a.withWheels(other, wheeltest.Wheel{Name: "moon-phase", Version: "1.2", Files: map[string]string{"extra.py": ""}})
+	test.NotEq(t, out, a.runs(other))
 }
 
 func TestEnvironment_WorksWithPyPy(t *testing.T) {
@@ -101,16 +88,15 @@ func TestEnvironment_WorksWithPyPy(t *testing.T) {
 	if _, err := os.Stat(pypy); err != nil {
 		t.Skip("found no pypy3 in /usr/bin")
 	}
-	withUV(t, func(t *testing.T, a *agent) {
-		for _, python := range []string{"pypy", "pypy>=3.8", "pypy@3"} {
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\npython = \""+
-				python+"\"", map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
-			a.withWheels(cfg, moon)
-			out := a.runs(cfg)
-			test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
-			test.StrHasSuffix(t, "\npypy\n", out)
-		}
-	})
+	a := start(t, func(c *Config) { c.Interpreters = nil })
+	for _, python := range []string{"pypy", "pypy>=3.8", "pypy@3"} {
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\nfind_links = [\"local/wheels\"]\npython = \""+
+			python+"\"", map[string]string{"app.py": useMoon + "print(sys.implementation.name)\n"})
+		a.withWheels(cfg, moon)
+		out := a.runs(cfg)
+		test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)
+		test.StrHasSuffix(t, "\npypy\n", out)
+	}
 }
 
 // attack tries all ways to change the environment in which it runs.
@@ -139,17 +125,13 @@ print("tried")
 
 func TestEnvironment_CannotBeChangedByATask(t *testing.T) {
 	testsupport.NeedRoot(t)
-	uv := uv(t)
+	a := start(t)
 	for _, user := range []string{"", "nobody", "daemon", "root"} {
-		t.Run(user, func(t *testing.T) {
-			a := start(t, with(uv))
-			cfg := a.withMoon(attack, "moon-phase", asUserOf(user))
-			want := "tried\n"
-			if user == "root" {
-				want = "sibling succeeded\ntried\n" // root can write outside of its environment
-			}
-			test.Eq(t, want, a.runs(cfg))
-		})
+		want := "tried\n"
+		if user == "root" {
+			want = "sibling succeeded\ntried\n" // root can write outside of its environment
+		}
+		test.Eq(t, want, a.runs(a.withMoon(attack, "moon-phase", asUserOf(user))), test.Sprint(user))
 	}
 }
 
@@ -158,13 +140,12 @@ func TestEnvironment_IsFirstOnThePath(t *testing.T) {
 		"tool.py": "def main():\n    import sys\n    print('tool', sys.prefix == " +
 			"sys.base_prefix)\n",
 		"tool-1.dist-info/entry_points.txt": "[console_scripts]\ntool = tool:main\n"}}
-	withUV(t, func(t *testing.T, a *agent) {
-		cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",
-			map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, " +
-				"flush=True)\nsubprocess.run(['tool'], check=True)\n"})
-		a.withWheels(cfg, tool)
-		test.Eq(t, "True\ntool False\n", a.runs(cfg))
-	})
+	a := start(t)
+	cfg := a.task("script = \"app.py\"\nrequirements = [\"tool\"]\nfind_links = [\"local/wheels\"]",
+		map[string]string{"app.py": "import os, subprocess, sys\nprint(os.environ['VIRTUAL_ENV'] == sys.prefix, " +
+			"flush=True)\nsubprocess.run(['tool'], check=True)\n"})
+	a.withWheels(cfg, tool)
+	test.Eq(t, "True\ntool False\n", a.runs(cfg))
 }
 
 func TestFiles_AreReadWithTheRightsOfTheTask(t *testing.T) {

@@ -23,13 +23,12 @@ import (
 func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
 	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer never.Close()
-	withUV(t, func(t *testing.T, a *agent) {
-		err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase\"]", nil))
-		if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") ||
-			!structs.IsRecoverable(err) {
-			t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
-		}
-	}, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
+	a := start(t, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })
+	err := a.refused(a.task("code = \"1\"\nrequirements = [\"moon-phase\"]", nil))
+	if !strings.Contains(err.Error(), "failed to build the environment within 2s (build_timeout)") ||
+		!structs.IsRecoverable(err) {
+		t.Errorf("recoverable %t: %v", structs.IsRecoverable(err), err)
+	}
 }
 
 // age moves the build time of all environments back.
@@ -61,27 +60,26 @@ func TestRefresh_BuildsAgain(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	}))
 	defer index.Close()
-	withUV(t, func(t *testing.T, a *agent) {
-		for n, step := range []struct {
-			appears, config string
-			older           time.Duration
-			version, event  string
-		}{
-			{appears: "1.2", version: "1.2", event: "built in"},
-			{appears: "1.3", older: 28 * time.Hour, version: "1.2", event: ": cache hit"},
-			{config: "refresh = true", version: "1.3", event: "built in"},
-			{older: 2 * time.Hour, version: "1.3", event: "not in the cache"},
-		} {
-			if step.appears != "" {
-				newer := moon
-				newer.Version = step.appears
-				newer.Write(t, wheels)
-			}
-			a.age(step.older)
-			cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\n"+step.config,
-				map[string]string{"app.py": useMoon})
-			test.StrHasPrefix(t, step.version+" ", a.runs(cfg), test.Sprint(n))
-			a.says(cfg, step.event)
+	a := start(t, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
+	for n, step := range []struct {
+		appears, config string
+		older           time.Duration
+		version, event  string
+	}{
+		{appears: "1.2", version: "1.2", event: "built in"},
+		{appears: "1.3", older: 28 * time.Hour, version: "1.2", event: ": cache hit"},
+		{config: "refresh = true", version: "1.3", event: "built in"},
+		{older: 2 * time.Hour, version: "1.3", event: "not in the cache"},
+	} {
+		if step.appears != "" {
+			newer := moon
+			newer.Version = step.appears
+			newer.Write(t, wheels)
 		}
-	}, func(c *Config) { c.Offline, c.IndexURL, c.RefreshAfter = false, index.URL+"/simple", "29h" })
+		a.age(step.older)
+		cfg := a.task("script = \"app.py\"\nrequirements = [\"moon-phase\"]\n"+step.config,
+			map[string]string{"app.py": useMoon})
+		test.StrHasPrefix(t, step.version+" ", a.runs(cfg), test.Sprint(n))
+		a.says(cfg, step.event)
+	}
 }
