@@ -4,7 +4,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -14,5 +20,8 @@ func TestMain(m *testing.M) { conformance.Main(m, main) }
 
 func TestDriver_Conforms(t *testing.T) {
 	testsupport.NeedPython(t)
-	conformance.Driver{}.Test(t)
+	dir := t.TempDir() // with one interpreter: uv runs all that it finds
+	must.NoError(t, errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))
+	must.NoError(t, os.Symlink(testsupport.Python, filepath.Join(dir, "python3")))
+	conformance.Driver{Config: fmt.Sprintf("interpreters = [%q]", dir)}.Test(t)
 }

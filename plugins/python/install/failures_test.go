@@ -66,12 +66,12 @@ func TestInstall_ShowsTheInstallersLastLines(t *testing.T) {
 func TestInstall_ReportsAFullDisk(t *testing.T) {
 	i := uv(t)
 	p := newPlace(t)
-	small(t, p.dir, 24<<20, p.as)
+	small(t, p.dir, 8<<20, p.as)
 	p.mkdirs(t)
 	wheeltest.Wheel{
 		Name:    "large",
 		Version: "1.0",
-		Files:   map[string]string{"large.bin": noise(40 << 20)},
+		Files:   map[string]string{"large.bin": noise(12 << 20)},
 	}.Write(t, p.wheels)
 	handler := wheel.Index(p.wheels)
 	var probed atomic.Bool

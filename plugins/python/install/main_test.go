@@ -26,15 +26,21 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// system returns this machine's best interpreter that builders can run.
+// pythons are this machine's interpreters that builders can run. To list them is slow, because uv runs each.
+var pythons []install.Python
+
+// system returns the best of them.
 func system(t testing.TB) install.Python {
 	t.Helper()
-	found, err := install.NewFinder(wheeltest.FindUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
-	must.NoError(t, err)
-	if len(found) == 0 {
-		t.Skip("found no interpreter")
+	if pythons == nil {
+		found, err := install.NewFinder(wheeltest.FindUV(t, builder()), nil, builder()).Pythons(t.Context(), "cpython")
+		must.NoError(t, err)
+		if len(found) == 0 {
+			t.Skip("found no interpreter")
+		}
+		pythons = found
 	}
-	return found[0]
+	return pythons[0]
 }
 
 // builder returns a new user for installers, or nil if the test is not root. The IDs are from a range that systemd
