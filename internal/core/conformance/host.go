@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
@@ -186,7 +187,13 @@ func (h *host) close() (left string) {
 	}
 	var pids []int
 	if h.tmp != "" {
-		eventually(patience, func() bool { pids = h.processes(); return len(pids) == 0 })
+		eventually(patience, func() bool {
+			pids = h.processes()
+			if len(pids) > 0 {
+				time.Sleep(100 * time.Millisecond) // an idle supervisor ends after seconds, and each look reads all of /proc
+			}
+			return len(pids) == 0
+		})
 	}
 	for _, pid := range pids {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
