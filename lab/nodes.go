@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -70,32 +71,38 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	}
 	end := l.step(ctx, "Starting more nodes")
 	defer func() { end(err, "%s", joined(names)) }()
-	for _, name := range names {
-		if nodes[name] == nil {
-			nodes[name], err = l.newNode(ctx, a, name)
-		} else {
-			err = restartNode(ctx, a, nodes[name])
-		}
-		if err != nil {
-			return fmt.Errorf("failed to start node %s: %w", name, err)
-		}
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { errs[i] = l.startNode(ctx, a, name, nodes[name]) })
 	}
-	for name, n := range nodes {
-		if _, err := agent.WaitHealthy(ctx, n, l.steps.Progress); err != nil {
-			return fmt.Errorf("node %s: %w", name, err)
-		}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// startNode starts a node, or restarts n.
+func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent.Agent) (err error) {
+	if n == nil {
+		n, err = l.newNode(ctx, a, name)
+	} else {
+		err = l.restart(ctx, n, func() (errs error) {
+			for _, p := range n.Info().Plugins {
+				errs = errors.Join(errs, n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), p)))
+			}
+			return errs
+		})
 	}
-	if !l.remote {
+	if err != nil {
+		return fmt.Errorf("failed to start node %s: %w", name, err)
+	}
+	if !slices.Contains(hostNodes, name) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	for _, name := range hostNodes {
-		client := nodes[name].Client()
-		err := poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, client), nil })
-		if err != nil {
-			return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
-		}
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n.Client()), nil })
+	if err != nil {
+		return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
 	}
 	return nil
 }
@@ -121,15 +128,7 @@ func (l *Lab) newNode(ctx context.Context, a agent.Agent, name string) (agent.Ag
 		}
 		o.Plugins = append(o.Plugins, p)
 	}
-	return agent.Start(ctx, o)
-}
-
-func restartNode(ctx context.Context, a, n agent.Agent) error {
-	err := n.Stop(ctx)
-	for _, p := range n.Info().Plugins {
-		err = errors.Join(err, n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), p)))
-	}
-	return errors.Join(err, n.Start(ctx))
+	return agent.Run(ctx, o)
 }
 
 // removeNodes removes the nodes, even if their state is lost. Processes on the host are left for the removal of the

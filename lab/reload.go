@@ -5,8 +5,6 @@ package lab
 
 import (
 	"context"
-
-	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // Reload builds a plugin (all, if the name is empty), and restarts the agent and the nodes with it. Tasks keep running.
@@ -23,7 +21,8 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 	if err != nil {
 		return err
 	}
-	err = l.restart(ctx, a, names(paths), func() error {
+	end := l.step(ctx, "Restarting the agent with %s", names(paths))
+	err = l.restart(ctx, a, func() error {
 		for _, p := range paths {
 			if err := a.ReplacePlugin(ctx, p); err != nil {
 				return err
@@ -31,25 +30,9 @@ func (l *Lab) Reload(ctx context.Context, plugin string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return l.startNodes(ctx, a)
-}
-
-// restart stops the agent unless it has exited, calls change, and starts the agent again. Its tasks keep running.
-func (l *Lab) restart(ctx context.Context, a agent.Agent, what string, change func() error) error {
-	end := l.step(ctx, "Restarting the agent with %s", what)
-	err := a.Stop(ctx)
-	if err == nil {
-		err = change()
-	}
-	if err == nil {
-		err = a.Start(ctx)
-	}
 	end(err, "%s", a.Address())
 	if err != nil {
 		return err
 	}
-	return l.healthy(ctx, a)
+	return l.startNodes(ctx, a)
 }

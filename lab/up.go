@@ -56,7 +56,9 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	case a == nil:
 		a, err = l.launch(ctx, o)
 	default:
-		err = l.restart(ctx, a, "the new build", func() error { return a.Reconfigure(o) })
+		end := l.step(ctx, "Restarting the agent with the new build")
+		err = l.restart(ctx, a, func() error { return a.Reconfigure(o) })
+		end(err, "%s", a.Address())
 	}
 	if err == nil {
 		err = l.startHost(ctx, a)
@@ -73,10 +75,6 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 // prepare finds Nomad, builds the plugins, and returns the agent's options. up is the running agent to replace, or nil.
 func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error) {
 	o := agent.Options{Dir: l.dir, Name: "outrider-lab", Progress: l.steps.Progress}
-	if free(l.port) {
-		o.HTTPPort = l.port
-	}
-
 	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
@@ -152,34 +150,36 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 // nothing behind.
 func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) {
 	end := l.step(ctx, "Starting the agent")
-	a, err := agent.Start(ctx, o)
-	if err != nil {
-		end(err, "")
-		if o.Runtime != agent.Container || l.runtime != auto || ctx.Err() != nil {
-			return nil, err
-		}
-		l.say("No container can run the agent: %v\nTrying as a host process.", err)
-		o.Runtime = agent.Host
-		return l.launch(ctx, o)
+	if free(l.port) {
+		o.HTTPPort = l.port
 	}
-	end(nil, "%s", a.Address())
-	err = l.healthy(ctx, a)
+	a, err := agent.Run(ctx, o)
 	if err == nil {
+		end(nil, "%s", a.Address())
 		return a, nil
 	}
-	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	end = l.step(cctx, "Removing the agent")
-	cerr := a.Close(cctx)
-	end(cerr, "")
-	return nil, errors.Join(err, cerr)
+	end(err, "")
+	if !errors.Is(err, agent.ErrContainer) || l.runtime != auto || ctx.Err() != nil {
+		return nil, err
+	}
+	l.say("Trying as a host process, since %v", err)
+	o.Runtime = agent.Host
+	return l.launch(ctx, o)
 }
 
-// healthy waits for the plugins.
-func (l *Lab) healthy(ctx context.Context, a agent.Agent) error {
-	end := l.step(ctx, "Waiting for the plugins")
-	_, err := agent.WaitHealthy(ctx, a, l.steps.Progress)
-	end(err, "healthy")
+// restart stops the agent unless it has exited, calls change, starts the agent again, and waits until it is healthy.
+// Its tasks keep running.
+func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) error {
+	err := a.Stop(ctx)
+	if err == nil {
+		err = change()
+	}
+	if err == nil {
+		err = a.Start(ctx)
+	}
+	if err == nil {
+		_, err = agent.WaitHealthy(ctx, a, l.steps.Progress)
+	}
 	return err
 }
 

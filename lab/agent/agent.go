@@ -181,57 +181,39 @@ type Agent interface {
 	settle() error                        // see settled
 }
 
+// ErrContainer is the error of Run if no container can run the agent.
+var ErrContainer = errors.New("no container can run the agent")
+
 // Run starts an agent and waits until it and its plugins are healthy. A failed Run leaves nothing behind, and its error
 // has the reason if known.
 func Run(ctx context.Context, o Options) (Agent, error) {
-	a, err := Start(ctx, o)
+	ports, err := FreePorts(3)
+	if err == nil {
+		err = o.fill(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if _, err := WaitHealthy(ctx, a); err != nil {
-		return nil, errors.Join(err, closeNew(ctx, a))
-	}
-	return a, nil
-}
-
-// Start is Run without the wait, for a caller that shows the steps.
-func Start(ctx context.Context, o Options) (Agent, error) {
-	if err := o.fill(ctx); err != nil {
-		return nil, err
-	}
-	for try := 1; ; try++ {
-		a, err := begin(ctx, o)
-		if err == nil {
-			return a, nil
-		}
-		if a != nil {
-			err = errors.Join(err, closeNew(ctx, a))
-		}
-		// another process may take a free port before the agent or Docker binds it
-		taken := strings.Contains(err.Error(), "address already in use") ||
-			strings.Contains(err.Error(), "port is already allocated")
-		if try == 3 || !taken {
-			return nil, err
-		}
-	}
-}
-
-// begin returns the agent even with an error if it must be closed.
-func begin(ctx context.Context, o Options) (Agent, error) {
 	if _, err := readInfo(o.Dir); err == nil {
 		return nil, fmt.Errorf("an agent already exists in %s", o.Dir)
 	}
-	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server}}
+	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server,
+		HTTP: cmp.Or(o.HTTPPort, ports[0]), RPC: ports[1], Serf: ports[2]}}
 	a := r.agent()
-	ports, err := FreePorts(3)
+	err = errors.Join(r.makeDirs(), r.Reconfigure(o), r.connect())
+	if err == nil {
+		err = a.first(ctx, o)
+		if err != nil && o.Runtime == Container {
+			err = fmt.Errorf("%w: %w", ErrContainer, err)
+		}
+	}
+	if err == nil {
+		_, err = WaitHealthy(ctx, a, o.Progress)
+	}
 	if err != nil {
-		return a, err
+		return nil, errors.Join(err, closeNew(ctx, a))
 	}
-	r.info.HTTP, r.info.RPC, r.info.Serf = cmp.Or(o.HTTPPort, ports[0]), ports[1], ports[2]
-	if err := errors.Join(r.makeDirs(), r.Reconfigure(o), r.connect()); err != nil {
-		return a, err
-	}
-	return a, a.first(ctx, o)
+	return a, nil
 }
 
 // closeNew closes an agent that has not come up.

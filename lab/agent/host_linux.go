@@ -17,13 +17,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
@@ -53,35 +51,7 @@ func (a *hostAgent) first(ctx context.Context, _ Options) error {
 	if err == nil {
 		err = a.Start(ctx)
 	}
-	if err == nil {
-		err = a.up(ctx)
-	}
 	return err
-}
-
-// up waits until the API answers or the process has ended.
-func (a *hostAgent) up(ctx context.Context) error {
-	return poll.Until(ctx, 25*time.Millisecond, func() (bool, error) {
-		if err := a.Alive(ctx); err != nil {
-			return false, err
-		}
-		if err := ctx.Err(); err != nil {
-			return false, fmt.Errorf("the agent does not answer: %w\n%s", err, logTail(a))
-		}
-		return a.answers(ctx), nil
-	})
-}
-
-// answers reports whether the API is this agent's: another agent may hold the port, which this one notices only when it
-// tries to listen.
-func (a *hostAgent) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var self struct {
-		Config struct{ DataDir string }
-	}
-	_, err := a.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
-	return err == nil && self.Config.DataDir == a.DataDir()
 }
 
 func (a *hostAgent) Start(ctx context.Context) error {
