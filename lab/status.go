@@ -21,16 +21,16 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// state is the lab's status for programs. Nodes and jobs are as Nomad's API lists them.
+// state is the lab's status for programs. Devices, nodes and jobs are as Nomad's API lists them.
 type state struct {
-	Up      bool                `json:"up"`
-	Address string              `json:"address,omitempty"`
-	Runtime agent.Runtime       `json:"runtime,omitempty"`
-	Dir     string              `json:"dir,omitempty"`
-	Drivers []nomad.Driver      `json:"drivers,omitempty"`
-	Devices []nomad.Device      `json:"devices,omitempty"`
-	Nodes   []*api.NodeListStub `json:"nodes,omitempty"`
-	Jobs    []*api.JobListStub  `json:"jobs,omitempty"`
+	Up      bool                      `json:"up"`
+	Address string                    `json:"address,omitempty"`
+	Runtime agent.Runtime             `json:"runtime,omitempty"`
+	Dir     string                    `json:"dir,omitempty"`
+	Drivers []nomad.Driver            `json:"drivers,omitempty"`
+	Devices []*api.NodeDeviceResource `json:"devices,omitempty"`
+	Nodes   []*api.NodeListStub       `json:"nodes,omitempty"`
+	Jobs    []*api.JobListStub        `json:"jobs,omitempty"`
 }
 
 // StatusJSON prints the state of the lab as one JSON object. For a lab whose agent does not run, up is false.
@@ -56,9 +56,12 @@ func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	if err != nil && !errors.As(err, &unhealthy) {
 		return s, err
 	}
-	s.Devices, err = nomad.Devices(ctx, a.Client())
+	node, err := nomad.Self(ctx, a.Client())
 	if err != nil && !errors.As(err, &unhealthy) {
 		return s, err
+	}
+	if err == nil {
+		s.Devices = node.NodeResources.Devices
 	}
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	if s.Nodes, _, err = a.Client().Nodes().List(q); err != nil {
@@ -133,18 +136,21 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 		return err
 	}
 	l.say("")
-	if len(s.Devices) == 0 {
+	rows = [][]string{{"DEVICE", "ID", "HEALTH", "MESSAGE"}}
+	for _, g := range s.Devices {
+		for _, d := range g.Instances {
+			health := "healthy"
+			if !d.Healthy {
+				health = "unhealthy"
+			}
+			rows = append(rows, []string{g.ID(), d.ID, health, d.HealthDescription})
+		}
+	}
+	if len(rows) == 1 {
 		l.say("No devices.")
 		return nil
 	}
-	rows = [][]string{{"DEVICE", "ID", "HEALTH", "MESSAGE"}}
-	for _, d := range s.Devices {
-		health := "healthy"
-		if !d.Healthy {
-			health = "unhealthy"
-		}
-		rows = append(rows, []string{d.Group, d.ID, health, d.Description})
-	}
+	slices.SortFunc(rows[1:], slices.Compare)
 	return term.Table(l.out, rows...)
 }
 

@@ -52,9 +52,14 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err err
 	}
 	job := service(simJob, &api.Resources{CPU: new(20), MemoryMB: new(32)}, program, "-id", simID, a.StateDir()+simRoot)
 	return serve(ctx, a, job, func(ctx context.Context) bool {
-		devices, _ := nomad.Devices(ctx, a.Client()) // retried on an error
-		return slices.ContainsFunc(devices, isStick) // the server may still list one that was just unplugged
+		node, err := nomad.Self(ctx, a.Client()) // retried on an error
+		return err == nil && slices.ContainsFunc(node.NodeResources.Devices, hasStick)
 	})
 }
 
-func isStick(d nomad.Device) bool { return d.Healthy && strings.HasPrefix(d.ID, simID) }
+// hasStick reports whether a group has the stick. The server may still list one that was just unplugged.
+func hasStick(g *api.NodeDeviceResource) bool {
+	return slices.ContainsFunc(g.Instances, func(d *api.NodeDevice) bool {
+		return d.Healthy && strings.HasPrefix(d.ID, simID)
+	})
+}

@@ -4,12 +4,10 @@
 package nomad
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +50,7 @@ func (e NotHealthyError) Error() string { return string(e) }
 // Health checks the agent's own node once, and returns the named drivers. The error is a NotHealthyError unless the
 // agent does not answer. An undetected driver is not an error.
 func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
-	node, err := selfNode(ctx, c)
+	node, err := Self(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +81,7 @@ func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error 
 	if len(ids) == 0 {
 		return nil
 	}
-	node, err := selfNode(ctx, c)
+	node, err := Self(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -95,8 +93,8 @@ func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error 
 	return nil
 }
 
-// selfNode returns the node that is the agent's own.
-func selfNode(ctx context.Context, c *api.Client) (*api.Node, error) {
+// Self returns the node that is the agent's own.
+func Self(ctx context.Context, c *api.Client) (*api.Node, error) {
 	self, err := c.Agent().Self()
 	if err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
@@ -131,40 +129,6 @@ func driverOf(node *api.Node, name string) Driver {
 	}
 	d.Version = d.Attributes["version"]
 	return d
-}
-
-// Device is one instance of a group of devices on the node.
-type Device struct {
-	Group       string // vendor/type/name
-	ID          string
-	Healthy     bool
-	Description string // the plugin's message, if it is not healthy
-}
-
-// Devices lists the devices of the agent's own node, ordered by group and id. They are as the server lists them: the
-// agent reports a change after 5 to 10 s (client/client.go, watchNodeUpdates).
-func Devices(ctx context.Context, c *api.Client) ([]Device, error) {
-	node, err := selfNode(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return devicesOf(node), nil
-}
-
-func devicesOf(node *api.Node) []Device {
-	if node.NodeResources == nil {
-		return nil
-	}
-	var found []Device
-	for _, g := range node.NodeResources.Devices {
-		for _, d := range g.Instances {
-			found = append(found, Device{g.ID(), d.ID, d.Healthy, d.HealthDescription})
-		}
-	}
-	slices.SortFunc(found, func(a, b Device) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID))
-	})
-	return found
 }
 
 // NewClient returns an API client of the agent at an address. It ignores NOMAD_ADDR and NOMAD_TOKEN.
