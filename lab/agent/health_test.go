@@ -146,8 +146,8 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 		switch r.URL.Path {
 		case "/v1/agent/self":
 			fmt.Fprint(w, `{"stats": {"client": {}}}`)
-		case "/.well-known/jwks.json":
-			fmt.Fprint(w, `{"keys": [{}]}`)
+		case "/v1/status/leader":
+			fmt.Fprint(w, `"127.0.0.1:1"`)
 		case "/v1/operator/snapshot":
 			sum := sha256.Sum256([]byte(snapshot))
 			w.Header().Set("Digest", "sha-256="+base64.StdEncoding.EncodeToString(sum[:]))
