@@ -145,10 +145,6 @@ type Agent interface {
 	// LogPath is the log's file on this machine.
 	LogPath() string
 
-	// PluginPIDs returns the process ids of the running plugins, by name, in the pid
-	// namespace that Exec runs in.
-	PluginPIDs(ctx context.Context) (map[string]int, error)
-
 	// ReplacePlugin replaces the binary with the same name. The agent uses the new one
 	// from its next Start on.
 	ReplacePlugin(ctx context.Context, binary string) error

@@ -278,21 +278,6 @@ func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, erro
 	return string(out), nil
 }
 
-func (a *containerAgent) PluginPIDs(ctx context.Context) (map[string]int, error) {
-	out, err := a.Exec(ctx, "ps", "-e", "-ww", "-o", "pid=,args=")
-	if err != nil {
-		return nil, err
-	}
-	commands := map[int]string{}
-	for line := range strings.Lines(out) {
-		pid, command, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.Atoi(pid); err == nil {
-			commands[n] = command
-		}
-	}
-	return pluginPIDs(commands, a.PluginDir()), nil
-}
-
 // Leftovers lists only the container: everything that the agent started ends with it.
 func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
 	ctr, err := find(ctx, a.info.Container)

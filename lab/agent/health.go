@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -106,7 +107,7 @@ func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[str
 	if len(names) == 0 {
 		return nil, nil
 	}
-	now, err := a.PluginPIDs(ctx)
+	now, err := PluginPIDs(ctx, a)
 	for _, n := range names {
 		switch {
 		case err != nil:
@@ -119,18 +120,30 @@ func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[str
 	return now, err
 }
 
-// pluginPIDs finds the plugins among commands, by process id. Nomad runs a plugin by its path and without arguments. A
-// child that a plugin has just forked has the same command line, and a higher process id.
-func pluginPIDs(commands map[int]string, dir string) map[string]int {
+// PluginPIDs returns the process ids of an agent's running plugins, by name, in the pid namespace that Exec runs in.
+// Nomad runs a plugin by its path and without arguments. A child that a plugin has just forked has the same command
+// line, and a higher process id.
+func PluginPIDs(ctx context.Context, a Agent) (map[string]int, error) {
+	out, err := a.Exec(ctx, "ps", "-e", "-ww", "-o", "pid=,args=")
+	if err != nil {
+		return nil, err
+	}
 	found := map[string]int{}
-	for pid, command := range commands {
-		if name, ok := strings.CutPrefix(command, dir+"/"); ok && !strings.ContainsAny(name, " /") {
-			if first, ok := found[name]; !ok || pid < first {
-				found[name] = pid
-			}
+	for line := range strings.Lines(out) {
+		number, command, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, ok := strings.CutPrefix(command, a.PluginDir()+"/")
+		if !ok || strings.ContainsAny(name, " /") {
+			continue
+		}
+		pid, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read the line %q of ps: %w", line, err)
+		}
+		if first, ok := found[name]; !ok || pid < first {
+			found[name] = pid
 		}
 	}
-	return found
+	return found, nil
 }
 
 // settled records that the agent was healthy once and has a snapshot on its disk: its next start will be quick.

@@ -22,34 +22,36 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// fake returns the processes of one look after the other.
+// fake returns the processes of one look after the other, as ps prints them.
 type fake struct {
 	Agent
-	looks []map[string]int
+	looks []string
 }
 
 func (f *fake) Info() Info {
 	return Info{Plugins: []string{"nomad-driver-a", "nomad-device-b"}}
 }
 
-func (f *fake) PluginPIDs(context.Context) (map[string]int, error) {
+func (f *fake) PluginDir() string { return "/p" }
+
+func (f *fake) Exec(context.Context, ...string) (string, error) {
 	now := f.looks[0]
 	f.looks = f.looks[1:]
 	return now, nil
 }
 
 func TestWaitHealthy_NeedsTheSameDevicePluginTwice(t *testing.T) {
-	runs := func(pid int) map[string]int { return map[string]int{"nomad-device-b": pid} }
+	runs := func(pid int) string { return fmt.Sprintf("%d /p/nomad-device-b\n", pid) }
 	for _, tc := range []struct {
 		name  string
-		looks []map[string]int
+		looks []string
 		want  string
 	}{
-		{"the same at two looks", []map[string]int{runs(7), runs(7)}, ""},
-		{"seen once", []map[string]int{runs(7)}, "has only just started"},
-		{"another each time", []map[string]int{runs(7), runs(8), runs(9)}, "has only just started"},
-		{"gone", []map[string]int{runs(7), {"nomad-driver-a": 7}}, "is not running"},
-		{"back", []map[string]int{{}, runs(8), runs(8)}, ""},
+		{"the same at two looks", []string{runs(7), runs(7)}, ""},
+		{"seen once", []string{runs(7)}, "has only just started"},
+		{"another each time", []string{runs(7), runs(8), runs(9)}, "has only just started"},
+		{"gone", []string{runs(7), "7 /p/nomad-driver-a\n"}, "is not running"},
+		{"back", []string{"", runs(8), runs(8)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{looks: tc.looks}

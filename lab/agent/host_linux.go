@@ -141,18 +141,6 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
-func (a *hostAgent) PluginPIDs(context.Context) (map[string]int, error) {
-	ps, err := processes(a.info.Dir)
-	if err != nil {
-		return nil, err
-	}
-	commands := map[int]string{}
-	for _, p := range ps {
-		commands[p.PID] = p.command()
-	}
-	return pluginPIDs(commands, a.PluginDir()), nil
-}
-
 func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	var list []string
 	ps, err := processes(a.info.Dir)

@@ -279,7 +279,7 @@ func loaded(ctx context.Context, a agent.Agent, config string) error {
 				_, err := nomad.Health(ctx, a.Client(), driver)
 				return err
 			}
-			pids, err := a.PluginPIDs(ctx)
+			pids, err := agent.PluginPIDs(ctx, a)
 			if err == nil && plugin.Device() && pids[m[1]] == 0 {
 				err = fmt.Errorf("%s does not run", m[1])
 			}
