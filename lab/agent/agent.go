@@ -207,16 +207,11 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 		_, err = WaitHealthy(ctx, a, o.Progress)
 	}
 	if err != nil {
-		return nil, errors.Join(err, closeNew(ctx, a))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return nil, errors.Join(err, a.Close(ctx))
 	}
 	return a, nil
-}
-
-// closeNew closes an agent that has not come up.
-func closeNew(ctx context.Context, a Agent) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	return a.Close(ctx)
 }
 
 func (o *Options) fill(ctx context.Context) error {

@@ -31,58 +31,42 @@ func (r *record) arguments() []string {
 	return args
 }
 
-// texts returns the configuration files by path: the agent's own, and those next to host volume plugins.
-func (r *record) texts(o Options) (map[string]string, error) {
+func (r *record) Reconfigure(o Options) error {
 	main, err := config(o, r.layout, r.info)
 	if err != nil {
-		return nil, fmt.Errorf("failed to render the agent's configuration: %w", err)
+		return fmt.Errorf("failed to render the agent's configuration: %w", err)
 	}
-	files := map[string]string{r.mainConfig(): main}
+	texts := map[string]string{r.mainConfig(): main} // by path
 	if o.Config != "" {
-		files[r.extraConfig()] = o.Config
+		texts[r.extraConfig()] = o.Config
 	}
+	var plugins []string
+	volumes := map[string]string{}
 	for _, p := range o.Plugins {
-		if p.HostVolumeFile != "" {
-			files[filepath.Join(r.HostVolumePluginDir(), p.HostVolume+".hcl")] = p.HostVolumeFile
-		}
-	}
-	return files, nil
-}
-
-func (r *record) Reconfigure(o Options) error {
-	for _, p := range o.Plugins {
-		if err := install(p.Binary, filepath.Join(r.PluginDir(), p.Name())); err != nil {
+		installed := filepath.Join(r.PluginDir(), p.Name())
+		if err := install(p.Binary, installed); err != nil {
 			return err
 		}
+		plugins = append(plugins, p.Name())
 		if p.HostVolume == "" {
 			continue
 		}
-		// a link: ReplacePlugin replaces the binary for both
+		volumes[p.Name()] = p.HostVolume
 		link := filepath.Join(r.HostVolumePluginDir(), p.HostVolume)
-		err := os.Symlink(filepath.Join(r.PluginDir(), p.Name()), link)
+		err := os.Symlink(installed, link) // a link: ReplacePlugin replaces the binary for both
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("failed to install host volume plugin: %w", err)
 		}
-	}
-	r.mu.Lock()
-	r.info.Plugins, r.info.HostVolumes = nil, map[string]string{}
-	for _, p := range o.Plugins {
-		r.info.Plugins = append(r.info.Plugins, p.Name())
-		if p.HostVolume != "" {
-			r.info.HostVolumes[p.Name()] = p.HostVolume
+		if p.HostVolumeFile != "" {
+			texts[link+".hcl"] = p.HostVolumeFile
 		}
 	}
-	r.mu.Unlock()
-	files, err := r.texts(o)
-	if err != nil {
-		return err
-	}
-	for path, text := range files {
+	for path, text := range texts {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return fmt.Errorf("failed to write the agent's configuration: %w", err)
 		}
 	}
-	return r.update(func(*Info) {})
+	return r.update(func(i *Info) { i.Plugins, i.HostVolumes = plugins, volumes })
 }
 
 func (r *record) ReplacePlugin(_ context.Context, binary string) error {

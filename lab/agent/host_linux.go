@@ -47,11 +47,11 @@ func newHost(r *record) *hostAgent {
 }
 
 func (a *hostAgent) first(ctx context.Context, _ Options) error {
-	err := errors.Join(os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir()), a.info.write())
-	if err == nil {
-		err = a.Start(ctx)
+	err := errors.Join(os.MkdirAll(a.DataDir(), 0o755), makeStateDir(a.StateDir()))
+	if err != nil {
+		return err
 	}
-	return err
+	return a.Start(ctx)
 }
 
 func (a *hostAgent) Start(ctx context.Context) error {
