@@ -94,10 +94,10 @@ func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 
 // reached reports whether the plugin of an agent's own node can use the host.
 func reached(ctx context.Context, c *api.Client) bool {
-	drivers, err := nomad.Health(ctx, c, remoteDriver)
+	node, err := nomad.Self(ctx, c)
 	if err != nil {
 		return false
 	}
-	healthy, _ := strconv.ParseBool(drivers[0].Attributes["endpoint."+endpoint+".healthy"])
+	healthy, _ := strconv.ParseBool(node.Attributes["driver."+remoteDriver+".endpoint."+endpoint+".healthy"])
 	return healthy
 }

@@ -50,18 +50,14 @@ func (l *Lab) StatusJSON(ctx context.Context) error {
 
 func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	s := state{Up: true, Address: a.Address(), Runtime: a.Info().Runtime, Dir: a.Info().Dir}
-	var unhealthy nomad.NotHealthyError // not a failure: the health is part of the state
-	var err error
-	s.Drivers, err = nomad.Health(ctx, a.Client(), append(a.Info().Drivers(), "raw_exec")...)
-	if err != nil && !errors.As(err, &unhealthy) {
-		return s, err
-	}
 	node, err := nomad.Self(ctx, a.Client())
-	if err != nil && !errors.As(err, &unhealthy) {
-		return s, err
-	}
-	if err == nil {
+	var unhealthy nomad.NotHealthyError // not a failure: the health is part of the state
+	switch {
+	case err == nil:
+		s.Drivers, _ = nomad.Health(node, append(a.Info().Drivers(), "raw_exec")...)
 		s.Devices = node.NodeResources.Devices
+	case !errors.As(err, &unhealthy):
+		return s, err
 	}
 	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
 	if s.Nodes, _, err = a.Client().Nodes().List(q); err != nil {

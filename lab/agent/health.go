@@ -42,11 +42,15 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 		if err != nil {
 			return false, err
 		}
-		if got, err = nomad.Health(ctx, a.Client(), a.Info().Drivers()...); err == nil {
+		node, err := nomad.Self(ctx, a.Client())
+		if err == nil {
+			got, err = nomad.Health(node, a.Info().Drivers()...)
+		}
+		if err == nil {
 			before, err = devicePlugins(ctx, a, before)
 		}
 		if err == nil {
-			err = nomad.HostVolumePlugins(ctx, a.Client(), slices.Collect(maps.Values(a.Info().HostVolumes))...)
+			err = nomad.HostVolumePlugins(node, slices.Collect(maps.Values(a.Info().HostVolumes))...)
 		}
 		if err == nil {
 			return true, settled(ctx, a)

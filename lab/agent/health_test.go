@@ -67,23 +67,6 @@ func TestWaitHealthy_NeedsTheSameDevicePluginTwice(t *testing.T) {
 	}
 }
 
-func TestHostVolumePlugins_ReportsAMissingOne(t *testing.T) {
-	t.Parallel()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/v1/agent/self":
-			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
-		default:
-			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Attributes": {"plugins.host_volume.a.version": "1.0.0"}}`)
-		}
-	}))
-	defer s.Close()
-	client, err := nomad.NewClient(s.URL)
-	must.NoError(t, err)
-	test.NoError(t, nomad.HostVolumePlugins(t.Context(), client, "a"))
-	test.ErrorContains(t, nomad.HostVolumePlugins(t.Context(), client, "a", "b"), "plugin b is not fingerprinted")
-}
-
 // unanswered is an agent whose host volume plugin answers only after a restart of the agent.
 type unanswered struct {
 	unregistered

@@ -276,7 +276,10 @@ func loaded(ctx context.Context, a agent.Agent, config string) error {
 		plugin := agent.Plugin{Binary: m[1]}
 		err := testsupport.Poll(time.Minute, func() error {
 			if driver := plugin.Driver(); driver != "" {
-				_, err := nomad.Health(ctx, a.Client(), driver)
+				node, err := nomad.Self(ctx, a.Client())
+				if err == nil {
+					_, err = nomad.Health(node, driver)
+				}
 				return err
 			}
 			pids, err := agent.PluginPIDs(ctx, a)

@@ -15,15 +15,13 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestHealth_ReadsTheAgentsOwnNode(t *testing.T) {
+func TestSelf_IsTheAgentsOwnNode(t *testing.T) {
 	answers := map[string]any{
 		"self": map[string]any{"stats": map[string]any{"client": map[string]string{"node_id": "own",
 			"last_heartbeat": "1s"}}},
 		"nodes": []api.NodeListStub{{ID: "other"}, {ID: "own"}},
 		"other": api.Node{ID: "other", Status: api.NodeStatusReady},
-		"own": api.Node{ID: "own", Status: api.NodeStatusReady, Drivers: map[string]*api.DriverInfo{
-			"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"},
-		}},
+		"own":   api.Node{ID: "own", Status: api.NodeStatusReady},
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := answers[path.Base(r.URL.Path)]
@@ -35,16 +33,14 @@ func TestHealth_ReadsTheAgentsOwnNode(t *testing.T) {
 	defer srv.Close()
 	c, err := api.NewClient(&api.Config{Address: srv.URL})
 	must.NoError(t, err)
-	drivers, err := Health(t.Context(), c, "exec-lite")
+	node, err := Self(t.Context(), c)
 	must.NoError(t, err)
-	must.True(t, drivers[0].Healthy)
-	_, err = Health(t.Context(), c, "exec-lite", "python")
-	must.EqError(t, err, "driver python is missing: ")
+	must.Eq(t, "own", node.ID)
 	delete(answers, "own") // the client runs, but has not registered yet
-	_, err = Health(t.Context(), c)
+	_, err = Self(t.Context(), c)
 	must.ErrorIs(t, err, ErrNotRegistered)
 	answers["self"] = map[string]any{}
-	_, err = Health(t.Context(), c)
+	_, err = Self(t.Context(), c)
 	must.ErrorIs(t, err, ErrNotRegistered)
 }
 
@@ -59,25 +55,32 @@ func TestDriver_HealthIsOneWord(t *testing.T) {
 	}
 }
 
-func TestDriver_IsReadFromTheNode(t *testing.T) {
+func TestHealth_ReadsDriversOfTheNode(t *testing.T) {
 	node := &api.Node{
-		Drivers: map[string]*api.DriverInfo{"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"}},
+		Status: api.NodeStatusReady,
+		Drivers: map[string]*api.DriverInfo{
+			"exec-lite": {Detected: true, Healthy: true, HealthDescription: "Healthy"},
+			"ill":       {HealthDescription: "failed: rpc error: code = Unknown desc = no cgroup"},
+		},
 		Attributes: map[string]string{
-			"driver.exec-lite": "1", "driver.exec-lite.version": "0.2.0", "driver.exec-lite.cgroup": "v2",
-			"driver.exec": "1", "driver.exec.version": "no",
+			"driver.exec-lite": "1", "driver.exec-lite.version": "0.2.0", "driver.exec.version": "no",
 		},
 	}
-	d := driverOf(node, "exec-lite")
-	must.True(t, d.Detected, must.Sprintf("got %+v", d))
-	must.True(t, d.Healthy, must.Sprintf("got %+v", d))
-	must.Eq(t, "0.2.0", d.Version, must.Sprintf("got %+v", d))
-	must.MapLen(t, 2, d.Attributes, must.Sprintf("got %+v", d))
-	test.Eq(t, "v2", d.Attributes["cgroup"], test.Sprintf("got %+v", d))
-	node.Drivers["ill"] = &api.DriverInfo{HealthDescription: "failed: rpc error: code = Unknown desc = no cgroup"}
-	d = driverOf(node, "ill")
-	test.Eq(t, "failed: no cgroup", d.Description)
-	d = driverOf(node, "other")
-	must.False(t, d.Detected, must.Sprintf("a missing driver: %+v", d))
-	must.False(t, d.Healthy, must.Sprintf("a missing driver: %+v", d))
-	test.Eq(t, "", d.Description, test.Sprintf("a missing driver: %+v", d))
+	drivers, err := Health(node, "exec-lite")
+	must.NoError(t, err)
+	lite := Driver{Name: "exec-lite", Version: "0.2.0", Detected: true, Healthy: true, Description: "Healthy"}
+	must.Eq(t, []Driver{lite}, drivers)
+	drivers, err = Health(node, "exec-lite", "ill", "other")
+	must.EqError(t, err, "driver ill is missing: failed: no cgroup; driver other is missing: ")
+	must.Eq(t, []Driver{lite, {Name: "ill", Description: "failed: no cgroup"}, {Name: "other"}}, drivers)
+	node.Status = api.NodeStatusDown
+	_, err = Health(node)
+	must.EqError(t, err, "the node is down")
+}
+
+func TestHostVolumePlugins_ReportsAMissingOne(t *testing.T) {
+	node := &api.Node{Attributes: map[string]string{"plugins.host_volume.a.version": "1.0.0"}}
+	test.NoError(t, HostVolumePlugins(node, "a"))
+	err := HostVolumePlugins(node, "a", "b")
+	test.EqError(t, err, "host volume plugin b is not fingerprinted: it did not answer the agent")
 }

@@ -20,8 +20,7 @@ type Driver struct {
 	Version     string // attribute driver.<name>.version, may be empty
 	Detected    bool
 	Healthy     bool
-	Description string            // the driver's message
-	Attributes  map[string]string // without the prefix driver.<name>.
+	Description string // the driver's message
 }
 
 // Health returns the driver's health in one word. An undetected driver works, but did not find its runtime on this
@@ -47,17 +46,15 @@ var ErrNotRegistered error = NotHealthyError("the node is not registered yet")
 
 func (e NotHealthyError) Error() string { return string(e) }
 
-// Health checks the agent's own node once, and returns the named drivers. The error is a NotHealthyError unless the
-// agent does not answer. An undetected driver is not an error.
-func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, error) {
-	node, err := Self(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+// Health returns the named drivers of a node. The error is a NotHealthyError. An undetected driver is not an error.
+func Health(node *api.Node, drivers ...string) ([]Driver, error) {
 	var got []Driver
 	var bad []string
 	for _, name := range drivers {
-		d := driverOf(node, name)
+		d := Driver{Name: name, Version: node.Attributes["driver."+name+".version"]}
+		if info := node.Drivers[name]; info != nil {
+			d.Detected, d.Healthy, d.Description = info.Detected, info.Healthy, Plain(info.HealthDescription)
+		}
 		got = append(got, d)
 		if health := d.Health(); health == "unhealthy" || health == "missing" {
 			bad = append(bad, fmt.Sprintf("driver %s is %s: %s", name, health, d.Description))
@@ -75,16 +72,9 @@ func Health(ctx context.Context, c *api.Client, drivers ...string) ([]Driver, er
 // ErrNoHostVolumePlugin is the error of a plugin that did not report its version to the agent.
 var ErrNoHostVolumePlugin = errors.New("not fingerprinted: it did not answer the agent")
 
-// HostVolumePlugins returns an error unless the agent's own node has host volume plugins of these ids. The agent looks
-// for them at its start, and gives each a second to answer.
-func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	node, err := Self(ctx, c)
-	if err != nil {
-		return err
-	}
+// HostVolumePlugins returns an error unless the node has host volume plugins of these ids. The agent looks for them at
+// its start, and gives each a second to answer.
+func HostVolumePlugins(node *api.Node, ids ...string) error {
 	for _, id := range ids {
 		if node.Attributes["plugins.host_volume."+id+".version"] == "" {
 			return fmt.Errorf("host volume plugin %s is %w", id, ErrNoHostVolumePlugin)
@@ -93,7 +83,7 @@ func HostVolumePlugins(ctx context.Context, c *api.Client, ids ...string) error 
 	return nil
 }
 
-// Self returns the node that is the agent's own.
+// Self returns the node that is the agent's own. The error is a NotHealthyError if it is not registered yet.
 func Self(ctx context.Context, c *api.Client) (*api.Node, error) {
 	self, err := c.Agent().Self()
 	if err != nil {
@@ -114,21 +104,6 @@ func Self(ctx context.Context, c *api.Client) (*api.Node, error) {
 		return nil, fmt.Errorf("failed to read node %s: %w", client["node_id"], err)
 	}
 	return node, nil
-}
-
-func driverOf(node *api.Node, name string) Driver {
-	d := Driver{Name: name, Attributes: map[string]string{}}
-	if info := node.Drivers[name]; info != nil {
-		d.Detected, d.Healthy, d.Description = info.Detected, info.Healthy, Plain(info.HealthDescription)
-	}
-	prefix := "driver." + name + "."
-	for k, v := range node.Attributes {
-		if rest, ok := strings.CutPrefix(k, prefix); ok {
-			d.Attributes[rest] = v
-		}
-	}
-	d.Version = d.Attributes["version"]
-	return d
 }
 
 // NewClient returns an API client of the agent at an address. It ignores NOMAD_ADDR and NOMAD_TOKEN.
