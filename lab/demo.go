@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/outrider-dev/outrider/lab/agent"
@@ -42,14 +41,8 @@ func (l *Lab) PrepareDemos(ctx context.Context) error {
 	if _, err := l.prepare(ctx, nil); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "outrider-demos-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
 	end := l.step(ctx, "Compiling the demos")
-	demos := gobuild.Build{Dir: l.root, Args: []string{"-o", dir + "/", "./lab/demo/..."}}
-	err = demos.Run(ctx)
+	err := gobuild.Build{Dir: l.root, Args: []string{"./lab/demo/..."}}.Run(ctx) // several programs: go writes none
 	end(err, "")
 	if err != nil {
 		return fmt.Errorf("failed to compile the demos: %w", err)
