@@ -84,10 +84,6 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 		return o, err
 	}
 
-	if o.Runtime == agent.Host {
-		l.findUV(ctx)
-	}
-
 	end = l.step(ctx, "Finding Nomad")
 	prog, err := nomad.Binary(ctx, l.steps.Progress)
 	end(err, "%s (%s)", prog.Version, prog.Origin)
