@@ -183,6 +183,21 @@ var ErrContainer = errors.New("no container can run the agent")
 // Run starts an agent and waits until it and its plugins are healthy. A failed Run leaves nothing behind, and its error
 // has the reason if known.
 func Run(ctx context.Context, o Options) (Agent, error) {
+	for try := 1; ; try++ {
+		a, err := run(ctx, o)
+		if err == nil {
+			return a, nil
+		}
+		// another process may take a free port before the agent or Docker binds it
+		taken := strings.Contains(err.Error(), "address already in use") ||
+			strings.Contains(err.Error(), "port is already allocated")
+		if try == 3 || !taken {
+			return nil, err
+		}
+	}
+}
+
+func run(ctx context.Context, o Options) (Agent, error) {
 	ports, err := FreePorts(3)
 	if err == nil {
 		err = o.fill(ctx)

@@ -17,11 +17,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
+	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
@@ -51,7 +53,29 @@ func (a *hostAgent) first(ctx context.Context, _ Options) error {
 	if err != nil {
 		return err
 	}
-	return a.Start(ctx)
+	err = a.Start(ctx)
+	if err != nil {
+		return err
+	}
+	return poll.Until(ctx, 25*time.Millisecond, func() (bool, error) {
+		err := a.Alive(ctx)
+		if err != nil {
+			return false, err
+		}
+		return a.answers(ctx), ctx.Err()
+	})
+}
+
+// answers reports whether the API is this agent's: another agent may hold the port, which this one notices only when it
+// tries to listen.
+func (a *hostAgent) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var self struct {
+		Config struct{ DataDir string }
+	}
+	_, err := a.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
+	return err == nil && self.Config.DataDir == a.DataDir()
 }
 
 func (a *hostAgent) Start(ctx context.Context) error {
