@@ -21,7 +21,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -447,15 +446,13 @@ type handover struct {
 	name  string
 	long  bool // not in the quick tests
 	batch bool
-	edit  func(task *api.Task)
-
-	editGroup func(group *api.TaskGroup)
+	edit  func(group *api.TaskGroup, task *api.Task)
 
 	strike func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool)
 }
 
 var handovers = []handover{
-	{name: "drain", edit: func(task *api.Task) {
+	{name: "drain", edit: func(_ *api.TaskGroup, task *api.Task) {
 		task.Templates = []*api.Template{
 			{EmbeddedTmpl: new(`{{ env "NOMAD_ALLOC_ID" }}`), DestPath: new("secrets/alloc")},
 			{EmbeddedTmpl: new(`{{ env "NOMAD_ALLOC_ID" }}`), DestPath: new("local/alloc")},
@@ -501,7 +498,7 @@ var handovers = []handover{
 		must.SliceLen(t, 1, s.starts())
 	}},
 	{name: "agent killed with on_lost restart", long: true,
-		edit: func(task *api.Task) { task.SetConfig("on_lost", "restart") },
+		edit: func(_ *api.TaskGroup, task *api.Task) { task.SetConfig("on_lost", "restart") },
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
 			kill(t, first)
 			s.on(t, first)
@@ -575,51 +572,45 @@ var handovers = []handover{
 				}
 				return nil
 			})
-			pid := c.server.Info().Process.PID
-			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			resume := c.server.process(t).pause(t)
+			defer resume()
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
-			err := first.Start(ctx)
-			if err == nil {
-				err = testsupport.Poll(time.Minute, func() error { // it tries to restart the task, which it reports as lost
-					if !strings.Contains(first.log(), "Waiting for allocation ") && len(s.starts()) == 1 {
-						return errors.New("the agent has not tried to start the task")
-					}
-					return nil
-				})
-			}
-			must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-			must.NoError(t, err)
-			_, err = agent.WaitHealthy(ctx, first.Agent)
+			must.NoError(t, first.Start(ctx))
+			testsupport.Within(t, time.Minute, func() error { // it tries to restart the task, which it reports as lost
+				if !strings.Contains(first.log(), "Waiting for allocation ") && len(s.starts()) == 1 {
+					return errors.New("the agent has not tried to start the task")
+				}
+				return nil
+			})
+			resume()
+			_, err := agent.WaitHealthy(ctx, first.Agent)
 			must.NoError(t, err)
 			must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
 		}},
 	{name: "server away for more than stop_on_client_after", long: true,
-		editGroup: func(group *api.TaskGroup) {
+		edit: func(group *api.TaskGroup, _ *api.Task) {
 			group.Disconnect = &api.DisconnectStrategy{StopOnClientAfter: new(5 * time.Second)}
 		},
 		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
-			pid := c.server.Info().Process.PID
-			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-			released := testsupport.Poll(2*time.Minute, func() error { // the node stops the task, and the plugin can't ask why
+			resume := c.server.process(t).pause(t)
+			defer resume()
+			testsupport.Within(t, 2*time.Minute, func() error { // the node stops the task, and the plugin can't ask why
 				if state := c.host.state(*s.job.ID); state != "released" {
 					return fmt.Errorf("the run is %s", state)
 				}
 				return nil
 			})
-			must.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-			must.NoError(t, released)
+			resume()
 			must.Eq(t, s.starts(), s.alive())
 			s.tells(t, "Took over the running task of allocation ")
 			s.goesOn(t)
 		}},
 	{name: "agent hangs", long: true,
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, hasAPI bool) {
-			pid := first.Info().Process.PID
-			must.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-			goOn := sync.OnceFunc(func() { test.NoError(t, syscall.Kill(pid, syscall.SIGCONT)) })
-			defer goOn()
-			s.outlasts(t, first, hasAPI, goOn)
+			resume := first.process(t).pause(t)
+			defer resume()
+			s.outlasts(t, first, hasAPI, resume)
 		}},
 	{name: "agent cut off from the server", long: true,
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, hasAPI bool) {
@@ -636,7 +627,9 @@ var handovers = []handover{
 			s.goesOn(t)
 		}},
 	{name: "link down for longer than an owner may be away", long: true,
-		edit: func(task *api.Task) { task.SetConfig("orphan_timeout", "75s") }, // longer than the link is down
+		edit: func(_ *api.TaskGroup, task *api.Task) {
+			task.SetConfig("orphan_timeout", "75s") // longer than the link is down
+		},
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			before, _, err := s.alloc()
 			must.NoError(t, err)
@@ -692,10 +685,7 @@ func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
 					}
 					s := c.run(t, func(j *api.Job, task *api.Task) {
 						if h.edit != nil {
-							h.edit(task)
-						}
-						if h.editGroup != nil {
-							h.editGroup(j.TaskGroups[0])
+							h.edit(j.TaskGroups[0], task)
 						}
 						if h.batch {
 							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil

@@ -11,9 +11,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
@@ -98,10 +97,9 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	counter = filepath.Join(scratch, "counter")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", counter, "./counter")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("failed to build the counter: %w\n%s", err, out)
+	program := gobuild.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-o", counter, "./counter"}}
+	if err := program.Run(ctx); err != nil {
+		return 1, fmt.Errorf("failed to build the counter: %w", err)
 	}
 	if err := os.Chmod(counter, 0o755); err != nil {
 		return 1, err
@@ -133,19 +131,11 @@ func share(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil
 	}
-	in, err := os.Open(from)
+	content, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		return err
-	}
-	return out.Close()
+	return os.WriteFile(to, content, 0o755)
 }
 
 // sharedNode is an agent that tests share if they do not disturb it. Each test stops its own jobs.

@@ -238,20 +238,10 @@ type truthCell struct {
 	second *truthCell // the next job for the slot
 }
 
-// name returns the name of the cell.
-func (c *truthCell) name() string {
-	return c.column.name + "-" + strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(strings.ReplaceAll(c.row.name, "'", "")))
-}
-
 // slotMounts is where the plugin mounts slots.
 const slotMounts = "/run/outrider/dataset/slots"
 
-func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.name()+".go") }
+func (c *truthCell) trigger() string { return filepath.Join(c.dir, c.slot+".go") }
 
 // leases returns the slot's mounted datasets, of which at most one is expected.
 func (c *truthCell) leases(t *testing.T) (names []string) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,17 +77,6 @@ device "gps" {
 		test.Eq(t, "devices: no devices match request", n.unplaced(t, third), test.Sprint("the third"))
 		a.stop(t)
 		(&alloc{n: n, job: *third.ID, id: n.placed(t, *third.ID)}).ended(t)
-		b.stop(t)
-	})
-	t.Run("two jobs have one twin each", func(t *testing.T) {
-		script := "echo $USB_ZIGBEE_ID; exec sleep 600"
-		a, b := n.start(t, sh(script), withDevice("zigbee")), n.start(t, sh(script), withDevice("zigbee"))
-		a.says(t, "stdout", "10c4:ea60@")
-		b.says(t, "stdout", "10c4:ea60@")
-		got := []string{a.output(t, "stdout"), b.output(t, "stdout")}
-		slices.Sort(got)
-		test.SliceEqOp(t, []string{first + "\n", second + "\n"}, got, test.Sprint("they have"))
-		a.stop(t)
 		b.stop(t)
 	})
 	t.Run("both in one task", func(t *testing.T) {

@@ -78,6 +78,13 @@ func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	}
 }
 
+// rootOf returns the first class's dataset.
+func rootOf(classes string) string {
+	_, root, _ := strings.Cut(classes, `root = "`)
+	root, _, _ = strings.Cut(root, `"`)
+	return root
+}
+
 // Volumes survive a kill of the agent, a replaced plugin and the operator's mistakes.
 func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	t.Parallel()
