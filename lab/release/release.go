@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -121,33 +120,17 @@ type settings struct {
 	Version     string // without a leading v
 	Commit, Ref string // Ref is the tag, if the commit has one and nothing is changed
 	Archs       []string
-	Scratch     string              // below dist: block.hcl, goreleaser's output, and stage with the zip's files
-	Files, Dirs []string            // in stage
-	Needs       map[string][]string // packages with programs that the plugin runs, by format
-	Wants       map[string][]string // recommended packages, by format
-	SBOM        string              // the program cyclonedx-gomod
+	Scratch     string   // below dist: block.hcl, goreleaser's output, and stage with the zip's files
+	Files, Dirs []string // in stage
+	SBOM        string   // the program cyclonedx-gomod
 }
-
-var (
-	needs = map[string]map[string][]string{
-		"remote": {"deb": {"openssh-client"}, "rpm": {"openssh-clients"}},
-	}
-	// python also works with an interpreter that was not installed from a package
-	wants = map[string]map[string][]string{
-		"dataset": {"deb": {"zfsutils-linux"}},
-		"python":  {"deb": {"python3 (>= 3.8)"}, "rpm": {"python3 >= 3.8"}},
-	}
-)
 
 //go:embed goreleaser.yaml.tmpl
 var configuration string
 
 // yaml returns goreleaser's configuration of the plugin.
 func (c *settings) yaml() ([]byte, error) {
-	functions := template.FuncMap{"json": func(value any) (string, error) {
-		text, err := json.Marshal(value)
-		return string(text), err
-	}}
+	functions := template.FuncMap{"join": strings.Join}
 	t := template.Must(template.New("goreleaser.yaml").Delims("[[", "]]").Funcs(functions).Parse(configuration))
 	var text bytes.Buffer
 	err := t.Execute(&text, c)

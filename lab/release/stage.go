@@ -31,8 +31,7 @@ var stamp = regexp.MustCompile(`^\S+ (\S+)( \(untagged build.*\))?\nof commit ([
 
 // staged builds the plugin for this machine, reads its version and commit, and writes the files to publish with it.
 func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*settings, error) {
-	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs), Needs: needs[p.Name],
-		Wants: wants[p.Name]}
+	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs)}
 	if c.Archs[0] == runtime.GOARCH { // build it last: the supervisor of the last one stays in the checkout
 		slices.Reverse(c.Archs)
 	}

@@ -23,8 +23,7 @@ func hello() *settings {
 // A package's own directories are removed with it.
 func TestYAML_HasThePluginsDependencies(t *testing.T) {
 	c := hello()
-	c.Scratch, c.HostVolume, c.Archs = "x", "volumes", Archs
-	c.Needs = map[string][]string{"deb": {"openssh-client"}}
+	c.Name, c.Scratch, c.HostVolume, c.Archs = "remote", "x", "volumes", Archs
 	must.NoError(t, c.write(t.TempDir(), map[string]string{"NOTICE": "n", "example/a.hcl": "", "example/b/c/d.whl": "",
 		"example/b/e.py": ""}))
 	text, err := c.yaml()
@@ -39,7 +38,7 @@ func TestYAML_HasThePluginsDependencies(t *testing.T) {
 	must.NoError(t, yaml.Unmarshal(text, &got), must.Sprint(string(text)))
 	test.Eq(t, Archs, got.Builds[0].Goarch)
 	test.Eq(t, []string{"openssh-client"}, got.Nfpms[0].Overrides["deb"].Dependencies)
-	test.SliceEmpty(t, got.Nfpms[0].Overrides["rpm"].Dependencies)
+	test.Eq(t, []string{"openssh-clients"}, got.Nfpms[0].Overrides["rpm"].Dependencies)
 	dirs, links, files := map[string]bool{}, map[string]string{}, map[string]string{}
 	for _, content := range got.Nfpms[0].Contents {
 		switch content.Type {
