@@ -178,8 +178,8 @@ func helps(driver, args string) bool {
 // process is a process of this machine.
 type process struct {
 	procfs.Proc
-	args   string
-	parent int
+	args string
+	stat procfs.ProcStat
 }
 
 // measure reads the tasks' states from Nomad, and memory and processor time from /proc.
@@ -199,8 +199,8 @@ func (c *compare) measure(ctx context.Context) error {
 		if err != nil || statErr != nil {
 			continue // it has ended
 		}
-		p := process{proc, strings.Join(args, " "), stat.PPID}
-		if p.parent == agent || strings.Contains(p.args, c.agent.StateDir()) {
+		p := process{proc, strings.Join(args, " "), stat}
+		if stat.PPID == agent || strings.Contains(p.args, c.agent.StateDir()) {
 			ours = append(ours, p)
 		}
 	}
@@ -221,12 +221,11 @@ func (s *side) measure() {
 	s.pss = 0
 	for _, p := range s.helpers {
 		memory, err := p.ProcSMapsRollup()
-		stat, statErr := p.Stat()
-		if err != nil || statErr != nil {
+		if err != nil {
 			continue
 		}
 		s.pss += memory.Pss
-		used[p.PID] = stat.CPUTime()
+		used[p.PID] = p.stat.CPUTime()
 		if before, ok := s.used[p.PID]; ok {
 			cpu += used[p.PID] - before
 		}
