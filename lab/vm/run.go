@@ -51,7 +51,17 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 	for _, word := range append(append(environment(), v.env...), c.Args...) {
 		words = append(words, quote(word))
 	}
-	s.Stdin, s.Stdout, s.Stderr = c.Stdin, c.Stdout, c.Stderr
+	if c.Stdin != nil {
+		stdin, err := s.StdinPipe()
+		if err != nil {
+			return v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
+		}
+		go func() {
+			_, _ = io.Copy(stdin, c.Stdin) // EOF if the command ends without reading all of it, which Session.Stdin reports
+			stdin.Close()
+		}()
+	}
+	s.Stdout, s.Stderr = c.Stdout, c.Stderr
 	if c.Stdout == c.Stderr {
 		words, s.Stderr = append(words, "2>&1"), nil
 	}
