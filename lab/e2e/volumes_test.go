@@ -180,13 +180,6 @@ while :; do
 done
 `
 
-// rootOf returns the root of the first class.
-func rootOf(classes string) string {
-	_, root, _ := strings.Cut(classes, `root = "`)
-	root, _, _ = strings.Cut(root, `"`)
-	return root
-}
-
 // programs makes a directory with an operator's programs for this node, and with more scripts.
 func (n *node) programs(t *testing.T, more map[string]string) (dir string) {
 	t.Helper()

@@ -48,9 +48,11 @@ func ParseUnveiled(text string) (UnveiledPath, error) {
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }
 
-// Reveal allows the use of a path, if the program is confined.
-func (c *Command) Reveal(modes, path string) {
-	if c.Unveil != nil {
-		c.Unveil.Paths = append(c.Unveil.Paths, UnveiledPath{Path: path, Modes: modes, Optional: true})
+// Reveal allows the use of paths, if the program is confined.
+func (c *Command) Reveal(modes string, paths ...string) {
+	for _, path := range paths {
+		if c.Unveil != nil {
+			c.Unveil.Paths = append(c.Unveil.Paths, UnveiledPath{Path: path, Modes: modes, Optional: true})
+		}
 	}
 }

@@ -6,7 +6,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -77,10 +76,7 @@ func (d *instance) prepare(
 		return err
 	}
 	cmd.Path = python.Path
-	err = revealInterpreter(cmd)
-	if err != nil {
-		return err
-	}
+	cmd.Reveal("rx", filepath.Dir(python.Path), filepath.Join(python.Path, "../../lib"))
 	if required.Empty() {
 		return nil
 	}
@@ -89,18 +85,6 @@ func (d *instance) prepare(
 		return err
 	}
 	use(cmd, env)
-	return nil
-}
-
-// revealInterpreter lets a confined command use its interpreter and the standard library.
-func revealInterpreter(cmd *task.Command) error {
-	real, err := filepath.EvalSymlinks(cmd.Path)
-	if err != nil {
-		return fmt.Errorf("failed to find the interpreter: %w", err)
-	}
-	bin := filepath.Dir(real)
-	cmd.Reveal("rx", bin)
-	cmd.Reveal("rx", filepath.Join(filepath.Dir(bin), "lib"))
 	return nil
 }
 
