@@ -37,7 +37,8 @@ func TestUnveil_PathsAreTheTasksTheOperatorsAndTheAuthors(t *testing.T) {
 		{Path: "/with:colon", Modes: "x", Author: true},
 	}}, u)
 
-	u, err = unveil(PluginOptions{Unveil: "off", UnveilDefaults: true, UnveilPaths: p.UnveilPaths}, TaskOptions{}, cfg, cmd)
+	p.Unveil = "off"
+	u, err = unveil(p, TaskOptions{}, cfg, cmd)
 	must.NoError(t, err)
 	test.Nil(t, u)
 }

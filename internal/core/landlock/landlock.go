@@ -79,7 +79,8 @@ func NewRuleset(denied Access) (Ruleset, syscall.Errno) {
 // Allow allows access to an open file (O_PATH suffices), and to everything below it if it is a directory. It returns
 // EBADFD for a file without a path, such as a pipe, to which no ruleset denies access.
 func (r Ruleset) Allow(fd int, access Access) syscall.Errno {
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: uint64(access), Parent_fd: int32(fd)} //nolint:gosec // a descriptor
+	file := int32(fd) //nolint:gosec // a descriptor
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: uint64(access), Parent_fd: file}
 	_, _, errno := unix.RawSyscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 	return errno

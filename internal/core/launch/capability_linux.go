@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"math"
 	"syscall"
 	"unsafe"
 
@@ -52,7 +53,7 @@ func setCapabilities(c task.Capabilities) *Error {
 	}
 	sets := capabilitySets{}
 	for i := range sets {
-		half := uint32(c.Add >> (32 * i))
+		half := uint32(c.Add >> (32 * i) & math.MaxUint32)
 		sets[i] = unix.CapUserData{Effective: half, Permitted: half, Inheritable: half}
 	}
 	e := sets.apply()

@@ -63,5 +63,6 @@ func TestCapabilities_ThatTheAgentLacksAreRefused(t *testing.T) {
 	cmd.Stdin = specJSON(t, spec)
 	out, err := cmd.Output()
 	test.Error(t, err)
-	test.Eq(t, "error: capabilities kill, net_bind_service cannot be added: the agent itself must have them\n", string(out))
+	test.Eq(t, "error: capabilities kill, net_bind_service cannot be added: the agent itself must have them\n",
+		string(out))
 }
