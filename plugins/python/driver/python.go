@@ -31,8 +31,7 @@ const (
 	clause  = ` *(?:~=|===?|!=|<=?|>=?) *` + version + `(?:\.\*)? *`
 )
 
-var errNoPython = errors.New("this node has no Python interpreter that tasks can run: install one, or name its " +
-	"directory with interpreters in the plugin's config")
+var errNoPython = errors.New("this node has no Python interpreter that tasks can run: install one, or set interpreters")
 
 // choose returns the best interpreter that satisfies the job, the script, and the project or lock. Its Path is empty if
 // it has to be installed.
