@@ -150,7 +150,13 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 		},
 		again,
 	} {
-		zfs(t, "rename", root, root+"-away")
+		testsupport.Within(t, time.Minute, func() error { // busy until the last task's mounts are gone
+			out, err := exec.Command(zfsFuse.Program, "rename", root, root+"-away").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
 		again()
 		n.knows(t)
 		zfs(t, "rename", root+"-away", root)

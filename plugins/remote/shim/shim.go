@@ -99,7 +99,7 @@ func serve[C, T any](p core.Plugin[C, T], text string) error {
 func (h *host) configure(o Options) error {
 	var config []byte
 	err := base.MsgPackEncode(&config, map[string]any{
-		"state_dir": o.Dir, "log_collection": "driver",
+		"state_dir": o.Dir, "log_collection": "driver", "unveil": "off",
 		"denied_host_uids": o.DeniedHostUIDs, "denied_host_gids": o.DeniedHostGIDs, "denied_envvars": o.DeniedEnvvars,
 	})
 	if err != nil {
