@@ -187,13 +187,11 @@ func (h *host) close() (left string) {
 	}
 	var pids []int
 	if h.tmp != "" {
-		eventually(patience, func() bool {
+		pids = h.processes()
+		// an idle supervisor ends after seconds, and each look reads all of /proc
+		for end := time.Now().Add(patience); len(pids) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			pids = h.processes()
-			if len(pids) > 0 {
-				time.Sleep(100 * time.Millisecond) // an idle supervisor ends after seconds, and each look reads all of /proc
-			}
-			return len(pids) == 0
-		})
+		}
 	}
 	for _, pid := range pids {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
