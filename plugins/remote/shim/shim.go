@@ -26,6 +26,7 @@ import (
 	core "github.com/outrider-dev/outrider/internal/core/driver"
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/plugin"
+	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
 // roleName is the first argument that makes the program run as the shim.
@@ -97,11 +98,11 @@ func serve[C, T any](p core.Plugin[C, T], text string) error {
 
 // configure configures the driver as an agent would.
 func (h *host) configure(o Options) error {
+	options := schema.Of[core.PluginOptions]().Default()
+	options.StateDir, options.DeniedEnvvars = o.Dir, o.DeniedEnvvars
+	options.DeniedHostUIDs, options.DeniedHostGIDs = o.DeniedHostUIDs, o.DeniedHostGIDs
 	var config []byte
-	err := base.MsgPackEncode(&config, map[string]any{
-		"state_dir": o.Dir, "log_collection": "driver", "unveil": "off",
-		"denied_host_uids": o.DeniedHostUIDs, "denied_host_gids": o.DeniedHostGIDs, "denied_envvars": o.DeniedEnvvars,
-	})
+	err := base.MsgPackEncode(&config, &options)
 	if err != nil {
 		return err
 	}
