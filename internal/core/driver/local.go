@@ -63,11 +63,11 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	if err != nil {
 		return err
 	}
-	_, err = task.ParseCapabilities(o.AllowCaps)
+	_, err = task.ParseCapabilities("allow_caps", o.AllowCaps)
 	if err != nil {
-		return fmt.Errorf("allow_caps: %w", err)
+		return err
 	}
-	err = checkUnveil(o)
+	_, err = unveiledPaths("unveil_paths", o.UnveilPaths)
 	if err != nil {
 		return err
 	}

@@ -11,17 +11,17 @@ import (
 
 // capabilities returns the capabilities of a task of a user; nil is the agent's own user.
 func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
-	allowed, err := task.ParseCapabilities(p.AllowCaps)
+	allowed, err := task.ParseCapabilities("allow_caps", p.AllowCaps)
 	if err != nil {
-		return c, fmt.Errorf("allow_caps: %w", err)
+		return c, err
 	}
-	drop, err := task.ParseCapabilities(o.CapDrop)
+	drop, err := task.ParseCapabilities("cap_drop", o.CapDrop)
 	if err != nil {
-		return c, fmt.Errorf("cap_drop: %w", err)
+		return c, err
 	}
-	add, err := task.ParseCapabilities(o.CapAdd)
+	add, err := task.ParseCapabilities("cap_add", o.CapAdd)
 	if err != nil {
-		return c, fmt.Errorf("cap_add: %w", err)
+		return c, err
 	}
 	if add&^allowed != 0 {
 		return c, fmt.Errorf("cap_add: this node does not allow %s (allow_caps)", task.CapabilityNames(add&^allowed))

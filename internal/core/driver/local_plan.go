@@ -58,20 +58,21 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	deny := l.denied
 	l.mu.Unlock()
 	forTask := deny
-	forTask.env = slices.Concat(deny.env, o.Denied)
+	forTask.env = slices.Concat(deny.env, o.DeniedEnvvars)
 	base, err := allowedCommand(s, o, forTask)
 	if err != nil {
 		return nil, err
 	}
-	base.Unveil, err = unveil(l.config(), o, cfg, &base)
+	plugin := l.config()
+	base.Unveil, err = unveil(plugin, o, cfg, &base)
 	if err != nil {
 		return nil, err
 	}
-	out, err := outputOf(cfg, o.Logs, task.Collector(l.config().LogCollection))
+	base.Capabilities, err = capabilities(plugin, o, base.User)
 	if err != nil {
 		return nil, err
 	}
-	base.Capabilities, err = capabilities(l.config(), o, base.User)
+	out, err := outputOf(cfg, o.Logs, task.Collector(plugin.LogCollection))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +135,7 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 		l = limits(r, o)
 	}
 	l.PidsMax = o.PidsLimit
-	if o.CPUHard {
+	if o.CPUHardLimit {
 		l.CPUQuota = quota(cfg.Resources)
 	}
 	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
@@ -143,7 +144,7 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 	case err != nil:
 	case o.PidsLimit > 0 && !group.Has("pids"):
 		err = errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
-	case o.CPUHard && !group.Has("cpu"):
+	case o.CPUHardLimit && !group.Has("cpu"):
 		err = errors.New("cpu_hard_limit can't be enforced on this node: it has no cpu cgroup")
 	}
 	return l, group, err

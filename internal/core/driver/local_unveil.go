@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
+	"slices"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 
@@ -54,26 +54,28 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 		}
 		add("rw", at, false)
 	}
-	for i, text := range append(p.UnveilPaths[:len(p.UnveilPaths):len(p.UnveilPaths)], o.Unveil...) {
-		unveiled, err := task.ParseUnveiled(text)
+	operators, err := unveiledPaths("unveil_paths", p.UnveilPaths)
+	if err != nil {
+		return nil, err
+	}
+	authors, err := unveiledPaths("unveil", o.Unveil)
+	for i := range authors {
+		authors[i].Author = true
+	}
+	u.Paths = slices.Concat(u.Paths, operators, authors)
+	return u, err
+}
+
+// unveiledPaths parses the paths of an option.
+func unveiledPaths(option string, texts []string) (paths []task.UnveiledPath, err error) {
+	for _, text := range texts {
+		path, err := task.ParseUnveiled(option, text)
 		if err != nil {
 			return nil, err
 		}
-		unveiled.Author = i >= len(p.UnveilPaths)
-		u.Paths = append(u.Paths, unveiled)
+		paths = append(paths, path)
 	}
-	return u, nil
-}
-
-// checkUnveil checks the plugin options about unveil.
-func checkUnveil(p PluginOptions) error {
-	for _, text := range p.UnveilPaths {
-		_, err := task.ParseUnveiled(text)
-		if err != nil {
-			return fmt.Errorf("unveil_paths: %s", strings.TrimPrefix(err.Error(), "unveil: "))
-		}
-	}
-	return nil
+	return paths, nil
 }
 
 // unveilLimit describes what this kernel lacks to confine tasks as the options say; empty means nothing.

@@ -60,8 +60,8 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 		_, err := unveil(row.options, TaskOptions{Unveil: []string{row.path}}, cfg, &task.Command{})
 		test.ErrorContains(t, err, row.want, test.Sprintf("%+v", row))
 	}
-	test.EqError(t, checkUnveil(PluginOptions{UnveilPaths: []string{"r:/srv", "r:srv"}}),
-		`unveil_paths: the path of "r:srv" is not absolute`)
+	_, err := unveiledPaths("unveil_paths", []string{"r:/srv", "r:srv"})
+	test.EqError(t, err, `unveil_paths: the path of "r:srv" is not absolute`)
 }
 
 func TestUnveil_LimitOfTheKernelIsReported(t *testing.T) {

@@ -31,23 +31,23 @@ func (o *PluginOptions) pluginOptions() *PluginOptions { return o }
 // TaskOptions are the task options that every driver on this core has. Embed it in the task's
 // configuration.
 type TaskOptions struct {
-	Denied      []string          `codec:"denied_envvars" doc:"Environment variables that the task does not get, in addition to those that the operator denies; * stands for any characters."`
-	WorkDir     string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
-	Groups      []string          `codec:"groups" doc:"Supplementary groups in addition to those that the user belongs to, by name or id."`
-	KillMode    string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout, all remaining processes are killed in any mode."`
-	Logs        *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
-	CPUHard     bool              `codec:"cpu_hard_limit" default:"false" doc:"Whether cpu of the resources block is the most that the task gets, even if processors are idle. Needs cgroups."`
-	MemorySwap  schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`
-	OnUnplug    string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens when a device that was reserved for the task is unplugged: only an event, or the task is stopped after unplug_delay and fails. The restart block then decides when Nomad places it where the device is."`
-	UnplugDelay schema.Duration   `codec:"unplug_delay" default:"10s" doc:"How long a device is unplugged before the task is stopped."`
-	OOMScoreAdj int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"OOM score adjustment: when the host is out of memory, the kernel kills processes with a higher value first (oom_score_adj of proc(5))."`
-	Ulimit      map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
-	PidsLimit   int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
-	CapAdd      []string          `codec:"cap_add" doc:"Capabilities for a task that does not run as root, such as \"net_bind_service\" for ports below 1024. Those that the operator allows (allow_caps)."`
-	CapDrop     []string          `codec:"cap_drop" doc:"Capabilities that the task can't have, not even as root; \"all\" drops those that are not in cap_add."`
-	Unveil      []string          `codec:"unveil" doc:"Paths that the task may use in addition to those of the node, such as \"r:/srv/models\" or \"rwc:/tmp\". Only on nodes with unveil_by_task."`
-	Umask       string            `codec:"umask" default:"0022" doc:"The file mode creation mask, octal."`
-	Nice        int               `codec:"nice" default:"0" min:"-20" max:"19" doc:"The scheduling priority (nice(1)); less is more important."`
+	DeniedEnvvars []string          `codec:"denied_envvars" doc:"Environment variables that the task does not get, in addition to those that the operator denies; * stands for any characters."`
+	WorkDir       string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
+	Groups        []string          `codec:"groups" doc:"Supplementary groups in addition to those that the user belongs to, by name or id."`
+	KillMode      string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout, all remaining processes are killed in any mode."`
+	Logs          *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
+	CPUHardLimit  bool              `codec:"cpu_hard_limit" default:"false" doc:"Whether cpu of the resources block is the most that the task gets, even if processors are idle. Needs cgroups."`
+	MemorySwap    schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`
+	OnUnplug      string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens when a device that was reserved for the task is unplugged: only an event, or the task is stopped after unplug_delay and fails. The restart block then decides when Nomad places it where the device is."`
+	UnplugDelay   schema.Duration   `codec:"unplug_delay" default:"10s" doc:"How long a device is unplugged before the task is stopped."`
+	OOMScoreAdj   int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"OOM score adjustment: when the host is out of memory, the kernel kills processes with a higher value first (oom_score_adj of proc(5))."`
+	Ulimit        map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
+	PidsLimit     int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
+	CapAdd        []string          `codec:"cap_add" doc:"Capabilities for a task that does not run as root, such as \"net_bind_service\" for ports below 1024. Those that the operator allows (allow_caps)."`
+	CapDrop       []string          `codec:"cap_drop" doc:"Capabilities that the task can't have, not even as root; \"all\" drops those that are not in cap_add."`
+	Unveil        []string          `codec:"unveil" doc:"Paths that the task may use in addition to those of the node, such as \"r:/srv/models\" or \"rwc:/tmp\". Only on nodes with unveil_by_task."`
+	Umask         string            `codec:"umask" default:"0022" doc:"The file mode creation mask, octal."`
+	Nice          int               `codec:"nice" default:"0" min:"-20" max:"19" doc:"The scheduling priority (nice(1)); less is more important."`
 }
 
 // LogOptions are the options of a job's logs block that a driver needs, with the same names.

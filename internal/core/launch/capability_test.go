@@ -17,7 +17,7 @@ import (
 
 func mask(t *testing.T, names ...string) uint64 {
 	t.Helper()
-	m, err := task.ParseCapabilities(names)
+	m, err := task.ParseCapabilities("cap_add", names)
 	must.NoError(t, err)
 	return m
 }

@@ -49,7 +49,7 @@ func unveiled(t *testing.T, dir, script string, paths ...string) *Spec {
 	spec.Command.Unveil = &task.Unveil{Defaults: true, Strict: true}
 	for _, text := range paths {
 		modes, at, _ := strings.Cut(text, ":")
-		p, err := task.ParseUnveiled(modes + ":" + filepath.Join(dir, at))
+		p, err := task.ParseUnveiled("unveil", modes+":"+filepath.Join(dir, at))
 		must.NoError(t, err)
 		spec.Command.Unveil.Paths = append(spec.Command.Unveil.Paths, p)
 	}

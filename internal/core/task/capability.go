@@ -26,9 +26,9 @@ var capabilities = strings.Fields(`chown dac_override dac_read_search fowner fse
 	audit_control setfcap mac_override mac_admin syslog wake_alarm block_suspend audit_read perfmon bpf
 	checkpoint_restore`)
 
-// ParseCapabilities returns the mask of a list of names, which are written as in Nomad's exec driver: "net_raw",
-// "CAP_NET_RAW", or "all".
-func ParseCapabilities(names []string) (mask uint64, err error) {
+// ParseCapabilities returns the mask of an option's list of names, which are written as in Nomad's exec driver:
+// "net_raw", "CAP_NET_RAW", or "all".
+func ParseCapabilities(option string, names []string) (mask uint64, err error) {
 	for _, name := range names {
 		short := strings.TrimPrefix(strings.ToLower(name), "cap_")
 		number := slices.Index(capabilities, short)
@@ -36,7 +36,8 @@ func ParseCapabilities(names []string) (mask uint64, err error) {
 		case short == "all":
 			mask |= 1<<len(capabilities) - 1
 		case number < 0:
-			return 0, fmt.Errorf("%q is not a capability: write a name of capabilities(7), such as \"net_bind_service\"", name)
+			return 0, fmt.Errorf("%s: %q is not a capability: write a name of capabilities(7), such as \"net_bind_service\"",
+				option, name)
 		default:
 			mask |= 1 << number
 		}

@@ -35,15 +35,15 @@ type UnveiledPath struct {
 	Author bool `json:"author,omitempty"`
 }
 
-// ParseUnveiled parses a path of the option unveil, which is written as in Nomad's exec2 driver: "r:/etc/mime.types".
-func ParseUnveiled(text string) (UnveiledPath, error) {
+// ParseUnveiled parses a path of an option, which is written as in Nomad's exec2 driver: "r:/etc/mime.types".
+func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	modes, at, found := strings.Cut(text, ":")
 	switch {
 	case !found || modes == "" || strings.Trim(modes, "rwxc") != "":
-		return UnveiledPath{}, fmt.Errorf("unveil: %q does not begin with what is allowed: write r, w, x and c (read, "+
-			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", text)
+		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with what is allowed: write r, w, x and c (read, "+
+			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", option, text)
 	case !path.IsAbs(at):
-		return UnveiledPath{}, fmt.Errorf("unveil: the path of %q is not absolute", text)
+		return UnveiledPath{}, fmt.Errorf("%s: the path of %q is not absolute", option, text)
 	}
 	return UnveiledPath{Path: path.Clean(at), Modes: modes}, nil
 }
