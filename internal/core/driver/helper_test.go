@@ -234,6 +234,9 @@ func (a *agent) startDriver(options map[string]any) {
 	config.DeniedHostUIDs, _ = options["denied_host_uids"].(string)
 	config.DeniedHostGIDs, _ = options["denied_host_gids"].(string)
 	config.DeniedEnvvars, _ = options["denied_envvars"].([]string)
+	if v, ok := options["seccomp"].(string); ok {
+		config.Seccomp = v
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.t.Cleanup(cancel)
 	a.driver = New(ctx, testlog.HCLogger(a.t), testPlugin(a.instance))

@@ -67,6 +67,14 @@ func (l *local) configure(o PluginOptions, agent *base.AgentConfig) error {
 	if err != nil {
 		return err
 	}
+	_, err = seccompFilter(o.Seccomp, 0)
+	if err != nil {
+		return err
+	}
+	_, err = parseIsolate(o.Isolate...)
+	if err != nil {
+		return err
+	}
 	_, err = unveiledPaths("unveil_paths", o.UnveilPaths)
 	if err != nil {
 		return err

@@ -33,3 +33,11 @@ func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capab
 	}
 	return c, err
 }
+
+// mayHave returns the capabilities that a task can have, without those of set-user-ID programs.
+func mayHave(c task.Capabilities, isRoot bool) uint64 {
+	if isRoot {
+		return task.AllCapabilities() &^ c.Drop
+	}
+	return c.Add
+}

@@ -20,14 +20,15 @@ import (
 // need not list fields that Nomad refuses (network modes).
 func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[string]string) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	if dns := formatDNS(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
-		note("network { dns { %s } } has no effect, whether it is the job's or its network's: tasks of this driver use "+
-			"the host's /etc/resolv.conf; change that file, or configure the program", dns)
-	}
-	// Nomad sets this label to the host name that the job configures (client/allocrunner/network_hook.go)
-	if n := cfg.NetworkIsolation; n != nil && n.Labels["docker_sandbox_hostname"] != "" {
-		note("network { hostname = %q } has no effect: tasks of this driver have the host's name; "+
-			"configure the program", n.Labels["docker_sandbox_hostname"])
+	if !canMount() { // see isolation
+		if dns := formatDNS(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
+			note("network { dns { %s } } has no effect, whether it is the job's or its network's: without CAP_SYS_ADMIN, "+
+				"tasks use the host's /etc/resolv.conf; change that file, or configure the program", dns)
+		}
+		if name := hostname(cfg); name != "" {
+			note("network { hostname = %q } has no effect: without CAP_SYS_ADMIN, tasks have the host's name; "+
+				"configure the program", name)
+		}
 	}
 	for _, m := range cfg.Mounts {
 		if m.SELinuxLabel != "" {

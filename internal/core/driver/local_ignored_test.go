@@ -12,6 +12,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -32,19 +33,6 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 		"agent's own": {cfg: drivers.TaskConfig{Env: map[string]string{"AGENTS_OWN": "x", "HOME": "/"}}, group: all},
 		"empty network": {cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{},
 			NetworkIsolation: &drivers.NetworkIsolationSpec{}}, group: all},
-		"dns": {
-			cfg: drivers.TaskConfig{DNS: &drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"},
-				Options: []string{"edns0"}}}, group: all,
-			want: []string{`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's or its network's: ` +
-				`tasks of this driver use the host's /etc/resolv.conf; change that file, or configure the program`},
-		},
-		"host name": {
-			cfg: drivers.TaskConfig{NetworkIsolation: &drivers.NetworkIsolationSpec{
-				Labels:      map[string]string{"docker_sandbox_hostname": "web"},
-				HostsConfig: &drivers.HostsConfig{Hostname: "web", Address: "10.0.0.1"},
-			}}, group: all,
-			want: []string{`network { hostname = "web" } has no effect: tasks of this driver have the host's name; configure the program`},
-		},
 		"label": {
 			cfg:   drivers.TaskConfig{Mounts: []*drivers.MountConfig{{TaskPath: "/a"}, {TaskPath: "/b", SELinuxLabel: "z"}}},
 			group: all,
@@ -70,14 +58,18 @@ func TestIgnored_ListsFieldsWithoutEffect(t *testing.T) {
 	}
 }
 
-func TestIgnored_ReportsDNSAsAnEvent(t *testing.T) {
+func TestIgnored_ReportsALabelAsAnEvent(t *testing.T) {
+	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	l := listen(t, a)
-	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.DNS = &drivers.DNSConfig{Searches: []string{"example"}} })
+	dir := t.TempDir()
+	cfg := a.shell("exit 0", "", func(c *drivers.TaskConfig) {
+		c.Mounts = []*drivers.MountConfig{{TaskPath: dir, HostPath: dir, SELinuxLabel: "z"}}
+	})
 	a.result(cfg)
 	testsupport.Eventually(t, "it is told", func() bool {
-		return l.heard(cfg.ID, `network { dns { searches = ["example"] } } has no effect, whether it is the job's or its network's: `+
-			`tasks of this driver use the host's /etc/resolv.conf; change that file, or configure the program`) == 1
+		return l.heard(cfg.ID, `volume_mount { destination = "`+dir+`" selinux_label = "z" } has no effect: `+
+			"label the volume's files on the host") == 1
 	})
 }
 
@@ -90,4 +82,22 @@ func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	testsupport.Eventually(t, "it is told", func() bool {
 		return l.heard(cfg.ID, "Limits are not enforced: "+whyNoCgroup(cgroups.now())) == 1
 	})
+}
+
+func TestIgnored_ListsTheNetworksFilesIfTheAgentCannotMount(t *testing.T) {
+	mayMount := canMount
+	t.Cleanup(func() { canMount = mayMount })
+	canMount = func() bool { return false }
+	cfg := &drivers.TaskConfig{}
+	network(&drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Options: []string{"edns0"}}, "web")(cfg)
+	test.Eq(t, []string{
+		`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's ` +
+			`or its network's: without CAP_SYS_ADMIN, tasks use the host's /etc/resolv.conf; change that file, or configure the program`,
+		`network { hostname = "web" } has no effect: without CAP_SYS_ADMIN, tasks have the host's name; configure the program`,
+	}, ignored(cfg, cgroup.Group{}, cgroup.Limits{}, nil))
+	own, err := isolation(PluginOptions{}, TaskOptions{}, cfg)
+	test.NoError(t, err)
+	test.Eq(t, task.Isolation{}, own)
+	_, err = isolation(PluginOptions{}, TaskOptions{Isolate: []string{"tmp"}}, cfg)
+	test.EqError(t, err, "isolate can't be used on this node: the agent lacks CAP_SYS_ADMIN")
 }

@@ -64,11 +64,23 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		return nil, err
 	}
 	plugin := l.config()
+	base.Isolation, err = isolation(plugin, o, cfg)
+	if err != nil {
+		return nil, err
+	}
+	// programs with root's rights, such as su, would trust the files that the job's author put into /etc
+	distrusted := !trusted(&base) || len(base.Isolation.Files) > 0
+	isRoot := base.User == nil || base.User.UID == 0
+	base.NoNewPrivileges = plugin.NoNewPrivs || o.NoNewPrivs || distrusted && !isRoot
 	base.Unveil, err = unveil(plugin, o, cfg, &base)
 	if err != nil {
 		return nil, err
 	}
 	base.Capabilities, err = capabilities(plugin, o, base.User)
+	if err != nil {
+		return nil, err
+	}
+	base.Seccomp, err = seccompFilter(plugin.Seccomp, mayHave(base.Capabilities, isRoot))
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +91,9 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	st := &task.State{ID: cfg.ID, AllocID: cfg.AllocID, Task: cfg.Name, Output: out}
 	if st.Limits, st.Group, err = limitsOf(cfg, o); err != nil {
 		return nil, err
+	}
+	if base.Isolation.PID && st.Group.Mode == cgroup.None {
+		return nil, errors.New("isolate = [\"pid\"] can't be used on this node: " + whyNoCgroup(cgroups.now()))
 	}
 	if st.Group.Mode == cgroup.None {
 		notes = append(notes, "Limits are not enforced: "+whyNoCgroup(cgroups.now()))
@@ -215,8 +230,6 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 	if cmd.Devices, cmd.Mounts, err = devices(cfg); err != nil {
 		return cmd, err
 	}
-	// programs with root's rights, such as su, would trust the files that the job's author put into /etc
-	cmd.NoNewPrivileges = !trusted(&cmd) && cmd.User != nil && cmd.User.UID != 0
 	cmd.Env = environment(deny.filter(cfg.Env), who)
 	return cmd, nil
 }

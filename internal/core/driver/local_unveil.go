@@ -39,6 +39,13 @@ func unveil(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig, cmd *task.C
 	}
 	add("rwxc", cfg.TaskDir().Dir, false)
 	add("rwxc", cfg.TaskDir().SharedAllocDir, true)
+	if cmd.Isolation.Tmp {
+		add("rwxc", "/tmp", true)
+		add("rwxc", "/var/tmp", true)
+	}
+	if cmd.Isolation.IPC {
+		add("rwxc", "/dev/shm", true)
+	}
 	for _, m := range cmd.Mounts {
 		modes := "rwxc"
 		if m.ReadOnly {

@@ -19,6 +19,9 @@ type PluginOptions struct {
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have, its supplementary groups included: a list of ids and ranges."`
 	DeniedEnvvars  []string `codec:"denied_envvars" doc:"Environment variables that no task gets; * stands for any characters, such as \"AWS_*\"."`
+	Isolate        []string `codec:"isolate" doc:"What every task has for itself instead of sharing it with the host: \"tmp\" (/tmp and /var/tmp, in the task's directory tmp), \"ipc\" (/dev/shm, message queues, semaphores) and \"pid\" (process ids and /proc, with one more small process for each task)."`
+	NoNewPrivs     bool     `codec:"no_new_privs" default:"false" doc:"Whether no task can gain privileges by a set-user-ID program such as sudo (no_new_privs of prctl(2))."`
+	Seccomp        string   `codec:"seccomp" default:"unconfined" doc:"Which system calls tasks may make: \"unconfined\", \"default\" (Docker's profile) or the absolute path of a profile in Docker's format. With a profile, tasks have no_new_privs, and run no programs of other architectures."`
 	AllowCaps      []string `codec:"allow_caps" doc:"Capabilities that jobs may add to a task with cap_add, such as \"net_bind_service\", or \"all\" (capabilities(7)). With many of them, a task can become root."`
 	Unveil         string   `codec:"unveil" default:"off" enum:"off,best-effort,strict" doc:"Whether the kernel's Landlock confines tasks to their own directories, volumes and devices, and to the paths of the next options. \"best-effort\" also runs tasks where the kernel lacks Landlock or a part of it; \"strict\" needs Linux 6.2."`
 	UnveilDefaults bool     `codec:"unveil_defaults" default:"true" doc:"Whether confined tasks may use what most programs need: programs and libraries of the node, and files for names, users, time zones and certificates."`
@@ -43,6 +46,8 @@ type TaskOptions struct {
 	OOMScoreAdj   int               `codec:"oom_score_adj" default:"0" min:"0" max:"1000" doc:"OOM score adjustment: when the host is out of memory, the kernel kills processes with a higher value first (oom_score_adj of proc(5))."`
 	Ulimit        map[string]string `codec:"ulimit" doc:"Resource limits as \"soft:hard\" or one value for both, such as nofile = \"1024:4096\" or core = \"unlimited\"; the names are those of limits.conf(5)."`
 	PidsLimit     int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
+	Isolate       []string          `codec:"isolate" doc:"What the task has for itself, in addition to what the operator decides for every task: \"tmp\", \"ipc\", \"pid\"."`
+	NoNewPrivs    bool              `codec:"no_new_privs" default:"false" doc:"Whether the task can't gain privileges by a set-user-ID program such as sudo (no_new_privs of prctl(2))."`
 	CapAdd        []string          `codec:"cap_add" doc:"Capabilities for a task that does not run as root, such as \"net_bind_service\" for ports below 1024. Those that the operator allows (allow_caps)."`
 	CapDrop       []string          `codec:"cap_drop" doc:"Capabilities that the task can't have, not even as root; \"all\" drops those that are not in cap_add."`
 	Unveil        []string          `codec:"unveil" doc:"Paths that the task may use in addition to those of the node, such as \"r:/srv/models\" or \"rwc:/tmp\". Only on nodes with unveil_by_task."`

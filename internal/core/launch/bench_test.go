@@ -5,6 +5,7 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,6 +64,12 @@ func BenchmarkStart(b *testing.B) {
 	volume.Command.Mounts = []task.Mount{{Source: dir, Target: dir, Volume: true}}
 	inRoot := plain
 	inRoot.Command.Mounts = []task.Mount{{Source: dir, Target: "/outrider-volume", Volume: true}}
+	isolated := plain
+	isolated.Command.TaskDir = taskDir(b, "/var/lib")
+	isolated.Command.Isolation = task.Isolation{Tmp: true, IPC: true, Hostname: "web",
+		Files: []task.File{{Path: "/etc/resolv.conf", Content: "nameserver 10.0.0.1\n"}}}
+	isolated.Command.Unveil = &task.Unveil{Defaults: true}
+	isolated.Command.Seccomp = "BgAAAAAA/38=" // allows everything
 	byLauncher := func(spec *Spec, path string) func(w *os.File) func() {
 		return func(w *os.File) func() {
 			launcherPath = path
@@ -106,11 +113,27 @@ func BenchmarkStart(b *testing.B) {
 		{"launcher-read-only", byLauncher(&readOnly, launcher)},
 		{"launcher-volume", byLauncher(&volume, launcher)},
 		{"launcher-volume-in-root", byLauncher(&inRoot, launcher)},
+		{"launcher-isolated", byLauncher(&isolated, launcher)},
+		{"launcher-isolated-pid", func(w *os.File) func() {
+			init, err := StartInit(nil, nil)
+			must.NoError(b, err)
+			own := isolated
+			own.Command.Isolation.PID, own.Init = true, int(init.Fd())
+			wait := byLauncher(&own, launcher)(w)
+			return func() {
+				wait()
+				endInit(b, init)
+			}
+		}},
+		{"runc run", byRunc(b, program)},
 		{"launcher-of-test-binary", byLauncher(&plain, launcherPath)},
 	}
 	times := make([][]time.Duration, len(variants))
 	for b.Loop() {
 		for i, v := range variants {
+			if v.start == nil {
+				continue
+			}
 			r, w, err := os.Pipe()
 			must.NoError(b, err)
 			rfd := int(r.Fd())
@@ -136,10 +159,43 @@ func BenchmarkStart(b *testing.B) {
 	base := times[1][len(times[1])/2]
 	for i, v := range variants {
 		n := len(times[i])
+		if n == 0 {
+			continue
+		}
 		p50, p99 := times[i][n/2], times[i][n*99/100]
 		b.Logf("%-24s p50 %7.0f us  p99 %7.0f us  %.2f of os/exec", v.name, us(p50), us(p99), float64(p50)/float64(base))
 	}
 	b.ReportMetric(float64(times[2][len(times[2])/2])/float64(base), "launcher/os-exec")
+}
+
+// byRunc starts a program by runc with the namespaces of launcher-isolated-pid.
+func byRunc(b *testing.B, program string) func(w *os.File) func() {
+	if _, err := exec.LookPath("runc"); err != nil {
+		b.Log("runc is not installed")
+		return nil
+	}
+	bundle := b.TempDir()
+	must.NoError(b, os.Mkdir(bundle+"/rootfs", 0o755))
+	mounts := ""
+	for _, dir := range []string{"/bin", "/lib", "/lib64", "/usr", "/etc"} {
+		if _, err := os.Stat(dir); err == nil {
+			mounts += fmt.Sprintf(`{"destination": %[1]q, "source": %[1]q, "type": "bind", "options": ["rbind", "ro"]}, `, dir)
+		}
+	}
+	config := fmt.Sprintf(`{"ociVersion": "1.0.2", "hostname": "web", "root": {"path": "rootfs"},
+		"process": {"args": [%q], "env": ["A=b"], "cwd": "/"},
+		"mounts": [%s {"destination": "/proc", "type": "proc", "source": "proc"},
+			{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+			{"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}],
+		"linux": {"namespaces": [{"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "pid"}]}}`, program, mounts)
+	must.NoError(b, os.WriteFile(bundle+"/config.json", []byte(config), 0o600))
+	return func(w *os.File) func() {
+		cmd := exec.Command("runc", "run", "--no-pivot", "-b", bundle, "outrider-bench")
+		cmd.Stdout, cmd.Stderr = w, os.Stderr
+		must.NoError(b, cmd.Start())
+		return func() { must.NoError(b, cmd.Wait()) }
+	}
 }
 
 func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

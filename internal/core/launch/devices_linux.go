@@ -31,16 +31,17 @@ type exposed struct {
 	inside bool // the target is inside another mount
 }
 
-// exposeDevices exposes the program's devices and mounts in a new mount namespace, which the host does not see and
-// which ends with its last process. If there are only devices at their paths on the host, it creates no namespace.
+// exposeDevices exposes the program's devices and mounts, and what it has for itself, in a new mount namespace, which
+// the host does not see and which ends with its last process. If there are only devices at their paths on the host, it
+// creates no namespace.
 func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
-	if len(c.Devices) == 0 && len(c.Mounts) == 0 {
+	if len(c.Devices) == 0 && !c.OwnMounts() {
 		return nil
 	}
 	l.enter(StageDevices)
 	all, err := allExposed(c)
-	if err != nil || len(all) == 0 {
+	if err != nil || !c.OwnMounts() {
 		return err
 	}
 	if err := ownMounts(); err != nil {
@@ -64,13 +65,39 @@ func (l *launcher) exposeDevices() *Error {
 	}
 	defer places.close()
 	_, _ = call(unix.SYS_UMASK, 0) // so that modes are exact; exec sets the program's umask
+	var tmp *ownTmp
+	if c.Isolation.Tmp {
+		tmp, err = openTmp(c.TaskDir)
+		if err != nil {
+			return err
+		}
+		defer tmp.close()
+	}
 	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {
 			return err
 		}
 	}
+	if tmp != nil {
+		if err := tmp.mount(); err != nil {
+			return err
+		}
+	}
+	if c.Isolation.IPC {
+		if err := mountIPC(); err != nil {
+			return err
+		}
+	}
+	if err := mountFiles(c.Isolation.Files, places); err != nil {
+		return err
+	}
 	for _, g := range all {
 		if err := g.expose(places); err != nil {
+			return err
+		}
+	}
+	if c.Isolation.PID {
+		if err := mountProc(); err != nil {
 			return err
 		}
 	}
@@ -287,7 +314,7 @@ func ownMounts() *Error {
 	case 0:
 		return nil
 	case unix.EPERM, unix.EACCES:
-		return refuse(e, "devices and volumes cannot be mounted: the agent needs CAP_SYS_ADMIN")
+		return refuse(e, "the task cannot have its own mounts: the agent needs CAP_SYS_ADMIN")
 	default:
 		return failed("create a mount namespace", e)
 	}

@@ -510,7 +510,7 @@ func TestDevices_NeedTheRightToMount(t *testing.T) {
 	const capSysAdmin = 21
 	must.NoError(t, unix.Prctl(unix.PR_CAPBSET_DROP, capSysAdmin, 0, 0, 0))
 	_, err := run(with("true", task.Device{HostPath: stick, TaskPath: "/dev/zigbee/tty"}), nil)
-	want := "devices and volumes cannot be mounted: the agent needs CAP_SYS_ADMIN"
+	want := "the task cannot have its own mounts: the agent needs CAP_SYS_ADMIN"
 	if err == nil || err.Error() != want || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("got %v", err)
 	}

@@ -28,7 +28,11 @@ func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	if err := closeOnExec(); err != nil {
 		return err
 	}
-	if c.NoNewPrivileges || ruleset != noRuleset {
+	filter, err := seccompFilter(c.Seccomp)
+	if err != nil {
+		return err
+	}
+	if c.NoNewPrivileges || ruleset != noRuleset || filter != nil {
 		if _, e := call(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); e != 0 {
 			return failed("set no_new_privs", e)
 		}
@@ -56,6 +60,11 @@ func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	if !announceExec() {
 		l.unmark()
 		exit(2) // the supervisor has died, and would not know of the program
+	}
+	err = applyFilter(filter)
+	if err != nil {
+		l.unmark()
+		return err
 	}
 	var e syscall.Errno
 	for {

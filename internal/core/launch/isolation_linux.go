@@ -3,13 +3,18 @@
 
 package launch
 
-import "golang.org/x/sys/unix"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // isolate performs all steps that hide the host from the program. It runs as root, before limits and user, in
 // this order:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
-//  2. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
+//  2. namespaces of IPC and of the host's name: unshare, or setns for a process that is added to a running task
+//  3. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
 //
 // Steps that affect only the calling thread suffice, since only this thread survives execve. The mount namespace of a
 // running task is entered later: see enterMounts. Landlock comes last: see unveil.
@@ -17,7 +22,51 @@ func (l *launcher) isolate() *Error {
 	if err := l.enterNetwork(); err != nil {
 		return err
 	}
+	if err := l.ownNamespaces(); err != nil {
+		return err
+	}
 	return l.exposeDevices()
+}
+
+// ownNamespaces creates the namespaces of a program that need no mounts, or enters those of a running task. The task
+// may have changed its own, to ones that it controls: root trusts nothing in them.
+func (l *launcher) ownNamespaces() *Error {
+	own := &l.spec.Command.Isolation
+	if l.spec.Task != 0 {
+		l.enter(StageIsolate)
+		_, e := call(unix.SYS_SETNS, uintptr(l.spec.taskFD()), unix.CLONE_NEWIPC|unix.CLONE_NEWUTS)
+		if e != 0 {
+			return failed("enter the task's namespaces", e)
+		}
+		return nil
+	}
+	flags := uintptr(0)
+	if own.IPC {
+		flags |= unix.CLONE_NEWIPC
+	}
+	if own.Hostname != "" {
+		flags |= unix.CLONE_NEWUTS
+	}
+	if flags == 0 {
+		return nil
+	}
+	l.enter(StageIsolate)
+	switch e := unshare(flags); e {
+	case 0:
+	case unix.EPERM:
+		return refuse(e, "the task cannot be isolated: the agent needs CAP_SYS_ADMIN")
+	default:
+		return failed("create namespaces", e)
+	}
+	if own.Hostname == "" {
+		return nil
+	}
+	name := []byte(own.Hostname)
+	_, e := call(unix.SYS_SETHOSTNAME, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)))
+	if e != 0 {
+		return failed("set the host name "+quote(own.Hostname), e)
+	}
+	return nil
 }
 
 // enterNetwork joins the network namespace that Nomad (or a CNI plugin) has created.

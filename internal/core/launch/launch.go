@@ -37,6 +37,16 @@ type Spec struct {
 	// which the task controls every file.
 	MountNamespace int
 
+	// Task is a pidfd of the main process of a running task, to which this process is added, 0 for none. The process gets
+	// that one's namespaces of IPC, of the host's name and of process ids. The caller keeps it open until Start has
+	// returned.
+	Task int
+
+	// Init is a pidfd of the init of a namespace of process ids (StartInit), which this process enters, 0 for none. It is
+	// not the namespace's first process, so it gets signals like any other. The caller keeps it open until Start has
+	// returned.
+	Init int
+
 	// NoFile is the soft limit of open files (RLIMIT_NOFILE), which is capped at the hard limit. 0 means the limit that
 	// the caller of Start was started with.
 	NoFile uint64
@@ -49,6 +59,14 @@ type Spec struct {
 	TTY bool
 }
 
+// taskFD is the launcher's descriptor of Task.
+func (s *Spec) taskFD() int {
+	if s.MountNamespace != 0 {
+		return mountsFD + 1
+	}
+	return mountsFD
+}
+
 // Stage is a step of the launcher. While a step runs, the process's name is "launch:<stage>", so that ps shows where
 // a launcher hangs.
 type Stage string
@@ -58,6 +76,7 @@ const (
 	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
 	StageCgroup  Stage = "cgroup"   // cgroup v1
 	StageNetwork Stage = "network"  // network namespace
+	StageIsolate Stage = "isolate"  // namespaces of IPC and of the host's name
 	StageDevices Stage = "devices"  // mount namespace: devices and mounts
 	StageLimits  Stage = "limits"   // oom_score_adj, nice, ulimit
 	StageUser    Stage = "user"     // user and groups

@@ -17,8 +17,8 @@ import (
 const statusFD = 3
 
 // recordFD is the record of the task that the launcher becomes. The launcher holds the record's lock; the supervisor
-// has closed its own descriptor. mountsFD is the mount namespace of a running task, which the launcher enters. No
-// Spec has both.
+// has closed its own descriptor. mountsFD is the mount namespace of a running task, which the launcher enters. No Spec
+// has both. The process of a running task follows: see taskFD.
 const (
 	recordFD = 4
 	mountsFD = 4

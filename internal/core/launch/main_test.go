@@ -59,6 +59,9 @@ func testMain(m *testing.M) int {
 	if err := os.WriteFile(self, b, 0o755); err != nil {
 		panic(err)
 	}
+	if _, err := initProgram(); err != nil { // which is kept open, unlike all that the tests open
+		panic(err)
+	}
 	return m.Run()
 }
 

@@ -102,8 +102,10 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
 	}
 	fds := append(make([]uintptr, statusFD, recordFD+1), uintptr(status))
-	if spec.MountNamespace != 0 {
-		fds = append(fds, uintptr(spec.MountNamespace))
+	for _, fd := range []int{spec.MountNamespace, spec.Task} {
+		if fd != 0 {
+			fds = append(fds, uintptr(fd))
+		}
 	}
 	for i, f := range stdio {
 		if f == nil {
@@ -116,7 +118,7 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		}
 		fds[i] = f.Fd()
 	}
-	if spec.Record != "" && spec.MountNamespace == 0 {
+	if spec.Record != "" && len(fds) == recordFD {
 		record, err := task.NewRecord(spec.Record)
 		if err != nil {
 			return fmt.Errorf("failed to create the task's record: %w", err)
@@ -125,10 +127,10 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		fds = append(fds, uintptr(record))
 	}
 	attr := &syscall.ProcAttr{Env: launcherEnv, Files: fds, Sys: sys}
-	pid, err := syscall.ForkExec(launcherPath, launcherArgs, attr)
-	if errors.Is(err, unix.EINVAL) { // QEMU's user mode refuses to clone with a pidfd
+	pid, err := forkExec(attr, max(spec.Task, spec.Init))
+	if errors.Is(err, unix.EINVAL) && sys.PidFD != nil { // QEMU's user mode refuses to clone with a pidfd
 		sys.PidFD = nil
-		pid, err = syscall.ForkExec(launcherPath, launcherArgs, attr)
+		pid, err = forkExec(attr, max(spec.Task, spec.Init))
 	}
 	runtime.KeepAlive(stdio)
 	runtime.KeepAlive(cgroup)
@@ -147,6 +149,24 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 		}
 	}
 	return nil
+}
+
+// forkExec starts a launcher in the namespace of process ids of a process, whose pidfd is among, or 0 for this process.
+func forkExec(attr *syscall.ProcAttr, among int) (pid int, err error) {
+	if among == 0 {
+		return syscall.ForkExec(launcherPath, launcherArgs, attr)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread, whose children are in the namespace, ends with this goroutine
+		err = unix.Setns(among, unix.CLONE_NEWPID)
+		if err == nil {
+			pid, err = syscall.ForkExec(launcherPath, launcherArgs, attr)
+		}
+	}()
+	<-done
+	return pid, err
 }
 
 // TakePidFD returns the process's pidfd, which the caller must close. It may be called after Started has returned

@@ -99,7 +99,16 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	proc, err := s.fork(p, &st.Command, stdio, launch.Spec{Record: s.store.Record(st.ID)})
+	spec := launch.Spec{Record: s.store.Record(st.ID)}
+	if st.Command.Isolation.PID {
+		init, err := s.startInit(p)
+		if err != nil {
+			return nil, err
+		}
+		defer init.Close()
+		spec.Init = int(init.Fd())
+	}
+	proc, err := s.fork(p, &st.Command, stdio, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +199,24 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 		s.mu.Unlock()
 	}
 	return proc, err
+}
+
+// startInit creates a task's namespace of process ids, and returns a pidfd of its init. The init ends with the task's
+// cgroup.
+func (s *server) startInit(p *process) (*os.File, error) {
+	if p.group.Mode == cgroup.None {
+		return nil, errors.New("the task can't have its own process ids: it has no cgroup")
+	}
+	dir, err := p.group.OpenDir()
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	s.forks.Lock()
+	defer s.forks.Unlock()
+	return launch.StartInit(p.group.TasksFiles(), dir)
 }
 
 // identify records the identity of a launcher's process. On an error it ends the launcher.
@@ -314,7 +341,15 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 		defer ns.Close()
 		spec.MountNamespace = int(ns.Fd())
 	}
-	cmd.Devices, cmd.Mounts = nil, nil // the task's are in its mount namespace
+	if own := cmd.Isolation; own.IPC || own.PID || own.Hostname != "" {
+		pidfd, err := s.pidfdOf(p.task)
+		if err != nil {
+			return err
+		}
+		defer pidfd.Close()
+		spec.Task = int(pidfd.Fd())
+	}
+	cmd.Devices, cmd.Mounts, cmd.Isolation = nil, nil, task.Isolation{} // the task's namespaces have them
 	proc, err := s.fork(p, &cmd, [3]*os.File(files), spec)
 	if err != nil {
 		return err
@@ -324,4 +359,18 @@ func (s *server) execute(p *process, req *request, files []*os.File) error {
 		return err
 	}
 	return s.follow(p, proc)
+}
+
+// pidfdOf returns a pidfd of a task's main process, which the caller closes.
+func (s *server) pidfdOf(p *process) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.pidfd < 0 {
+		return nil, ErrEnded
+	}
+	fd, err := unix.FcntlInt(uintptr(p.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "process of a task"), nil
 }

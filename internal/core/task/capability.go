@@ -34,7 +34,7 @@ func ParseCapabilities(option string, names []string) (mask uint64, err error) {
 		number := slices.Index(capabilities, short)
 		switch {
 		case short == "all":
-			mask |= 1<<len(capabilities) - 1
+			mask |= AllCapabilities()
 		case number < 0:
 			return 0, fmt.Errorf("%s: %q is not a capability: write a name of capabilities(7), such as \"net_bind_service\"",
 				option, name)
@@ -45,13 +45,18 @@ func ParseCapabilities(option string, names []string) (mask uint64, err error) {
 	return mask, nil
 }
 
+// AllCapabilities is the mask of all capabilities.
+func AllCapabilities() uint64 { return 1<<len(capabilities) - 1 }
+
 // CapabilityNames returns the names of a mask's capabilities, for messages.
-func CapabilityNames(mask uint64) string {
-	var names []string
+func CapabilityNames(mask uint64) string { return strings.Join(CapabilityList(mask), ", ") }
+
+// CapabilityList returns the names of a mask's capabilities, such as "net_raw".
+func CapabilityList(mask uint64) (names []string) {
 	for number, name := range capabilities {
 		if mask&(1<<number) != 0 {
 			names = append(names, name)
 		}
 	}
-	return strings.Join(names, ", ")
+	return names
 }

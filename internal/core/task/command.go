@@ -69,6 +69,13 @@ type Command struct {
 	// Unveil confines the program to some paths; nil means that it may use whatever its user may.
 	Unveil *Unveil `json:"unveil,omitempty"`
 
+	// Seccomp is a filter of system calls (seccomp(2)): struct sock_filter of each instruction, in base64. With it, the
+	// program has no_new_privs. Empty means no filter.
+	Seccomp string `json:"seccomp,omitempty"`
+
+	// Isolation selects what the program does not share with the host.
+	Isolation Isolation `json:"isolation,omitzero"`
+
 	// Devices and Mounts are files of the host for the task, possibly at other paths: see
 	// OwnMounts.
 	Devices []Device `json:"devices,omitempty"`
@@ -100,16 +107,19 @@ type Mount struct {
 	HostToTask bool `json:"host_to_task,omitempty"`
 }
 
-// OwnMounts reports whether the process needs its own mount namespace: it has mounts, or devices
-// at another path than on the host.
+// OwnMounts reports whether the process needs its own mount namespace: it has mounts, devices at
+// another path than on the host, or some isolation.
 func (c *Command) OwnMounts() bool {
 	for _, d := range c.Devices {
 		if path.Clean(d.TaskPath) != path.Clean(d.HostPath) {
 			return true
 		}
 	}
-	return len(c.Mounts) > 0
+	return len(c.Mounts) > 0 || c.Isolation.mounts()
 }
+
+// MaxSeccomp is the kernel's maximum number of instructions of Seccomp (BPF_MAXINSNS).
+const MaxSeccomp = 4096
 
 // User is a resolved identity: no further name service lookup is needed.
 type User struct {

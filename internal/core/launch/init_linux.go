@@ -1,0 +1,115 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package launch
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const initName = "outrider-init"
+
+// StartInit starts the init of a new namespace of process ids (pid_namespaces(7)) in a cgroup: the tasks files of
+// version 1, the directory of version 2. It returns a pidfd, which the caller closes. The init ends with its cgroup, or
+// by a SIGKILL from outside of the namespace, and the whole namespace with it. The caller's process must reap it.
+//
+// It does nothing: it ignores SIGCHLD, so the kernel reaps the orphans that become its children, and no process of the
+// namespace can end it. As it is a program of a few instructions, it has one thread and hardly any memory.
+func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
+	program, err := initProgram()
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	pidfd := -1
+	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWPID}
+	if cgroup != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(cgroup.Fd())
+	}
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
+	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys}
+	pid, err := syscall.ForkExec(fdPath(int(program.Fd())), []string{initName}, attr)
+	if err != nil {
+		return nil, fmt.Errorf("failed to start the init of the task's process ids: %w", err)
+	}
+	init := os.NewFile(uintptr(pidfd), initName)
+	for _, path := range tasksFiles {
+		e := writeFile(path, strconv.Itoa(pid))
+		if e != 0 {
+			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+			_, _ = unix.Wait4(pid, nil, 0, nil)
+			init.Close()
+			return nil, fmt.Errorf("failed to move the init of the task's process ids to cgroup %s: %w", path, e)
+		}
+	}
+	return init, nil
+}
+
+// elf is an ELF file (elf(5), Elf64_Ehdr and Elf64_Phdr) with one segment, which is the whole file.
+type elf struct {
+	ident                                                   [16]byte
+	kind, machine                                           uint16
+	version                                                 uint32
+	entry, headers, sections                                uint64
+	flags                                                   uint32
+	size, headerSize, count, sectionSize, noSections, names uint16
+
+	loadable, permissions                   uint32
+	offset, address, physical, file, memory uint64
+	align                                   uint64
+
+	code    [len(initCode)]byte
+	ignored [32]byte // sigaction with SIG_IGN
+	name    [len(initName) + 1]byte
+}
+
+// initProgram returns a read-only memfd (memfd_create(2)) with a program that ignores SIGCHLD, sets its name, and then
+// waits forever.
+var initProgram = sync.OnceValues(func() (*os.File, error) {
+	const (
+		base       = 0x10000
+		executable = 2 // ET_EXEC
+		loadable   = 1 // PT_LOAD
+		readable   = 4 // PF_R
+		runnable   = 1 // PF_X
+	)
+	image := elf{
+		ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, // 64 bits, little-endian
+		kind:  executable, machine: initMachine, version: 1, count: 1,
+		loadable: loadable, permissions: readable | runnable, address: base, physical: base, align: base,
+		ignored: [32]byte{sigIgnore},
+	}
+	image.headers = uint64(unsafe.Offsetof(image.loadable))
+	image.size = uint16(unsafe.Offsetof(image.loadable))
+	image.headerSize = uint16(unsafe.Offsetof(image.code) - unsafe.Offsetof(image.loadable))
+	image.entry = base + uint64(unsafe.Offsetof(image.code))
+	image.file, image.memory = uint64(unsafe.Sizeof(image)), uint64(unsafe.Sizeof(image))
+	copy(image.code[:], initCode)
+	copy(image.name[:], initName)
+
+	fd, err := unix.MemfdCreate(initName, unix.MFD_CLOEXEC|unix.MFD_EXEC)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(initName, unix.MFD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to create the init of the task's process ids: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), initName)
+	defer f.Close() // while it is open for writing, it can't be executed
+	_, err = f.Write(unsafe.Slice((*byte)(unsafe.Pointer(&image)), unsafe.Sizeof(image)))
+	if err != nil {
+		return nil, fmt.Errorf("failed to create the init of the task's process ids: %w", err)
+	}
+	return os.Open(fdPath(fd))
+})

@@ -1,0 +1,147 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
+
+	"github.com/outrider-dev/outrider/internal/core/task"
+)
+
+// taskDir makes the directory of a task in an allocation's directory.
+func taskDir(t testing.TB, parent string) string {
+	t.Helper()
+	alloc, err := os.MkdirTemp(parent, "outrider-launch-")
+	must.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(alloc) })
+	must.NoError(t, os.Chmod(alloc, 0o755))
+	must.NoError(t, os.Mkdir(alloc+"/task", 0o755))
+	must.NoError(t, os.Chmod(alloc+"/task", 0o777))
+	return alloc + "/task"
+}
+
+func isolated(script, taskDir string, own task.Isolation) *Spec {
+	s := shell(script)
+	s.Command.TaskDir, s.Command.Isolation = taskDir, own
+	return s
+}
+
+func TestIsolation_TmpIsTheTasks(t *testing.T) {
+	ownHost(t)
+	dir := taskDir(t, "/var/lib")
+	outside, err := os.MkdirTemp("/tmp", "outrider-host-")
+	must.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(outside) })
+
+	spec := isolated("ls -A /tmp /var/tmp; echo x >/tmp/file; cat /var/tmp/file; stat -c %a /tmp; "+
+		"findmnt -no OPTIONS /tmp | grep -o 'nosuid,nodev'", dir, task.Isolation{Tmp: true})
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	test.Eq(t, "/tmp:\n\n/var/tmp:\nx\n1777\nnosuid,nodev\n", mustRun(t, spec).out)
+	content, err := os.ReadFile(dir + "/tmp/file")
+	test.NoError(t, err)
+	test.Eq(t, "x\n", string(content))
+}
+
+func TestIsolation_TmpFollowsNothingThatTheTaskPutsThere(t *testing.T) {
+	ownHost(t)
+	for name, put := range map[string]func(path string) error{
+		"a link": func(path string) error { return os.Symlink("/etc", path) },
+		"a file": func(path string) error { return os.WriteFile(path, nil, 0o644) },
+	} {
+		dir := taskDir(t, "/var/lib")
+		must.NoError(t, put(filepath.Join(dir, "tmp")))
+		_, err := run(isolated("ls /tmp", dir, task.Isolation{Tmp: true}), nil)
+		test.ErrorContains(t, err, `failed to open the directory "task/tmp" of the allocation`, test.Sprint(name))
+	}
+}
+
+func TestIsolation_AllocationInTmpStaysThere(t *testing.T) {
+	ownHost(t)
+	for _, parent := range tmpDirs {
+		dir := taskDir(t, parent)
+		spec := isolated("ls -A "+parent+"; echo x >../alloc/file; echo y >/tmp/file; cat $PWD/tmp/file", dir,
+			task.Isolation{Tmp: true})
+		must.NoError(t, os.Mkdir(dir+"/../alloc", 0o755))
+		spec.Command.Dir = dir
+		alloc := filepath.Base(filepath.Dir(dir))
+		test.Eq(t, alloc+"\ny\n", mustRun(t, spec).out)
+		test.FileExists(t, filepath.Dir(dir)+"/alloc/file")
+
+		must.NoError(t, os.RemoveAll(dir+"/tmp"))
+		must.NoError(t, os.Mkdir(dir+"/tmp", 0o755))
+		must.NoError(t, os.Symlink("/etc", dir+"/tmp/"+alloc))
+		_, err := run(spec, nil)
+		test.ErrorContains(t, err, "failed to mount the allocation's directory in "+parent, test.Sprint("a link"))
+	}
+}
+
+func TestIsolation_VolumesAreInsideOfTheTasksTmp(t *testing.T) {
+	ownHost(t)
+	dir, source := taskDir(t, "/var/lib"), t.TempDir()
+	must.NoError(t, os.WriteFile(source+"/inside", nil, 0o644))
+	must.NoError(t, os.MkdirAll(dir+"/tmp/data", 0o777))
+	spec := isolated("ls -A /tmp/data", dir, task.Isolation{Tmp: true})
+	spec.Command.Mounts = []task.Mount{{Source: source, Target: "/tmp/data", Volume: true}}
+	test.Eq(t, "inside\n", mustRun(t, spec).out)
+}
+
+func TestIsolation_IPCIsTheTasks(t *testing.T) {
+	ownHost(t)
+	must.NoError(t, os.WriteFile("/dev/shm/outrider-host", nil, 0o644))
+	t.Cleanup(func() { os.Remove("/dev/shm/outrider-host") })
+	host, err := os.Readlink("/proc/thread-self/ns/ipc")
+	must.NoError(t, err)
+	out := mustRun(t, isolated("readlink /proc/self/ns/ipc; ls -A /dev/shm; stat -c %a /dev/shm; "+
+		"ipcmk -Q >/dev/null; ipcs -q | grep -c 0x", "", task.Isolation{IPC: true})).out
+	lines := strings.SplitN(out, "\n", 2)
+	test.NotEq(t, host, lines[0])
+	test.Eq(t, "1777\n1\n", lines[1])
+}
+
+func TestIsolation_FilesReplaceThoseOfTheHost(t *testing.T) {
+	ownHost(t)
+	own := task.Isolation{Hostname: "web", Files: []task.File{
+		{Path: "/etc/hosts", Content: "10.0.0.1 web\n"}, {Path: "/etc/services", Content: ""},
+	}}
+	out := mustRun(t, isolated("hostname; cat /etc/hosts; wc -c </etc/services; echo x 2>/dev/null >/etc/hosts || "+
+		"echo read-only; rm /etc/hosts 2>/dev/null || echo busy", "", own)).out
+	test.Eq(t, "web\n10.0.0.1 web\n0\nread-only\nbusy\n", out)
+	missing := task.Isolation{Files: []task.File{{Path: "/etc/hosts/none", Content: ""}}}
+	_, err := run(isolated("true", "", missing), nil)
+	test.ErrorContains(t, err, `"/etc/hosts/none": not a directory`)
+}
+
+func TestIsolation_ProcessIDsAreTheTasks(t *testing.T) {
+	ownHost(t)
+	spec := &Spec{Init: startInit(t)}
+	spec.Command = isolated("cat /proc/1/comm; echo $PPID; ls /proc | grep -c '^[0-9]'; kill -9 1; cat /proc/1/comm; "+
+		"(setsid sh -c 'sleep 0.1; exit 3' &) ; (sleep 0.3); ps -e -o stat= | grep -c Z; kill -TERM $$; echo not reached",
+		"", task.Isolation{PID: true}).Command
+	e := mustRun(t, spec)
+	test.Eq(t, "outrider-init\n0\n4\noutrider-init\n0\n", e.out)
+	test.Eq(t, unix.SIGTERM, e.status.Signal())
+}
+
+// startInit starts an init outside of all cgroups but the test's, and returns its pidfd.
+func startInit(t testing.TB) int {
+	t.Helper()
+	init, err := StartInit(nil, nil)
+	must.NoError(t, err)
+	t.Cleanup(func() { endInit(t, init) })
+	return int(init.Fd())
+}
+
+func endInit(t testing.TB, init *os.File) {
+	t.Helper()
+	must.NoError(t, unix.PidfdSendSignal(int(init.Fd()), unix.SIGKILL, nil, 0))
+	must.NoError(t, unix.Waitid(unix.P_PIDFD, int(init.Fd()), nil, unix.WEXITED, nil))
+	init.Close()
+}

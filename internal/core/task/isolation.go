@@ -1,0 +1,31 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package task
+
+// Isolation selects what a program has for itself instead of sharing it with the host.
+type Isolation struct {
+	// Tmp: /tmp and /var/tmp are the directory tmp in TaskDir, which is made if it is missing.
+	Tmp bool `json:"tmp,omitempty"`
+
+	// IPC: System V IPC, POSIX message queues (ipc_namespaces(7)) and /dev/shm.
+	IPC bool `json:"ipc,omitempty"`
+
+	// PID: process ids, and a /proc of its own (pid_namespaces(7)). Another process is the namespace's init.
+	PID bool `json:"pid,omitempty"`
+
+	// Hostname is the host's name that the program sees (uts_namespaces(7)), empty for the host's own.
+	Hostname string `json:"hostname,omitempty"`
+
+	// Files appear in place of files of the host, read-only.
+	Files []File `json:"files,omitempty"`
+}
+
+// File is a small file of a program's own. Path is absolute, and only root can change directories on it.
+type File struct {
+	Path    string `json:"path"`
+	Content string `json:"content"`
+}
+
+// mounts reports whether the program needs mounts for its isolation.
+func (i *Isolation) mounts() bool { return i.Tmp || i.IPC || i.PID || len(i.Files) > 0 }
