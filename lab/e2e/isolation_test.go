@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -95,4 +96,21 @@ func TestFeatures_SignalsReachATaskWithItsOwnProcessIDs(t *testing.T) {
 	a.says(t, "stdout", "got HUP")
 	a.stop(t)
 	test.Eq(t, "exit 0", a.outcome())
+}
+
+func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
+	testsupport.Long(t, "needs its own node")
+	t.Parallel()
+	needRootAgent(t)
+	n := newNode(t, nodeOptions{plugin: "dynamic_users = true\n"})
+	a := n.start(t, sh("id -u >>$NOMAD_TASK_DIR/users; cat $NOMAD_TASK_DIR/users; exec sleep 1000"))
+	a.says(t, "stdout", "\n")
+	user := strings.TrimSpace(a.output(t, "stdout"))
+	id, err := strconv.Atoi(user)
+	must.NoError(t, err)
+	test.Between(t, 80000, id, 89999)
+	n.restart(t)
+	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
+	a.says(t, "stdout", user+"\n"+user+"\n"+user+"\n") // of the first run, then both
+	a.stop(t)
 }

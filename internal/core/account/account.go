@@ -24,6 +24,10 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
+// DynamicPrefix precedes the id in the name of a user that Nomad gives to a task (helper/users/dynamic). It is the
+// user's group, too.
+const DynamicPrefix = "nomad-"
+
 // Account is a task's user with the values for its environment.
 type Account struct {
 	task.User
@@ -124,6 +128,9 @@ func lookupUser(name string) (*user.User, error) {
 	}
 	if f := getent("passwd", name); len(f) >= 6 && (f[0] == name || numeric == nil && f[2] == name) {
 		return &user.User{Username: f[0], Uid: f[2], Gid: f[3], HomeDir: f[5]}, nil
+	}
+	if numeric != nil {
+		id, numeric = parseID(strings.TrimPrefix(name, DynamicPrefix))
 	}
 	if numeric == nil { // any id can run a process
 		text := strconv.FormatUint(uint64(id), 10)

@@ -234,6 +234,7 @@ func (a *agent) startDriver(options map[string]any) {
 	config.DeniedHostUIDs, _ = options["denied_host_uids"].(string)
 	config.DeniedHostGIDs, _ = options["denied_host_gids"].(string)
 	config.DeniedEnvvars, _ = options["denied_envvars"].([]string)
+	config.DynamicUsers, _ = options["dynamic_users"].(bool)
 	if v, ok := options["seccomp"].(string); ok {
 		config.Seccomp = v
 	}

@@ -37,6 +37,7 @@ type local struct {
 	clients map[string]*supervisor.Client // by store directory; in practice one
 	tasks   map[string]*localTask         // that the clients report on, by id
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
+	users   map[string]string             // of recovered tasks, by allocation and task: see rememberUser
 	swept   time.Time                     // when abandoned tasks were last searched for
 }
 
@@ -50,6 +51,7 @@ func newLocal(ctx context.Context, logger hclog.Logger, name string) *local {
 	return &local{
 		name: name, logger: logger, ctx: ctx, options: defaultPluginOptions(),
 		clients: map[string]*supervisor.Client{}, tasks: map[string]*localTask{}, starts: map[string]chan struct{}{},
+		users: map[string]string{},
 	}
 }
 
@@ -95,6 +97,7 @@ func (l *local) Capabilities(c *drivers.Capabilities) {
 	if canMount() {
 		c.MountConfigs = drivers.MountConfigSupportAll
 	}
+	c.DynamicWorkloadUsers = l.config().DynamicUsers
 	c.DisableLogCollection = l.config().LogCollection == string(task.CollectorDriver)
 }
 
@@ -129,6 +132,7 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 		l.release(id)
 		return nil, err
 	}
+	l.rememberUser(c, t)
 	t.watch(t.state)
 	return t, nil
 }

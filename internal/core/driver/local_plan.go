@@ -59,7 +59,11 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	l.mu.Unlock()
 	forTask := deny
 	forTask.env = slices.Concat(deny.env, o.DeniedEnvvars)
-	base, err := allowedCommand(s, o, forTask)
+	user, err := l.userOf(s)
+	if err != nil {
+		return nil, err
+	}
+	base, err := allowedCommand(s, o, user, forTask)
 	if err != nil {
 		return nil, err
 	}
@@ -119,12 +123,8 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 }
 
 // allowedCommand is baseCommand, and refuses a user that the operator denies.
-func allowedCommand(s *Start, o TaskOptions, deny denied) (base task.Command, err error) {
-	name := s.Task.User
-	if name == "" && os.Geteuid() == 0 { // only root can run tasks as others
-		name = s.DefaultUser
-	}
-	who, err := deny.resolve(name, o.Groups)
+func allowedCommand(s *Start, o TaskOptions, user string, deny denied) (base task.Command, err error) {
+	who, err := deny.resolve(user, o.Groups)
 	if err != nil {
 		return base, err
 	}

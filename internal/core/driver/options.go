@@ -18,6 +18,7 @@ type PluginOptions struct {
 	LogCollection  string   `codec:"log_collection" default:"driver" enum:"driver,nomad" doc:"Who moves the output of tasks to the log files: the driver's supervisor, or a logmon process of Nomad's for each task (which also honours the job's logs block)."`
 	DeniedHostUIDs string   `codec:"denied_host_uids" doc:"User ids that no task may run as: a list of ids and ranges, such as \"0,100-199\"."`
 	DeniedHostGIDs string   `codec:"denied_host_gids" doc:"Group ids that no task may have, its supplementary groups included: a list of ids and ranges."`
+	DynamicUsers   bool     `codec:"dynamic_users" default:"false" doc:"Whether a task without a user gets one of its own from Nomad (users of the client block), which exists in no file. Needs an agent that is root."`
 	DeniedEnvvars  []string `codec:"denied_envvars" doc:"Environment variables that no task gets; * stands for any characters, such as \"AWS_*\"."`
 	Isolate        []string `codec:"isolate" doc:"What every task has for itself instead of sharing it with the host: \"tmp\" (/tmp and /var/tmp, in the task's directory tmp), \"ipc\" (/dev/shm, message queues, semaphores) and \"pid\" (process ids and /proc, with one more small process for each task)."`
 	NoNewPrivs     bool     `codec:"no_new_privs" default:"false" doc:"Whether no task can gain privileges by a set-user-ID program such as sudo (no_new_privs of prctl(2))."`
