@@ -18,8 +18,8 @@ import (
 
 // With dynamic_users, Nomad gives a user to each task whose job names none
 // (client/allocrunner/taskrunner/dynamic_users_hook.go). An agent that was restarted no longer knows these users: it
-// does not name a task's user again when the task restarts, and may give it to another task. So the driver remembers the
-// users of the tasks that it recovers, and gives no user to two tasks.
+// does not name a task's user again when the task restarts, and may give it to another task. So the driver remembers
+// the users of the tasks that it recovers, and gives no user to two tasks.
 
 // userOf returns the user of a task that is about to start, as in a job; empty is the agent's own.
 func (l *local) userOf(s *Start) (string, error) {
