@@ -13,6 +13,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -113,4 +114,80 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
 	a.says(t, "stdout", user+"\n"+user+"\n"+user+"\n") // of the first run, then both
 	a.stop(t)
+}
+
+// TestFeatures_EscapesAreDenied attacks a task and the host from a task and from a session in it, with all isolation on.
+// Some of the attacks succeed without.
+func TestFeatures_EscapesAreDenied(t *testing.T) {
+	testsupport.Long(t, "needs its own node")
+	t.Parallel()
+	needRootAgent(t)
+	if landlock.ABI() < landlock.Complete {
+		t.Skip("this kernel's Landlock can't truncate")
+	}
+	n := newNode(t, nodeOptions{plugin: `
+		unveil = "strict"
+		isolate = ["tmp", "ipc", "pid"]
+		seccomp = "default"
+		dynamic_users = true
+		denied_host_uids = "0"
+	`})
+	isolated := attack(t, n)
+	plain := attack(t, commonNode.get(t), asNobody)
+	for attempt, works := range map[string]bool{
+		"read another task's file": true, "read it by ..": true, "read it by a link": true, "change it": true,
+		"signal another task": true, "signal every process": false, "read another task's maps": true,
+		"list the host's files": true, "enter a user namespace": true, "enter the host's namespaces": false,
+		"create a device node": false, "mount": false, "raise a hard limit": false, "see the host's /tmp": true,
+	} {
+		test.Eq(t, works, plain[attempt], test.Sprint(attempt, " without isolation"))
+		_, tried := isolated[attempt]
+		test.True(t, tried, test.Sprint(attempt))
+	}
+	for attempt, succeeded := range isolated {
+		test.False(t, succeeded, test.Sprint(attempt))
+	}
+	for _, user := range []string{"root", "0", "00", "root:nogroup", ":0"} {
+		b := n.submit(t, job(t, sh("true"), func(_ *api.Job, task *api.Task) { task.User = user }))
+		test.Eq(t, "", b.ended(t), test.Sprintf("user %q", user))
+	}
+}
+
+// attack starts a task and another one that attacks it, and returns which attempts have succeeded, in the task or in a
+// session.
+func attack(t *testing.T, n *node, edit ...func(*api.Job, *api.Task)) map[string]bool {
+	t.Helper()
+	victim := n.start(t, sh("umask 0; echo secret >$NOMAD_TASK_DIR/secret; exec sleep 1000"), edit...)
+	defer victim.stop(t)
+	secret := victim.dir() + "/main/local/secret"
+	testsupport.Eventually(t, "the victim has its secret", func() bool { return testsupport.Exists(secret) })
+	pid := n.stateOf(t, victim.id).Identity.PID
+	script := strings.NewReplacer("SECRET", secret, "VICTIM", victim.dir(), "PID", strconv.Itoa(pid), "TMP", nomadBinary).
+		Replace(`
+try() { eval "$2" >/dev/null 2>&1 && echo "$1: yes" || echo "$1: no"; }
+try "read another task's file" "cat SECRET"
+try "read it by .." "cat $NOMAD_TASK_DIR/../../../` + victim.id + `/main/local/secret"
+try "read it by a link" "ln -sf VICTIM $NOMAD_TASK_DIR/link; cat $NOMAD_TASK_DIR/link/main/local/secret"
+try "change it" "echo >>SECRET"
+try "signal another task" "kill -0 PID"
+try "signal every process" "kill -0 1"
+try "read another task's maps" "cat /proc/PID/maps"
+try "list the host's files" "ls /home"
+try "enter a user namespace" "unshare -U true"
+try "enter the host's namespaces" "nsenter -t 1 -m true"
+try "create a device node" "mknod $NOMAD_TASK_DIR/null c 1 3"
+try "mount" "mount -t tmpfs tmpfs $NOMAD_TASK_DIR"
+try "raise a hard limit" "(ulimit -Hn 99999999)"
+try "see the host's /tmp" "ls TMP"
+`)
+	a := n.start(t, sh(script+"exec sleep 1000"), edit...)
+	defer a.stop(t)
+	a.says(t, "stdout", "see the host's /tmp: ")
+	_, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c", script)
+	succeeded := map[string]bool{}
+	for line := range strings.Lines(a.output(t, "stdout") + out) {
+		attempt, result, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		succeeded[attempt] = succeeded[attempt] || result == "yes"
+	}
+	return succeeded
 }
