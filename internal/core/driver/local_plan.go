@@ -117,6 +117,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	}
 	st.Command = *cmd
 	t.state, t.killMode = st, task.KillMode(o.KillMode)
+	t.preStop = o.PreStop
 	t.unplug = unplug{Stop: o.OnUnplug == "stop", Delay: o.UnplugDelay.Duration()}
 	st.Request, err = requestOf(s.Config, *st)
 	return notes, err

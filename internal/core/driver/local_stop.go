@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/session"
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -32,17 +34,18 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	if _, err := t.client.Exited(t.id); err != nil {
 		return nil // destroyed: no supervisor is started for it
 	}
+	deadline := time.Now().Add(timeout)
+	t.runPreStop(ctx, deadline)
 	err := t.signal(ctx, sig, t.killMode)
 	if err != nil && !errors.Is(err, supervisor.ErrEnded) && !errors.Is(err, supervisor.ErrUnknownTask) {
 		t.engine.logger.Warn("failed to signal task", "task", t.id, "error", err)
 	}
 	_ = t.signal(ctx, unix.SIGCONT, t.killMode) // a stopped process handles the signal only when it continues
-	deadline := time.Now().Add(timeout)
 	var late, left bool
 	select {
 	case <-t.Ended():
 		left = t.waitForTree(deadline)
-	case <-time.After(timeout):
+	case <-time.After(time.Until(deadline)):
 		late = true
 	}
 	if err := t.client.Kill(ctx, t.id); err != nil && !errors.Is(err, supervisor.ErrUnknownTask) {
@@ -56,6 +59,25 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 		t.event("kill_timeout of %v passed: the remaining processes of the task were killed", timeout)
 	}
 	return nil
+}
+
+// runPreStop runs the job's pre_stop in the task, as `nomad alloc exec` would, until the deadline at most.
+func (t *localTask) runPreStop(ctx context.Context, deadline time.Time) {
+	if len(t.preStop) == 0 {
+		return
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	e, err := session.Run(ctx, t.client, t.id, &drivers.ExecOptions{Command: t.preStop})
+	switch {
+	case errors.Is(err, supervisor.ErrEnded): // the task, before its signal
+	case errors.Is(err, context.DeadlineExceeded):
+		t.event("pre_stop did not end within kill_timeout")
+	case err != nil:
+		t.event("pre_stop failed: %v", err)
+	case e.Code != 0 || e.Signal != 0 || e.Lost:
+		t.event("pre_stop failed: %v", e)
+	}
 }
 
 // waitForTree waits until the deadline for the signaled processes other than the main one to end,

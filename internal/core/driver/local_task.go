@@ -26,6 +26,7 @@ type localTask struct {
 	storeDir string
 	killMode task.KillMode
 	unplug   unplug
+	preStop  []string
 	event    Event
 
 	Ending // ended after the exit is reported
@@ -53,6 +54,7 @@ type savedTask struct {
 	StoreDir string        `json:"store_dir"`
 	KillMode task.KillMode `json:"kill_mode"`
 	Unplug   unplug        `json:"unplug"`
+	PreStop  []string      `json:"pre_stop,omitempty"`
 	State    *task.State   `json:"state"` // used if the one on disk is lost
 }
 
@@ -63,7 +65,7 @@ const maxSaved = 1 << 20
 // Saved is part of Saver.
 func (t *localTask) Saved() ([]byte, error) {
 	st := *t.current()
-	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, Unplug: t.unplug, State: &st}
+	saved := savedTask{StoreDir: t.storeDir, KillMode: t.killMode, Unplug: t.unplug, PreStop: t.preStop, State: &st}
 	b, err := json.Marshal(saved)
 	if err == nil && len(b) > maxSaved {
 		st.Command.Args, st.Command.Env = nil, nil // only commands in the task need them again
@@ -93,7 +95,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 	}
 	return &localTask{
 		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode,
-		unplug: saved.Unplug, state: st,
+		unplug: saved.Unplug, preStop: saved.PreStop, state: st,
 	}, nil
 }
 

@@ -39,6 +39,7 @@ type TaskOptions struct {
 	WorkDir       string            `codec:"work_dir" doc:"The directory the program starts in: absolute, or relative to the task directory, which is the default."`
 	Groups        []string          `codec:"groups" doc:"Supplementary groups in addition to those that the user belongs to, by name or id."`
 	KillMode      string            `codec:"kill_mode" default:"process" enum:"process,group,all" doc:"Which processes get the kill signal when the task is stopped: the main process, its process group, or all processes of the task. At the kill timeout, all remaining processes are killed in any mode."`
+	PreStop       []string          `codec:"pre_stop" doc:"A command and its arguments that run in the task when it is stopped, before the kill signal, such as [\"/bin/sh\", \"-c\", \"rm ready; sleep 5\"]. It may take up to the kill timeout."`
 	Logs          *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
 	CPUHardLimit  bool              `codec:"cpu_hard_limit" default:"false" doc:"Whether cpu of the resources block is the most that the task gets, even if processors are idle. Needs cgroups."`
 	MemorySwap    schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`

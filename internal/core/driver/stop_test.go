@@ -57,6 +57,35 @@ func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	}
 }
 
+func TestStopTask_RunsPreStopBeforeTheSignal(t *testing.T) {
+	a := start(t, nil)
+	for script, row := range map[string]struct {
+		timeout time.Duration
+		told    string
+	}{
+		"echo pre >>order":            {time.Minute, ""},
+		"echo pre >>order; exit 3":    {time.Minute, "pre_stop failed: code 3"},
+		"echo pre >>order; sleep 600": {2 * time.Second, "pre_stop did not end within kill_timeout"},
+	} {
+		cfg := a.shell("trap 'echo signal >>order; exit 6' TERM; echo r; while :; do sleep 0.02; done",
+			fmt.Sprintf(`pre_stop = ["/bin/sh", "-c", %q]`, script))
+		th := a.run(cfg)
+		testsupport.Eventually(t, "the task is ready", func() bool { return a.output(cfg) == "r\n" })
+		a.restart()
+		must.NoError(t, a.RecoverTask(wire(t, th)))
+		must.NoError(t, a.StopTask(cfg.ID, row.timeout, "SIGTERM"))
+		if row.told != "" {
+			test.ErrorContains(t, a.wait(cfg.ID).Err, row.told)
+		}
+		if row.timeout == time.Minute {
+			order, err := os.ReadFile(cfg.TaskDir().Dir + "/order")
+			must.NoError(t, err)
+			test.Eq(t, "pre\nsignal\n", string(order), test.Sprint(script))
+		}
+		a.destroy(cfg.ID)
+	}
+}
+
 func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
