@@ -94,7 +94,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	}
 }
 
-func TestLab_WithoutALab(t *testing.T) {
+func TestLab_ReportsThatNoneIsUp(t *testing.T) {
 	l, out := quiet(t)
 	err := l.Down(t.Context())
 	must.NoError(t, err, must.Sprintf("down: %v, %s", err, out))

@@ -36,7 +36,7 @@ func started(t *testing.T, env []string, argv ...string) process {
 	return process{id}
 }
 
-func TestProcesses_FindsThoseOfTheDirectory(t *testing.T) {
+func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
 	must.NoError(t, err)

@@ -123,7 +123,7 @@ func TestPages_HaveOneTitleAndNoBrokenLink(t *testing.T) {
 	}
 }
 
-func TestPage_BrokenLinksAreFound(t *testing.T) {
+func TestPage_FindsBrokenLinks(t *testing.T) {
 	const text = "# A `b` (c)\n\n```sh\n# no title\n```\n\n## X: y\n\n## X: y\n\n[1](#a-b-c) [2](#x-y-1) [3](#no-title) " +
 		"[4](https://x.invalid/#z) [5](page.md#one) [6](page.md#two) [7](gone.md) [8](.)\n"
 	dir := t.TempDir()

@@ -649,8 +649,8 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_OneProcessGoesOnOrIsGone runs the table with and without an API, for processes and podman containers.
-func TestHandover_OneProcessGoesOnOrIsGone(t *testing.T) {
+// TestHandover_OneProcessContinuesOrEnds runs the table with and without an API, for processes and podman containers.
+func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	for name, in := range map[string]struct {

@@ -79,7 +79,7 @@ func onBox(_ *api.Job, task *api.Task) {
 // hostDir returns the allocation's directory on the host.
 func (a *alloc) hostDir() string { return filepath.Join(a.n.state, "allocs", a.id) }
 
-func TestRemote_TaskHasWhatALocalOneHas(t *testing.T) {
+func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	n := newRemoteNode(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestSamples_RunAsTheyStand(t *testing.T) {
+func TestSamples_RunUnchanged(t *testing.T) {
 	t.Parallel()
 	needRootAgent(t) // the jobs have a user
 	n := commonNode.get(t)

@@ -64,7 +64,7 @@ func TestYAML_HasThePluginsDependencies(t *testing.T) {
 		doc + "/example/b/e.py":    stage + "example/b/e.py"}, files)
 }
 
-func TestRelink_LeadsIntoTheZipOrToTheSite(t *testing.T) {
+func TestRelink_PointsIntoTheZipOrToTheSite(t *testing.T) {
 	const site = "https://github.com/outrider-dev/outrider/blob/plugins/hello/v0.1.0/"
 	for link, want := range map[string]string{
 		"[a](../explain/security.md)":            "[a](" + site + "docs/explain/security.md)",
@@ -95,7 +95,7 @@ func TestStamp_MatchesABinarysReport(t *testing.T) {
 	test.Nil(t, stamp.FindStringSubmatch("nomad-driver-x 0.0.0-dev (untagged build)\nof an unknown commit, by go1.26.8"))
 }
 
-func TestLicenceFiles_FindsThoseOfTheFolder(t *testing.T) {
+func TestLicenceFiles_FindsFilesOfTheFolder(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"LICENSE": "\nfree\n", "PATENTS": "a grant", "license.go": "package x",
 		"Copying.txt": "too", "licenses/x": "not here", "README.md": "license"} {

@@ -149,7 +149,7 @@ func (n *node) records(t *testing.T) []string {
 	return files
 }
 
-func TestCopy_ThatFailsLeavesNoRecord(t *testing.T) {
+func TestCopy_FailureLeavesNoRecord(t *testing.T) {
 	tools := t.TempDir()
 	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
 	tar := filepath.Join(tools, "tar")

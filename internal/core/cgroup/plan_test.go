@@ -101,7 +101,7 @@ func TestLeaf_IsBesideTheTasks(t *testing.T) {
 	}
 }
 
-func TestPlan_UsesTheScopesControllers(t *testing.T) {
+func TestPlan_UsesControllersOfTheScope(t *testing.T) {
 	root := fixture(t, map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.procs": "",
 		"nomad.slice/cgroup.procs": "", "nomad.slice/cgroup.subtree_control": "", // contains only our leaf

@@ -183,7 +183,7 @@ func remount(how string) error {
 }
 
 // On a host without an agent Nomad has made no groups.
-func TestCreate_WithoutNomadsGroups(t *testing.T) {
+func TestCreate_WorksWithoutNomadsGroups(t *testing.T) {
 	s := Detect("")
 	if s.Mode == None || os.Geteuid() != 0 {
 		t.Skipf("needs root and cgroups. %s", s.Missing)

@@ -90,11 +90,11 @@ func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount directories as tasks do
 	const cases = "^(a_device_that_is_not_in_use_yet|missing_information|a_holder_that_has_ended)"
 	table := func(absence string) (failed []string) {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_Hoard$/"+cases)
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_AcceptsTheHoard$/"+cases)
 		cmd.Env = append(os.Environ(), tableVar+"="+absence)
 		out, _ := cmd.CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if name, is := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestRelease_Hoard/"); is {
+			if name, is := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestRelease_AcceptsTheHoard/"); is {
 				name, _, _ = strings.Cut(name, " ")
 				failed = append(failed, strings.ReplaceAll(name, "_", " "))
 			}
@@ -111,8 +111,8 @@ func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
 	must.SliceEmpty(t, <-evidence)
 }
 
-// TestRelease_Hoard runs the cases in their own process.
-func TestRelease_Hoard(t *testing.T) {
+// TestRelease_AcceptsTheHoard runs the cases in their own process.
+func TestRelease_AcceptsTheHoard(t *testing.T) {
 	absence := os.Getenv(tableVar)
 	if absence == "" {
 		return

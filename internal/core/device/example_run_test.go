@@ -78,7 +78,7 @@ func TestExample_Conforms(t *testing.T) {
 	}.Test(t)
 }
 
-func TestExample_IsTheOneInTheDocs(t *testing.T) {
+func TestExample_MatchesThePage(t *testing.T) {
 	const file = "example_test.go"
 	schematest.Source(t, "../../../docs/develop/device.md", "internal/core/device/"+file, file)
 }

@@ -207,7 +207,7 @@ func TestFingerprint_DevicesVanishOneByOne(t *testing.T) {
 	})
 }
 
-func TestFingerprint_WithoutGraceDropsAtOnce(t *testing.T) {
+func TestFingerprint_WithoutGraceDropsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -433,7 +433,7 @@ type tuned struct {
 
 func (i tuned) Options() Options { return i.options }
 
-func TestSetConfig_HasNoEffectAndRepeats(t *testing.T) {
+func TestSetConfig_MayBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		configured := 0

@@ -77,7 +77,7 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 
 // For example a plugin that the kernel kills at its memory limit. Nomad gives it up without another
 // check, and places jobs by its last list.
-func TestNomad_GivenUpPluginReserves(t *testing.T) {
+func TestNomad_PluginReservesAfterNomadGaveItUp(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
 	die := filepath.Join(r.dir, "die")
@@ -115,7 +115,7 @@ func TestNomad_GivenUpPluginReserves(t *testing.T) {
 	test.Error(t, err, test.Sprint("a missing device was reserved"))
 }
 
-func TestNomad_NoScanEndsPlugin(t *testing.T) {
+func TestNomad_BadScansDoNotEndPlugin(t *testing.T) {
 	bad := sticks("ea61", "0001")
 	bad.Vendor = ""
 	for name, w := range map[string]fileWorld{

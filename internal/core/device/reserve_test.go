@@ -38,7 +38,7 @@ func TestReserve_ReturnsAndRemembers(t *testing.T) {
 	})
 }
 
-func TestReserve_RefusesAtOnce(t *testing.T) {
+func TestReserve_RefusesImmediately(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []string
 		want string
@@ -84,7 +84,7 @@ func TestReserve_ErrorNamesSomeDevices(t *testing.T) {
 
 // Waiting for one device is useless if another can't be reserved at all, and a task that waits
 // can't be stopped.
-func TestReserve_DoesNotWaitBesideFinalError(t *testing.T) {
+func TestReserve_DoesNotWaitAfterFinalError(t *testing.T) {
 	s := newSnapshot()
 	s.scanned = true
 	s.devices = map[string]listed{"a:1": {problem: unplugged, gone: true}, "b:1": {problem: "there is no tty"}, "c:1": {}}
@@ -222,7 +222,7 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 }
 
 // The error is the Reserver's own if Reserve does not wait.
-func TestReserve_WithoutGraceFailsAtOnce(t *testing.T) {
+func TestReserve_WithoutGraceFailsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
 		w.plug(sticks("ea60", "a:1"))

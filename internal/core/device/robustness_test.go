@@ -20,7 +20,7 @@ import (
 // These tests cover mistakes of the example for USB in Nomad's documentation of device plugins.
 // Mistakes about USB itself are tested in plugins/usb.
 
-func TestFingerprint_GoneReaderBlocksNothing(t *testing.T) {
+func TestFingerprint_MissingReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))

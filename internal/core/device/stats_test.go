@@ -87,7 +87,7 @@ func TestStats_UseNamesOfFingerprint(t *testing.T) {
 	})
 }
 
-func TestStats_SendsAtOnceAndEachInterval(t *testing.T) {
+func TestStats_SendsImmediatelyAndEachInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))

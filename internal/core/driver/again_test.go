@@ -307,7 +307,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 	}
 }
 
-func TestOnlyStart_PrefersTheLivingAgent(t *testing.T) {
+func TestOnlyStart_PrefersTheRunningAgent(t *testing.T) {
 	d := &local{starts: map[string]chan struct{}{}}
 	over, err := d.onlyStart(t.Context(), "run")
 	must.NoError(t, err)

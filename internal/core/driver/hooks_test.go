@@ -425,7 +425,7 @@ func TestReportExit_DelaysNoOtherTask(t *testing.T) {
 	a.destroy(quick.ID)
 }
 
-func TestStartCall_StartsNothingForAnAgentThatIsGone(t *testing.T) {
+func TestStartCall_StartsNothingForAnExitedAgent(t *testing.T) {
 	for name, ignore := range map[string]bool{"a command that gives up": false, "a command that goes on": true} {
 		t.Run(name, func(t *testing.T) {
 			begun := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestCapabilities_AreThoseThatTheOperatorAllows(t *testing.T) {
+func TestCapabilities_NeedTheOperatorsPermission(t *testing.T) {
 	nobody, root := &task.User{UID: 65534}, &task.User{}
 	list := func(names ...string) []string { return names }
 	for name, row := range map[string]struct {

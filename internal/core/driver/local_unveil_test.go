@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-func TestUnveil_PathsAreTheTasksTheOperatorsAndTheAuthors(t *testing.T) {
+func TestUnveil_CombinesPathsOfTaskOperatorAndAuthor(t *testing.T) {
 	cfg := &drivers.TaskConfig{Name: "task", AllocDir: "/alloc"}
 	cmd := &task.Command{
 		Mounts: []task.Mount{{Source: "/srv/a", Target: "/data"}, {Source: "/srv/b", Target: "/config", ReadOnly: true}},

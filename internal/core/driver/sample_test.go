@@ -105,7 +105,7 @@ func TestExample_RunsModules(t *testing.T) {
 	must.Eq(t, drivers.HealthStateUnhealthy, (<-prints).Health)
 }
 
-func TestExample_IsTheOneInTheDocs(t *testing.T) {
+func TestExample_MatchesThePage(t *testing.T) {
 	const file = "example_test.go"
 	schematest.Source(t, "../../../docs/develop/driver.md", "internal/core/driver/"+file, file)
 }

@@ -55,7 +55,7 @@ func running(t *testing.T, spec *Spec) int {
 
 func rootOf(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
 
-func TestDevices_NoneLeavesTheHostsMounts(t *testing.T) {
+func TestDevices_WithoutAnyKeepTheHostsMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	host, err := os.Readlink("/proc/thread-self/ns/mnt")
 	must.NoError(t, err)

@@ -466,7 +466,7 @@ func TestLauncher_EndsByKill(t *testing.T) {
 	test.Error(t, err, test.Sprint("the program ran"))
 }
 
-func TestLaunch_ReportsAProgramThatEndsAtOnce(t *testing.T) {
+func TestLaunch_ReportsAProgramThatEndsImmediately(t *testing.T) {
 	nothingLeft(t)
 	for i := range 300 {
 		e, err := run(&Spec{Command: task.Command{Path: "/bin/false", Dir: "/"}}, nil)

@@ -170,7 +170,7 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 	}
 }
 
-func TestVolumes_HaveWhatTheirModeSays(t *testing.T) {
+func TestVolumes_FollowTheirMode(t *testing.T) {
 	dir := volumes(t)
 	const script = `grep " /outrider" /proc/self/mountinfo | cut -d" " -f6,7 | sed "s/:.*//"; echo /outrider/sub/*`
 	for _, row := range []struct {
@@ -214,7 +214,7 @@ func TestVolumes_AreInEveryProcessOfTheTask(t *testing.T) {
 }
 
 // A program in a volume is found, although its path does not exist before the volume is mounted.
-func TestVolumes_ContainPrograms(t *testing.T) {
+func TestVolumes_MayContainPrograms(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.WriteFile(dir+"/one/program", []byte("#!/bin/sh\necho ran\n"), 0o755))
 	ownHost(t, smallDev)
@@ -228,7 +228,7 @@ func TestVolumes_ContainPrograms(t *testing.T) {
 }
 
 // Root makes a file in the task's directory executable, but not a file of a volume that is mounted there.
-func TestVolumes_ProgramsAreLeftAsTheyAre(t *testing.T) {
+func TestVolumes_KeepTheModesOfPrograms(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.WriteFile(dir+"/one/program", []byte("#!/bin/sh\necho ran\n"), 0o600))
 	must.NoError(t, os.WriteFile(dir+"/task/local/program", []byte("#!/bin/sh\necho ran\n"), 0o600))

@@ -19,7 +19,7 @@ import (
 )
 
 // Each start has its own combination of settings, so that one that leaks into another start is detected.
-func TestLaunch_RunsAThousandStartsAtOnce(t *testing.T) {
+func TestLaunch_RunsAThousandConcurrentStarts(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const starts, atOnce = 1000, 8
 	one := func(i int) error {

@@ -318,7 +318,7 @@ func TestServe_EndsWithTheAgentThatStartedIt(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestServe_StaysWhenALivingAgentDisconnects(t *testing.T) {
+func TestServe_StaysWhenARunningAgentDisconnects(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t)
 	must.NoError(t, f.agent.Process.Signal(syscall.SIGUSR1))
@@ -333,7 +333,7 @@ func TestServe_StaysWhenALivingAgentDisconnects(t *testing.T) {
 	f.wantCleanEnd()
 }
 
-func TestServe_EndsAStartWithItsAgent(t *testing.T) {
+func TestServe_CancelsAStartWhenItsAgentIsGone(t *testing.T) {
 	t.Parallel()
 	f := startAgent(t)
 	other, leave := f.attach()

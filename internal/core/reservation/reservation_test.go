@@ -92,7 +92,7 @@ func TestRemember_KeepsPluginsMap(t *testing.T) {
 	test.MapLen(t, 2, r.Envs)
 }
 
-func TestRemember_NothingAddsNothing(t *testing.T) {
+func TestRemember_AddsNothingForAnEmptyReservation(t *testing.T) {
 	r := &device.ContainerReservation{Envs: map[string]string{"A": "b"}}
 	must.NoError(t, Remember(r))
 	test.MapLen(t, 1, r.Envs)
@@ -104,7 +104,7 @@ func TestRemember_NothingAddsNothing(t *testing.T) {
 
 // Nomad replaces ${...} in the result of a device plugin with the task's variables, which the job's
 // author chooses.
-func TestRemember_NothingIsInterpolated(t *testing.T) {
+func TestRemember_PreventsInterpolation(t *testing.T) {
 	r := &device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/srv/${EVIL}", TaskPath: "/$a"}}}
 	must.NoError(t, Remember(r))
 	for _, value := range r.Envs {

@@ -62,7 +62,7 @@ type twice struct {
 func (twice) Refused() []string     { return []string{"command"} }
 func (twice) Refuse([]string) error { return nil }
 
-func TestRefused_OptionIsNotOneOfTheConfiguration(t *testing.T) {
+func TestRefused_OptionIsDeclaredOnce(t *testing.T) {
 	defer func() { must.StrContains(t, fmt.Sprint(recover()), `refused option "command" is declared twice`) }()
 	Of[twice]()
 }

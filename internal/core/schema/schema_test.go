@@ -222,7 +222,7 @@ func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
 	}
 }
 
-func TestDecode_TakesNullInAMapForEmpty(t *testing.T) {
+func TestDecode_TreatsNullInAMapAsEmpty(t *testing.T) {
 	got, err := decodeJob(t, testSchema, "command = \"x\"\nenv { A = null }")
 	must.NoError(t, err)
 	test.Eq(t, map[string]string{"A": ""}, got.Env)
@@ -272,7 +272,7 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	}
 }
 
-func TestDecode_OfNothingIsTheDefault(t *testing.T) {
+func TestDecode_OfAnEmptyBodyIsTheDefault(t *testing.T) {
 	s := Of[common]()
 	got, err := s.Decode(nil)
 	must.NoError(t, err)

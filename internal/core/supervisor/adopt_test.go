@@ -100,7 +100,7 @@ func (h *host) disguised(as, file string) *task.State {
 
 var disguises = []string{"a launcher's arguments", launchersName, noArguments}
 
-func TestAdoption_TakesALauncherLookalikeForATask(t *testing.T) {
+func TestAdoption_TreatsALauncherLookalikeAsTheTask(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		for _, as := range disguises {
 			for _, ends := range []bool{false, true} {

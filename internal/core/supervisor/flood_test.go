@@ -130,7 +130,7 @@ func TestKill_EndsATreeOfAThousand(t *testing.T) {
 	})
 }
 
-func TestSignal_ToAllDelaysNothingElse(t *testing.T) {
+func TestSignal_ToAllDelaysNoOtherRequest(t *testing.T) {
 	dir := t.TempDir()
 	procs := filepath.Join(dir, "cgroup.procs") // blocks readers, like a file with thousands of pids
 	must.NoError(t, unix.Mkfifo(procs, 0o600))

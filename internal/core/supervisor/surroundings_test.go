@@ -121,9 +121,9 @@ func has(t *testing.T, capability int) bool {
 	return sets[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// TestSurroundings_OfASessionAreThoseOfItsTask shows that the sessions of a task enter the mount namespace that the
+// TestSurroundings_OfASessionMatchItsTasks shows that the sessions of a task enter the mount namespace that the
 // task was started in, even under a later supervisor.
-func TestSurroundings_OfASessionAreThoseOfItsTask(t *testing.T) {
+func TestSurroundings_OfASessionMatchItsTasks(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
 	view := filepath.Join(h.dir, "view")
@@ -238,8 +238,8 @@ func TestSurroundings_AreTakenOverWithAnotherBinary(t *testing.T) {
 	h.destroy(c, old.ID)
 }
 
-// TestUpgrade_ThatFailsChangesNoLimit shows that later tasks get the same limits as before.
-func TestUpgrade_ThatFailsChangesNoLimit(t *testing.T) {
+// TestUpgrade_FailureChangesNoLimit shows that later tasks get the same limits as before.
+func TestUpgrade_FailureChangesNoLimit(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	p := h.plugin(under("prlimit -n300:2000"))
 	before := p.launch(h.shell("ulimit -Sn; echo first; exec sleep 1000"))

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestIdentity_IsOfOneProcess(t *testing.T) {
+func TestIdentity_MatchesOneProcess(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	must.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
@@ -39,7 +39,7 @@ func TestIdentity_IsOfOneProcess(t *testing.T) {
 	test.False(t, id.Alive(), test.Sprint("alive after it was reaped"))
 }
 
-func TestReadStat_ReadsAwkwardNames(t *testing.T) {
+func TestReadStat_ReadsUnusualNames(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	must.NoError(t, err)
 	name := filepath.Join(t.TempDir(), "a) Z 1 (b")

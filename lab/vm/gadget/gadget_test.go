@@ -66,7 +66,7 @@ func devices(t *testing.T) []string {
 	return slices.DeleteFunc(all, func(p string) bool { return strings.Contains(p, ":") })
 }
 
-func TestGadget_IsAsDescribedAndPassesBytes(t *testing.T) {
+func TestGadget_MatchesItsDescriptionAndPassesBytes(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "stick", 0, gadget.Device{
 		Vendor: 0x1d6b, Product: 0x0104, Serial: "A1", Manufacturer: "Outrider", Name: "Stick",
@@ -107,7 +107,7 @@ func raw(t *testing.T, path string) *os.File {
 	return f
 }
 
-func TestGadget_TwoIdenticalOnesHaveTwoPorts(t *testing.T) {
+func TestGadget_IdenticalDevicesHaveDifferentPorts(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	for i := range 2 {
 		plug(t, fmt.Sprintf("twin%d", i), i, gadget.Device{

@@ -189,7 +189,7 @@ func TestView_TrustsOnlyTheAuthority(t *testing.T) {
 
 // Nomad's reply for an allocation in a namespace that the token must not read differs from the one for a
 // missing allocation. Pages of other servers differ, too.
-func TestGone_OnlyByNomadsOwnAnswer(t *testing.T) {
+func TestGone_TrustsOnlyNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]bool{
 		"404 alloc not found": true, `404 Unknown allocation "` + job + `"`: false, "404 page not found": false,

@@ -316,7 +316,7 @@ func view(a holder.Allocation) *holder.View {
 }
 
 // Each row has consecutive views. A missing allocation is no evidence.
-func TestSeen_EvidenceOfTheEnd(t *testing.T) {
+func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
 	type views []map[string]holder.Allocation
 	held, none := alloc+"/web", ""
 	for _, c := range []struct {
@@ -411,7 +411,7 @@ func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	must.True(t, lease.Ended)
 }
 
-func TestUnseen_ChangesNothingButTheAttribute(t *testing.T) {
+func TestUnseen_ChangesOnlyTheAttribute(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
@@ -450,7 +450,7 @@ func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
 }
 
 // The operator's file names another program, and the previous one fails.
-func TestLeases_AreOfTheEngineThatListsThem(t *testing.T) {
+func TestLeases_AreReleasedByTheEngineThatListsThem(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})

@@ -74,7 +74,7 @@ func uvLock(t *testing.T, index, pyproject string) string {
 }
 
 // Another wheel may have the same name and version.
-func TestEnvironment_DependsOnTheTasksWheels(t *testing.T) {
+func TestEnvironment_DependsOnWheelsOfTheTask(t *testing.T) {
 	a := start(t)
 	out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
 	test.StrHasPrefix(t, "1.2 "+a.dir+"/cache/", out)

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-func TestBuild_ThatTakesTooLongIsRecoverable(t *testing.T) {
+func TestBuild_TimeoutIsRecoverable(t *testing.T) {
 	never := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer never.Close()
 	a := start(t, func(c *Config) { c.Offline, c.IndexURL, c.BuildTimeout = false, never.URL+"/simple", "2s" })

@@ -10,7 +10,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema/schematest"
 )
 
-func TestDocs_OptionsAreThoseOfStructs(t *testing.T) {
+func TestDocs_OptionsMatchTheStructs(t *testing.T) {
 	schematest.Document(t, "../../../docs/reference/usb.md", map[string]schema.Described{
 		"plugin options": schema.Of[Config](),
 	})

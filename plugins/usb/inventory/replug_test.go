@@ -99,7 +99,7 @@ func TestReplug_ChangedIDIsSameDevice(t *testing.T) {
 	wantReplugs(1)
 }
 
-func TestReplug_NodesGoWithDevice(t *testing.T) {
+func TestReplug_NodesDisappearWithDevice(t *testing.T) {
 	m := newMachine(t, `match_all = true`)
 	p := m.plug("10c4:ea60", "0001", "1-1")
 	m.plug("10c4:ea60", "0003", "1-3")

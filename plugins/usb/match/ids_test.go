@@ -69,7 +69,7 @@ func TestIDs_SharedSerialStaysUnused(t *testing.T) {
 	test.Eq(t, "10c4:ea60:A", got[0], test.Sprintf("after a restart it is %s", got))
 }
 
-func TestIDs_AreNoBusAddresses(t *testing.T) {
+func TestIDs_AreNotBusAddresses(t *testing.T) {
 	on := func(bus, address int, name, path string) sysfs.Device {
 		return sysfs.Device{Name: name, Bus: bus, Address: address, Path: path, ID: sysfs.ID{Vendor: 0x10c4, Product: 0xea60}}
 	}

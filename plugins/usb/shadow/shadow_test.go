@@ -379,7 +379,7 @@ func TestMake_DistinguishesBlockFromChar(t *testing.T) {
 }
 
 // During a scan the kernel may remove a device and give its number to another.
-func TestMake_RefusesWithdrawnSinceBegin(t *testing.T) {
+func TestMake_RefusesANodeWithdrawnSinceBegin(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	d.Begin()

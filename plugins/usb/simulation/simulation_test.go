@@ -223,7 +223,7 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 	test.Eq(t, before, now, test.Sprintf("there are %q, were", now))
 }
 
-func TestHolds_UntilUnplugged(t *testing.T) {
+func TestHolds_IsTrueUntilUnplugged(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, usbsim.Stick{Functions: []string{"tty", "tty"}})
 	var terminals []string

@@ -13,7 +13,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestScan_DiskEqualsMemory(t *testing.T) {
+func TestScan_ReadsTheSameFromDiskAndMemory(t *testing.T) {
 	listing := []string{xhci, headset, husbzb1, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB2", "0001")}
 	files := tree(t, listing...)
 	dir := t.TempDir()

@@ -23,7 +23,7 @@ import (
 
 const soon = time.Minute // on a busy machine
 
-func TestMessage_IsOfUSB(t *testing.T) {
+func TestMessage_AcceptsOnlyUSB(t *testing.T) {
 	for message, want := range map[string]bool{
 		"add@/devices/pci0000:00/0000:00:14.0/usb1/1-1 ACTION=add DEVPATH=/devices/pci0000:00/0000:00:14.0/usb1/1-1 " +
 			"SUBSYSTEM=usb MAJOR=189 MINOR=3 DEVNAME=bus/usb/001/004 DEVTYPE=usb_device PRODUCT=10c4/ea60/100 TYPE=0/0/0 " +
