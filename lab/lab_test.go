@@ -72,7 +72,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
 				" lab:down, and lab:up -runtime=host"},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
-			err: "the lab is up, as container; to change that: " + mage + " lab:down"},
+			err: "the lab already runs as container; stop it first: " + mage + " lab:down"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, _ := quiet(t)

@@ -122,7 +122,7 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 	case up != nil && (r == auto || r == up.Info().Runtime):
 		r, why = up.Info().Runtime, "as before"
 	case up != nil:
-		return "", "", fmt.Errorf("the lab is up, as %s; to change that: %s lab:down", up.Info().Runtime, mage)
+		return "", "", fmt.Errorf("the lab already runs as %s; stop it first: %s lab:down", up.Info().Runtime, mage)
 	case r == auto && needs != "":
 		r, why = agent.Host, "since "+needs
 	case r != agent.Host:

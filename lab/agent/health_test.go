@@ -146,7 +146,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second one
+	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second start
 	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
 		t.Errorf("it was restarted %d times, want 1; %v", u.starts, err)
 	}

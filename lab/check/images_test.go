@@ -105,7 +105,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 		for _, a := range htmlAttribute.FindAllStringSubmatch(m[0], -1) {
 			attributes[a[1]] = a[2]
 		}
-		if m[1] == "source" { // of a picture, whose img has the text
+		if m[1] == "source" { // part of a picture, whose img has the text
 			look(attributes["srcset"], "its img's")
 		} else {
 			look(attributes["src"], attributes["alt"])

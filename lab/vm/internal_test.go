@@ -100,7 +100,7 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 		first.remember()
 	}
 	test.SliceEqOp(t, []string{"tcg"}, names(), test.Sprint("after it did not work"))
-	for _, only := range []string{"kvm", "tcg"} { // the user decides
+	for _, only := range []string{"kvm", "tcg"} { // the user's choice comes first
 		t.Setenv(accelEnv, only)
 		test.SliceEqOp(t, []string{only}, names(), test.Sprint(only))
 	}

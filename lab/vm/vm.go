@@ -184,7 +184,7 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), // the other end is our own QEMU
 	}
 	conn, channels, requests, err := ssh.NewClientConn(m.port, port, config)
-	if ctx.Err() != nil { // this has ended the machine
+	if ctx.Err() != nil { // the end of the context has ended the machine
 		err = ctx.Err()
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -106,7 +106,7 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"grep -wo landlock /sys/kernel/security/lsm":         "landlock",
 		"ulimit -n":                                       "1024",
 		"ulimit -Hn":                                      "524288",
-		"cat /sys/class/net/lo/operstate":                 "unknown", // as when it is up
+		"cat /sys/class/net/lo/operstate":                 "unknown", // the state of a loopback that is up
 		"stat -c %F:%a /dev/null /dev/ptmx":               "character special file:666\ncharacter special file:666",
 		"stat -c %F:%a /dev/shm":                          "directory:1777",
 		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // loaded by the open
@@ -340,7 +340,7 @@ func TestStart_ReportsMistakes(t *testing.T) {
 		o    vm.Options
 		want string
 	}{
-		{"a kernel that is not there", map[string]string{"LAB_VM_KERNEL": "/nowhere/kernel.deb"}, vm.Options{},
+		{"a missing kernel", map[string]string{"LAB_VM_KERNEL": "/nowhere/kernel.deb"}, vm.Options{},
 			"failed to use LAB_VM_KERNEL: stat /nowhere/kernel.deb"},
 		{"no package", map[string]string{"LAB_VM_KERNEL": os.Args[0]}, vm.Options{},
 			"is not a Debian format archive"},

@@ -46,7 +46,7 @@ type ownership struct {
 type call struct {
 	way   int
 	what  string // claim, resume, take, release, change or exec
-	alloc string // that claims, or owns
+	alloc string // the allocation that claims or owns the run
 	from  string // the allocation that the run is taken from
 	lines string // written by exec
 }

@@ -40,7 +40,7 @@ func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
 		"it is plugged in, as ",
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",
 		"restart the agent",
-		"is no simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
+		"is not a simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
 		must.StrContains(t, troubles, ours, must.Sprintf("%q is not in both the page and the plugin", ours))
 		test.StrContains(t, sources.String(), ours,
 			test.Sprintf("%q is not in both the page and the plugin", ours))

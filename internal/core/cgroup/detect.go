@@ -19,7 +19,7 @@ type Support struct {
 	Mode Mode
 	Root string // "/sys/fs/cgroup"
 
-	// Controllers lists those of memory, cpu, cpuset and pids that tasks can use.
+	// Controllers lists the controllers that tasks can use, of memory, cpu, cpuset and pids.
 	Controllers []string
 
 	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so
@@ -148,7 +148,7 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 	}
 }
 
-// hierarchies returns those of our v1 hierarchies and "unified" that are mounted below root.
+// hierarchies returns the mounted ones of our v1 hierarchies and "unified" below root.
 // A plain directory has no cgroup.procs.
 func hierarchies(root string) map[string]string {
 	out := make(map[string]string)

@@ -76,7 +76,7 @@ func (g Group) Signal(sig unix.Signal) error {
 	return g.signal(pids, sig)
 }
 
-// signal sends a signal to those of the processes that are still in the group. A process outside
+// signal sends a signal to the processes that are still in the group. A process outside
 // the group that has reused a pid never gets the signal.
 func (g Group) signal(pids []int, sig unix.Signal) error {
 	var errs []error

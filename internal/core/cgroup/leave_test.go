@@ -121,7 +121,7 @@ func TestLeaf_IsReplacedAfterAKill(t *testing.T) {
 	must.NoError(t, g.Kill())
 	cmd.Wait()
 	must.NoError(t, g.Create(Limits{}))
-	// in the old directory the kernel would kill it at once: see renew
+	// in the old directory the kernel would kill it immediately: see renew
 	running(t, start(t, Group{Mode: V2, Path: g.cgroup2()}, "exec sleep 60"), "sleep")
 	must.NoError(t, g.Kill())
 	test.NoError(t, g.Remove())

@@ -332,7 +332,7 @@ func (c *Client) hello(ctx context.Context, conn *connection) (*reply, error) {
 // collectors would overwrite each other's output. (On a file system without splice(2), a hanging
 // collector could still do so. All of Linux's file systems with regular files support splice.)
 //
-// If a collector does not die at once, its threads are in hanging file systems. Each such thread
+// If a collector does not die immediately, its threads are in hanging file systems. Each such thread
 // holds the lock of its FIFO (in splice(2)), and exits when the file system responds, before it
 // moves further bytes. So there is no need to wait for it.
 func (c *Client) replace(ctx context.Context, old *process) (*connection, error) {
@@ -446,7 +446,7 @@ const takeTime = time.Second
 // in uninterruptible sleep (state D of proc_pid_stat(5)).
 func (p *process) kill() {
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
-	// in twenty samples, since each write puts a thread into this state for a moment
+	// twenty samples in a row, since each write puts a thread into state D for a moment
 	for hung := 0; hung < 20 && !task.Dead(p.pidfd, 50*time.Millisecond); {
 		if hung++; !p.hangs() {
 			hung = 0

@@ -31,7 +31,7 @@ const buildVar = "OUTRIDER_COLLECTOR"
 // socketFD is the descriptor of the connection to the supervisor that started the collector.
 const socketFD = 3
 
-// linger is the time for which a collector stays without a supervisor after all writers are gone.
+// linger is how long a collector without a supervisor stays after all writers are gone.
 const linger = 10 * time.Second
 
 // server is the state of the collector.
@@ -224,7 +224,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 // for a running one.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
-		return nil, errors.New("take needs a task")
+		return nil, errors.New("the request take names no task")
 	}
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()

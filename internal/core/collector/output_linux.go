@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// drainTime bounds the time for which the end of a task is delayed by its last output if the disk is
+// drainTime limits how long the last output of a task can delay its end if the disk is
 // full, the file system hangs, or logmon is gone.
 const drainTime = 2 * time.Second
 

@@ -95,7 +95,7 @@ func (d Device) testRelease(t *testing.T) {
 		r.End(r.T, r.a)
 		r.until("the sweep", func() error {
 			if held := r.Held(r.T); slices.Contains(held, r.a) {
-				return fmt.Errorf("held are %v", held)
+				return fmt.Errorf("the held devices are %v", held)
 			}
 			return nil
 		})
@@ -194,7 +194,7 @@ func (r releaser) wantHeldOnce(id string) {
 	r.Helper()
 	held := r.Held(r.T)
 	must.One(r, len(held)-len(slices.DeleteFunc(slices.Clone(held), func(other string) bool { return other == id })),
-		must.Sprintf("leases of %s: held are %v", id, held))
+		must.Sprintf("leases of %s: the held devices are %v", id, held))
 }
 
 func (r releaser) until(what string, try func() error) {

@@ -30,7 +30,7 @@ func (p *Server) listen(ctx context.Context, events func(context.Context, func()
 			return
 		}
 		if err == nil {
-			err = errors.New("it ended")
+			err = errors.New("the stream of events ended")
 		}
 		failing.failed("failed to listen for events, devices are found by the next scan", err)
 		if time.Since(started) > lastListen {

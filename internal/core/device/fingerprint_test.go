@@ -325,7 +325,7 @@ func TestFingerprint_SecondStreamTakesOver(t *testing.T) {
 		p.kick.Kick()
 		time.Sleep(time.Second)
 		want(t, next(t, second), "ea60[a:1!unplugged]=-")
-		silent(t, first) // and has not ended
+		silent(t, first) // the first stream has not ended
 	})
 }
 

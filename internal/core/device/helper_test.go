@@ -28,7 +28,7 @@ type world struct {
 	groups []Group
 	err    error
 	broken any           // value of a scan's panic
-	hang   chan struct{} // that a scan waits for, ignoring its context
+	hang   chan struct{} // a scan waits for it, and ignores its context
 	scans  int
 	given  [][]string
 	refuse error

@@ -63,7 +63,7 @@ var filePlugin = Plugin[fileConfig]{
 		if strings.Contains(c.Dir, "*") {
 			return nil, fmt.Errorf("dir %q has a *: name one directory", c.Dir)
 		}
-		// where it is there
+		// if the file exists
 		if died, err := os.OpenFile(filepath.Join(c.Dir, "die"), os.O_APPEND|os.O_WRONLY, 0); err == nil {
 			fmt.Fprint(died, ".")
 			os.Exit(137)

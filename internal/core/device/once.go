@@ -18,7 +18,7 @@ type once struct {
 	logged []string
 }
 
-// report logs those of the current problems that are new. It forgets problems that are no longer current.
+// report logs the current problems that are new. It forgets problems that are no longer current.
 func (o *once) report(sentences ...string) {
 	for _, s := range sentences {
 		if !slices.Contains(o.logged, s) {

@@ -310,7 +310,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		n := l.count("restart the agent")
 		test.Eq(t, 1, n, test.Sprintf("it is logged %d times", n))
 
-		next(t, stream(t, p)) // of the agent that was restarted
+		next(t, stream(t, p)) // the restarted agent opens a stream
 		scans := w.scanned()
 		time.Sleep(3*time.Minute + time.Second)
 		n = w.scanned() - scans

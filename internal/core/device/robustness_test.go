@@ -131,7 +131,7 @@ func TestFingerprint_StopsAfterEnd(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ch, err := p.Fingerprint(ctx)
 		must.NoError(t, err)
-		synctest.Wait() // into the first scan
+		synctest.Wait() // until the first scan has begun
 		cancel()
 		close(w.hang)
 		for r := range ch {

@@ -246,7 +246,7 @@ func (d *Driver) callContext(id string) context.Context {
 	if ctx := d.calls[id]; ctx != nil {
 		return ctx
 	}
-	return d.ctx // called within this process and not over gRPC
+	return d.ctx // the caller is in this process, and does not use gRPC
 }
 
 // WaitTask is part of drivers.DriverPlugin. The channel delivers exactly one result, because agents

@@ -41,7 +41,7 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	a.run(cfg)
 	defer a.destroy(cfg.ID)
 	m := testsupport.Mark()
-	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // which keeps the pipe open
+	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // the sleep keeps the pipe open
 		u := &slowUser{wait: 3 * time.Second}
 		// fits into a pipe, so the command ends before it is sent
 		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID,

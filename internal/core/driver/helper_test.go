@@ -85,7 +85,7 @@ func removeLeaves() {
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
-		for _, node := range nodes { // and not those of another test run
+		for _, node := range nodes { // another test run may have its own
 			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
 				for unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end) {

@@ -60,7 +60,7 @@ func TestLifecycle_DeliversTheExitToEveryWaiter(t *testing.T) {
 					r := await(t, "the exit", ch)
 					must.Eq(t, 5, r.ExitCode, must.Sprintf("got %+v", r))
 					test.NoError(t, r.Err, test.Sprintf("got %+v", r))
-					_ = a.DestroyTask(cfg.ID, false) // by the first one, while the others wait
+					_ = a.DestroyTask(cfg.ID, false) // the first call may come while others wait
 				})
 			}
 			must.NoError(t, os.WriteFile(file, nil, 0o600))

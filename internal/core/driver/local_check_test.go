@@ -59,7 +59,7 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 				cfg.Env[k] = v
 			}
 		})
-		_, _, err := a.driver.StartTask(cfg) // not over the harness's connection, which is limited to 4 MiB
+		_, _, err := a.driver.StartTask(cfg) // directly, since the harness's connection is limited to 4 MiB
 		if err == nil {
 			t.Errorf("%s: it started", name)
 			a.destroy(cfg.ID)

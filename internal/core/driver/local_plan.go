@@ -171,7 +171,7 @@ func quota(r *drivers.Resources) int64 {
 	if r == nil || r.LinuxResources == nil {
 		return 0
 	}
-	const least = 1000 // of the kernel
+	const least = 1000 // the kernel's minimum
 	return max(least, int64(r.LinuxResources.PercentTicks*float64(runtime.NumCPU())*cgroup.CPUPeriod))
 }
 

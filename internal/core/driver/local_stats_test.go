@@ -57,7 +57,7 @@ func TestSampler_DistinguishesUserFromSystemTime(t *testing.T) {
 		u, err := s.sample(group, task.Identity{})
 		must.NoError(t, err)
 		took := time.Since(began)
-		slow := lastTook+took > began.Sub(last)/100 // the moments may be further apart than nearly allows
+		slow := lastTook+took > began.Sub(last)/100 // too slow for the tolerance nearly
 		last, lastTook = began, took
 		own := u.Pids[strconv.Itoa(pid)]
 		if own == nil {

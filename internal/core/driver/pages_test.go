@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Drivers on the local engine do not change its capabilities. Their pages refer to that of exec-lite.
+// Drivers on the local engine do not change its capabilities. Their pages refer to exec-lite's page.
 func TestCapabilities_MatchThePage(t *testing.T) {
 	testsupport.NeedRoot(t)
 	caps, err := start(t, nil).Capabilities()

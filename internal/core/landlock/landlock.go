@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package landlock restricts threads with the kernel's Landlock (landlock(7)). All its system calls return at once.
+// Package landlock restricts threads with the kernel's Landlock (landlock(7)). All its system calls return immediately.
 package landlock
 
 import (
@@ -132,7 +132,7 @@ func confineWrites(abi int, dirs []string) error {
 	return nil
 }
 
-// allow adds a rule for a path, which may not be a link.
+// allow adds a rule for a path, which must not be a link.
 func allow(ruleset Ruleset, path string, flags int, access Access) error {
 	at, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW|flags, 0)
 	if err != nil {

@@ -308,7 +308,7 @@ func TestLauncher_MakesFilesOfTheTaskExecutable(t *testing.T) {
 	}
 	nobody := &task.User{UID: 65534, GID: 65534, Groups: []uint32{777}}
 	for name, c := range map[string]struct {
-		command string // in local/ of the task, or absolute
+		command string // a path in the task's local/, or absolute
 		mode    os.FileMode
 		uid     int
 		gid     int

@@ -135,7 +135,7 @@ func CheckFile(path string, info fs.FileInfo, also ...int) error {
 		others = 0o002 // a user private group, which comes with a umask of 002 (useradd(8))
 	}
 	if info.Mode()&others != 0 {
-		return fmt.Errorf("others may write to %s, and so could replace what is there: chmod go-w %s, or choose "+
+		return fmt.Errorf("other users may write to %s and could replace its contents: chmod go-w %s, or choose "+
 			"another directory", path, path)
 	}
 	return nil
@@ -146,7 +146,7 @@ func checkOwner(path string, info fs.FileInfo, also []int) error {
 	if uid == 0 || uid == os.Geteuid() || slices.Contains(also, uid) {
 		return nil
 	}
-	return fmt.Errorf("%s belongs to user %d, who could replace what is there: chown it, or choose another directory",
+	return fmt.Errorf("%s belongs to user %d, who could replace its contents: chown it, or choose another directory",
 		path, uid)
 }
 

@@ -360,7 +360,7 @@ func TestServe_CancelsAStartWhenItsAgentIsGone(t *testing.T) {
 	noted("a", "begun\ncontext canceled\ndone\n")
 	noted("b", "begun\ncontext canceled\ndone\n")
 	f.wantAlive("after a start that ended")
-	noted("c", "begun\n") // another agent's
+	noted("c", "begun\n") // the call of another agent continues
 	leave()
 	noted("c", "begun\ncontext canceled\ndone\n")
 	calls.Wait()

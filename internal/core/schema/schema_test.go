@@ -76,7 +76,7 @@ type constError string
 
 func (e constError) Error() string { return string(e) }
 
-const errPidOfInit = constError(`pid and command "init" exclude each other`)
+const errPidOfInit = constError(`pid and command "init" are mutually exclusive`)
 
 var testSchema = Of[testConfig]()
 
@@ -258,7 +258,7 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 		"duration too large": {"command = \"y\"\nwait = \"2h\"", `wait "2h" is too large: use "1h" or less`},
 		"in a repeated block": {"command = \"y\"\nmount { source = \"/a\" }\nmount { source = \"\" }",
 			`mount[1].source is empty: it must be set`},
-		"its own rule": {`command = "init"`, `pid and command "init" exclude each other`},
+		"its own rule": {`command = "init"`, `pid and command "init" are mutually exclusive`},
 		"a rule of a block": {"command = \"y\"\nlimit \"core\" {\nsoft = 2\nhard = 1\n}",
 			`limit "core": hard 1 is below soft 2`},
 		"two at once": {"command = \"\"\nnice = " +

@@ -49,7 +49,7 @@ func (p *Problems) Add(err error) {
 }
 
 // validator is implemented by a configuration or a block of it for rules that tags cannot
-// express, such as two options that exclude each other. It may return several mistakes as
+// express, such as mutually exclusive options. It may return several mistakes as
 // Problems.
 type validator interface{ Validate() error }
 

@@ -195,7 +195,7 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		must.NoError(t, json.NewEncoder(first.stdin).Encode(pluginOrder{Launch: st}))
 		sup := h.supervisor()
 		var now *task.State
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // a sleep is longer than a launch
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); { // no sleep: it would be longer than a launch
 			var err error
 			if now, err = h.store.Load(st.ID); err == nil && (i%4 == 0 || now.Identity.PID != 0) {
 				break
@@ -299,7 +299,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // has passed
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // is over
 	slow := foundTask(&task.State{ID: "slow"})
 	other := newProcess("other")
 	other.phase = running

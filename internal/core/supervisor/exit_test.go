@@ -17,7 +17,7 @@ import (
 // The exit status may become available between the read of the status and the reaping of the process.
 func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
-		known int // by which read
+		known int // the first read that returns the status
 		want  task.Exit
 	}{
 		"known immediately":         {1, task.Exit{Code: 7}},

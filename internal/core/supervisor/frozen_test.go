@@ -69,7 +69,8 @@ func (f *frozen) freeze() {
 }
 
 func (f *frozen) thaw() {
-	if err := unix.IoctlSetInt(int(f.fd.Fd()), fiThaw, 0); err != nil && !errors.Is(err, unix.EINVAL) { // not frozen
+	err := unix.IoctlSetInt(int(f.fd.Fd()), fiThaw, 0)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not frozen
 		f.t.Errorf("thaw: %v", err)
 	}
 }
@@ -303,7 +304,7 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 		_, err := late.Adopt(ctx(t), st)
 		adopted <- err
 	}()
-	time.Sleep(300 * time.Millisecond) // accepts fail
+	time.Sleep(300 * time.Millisecond) // enough for accept(2) to fail
 	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
 	test.NoError(t, <-adopted, test.Sprint("a client that came when no descriptor was left"))
 	test.Eq(t, pid, h.supervisor(), test.Sprint("the supervisor was replaced"))

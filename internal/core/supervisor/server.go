@@ -61,7 +61,7 @@ func (s semaphore) release() { <-s }
 
 // process is a task's main process, or an exec session's.
 type process struct {
-	id    string     // changes once at most, with mu and naming held: see takeUp
+	id    string     // changes at most once, with mu and naming held: see takeUp
 	run   string     // <alloc>/<task>: its runs use one cgroup, one after the other
 	owner *wire.Peer // of an exec session, which ends with this connection
 	task  *process   // whose exec session this is; nil for a task

@@ -120,7 +120,7 @@ func TestUpgrade_KeepsTheTasks(t *testing.T) {
 				logged = append(logged, fmt.Sprintf(format, args...))
 			}
 		})
-		if _, err := second.Adopt(ctx(t), tasks[0]); err != nil { // as a plugin that has just started
+		if _, err := second.Adopt(ctx(t), tasks[0]); err != nil { // like a plugin that has just started
 			t.Error(err)
 		}
 		must.Eq(t, buildID(), second.buildOf(t), must.Sprint("the supervisor's build"))

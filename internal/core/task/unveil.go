@@ -40,7 +40,7 @@ func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	modes, at, found := strings.Cut(text, ":")
 	switch {
 	case !found || modes == "" || strings.Trim(modes, "rwxc") != "":
-		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with what is allowed: write r, w, x and c (read, "+
+		return UnveiledPath{}, fmt.Errorf("%s: %q does not begin with access rights: write r, w, x and c (read, "+
 			"write, execute, create), a colon and a path, such as \"r:/etc/mime.types\"", option, text)
 	case !path.IsAbs(at):
 		return UnveiledPath{}, fmt.Errorf("%s: the path of %q is not absolute", option, text)

@@ -236,7 +236,7 @@ func (s *side) measure() {
 	s.used, s.at = used, now
 }
 
-// tasks reads the states of a driver's tasks, in the order of their names.
+// tasks reads the states of a driver's tasks, sorted by name.
 func (c *compare) tasks(s *side) error {
 	list, _, err := c.agent.Client().Jobs().Allocations(s.driver, false, nil)
 	if err != nil {

@@ -50,7 +50,7 @@ type stick struct {
 	out bytes.Buffer
 }
 
-// newStick makes a stick for a port, which is removed at the end of the test. It is not plugged in yet.
+// newStick makes a stick for a port, without plugging it in. The end of the test removes the stick.
 func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 	t.Helper()
 	g, err := gadget.New(fmt.Sprintf("%s-%d", kind, port), d)

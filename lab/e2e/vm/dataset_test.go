@@ -208,7 +208,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	log := h.shell("wc -c <agent/agent.log")
 	c = h.startWithDatasets()
 	said := h.shell("tail -c +" + log + " agent/agent.log")
-	const sentence = "the pool tank is not there (import it with: zpool import tank)"
+	const sentence = "the pool tank is not imported (import it with: zpool import tank)"
 	test.StrContains(t, said, sentence)
 	_, err = volume(c, "another")
 	test.ErrorContains(t, err, sentence)

@@ -166,7 +166,7 @@ func TestGadget_RefusesABadDevice(t *testing.T) {
 	}
 	g, err := gadget.New("lost", gadget.Device{Functions: []gadget.Function{gadget.ACM()}})
 	must.NoError(t, err)
-	test.ErrorContains(t, g.Plug(9), "no port 9", test.Sprint("plugged into a port that is not there"))
+	test.ErrorContains(t, g.Plug(9), "no port 9", test.Sprint("plugged into a missing port"))
 	test.NoError(t, g.Close())
 	test.Error(t, gadget.Load(9), test.Sprint("ports that are not there"))
 }

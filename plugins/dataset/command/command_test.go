@@ -294,7 +294,7 @@ func inTrash(t *testing.T, n *node) {
 
 	must.NoError(t, back.call("delete"))
 	again := *back
-	again.id = v.id // the key is no secret any more: Nomad has shown it with the volume
+	again.id = v.id // the key is no longer secret: Nomad has shown it with the volume
 	must.ErrorContains(t, again.call("create"), "has nothing for the parameter adopt")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")

@@ -103,7 +103,7 @@ func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + 
 // it there for keep; 0 keeps it until an operator empties the trash. A second call returns ErrNotFound. A dataset in
 // use stays in place: ErrInUse.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
-	// without Adopt it does not wait for a volume: the key of an adopted dataset is no secret, Nomad has shown it
+	// without Adopt it does not wait for a volume: the key of an adopted dataset is not secret, Nomad has shown it
 	tags := Tags{Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()

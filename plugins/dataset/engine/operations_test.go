@@ -296,7 +296,7 @@ var operations = []struct {
 		run(t, c.pool.Program, "hold", "mine", full)
 		err := c.Destroy(t.Context(), name)
 		must.ErrorIs(t, err, engine.ErrInUse)
-		must.ErrorContains(t, err, "held are "+full+" (see: zfs holds "+full+")")
+		must.ErrorContains(t, err, "held snapshots are "+full+" (see: zfs holds "+full+")")
 		oneSentence(t, err)
 		run(t, c.pool.Program, "release", "mine", full)
 	}},

@@ -59,7 +59,7 @@ func (e *Engine) noRoot(ctx context.Context, err error) error {
 		return fmt.Errorf("the dataset %s is missing (create it with: zfs create -o mountpoint=none %s): %w",
 			e.root, e.root, unavailable(err))
 	}
-	return fmt.Errorf("the pool %s is not there (import it with: zpool import %s): %w", pool, pool, unavailable(err))
+	return fmt.Errorf("the pool %s is not imported (import it with: zpool import %s): %w", pool, pool, unavailable(err))
 }
 
 // Look returns the state of the root by one call of zfs.
@@ -281,7 +281,7 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 	return nil
 }
 
-// Destroy removes a dataset with its snapshots. A missing dataset is no error. It returns ErrInUse if the dataset can't
+// Destroy removes a dataset with its snapshots, if it exists. It returns ErrInUse if the dataset can't
 // be unmounted, is mounted elsewhere or has a held snapshot, and ErrHasClones if clones depend on it.
 func (e *Engine) Destroy(ctx context.Context, name string) error {
 	p, err := e.get(ctx, name)
@@ -324,7 +324,7 @@ func (e *Engine) held(ctx context.Context, full string, err error) error {
 	if listErr != nil || len(names) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: held are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
+	return fmt.Errorf("%w: held snapshots are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
 // dependents returns an error if others depend on a dataset or its snapshots: clones, or child datasets that

@@ -202,7 +202,7 @@ func makeMountDir(dir string) error {
 	return os.Mkdir(dir, 0)
 }
 
-// removeMountDir removes a former mount point if it is empty.
+// removeMountDir removes a previous mount point if it is empty.
 func removeMountDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return nil

@@ -196,7 +196,7 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 		"too small": {Request{Min: 1000, Parameters: p()},
 			`a capacity of 1000 B is less than class "fast" allows: use at least 16MiB`},
 		"upside down": {Request{Min: 64 << 20, Max: 32 << 20, Parameters: p()},
-			`capacity_min 64 MiB is above capacity_max 32 MiB: exchange them`},
+			`capacity_min 64 MiB is above capacity_max 32 MiB: swap them`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := f.Volume(c.r)

@@ -71,7 +71,7 @@ func (f *File) Volume(r Request) (*Volume, error) {
 		return nil, err
 	}
 	if v.Adopt = r.Parameters[engine.Adopt]; v.Adopt != "" && v.Clone != nil {
-		return nil, errors.New("the parameters adopt and clone_from exclude each other: use one of them")
+		return nil, errors.New("the parameters adopt and clone_from are mutually exclusive: use one of them")
 	}
 	if v.Spec.Limits, err = f.Limits(name, r.Min, r.Max); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	case !known:
 		return engine.Limits{}, fmt.Errorf("class %q does not exist on this node", class)
 	case low < 0 || high < 0 || high > 0 && low > high:
-		return engine.Limits{}, fmt.Errorf("capacity_min %s is above capacity_max %s: exchange them", Size(low), Size(high))
+		return engine.Limits{}, fmt.Errorf("capacity_min %s is above capacity_max %s: swap them", Size(low), Size(high))
 	case low == 0 && high == 0:
 		capacity = c.DefaultCapacity.Bytes()
 	case high == 0:

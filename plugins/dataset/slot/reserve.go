@@ -69,7 +69,7 @@ func (i *instance) makeSlot(ctx context.Context, e datasets, id string, s engine
 	}
 	for _, d := range there.Datasets {
 		if l := (lease{d, e}); l.is() && l.slot() == id {
-			return "", fmt.Errorf("%s has it", l.holder())
+			return "", fmt.Errorf("it is held by %s", l.holder())
 		}
 	}
 	s.Tags[engine.Lease] = strings.ToLower(rand.Text()[:12])
@@ -151,7 +151,7 @@ const keep = time.Nanosecond
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	e := i.state(l.Key).engine
 	if e == nil {
-		return nil // a look has not found it any more
+		return nil // the last look did not find it
 	}
 	unlock, err := e.Lock(ctx, l.ID)
 	if err != nil {

@@ -315,7 +315,7 @@ func view(a holder.Allocation) *holder.View {
 	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
 }
 
-// Each row has consecutive views. A missing allocation is no evidence.
+// Each row has consecutive views. A missing allocation proves nothing.
 func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
 	type views []map[string]holder.Allocation
 	held, none := alloc+"/web", ""

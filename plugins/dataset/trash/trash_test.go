@@ -74,7 +74,7 @@ func TestKeeper_DestroysExpiredDatasets(t *testing.T) {
 		}
 		must.Eq(t, step.want, names)
 	}
-	must.ErrorContains(t, log["trash of bad"], "the pool gone is not there")
+	must.ErrorContains(t, log["trash of bad"], "the pool gone is not imported")
 	must.MapLen(t, 1, log)
 }
 

@@ -63,7 +63,7 @@ func adopted(t *testing.T, n *node) {
 func notAdopted(t *testing.T, n *node) {
 	n.brought("key")
 	n.refused("create", volume("adopt", "other"), `has nothing for the parameter adopt`)
-	n.refused("create", volume("adopt", "key", "clone_from", "data@one"), "exclude each other")
+	n.refused("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
 	elsewhere := volume("adopt", "key")
 	elsewhere.namespace = "ops"
 	n.refused("create", elsewhere, `is for a volume of namespace "default"`)

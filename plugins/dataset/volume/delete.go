@@ -19,7 +19,7 @@ var patience = 30 * time.Second
 
 const period = 200 * time.Millisecond
 
-// delete removes a volume by the policy of its class. A missing volume is no error.
+// delete removes a volume by the policy of its class. A missing volume is not an error.
 func (c *call) delete(ctx context.Context) error {
 	unlock, err := c.lock(ctx, c.ID)
 	if err != nil {

@@ -97,9 +97,9 @@ func (t *TaskConfig) check(c *Config) error {
 	case len(programs) == 0:
 		return fmt.Errorf("nothing to run: set script, module or code")
 	case len(programs) > 1:
-		return fmt.Errorf("script, module and code exclude each other: set one of them")
+		return fmt.Errorf("script, module and code are mutually exclusive: set one of them")
 	case len(t.Requirements) > 0 && t.Lock != "":
-		return fmt.Errorf("requirements and lock exclude each other: a lock has everything that is installed")
+		return fmt.Errorf("requirements and lock are mutually exclusive: a lock lists every package")
 	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
 		return fmt.Errorf("extras and dependency_groups need a project: name its pyproject.toml, or its uv.lock in lock")
 	}

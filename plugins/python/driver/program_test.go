@@ -123,9 +123,9 @@ func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
 	a := start(t)
 	for config, want := range map[string]string{
 		``:                                  "nothing to run",
-		"script = \"a.py\"\nmodule = \"b\"": "exclude each other",
+		"script = \"a.py\"\nmodule = \"b\"": "mutually exclusive",
 		`script = "missing.py"`:             `"missing.py" is not at`,
-		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":               "exclude each other",
+		"code = \"1\"\nrequirements = [\"x\"]\nlock = \"l\"":               "mutually exclusive",
 		"code = \"1\"\nrequirements = [\"x\"]\nfind_links = [\"nowhere\"]": `"nowhere" is not at`,
 		"code = \"1\"\nrequirements = \"local/gone.txt\"":                  "local/gone.txt",
 		"code = \"1\"\nrequirements = [\"-e .\"]":                          "-e",

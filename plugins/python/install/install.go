@@ -25,7 +25,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// Installer is a uv program. The zero value is none.
+// Installer is a uv program. The zero value means that none was found.
 type Installer struct {
 	Path    string
 	Version string

@@ -21,7 +21,7 @@ func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
 		lock   Sources
 		url    string
 		extra  []string
-		others bool // some are not the node's
+		others bool // some sources are not the node's
 	}{
 		"nothing":    {url: node, extra: []string{more}},
 		"the node's": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},

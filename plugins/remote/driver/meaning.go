@@ -105,7 +105,7 @@ type meaning struct {
 // released: the next allocation of the task ends it, or its orphan_timeout.
 func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
-		return meaning{} // stop for any reason
+		return meaning{} // the task stops for every reason
 	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()

@@ -71,7 +71,7 @@ type ClaimReply struct {
 	Owner   Owner  `codec:"owner"`
 	TaskID  string `codec:"task_id"` // of the run, if the verdict is Start or Have
 
-	// Copied is FilesRequest.At of the last copy for the same task of the same allocation, zero if there was none.
+	// Copied is FilesRequest.At of the last copy of files for this task and allocation, zero without one.
 	Copied time.Time `codec:"copied"`
 
 	saved []byte // run.Saved

@@ -159,7 +159,7 @@ func (r *runs) alone(name string, counts bool) (followed bool, alone time.Durati
 		return true, 0
 	}
 	since := info.ModTime().UnixNano()
-	if since != 0 && since < now() { // a later time is from before the host's last boot
+	if since != 0 && since < now() { // a time in the future is from before the host's last boot
 		return false, time.Duration(now() - since)
 	}
 	if counts {

@@ -57,19 +57,19 @@ func TestLogin_MistakeIsOneSentence(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*Config)
 		want  string // a regular expression
-		place string // in it
+		place string // a part of the error that names the place
 	}{
 		"host key changed":       {hostKeys(other), changed, ""},
 		"host key changed, kind": {hostKeys(rsa), changed, ""},
 
-		"wrong user":    {func(c *Config) { c.User = "nobody9" }, refused, `/\S+`},
-		"wrong key":     {key(otherFile), refused, regexp.QuoteMeta(otherFile)},
-		"key missing":   {key("/no/key"), `^failed to check the key: stat /no/key: `, ""},
-		"key open":      {key(file(string(content), 0o640, 0)), `other users \(mode 0640\): chmod 600 it$`, ""},
-		"key foreign":   {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: it must belong`, ""},
-		"key is a dir":  {key("/etc"), `^the key /etc is not a regular file$`, ""},
-		"key is no key": {key(write(t, "hello")), refused, `/\S+`},
-		"key locked":    {locked, refused, `/\S+`},
+		"wrong user":   {func(c *Config) { c.User = "nobody9" }, refused, `/\S+`},
+		"wrong key":    {key(otherFile), refused, regexp.QuoteMeta(otherFile)},
+		"key missing":  {key("/no/key"), `^failed to check the key: stat /no/key: `, ""},
+		"key open":     {key(file(string(content), 0o640, 0)), `other users \(mode 0640\): chmod 600 it$`, ""},
+		"key foreign":  {key(file(string(content), 0o600, 4711)), `belongs to user id 4711: it must belong`, ""},
+		"key is a dir": {key("/etc"), `^the key /etc is not a regular file$`, ""},
+		"invalid key":  {key(write(t, "hello")), refused, `/\S+`},
+		"key locked":   {locked, refused, `/\S+`},
 		"no agent": {func(c *Config) { c.KeyFile, c.AgentSocket = "", "/no/agent" },
 			`^failed to connect to the ssh-agent: dial unix /no/agent: `, ""},
 

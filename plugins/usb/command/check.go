@@ -182,7 +182,7 @@ func notesOf(p *config.Plan) (all []string) {
 	return all
 }
 
-// nearly names a device that a block would match but for one option, and that option, or returns "".
+// nearly names a device that fails only one option of a block, and that option. It returns "" if none does.
 func nearly(m match.Match, devices []match.Assigned) string {
 	for _, a := range devices {
 		option, values := m.Misfit(a.Device)

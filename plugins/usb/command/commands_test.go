@@ -138,7 +138,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 	}
 }
 
-// A serial number may have any characters, also those that begin an expression of HCL.
+// A serial number may have any characters, including those that begin an expression of HCL.
 func TestList_BlockFitsAnySerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {

@@ -105,8 +105,8 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 	nodes := fmt.Sprintf("\nshadow_dir = %q", filepath.Join(t.TempDir(), "nodes"))
 	for config, want := range map[string]string{
 		fmt.Sprintf("root = %q", t.TempDir()):    "whose nodes can't be in /dev/nomad-usb",
-		fmt.Sprintf("root = %q", other) + nodes:  "is no simulation: ",
-		fmt.Sprintf("root = %q", "/dev") + nodes: "is no simulation: ",
+		fmt.Sprintf("root = %q", other) + nodes:  "is not a simulation: ",
+		fmt.Sprintf("root = %q", "/dev") + nodes: "is not a simulation: ",
 	} {
 		_, err := decode(t, config)
 		test.ErrorContains(t, err, want, test.Sprint(config))
@@ -115,7 +115,7 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 	m := newMachine(t, zigbeeBlock) // another user makes root after the agent has started
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
 	groups, err := m.List(t.Context())
-	test.ErrorContains(t, err, "is no simulation: ", test.Sprintf("got %v", groups))
+	test.ErrorContains(t, err, "is not a simulation: ", test.Sprintf("got %v", groups))
 }
 
 // Another user makes the directory after OpenTree has found none.

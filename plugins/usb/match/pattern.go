@@ -73,7 +73,8 @@ func compile(m Match) (patterns, error) {
 	for _, key := range slices.Sorted(maps.Keys(m.Udev)) {
 		switch pattern := m.Udev[key]; {
 		case !property.MatchString(key):
-			return p, fmt.Errorf("udev has %q, which is no property: write it as \"udevadm info\" does, such as ID_MODEL", key)
+			return p, fmt.Errorf("udev has %q, which is not a property: write it as \"udevadm info\" does, such as "+
+				"ID_MODEL", key)
 		case pattern == "":
 			return p, fmt.Errorf("udev: %s \"\" is empty and fits nothing: leave it out", key)
 		default:

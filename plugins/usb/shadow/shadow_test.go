@@ -308,7 +308,7 @@ func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 			must.NoError(t, os.Mkdir(above, 0o755))
 			plant(t, above)
 			if err := New(filepath.Join(above, "nodes")).Make(Device{Name: "d", Nodes: []Node{null("tty")}}); err == nil ||
-				errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace what is there") {
+				errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "could replace its contents") {
 				t.Errorf("got %v", err)
 			}
 			there, err := os.ReadDir(above)

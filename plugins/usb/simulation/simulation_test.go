@@ -218,7 +218,7 @@ func TestSimulated_IsFalseForMachine(t *testing.T) {
 	}
 	before := listing(t, dir)
 	_, err := usbsim.Plug(dir, usbsim.Stick{})
-	test.ErrorContains(t, err, "has a sys that is no simulation")
+	test.ErrorContains(t, err, "has a sys that is not a simulation")
 	now := listing(t, dir)
 	test.Eq(t, before, now, test.Sprintf("there are %q, were", now))
 }

@@ -87,7 +87,7 @@ func show(page []byte, name string, source []byte) ([]byte, error) {
 	comment := "<!-- source: " + name + " -->\n"
 	block := regexp.MustCompile(`(?s)` + regexp.QuoteMeta(comment) + "```go\n.*?```\n")
 	if n := len(block.FindAll(page, -1)); n != 1 {
-		return nil, fmt.Errorf("has %d places for %s, not one: write %sand a block of Go below it", n, name, comment)
+		return nil, fmt.Errorf("has %d comments %s instead of one: write %sand a block of Go below it", n, name, comment)
 	}
 	return block.ReplaceAllLiteral(page, slices.Concat([]byte(comment+"```go\n"), source, []byte("```\n"))), nil
 }
@@ -97,7 +97,7 @@ func fill(page []byte, schemas map[string]schema.Described) ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(schemas)) {
 		between := regexp.MustCompile(`(?s)(<!-- ` + regexp.QuoteMeta(name) + ` -->\n).*?(<!-- end -->)`)
 		if n := len(between.FindAll(page, -1)); n != 1 {
-			return nil, fmt.Errorf("has %d places for the %s, not one: write <!-- %s --> and <!-- end -->", n, name, name)
+			return nil, fmt.Errorf("has %d places for the %s instead of one: write <!-- %s --> and <!-- end -->", n, name, name)
 		}
 		page = between.ReplaceAllFunc(page, func(old []byte) []byte {
 			part := between.FindSubmatch(old)

@@ -19,7 +19,7 @@ import (
 // prefix: they are its own, echoed by the port.
 const answer = "stick: "
 
-// patience is the time for which the stick waits for a task to read. It then drops the answer, like a
+// patience is how long the stick waits for a task to read. It then drops the answer, like a
 // serial line without flow control.
 const patience = time.Second
 

@@ -165,7 +165,7 @@ func open(dir string) (*os.Root, error) {
 	for _, name := range []string{"sys", "dev"} {
 		if exists(root, name) {
 			root.Close()
-			return nil, fmt.Errorf("%s has a %s that is no simulation: use a directory that is empty or missing", dir, name)
+			return nil, fmt.Errorf("%s has a %s that is not a simulation: use a directory that is empty or missing", dir, name)
 		}
 	}
 	return root, nil

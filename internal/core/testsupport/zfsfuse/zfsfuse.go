@@ -58,7 +58,7 @@ type Options struct {
 // ErrMissing is wrapped by the error of Make if a requirement is missing on this machine. The error names it.
 var ErrMissing = errors.New("it is missing")
 
-// Open returns the pool of a directory, and whether Make has made it.
+// Open returns the pool of a directory, and reports whether Make has made that pool.
 func Open(dir string) (pool Pool, made bool) {
 	pool = Pool{Root: fmt.Sprintf("outrider-%08x", crc32.ChecksumIEEE([]byte(dir))), Program: filepath.Join(dir, "zfs")}
 	_, err := os.Lstat(pool.Program)
