@@ -403,7 +403,7 @@ func TestEvents_KickAndRestartAfterError(t *testing.T) {
 		synctest.Wait()
 		n = calls.Load()
 		test.Eq(t, 5, n, test.Sprintf("%d calls", n))
-		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "it ended": 1} {
+		for text, n := range map[string]int{"no buffer space available": 1, "panic: short read": 1, "of events ended": 1} {
 			test.Eq(t, n, log.count(text), test.Sprintf("%q does not occur %d times in\n%s", text, n, log))
 		}
 		w.plug(sticks("ea60", "a:1"))

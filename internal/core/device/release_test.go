@@ -343,7 +343,7 @@ func TestReleaser_PanicInSweepIsLogged(t *testing.T) {
 	})
 }
 
-func TestOptions_MountsInEnvironmentAlone(t *testing.T) {
+func TestOptions_MountOnlyByTheEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := releasing(&pool{sets: map[string]*dataset{"tank-a": {}}})
 		i.MountsInEnvironment = true

@@ -89,7 +89,7 @@ func TestFingerprint_LocalityIsPCIAddressOrMissing(t *testing.T) {
 	}
 }
 
-func TestStats_SendsNothingEmpty(t *testing.T) {
+func TestStats_SkipsEmptyResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))

@@ -52,9 +52,9 @@ func TestUnveil_RefusalsAreOneSentence(t *testing.T) {
 	}{
 		{PluginOptions{Unveil: "off", UnveilByTask: true}, "r:/srv", "operator does not confine tasks"},
 		{PluginOptions{Unveil: "strict"}, "r:/srv", "unveil_by_task"},
-		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "/srv", "does not begin with what is allowed"},
-		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "rwd:/srv", "does not begin with what is allowed"},
-		{PluginOptions{Unveil: "strict", UnveilByTask: true}, ":/srv", "does not begin with what is allowed"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "/srv", "does not begin with access rights"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "rwd:/srv", "does not begin with access rights"},
+		{PluginOptions{Unveil: "strict", UnveilByTask: true}, ":/srv", "does not begin with access rights"},
 		{PluginOptions{Unveil: "strict", UnveilByTask: true}, "r:srv", "is not absolute"},
 	} {
 		_, err := unveil(row.options, TaskOptions{Unveil: []string{row.path}}, cfg, &task.Command{})

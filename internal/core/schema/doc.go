@@ -52,11 +52,22 @@ func (o *option) typeName() string {
 // Markdown returns Doc as a table.
 func (s *Schema[T]) Markdown() string { return Table(s.Doc()) }
 
-// Table returns a Markdown table with these rows.
+// Table returns a Markdown table with these rows. An option that a previous block has too refers to that one.
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")
+	shown := map[Row]string{} // paths of options, by the rest of their rows
 	for _, r := range rows {
+		same := r
+		same.Option = r.Option[strings.LastIndexByte(r.Option, '.')+1:]
+		if shown[same] == "" {
+			shown[same] = r.Option
+		}
+		as := "As `" + shown[same] + "`."
+		if shown[same] != r.Option && len(as) < len(r.Description) {
+			r.Description = as
+		}
+
 		def := ""
 		switch {
 		case r.Required:

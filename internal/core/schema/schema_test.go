@@ -519,3 +519,12 @@ func TestDoc_HasARowForEveryOption(t *testing.T) {
 	}
 	test.Eq(t, 1+12+2+2+3+2, len(testSchema.Doc()))
 }
+
+func TestTable_RefersToTheSameOptionOfAnEarlierBlock(t *testing.T) {
+	const text = "A long description of an option."
+	got := Table([]Row{{Option: "a.id", Description: text}, {Option: "b.id", Description: text},
+		{Option: "c.id", Description: text, Default: "1"}, {Option: "b.x", Description: "Short."},
+		{Option: "c.x", Description: "Short."}})
+	test.StrContains(t, got, "| `a.id` |  |  | "+text+" |\n| `b.id` |  |  | As `a.id`. |\n")
+	test.StrContains(t, got, "| `c.id` |  | `1` | "+text+" |\n| `b.x` |  |  | Short. |\n| `c.x` |  |  | Short. |\n")
+}

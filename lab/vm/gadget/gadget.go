@@ -56,7 +56,7 @@ type Device struct {
 type Function struct {
 	kind  string
 	files map[string]string // values of attributes, by path
-	far   string            // format of the device node at the other end, for its number
+	far   string            // format of the path of the device node at the other end, with its number
 }
 
 // ACM returns a serial port, a ttyACM. Its other end is /dev/ttyGS0 or a later one.

@@ -290,12 +290,12 @@ func inTrash(t *testing.T, n *node) {
 	must.NoError(t, back.call("create")) // as at an agent's start
 	must.ErrorContains(t, (&nomadVolume{n: n, id: v.id, name: "data2", namespace: "default",
 		parameters: back.parameters}).call("create"),
-		"has nothing for the parameter adopt")
+		"has no dataset for the parameter adopt")
 
 	must.NoError(t, back.call("delete"))
 	again := *back
 	again.id = v.id // the key is no longer secret: Nomad has shown it with the volume
-	must.ErrorContains(t, again.call("create"), "has nothing for the parameter adopt")
+	must.ErrorContains(t, again.call("create"), "has no dataset for the parameter adopt")
 	n.does("trash", "restore", "data")
 	n.does("trash", "empty", "data")
 	must.MapEmpty(t, n.all())
@@ -370,7 +370,7 @@ func adoptedByHand(t *testing.T, n *node) {
 	n.answers(&got, "adopt", dataset) // once more
 	must.Eq(t, specified("copy", 32*mib, got), got)
 	former := nomadVolume{n: n, id: v.n.id, name: "copy", namespace: "default", parameters: read(t, text).Parameters}
-	must.ErrorContains(t, former.call("create"), "has nothing for the parameter adopt")
+	must.ErrorContains(t, former.call("create"), "has no dataset for the parameter adopt")
 
 	copied := n.create("copy", "adopt", got.Parameters["adopt"])
 	must.EqOp(t, "copy", copied.name)

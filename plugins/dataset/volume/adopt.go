@@ -38,7 +38,7 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 			return d, nil
 		}
 	}
-	return engine.Dataset{}, fmt.Errorf("class %q of this node has nothing for the parameter adopt: it is the key that "+
+	return engine.Dataset{}, fmt.Errorf("class %q of this node has no dataset for the parameter adopt: use the key that "+
 		"\"nomad-device-dataset adopt\" prints on this node", v.Class)
 }
 

@@ -62,14 +62,14 @@ func adopted(t *testing.T, n *node) {
 
 func notAdopted(t *testing.T, n *node) {
 	n.brought("key")
-	n.refused("create", volume("adopt", "other"), `has nothing for the parameter adopt`)
+	n.refused("create", volume("adopt", "other"), `has no dataset for the parameter adopt`)
 	n.refused("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
 	elsewhere := volume("adopt", "key")
 	elsewhere.namespace = "ops"
 	n.refused("create", elsewhere, `is for a volume of namespace "default"`)
 	n.refused("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
-	n.refused("create", volume("adopt", "key"), `has nothing for the parameter adopt`) // it is a volume now
+	n.refused("create", volume("adopt", "key"), `has no dataset for the parameter adopt`) // it is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {

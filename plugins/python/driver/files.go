@@ -123,17 +123,17 @@ func becomeOnThread(u *task.User) error {
 	}
 	// syscall.Setgroups would change all threads
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); errno != 0 {
-		return fmt.Errorf("failed to take the groups of the task's user: %w", errno)
+		return fmt.Errorf("failed to switch to the groups of the task's user: %w", errno)
 	}
 	if _, err := unix.SetfsgidRetGid(int(u.GID)); err != nil {
-		return fmt.Errorf("failed to take the group of the task's user: %w", err)
+		return fmt.Errorf("failed to switch to the group of the task's user: %w", err)
 	}
 	if _, err := unix.SetfsuidRetUid(int(u.UID)); err != nil {
-		return fmt.Errorf("failed to take the task's user: %w", err)
+		return fmt.Errorf("failed to switch to the task's user: %w", err)
 	}
 	// neither of the two calls reports an error
 	if uid, _ := unix.SetfsuidRetUid(-1); uid != int(u.UID) {
-		return errors.New("failed to take the task's user")
+		return errors.New("failed to switch to the task's user")
 	}
 	if u.UID == 0 {
 		return nil

@@ -34,7 +34,7 @@ type Host struct {
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc
-	begin  sync.Once // of keep
+	begin  sync.Once // starts keep
 	keeps  sync.WaitGroup
 
 	mu      sync.Mutex

@@ -47,7 +47,7 @@ func (o own) Markdown() string {
 	return schema.Table(rows)
 }
 
-// Source fails the test if a page does not show a source file, in a block after a
+// Source fails the test if a page does not show a source file, without its licence header, in a block after a
 // comment with the file's path in the repository:
 //
 //	<!-- source: internal/core/driver/example_test.go -->
@@ -59,7 +59,8 @@ func Source(t testing.TB, page, name, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replace(t, page, func(have []byte) ([]byte, error) { return show(have, name, source) })
+	_, code, _ := bytes.Cut(source, []byte("\n\n"))
+	replace(t, page, func(have []byte) ([]byte, error) { return show(have, name, code) })
 }
 
 func replace(t testing.TB, page string, make func([]byte) ([]byte, error)) {
@@ -87,7 +88,7 @@ func show(page []byte, name string, source []byte) ([]byte, error) {
 	comment := "<!-- source: " + name + " -->\n"
 	block := regexp.MustCompile(`(?s)` + regexp.QuoteMeta(comment) + "```go\n.*?```\n")
 	if n := len(block.FindAll(page, -1)); n != 1 {
-		return nil, fmt.Errorf("has %d comments %s instead of one: write %sand a block of Go below it", n, name, comment)
+		return nil, fmt.Errorf("has %d places for %s instead of one: write %sand a block of Go below it", n, name, comment)
 	}
 	return block.ReplaceAllLiteral(page, slices.Concat([]byte(comment+"```go\n"), source, []byte("```\n"))), nil
 }
