@@ -164,7 +164,7 @@ eventually 'nomad node status -self -verbose | grep "^python .*no Python interpr
 mv /srv/python3.11 /usr/bin
 noisy
 chmod 777 /run/outrider
-eventually 'nomad node status -self -verbose | grep "^exec-lite .*others may write"'`,
+eventually 'nomad node status -self -verbose | grep "^exec-lite .*other users may write"'`,
 
 	"a job waits for a stick that is not plugged in": `
 kill "$(cat /run/stick)"

@@ -116,7 +116,7 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 	a.stop(t)
 }
 
-// TestFeatures_EscapesAreDenied attacks a task and the host from a task and from a session in it, with all isolation on.
+// TestFeatures_EscapesAreDenied attacks a task and the host from a task and from a session in it, with all isolation.
 // Some of the attacks succeed without.
 func TestFeatures_EscapesAreDenied(t *testing.T) {
 	testsupport.Long(t, "needs its own node")

@@ -270,7 +270,7 @@ func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
 	must.ErrorContains(t, err, `failed to make slot "fast-00": failed to check whether a task has it: the pool hangs`)
 	b.fs.set(func() { b.fs.hidden = nil }) // after the look, before the reservation
 	_, err = b.Reserve(t.Context(), []string{"fast-00"})
-	must.ErrorContains(t, err, `failed to make slot "fast-00": reservation `)
+	must.ErrorContains(t, err, `failed to make slot "fast-00": it is held by reservation `)
 	must.Len(t, 1, b.leases())
 }
 

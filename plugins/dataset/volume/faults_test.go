@@ -232,7 +232,7 @@ func notOwn(t *testing.T, n *node) {
 	n.create(r)
 	dir := filepath.Join(n.volumes, ".outrider")
 	must.NoError(t, os.Chmod(dir, 0o777))
-	n.refused("create", r, "others may write to "+dir)
+	n.refused("create", r, "other users may write to "+dir)
 	must.NoError(t, os.Chmod(dir, 0o700))
 	must.NoError(t, os.Rename(dir, dir+"x"))
 	must.NoError(t, os.Symlink(t.TempDir(), dir)) // only a link of root would be accepted

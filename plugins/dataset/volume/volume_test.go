@@ -237,7 +237,7 @@ func restored(t *testing.T, n *node) {
 		"namespace":  {n.class("dir", everything+` namespaces = ["ops"]`), `class "dir" does not allow namespace "default"`},
 		"less":       {n.class("dir", `max_capacity = "32MiB" default_capacity = "16MiB"`), "does not allow"},
 		"not there":  {"-", "can't be used"},
-		"not root's": {"!", "others may write to"},
+		"not root's": {"!", "other users may write to"},
 		"not a file": {"/", "is not a regular file"},
 		"as it was":  {n.class("dir", everything), ""},
 	} {

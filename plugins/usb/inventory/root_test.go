@@ -26,7 +26,7 @@ func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 		must.NoError(t, errors.Join(os.Mkdir(above, 0o755), os.Chmod(above, 0o777)))
 		for _, path := range []string{above, above + "/missing"} {
 			_, err := decode(t, option+` = "`+path+`"`)
-			test.ErrorContains(t, err, option+": others may write to "+above)
+			test.ErrorContains(t, err, option+": other users may write to "+above)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	m.reserve("10c4:ea60:0001")
 	m.must(os.Chmod(m.root, 0o777))
 	defer os.Chmod(m.root, 0o755)
-	want := "root: others may write to " + m.root
+	want := "root: other users may write to " + m.root
 	groups, err := m.List(t.Context())
 	test.ErrorContains(t, err, want, test.Sprintf("Scan: got %v", groups))
 	r, err := m.Reserve(t.Context(), []string{"10c4:ea60:0001"})

@@ -238,10 +238,10 @@ func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 		"a node of the machine": {func(t *testing.T, source, victim string) {
 			must.NoError(t, unix.Mknod(source, unix.S_IFCHR|0o600, 1<<8|3))
 		}, "neither a file with one name"},
-		"a directory that others may write to": {func(t *testing.T, source, victim string) {
+		"a directory that other users may write to": {func(t *testing.T, source, victim string) {
 			must.NoError(t, os.WriteFile(source, nil, 0o600))
 			must.NoError(t, os.Chmod(filepath.Dir(source), 0o777))
-		}, "others may write to"},
+		}, "other users may write to"},
 		"nothing, and the number of a disk": {func(t *testing.T, source, victim string) {}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
