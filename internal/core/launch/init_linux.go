@@ -43,6 +43,14 @@ func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to start the init of the task's process ids: %w", err)
 	}
+	if pidfd < 0 { // ForkExec returns no error if a sandbox refuses a pidfd
+		pidfd, err = unix.PidfdOpen(pid, 0)
+	}
+	if err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+		return nil, fmt.Errorf("failed to open a pidfd of the init of the task's process ids: %w", err)
+	}
 	init := os.NewFile(uintptr(pidfd), initName)
 	for _, path := range tasksFiles {
 		e := writeFile(path, strconv.Itoa(pid))
