@@ -33,8 +33,8 @@ func TestCore_PassesOnCgroupV2(t *testing.T) {
 		{"supervisor", []string{"-test.run=^(TestExit_IsReported|TestSignal_ReachesTheProcessesOfItsMode|" +
 			"TestKill_EndsDaemonsOfTheTask|TestKill_EndsATreeThatKeepsForking|TestTask_SurvivesItsPlugin|" +
 			"TestSession_EndsWith.*|TestDestroy_IsIdempotent.*)$/in_a_cgroup"}},
-		{"driver", []string{"-test.run=OOM|Memory|Stats|Devices|Isolation|Seccomp|TestLifecycle_ReportsExitCodes|" +
-			"StopTask_KillsAtTheTimeout"}},
+		{"driver", []string{"-test.run=OOM|Memory|Limits|Stats|Devices|Isolation|Seccomp|" +
+			"TestLifecycle_ReportsExitCodes|StopTask_KillsAtTheTimeout"}},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			flags := append([]string{"-test.short"}, p.flags...)
