@@ -11,7 +11,7 @@
 //	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
 //	        and replace it with a new one if an earlier run used it
 //	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
-//	        pids and cpuacct: /nomad/<alloc>.<task> are ours
+//	        pids and cpuacct: /nomad/<alloc>.<task> are ours, and blkio for a task with such limits
 //	hybrid  as v1, plus our own cgroup2 directory without controllers, for
 //	        CLONE_INTO_CGROUP, cgroup.kill and membership
 //
@@ -79,12 +79,15 @@ type Group struct {
 }
 
 // Has reports whether the group can limit and measure with this controller:
-// "memory", "cpu", "cpuset", "pids".
+// "memory", "cpu", "cpuset", "pids", [IO].
 func (g Group) Has(controller string) bool {
 	switch g.Mode {
 	case V2:
 		return slices.Contains(g.Controllers, controller)
 	case V1:
+		if controller == IO {
+			controller = blkio
+		}
 		return g.V1[controller] != ""
 	}
 	return false

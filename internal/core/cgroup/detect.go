@@ -19,7 +19,7 @@ type Support struct {
 	Mode Mode
 	Root string // "/sys/fs/cgroup"
 
-	// Controllers lists the controllers that tasks can use, of memory, cpu, cpuset and pids.
+	// Controllers lists the controllers that tasks can use, of memory, cpu, cpuset, pids and, on v2, io.
 	Controllers []string
 
 	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so
@@ -102,6 +102,9 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 		available, where = words(filepath.Join(slice, "cgroup.subtree_control")), slice
 	}
 	s.addControllers(func(c string) bool { return slices.Contains(available, c) }, where)
+	if slices.Contains(available, IO) {
+		s.Controllers = append(s.Controllers, IO) // optional: not in Missing
+	}
 	return s
 }
 

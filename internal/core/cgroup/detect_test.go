@@ -51,15 +51,15 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		missing     string // a part of the sentence; "" for none
 	}{
 		{name: "v2 with everything", files: v2,
-			mode: V2, controllers: "memory cpu cpuset pids"},
+			mode: V2, controllers: "memory cpu cpuset pids io"},
 		{name: "v2 before Nomad has made its slice", files: map[string]string{"cgroup.controllers": all, "cgroup.procs": ""},
-			mode: V2, controllers: "memory cpu cpuset pids"},
+			mode: V2, controllers: "memory cpu cpuset pids io"},
 		{name: "v2 where the slice delegates only some controllers", files: with(v2, "nomad.slice/cgroup.subtree_control",
 			"cpu pids\n"),
 			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 " +
 				"controllers"},
 		{name: "v2 delegated, and the agent may move its processes", files: v2, self: "0::/nomad.slice/agent\n", euid: 1000,
-			mode: V2, controllers: "memory cpu cpuset pids"},
+			mode: V2, controllers: "memory cpu cpuset pids io"},
 		{name: "v1 with everything", files: v1,
 			mode: V1, controllers: "memory cpu cpuset pids"},
 		{name: "hybrid", files: with(v1, "unified/cgroup.procs", ""),
@@ -94,7 +94,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 		root := fixture(t, with(v2, "nomad.slice/cgroup.subtree_control", ""))
 		must.NoError(t, os.Chmod(filepath.Join(root, "nomad.slice"), 0o755|os.ModeSticky))
 		s := detect(root, []byte("0::/\n"), 0)
-		test.Eq(t, "memory cpu cpuset pids", strings.Join(s.Controllers, " "))
+		test.Eq(t, "memory cpu cpuset pids io", strings.Join(s.Controllers, " "))
 		test.Eq(t, "", s.Missing)
 	})
 	t.Run("the root does not exist", func(t *testing.T) {

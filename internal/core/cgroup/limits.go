@@ -41,6 +41,13 @@ type Limits struct {
 	// such file, and by kernels without it.
 	Swappiness *uint64 `json:"swappiness,omitempty"`
 
+	// IOWeight is the task's share of disks, 1 to 10000 (100 is a group's default). The disk needs the
+	// BFQ scheduler, or io.cost on v2.
+	IOWeight uint64 `json:"io_weight,omitempty"`
+
+	// IOMax limits the use of disks.
+	IOMax []IOMax `json:"io_max,omitempty"`
+
 	// SwapMax is the maximum swap in bytes, in addition to MemoryMax: memory.swap.max of v2. It is
 	// ignored on v1 and by kernels without it.
 	SwapMax *uint64 `json:"swap_max,omitempty"`
@@ -112,7 +119,7 @@ func (g Group) limit(l Limits) error {
 			return err
 		}
 	}
-	return nil
+	return g.limitIO(l)
 }
 
 const (

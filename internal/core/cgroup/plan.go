@@ -11,7 +11,7 @@ import (
 
 // v1Controllers lists the v1 hierarchies that a task joins, in this order. freezer comes first,
 // since Nomad's own kill uses it.
-var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", "cpuset", systemd}
+var v1Controllers = []string{"freezer", "pids", "memory", "cpu", "cpuacct", blkio, "cpuset", systemd}
 
 // nomadMakes lists the v1 groups that Nomad makes for each task (cgroupslib, lifeCG1).
 var nomadMakes = []string{"freezer", "memory", "cpu", "cpuset"}
@@ -27,20 +27,23 @@ const systemd = "systemd"
 // its cpuset group. If it is empty, the result has mode None. Nomad allows no slash in allocID
 // or taskName.
 //
+// optional names controllers that only some tasks need, such as [IO]. The group has them if the
+// kernel does.
+//
 // If the parent's name begins with "outrider-tasks-", all groups are ours, and none is a cpuset
 // group. This is how a task gets groups on a host without an agent.
 //
 // The parent of the groups is derived from cpusetPath, where Nomad really made them.
 // NOMAD_PARENT_CGROUP cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it
 // uses /nomad, and regardless of the configured cgroup_parent.
-func Plan(s Support, cpusetPath, allocID, taskName string) Group {
+func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) Group {
 	scope := allocID + "." + taskName
 	if cpusetPath == "" || allocID == "" || taskName == "" || strings.Contains(scope, "/") {
 		return Group{Mode: None}
 	}
 	switch s.Mode {
 	case V2:
-		g := Group{Mode: V2, Path: cpusetPath, Controllers: s.controllers(cpusetPath)}
+		g := Group{Mode: V2, Path: cpusetPath, Controllers: s.controllers(cpusetPath, optional)}
 		if isOurs(filepath.Dir(cpusetPath)) {
 			g.Owned = []string{cpusetPath}
 		}
@@ -53,6 +56,7 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 			mount := s.Mounts[controller]
 			switch {
 			case mount == "" || controller == systemd || controller == "cpuset" && own:
+			case controller == blkio && !slices.Contains(optional, IO):
 			case controller == "cpuset":
 				g.V1[controller] = cpusetPath
 			default:
@@ -77,14 +81,15 @@ func Plan(s Support, cpusetPath, allocID, taskName string) Group {
 // isOurs reports whether a parent of groups is ours and not Nomad's.
 func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
-// controllers returns the controllers that a v2 scope really has. Support covers only scopes below
-// nomad.slice; an agent may have its scopes elsewhere.
-func (s Support) controllers(scope string) []string {
-	if !exists(filepath.Join(scope, "cgroup.controllers")) {
-		return slices.Clone(s.Controllers)
+// controllers returns those of the wanted and optional controllers that a v2 scope really has. Support covers only
+// scopes below nomad.slice; an agent may have its scopes elsewhere.
+func (s Support) controllers(scope string, optional []string) []string {
+	has := s.Controllers
+	if exists(filepath.Join(scope, "cgroup.controllers")) {
+		has = words(filepath.Join(scope, "cgroup.controllers"))
 	}
-	has := words(filepath.Join(scope, "cgroup.controllers"))
-	return slices.DeleteFunc(slices.Clone(wanted), func(c string) bool { return !slices.Contains(has, c) })
+	all := slices.Concat(wanted, optional)
+	return slices.DeleteFunc(all, func(c string) bool { return !slices.Contains(has, c) })
 }
 
 // Leaf plans a group for a supervisor. It is separate from the groups of the tasks, whose limits

@@ -110,4 +110,8 @@ func TestPlan_UsesControllersOfTheScope(t *testing.T) {
 	s := detect(root, []byte("0::/\n"), 0)
 	g := Plan(s, filepath.Join(root, "other.slice/share.slice/a.web.scope"), "a", "web")
 	test.SliceEqOp(t, []string{"memory", "pids"}, g.Controllers)
+	g = Plan(s, filepath.Join(root, "other.slice/share.slice/a.web.scope"), "a", "web", IO)
+	test.SliceEqOp(t, []string{"memory", "pids", "io"}, g.Controllers)
+	g = Plan(s, filepath.Join(root, "nomad.slice/share.slice/a.web.scope"), "a", "web", IO) // not made yet
+	test.SliceEmpty(t, g.Controllers)
 }

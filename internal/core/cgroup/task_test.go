@@ -58,7 +58,7 @@ func init() {
 
 // v1Task makes the groups that Nomad makes for a task on v1, and returns the planned Group. At the
 // end of the test it checks that none of our directories is left, and removes Nomad's.
-func v1Task(t testing.TB) Group {
+func v1Task(t testing.TB, optional ...string) Group {
 	t.Helper()
 	s := Detect("")
 	if s.Mode != V1 || s.Mounts["freezer"] == "" || s.Mounts["memory"] == "" || s.Mounts["cpu"] == "" ||
@@ -68,7 +68,7 @@ func v1Task(t testing.TB) Group {
 	}
 	parent := fmt.Sprintf("outrider-test-%d", os.Getpid())
 	share := filepath.Join(s.Root, "cpuset", parent, "share")
-	g := Plan(s, share, fmt.Sprintf("alloc%d", time.Now().UnixNano()), "web")
+	g := Plan(s, share, fmt.Sprintf("alloc%d", time.Now().UnixNano()), "web", optional...)
 	var made []string
 	for _, controller := range []string{"freezer", "memory", "cpu"} {
 		made = append(made, filepath.Dir(g.V1[controller]), g.V1[controller])

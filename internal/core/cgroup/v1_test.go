@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -100,6 +101,44 @@ func TestV1Limits_SetReservedCores(t *testing.T) {
 			"Cpus_allowed_list:\t0\n")
 	})
 	must.NoError(t, g.Kill())
+}
+
+func TestV1Limits_OfIOHaveTheirOwnGroup(t *testing.T) {
+	g := v1Task(t, IO)
+	if !g.Has(IO) {
+		t.Skip("needs the cgroup v1 hierarchy blkio")
+	}
+	disk := anyDisk(t)
+	l := Limits{IOWeight: 5050, IOMax: []IOMax{{disk, 1 << 20, 2 << 20, 30, 40}}}
+	want := map[string]string{
+		"blkio.throttle.read_bps_device": disk + " 1048576", "blkio.throttle.write_bps_device": disk + " 2097152",
+		"blkio.throttle.read_iops_device": disk + " 30", "blkio.throttle.write_iops_device": disk + " 40",
+		"blkio.bfq.weight": "550",
+	}
+	if !exists(filepath.Join(Detect("").Mounts[blkio], "blkio.bfq.io_serviced")) { // the root has no weight
+		l.IOWeight = 0
+		delete(want, "blkio.bfq.weight")
+	}
+	must.NoError(t, g.Create(l))
+	for file, value := range want {
+		test.Eq(t, value, strings.TrimSpace(string(mustRead(t, filepath.Join(g.V1[blkio], file)))), test.Sprint(file))
+	}
+	cmd := start(t, g, "exec sleep 60")
+	running(t, cmd, "sleep")
+	groups := string(mustRead(t, fmt.Sprintf("/proc/%d/cgroup", cmd.Process.Pid)))
+	name := filepath.Base(g.V1[blkio])
+	must.RegexMatch(t, regexp.MustCompile(`(?m):blkio:/.*/`+regexp.QuoteMeta(name)+`$`), groups)
+}
+
+// anyDisk returns the number of a disk of this machine.
+func anyDisk(t *testing.T) string {
+	t.Helper()
+	numbers, err := filepath.Glob("/sys/block/*/dev")
+	must.NoError(t, err)
+	if len(numbers) == 0 {
+		t.Skip("needs a disk")
+	}
+	return strings.TrimSpace(string(mustRead(t, numbers[0])))
 }
 
 func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {

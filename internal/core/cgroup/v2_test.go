@@ -21,6 +21,7 @@ var v2Files = map[string]string{
 	"cgroup.procs": "", "cgroup.events": "populated 0\nfrozen " +
 		"0\n", "cgroup.kill": "", "cgroup.freeze": "0\n", "cgroup.subtree_control": "",
 	"memory.max": "", "memory.low": "", "cpu.weight": "", "cpu.max": "", "cpuset.cpus": "", "pids.max": "",
+	"io.weight": "", "io.bfq.weight": "", "io.max": "",
 	"cpu.stat": "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 9\nnr_throttled " +
 		"4\nthrottled_usec 20\n",
 	"memory.current":      "8192\n",
@@ -42,7 +43,7 @@ func v2Fixture(t *testing.T, change map[string]string) Group {
 			delete(files, name)
 		}
 	}
-	return Group{Mode: V2, Path: fixture(t, files), Controllers: []string{"memory", "cpu", "cpuset", "pids"}}
+	return Group{Mode: V2, Path: fixture(t, files), Controllers: []string{"memory", "cpu", "cpuset", "pids", "io"}}
 }
 
 func TestV2Limits_AreWritten(t *testing.T) {
@@ -65,6 +66,14 @@ func TestV2Limits_AreWritten(t *testing.T) {
 			map[string]string{"memory.max": "", "memory.swap.max": ""}},
 		{"no swap", Limits{MemoryMax: 256 << 20, SwapMax: &zero},
 			map[string]string{"memory.max": "268435456", "memory.swap.max": "0"}},
+		{"a small share of the disks", Limits{IOWeight: 50},
+			map[string]string{"io.weight": "50", "io.bfq.weight": "50", "io.max": ""}},
+		{"a large share of the disks", Limits{IOWeight: 10000},
+			map[string]string{"io.weight": "10000", "io.bfq.weight": "1000"}},
+		{"a slow disk", Limits{IOMax: []IOMax{{"8:0", 1, 2, 3, 4}}},
+			map[string]string{"io.max": "8:0 rbps=1 wbps=2 riops=3 wiops=4", "io.weight": ""}},
+		{"slow writes", Limits{IOMax: []IOMax{{Disk: "8:0", WriteBPS: 1 << 20}}},
+			map[string]string{"io.max": "8:0 wbps=1048576"}},
 		{"nothing", Limits{}, map[string]string{"memory.max": "", "memory.low": "", "cpu.weight": "", "cpuset.cpus": "",
 			"pids.max": ""}},
 	}
@@ -95,6 +104,17 @@ func TestV2Create_ReportsErrors(t *testing.T) {
 		g := v2Fixture(t, map[string]string{"memory.max": "-"})
 		g.Controllers = []string{"pids"}
 		test.NoError(t, g.Create(Limits{MemoryMax: 4096, PidsMax: 3}))
+	})
+	t.Run("a kernel without weights for I/O", func(t *testing.T) {
+		l := Limits{IOWeight: 50}
+		test.NoError(t, v2Fixture(t, map[string]string{"io.weight": "-"}).Create(l))
+		test.NoError(t, v2Fixture(t, map[string]string{"io.bfq.weight": "-"}).Create(l))
+		err := v2Fixture(t, map[string]string{"io.weight": "-", "io.bfq.weight": "-"}).Create(l)
+		test.ErrorContains(t, err, "the kernel has no weights for I/O")
+	})
+	t.Run("a kernel without limits for I/O", func(t *testing.T) {
+		err := v2Fixture(t, map[string]string{"io.max": "-"}).Create(Limits{IOMax: []IOMax{{Disk: "8:0", ReadIOPS: 1}}})
+		test.ErrorContains(t, err, "io.max")
 	})
 	t.Run("a scope that Nomad could not make", func(t *testing.T) {
 		g := Group{Mode: V2, Path: filepath.Join(t.TempDir(), "a.web.scope")}

@@ -56,6 +56,8 @@ func TestStartTask_RefusesBadInputInOneSentence(t *testing.T) {
 		"umask is not octal":      {"command = \"/bin/true\"\numask = \"0999\"", nil, `umask "0999"`},
 		"umask is a word":         {"command = \"/bin/true\"\numask = \"none\"", nil, `umask "none"`},
 		"kill_mode":               {"command = \"/bin/true\"\nkill_mode = \"some\"", nil, "kill_mode"},
+		"io_weight too small":     {"command = \"/bin/true\"\nio_weight = 0", nil, "io_weight"},
+		"io_max of a file":        {fmt.Sprintf("command = \"/bin/true\"\nio_max { device = %q }", file), nil, "below /dev"},
 		"negative pids_limit":     {"command = \"/bin/true\"\npids_limit = -1", nil, "pids_limit"},
 		"nice out of range":       {"command = \"/bin/true\"\nnice = 20", nil, "nice"},
 		"oom_score_adj too small": {"command = \"/bin/true\"\noom_score_adj = -1", nil, "oom_score_adj"},
@@ -236,6 +238,8 @@ func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
 	a := start(t, nil)
 	_, _, err := a.StartTask(a.shell("exit 0", "pids_limit = 5"))
 	test.ErrorContains(t, err, "pids_limit", test.Sprint("pids_limit"))
+	_, _, err = a.StartTask(a.shell("exit 0", "io_weight = 5"))
+	test.ErrorContains(t, err, "io_weight", test.Sprint("io_weight"))
 	_, _, err = a.StartTask(a.shell("exit 0", "", func(c *drivers.TaskConfig) { c.User = "root" }))
 	test.Error(t, err, test.Sprint("a task runs as root"))
 	out, r := a.result(a.shell("echo hello; exit 3", ""))

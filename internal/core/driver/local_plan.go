@@ -154,14 +154,19 @@ func limitsOf(cfg *drivers.TaskConfig, o TaskOptions) (cgroup.Limits, cgroup.Gro
 	if o.CPUHardLimit {
 		l.CPUQuota = quota(cfg.Resources)
 	}
-	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name)
-	err := l.Check() // even if this node can't enforce limits
+	err := limitIO(&l, o)
+	if err == nil {
+		err = l.Check() // even if this node can't enforce limits
+	}
+	group := cgroup.Plan(cgroups.now(), cpusetPath, cfg.AllocID, cfg.Name, l.Optional()...)
 	switch {
 	case err != nil:
 	case o.PidsLimit > 0 && !group.Has("pids"):
 		err = errors.New("pids_limit can't be enforced on this node: it has no pids cgroup")
 	case o.CPUHardLimit && !group.Has("cpu"):
 		err = errors.New("cpu_hard_limit can't be enforced on this node: it has no cpu cgroup")
+	case len(l.Optional()) > 0 && !group.Has(cgroup.IO):
+		err = errors.New("io_weight and io_max can't be enforced on this node: it has no io cgroup (blkio with cgroup v1)")
 	}
 	return l, group, err
 }

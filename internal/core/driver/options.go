@@ -42,6 +42,8 @@ type TaskOptions struct {
 	PreStop       []string          `codec:"pre_stop" doc:"A command and its arguments that run in the task when it is stopped, before the kill signal, such as [\"/bin/sh\", \"-c\", \"rm ready; sleep 5\"]. It may take up to the kill timeout."`
 	Logs          *LogOptions       `codec:"logs" doc:"How much output is kept. With log_collection = \"driver\", max_files and max_file_size of the job's own logs block have no effect, because Nomad does not pass them to drivers."`
 	CPUHardLimit  bool              `codec:"cpu_hard_limit" default:"false" doc:"Whether cpu of the resources block is the most that the task gets, even if processors are idle. Needs cgroups."`
+	IOWeight      int               `codec:"io_weight" default:"100" min:"1" max:"10000" doc:"The task's share of a disk that is busy, compared with other tasks. Has an effect on disks with the BFQ scheduler or, with cgroup v2, io.cost. Needs cgroups."`
+	IOMax         []IOMax           `codec:"io_max" doc:"The most that the task gets of a disk. With cgroup v1, writes through the page cache are not limited. Needs cgroups."`
 	MemorySwap    schema.Size       `codec:"memory_swap" doc:"How much swap the task may use beyond its memory, such as \"64MiB\"; by default none. With cgroup v1, any amount if it is set."`
 	OnUnplug      string            `codec:"on_unplug" default:"ignore" enum:"ignore,stop" doc:"What happens when a device that was reserved for the task is unplugged: only an event, or the task is stopped after unplug_delay and fails. The restart block then decides when Nomad places it where the device is."`
 	UnplugDelay   schema.Duration   `codec:"unplug_delay" default:"10s" doc:"How long a device is unplugged before the task is stopped."`
@@ -58,6 +60,15 @@ type TaskOptions struct {
 }
 
 // LogOptions are the options of a job's logs block that a driver needs, with the same names.
+// IOMax limits the use of one disk.
+type IOMax struct {
+	Device string      `codec:"device" required:"true" doc:"The disk, not a partition: a path below /dev, such as \"/dev/sda\" or a link in /dev/disk."`
+	RBPS   schema.Size `codec:"rbps" doc:"Bytes that the task reads in a second, such as \"10MiB\"."`
+	WBPS   schema.Size `codec:"wbps" doc:"Bytes that it writes in a second."`
+	RIOPS  int64       `codec:"riops" min:"0" doc:"Read operations in a second."`
+	WIOPS  int64       `codec:"wiops" min:"0" doc:"Write operations in a second."`
+}
+
 type LogOptions struct {
 	MaxFiles    int `codec:"max_files" default:"10" min:"1" max:"1000" doc:"How many files of stdout, and of stderr, are kept."`
 	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"Size in MiB at which a file is rotated, at the end of a line."`
