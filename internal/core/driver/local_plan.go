@@ -209,7 +209,7 @@ func baseCommand(cfg *drivers.TaskConfig, o TaskOptions, who *account.Account, d
 	dir := cfg.TaskDir()
 	cmd := task.Command{
 		Dir: dir.Dir, TaskDir: dir.Dir, Lookup: []string{dir.LocalDir, dir.Dir},
-		Nice: o.Nice, OOMScoreAdj: o.OOMScoreAdj,
+		Nice: o.Nice, OOMScoreAdj: o.OOMScoreAdj, OpenStdin: o.Stdin == "open",
 	}
 	switch {
 	case o.WorkDir == "":

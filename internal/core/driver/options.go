@@ -52,6 +52,7 @@ type TaskOptions struct {
 	PidsLimit     int64             `codec:"pids_limit" default:"0" min:"0" doc:"How many processes and threads the task may have; 0 is no limit. Needs cgroups."`
 	Isolate       []string          `codec:"isolate" doc:"What the task has for itself, in addition to what the operator decides for every task: \"tmp\", \"ipc\", \"pid\"."`
 	NoNewPrivs    bool              `codec:"no_new_privs" default:"false" doc:"Whether the task can't gain privileges by a set-user-ID program such as sudo (no_new_privs of prctl(2))."`
+	Stdin         string            `codec:"stdin" default:"null" enum:"null,open" doc:"The program's standard input: /dev/null, or a pipe that stays open, for programs that exit when their input ends. The task's user can write to it (/proc/PID/fd/0), in nomad alloc exec too."`
 	CapAdd        []string          `codec:"cap_add" doc:"Capabilities for a task that does not run as root, such as \"net_bind_service\" for ports below 1024. Those that the operator allows (allow_caps)."`
 	CapDrop       []string          `codec:"cap_drop" doc:"Capabilities that the task can't have, not even as root; \"all\" drops those that are not in cap_add."`
 	Unveil        []string          `codec:"unveil" doc:"Paths that the task may use in addition to those of the node, such as \"r:/srv/models\" or \"rwc:/tmp\". Only on nodes with unveil_by_task."`
@@ -59,7 +60,6 @@ type TaskOptions struct {
 	Nice          int               `codec:"nice" default:"0" min:"-20" max:"19" doc:"The scheduling priority (nice(1)); less is more important."`
 }
 
-// LogOptions are the options of a job's logs block that a driver needs, with the same names.
 // IOMax limits the use of one disk.
 type IOMax struct {
 	Device string      `codec:"device" required:"true" doc:"The disk, not a partition: a path below /dev, such as \"/dev/sda\" or a link in /dev/disk."`
@@ -69,6 +69,7 @@ type IOMax struct {
 	WIOPS  int64       `codec:"wiops" min:"0" doc:"Write operations in a second."`
 }
 
+// LogOptions are the options of a job's logs block that a driver needs, with the same names.
 type LogOptions struct {
 	MaxFiles    int `codec:"max_files" default:"10" min:"1" max:"1000" doc:"How many files of stdout, and of stderr, are kept."`
 	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"Size in MiB at which a file is rotated, at the end of a line."`

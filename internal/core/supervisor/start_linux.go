@@ -96,6 +96,9 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	}
 	stdio, err := s.openOutput(p, st)
 	defer wire.CloseAll(stdio[:])
+	if err == nil && st.Command.OpenStdin {
+		stdio[0], err = openStdin(st.Command.User)
+	}
 	if err != nil {
 		return nil, err
 	}

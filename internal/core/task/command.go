@@ -38,6 +38,9 @@ type Command struct {
 	// User is the account that runs the program; nil means the supervisor's own.
 	User *User `json:"user,omitempty"`
 
+	// OpenStdin gives the program a stdin that never ends, instead of /dev/null.
+	OpenStdin bool `json:"open_stdin,omitempty"`
+
 	// Umask of the process; nil means 0022.
 	Umask *uint32 `json:"umask,omitempty"`
 
