@@ -32,7 +32,7 @@ func TestCapabilities_MatchThePage(t *testing.T) {
 		fmt.Sprintf("| filesystem isolation | %s", caps.FSIsolation),
 		fmt.Sprintf("| network isolation | %s |", strings.Join(modes, ", ")),
 		"| volume mounting | all",
-		fmt.Sprintf("| dynamic workload users | %t |", caps.DynamicWorkloadUsers),
+		fmt.Sprintf("| dynamic workload users | %t", caps.DynamicWorkloadUsers),
 	}
 	text, err := os.ReadFile("../../../docs/plugins/exec-lite.md")
 	must.NoError(t, err)

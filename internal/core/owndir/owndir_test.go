@@ -95,15 +95,16 @@ func TestMake_RefusesADirectoryThatOthersCanReplace(t *testing.T) {
 			p.give("a")
 			p.link("a/b/../../c", "l")
 		}, "l", "a", "% belongs to user 65534, ", true},
-		"writable by all": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "other users may write to % and could replace its contents: ", false},
+		"writable by all": {func(p place) { p.mkdir("a", 0o757) }, "a", "a", "other users may write to % and ", false},
 		"writable by a group": {func(p place) {
 			p.mkdir("a", 0o775)
 			must.NoError(p.t, os.Lchown(p.path("a"), -1, stranger))
-		}, "a", "a", "other users may write to % and could replace its contents: ", true},
+		}, "a", "a", "other users may write to % and ", true},
 		"below one that all may write": {func(p place) { p.mkdir("a/b", 0o700); p.mkdir("a", 0o777) }, "a/b", "a",
-			"other users may write to % and could replace its contents: ", false},
-		"sticky itself": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "other users may write to % and could replace its contents: ", false},
-		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a", "other users may write to % and could replace its contents: ",
+			"other users may write to % and ", false},
+		"sticky itself": {func(p place) { p.mkdir("a", sticky) }, "a", "a", "other users may write to % and ", false},
+		"missing, below one all may write": {func(p place) { p.mkdir("a", 0o777) }, "a/b", "a",
+			"other users may write to % and ",
 			false},
 		"a file": {func(p place) { must.NoError(p.t, os.WriteFile(p.path("a"), nil, 0o600)) }, "a", "a",
 			"%: not a directory", false},
