@@ -98,7 +98,7 @@ func value(flag *string) string {
 func Build(ctx context.Context) error { return lab.Build(ctx) }
 
 // Runs golangci-lint over every module, actionlint, and shellcheck.
-func Lint(ctx context.Context) error { return check.Lint(ctx, ".") }
+func Lint() error { return sh.RunV(".ci/lint") }
 
 // Test runs the tests of the modules.
 type Test mg.Namespace
@@ -140,10 +140,10 @@ type Docs mg.Namespace
 func (Docs) Pictures() error { return sh.RunV("lab/pictures/make") }
 
 // Builds the web site of docs/ in dist/site.
-func (Docs) Build(ctx context.Context) error { return check.Site(ctx, ".", "--cleanDestinationDir") }
+func (Docs) Build() error { return sh.RunV(".ci/site", "--cleanDestinationDir") }
 
 // Serves the web site of docs/ on http://localhost:1313, and follows changes.
-func (Docs) Serve(ctx context.Context) error { return check.Site(ctx, ".", "server") }
+func (Docs) Serve() error { return sh.RunV(".ci/site", "server") }
 
 // New creates plugins from templates.
 type New mg.Namespace

@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package check runs the linters and the tests of every module, with the tools that .ci/tools pins. Its own tests check
-// rules that no tool covers: versions of modules, licence headers, pages, workflows.
+// Package check runs the tests of every module with the gotestsum that .ci/tools pins. Its own tests check rules that
+// no linter covers: versions of modules, licence headers, pages, workflows.
 package check
 
 import (
@@ -15,18 +15,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// Modules lists the directories of the workspace's modules. The root comes first; its only package is the magefile.
-func Modules(ctx context.Context, root string) ([]string, error) {
-	out, err := output(ctx, nil, root, "go", "list", "-m", "-f", "{{.Dir}}")
-	return strings.Fields(out), err
-}
-
 // goEnv returns the environment of the go command, as for building plugins: without cgo if libusb is missing.
 func goEnv(ctx context.Context, root string) []string {
-	if (build.Builder{Root: root}).Libusb(ctx) != nil {
-		return append(os.Environ(), "CGO_ENABLED=0")
-	}
-	return os.Environ()
+	b := build.Builder{Root: root}
+	return append(os.Environ(), b.Env(b.Libusb(ctx) == nil)...)
 }
 
 // output runs a command in dir and returns the output of both streams, which is also part of an error. A nil env means

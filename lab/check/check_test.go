@@ -14,6 +14,12 @@ import (
 	"github.com/shoenig/test/must"
 )
 
+// modules lists the directories of the workspace's modules. The root comes first; its only package is the magefile.
+func modules(ctx context.Context, root string) ([]string, error) {
+	out, err := output(ctx, nil, root, "go", "list", "-m", "-f", "{{.Dir}}")
+	return strings.Fields(out), err
+}
+
 // tracked lists the files that git tracks, limited to patterns if any are given.
 func tracked(ctx context.Context, root string, patterns ...string) ([]string, error) {
 	out, err := output(ctx, nil, root, "git", append([]string{"ls-files", "-z", "--"}, patterns...)...)
@@ -39,39 +45,6 @@ func workspace(t *testing.T, files map[string]string) string {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return root
-}
-
-// One finding in any module, tests included, makes Lint fail. Once the linter is built, no network is needed.
-func TestLint_ReportsFindingsInEveryModule(t *testing.T) {
-	const config = "version: \"2\"\nlinters:\n  default: none\n  enable: [govet, gosec]\nformatters:\n  enable: [gofmt]\n"
-	const narrows = "func F(n int64) uint8 { return uint8(n) }\n"
-	const narrowsInTest = "package p\n\nimport \"testing\"\n\n" +
-		"func TestF(t *testing.T) { n := int64(t.Name()[0]) << 8; t.Log(uint8(n)) }\n"
-	t.Setenv("GOPROXY", "off")
-	for name, c := range map[string]struct {
-		files map[string]string
-		want  string
-	}{
-		"no findings":  {nil, ""},
-		"first module": {map[string]string{"m/p.go": "package p\n\n" + narrows}, "m/p.go:3"},
-		"last module":  {map[string]string{"lab/l.go": "package lab\n\n" + narrows}, "lab/l.go:3"},
-		"test":         {map[string]string{"m/p_test.go": narrowsInTest}, "m/p_test.go:5"},
-		"format":       {map[string]string{"m/p.go": "package p\n\nfunc  F() {}\n"}, "not properly formatted"},
-		"vet": {map[string]string{"m/p.go": "package p\n\nimport \"fmt\"\n\nfunc F() { " +
-			"fmt.Printf(\"%d\\n\", \"x\") }\n"}, "wrong type"},
-		"wrong configuration": {map[string]string{".golangci.yml": "version: 7\n"}, "golangci-lint"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			files := map[string]string{".golangci.yml": config, "m/p.go": "package p\n"}
-			maps.Copy(files, c.files)
-			err := lintGo(t.Context(), pinnedWorkspace(t, "golangci-lint", files))
-			if c.want == "" {
-				must.NoError(t, err)
-			} else {
-				must.ErrorContains(t, err, c.want)
-			}
-		})
-	}
 }
 
 // pinnedWorkspace is a workspace that pins a tool as this repository does.

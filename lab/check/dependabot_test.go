@@ -65,10 +65,10 @@ func TestCI_TestsEveryModule(t *testing.T) {
 	must.NoError(t, yaml.Unmarshal(text, &ci))
 	root, err := filepath.Abs("../..")
 	must.NoError(t, err)
-	modules, err := Modules(t.Context(), root)
+	dirs, err := modules(t.Context(), root)
 	must.NoError(t, err)
 	var want []string
-	for _, dir := range modules[1:] { // the first is the root, which has no packages
+	for _, dir := range dirs[1:] { // the first is the root, which has no packages
 		want = append(want, strings.TrimPrefix(dir, root+"/"))
 	}
 	test.Eq(t, want, ci.Jobs["module"].Strategy.Matrix.Module)

@@ -5,6 +5,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
@@ -30,19 +30,18 @@ type leftovers struct {
 
 // newLeftovers creates a temporary directory for a run. Its path is short, since unix sockets are created below it.
 func newLeftovers() (*leftovers, error) {
-	id := int64(os.Getpid())
-	for testsupport.Exists(runDir(id)) { // of a killed run, or of another PID namespace
-		id++
+	for id := int64(os.Getpid()); ; id++ {
+		dir := filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36))
+		err := os.Mkdir(dir, 0o700)
+		if errors.Is(err, fs.ErrExist) { // of a killed run, or of another PID namespace
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &leftovers{dir: dir, before: sharedPlaces()}, os.Chmod(dir, 0o777|fs.ModeSticky) // as /tmp
 	}
-	l := &leftovers{dir: runDir(id), before: sharedPlaces()}
-	err := os.Mkdir(l.dir, 0o700)
-	if err != nil {
-		return nil, err
-	}
-	return l, os.Chmod(l.dir, 0o777|fs.ModeSticky) // as /tmp
 }
-
-func runDir(id int64) string { return filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36)) }
 
 // patience is how long stopped processes may take to end, and another run may keep the cgroup of an ended task.
 const patience = time.Minute

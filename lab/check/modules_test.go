@@ -24,7 +24,7 @@ import (
 func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	must.NoError(t, err)
-	dirs, err := Modules(t.Context(), root)
+	dirs, err := modules(t.Context(), root)
 	must.NoError(t, err)
 	must.SliceContains(t, dirs, root)
 	required := map[string]map[string][]string{} // by module and version: the files
@@ -63,7 +63,7 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 
 func TestModules_BuildByTheirOwnTidyGoMod(t *testing.T) {
 	testsupport.Long(t, "builds each module")
-	dirs, err := Modules(t.Context(), "../..")
+	dirs, err := modules(t.Context(), "../..")
 	must.NoError(t, err)
 	env := append(goEnv(t.Context(), "../.."), "GOWORK=off", "GOFLAGS=")
 	for _, dir := range dirs {
