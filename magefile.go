@@ -202,17 +202,8 @@ func (Demo) Dataset(ctx context.Context, stage *bool) error { return demo(ctx, "
 // Shows a task on an SSH host that outlives the drain and the loss of its node.
 func (Demo) Remote(ctx context.Context, stage *bool) error { return demo(ctx, "remote", stage) }
 
-// Compares raw_exec and exec-lite live (-seconds=30 -tasks=20 without keys).
-func (Demo) Compare(ctx context.Context, seconds, tasks *int) error {
-	var args []string
-	if seconds != nil {
-		args = append(args, fmt.Sprint("-seconds=", *seconds))
-	}
-	if tasks != nil {
-		args = append(args, fmt.Sprint("-tasks=", *tasks))
-	}
-	return lab.RunProgram(ctx, "./lab/demo/compare", args...)
-}
+// Compares raw_exec and exec-lite live; without a terminal, for ten seconds.
+func (Demo) Compare(ctx context.Context) error { return lab.RunProgram(ctx, "./lab/demo/compare") }
 
 // Builds and fetches everything that the demos need to run offline.
 func (Demo) Prepare(ctx context.Context) error {

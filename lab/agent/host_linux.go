@@ -167,12 +167,12 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 
 func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
 	var list []string
-	ps, err := processes(a.info.Dir)
+	ids, err := Processes(a.info.Dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range ps {
-		list = append(list, fmt.Sprintf("process %d %s", p.PID, p.command()))
+	for _, id := range ids {
+		list = append(list, fmt.Sprintf("process %d %s", id.PID, process{id}.command()))
 	}
 	ms, err := mounts(a.info.Dir)
 	if err != nil {

@@ -52,14 +52,14 @@ func (p process) gone(ctx context.Context) error {
 	return nil
 }
 
-// processes returns the processes that the agent of dir started, with all descendants: any process that has its mark in
-// the environment, runs a program below dir, or is a supervisor with its state there.
-func processes(dir string) ([]process, error) {
+// Processes returns the processes that the agent of dir started, with all descendants: any process that has its mark in
+// the environment, as the agent itself, runs a program below dir, or is a supervisor with its state there.
+func Processes(dir string) ([]task.Identity, error) {
 	all, err := task.Processes()
 	if err != nil {
 		return nil, fmt.Errorf("failed to list processes: %w", err)
 	}
-	found := map[int]process{}
+	found := map[int]task.Identity{}
 	for pid := range all {
 		p, err := procfs.NewProc(pid)
 		if err != nil || !marked(p, dir) && !runsBelow(p, dir) && !supervises(p, dir) {
@@ -67,7 +67,7 @@ func processes(dir string) ([]process, error) {
 		}
 		for _, st := range append(task.Descendants(all, pid), all[pid]) {
 			if !st.Zombie && st.PID != os.Getpid() {
-				found[st.PID] = process{st.Identity()}
+				found[st.PID] = st.Identity()
 			}
 		}
 	}
@@ -106,14 +106,14 @@ func (p process) command() string {
 
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed.
 func killAll(ctx context.Context, dir string) error {
-	known := map[int]process{} // keeps orphans, which processes does not find again
+	known := map[int]process{} // keeps orphans, which Processes does not find again
 	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {
-		found, err := processes(dir)
+		found, err := Processes(dir)
 		if err != nil {
 			return false, err
 		}
-		for _, p := range found {
-			known[p.PID] = p
+		for _, id := range found {
+			known[id.PID] = process{id}
 		}
 		for pid, p := range known {
 			if !p.alive() {

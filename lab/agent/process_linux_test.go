@@ -53,11 +53,12 @@ func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 	var found []process
 	child := false // whether sh's child has executed its program
 	for end := time.Now().Add(time.Minute); !child && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if found, err = processes(dir); err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range found {
-			child = child || strings.HasSuffix(p.command(), "sleep 101")
+		ids, err := Processes(dir)
+		must.NoError(t, err)
+		found = nil
+		for _, id := range ids {
+			found = append(found, process{id})
+			child = child || strings.HasSuffix(process{id}.command(), "sleep 101")
 		}
 	}
 	for _, p := range found {

@@ -24,8 +24,11 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-//go:embed lib.sh */*.sh */*.hcl
+//go:embed */*.sh */*.hcl
 var files embed.FS
+
+//go:embed lib.sh
+var lib string
 
 var (
 	both = flag.Bool("both", false, "exec-lite: also kill plugin and supervisor at the same time")
@@ -81,22 +84,15 @@ func usbConfig() string {
 // play plays a script. A shell runs each act, after the script's beginning, where the agent's tasks run.
 func play(ctx context.Context, a agent.Agent, name string) error {
 	dir := filepath.Join(a.Info().Dir, "demo")
-	if err := copyFiles(name, dir); err != nil {
-		return fmt.Errorf("failed to write the demo's files: %w", err)
+	root, err := build.Root(".")
+	if err == nil {
+		err = copyFiles(root, name, dir)
 	}
-	if name == "usb" && *id == "" {
-		root, err := build.Root(".")
-		if err != nil {
-			return err
-		}
+	if err == nil && name == "usb" && *id == "" {
 		err = build.Builder{Root: root}.Stick(ctx, filepath.Join(dir, "usb-stick"))
-		if err != nil {
-			return err
-		}
 	}
-	lib, err := files.ReadFile("lib.sh")
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to write the demo's files: %w", err)
 	}
 	script, err := files.ReadFile(name + "/demo.sh")
 	if err != nil {
@@ -106,7 +102,7 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 	if !*both {
 		acts = slices.DeleteFunc(acts, func(act string) bool { return strings.Contains(act, "\n# (with -both)\n") })
 	}
-	begin := "set -eu\nPATH=$NOMAD_VAR_plugins:$PATH\n" + string(lib) + acts[0] + "\nsay "
+	begin := "set -eu\nPATH=$NOMAD_VAR_plugins:$PATH\n" + lib + acts[0] + "\nsay "
 	return stage.InOrder(ctx, acts[1:], func(ctx context.Context, act string) error {
 		if err := os.WriteFile(filepath.Join(dir, "act"), []byte(begin+act), 0o644); err != nil {
 			return err
@@ -125,16 +121,12 @@ func play(ctx context.Context, a agent.Agent, name string) error {
 }
 
 // copyFiles writes a demo's files into a directory that the agent's tasks can read, too.
-func copyFiles(name, dir string) error {
+func copyFiles(root, name, dir string) error {
 	own, err := fs.Sub(files, name)
 	if err == nil {
 		err = os.CopyFS(dir, own)
 	}
 	if err != nil || name != "python" {
-		return err
-	}
-	root, err := build.Root(".")
-	if err != nil {
 		return err
 	}
 	return os.CopyFS(dir, os.DirFS(filepath.Join(root, "plugins/python/example")))

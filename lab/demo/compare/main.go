@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command compare runs the same tasks with raw_exec and with exec-lite, and shows the resource usage of their helper
-// processes each second. Keys add tasks and kill processes; without a terminal it prints the last table. It has its own
-// Nomad agent, and removes everything at the end: go tool mage demo:compare.
+// processes each second. Keys add tasks and kill processes; without a terminal it prints the table after ten seconds.
+// It has its own Nomad agent, and removes everything at the end: go tool mage demo:compare.
 package main
 
 import (
 	"cmp"
 	"context"
 	_ "embed"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,26 +19,22 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/prometheus/procfs"
 	xterm "golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/demo/stage"
 	"github.com/outrider-dev/outrider/lab/internal/term"
+	"github.com/outrider-dev/outrider/lab/internal/usage"
 )
 
-const more = 10 // tasks that a key adds
+const more = 10 // tasks of each driver at the beginning, and that a key adds
 
 func main() {
-	seconds := flag.Int("seconds", 0, "end after this time; 0: at the key q, or after 10 s without a terminal")
-	tasks := flag.Int("tasks", more, "tasks of each driver at the beginning")
-	flag.Parse()
 	stage.Demo{
 		Plugins: map[string]string{"exec-lite": `state_dir = "${state_dir}"`},
 		OnHost:  true, // where the processes are measured
 		Play: func(ctx context.Context, a agent.Agent) error {
-			c := &compare{agent: a, sides: []*side{{driver: "raw_exec"}, {driver: "exec-lite"}}}
-			return c.play(ctx, *tasks, time.Duration(*seconds)*time.Second)
+			return (&compare{agent: a, sides: []*side{{driver: "raw_exec"}, {driver: "exec-lite"}}}).play(ctx)
 		},
 	}.Main()
 }
@@ -57,15 +52,15 @@ type side struct {
 	asked   time.Time // when the last tasks were submitted
 	took    time.Duration
 	states  []string // of the tasks
-	helpers []process
-	pss     uint64 // bytes, of all helpers
-	used    map[int]float64
-	at      time.Time // of used
+	helpers []usage.Process
+	memory  float64   // of all helpers
+	at      time.Time // when the helpers were measured
 	cpu     float64   // percent of one core, since the previous measurement
 }
 
-func (c *compare) play(ctx context.Context, tasks int, length time.Duration) error {
-	var keys <-chan byte // none without a terminal
+func (c *compare) play(ctx context.Context) error {
+	var keys <-chan byte     // none without a terminal
+	var end <-chan time.Time // never with one
 	tty := xterm.IsTerminal(int(os.Stdin.Fd())) && xterm.IsTerminal(int(os.Stdout.Fd()))
 	if tty {
 		pressed, restore, err := stage.Keys(os.Stdin, quits)
@@ -74,18 +69,14 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 		}
 		defer func() { _ = restore() }()
 		keys = pressed
-	} else if length == 0 {
-		length = 10 * time.Second
+	} else {
+		end = time.After(10 * time.Second)
 	}
-	if err := c.add(tasks); err != nil {
+	if err := c.add(); err != nil {
 		return err
 	}
-	var end <-chan time.Time // never
-	if length > 0 {
-		end = time.After(length)
-	}
 	for second := time.NewTicker(time.Second); ; {
-		if err := c.measure(ctx); err != nil {
+		if err := c.measure(); err != nil {
 			return err
 		}
 		frame := c.frame(term.Terminal(os.Stdout))
@@ -96,9 +87,7 @@ func (c *compare) play(ctx context.Context, tasks int, length time.Duration) err
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-end:
-			if !tty {
-				fmt.Print("\n" + frame)
-			}
+			fmt.Print("\n" + frame)
 			return nil
 		case k := <-keys:
 			if quits(k) {
@@ -128,12 +117,12 @@ var victims = map[byte]struct {
 // key runs the action of a key.
 func (c *compare) key(k byte) error {
 	if k == 'a' {
-		return c.add(more)
+		return c.add()
 	}
 	victim := victims[k]
 	s := c.sides[victim.side]
 	for _, p := range s.helpers {
-		if victim.text == "" || !strings.Contains(p.args, victim.text) {
+		if victim.text == "" || !strings.Contains(strings.Join(p.Args, " "), victim.text) {
 			continue
 		}
 		c.message = fmt.Sprintf("kill -9 %d (%s of %s)", p.PID, strings.TrimSpace(victim.text), s.driver)
@@ -149,8 +138,8 @@ func (c *compare) key(k byte) error {
 var job string
 
 // add submits more tasks of each driver.
-func (c *compare) add(n int) error {
-	c.count += n
+func (c *compare) add() error {
+	c.count += more
 	for _, s := range c.sides {
 		s.asked, s.took = time.Now(), 0
 		variables := fmt.Sprintf("driver = %q\ncount = %d\n", s.driver, c.count)
@@ -175,65 +164,39 @@ func helps(driver, args string) bool {
 	return program == "outrider-supervisor" || filepath.Base(program) == "nomad-driver-exec-lite"
 }
 
-// process is a process of this machine.
-type process struct {
-	procfs.Proc
-	args string
-	stat procfs.ProcStat
-}
-
 // measure reads the tasks' states from Nomad, and memory and processor time from /proc.
-func (c *compare) measure(ctx context.Context) error {
-	agent, err := c.agent.PID(ctx)
+func (c *compare) measure() error {
+	ids, err := agent.Processes(c.agent.Info().Dir)
 	if err != nil {
 		return err
-	}
-	list, err := procfs.AllProcs()
-	if err != nil {
-		return fmt.Errorf("failed to list processes: %w", err)
-	}
-	var ours []process
-	for _, proc := range list {
-		args, err := proc.CmdLine()
-		stat, statErr := proc.Stat()
-		if err != nil || statErr != nil {
-			continue // it has ended
-		}
-		p := process{proc, strings.Join(args, " "), stat}
-		if stat.PPID == agent || strings.Contains(p.args, c.agent.StateDir()) {
-			ours = append(ours, p)
-		}
 	}
 	for _, s := range c.sides {
 		if err := c.tasks(s); err != nil {
 			return err
 		}
-		s.helpers = slices.DeleteFunc(slices.Clone(ours), func(p process) bool { return !helps(s.driver, p.args) })
-		s.measure()
+		helpers, err := usage.Of(ids, func(_ int, args []string) bool { return helps(s.driver, strings.Join(args, " ")) })
+		if err != nil {
+			return fmt.Errorf("failed to measure the helpers of %s: %w", s.driver, err)
+		}
+		s.measured(helpers)
 	}
 	return nil
 }
 
-// measure reads memory and processor time of the helpers.
-func (s *side) measure() {
-	used, now := map[int]float64{}, time.Now()
-	var cpu float64
-	s.pss = 0
-	for _, p := range s.helpers {
-		memory, err := p.ProcSMapsRollup()
-		if err != nil {
-			continue
-		}
-		s.pss += memory.Pss
-		used[p.PID] = p.stat.CPUTime()
-		if before, ok := s.used[p.PID]; ok {
-			cpu += used[p.PID] - before
+// measured takes over a measurement of the helpers.
+func (s *side) measured(helpers []usage.Process) {
+	cpu, now := 0.0, time.Now()
+	for _, p := range helpers {
+		before := slices.IndexFunc(s.helpers, func(old usage.Process) bool { return old.PID == p.PID })
+		if before >= 0 {
+			cpu += p.CPU - s.helpers[before].CPU
 		}
 	}
 	if !s.at.IsZero() {
 		s.cpu = 100 * cpu / now.Sub(s.at).Seconds()
 	}
-	s.used, s.at = used, now
+	s.helpers, s.at = helpers, now
+	s.memory, _ = usage.Total(helpers)
 }
 
 // tasks reads the states of a driver's tasks, sorted by name.
@@ -270,7 +233,7 @@ func (c *compare) frame(width int) string {
 	}
 	row(func(s *side) string { return s.driver })
 	row(func(s *side) string {
-		return fmt.Sprintf("helper memory  %9.1f MB (PSS)", float64(s.pss)/1e6)
+		return fmt.Sprintf("helper memory  %9.1f MB (PSS)", s.memory/1e6)
 	})
 	row(func(s *side) string { return fmt.Sprintf("helpers        %9d processes", len(s.helpers)) })
 	row(func(s *side) string { return fmt.Sprintf("helper CPU     %9.1f %% of a core", s.cpu) })
