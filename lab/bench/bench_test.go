@@ -8,15 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
@@ -33,38 +30,6 @@ func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
 	}
 	_, err = s.fork(exec.Command("/bin/sh", "-c", "echo >"+s.fifo+"; exit 1"))
 	test.Error(t, err, test.Sprint("a program that fails is measured"))
-}
-
-func TestProcesses_OmitsTasks(t *testing.T) {
-	const marker = "1234567"
-	helper, task := exec.Command("/bin/sleep", "1000"), exec.Command("/bin/sleep", marker)
-	for _, c := range []*exec.Cmd{helper, task} {
-		must.NoError(t, c.Start())
-		defer c.Wait()
-		defer c.Process.Kill()
-	}
-	testsupport.Eventually(t, "the task's program runs", func() bool {
-		return strings.Contains(string(commandLine(task.Process.Pid)), marker)
-	})
-	list, err := processes(os.Getpid(), t.TempDir(), marker)
-	must.NoError(t, err)
-	test.True(t, slices.Contains(list, helper.Process.Pid))
-	test.False(t, slices.Contains(list, task.Process.Pid))
-	list, err = processes(os.Getpid(), t.TempDir(), "")
-	must.NoError(t, err)
-	test.True(t, slices.Contains(list, task.Process.Pid))
-}
-
-func TestUsed_SkipsEndedProcesses(t *testing.T) {
-	ended := exec.Command("/bin/true")
-	must.NoError(t, ended.Run())
-	u, err := used([]int{ended.Process.Pid})
-	must.NoError(t, err)
-	test.Zero(t, u.memory)
-	u, err = used([]int{ended.Process.Pid, os.Getpid()})
-	must.NoError(t, err)
-	test.Positive(t, u.memory)
-	test.MapContainsKey(t, u.each, filepath.Base(os.Args[0])+" "+os.Args[1])
 }
 
 func TestRatio_IsAFactorAndAWord(t *testing.T) {

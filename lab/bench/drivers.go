@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -16,14 +15,12 @@ import (
 	nomadconfig "github.com/hashicorp/nomad/nomad/structs/config"
 	"github.com/hashicorp/nomad/plugins/base"
 	"github.com/hashicorp/nomad/plugins/drivers"
-	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 )
 
 // driver is a driver as Nomad's client uses it.
 type driver struct {
 	drivers.DriverPlugin
-	spec  *hclspec.Spec // of a task's config block
-	close func()        // ends the plugin
+	close func() // ends the plugin
 }
 
 // openRaw opens Nomad's raw_exec in this process, as the agent does. For each task, raw_exec starts this program again
@@ -37,17 +34,12 @@ func openRaw() (*driver, error) {
 }
 
 // openPlugin starts a plugin binary.
-func openPlugin(ctx context.Context, binary, state string, config map[string]any) (*driver, func() error, error) {
+func openPlugin(binary string, config map[string]any) (*driver, error) {
 	dir, file := filepath.Split(binary)
-	d, err := open(strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
+	return open(strings.TrimPrefix(file, "nomad-driver-"), &loader.PluginLoaderConfig{
 		PluginDir: dir,
 		Configs:   []*nomadconfig.PluginConfig{{Name: file, Config: config}},
 	})
-	end := func() error {
-		d.close()
-		return supervisorGone(ctx, state)
-	}
-	return d, end, err
 }
 
 // open starts and configures a driver by Nomad's plugin loader. The caller closes it.
@@ -66,11 +58,5 @@ func open(name string, config *loader.PluginLoaderConfig) (*driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to start driver %s: %w", name, err)
 	}
-	d := &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: instance.Kill}
-	d.spec, err = d.TaskConfigSchema()
-	if err != nil {
-		d.close()
-		return nil, err
-	}
-	return d, nil
+	return &driver{DriverPlugin: instance.Plugin().(drivers.DriverPlugin), close: instance.Kill}, nil
 }

@@ -18,16 +18,19 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
-	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
 // options are the amounts to measure.
@@ -50,13 +53,12 @@ func main() {
 	size := flag.Bool("size", false, "measure exec-lite alone, with 50, 300 and 1,000 tasks")
 	file := flag.String("json", "", "write the results to this `file`")
 	flag.Parse()
-	o := full
-	if *quick {
-		o = fast
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	b := &bench{options: o, size: *size, steps: term.New(os.Stderr)}
+	b := &bench{options: full, size: *size}
+	if *quick {
+		b.options = fast
+	}
 	err := b.run(ctx)
 	if err == nil {
 		err = b.print(os.Stdout)
@@ -65,8 +67,7 @@ func main() {
 		err = b.write(*file)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: failed to measure:", err)
-		os.Exit(1)
+		log.Fatal("failed to measure: ", err)
 	}
 }
 
@@ -75,17 +76,8 @@ type bench struct {
 	options
 	results
 	size     bool // measure exec-lite alone
-	steps    *term.Printer
 	dir      string
 	binaries map[string]string // of plugins, by name
-}
-
-// step shows f as a step of the run.
-func (b *bench) step(f func() error, format string, args ...any) error {
-	end := b.steps.Step(format, args...)
-	err := f()
-	end(err, "")
-	return err
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
@@ -96,35 +88,37 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	defer func() { err = errors.Join(err, b.supervisorsEnded(ctx), os.RemoveAll(b.dir)) }()
 	err = os.Chmod(b.dir, 0o755) // tasks run as other users
 	if err == nil {
-		err = b.step(func() error { return b.build(ctx) }, "Building the plugins")
+		err = b.build(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	syscall.Sync() // until a file is on the disk, its pages are charged to the process that maps them
 	if b.size {
-		return errors.Join(b.measureFloor(ctx, "", 50), b.measureFloor(ctx, "", 300), b.measureFloor(ctx, "", 1000))
+		return errors.Join(b.lite("", 50).measure(ctx), b.lite("", 300).measure(ctx), b.lite("", 1000).measure(ctx))
 	}
-	return errors.Join(b.measureLite(ctx), b.measureFloor(ctx, "floor", fast.tasks), b.measureRemote(ctx),
+	lite := b.lite("raw_exec", b.tasks)
+	lite.config = map[string]any{"state_dir": filepath.Join(b.dir, "lite")}
+	return errors.Join(lite.measure(ctx), b.lite("floor", fast.tasks).measure(ctx), b.measureRemote(ctx),
 		b.measurePython(ctx))
 }
 
 func (b *bench) build(ctx context.Context) error {
+	log.Print("building the plugins")
 	root, err := build.Root(".")
 	if err != nil {
 		return err
 	}
-	names := []string{"exec-lite", "remote", "python"}
-	paths, err := build.Builder{Root: root}.All(ctx, names...)
+	paths, err := build.Builder{Root: root}.All(ctx, "exec-lite", "remote", "python")
 	if err != nil {
 		return err
 	}
 	b.binaries = map[string]string{"floor": filepath.Join(b.dir, "nomad-driver-floor")}
-	for i, name := range names {
-		b.binaries[name] = paths[i]
+	for _, path := range paths {
+		b.binaries[strings.TrimPrefix(filepath.Base(path), agent.DriverPrefix)] = path
 	}
 	return gobuild.Build{
 		Dir: filepath.Join(root, "internal", "core"), Env: []string{"CGO_ENABLED=0"},
@@ -132,9 +126,24 @@ func (b *bench) build(ctx context.Context) error {
 	}.Run(ctx)
 }
 
+// supervisorsEnded waits until the supervisors of the plugins have ended. They end by themselves when they have neither
+// tasks nor a plugin.
+func (b *bench) supervisorsEnded(ctx context.Context) error {
+	return wait(context.WithoutCancel(ctx), "the end of the supervisors", func() (bool, error) {
+		left := testsupport.Processes(func(args []string) bool {
+			return args[0] == "outrider-supervisor" && strings.Contains(strings.Join(args, " "), b.dir)
+		})
+		return len(left) == 0, nil
+	})
+}
+
 // wait polls until done, for at most ten minutes: even on a busy machine, only a fault takes longer.
-func wait(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
+func wait(ctx context.Context, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	return poll.Until(ctx, interval, done)
+	err := poll.Until(ctx, 10*time.Millisecond, done)
+	if err != nil {
+		return fmt.Errorf("failed to wait for %s: %w", what, err)
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,17 +38,17 @@ var nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
 type pythonBench struct {
 	*bench
 	*starter
-	uv, script, wheels, cache, state string
-	requirements                     []string
-	names                            []string // of the packages
+	uv, script, wheels, cache string
+	requirements              []string
+	names                     []string // of the packages
 }
 
 // measurePython compares a task in a cached environment with a bare interpreter, and the build of an environment with
 // uv and pip by hand.
-func (b *bench) measurePython(ctx context.Context) (err error) {
+func (b *bench) measurePython(ctx context.Context) error {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
-		b.Notes = append(b.Notes, "python is not measured: any user must be able to run the uv of $UV or of the PATH.")
+		log.Print("python is not measured: any user must be able to run the uv of $UV or of the PATH")
 		return nil
 	}
 	s, err := newStarter(filepath.Join(b.dir, "python"))
@@ -56,28 +57,27 @@ func (b *bench) measurePython(ctx context.Context) (err error) {
 	}
 	defer s.began.Close()
 	p := &pythonBench{bench: b, starter: s, uv: uv, script: filepath.Join(s.dir, "script.py"),
-		wheels: filepath.Join(s.dir, "wheels"), cache: filepath.Join(s.dir, "cache"), state: filepath.Join(s.dir, "state")}
+		wheels: filepath.Join(s.dir, "wheels"), cache: filepath.Join(s.dir, "cache")}
 	if err := p.prepare(); err != nil {
 		return err
 	}
-	d, end, err := openPlugin(ctx, b.binaries["python"], p.state, map[string]any{"state_dir": p.state,
+	d, err := openPlugin(b.binaries["python"], map[string]any{"state_dir": filepath.Join(s.dir, "state"),
 		"cache_dir": p.cache, "uv": uv, "interpreters": []string{filepath.Dir(interpreter)},
 		"find_links": []string{p.wheels}, "offline": true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end()) }()
-	config := map[string]any{"script": p.script, "requirements": p.requirements,
-		"args": append([]string{p.fifo}, p.names...)}
-	task := p.by(ctx, d, config)
-	err = p.step(func() error { return p.measureBuilds(ctx, task) }, "%d builds of an environment", b.rounds)
+	defer d.close()
+	task := p.by(ctx, d, map[string]any{"script": p.script, "requirements": p.requirements,
+		"args": append([]string{p.fifo}, p.names...)})
+	log.Printf("%d builds of an environment", b.rounds)
+	err = p.measureBuilds(ctx, task)
 	if err != nil {
 		return err
 	}
-	return p.step(func() error {
-		bare := func() (time.Duration, error) { return p.fork(p.asNobody(interpreter, p.script, p.fifo)) }
-		return p.takeTurns(ctx, [2]string{"python", "bare python3"}, "start in a cached environment", [2]way{task, bare})
-	}, "%d starts of a script", b.starts)
+	log.Printf("%d starts of a script", b.starts)
+	bare := func() (time.Duration, error) { return p.fork(p.asNobody(interpreter, p.script, p.fifo)) }
+	return p.takeTurns(ctx, [2]string{"python", "bare python3"}, "start in a cached environment", [2]way{task, bare})
 }
 
 func (p *pythonBench) prepare() error {
@@ -103,10 +103,9 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
 		return err
 	}
-	hands := []string{"uv by hand", "pip by hand"}
 	for round := range p.rounds * len(hands) {
 		hand := hands[round%len(hands)]
-		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(ctx, hand) }} {
+		for side, build := range []way{task, func() (time.Duration, error) { return p.byHand(hand.commands) }} {
 			// the old files are removed at the end of the run: ext4 would examine their inodes during the next builds
 			err := os.Rename(p.cache, fmt.Sprintf("%s-%d-%d", p.cache, round, side))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -114,48 +113,43 @@ func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 			}
 			syscall.Sync() // no turn waits for the writes of the previous one
 			took, err := build()
+			err = errors.Join(err, ctx.Err())
 			if err != nil {
 				return err
 			}
 			measured := fmt.Sprintf("start with a build of %d packages", packages)
-			p.add([2]string{"python", hand}, measured, "ms", side, milliseconds(took))
+			p.add([2]string{"python", hand.name}, measured, "ms", side, milliseconds(took))
 		}
 	}
 	_, err := task()
 	return err
 }
 
-// byHand creates the environment and starts the script with commands that a user could type.
-func (p *pythonBench) byHand(ctx context.Context, hand string) (time.Duration, error) {
+// hands are the ways to create the environment with commands that a user could type.
+var hands = []struct{ name, commands string }{
+	{"uv by hand", `"$UV" venv --quiet --cache-dir cache --python ` + interpreter + ` env
+"$UV" pip install --quiet --cache-dir cache --link-mode copy --compile-bytecode --python env/bin/python "$@"
+`},
+	{"pip by hand", interpreter + ` -m venv env
+env/bin/python -m pip install --quiet --cache-dir cache --disable-pip-version-check "$@" # which compiles by itself
+`},
+}
+
+// byHand creates the environment in a new directory, and starts the script.
+func (p *pythonBench) byHand(commands string) (time.Duration, error) {
 	dir, err := os.MkdirTemp(p.starter.dir, "hand-")
+	if err == nil {
+		err = os.Chown(dir, int(nobody.Uid), int(nobody.Gid))
+	}
 	if err != nil {
 		return 0, err
 	}
-	if err := os.Chown(dir, int(nobody.Uid), int(nobody.Gid)); err != nil {
-		return 0, err
-	}
-	python, cache := filepath.Join(dir, "env/bin/python"), filepath.Join(dir, "cache")
-	from := append([]string{"--no-index", "--find-links", p.wheels, "--cache-dir", cache}, p.requirements...)
-	commands := [][]string{
-		{p.uv, "venv", "--cache-dir", cache, "--python", interpreter, filepath.Join(dir, "env")},
-		append([]string{p.uv, "pip", "install", "--link-mode", "copy", "--compile-bytecode", "--python", python}, from...),
-	}
-	if hand == "pip by hand" { // which compiles by itself
-		commands = [][]string{
-			{interpreter, "-m", "venv", filepath.Join(dir, "env")},
-			append([]string{python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}, from...),
-		}
-	}
-	start := time.Now()
-	for _, args := range commands {
-		cmd := p.asNobody(args...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
-		}
-	}
-	before := time.Since(start)
-	took, err := p.fork(p.asNobody(append([]string{python, p.script, p.fifo}, p.names...)...))
-	return before + took, errors.Join(err, ctx.Err())
+	cmd := p.asNobody("/bin/sh", "-ec", commands+`exec env/bin/python "$SCRIPT" "$FIFO" $NAMES`, "sh")
+	cmd.Args = append(cmd.Args, "--no-index", "--find-links", p.wheels)
+	cmd.Args = append(cmd.Args, p.requirements...)
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	cmd.Env = append(cmd.Env, "UV="+p.uv, "SCRIPT="+p.script, "FIFO="+p.fifo, "NAMES="+strings.Join(p.names, " "))
+	return p.fork(cmd)
 }
 
 func (p *pythonBench) asNobody(args ...string) *exec.Cmd {

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -14,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
 )
@@ -23,21 +24,44 @@ import (
 // measureRemote compares remote with tasks of raw_exec that each run ssh. Both ends are this machine. All processes
 // below the agent are counted, including ssh.
 func (b *bench) measureRemote(ctx context.Context) error {
-	server, stop, err := b.startSSH(ctx)
+	keys, dir := filepath.Join(b.dir, "sshd"), filepath.Join(b.dir, "host")
+	ports, err := agent.FreePorts(1)
+	if err == nil {
+		err = os.Mkdir(keys, 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	server, err := sshd.Write(keys, ports[0])
 	if errors.Is(err, sshd.ErrMissing) {
-		b.Notes = append(b.Notes, "remote is not measured: "+err.Error()+".")
+		log.Print("remote is not measured: ", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer stop()
+	cmd := exec.Command(server.Args[0], server.Args[1:]...)
+	err = cmd.Start()
+	if err != nil {
+		return err
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	err = wait(ctx, "the SSH server", func() (bool, error) {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port)))
+		if err != nil {
+			return false, nil //nolint:nilerr // not yet
+		}
+		return true, conn.Close()
+	})
+	if err != nil {
+		return err
+	}
 	defer endAll(sleeper())
-	dir := filepath.Join(b.dir, "host")
 	ssh := []string{"/usr/bin/ssh", "-q", "-F", "none", "-i", server.KeyFile, "-p", strconv.Itoa(server.Port),
 		"-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "root@127.0.0.1"}
 	return (&contest{
-		bench: b, pair: [2]string{"remote", "raw_exec with ssh"}, tasks: b.remote, state: dir,
+		bench: b, pair: [2]string{"remote", "raw_exec with ssh"}, tasks: b.remote,
 		plugins: []agent.Plugin{{Binary: b.binaries["remote"], Config: server.Endpoint("box", dir, "root")}},
 		config: map[string]any{"endpoint": map[string]any{"box": map[string]any{
 			"dir": dir, "ssh": map[string]any{"host": "127.0.0.1", "port": server.Port, "user": "root",
@@ -45,10 +69,8 @@ func (b *bench) measureRemote(ctx context.Context) error {
 		}}},
 		of: [2]func(command []string) map[string]any{
 			func(command []string) map[string]any {
-				config := asIs(command)
-				config["endpoint"] = "box"
-				config["on_drain"], config["on_lost"] = "stop", "restart" // no API to look up the reason of a stop
-				return config
+				return map[string]any{"command": command[0], "args": command[1:], "endpoint": "box",
+					"on_drain": "stop", "on_lost": "restart"} // no API to look up the reason of a stop
 			},
 			func(command []string) map[string]any {
 				return asIs(append(slices.Clone(ssh), "'"+strings.Join(command, "' '")+"'")) // for the host's shell
@@ -57,45 +79,9 @@ func (b *bench) measureRemote(ctx context.Context) error {
 	}).measure(ctx)
 }
 
-// startSSH starts a server. The caller stops it.
-func (b *bench) startSSH(ctx context.Context) (_ sshd.Server, stop func(), err error) {
-	ports, err := agent.FreePorts(1)
-	if err != nil {
-		return sshd.Server{}, nil, err
-	}
-	dir := filepath.Join(b.dir, "sshd")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return sshd.Server{}, nil, err
-	}
-	server, err := sshd.Write(dir, ports[0])
-	if err != nil {
-		return server, nil, err
-	}
-	cmd := exec.Command(server.Args[0], server.Args[1:]...)
-	if err := cmd.Start(); err != nil {
-		return server, nil, err
-	}
-	stop = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // "signal: killed"
-	}
-	err = wait(ctx, 50*time.Millisecond, func() (bool, error) {
-		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port)))
-		if err != nil {
-			return false, nil //nolint:nilerr // not yet
-		}
-		return true, conn.Close()
-	})
-	return server, stop, err
-}
-
 // endAll kills the processes with these arguments: a command that ssh started without a terminal outlives its ssh.
 func endAll(args []string) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err == nil && string(commandLine(pid)) == strings.Join(args, "\x00")+"\x00" {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
+	for _, pid := range testsupport.Processes(func(of []string) bool { return slices.Equal(of, args) }) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }

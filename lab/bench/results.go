@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,10 +22,9 @@ import (
 
 // results are the measurements of one run.
 type results struct {
-	Machine string   `json:"machine"`
-	Date    string   `json:"date"`
-	Rows    []*row   `json:"rows"`
-	Notes   []string `json:"notes,omitempty"` // missing measurements, with reasons
+	Machine string `json:"machine"`
+	Date    string `json:"date"`
+	Rows    []*row `json:"rows"`
 }
 
 // row is a quantity, measured for a plugin and for its peer.
@@ -54,30 +52,18 @@ func (r *results) add(pair [2]string, measured, unit string, side int, value flo
 	r.Rows[i].values[side] = append(r.Rows[i].values[side], value)
 }
 
-// finish fills in the fields that follow from the measurements.
-func (r *results) finish() {
+// print prints a table, and fills in the fields that follow from the measurements.
+func (r *results) print(w io.Writer) error {
 	r.Machine, r.Date = machine(), time.Now().Format(time.DateOnly)
+	table := [][]string{{"plugin", "measured", "", "peer", "", "ratio"}}
 	for _, row := range r.Rows {
 		row.Value, row.PeerHas = rounded(median(row.values[0])), rounded(median(row.values[1]))
 		row.Ratio = ratio(row.Value, row.PeerHas, row.Unit)
-	}
-}
-
-func (r *results) print(w io.Writer) error {
-	r.finish()
-	table := [][]string{{"plugin", "measured", "", "peer", "", "ratio"}}
-	for _, row := range r.Rows {
 		table = append(table, []string{row.Plugin, row.Measured, show(row.Value, row.Unit), row.Peer,
 			show(row.PeerHas, row.Unit), row.Ratio})
 	}
 	fmt.Fprintf(w, "\n%s\n\n", r.Machine)
-	if err := term.Table(w, table...); err != nil {
-		return err
-	}
-	for _, note := range r.Notes {
-		fmt.Fprintln(w, "\n"+note)
-	}
-	return nil
+	return term.Table(w, table...)
 }
 
 func (r *results) write(file string) error {
@@ -128,10 +114,9 @@ func rounded(f float64) float64 { return math.Round(100*f) / 100 }
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // median returns the lower of the two middle values of an even number of values, and zero for none.
-func median[T cmp.Ordered](list []T) T {
+func median(list []float64) float64 {
 	if len(list) == 0 {
-		var none T
-		return none
+		return 0
 	}
 	return slices.Sorted(slices.Values(list))[(len(list)-1)/2]
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cgroupslib"
+	"github.com/hashicorp/nomad/helper/uuid"
 	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"golang.org/x/sys/unix"
@@ -52,19 +53,13 @@ func (b *bench) takeTurns(ctx context.Context, pair [2]string, measured string, 
 type starter struct {
 	dir, fifo string
 	began     *os.File // the FIFO
-	n         int
 }
 
 // newStarter makes dir. The caller closes began.
 func newStarter(dir string) (*starter, error) {
 	s := &starter{dir: dir, fifo: filepath.Join(dir, "began")}
-	err := os.MkdirAll(dir, 0o755)
-	if err == nil {
-		err = unix.Mkfifo(s.fifo, 0o600)
-	}
-	if err == nil {
-		err = os.Chmod(s.fifo, 0o666) // independent of the umask
-	}
+	// chmod is independent of the umask
+	err := errors.Join(os.MkdirAll(dir, 0o755), unix.Mkfifo(s.fifo, 0o600), os.Chmod(s.fifo, 0o666))
 	if err == nil {
 		s.began, err = os.OpenFile(s.fifo, os.O_RDWR, 0) // read-write, so a read never returns EOF
 	}
@@ -73,9 +68,7 @@ func newStarter(dir string) (*starter, error) {
 
 // first returns the time from start, when the program was started, to its first line.
 func (s *starter) first(start time.Time) (time.Duration, error) {
-	if err := s.began.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		return 0, err
-	}
+	s.began.SetDeadline(time.Now().Add(5 * time.Minute))
 	if _, err := s.began.Read(make([]byte, 1)); err != nil {
 		return 0, fmt.Errorf("failed to wait for the program's first line: %w", err)
 	}
@@ -95,7 +88,6 @@ func (s *starter) fork(cmd *exec.Cmd) (time.Duration, error) {
 // by runs a program as a task of a driver, from the creation of the task's cgroup to its destruction.
 func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way {
 	return func() (took time.Duration, err error) {
-		s.n++
 		cfg := s.task()
 		defer func() { err = errors.Join(err, os.RemoveAll(cfg.AllocDir)) }()
 		for _, dir := range []string{cfg.TaskDir().LogDir, cfg.TaskDir().LocalDir, cfg.TaskDir().SecretsDir} {
@@ -103,20 +95,22 @@ func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way 
 				return 0, err
 			}
 		}
-		value, errs := schema.Value(d.spec, config)
+		spec, err := d.TaskConfigSchema()
+		if err != nil {
+			return 0, err
+		}
+		value, errs := schema.Value(spec, config)
 		if len(errs) > 0 {
 			return 0, errors.Join(errs...)
 		}
 		if err := cfg.EncodeDriverConfig(value); err != nil {
 			return 0, err
 		}
-		if cgroupslib.GetMode() != cgroupslib.OFF {
-			group := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
-			if err := group.Setup(); err != nil {
-				return 0, err
-			}
-			defer func() { err = errors.Join(err, group.Teardown()) }()
+		group := cgroupslib.Factory(cfg.AllocID, cfg.Name, false)
+		if err := group.Setup(); err != nil {
+			return 0, err
 		}
+		defer func() { err = errors.Join(err, group.Teardown()) }()
 		start := time.Now()
 		if _, _, err := d.StartTask(cfg); err != nil {
 			return 0, err
@@ -138,8 +132,8 @@ func (s *starter) by(ctx context.Context, d *driver, config map[string]any) way 
 
 // task describes a task as Nomad does, with limits and an environment of 40 variables. It has no logmon.
 func (s *starter) task() *drivers.TaskConfig {
-	alloc := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), s.n)
 	const name = "probe"
+	alloc := uuid.Generate()
 	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
 	for i := len(env); i < 40; i++ {
 		env[fmt.Sprintf("NOMAD_META_setting_%d", i)] = "a value of the usual length"
@@ -159,17 +153,4 @@ func (s *starter) task() *drivers.TaskConfig {
 			},
 		},
 	}
-}
-
-// supervisorGone waits until the supervisor that keeps its state below dir has ended. It ends by itself when it has
-// neither tasks nor a plugin.
-func supervisorGone(ctx context.Context, dir string) error {
-	err := wait(context.WithoutCancel(ctx), 100*time.Millisecond, func() (bool, error) {
-		helpers, err := processes(0, dir, "")
-		return len(helpers) == 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("failed to wait for the end of the supervisor: %w", err)
-	}
-	return nil
 }
