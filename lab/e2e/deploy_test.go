@@ -39,12 +39,12 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	before := r.sh(files)
 
 	rel := getReleases(t)
-	published := rel.file(t, older, "exec-lite", "*.zip")
+	published := rel.file(t, older, "*.zip")
 	archive := filepath.Join(dir, filepath.Base(published))
 	content, err := os.ReadFile(published)
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(archive, content, 0o644))
-	must.NoError(t, share(rel.file(t, older, "exec-lite", "SHA256SUMS"), filepath.Join(dir, "SHA256SUMS")))
+	must.NoError(t, share(rel.file(t, older, "SHA256SUMS"), filepath.Join(dir, "SHA256SUMS")))
 	blocks := readFences(t, deployPage)
 	for name, text := range map[string]string{
 		"outrider.yml": strings.ReplaceAll(blocks[0].text, "/srv/outrider/", dir+"/"),

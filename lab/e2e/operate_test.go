@@ -39,7 +39,7 @@ func TestNodePages_CommandsWork(t *testing.T) {
 	for _, page := range nodePages {
 		for _, f := range readFences(t, page) {
 			nodes[f.node] = append(nodes[f.node], f)
-			for _, name := range f.incidents() {
+			for _, name := range f.after {
 				used[name] = true
 			}
 		}
@@ -54,7 +54,7 @@ func TestNodePages_CommandsWork(t *testing.T) {
 			t.Parallel()
 			r := operatorsNode(t)
 			for _, f := range blocks {
-				for _, name := range f.incidents() {
+				for _, name := range f.after {
 					out, err := r.Run(t.Context(), eventually+incidents[name])
 					t.Logf("%s:\n%s", name, out)
 					must.NoError(t, err, must.Sprint(name))
@@ -63,14 +63,6 @@ func TestNodePages_CommandsWork(t *testing.T) {
 			}
 		})
 	}
-}
-
-// incidents returns the names of the incidents before a block.
-func (f fence) incidents() []string {
-	if f.after == "" {
-		return nil
-	}
-	return strings.Split(f.after, "; ")
 }
 
 // operatorsNode returns a bare Debian with Nomad, with a separate disk for allocations, and with the files that an
@@ -90,14 +82,11 @@ func operatorsNode(t *testing.T) *root {
 	rel := getReleases(t)
 	for _, version := range []string{older, newer} {
 		for _, pattern := range []string{"*.zip", "*.deb", "*.rpm"} {
-			r.put(".", rel.file(t, version, "exec-lite", pattern))
+			r.put(".", rel.file(t, version, pattern))
 		}
 	}
-	r.put(".", filepath.Join(rel.dir, older, "exec-lite", "SHA256SUMS"))
-	for _, plugin := range []string{python, usbPlugin} {
-		r.put(".", filepath.Join(rel.bin(older), filepath.Base(plugin)))
-	}
-	r.put(".", usbStick)
+	r.put(".", rel.file(t, older, "SHA256SUMS"), usbStick)
+	r.put(".", rel.others...)
 	disk := filepath.Join(r.Dir, "srv", "disk")
 	must.NoError(t, os.WriteFile(disk, nil, 0o600))
 	must.NoError(t, os.Truncate(disk, 8<<30))

@@ -144,7 +144,7 @@ func (w way) try(r *root, kind string, rel *releases) {
 	t := r.t
 	t.Helper()
 	for _, version := range []string{older, newer} {
-		r.put(kind+"/"+version, rel.file(t, version, "exec-lite", w.artefact))
+		r.put(kind+"/"+version, rel.file(t, version, w.artefact))
 	}
 	do := func(version, commands string) string {
 		return r.sh("cd /root/" + kind + "/" + version + "\n" + commands)
@@ -186,7 +186,7 @@ func (r *root) forget(jobs ...string) {
 func (r *root) removedTooEarly(rel *releases) {
 	t := r.t
 	t.Helper()
-	r.put("deb", rel.file(t, older, "exec-lite", "*.deb"))
+	r.put("deb", rel.file(t, older, "*.deb"))
 	r.sh("dpkg -i deb/*.deb\nsystemctl restart nomad")
 	j := r.long("kept")
 	pid := j.pid()

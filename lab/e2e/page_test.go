@@ -30,7 +30,7 @@ type fence struct {
 	prints []string
 	fails  bool
 	output bool
-	after  string
+	after  []string
 	node   string
 }
 
@@ -80,7 +80,7 @@ func readFences(t *testing.T, page string) (found []fence) {
 			case "output":
 				next.output = true
 			case "after":
-				next.after = m[2]
+				next.after = strings.Split(m[2], "; ")
 			case "node":
 				next.node = m[2]
 			}
@@ -88,7 +88,7 @@ func readFences(t *testing.T, page string) (found []fence) {
 				t.Errorf("%s:%d: want a colon and a text, except after \"fails\" and \"output\"", page, n)
 			}
 		default:
-			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != "" || next.node != "" {
+			if next.notRun != "" || next.prints != nil || next.fails || next.output || next.after != nil || next.node != "" {
 				t.Errorf("%s:%d: a comment for a block without a block below it", page, n-1)
 			}
 			next = fence{}

@@ -27,20 +27,18 @@ const (
 	newer = "0.1.1"
 )
 
-// releases has both versions of plugins as they are published, built from a clone with their tags.
+// releases has both versions of exec-lite as they are published, built from a clone with their tags.
 type releases struct {
-	dir string // artefacts are in <version>/<plugin>
+	dir    string   // artefacts are in <version>
+	others []string // the binaries of python and usb, which need no library of the machine
 }
 
-// bin returns the directory with a version's binaries.
-func (r *releases) bin(version string) string { return filepath.Join(r.dir, version, "bin") }
-
-// file returns the only artefact of a plugin whose name matches a pattern.
-func (r *releases) file(t testing.TB, version, plugin, pattern string) string {
+// file returns the only artefact of a version whose name matches a pattern.
+func (r *releases) file(t testing.TB, version, pattern string) string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(r.dir, version, plugin, pattern))
+	found, err := filepath.Glob(filepath.Join(r.dir, version, pattern))
 	must.NoError(t, err)
-	must.SliceLen(t, 1, found, must.Sprintf("%s %s: %s", plugin, version, pattern))
+	must.SliceLen(t, 1, found, must.Sprintf("%s: %s", version, pattern))
 	return found[0]
 }
 
@@ -83,44 +81,26 @@ var makeReleases = sync.OnceValues(func() (*releases, error) {
 			return nil, err
 		}
 	}
-	return r, os.RemoveAll(clone)
+	b := build.Builder{Root: root, Static: true, Bin: filepath.Join(r.dir, "others")}
+	r.others, err = b.All(context.Background(), "python", "usb")
+	return r, errors.Join(err, os.RemoveAll(clone))
 })
 
-// make tags the clone, builds the release of each plugin, and unpacks the binaries of the zips.
+// make tags the clone, and builds its release.
 func (r *releases) make(clone, version string, git func(args ...string) error) error {
-	plugins := []string{"exec-lite", "python", "usb"}
-	for _, p := range plugins {
-		if err := git("tag", "plugins/"+p+"/v"+version); err != nil {
-			return err
-		}
-	}
-	bin := r.bin(version)
-	if err := os.MkdirAll(bin, 0o755); err != nil {
+	err := git("tag", "plugins/exec-lite/v"+version)
+	if err != nil {
 		return err
 	}
-	for _, p := range plugins {
-		results, err := release.Build(context.Background(), release.Options{Root: clone, Plugin: p,
-			Archs: []string{runtime.GOARCH}})
-		if err != nil {
-			return err
-		}
-		dir := filepath.Join(r.dir, version, p)
-		if err := os.Rename(results[0].Dir, dir); err != nil {
-			return err
-		}
-		if results[0].Version != version {
-			return fmt.Errorf("the tagged commit was built as %s, not %s", results[0].Version, version)
-		}
-		for _, name := range results[0].Files {
-			if strings.HasSuffix(name, ".zip") {
-				zip := filepath.Join(dir, name)
-				if out, err := exec.Command("unzip", "-q", zip, "nomad-d*", "-d", bin).CombinedOutput(); err != nil {
-					return fmt.Errorf("failed to unzip %s: %w\n%s", name, err, out)
-				}
-			}
-		}
+	results, err := release.Build(context.Background(), release.Options{Root: clone, Plugin: "exec-lite",
+		Archs: []string{runtime.GOARCH}})
+	if err != nil {
+		return err
 	}
-	return nil
+	if results[0].Version != version {
+		return fmt.Errorf("the tagged commit was built as %s, not %s", results[0].Version, version)
+	}
+	return os.Rename(results[0].Dir, filepath.Join(r.dir, version))
 }
 
 // changeState changes the core for the newer version: its supervisor is a different program, speaks another protocol,
