@@ -257,11 +257,7 @@ func inTime(t testing.TB, f func(context.Context) error) {
 
 // tellsExit reports whether the kernel reports exits to processes other than the parent.
 func (n *node) tellsExit() bool {
-	nodes, _, err := n.Client().Nodes().List(nil)
-	if err != nil || len(nodes) == 0 {
-		return false
-	}
-	i, _, err := n.Client().Nodes().Info(nodes[0].ID, nil)
+	i, _, err := n.Client().Nodes().Info(n.id(), nil)
 	return err == nil && i.Attributes["driver."+n.driver+".pidfd_exit_info"] == "true"
 }
 

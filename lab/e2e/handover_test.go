@@ -305,22 +305,17 @@ func (s *survivor) starts() []string {
 
 // alive returns the identities of the task's live processes: a shell that becomes the counter.
 func (s *survivor) alive() (found []string) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		dir := filepath.Join("/proc", e.Name())
-		text, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // fails if it has ended
-		args := strings.Split(string(text), "\x00")
+	for _, pid := range testsupport.Processes(func(args []string) bool {
 		shell := len(args) > 2 && args[1] == "-c" && args[2] == s.script
-		if !shell && (args[0] != counter || !slices.Contains(args, s.log+".end")) {
-			continue
-		}
-		status, _ := os.ReadFile(filepath.Join(dir, "status"))
-		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		return shell || args[0] == counter && slices.Contains(args, s.log+".end")
+	}) {
+		p, err := readProc(pid)
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // fails if it has ended
 		_, ids, _ := strings.Cut(string(status), "\nNSpid:")
 		ids, _, _ = strings.Cut(ids, "\n")
-		pids, fields := strings.Fields(ids), strings.Fields(string(stat))
-		if len(pids) > 0 && len(fields) > 21 {
-			found = append(found, pids[len(pids)-1]+"."+fields[21])
+		pids := strings.Fields(ids)
+		if err == nil && len(pids) > 0 {
+			found = append(found, fmt.Sprintf("%s.%d", pids[len(pids)-1], p.start))
 		}
 	}
 	return found

@@ -200,11 +200,7 @@ func (a *alloc) story() string {
 	if err != nil {
 		return err.Error()
 	}
-	var s []string
-	for _, e := range st.Events {
-		s = append(s, e.Type+": "+e.DisplayMessage)
-	}
-	return strings.Join(s, " | ")
+	return story(st)
 }
 
 // tells waits for an event of the task: Nomad's client sends events to its server in batches, and the driver's may
@@ -280,21 +276,8 @@ func (a *alloc) stream(i *api.Allocation, stream string) (string, error) {
 	cancel := make(chan struct{})
 	defer close(cancel)
 	frames, errs := a.n.Client().AllocFS().Logs(i, false, a.taskName(), stream, api.OriginStart, 0, cancel, nil)
-	var b strings.Builder
-	for {
-		select {
-		case f, ok := <-frames:
-			if !ok {
-				return b.String(), nil
-			}
-			b.Write(f.Data)
-		case err := <-errs:
-			if err == io.EOF {
-				return b.String(), nil
-			}
-			return b.String(), err
-		}
-	}
+	b, err := io.ReadAll(api.NewFrameReader(frames, errs, cancel))
+	return string(b), err
 }
 
 // says waits until a stream contains text.

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
@@ -27,24 +27,18 @@ import (
 type proc struct {
 	pid    int
 	parent int
-	start  string // identifies the process together with pid
+	start  uint64 // identifies the process together with pid
 	args   []string
 }
 
-// readProc reads /proc/<pid>, proc_pid_stat(5).
 func readProc(pid int) (proc, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return proc{}, err
+	st, err := task.ReadStat(pid)
+	if err != nil || st.Zombie {
+		return proc{}, errors.Join(fs.ErrNotExist, err)
 	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 20 || f[0] == "X" || f[0] == "Z" && (f[17] == "0" || f[17] == "1") {
-		return proc{}, fs.ErrNotExist
-	}
-	parent, _ := strconv.Atoi(f[1])
 	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	args := strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")
-	return proc{pid: pid, parent: parent, start: f[19], args: args}, nil
+	return proc{pid: pid, parent: st.Parent, start: st.Start, args: args}, nil
 }
 
 func (p proc) alive() bool {
@@ -95,12 +89,8 @@ func (p proc) pause(t testing.TB) (resume func()) {
 
 // allProcs returns the processes of this machine.
 func allProcs() (all []proc) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	table, _ := task.Processes()
+	for pid := range table {
 		p, err := readProc(pid)
 		if err == nil {
 			all = append(all, p)

@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -12,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/prometheus/procfs"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -99,14 +98,15 @@ func (n *node) installers() []proc {
 
 // userOf returns the effective user of a process (proc_pid_status(5)), or -1 if it has ended.
 func userOf(pid int) int {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, rest, ok := bytes.Cut(status, []byte("\nUid:"))
-	f := bytes.Fields(rest)
-	if !ok || len(f) < 2 {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
 		return -1
 	}
-	uid, _ := strconv.Atoi(string(f[1]))
-	return uid
+	status, err := p.NewStatus()
+	if err != nil {
+		return -1
+	}
+	return int(status.UIDs[1])
 }
 
 // cacheMounts returns mounts of the cache outside the tasks' mount namespaces.

@@ -4,9 +4,7 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +19,7 @@ import (
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
+	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
@@ -190,15 +189,6 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 	})
 }
 
-// age makes the host's directory of an allocation some hours old, if it exists.
-func age(t *testing.T, dir string) {
-	t.Helper()
-	past := time.Now().Add(-5 * time.Hour)
-	if err := os.Chtimes(dir, past, past); !errors.Is(err, os.ErrNotExist) {
-		must.NoError(t, err)
-	}
-}
-
 // The plugin logs in through a jump host as an unprivileged user, who owns the endpoint's directory.
 func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	needRootAgent(t)
@@ -286,15 +276,10 @@ func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
 	}
 }
 
-// residentMemory returns the resident memory of a process in kB (VmRSS of proc_pid_status(5)).
+// residentMemory returns the resident memory of a process in kB.
 func residentMemory(pid int) (kilobytes int, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, after, _ := bytes.Cut(text, []byte("VmRSS:"))
-	_, err = fmt.Sscan(string(after), &kilobytes)
-	return kilobytes, err
+	st, err := task.ReadStat(pid)
+	return int(st.RSS) * os.Getpagesize() >> 10, err
 }
 
 // A thousand tasks leak neither descriptors nor memory in the plugin and in its processes on the host, nor files there.
@@ -331,8 +316,9 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 			if err != nil || len(left) == 1 {
 				return err
 			}
+			past := time.Now().Add(-5 * time.Hour)
 			for _, e := range left { // the last ones may just have been used
-				age(t, filepath.Join(filepath.Dir(keep.hostDir()), e.Name()))
+				os.Chtimes(filepath.Join(filepath.Dir(keep.hostDir()), e.Name()), past, past)
 			}
 			return fmt.Errorf("round %d: the host has directories of %d allocations", i, len(left))
 		})

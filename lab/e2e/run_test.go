@@ -4,8 +4,10 @@
 package e2e
 
 import (
+	"bufio"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
@@ -24,23 +28,15 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 		"logs": conf{"max_files": 10, "max_file_size": 1}})
 	a.readable(t)
 
-	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, make(chan struct{}),
-		nil)
+	cancel := make(chan struct{})
+	defer time.AfterFunc(5*time.Minute, func() { close(cancel) }).Stop()
+	frames, errs := n.Client().AllocFS().Logs(a.stub(t), true, "main", "stdout", api.OriginStart, 0, cancel, nil)
+	stream := bufio.NewReader(api.NewFrameReader(frames, errs, cancel))
 	var b strings.Builder
-	timeout := time.After(5 * time.Minute)
-	for !strings.Contains(last(b.String(), 20), "last") {
-		select {
-		case f, ok := <-frames:
-			if ok {
-				b.Write(f.Data)
-				continue
-			}
-			frames = nil
-		case err := <-errs:
-			t.Fatalf("the stream ended after %d bytes: %v", b.Len(), err)
-		case <-timeout:
-			t.Fatalf("no end of the output after %d bytes: %q", b.Len(), last(b.String(), 100))
-		}
+	for line := ""; !strings.HasPrefix(line, "last"); b.WriteString(line) {
+		var err error
+		line, err = stream.ReadString('\n')
+		must.NoError(t, err, must.Sprintf("the stream ended after %d bytes: %q", b.Len(), last(b.String(), 100)))
 	}
 	lines, ended, err := numbered(b.String())
 	must.NoError(t, err, must.Sprintf("followed %d lines, end %v", lines, ended))
@@ -69,16 +65,7 @@ func needMemoryCgroup(t testing.TB) {
 	}
 }
 
-func hasMemoryCgroup() bool {
-	if os.Geteuid() != 0 {
-		return false
-	}
-	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {
-		return true
-	}
-	b, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
-	return strings.Contains(string(b), "memory")
-}
+func hasMemoryCgroup() bool { return slices.Contains(cgroup.Detect("").Controllers, "memory") }
 
 // The other mistakes are in TestStartTask_RefusesBadInputInOneSentence.
 func TestBadInput_GetsOneSentence(t *testing.T) {

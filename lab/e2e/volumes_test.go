@@ -75,6 +75,13 @@ func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
 	}
 }
 
+// rootOf returns the first class's dataset.
+func rootOf(classes string) string {
+	_, root, _ := strings.Cut(classes, `root = "`)
+	root, _, _ = strings.Cut(root, `"`)
+	return root
+}
+
 // Volumes survive a kill of the agent, a replaced plugin and the operator's mistakes.
 func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	t.Parallel()
@@ -84,8 +91,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
   default_capacity = "64MiB"
   allow            = ["uid"]
 `)
-	_, root, _ := strings.Cut(classes, `root = "`)
-	root, _, _ = strings.Cut(root, `"`)
+	root := rootOf(classes)
 	n := newNode(t, nodeOptions{classes: classes})
 	file := filepath.Join(n.HostVolumePluginDir(), "dataset.hcl")
 	again := func() { t.Helper(); stop(t, n); n.restart(t) }
@@ -182,11 +188,6 @@ done
 func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	testsupport.Long(t, "waits until Nomad reports a node as lost")
 	t.Parallel()
-	root := func(classes string) string {
-		_, root, _ := strings.Cut(classes, `root = "`)
-		root, _, _ = strings.Cut(root, `"`)
-		return root
-	}
 	here, there := pool(t, "fast"), pool(t, "fast")
 	other := newNode(t, nodeOptions{classes: there, config: "server {\n  heartbeat_grace = \"30s\"\n}\n"})
 	lost := newNode(t, nodeOptions{classes: here, of: other})
@@ -231,7 +232,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 			}
 		}
 		must.Len(t, 1, found, must.Sprint(marker))
-		text := strings.NewReplacer("tank/fast/notes", root(there)+"/notes", "tank/fast/default", root(here)+"/default").
+		text := strings.NewReplacer("tank/fast/notes", rootOf(there)+"/notes", "tank/fast/default", rootOf(here)+"/default").
 			Replace(found[0].text)
 		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
 		cmd.Dir = dir

@@ -127,7 +127,6 @@ type task struct {
 // spec is a task to run: a line of shell with a device.
 type spec struct {
 	driver string // empty: exec-lite
-	user   string // empty: nobody
 	device string // the type
 	id     string // one device of the type; empty: any
 	script string
@@ -142,9 +141,6 @@ func (n *node) submit(t testing.TB, s spec) *task {
 	if s.driver == "" {
 		s.driver = "exec-lite"
 	}
-	if s.user == "" {
-		s.user = "nobody"
-	}
 	x := &task{n: n, job: fmt.Sprintf("%s-%d", s.driver, jobs.Add(1))}
 	d := &api.RequestedDevice{Name: s.device}
 	if s.id != "" {
@@ -157,7 +153,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script + "\nstatus=$?; echo " + lastLine +
 		"; exit $status"}).
 		Require(&api.Resources{CPU: new(20), MemoryMB: new(64), Devices: []*api.RequestedDevice{d}})
-	main.User = s.user
+	main.User = "nobody"
 	main.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	main.KillTimeout = new(2 * time.Second)
 	group := api.NewTaskGroup("g", 1).AddTask(main)
