@@ -174,7 +174,7 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) e
 		err = a.Start(ctx)
 	}
 	if err == nil {
-		_, err = agent.WaitHealthy(ctx, a, l.steps.Progress)
+		err = agent.WaitHealthy(ctx, a, l.steps.Progress)
 	}
 	return err
 }
