@@ -25,17 +25,17 @@ import (
 type Lab mg.Namespace
 
 // Starts or updates Nomad (-usb=sim, -dataset=zfs-fuse, -remote=sim, -nodes=3).
-func (Lab) Up(ctx context.Context, runtime, usb, dataset, remote *string, nodes *int) error {
+func (Lab) Up(ctx context.Context, usb, dataset, remote *string, nodes *int) error {
 	with := lab.With{USB: value(usb), Dataset: value(dataset), Remote: value(remote)}
 	if nodes != nil {
 		with.Nodes = *nodes
 	}
-	return withLab(ctx, runtime, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, with) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Up(ctx, with) })
 }
 
 // Shows the agent, the plugins with version and health, and the jobs (-json).
 func (Lab) Status(ctx context.Context, json *bool) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error {
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error {
 		if json != nil && *json {
 			return l.StatusJSON(ctx)
 		}
@@ -45,7 +45,7 @@ func (Lab) Status(ctx context.Context, json *bool) error {
 
 // Runs a job file and shows its output; -watch: again at each save.
 func (Lab) Run(ctx context.Context, job string, watch *bool) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error {
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error {
 		if watch != nil && *watch {
 			return l.Watch(ctx, job)
 		}
@@ -55,31 +55,31 @@ func (Lab) Run(ctx context.Context, job string, watch *bool) error {
 
 // Follows the agent's log, or the output of a job's tasks (-job=NAME).
 func (Lab) Logs(ctx context.Context, job *string) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Logs(ctx, value(job)) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Logs(ctx, value(job)) })
 }
 
 // Stops a job.
 func (Lab) Stop(ctx context.Context, job string) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Stop(ctx, job) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Stop(ctx, job) })
 }
 
 // Opens a shell where the tasks run, with nomad; accepts commands from a pipe.
 func (Lab) Shell(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
 }
 
 // Rebuilds plugins (one: -plugin=NAME) and restarts the agent; tasks keep running.
 func (Lab) Reload(ctx context.Context, plugin *string) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
 }
 
 // Stops the lab and deletes it; keeps the image and the download cache.
 func (Lab) Down(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Down(ctx) })
 }
 
-func withLab(ctx context.Context, runtime *string, do func(context.Context, *lab.Lab) error) error {
-	l, err := lab.New(value(runtime))
+func withLab(ctx context.Context, do func(context.Context, *lab.Lab) error) error {
+	l, err := lab.New()
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (Demo) Compare(ctx context.Context) error { return lab.RunProgram(ctx, "./l
 
 // Builds and fetches everything that the demos need to run offline.
 func (Demo) Prepare(ctx context.Context) error {
-	return withLab(ctx, nil, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.PrepareDemos(ctx) })
 }
 
 // demo plays a demo. With stage it waits for a key after each act.

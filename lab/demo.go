@@ -14,14 +14,18 @@ import (
 )
 
 // StartDemo starts a lab in a directory, in addition to any lab that is up, and waits until it is healthy. plugins maps
-// names ("exec-lite") to configurations; an empty one means the lab's. The runtime is as for New. EndDemo removes all.
-func StartDemo(ctx context.Context, dir, runtime string, plugins map[string]string, with With) (agent.Agent, error) {
-	l, err := New(runtime)
+// names ("exec-lite") to configurations; an empty one means the lab's. With onHost it ignores LAB_RUNTIME. EndDemo
+// removes all.
+func StartDemo(ctx context.Context, dir string, onHost bool, plugins map[string]string, w With) (agent.Agent, error) {
+	l, err := New()
 	if err != nil {
 		return nil, err
 	}
 	l.dir, l.port, l.only = dir, 0, plugins
-	a, err := l.start(ctx, with)
+	if onHost {
+		l.runtime = agent.Host
+	}
+	a, err := l.start(ctx, w)
 	if err != nil && a != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()

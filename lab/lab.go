@@ -6,6 +6,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -13,7 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
@@ -44,23 +45,19 @@ type Lab struct {
 }
 
 // New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
-// host, container) and LAB_DIR. A runtime that is not empty overrides LAB_RUNTIME.
-func New(runtime string) (*Lab, error) {
+// host, container) and LAB_DIR.
+func New() (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
 		return nil, err
 	}
-	if runtime == "" {
-		runtime = os.Getenv("LAB_RUNTIME")
-	}
-	r, err := parseRuntime(runtime)
-	if err != nil {
-		return nil, err
-	}
 	l := &Lab{
-		root: root, dir: defaultDir(root), runtime: r,
+		root: root, dir: defaultDir(root), runtime: agent.Runtime(cmp.Or(os.Getenv("LAB_RUNTIME"), string(auto))),
 		steps: term.New(os.Stdout), out: os.Stdout, errOut: os.Stderr,
 		port: defaultPort, firstOutput: 3 * time.Second, docker: agent.DockerAnswers,
+	}
+	if !slices.Contains([]agent.Runtime{auto, agent.Host, agent.Container}, l.runtime) {
+		return nil, fmt.Errorf("unknown LAB_RUNTIME %q: want auto, host or container", l.runtime)
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
 		if l.dir, err = filepath.Abs(dir); err != nil {
@@ -72,17 +69,6 @@ func New(runtime string) (*Lab, error) {
 
 // auto is the default runtime: a container if Docker answers, otherwise the host.
 const auto agent.Runtime = "auto"
-
-// parseRuntime parses the value of a flag; an empty one means auto.
-func parseRuntime(s string) (agent.Runtime, error) {
-	switch r := agent.Runtime(strings.ToLower(s)); r {
-	case "":
-		return auto, nil
-	case auto, agent.Host, agent.Container:
-		return r, nil
-	}
-	return "", fmt.Errorf("unknown runtime %q: want auto, host or container", s)
-}
 
 // defaultDir returns the directory of a checkout's lab: in the checkout, or below /var/lib for root. Root's tasks may
 // run as any user: each must reach the directory, which most home directories prevent, and only root may be able to

@@ -33,16 +33,18 @@ func quiet(t *testing.T) (*Lab, *bytes.Buffer) {
 	}, &b
 }
 
-func TestParseRuntime_AcceptsThreeValues(t *testing.T) {
+func TestNew_AcceptsThreeRuntimes(t *testing.T) {
 	for in, want := range map[string]agent.Runtime{
-		"": auto, "AUTO": auto, "host": agent.Host, "container": agent.Container,
+		"": auto, "auto": auto, "host": agent.Host, "container": agent.Container,
 	} {
-		got, err := parseRuntime(in)
+		t.Setenv("LAB_RUNTIME", in)
+		got, err := New()
 		must.NoError(t, err, must.Sprint(in))
-		test.Eq(t, want, got, test.Sprint(in))
+		test.Eq(t, want, got.runtime, test.Sprint(in))
 	}
-	_, err := parseRuntime("vm")
-	test.Error(t, err, test.Sprint("vm was accepted as a runtime"))
+	t.Setenv("LAB_RUNTIME", "vm")
+	_, err := New()
+	test.ErrorContains(t, err, `unknown LAB_RUNTIME "vm": want auto, host or container`)
 }
 
 func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
@@ -60,7 +62,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "since datasets need"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
 			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
-				" lab:down, and lab:up -runtime=host"},
+				" lab:down, then lab:up with LAB_RUNTIME=host"},
 		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "since several nodes need"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
@@ -70,7 +72,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
 			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
-				" lab:down, and lab:up -runtime=host"},
+				" lab:down, then lab:up with LAB_RUNTIME=host"},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
 			err: "the lab already runs as container; stop it first: " + mage + " lab:down"},
 	} {

@@ -11,7 +11,7 @@ import (
 
 // NewPlugin creates a plugin of a kind, and prints the next commands for it.
 func NewPlugin(ctx context.Context, kind newplugin.Kind, name string) error {
-	l, err := New("")
+	l, err := New()
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // Build builds every plugin into bin/, and prints their paths.
 func Build(ctx context.Context) error {
-	l, err := New("")
+	l, err := New()
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // RunProgram runs a program of this repository on the caller's terminal. The program also gets ^C, and can clean up.
 // With `go run` every failure would be exit status 1.
 func RunProgram(ctx context.Context, pkg string, args ...string) error {
-	l, err := New("")
+	l, err := New()
 	if err != nil {
 		return err
 	}

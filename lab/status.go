@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -89,7 +90,7 @@ func (l *Lab) Status(ctx context.Context) error {
 	}
 	l.say("Agent    %s, runtime %s, in %s", a.Address(), a.Info().Runtime, a.Info().Dir)
 	l.say("Web UI   %s/ui", a.Address())
-	if exists(l.poolDir()) {
+	if testsupport.Exists(l.poolDir()) {
 		l.say("Datasets zfs-fuse, in %s", l.poolDir())
 	}
 	if port := l.hostPort(); port != 0 {
@@ -100,10 +101,10 @@ func (l *Lab) Status(ctx context.Context) error {
 		return err
 	}
 	lists := [][]string{{"job", "status", "-namespace=*"}}
-	if exists(l.poolDir()) {
+	if testsupport.Exists(l.poolDir()) {
 		lists = append(lists, []string{"volume", "status", "-namespace=*", "-type=host"})
 	}
-	if exists(filepath.Join(l.dir, nodesDir)) {
+	if testsupport.Exists(filepath.Join(l.dir, nodesDir)) {
 		lists = append(lists, []string{"node", "status"})
 	}
 	for _, args := range lists {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
@@ -65,7 +66,7 @@ func namespaceOf(ctx context.Context, a agent.Agent, job string) (string, error)
 // Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab.
 // Without a lab it reports that, and succeeds.
 func (l *Lab) Down(ctx context.Context) error {
-	if !exists(l.dir) {
+	if !testsupport.Exists(l.dir) {
 		l.say("The lab is not up: nothing to do.")
 		return nil
 	}
@@ -82,10 +83,10 @@ func (l *Lab) Down(ctx context.Context) error {
 // running, because tasks on the host must end before it.
 func (l *Lab) stopOnNodes(ctx context.Context) error {
 	a, err := l.open(ctx)
-	if err != nil || !exists(filepath.Join(l.dir, nodesDir)) {
+	if err != nil || !testsupport.Exists(filepath.Join(l.dir, nodesDir)) {
 		return nil //nolint:nilerr // an agent that has exited cannot stop jobs
 	}
-	if exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
+	if testsupport.Exists(l.hostDir()) && !runs(ctx, a.Client(), hostJob) {
 		return nil // tasks on an unreachable host cannot be stopped
 	}
 	return agent.StopJobs(ctx, a.Client(), hostJob)

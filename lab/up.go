@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -86,7 +87,7 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 
 	end = l.step(ctx, "Finding Nomad")
 	prog, err := nomad.Binary(ctx, l.steps.Progress)
-	end(err, "%s (%s)", prog.Version, prog.Origin)
+	end(err, "%s, %s", prog.Version, prog.Path)
 	if err != nil {
 		return o, err
 	}
@@ -137,7 +138,8 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 		}
 	}
 	if r == agent.Container && needs != "" {
-		return "", "", fmt.Errorf("%s, which a container does not have: %s lab:down, and lab:up -runtime=host", needs, mage)
+		return "", "", fmt.Errorf("%s, which a container does not have: %s lab:down, then lab:up with LAB_RUNTIME=host",
+			needs, mage)
 	}
 	return r, why, nil
 }
@@ -200,7 +202,7 @@ type With struct {
 // choose checks the options, and detects existing parts by the lab's directories. Those stay until the lab is removed:
 // volumes and tasks use them.
 func (l *Lab) choose(with With) error {
-	l.dataset, l.remote = exists(l.poolDir()), exists(l.hostDir())
+	l.dataset, l.remote = testsupport.Exists(l.poolDir()), testsupport.Exists(l.hostDir())
 	switch {
 	case with.USB != "" && with.USB != "sim":
 		return fmt.Errorf("-usb=%s: want sim (a simulated serial stick)", with.USB)
@@ -228,9 +230,4 @@ func (l *Lab) needsHost() string {
 		return "several nodes need one network"
 	}
 	return ""
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -26,7 +26,6 @@ const Version = "1.11.3"
 type Program struct {
 	Path    string
 	Version string // "1.11.3"
-	Origin  string // "NOMAD_BIN", "PATH", "cache", "official release" or "built from source"
 }
 
 // Progress is called with the state of a step that can take minutes, in a few words. It may be nil.
@@ -61,27 +60,24 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 		if err != nil {
 			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
 		}
-		return Program{Path: path, Version: v, Origin: "NOMAD_BIN"}, nil
+		return Program{Path: path, Version: v}, nil
 	}
 
 	if path, err := exec.LookPath("nomad"); err == nil {
 		v, err := usable(ctx, path)
 		if err == nil {
-			return Program{Path: path, Version: v, Origin: "PATH"}, nil
+			return Program{Path: path, Version: v}, nil
 		}
 		progress.say("ignoring the nomad on PATH: %v", err)
 	}
 
-	origin := "cache"
 	name := fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH)
 	path, err := cache.Once(ctx, name, progress.say, func(scratch string) (string, error) {
-		origin = "official release"
 		made, err := f.release(ctx, scratch, progress)
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
 		progress.say("no official release (%v); building Nomad %s from source, which takes minutes, once", err, Version)
-		origin = "built from source"
 		return f.source(ctx, scratch)
 	})
 	if err != nil {
@@ -92,7 +88,7 @@ func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
 	if err != nil {
 		return Program{}, fmt.Errorf("failed to use the cached nomad; remove it to get another: %w", err)
 	}
-	return Program{Path: path, Version: v, Origin: origin}, nil
+	return Program{Path: path, Version: v}, nil
 }
 
 // usable runs the program, and returns its version, or an error if the lab cannot use it.

@@ -27,25 +27,26 @@ func fake(t *testing.T, path, version string) string {
 
 func TestBinary_SearchesInOrder(t *testing.T) {
 	unreachable := errors.New("no route to host")
+	const kept = "nomad-" + Version + "-" + runtime.GOARCH // in the cache
 	for _, tc := range []struct {
 		name              string
 		env, path, cache  string // version of the binary there; empty: none
 		release, source   error
-		want              string // origin
+		want              string // the file's name
 		version, complain string
 	}{
-		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "NOMAD_BIN", version: "2.0.4"},
-		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: "PATH", version: "1.11.1"},
-		{name: "an old nomad on PATH is ignored", path: "1.7.2", cache: "1.11.3", want: "cache", version: "1.11.3",
+		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "env", version: "2.0.4"},
+		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: "nomad", version: "1.11.1"},
+		{name: "an old nomad on PATH is ignored", path: "1.7.2", cache: "1.11.3", want: kept, version: "1.11.3",
 			complain: "Nomad 1.7.2"},
-		{name: "a release is fetched if nothing is found", want: "official release", version: Version},
-		{name: "without a network it is built", release: unreachable, want: "built from source", version: Version,
+		{name: "a release is fetched if nothing is found", want: kept, version: Version},
+		{name: "without a network it is built", release: unreachable, want: kept, version: Version,
 			complain: "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
 			t.Setenv("XDG_CACHE_HOME", dir)
-			cached := filepath.Join(dir, "outrider", "nomad-"+Version+"-"+runtime.GOARCH)
+			cached := filepath.Join(dir, "outrider", kept)
 			must.NoError(t, os.Mkdir(filepath.Dir(cached), 0o755))
 			t.Setenv("NOMAD_BIN", "")
 			t.Setenv("PATH", dir+":/usr/bin:/bin")
@@ -71,7 +72,7 @@ func TestBinary_SearchesInOrder(t *testing.T) {
 			var shown []string
 			got, err := f.find(t.Context(), func(s string, a ...any) { shown = append(shown, fmt.Sprintf(s, a...)) })
 			must.NoError(t, err)
-			must.Eq(t, tc.want, got.Origin, must.Sprintf("got %+v", got))
+			must.Eq(t, tc.want, filepath.Base(got.Path), must.Sprintf("got %+v", got))
 			test.Eq(t, tc.version, got.Version, test.Sprintf("got %+v", got))
 			test.True(t, filepath.IsAbs(got.Path), test.Sprintf("path %q is not absolute", got.Path))
 			if tc.complain != "" && !strings.Contains(strings.Join(shown, "\n"), tc.complain) {

@@ -63,11 +63,7 @@ func (d Demo) run(ctx context.Context) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // tasks run as other users
 		return err
 	}
-	runtime := ""
-	if d.OnHost {
-		runtime = "host"
-	}
-	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), runtime, d.Plugins, d.With)
+	a, err := lab.StartDemo(ctx, filepath.Join(dir, "a"), d.OnHost, d.Plugins, d.With)
 	if err != nil {
 		return err
 	}
