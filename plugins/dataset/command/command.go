@@ -24,12 +24,14 @@ import (
 // All returns the commands.
 func All() []plugin.Command {
 	var all []plugin.Command
-	for _, c := range []command{
-		listCommand, checkCommand, snapshotCommand, rollbackCommand, adoptCommand, trashCommand,
-	} {
+	for _, c := range commands {
 		all = append(all, plugin.Command{Name: c.name, Help: c.help, Run: c.main, Undoes: true})
 	}
 	return all
+}
+
+var commands = []command{
+	listCommand, checkCommand, snapshotCommand, rollbackCommand, adoptCommand, trashCommand,
 }
 
 type command struct {
@@ -70,7 +72,10 @@ func (s *session) say(format string, args ...any) {
 }
 
 func (c command) main(ctx context.Context, argv []string) error {
-	s := &session{out: os.Stdout, err: os.Stderr}
+	return c.in(ctx, &session{out: os.Stdout, err: os.Stderr}, argv)
+}
+
+func (c command) in(ctx context.Context, s *session, argv []string) error {
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.StringVar(&s.file, "file", policy.Path, "the operator's file")
 	flags.BoolVar(&s.json, "json", false, "print the answer as JSON, sizes in bytes")

@@ -26,9 +26,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-func TestCommands(t *testing.T) { commands.run(t) }
+func TestCommands(t *testing.T) { table.run(t) }
 
-var commands = cases{
+var table = cases{
 	"list and check show the classes":           shown,
 	"a rollback brings the old bytes":           rolledBack,
 	"a rollback is refused while used":          rollbackInUse,
@@ -47,6 +47,7 @@ var commands = cases{
 }
 
 func shown(t *testing.T, n *node) {
+	n.process = true
 	n.write(options + ` on_delete = "trash"
   slots { count = 2  capacity = "32MiB" }`)
 	must.StrContains(t, n.does("list").stdout, "slots in use: 0 of 2")
@@ -214,6 +215,7 @@ func hidden(t *testing.T, n *node) {
 }
 
 func escaped(t *testing.T, n *node) {
+	n.process = true
 	const quoted = "default/ [2Jdata"
 	v := n.create("data")
 	v.called("\x1b[2Jdata")

@@ -44,7 +44,7 @@ var faults = cases{
 // killed makes a call that kills itself at a step.
 func (n *node) killed(step, operation string, r request) {
 	n.t.Helper()
-	r.env = []string{killAt + "=" + step}
+	r.test = killAt + "=" + step
 	must.Eq(n.t, -1, n.call(operation, r).exit, must.Sprintf("it was not killed at %q", step))
 }
 
@@ -101,6 +101,7 @@ func killedInChange(t *testing.T, n *node) {
 
 // killedAtCommands kills the plugin before and after each call of the zfs program.
 func killedAtCommands(t *testing.T, n *node) {
+	n.exe = testBinary(t)
 	dir := t.TempDir()
 	set := func(name string, number int) {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(strconv.Itoa(number)), 0o600))
@@ -159,6 +160,7 @@ exit $code
 
 // killedAtAnyMoment kills the plugin after a delay, often between two system calls of the engine.
 func killedAtAnyMoment(t *testing.T, n *node) {
+	n.exe = testBinary(t)
 	n.file(`on_delete = "trash"`)
 	start := time.Now()
 	r := volume("uid", "1234")
@@ -244,7 +246,7 @@ func notOwn(t *testing.T, n *node) {
 }
 
 func TestPool(t *testing.T) {
-	pool := zfsfusetest.New(t)
+	pool := zfsfusetest.Small(t)
 	for name, fault := range unusable {
 		t.Run(name, func(t *testing.T) { away(t, newNode(t, pool), name != "read-only", fault) })
 	}
@@ -338,6 +340,7 @@ func fullPool(t *testing.T, n *node) {
 func TestRestore_OfManyVolumes(t *testing.T) {
 	testsupport.Long(t, "a crowd of volumes")
 	n := newNode(t, zfsfusetest.New(t))
+	n.exe = testBinary(t)
 	// together calls the plugin for all concurrently
 	together := func(all []request) {
 		var wg sync.WaitGroup

@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,7 +53,7 @@ func TestMain(m *testing.M) {
 type node struct {
 	t                testing.TB
 	pool             zfsfuse.Pool
-	exe              string
+	exe              string // the binary that each call runs; "" is this process, whose start costs no time
 	volumes, plugins string
 }
 
@@ -69,8 +71,7 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, os.RemoveAll(dir)) })
 	must.NoError(t, os.Chmod(dir, 0o711))
-	n := &node{t: t, pool: pool, exe: testBinary(t), volumes: filepath.Join(dir, "volumes"),
-		plugins: filepath.Join(dir, "plugins")}
+	n := &node{t: t, pool: pool, volumes: filepath.Join(dir, "volumes"), plugins: filepath.Join(dir, "plugins")}
 	must.NoError(t, os.Mkdir(n.volumes, 0o755))
 	must.NoError(t, os.Mkdir(n.plugins, 0o755))
 	for _, name := range []string{uuid.NewString()[:8], "dir", "other"} {
@@ -114,7 +115,8 @@ type request struct {
 	id, name, namespace string
 	min, max            int64
 	parameters          map[string]string
-	env                 []string
+	env                 []string      // of Nomad
+	test                string        // a variable of this test, for the plugin's own process
 	killed              time.Duration // time until the plugin is killed; 0 is never
 }
 
@@ -147,35 +149,68 @@ type result struct {
 	stderr string
 }
 
-// call runs the plugin with only Nomad's environment.
+// call calls the plugin with only Nomad's environment. It runs a process only if the node has a binary, or if the
+// plugin must be another process than the test.
 func (n *node) call(operation string, r request) (got result) {
+	n.t.Helper()
+	env := n.environment(operation, r)
+	var stdout, stderr bytes.Buffer
+	switch {
+	case n.exe != "":
+		got.exit = n.process(n.exe, r, operation, env, &stdout, &stderr)
+	case r.test != "" || r.killed > 0:
+		got.exit = n.process(testBinary(n.t), r, operation, env, &stdout, &stderr)
+	default:
+		got.exit = answer(func(name string) (string, bool) { return lookup(env, name) }, &stdout, &stderr)
+	}
+	got.stderr = stderr.String()
+	if got.exit >= 0 {
+		must.NoError(n.t, json.Unmarshal(stdout.Bytes(), &got), must.Sprintf("stdout: %q", &stdout))
+	}
+	return got
+}
+
+// lookup returns the last value of a variable, as os/exec does.
+func lookup(env []string, name string) (value string, set bool) {
+	for _, v := range slices.Backward(env) {
+		if value, set := strings.CutPrefix(v, name+"="); set {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// environment returns the environment of a call.
+func (n *node) environment(operation string, r request) []string {
 	n.t.Helper()
 	parameters, err := json.Marshal(r.parameters)
 	must.NoError(n.t, err)
-	cmd := exec.Command(n.exe, operation)
-	cmd.Env = append([]string{
+	env := append([]string{
 		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + n.volumes, "DHV_PLUGIN_DIR=" + n.plugins, "DHV_NODE_POOL=default",
 		"DHV_NAMESPACE=" + r.namespace, "DHV_VOLUME_NAME=" + r.name, "DHV_VOLUME_ID=" + r.id,
 		"DHV_NODE_ID=1b1f5f0c-7a3e-4a51-b4d0-5b6c6ef4d0aa", "DHV_PARAMETERS=" + string(parameters),
 	}, r.env...)
 	if operation == "create" {
-		cmd.Env = append(cmd.Env, fmt.Sprint("DHV_CAPACITY_MIN_BYTES=", r.min), fmt.Sprint("DHV_CAPACITY_MAX_BYTES=", r.max))
-	} else {
-		cmd.Env = append(cmd.Env, "DHV_CREATED_PATH="+filepath.Join(n.volumes, r.id))
+		return append(env, fmt.Sprint("DHV_CAPACITY_MIN_BYTES=", r.min), fmt.Sprint("DHV_CAPACITY_MAX_BYTES=", r.max))
 	}
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	return append(env, "DHV_CREATED_PATH="+filepath.Join(n.volumes, r.id))
+}
+
+// process makes a call with a binary.
+func (n *node) process(exe string, r request, operation string, env []string, stdout, stderr io.Writer) (exit int) {
+	n.t.Helper()
+	cmd := exec.Command(exe, operation)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, stdout, stderr
+	if r.test != "" {
+		cmd.Env = append(cmd.Env, r.test)
+	}
 	must.NoError(n.t, cmd.Start())
 	if r.killed > 0 {
 		timer := time.AfterFunc(r.killed, func() { _ = cmd.Process.Kill() })
 		defer timer.Stop()
 	}
 	_ = cmd.Wait()
-	got.exit, got.stderr = cmd.ProcessState.ExitCode(), stderr.String()
-	if got.exit >= 0 {
-		must.NoError(n.t, json.Unmarshal(stdout.Bytes(), &got), must.Sprintf("stdout: %q", &stdout))
-	}
-	return got
+	return cmd.ProcessState.ExitCode()
 }
 
 func (n *node) create(r request) result {

@@ -54,6 +54,7 @@ var volumes = cases{
 }
 
 func lives(t *testing.T, n *node) {
+	n.exe = testBinary(t)
 	r := volume()
 	got := n.create(r)
 	must.Eq(t, 32*mib, got.Bytes)
@@ -129,8 +130,9 @@ func fill(t testing.TB, path string, mibs int) error {
 
 func full(t *testing.T, n *node) {
 	r := volume()
+	r.max = 16 * mib
 	got := n.create(r)
-	err := fill(t, got.Path, 40)
+	err := fill(t, got.Path, 20)
 	must.ErrorIs(t, err, syscall.EDQUOT)
 	n.create(r) // restores it although it is full
 	n.delete(r)
@@ -384,7 +386,7 @@ func used(t *testing.T, n *node) {
 		put(t, path, "a", "text")
 		end := holder(t, path)
 		hurried := r
-		hurried.env = []string{impatient + "=1"}
+		hurried.test = impatient + "=1"
 		said := n.refused("delete", hurried, "is still in use after 300ms")
 		must.StrContains(t, said, "in use: device or resource busy")
 		has(t, path, "a", "text")
@@ -445,6 +447,7 @@ func mistakes(t *testing.T, n *node) {
 }
 
 func crowd(t *testing.T, n *node) {
+	n.exe = testBinary(t)
 	var wg sync.WaitGroup
 	requests := make([]request, 8)
 	got := make([]result, len(requests))

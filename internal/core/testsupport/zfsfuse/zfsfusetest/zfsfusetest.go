@@ -85,13 +85,24 @@ func enter() error {
 // pool is in memory, so disk writes of other processes do not delay it.
 func New(t testing.TB) zfsfuse.Pool {
 	t.Helper()
+	return newPool(t, 1<<30)
+}
+
+// Small makes a pool that a test soon fills.
+func Small(t testing.TB) zfsfuse.Pool {
+	t.Helper()
+	return newPool(t, 256<<20)
+}
+
+func newPool(t testing.TB, size int64) zfsfuse.Pool {
+	t.Helper()
 	testsupport.NeedRoot(t)
 	parent, err := os.MkdirTemp("/run/zfs", "")
 	must.NoError(t, err)
 	must.NoError(t, os.Chmod(parent, 0o711)) // tasks run as other users
 	dir := filepath.Join(parent, "pool")
 	t.Cleanup(func() { must.NoError(t, errors.Join(zfsfuse.Remove(dir), os.RemoveAll(parent))) })
-	pool, err := zfsfuse.Make(t.Context(), dir, zfsfuse.Options{Size: 1 << 30})
+	pool, err := zfsfuse.Make(t.Context(), dir, zfsfuse.Options{Size: size})
 	if errors.Is(err, zfsfuse.ErrMissing) {
 		t.Skip(err)
 	}
