@@ -40,6 +40,7 @@ const clientVar = "OUTRIDER_TEST_CLIENT"
 // TestMain also runs the supervisor, the launcher, and a plugin that can be killed. It makes the test a subreaper, so
 // that the test adopts a killed supervisor's children, not an init that reaps at an unknown time.
 func TestMain(m *testing.M) {
+	testsupport.BeginRoles()
 	Main()
 	if with := os.Getenv(clientVar); with != "" {
 		pluginMain(with)
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	os.RemoveAll(smallDir)
-	os.Exit(code)
+	os.Exit(testsupport.EndRoles(code))
 }
 
 // host is an environment for supervisors, clients and tasks. At the end of the test, nothing of it may be left.
@@ -111,6 +112,9 @@ func newHost(t testing.TB, cgroups bool) *host {
 		clients := h.clients
 		h.mu.Unlock()
 		if t.Failed() { // clean up, or one failure would be reported as many
+			if len(clients) == 0 {
+				clients = append(clients, h.client())
+			}
 			for _, st := range h.states {
 				if now, err := h.store.Load(st.ID); err == nil {
 					_ = now.Group.Kill()
