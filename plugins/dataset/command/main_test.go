@@ -205,27 +205,26 @@ func (n *node) create(name string, parameters ...string) *nomadVolume {
 	return v
 }
 
-// call calls the plugin as Nomad does.
+// call calls the plugin with the variables that Nomad sets.
 func (v *nomadVolume) call(operation string) error {
 	parameters, err := json.Marshal(v.parameters)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("/proc/self/exe", operation)
-	cmd.Env = []string{
-		roleVar + "=plugin",
-		"DHV_OPERATION=" + operation, "DHV_VOLUMES_DIR=" + v.n.dir + "/volumes", "DHV_PLUGIN_DIR=" + v.n.dir,
-		"DHV_NODE_POOL=default",
-		"DHV_NAMESPACE=" + v.namespace, "DHV_VOLUME_NAME=" + v.name, "DHV_VOLUME_ID=" + v.id, "DHV_NODE_ID=" + v.n.id,
-		"DHV_PARAMETERS=" + string(parameters), fmt.Sprint("DHV_CAPACITY_MIN_BYTES=", v.capacity),
-		fmt.Sprint("DHV_CAPACITY_MAX_BYTES=", v.capacity),
+	env := map[string]string{
+		"DHV_OPERATION": operation, "DHV_VOLUMES_DIR": v.n.dir + "/volumes", "DHV_PLUGIN_DIR": v.n.dir,
+		"DHV_NODE_POOL": "default",
+		"DHV_NAMESPACE": v.namespace, "DHV_VOLUME_NAME": v.name, "DHV_VOLUME_ID": v.id, "DHV_NODE_ID": v.n.id,
+		"DHV_PARAMETERS": string(parameters), "DHV_CAPACITY_MIN_BYTES": fmt.Sprint(v.capacity),
+		"DHV_CAPACITY_MAX_BYTES": fmt.Sprint(v.capacity),
 	}
-	out, err := cmd.Output()
+	var out, log bytes.Buffer
+	code := volume.Answer(func(name string) (string, bool) { value, set := env[name]; return value, set }, &out, &log)
 	var answer struct{ Path, Error string }
-	if jsonErr := json.Unmarshal(out, &answer); jsonErr != nil {
-		return fmt.Errorf("%w: %q", jsonErr, out)
+	if err := json.Unmarshal(out.Bytes(), &answer); err != nil {
+		return fmt.Errorf("%w: %q", err, &out)
 	}
-	if err != nil {
+	if code != 0 {
 		return fmt.Errorf("%s: %s", operation, answer.Error)
 	}
 	v.path = answer.Path

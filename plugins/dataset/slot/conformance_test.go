@@ -138,7 +138,7 @@ func newSite(t *testing.T) *site {
 	text := fmt.Sprintf("zfs = %q\nclass \"fast\" {\n root = %q\n"+
 		" slots {\n count = 3\n capacity = \"64MiB\"\n }\n}\n", pool.Program, pool.Root)
 	must.NoError(t, os.WriteFile(s.file, []byte(text), 0o600))
-	s.config = fmt.Sprintf("file = %q\nsweep = \"500ms\"\ngrace = \"5s\"\nmounts_for_all = true\napi {\n address = %q\n}",
+	s.config = fmt.Sprintf("file = %q\nsweep = \"700ms\"\ngrace = \"5s\"\nmounts_for_all = true\napi {\n address = %q\n}",
 		s.file, s.URL)
 	exe, err := os.Executable()
 	must.NoError(t, err)

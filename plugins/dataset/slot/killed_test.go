@@ -49,7 +49,7 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), s.Program, program, 1)), 0o600))
 	b := s.binary
-	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "500ms", "1h", 1) // no sweep in between
+	b.Config = strings.Replace(strings.Replace(b.Config, s.file, file, 1), "700ms", "1h", 1) // no sweep in between
 	m := conformance.StartManager(t, b)
 	reserve := func() error {
 		_, err := m.Reserve(group, "fast-00")

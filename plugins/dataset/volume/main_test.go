@@ -161,7 +161,7 @@ func (n *node) call(operation string, r request) (got result) {
 	case r.test != "" || r.killed > 0:
 		got.exit = n.process(testBinary(n.t), r, operation, env, &stdout, &stderr)
 	default:
-		got.exit = answer(func(name string) (string, bool) { return lookup(env, name) }, &stdout, &stderr)
+		got.exit = Answer(func(name string) (string, bool) { return lookup(env, name) }, &stdout, &stderr)
 	}
 	got.stderr = stderr.String()
 	if got.exit >= 0 {

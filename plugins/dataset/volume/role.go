@@ -34,13 +34,13 @@ func Role() bool {
 	if _, set := os.LookupEnv("DHV_OPERATION"); !set {
 		return false
 	}
-	os.Exit(answer(os.LookupEnv, os.Stdout, os.Stderr))
+	os.Exit(Answer(os.LookupEnv, os.Stdout, os.Stderr))
 	return true
 }
 
-// answer writes only JSON to stdout. Messages for the operator go to stderr, which Nomad writes to the
-// agent's log.
-func answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
+// Answer handles the call that the variables of env describe, and returns the exit code. It writes only JSON to
+// stdout. Messages for the operator go to stderr, which Nomad writes to the agent's log.
+func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	type outcome struct {
