@@ -10,7 +10,7 @@ let
 
   # The hash of the packages that core and plugins import, which changes only with these and their versions.
   # `go tool mage nix:hash` writes it, and a test compares it.
-  vendorHash = "sha256-9D+ktNVt7IuUYb0wSQXz6cJy3EfT5QHBgSP8+hLwp50=";
+  vendorHash = "sha256-MAXKjlz0zgvujAKWljRuTxXfMLcdpi8WPF3tsD0+Z+Q=";
 
   buildGoModule =
     pkgs.buildGo126Module or (

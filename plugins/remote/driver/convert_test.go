@@ -29,6 +29,7 @@ func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 		"args":     []string{"-d", "/nomad/alloc/alloc-1/alloc"},
 		"work_dir": "/nomad/alloc/alloc-1/web", "nice": 3, "kill_mode": "process", "umask": "0022",
 		"on_drain": "release", "on_lost": "reattach", "orphan_timeout": "24h", "on_unplug": "ignore", "unplug_delay": "10s",
+		"stdin": "null", "io_weight": 100,
 		"ulimit": []map[string]string{{"nofile": "10"}},
 	}))
 	got, err := hostConfig(cfg, "/srv/or")
