@@ -645,8 +645,8 @@ var handovers = []handover{
 		}},
 }
 
-// TestHandover_OneProcessContinuesOrEnds runs the table with and without an API, for processes and, some rows of it, for
-// podman containers: the driver hands over both in the same way.
+// TestHandover_OneProcessContinuesOrEnds runs the table with and without an API: for processes, and some rows of it for
+// podman containers. The driver hands over both in the same way.
 func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
