@@ -27,10 +27,10 @@ get | unmount)
     done
   fi
   # The dataset may be unmounted next. The daemon stays busy permanently unless the kernel has reported closed files
-  # first, which it does in the background. The reply to another request (-e) comes after these reports.
+  # first, which it does in the background. The reply to another request (stat) comes after these reports.
   while read -r source dir _; do
     if [ "$source" = "$last" ]; then
-      [ -e "$dir/.$$" ]
+      stat -f "$dir" >/dev/null 2>&1
       sleep 0.02
     fi
   done </proc/self/mounts
@@ -45,18 +45,14 @@ set) # one property per command
   ;;
 destroy | mount | rename | rollback)
   # After an unmount a dataset is busy for a while, which rollback reports as an I/O error: retry. A mounted dataset, or
-  # one with a snapshot on hold, stays busy: fail. Most often the second try succeeds, before the slow search for these.
+  # one with a snapshot on hold, stays busy: fail.
   dataset=${last%@*}
   [ "$1" != rename ] || dataset=$2
-  try=0
-  while [ $try -lt 500 ]; do
+  for _ in $(seq 500); do
     said=$("$zfs" "$@" 2>&1) && exit
     case $said in *busy* | *"I/O error"*) ;; *) break ;; esac
-    if [ $try -gt 0 ]; then
-      ! grep -qsF " - fuse.zfs $dataset " /proc/[0-9]*/mountinfo || break
-      ! "$zfs" get -H -r -o value userrefs "$dataset" 2>/dev/null | grep -q '[1-9]' || break
-    fi
-    try=$((try + 1))
+    ! grep -qsF " - fuse.zfs $dataset " /proc/[0-9]*/mountinfo || break
+    ! "$zfs" get -H -r -o value userrefs "$dataset" 2>/dev/null | grep -q '[1-9]' || break
     sleep 0.02
   done
   printf '%s\n' "$said" >&2
