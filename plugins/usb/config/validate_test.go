@@ -39,7 +39,7 @@ func TestConfig_MistakeIsOneSentence(t *testing.T) {
 			`type is named "serail". Did you mean "serial"?`},
 		"udev, empty": {zigbee(`udev { ID_MODEL = "" }`), `device "x": udev: ID_MODEL "" is empty and fits ` +
 			`nothing: leave it out`},
-		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is no ` +
+		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is not a ` +
 			`property: write it as "udevadm info" does, such as ID_MODEL`},
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
 			`lsusb writes them: write it such as "10c4:ea60"`},
