@@ -122,11 +122,13 @@ func TestIsolation_FilesReplaceThoseOfTheHost(t *testing.T) {
 func TestIsolation_ProcessIDsAreTheTasks(t *testing.T) {
 	ownHost(t)
 	spec := &Spec{Init: startInit(t)}
-	spec.Command = isolated("cat /proc/1/comm; echo $PPID; ls /proc | grep -c '^[0-9]'; kill -9 1; cat /proc/1/comm; "+
-		"(setsid sh -c 'sleep 0.1; exit 3' &) ; (sleep 0.3); ps -e -o stat= | grep -c Z; kill -TERM $$; echo not reached",
-		"", task.Isolation{PID: true}).Command
+	spec.Command = isolated(`cat /proc/1/comm; echo $PPID; set -- /proc/[0-9]*; echo $#; kill -9 1; cat /proc/1/comm
+orphan=$( (sleep 0.01 >/dev/null & echo $!) )
+while [ -d /proc/$orphan ] && ! grep -q "^State:.Z" /proc/$orphan/status 2>/dev/null; do :; done
+[ -d /proc/$orphan ] && echo zombie || echo reaped
+kill -TERM $$; echo not reached`, "", task.Isolation{PID: true}).Command
 	e := mustRun(t, spec)
-	test.Eq(t, "outrider-init\n0\n4\noutrider-init\n0\n", e.out)
+	test.Eq(t, "outrider-init\n0\n2\noutrider-init\nreaped\n", e.out)
 	test.Eq(t, unix.SIGTERM, e.status.Signal())
 }
 
