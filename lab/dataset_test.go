@@ -133,7 +133,7 @@ func (d *datasetLab) leavesNothing() {
 	for _, dir := range points {
 		test.False(d.t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
 	}
-	left, err := agent.Processes(d.dir)
+	left, err := d.agent.Leftovers(d.t.Context())
 	must.NoError(d.t, err)
 	test.SliceEmpty(d.t, left, test.Sprint("left"))
 	mounts, err := os.ReadFile("/proc/self/mountinfo")

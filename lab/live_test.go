@@ -318,7 +318,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	})
 
 	step(t, "down", "stopped, files removed", func() error { return l.Down(ctx) })
-	left, err := agent.Processes(a.Info().Dir)
+	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
 	_, err = os.Stat(l.dir)
@@ -401,7 +401,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		test.Sprint("a job for a stick that is pulled out"))
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
 	does("stopped, files removed", func() error { return l.Down(ctx) })
-	left, err := agent.Processes(a.Info().Dir)
+	left, err := a.Leftovers(ctx)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
 }

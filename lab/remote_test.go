@@ -170,7 +170,7 @@ func TestLab_WithNodes(t *testing.T) {
 	must.NoError(t, err)
 	test.SliceLen(t, 3, files, test.Sprint("tasks that were asked to end"))
 	for name, n := range nodes {
-		left, err := agent.Processes(n.Info().Dir)
+		left, err := n.Leftovers(ctx)
 		must.NoError(t, err)
 		test.SliceEmpty(t, left, test.Sprintf("left of %s", name))
 	}
@@ -209,7 +209,7 @@ func (l *Lab) isDownAfter(t *testing.T, f func()) {
 	f()
 	must.NoError(t, l.Down(ctx))
 	for name, a := range agents {
-		left, err := agent.Processes(a.Info().Dir)
+		left, err := a.Leftovers(ctx)
 		must.NoError(t, err)
 		test.SliceEmpty(t, left, test.Sprintf("left of %s agent", name))
 		for _, dir := range []string{a.Info().Dir, a.StateDir()} {

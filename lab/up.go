@@ -176,7 +176,7 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) e
 		err = a.Start(ctx)
 	}
 	if err == nil {
-		err = agent.WaitHealthy(ctx, a, l.steps.Progress)
+		_, err = agent.WaitHealthy(ctx, a, l.steps.Progress)
 	}
 	return err
 }

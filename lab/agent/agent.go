@@ -166,6 +166,9 @@ type Agent interface {
 	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as Exec sees it.
 	HostVolumePluginDir() string
 
+	// Leftovers lists existing processes, cgroups and mounts of this agent, or its container.
+	Leftovers(ctx context.Context) ([]string, error)
+
 	// Close stops all jobs if the server is the agent's own, ends the agent and everything
 	// that it started, and removes its directory. A second Close is not an error.
 	Close(ctx context.Context) error
@@ -216,7 +219,7 @@ func run(ctx context.Context, o Options) (Agent, error) {
 		}
 	}
 	if err == nil {
-		err = WaitHealthy(ctx, a, o.Progress)
+		_, err = WaitHealthy(ctx, a, o.Progress)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)

@@ -26,22 +26,14 @@ const uuid = "????????-*-*-*-*"
 // cgroupMarks returns strings that are in the cgroup names of an agent's tasks, supervisors and hosts. It derives them
 // from files, since the processes may have exited: the SSH server of a host is a task of exec-lite, and killing it also
 // kills the remote driver's supervisor on that host.
-func cgroupMarks(data, state string) (marks []string) {
-	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", uuid))
-	for _, dir := range allocs {
-		marks = append(marks, filepath.Base(dir))
-	}
-	// supervisors are in outrider-<driver>-<the first part of the node's id>: of other nodes in a host's directory, by
-	// their stores there (internal/core/driver), and of this one
-	nodes, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
-	own, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
-	whole, _ := filepath.Match(uuid, string(own)) // the agent may have been killed while it wrote the file
-	if whole {
-		nodes = append(nodes, string(own))
-	}
-	for _, node := range nodes {
-		id, _, _ := strings.Cut(filepath.Base(node), "-")
-		marks = append(marks, "-"+id)
+func cgroupMarks(data, state string) []string {
+	marks := allocMarks(data)
+	// supervisors, by their stores <driver>/<node> (internal/core/driver), also in a host's directory. A supervisor
+	// with its store elsewhere exits by itself, and removes its store.
+	nodes, _ := filepath.Glob(filepath.Join(state, "*", uuid))
+	onHosts, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
+	for _, node := range append(nodes, onHosts...) {
+		marks = append(marks, supervisorMark(filepath.Base(node)))
 	}
 	// tasks on a host, by the host's directory (plugins/remote/shim)
 	hosts, _ := filepath.Glob(filepath.Join(state, "*/runs"))
@@ -49,6 +41,22 @@ func cgroupMarks(data, state string) (marks []string) {
 		marks = append(marks, fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(filepath.Dir(runs)))))
 	}
 	return marks
+}
+
+// allocMarks returns the marks of tasks: their allocation ids.
+func allocMarks(data string) (marks []string) {
+	allocs, _ := filepath.Glob(filepath.Join(data, "alloc", uuid))
+	for _, dir := range allocs {
+		marks = append(marks, filepath.Base(dir))
+	}
+	return marks
+}
+
+// supervisorMark returns the mark of a node's supervisors. Their cgroups are named
+// outrider-<driver>-<the first part of the node's id>.
+func supervisorMark(node string) string {
+	id, _, _ := strings.Cut(node, "-")
+	return "-" + id
 }
 
 // markedCgroups returns the cgroups, of any hierarchy, with one of the marks in their paths, children first.

@@ -278,6 +278,15 @@ func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, erro
 	return string(out), nil
 }
 
+// Leftovers lists only the container: everything that the agent started ends with it.
+func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
+	ctr, err := find(ctx, a.info.Container)
+	if ctr == nil {
+		return nil, err
+	}
+	return []string{"container " + a.info.Container}, nil
+}
+
 func (a *containerAgent) Close(ctx context.Context) error {
 	var jobs error
 	if a.ctr != nil && a.client != nil && a.Alive(ctx) == nil {

@@ -34,5 +34,8 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	})
 
 	must.NoError(t, a.Close(ctx))
+	left, err := a.Leftovers(ctx)
+	must.NoError(t, err, must.Sprint("left"))
+	test.SliceEmpty(t, left, test.Sprint("left"))
 	test.NoError(t, a.Close(ctx), test.Sprint("the second close"))
 }

@@ -21,17 +21,18 @@ import (
 )
 
 // WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or reports
-// itself as undetected), every device plugin runs, and every host volume plugin is fingerprinted. It does not wait for
-// devices, except for a plugin's first list, which Nomad itself waits for before it registers the node. If the context
-// or the agent ends first, the error names the missing part and the reason. progress is called with that error whenever
-// it changes.
-func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) error {
+// itself as undetected), every device plugin runs, and every host volume plugin is fingerprinted. It returns the
+// drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
+// registers the node. If the context or the agent ends first, the error names the missing part and the reason. progress
+// is called with that error whenever it changes.
+func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]nomad.Driver, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 	}
 	var (
+		got     []nomad.Driver
 		missing error
 		before  map[string]int
 		again   = mend{patience: 2 * time.Second}
@@ -43,7 +44,7 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) error
 		}
 		node, err := nomad.Self(ctx, a.Client())
 		if err == nil {
-			_, err = nomad.Health(node, a.Info().Drivers()...)
+			got, err = nomad.Health(node, a.Info().Drivers()...)
 		}
 		if err == nil {
 			before, err = devicePlugins(ctx, a, before)
@@ -65,9 +66,9 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) error
 		return false, again.look(ctx, a, err)
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
+		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
 	}
-	return err
+	return got, err
 }
 
 // mend restarts an agent that would become healthy late, or never, in two cases. The client of a new agent asked its

@@ -100,7 +100,7 @@ func TestWaitHealthy_RestartsForAHostVolumePlugin(t *testing.T) {
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err = WaitHealthy(ctx, u)
+	_, err = WaitHealthy(ctx, u)
 	must.NoError(t, err)
 	must.Eq(t, 1, u.asked.Load())
 }
@@ -147,7 +147,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second start
-	if err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
+	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
 		t.Errorf("it was restarted %d times, want 1; %v", u.starts, err)
 	}
 }
@@ -175,7 +175,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageImmediately(t *testing.T) {
 		shown = append(shown, fmt.Sprintf(format, args...))
 		time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
 	}
-	err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
+	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
 	test.ErrorContains(t, err, "no cgroup")
 	want := "driver a is unhealthy: no cgroup"
 	must.SliceLen(t, 1, shown, must.Sprintf("shown %q, want %q once", shown, want))

@@ -165,6 +165,28 @@ func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
+func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
+	var list []string
+	ids, err := Processes(a.info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		list = append(list, fmt.Sprintf("process %d %s", id.PID, process{id}.command()))
+	}
+	ms, err := mounts(a.info.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range ms {
+		list = append(list, "mount "+m)
+	}
+	for _, c := range markedCgroups(cgroupMarks(a.DataDir(), a.StateDir())) {
+		list = append(list, "cgroup "+c)
+	}
+	return list, nil
+}
+
 func (a *hostAgent) Close(ctx context.Context) error {
 	var jobs error
 	if a.process().alive() && a.client != nil && a.info.Server == "" {

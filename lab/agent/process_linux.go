@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -93,6 +94,16 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
+// command returns the process's command line, for messages.
+func (p process) command() string {
+	proc, err := procfs.NewProc(p.PID)
+	if err != nil {
+		return ""
+	}
+	args, _ := proc.CmdLine()
+	return strings.Join(args, " ")
+}
+
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed.
 func killAll(ctx context.Context, dir string) error {
 	known := map[int]process{} // keeps orphans, which Processes does not find again
@@ -120,22 +131,40 @@ func killAll(ctx context.Context, dir string) error {
 }
 
 // KillNamespace kills the first process of a pid namespace, and with it all others (pid_namespaces(7)). It then removes
-// the cgroups of an agent in that namespace, whose data directory and plugins' state this process sees at data and
-// state. wait waits for the first process.
-func KillNamespace(ctx context.Context, first *os.Process, data, state string, wait func() error) error {
-	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, cgroupMarks(data, state)))
+// the cgroups of an agent in that namespace, whose data directory this process sees at data. wait waits for the first
+// process.
+func KillNamespace(ctx context.Context, first *os.Process, data string, wait func() error) error {
+	marks := allocMarks(data)
+	node, _ := os.ReadFile(filepath.Join(data, "client", "client-id"))
+	whole, _ := filepath.Match(uuid, string(node)) // the agent may have been killed while it wrote the file
+	if whole {
+		marks = append(marks, supervisorMark(string(node)))
+	}
+	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }
 
-// unmountBelow detaches every mount at and below dir, the last mounted first. Nomad's secrets and private directories
-// of tasks are tmpfs.
-func unmountBelow(dir string) error {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+// mounts returns the mount points at and below dir, the last mounted first.
+func mounts(dir string) (points []string, err error) {
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return fmt.Errorf("failed to read the mounts: %w", err)
+		return nil, fmt.Errorf("failed to read the mounts: %w", err)
 	}
-	for _, m := range slices.Backward(mounts) {
-		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("failed to unmount %s: %w", m.Mountpoint, err)
+	for _, m := range slices.Backward(infos) {
+		points = append(points, m.Mountpoint)
+	}
+	return points, nil
+}
+
+// unmountBelow detaches every mount at and below dir: Nomad's secrets and private
+// directories of tasks are tmpfs.
+func unmountBelow(dir string) error {
+	points, err := mounts(dir)
+	if err != nil {
+		return err
+	}
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("failed to unmount %s: %w", p, err)
 		}
 	}
 	return nil

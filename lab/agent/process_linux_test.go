@@ -58,14 +58,13 @@ func TestProcesses_FindsProcessesOfTheDirectory(t *testing.T) {
 		found = nil
 		for _, id := range ids {
 			found = append(found, process{id})
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id.PID))
-			child = child || strings.HasSuffix(string(text), "sleep\x00101\x00")
+			child = child || strings.HasSuffix(process{id}.command(), "sleep 101")
 		}
 	}
 	for _, p := range found {
 		for _, s := range strangers {
 			if p.PID == s.PID {
-				t.Errorf("found an unrelated process: %d", p.PID)
+				t.Errorf("found an unrelated process: %s", p.command())
 			}
 		}
 	}
@@ -215,14 +214,14 @@ func TestCgroupMarks_CoverTasksSupervisorsAndAHost(t *testing.T) {
 	state, data := t.TempDir(), t.TempDir()
 	host := filepath.Join(state, "host")
 	for _, dir := range []string{
-		filepath.Join(host, "remote/4567cdef-1-2-3-4"), filepath.Join(host, "remote/-1-2-3-4"),
+		filepath.Join(state, "exec-lite/0123abcd-1-2-3-4"), filepath.Join(host, "remote/4567cdef-1-2-3-4"),
 		filepath.Join(host, "runs"), filepath.Join(data, "alloc/11112222-3-4-5-6"), filepath.Join(data, "client"),
-		filepath.Join(data, "alloc/----"), // would match others' cgroups, too
+		filepath.Join(state, "exec-lite/-1-2-3-4"), filepath.Join(data, "alloc/----"), // would match others' cgroups, too
 	} {
 		must.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	must.NoError(t, os.WriteFile(filepath.Join(data, "client/client-id"), []byte("89ab0123-1-2-3-4"), 0o600))
 	tasks := fmt.Sprintf("outrider-tasks-%.4x", sha256.Sum256([]byte(host)))
-	test.Eq(t, []string{"11112222-3-4-5-6", "-4567cdef", "-89ab0123", tasks}, cgroupMarks(data, state))
+	test.Eq(t, []string{"11112222-3-4-5-6", "-0123abcd", "-4567cdef", tasks}, cgroupMarks(data, state))
 	test.SliceEmpty(t, cgroupMarks(t.TempDir(), t.TempDir()))
 }

@@ -137,6 +137,9 @@ func TestAgent_RunsInContainer(t *testing.T) {
 			n.tellLog(t)
 		}
 		test.NoError(t, a.Close(ctx))
+		left, err := a.Leftovers(ctx)
+		must.NoError(t, err, must.Sprint("left"))
+		test.SliceEmpty(t, left, test.Sprint("left"))
 	}()
 	inside := func(script string) string {
 		t.Helper()

@@ -302,6 +302,13 @@ func (n *plainNode) end(t *testing.T) {
 		t.Logf("the agent's log (%v):\n%s", err, log)
 	}
 	test.NoError(t, a.Close(ctx))
+	test.NoError(t, testsupport.Poll(time.Minute, func() error {
+		left, err := a.Leftovers(ctx)
+		if err != nil {
+			return err
+		}
+		return leftError(left)
+	}))
 }
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
@@ -330,7 +337,7 @@ func systemctl(args []string) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
-	if err := agent.WaitHealthy(ctx, a); err != nil {
+	if _, err := agent.WaitHealthy(ctx, a); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(a.Info().Dir, "extra.hcl", "*.hcl"))

@@ -286,6 +286,6 @@ func (n *node) restart(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	must.NoError(t, n.Start(ctx))
-	err := agent.WaitHealthy(ctx, n.Agent)
+	_, err := agent.WaitHealthy(ctx, n.Agent)
 	must.NoError(t, err)
 }

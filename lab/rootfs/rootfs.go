@@ -139,8 +139,7 @@ func (r *Root) Close() error {
 	if r.init != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		data, state := filepath.Join(r.Dir, "opt/nomad/data"), filepath.Join(r.Dir, "run/outrider")
-		err = agent.KillNamespace(ctx, r.init.Process, data, state, func() error {
+		err = agent.KillNamespace(ctx, r.init.Process, filepath.Join(r.Dir, "opt/nomad/data"), func() error {
 			_ = r.init.Wait() // it was killed, or has ended before
 			return nil
 		})

@@ -28,11 +28,18 @@ import (
 // node is the agent.
 type node struct{ agent.Agent }
 
-// end closes the agent.
+// end closes the agent, and returns an error if it has left anything.
 func (n *node) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	return n.Close(ctx)
+	if err := n.Close(ctx); err != nil {
+		return err
+	}
+	left, err := n.Leftovers(ctx)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("the agent left %q", left)
+	}
+	return err
 }
 
 // clientConfig makes the agent log changes of devices. Tasks of exec get only the programs that they use, because Nomad

@@ -56,7 +56,7 @@ func runAgent(verb, dir string) error {
 		if err := a.Start(ctx); err != nil {
 			return err
 		}
-		if err := agent.WaitHealthy(ctx, a); err != nil {
+		if _, err := agent.WaitHealthy(ctx, a); err != nil {
 			return err
 		}
 		fmt.Println(a.Address())
@@ -67,9 +67,9 @@ func runAgent(verb, dir string) error {
 		if err := a.Close(ctx); err != nil {
 			return err
 		}
-		left, err := agent.Processes(a.Info().Dir)
+		left, err := a.Leftovers(ctx)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("processes left behind by the agent: %v", left)
+			err = fmt.Errorf("left behind by the agent: %q", left)
 		}
 		return err
 	}
