@@ -14,6 +14,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
+// blockDevices has a directory for each block device (sysfs(5)).
+var blockDevices = "/sys/dev/block"
+
 // defaultIOWeight is the kernel's.
 const defaultIOWeight = 100
 
@@ -72,7 +75,8 @@ func diskOf(path string) (string, error) {
 		return "", fmt.Errorf("io_max: %q is not a block device", path)
 	}
 	number := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
-	if _, err := os.Stat("/sys/dev/block/" + number + "/partition"); err == nil {
+	_, err = os.Stat(filepath.Join(blockDevices, number, "partition"))
+	if err == nil {
 		return "", fmt.Errorf("io_max: device %q is a partition, which the kernel can't limit: use its disk", path)
 	}
 	return number, nil
