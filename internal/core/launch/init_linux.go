@@ -82,8 +82,7 @@ type elf struct {
 	name    [len(initName) + 1]byte
 }
 
-// initProgram returns a read-only memfd (memfd_create(2)) with a program that ignores SIGCHLD, sets its name, and then
-// waits forever.
+// initProgram returns a program that ignores SIGCHLD, sets its name, and then waits forever.
 var initProgram = sync.OnceValues(func() (*os.File, error) {
 	const (
 		base       = 0x10000
@@ -106,18 +105,9 @@ var initProgram = sync.OnceValues(func() (*os.File, error) {
 	copy(image.code[:], initCode)
 	copy(image.name[:], initName)
 
-	fd, err := unix.MemfdCreate(initName, unix.MFD_CLOEXEC|unix.MFD_EXEC)
-	if err == unix.EINVAL { // before Linux 6.3
-		fd, err = unix.MemfdCreate(initName, unix.MFD_CLOEXEC)
-	}
+	f, err := ProgramInMemory(initName, unsafe.Slice((*byte)(unsafe.Pointer(&image)), unsafe.Sizeof(image)))
 	if err != nil {
 		return nil, fmt.Errorf("failed to create the init of the task's process ids: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), initName)
-	defer f.Close() // while it is open for writing, it can't be executed
-	_, err = f.Write(unsafe.Slice((*byte)(unsafe.Pointer(&image)), unsafe.Sizeof(image)))
-	if err != nil {
-		return nil, fmt.Errorf("failed to create the init of the task's process ids: %w", err)
-	}
-	return os.Open(fdPath(fd))
+	return f, nil
 })

@@ -170,12 +170,7 @@ func mountFiles(files []task.File, places *points) *Error {
 		defer closeFD(all[i].file)
 	}
 	for i := range all {
-		point, err := places.open(&all[i])
-		if err != nil {
-			return err
-		}
-		err = all[i].attach(point)
-		closeFD(point)
+		err := all[i].expose(places)
 		if err != nil {
 			return err
 		}

@@ -80,11 +80,15 @@ func (s *server) mountsOf(p *process, saved *task.MountNamespace) (*os.File, err
 		}
 		p.mounts = ns
 	}
-	fd, err := unix.FcntlInt(p.mounts.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	return duplicate(int(p.mounts.Fd()), p.mounts.Name())
+}
+
+func duplicate(fd int, name string) (*os.File, error) {
+	copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), p.mounts.Name()), nil
+	return os.NewFile(uintptr(copied), name), nil
 }
 
 // openMounts opens the mount namespace of a process if it is the saved one.

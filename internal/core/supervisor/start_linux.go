@@ -186,22 +186,32 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	spec.Command = *cmd
 	spec.TasksFiles = p.group.TasksFiles()
 	spec.NoFile = s.surroundings.Limits[unix.RLIMIT_NOFILE][0]
+	var proc *launch.Process
+	err := s.inGroup(p, func(dir *os.File) (err error) {
+		proc, err = launch.Start(&spec, stdio, dir)
+		if err == nil {
+			s.mu.Lock()
+			s.launchers[proc.PID] = true
+			s.mu.Unlock()
+		}
+		return err
+	})
+	return proc, err
+}
+
+// inGroup calls start, which starts a process, with the directory of a task's cgroup (nil where processes are moved by
+// their ids), while no other process is forked.
+func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	dir, err := p.group.OpenDir()
 	if err != nil {
-		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
+		return fmt.Errorf("failed to open the cgroup: %w", err)
 	}
 	if dir != nil {
 		defer dir.Close()
 	}
 	s.forks.Lock()
 	defer s.forks.Unlock()
-	proc, err := launch.Start(&spec, stdio, dir)
-	if err == nil {
-		s.mu.Lock()
-		s.launchers[proc.PID] = true
-		s.mu.Unlock()
-	}
-	return proc, err
+	return start(dir)
 }
 
 // startInit creates a task's namespace of process ids, and returns a pidfd of its init. The init ends with the task's
@@ -210,16 +220,12 @@ func (s *server) startInit(p *process) (*os.File, error) {
 	if p.group.Mode == cgroup.None {
 		return nil, errors.New("the task can't have its own process ids: it has no cgroup")
 	}
-	dir, err := p.group.OpenDir()
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the cgroup: %w", err)
-	}
-	if dir != nil {
-		defer dir.Close()
-	}
-	s.forks.Lock()
-	defer s.forks.Unlock()
-	return launch.StartInit(p.group.TasksFiles(), dir)
+	var init *os.File
+	err := s.inGroup(p, func(dir *os.File) (err error) {
+		init, err = launch.StartInit(p.group.TasksFiles(), dir)
+		return err
+	})
+	return init, err
 }
 
 // identify records the identity of a launcher's process. On an error it ends the launcher.
@@ -371,9 +377,5 @@ func (s *server) pidfdOf(p *process) (*os.File, error) {
 	if p.pidfd < 0 {
 		return nil, ErrEnded
 	}
-	fd, err := unix.FcntlInt(uintptr(p.pidfd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "process of a task"), nil
+	return duplicate(p.pidfd, "process of a task")
 }

@@ -52,7 +52,7 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 }
 
 // binaries open the programs that can run as the supervisor, the preferred one first. If the kernel refuses to
-// execute a memfd (sysctl vm.memfd_noexec is 1 or 2), this program is used.
+// execute a memfd (by a security module, for example), this program is used.
 var binaries = func() []func() (*os.File, error) {
 	self := func() (*os.File, error) { return openHigh("/proc/self/exe") }
 	if embedded == nil {
@@ -191,22 +191,15 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	return f, false, nil
 }
 
-// openBinary returns the small supervisor binary that was embedded at build time, in a memfd (memfd_create(2)): a
-// host may have no directory that is both writable and executable. Without memfds, it returns this program.
+// openBinary returns the small supervisor binary that was embedded at build time, in memory. Where that is not
+// possible, it returns this program.
 func openBinary() (*os.File, error) {
-	fd, err := unix.MemfdCreate(argv0, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	f, err := launch.ProgramInMemory(argv0, embedded)
 	if err != nil {
 		return openHigh("/proc/self/exe")
 	}
-	f := os.NewFile(uintptr(fd), argv0)
-	if _, err := f.Write(embedded); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("failed to unpack the supervisor: %w", err)
-	}
-	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	defer f.Close()
-	// reopened read-only, since a file that is open for writing can't be executed (ETXTBSY)
-	return openHigh(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return openHigh(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
 // openHigh opens a file with a descriptor number above those of a child's ExtraFiles.

@@ -1,0 +1,35 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package launch
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProgramInMemory returns a read-only memfd (memfd_create(2)) with a program, which nobody can change: a host may have
+// no directory that is both writable and executable. The caller closes it. It fails where the kernel has no memfds, or
+// where the sysctl vm.memfd_noexec is 2.
+func ProgramInMemory(name string, program []byte) (*os.File, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close() // while it is open for writing, it can't be executed (ETXTBSY)
+	_, err = f.Write(program)
+	if err == nil {
+		seals := unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(fdPath(fd))
+}
