@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/supervisor"
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 // Driver is the binary of a driver plugin, with or without this core. It runs the cases that
@@ -53,12 +54,13 @@ type Driver struct {
 //
 //	func TestDriver_Conforms(t *testing.T) { conformance.Driver{}.Test(t) }
 func Main(m *testing.M, plugin func()) {
+	testsupport.BeginRoles()
 	supervisor.Main()
 	if os.Getenv(pluginVar) != "" {
 		plugin()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(testsupport.EndRoles(m.Run()))
 }
 
 // pluginVar is set in the environment of a test binary that must act as the plugin.

@@ -39,12 +39,13 @@ import (
 
 // TestMain also runs as the supervisor, the launcher and a plugin's binary.
 func TestMain(m *testing.M) {
+	testsupport.BeginRoles()
 	supervisor.Main()
 	if os.Getenv(binaryVar) != "" {
 		Main(testPlugin(testInstance{}))
 		return
 	}
-	os.Exit(runTests(m))
+	os.Exit(testsupport.EndRoles(runTests(m)))
 }
 
 func runTests(m *testing.M) int {

@@ -32,8 +32,9 @@ import (
 
 // TestMain also runs as the supervisor and the launcher.
 func TestMain(m *testing.M) {
+	testsupport.BeginRoles()
 	supervisor.Main()
-	os.Exit(runTests(m))
+	os.Exit(testsupport.EndRoles(runTests(m)))
 }
 
 func runTests(m *testing.M) int {

@@ -34,6 +34,7 @@ import (
 
 // TestMain makes the test binary act as the plugin's, for commands and on a host.
 func TestMain(m *testing.M) {
+	testsupport.BeginRoles()
 	supervisor.Main()
 	p := driver.Plugin()
 	p.Commands = All()
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 		core.Main(p)
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(testsupport.EndRoles(m.Run()))
 }
 
 // box is a host, simulated by an SSH server on this machine, and the configuration of an agent with this endpoint.

@@ -24,8 +24,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	testsupport.BeginRoles()
 	supervisor.Main()
-	os.Exit(m.Run())
+	os.Exit(testsupport.EndRoles(m.Run()))
 }
 
 // script runs the script in a job.
