@@ -133,9 +133,13 @@ func (a *alloc) stub(t testing.TB) *api.Allocation {
 	return i
 }
 
+// patience is how long a test waits for what an agent does. A client that failed to ask its server for allocations
+// waits for 30 to 60 seconds before it asks again (retryIntv in Nomad's client/client.go).
+const patience = 3 * time.Minute
+
 func (a *alloc) running(t testing.TB) {
 	t.Helper()
-	testsupport.Within(t, 2*time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		i, st, err := a.info()
 		if err == nil && (i.ClientStatus != "running" || st.State != "running") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -149,7 +153,7 @@ func (a *alloc) running(t testing.TB) {
 // task's next event (client/allocrunner/taskrunner/task_runner.go, runDriver).
 func (a *alloc) held(t testing.TB) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		u, err := a.n.Client().Allocations().Stats(a.stub(t), nil)
 		if err == nil && u.Tasks[a.taskName()] == nil {
 			err = fmt.Errorf("the agent has no statistics of %s: %s", a.job, a.story())
@@ -161,7 +165,7 @@ func (a *alloc) held(t testing.TB) {
 // ended waits until the task is dead, and returns its outcome.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		i, st, err := a.info()
 		if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
 			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
@@ -206,7 +210,7 @@ func (a *alloc) story() string {
 // tells waits for an event of the task: Nomad's client sends events to its server in batches, and the driver's may
 // follow the event of the exit.
 func (a *alloc) tells(text string) error {
-	return testsupport.Poll(time.Minute, func() error {
+	return testsupport.Poll(patience, func() error {
 		if s := a.story(); !strings.Contains(s, text) {
 			return fmt.Errorf("no event has %q: %s", text, s)
 		}
@@ -259,7 +263,7 @@ func (a *alloc) read(stream string) (string, error) {
 // readable waits until the agent returns the log of a running task. It causes an event of the task, see read.
 func (a *alloc) readable(t testing.TB) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		i, _, err := a.info()
 		if err != nil {
 			return err
@@ -283,7 +287,7 @@ func (a *alloc) stream(i *api.Allocation, stream string) (string, error) {
 // says waits until a stream contains text.
 func (a *alloc) says(t testing.TB, stream, text string) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		out, err := a.read(stream)
 		if err == nil && !strings.Contains(out, text) {
 			err = fmt.Errorf("%s is %q, want %q in it", stream, last(out, 500), text)
