@@ -64,8 +64,11 @@ const (
 func (o ownership) step(c call, got outcome) []any {
 	allowed, next := o.way == c.way, o
 	switch c.what {
-	case "change", "exec":
+	case "exec": // names no allocation
+	case "change":
+		allowed = allowed && o.owner == c.alloc
 	case "release":
+		allowed = allowed && o.owner == c.alloc
 		next.released, next.way = true, 0
 	default:
 		allowed = o.released || c.what == "resume" && o.owner == c.alloc || c.what == "take" && o.owner == c.from
