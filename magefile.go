@@ -125,7 +125,9 @@ func (Test) Module(ctx context.Context, module string, race *bool) error {
 // Benchmarks exec-lite, remote and python against the alternatives; writes ratios.
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
-	return lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
+	err := lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
+	// starts of confined programs, beside runc if that is installed
+	return errors.Join(err, sh.RunV("go", "test", "./internal/core/launch", "-run=^$", "-bench=Start", "-v"))
 }
 
 // Runs the driver contract on a plugin's binary (-task='{"command": "SCRIPT"}').
