@@ -5,7 +5,6 @@ go 1.26
 require (
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/outrider-dev/outrider/internal/core v0.0.0
-	github.com/shoenig/test v1.13.2
 )
 
 require (
@@ -103,6 +102,7 @@ require (
 	github.com/shirou/gopsutil/v3 v3.24.5 // indirect
 	github.com/shoenig/go-landlock v1.2.2 // indirect
 	github.com/shoenig/go-m1cpu v0.1.7 // indirect
+	github.com/shoenig/test v1.13.2 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/stretchr/testify v1.11.1 // indirect

@@ -276,7 +276,6 @@ func (h *host) pluginConfig() (map[string]any, error) {
 // taskTemplate returns a task's config block, in which SCRIPT stands for a script.
 func (h *host) taskTemplate() (map[string]any, error) {
 	options := attributes(h.taskHCL)
-	image := h.taskHCL.GetObject().GetAttributes()["image"].GetAttr() // exec-lite has this option to refuse it
 	switch {
 	case h.driver.Task != "":
 		return parseHCL(h.driver.Task)
@@ -285,7 +284,7 @@ func (h *host) taskTemplate() (map[string]any, error) {
 		return map[string]any{"code": shell, "args": []any{"SCRIPT"}}, nil
 	case options["script"]:
 		return map[string]any{"script": "SCRIPT"}, nil
-	case options["command"] && options["args"] && !image.GetRequired():
+	case options["command"] && options["args"] && !options["image"]:
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", "SCRIPT"}}, nil
 	}
 	return nil, errors.New("failed to derive a task's config block that runs a script: " +

@@ -53,7 +53,6 @@ type Described interface {
 // Schema describes the options of a configuration of type T.
 type Schema[T any] struct {
 	options []*option
-	refused []string // of a refuser
 }
 
 var _ Described = (*Schema[struct{}])(nil)
@@ -66,22 +65,11 @@ func Of[T any]() *Schema[T] {
 	if t.Kind() != reflect.Struct {
 		panic(fmt.Sprintf("schema: %s is not a struct", t))
 	}
-	s := &Schema[T]{options: optionsOf(t)}
-	var zero T
-	if r, ok := any(&zero).(refuser); ok {
-		s.refused = refusedOf(r, s.options)
-	}
-	return s
+	return &Schema[T]{options: optionsOf(t)}
 }
 
 // Spec returns the HCL specification.
-func (s *Schema[T]) Spec() *hclspec.Spec {
-	spec := specOf(s.options)
-	if len(s.refused) > 0 {
-		admit(spec.GetObject().Attributes, s.refused, s.options)
-	}
-	return spec
-}
+func (s *Schema[T]) Spec() *hclspec.Spec { return specOf(s.options) }
 
 // Default returns the configuration in which no option is set.
 func (s *Schema[T]) Default() T {
@@ -110,9 +98,6 @@ func (s *Schema[T]) decode(into func(any) error) (T, error) {
 	var body map[string]any
 	if err := into(&body); err != nil {
 		return none, fmt.Errorf("failed to decode configuration: %w", err)
-	}
-	if err := refuse(any(&t), s.refused, body); err != nil {
-		return none, err
 	}
 	if p := assign("", reflect.ValueOf(&t).Elem(), s.options, body); len(p) > 0 {
 		return none, p
