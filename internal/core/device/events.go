@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
 // Delays before Events is called again after an error. They double from the first to the last.
@@ -25,7 +27,7 @@ func (p *Server) listen(ctx context.Context, events func(context.Context, func()
 	}
 	for {
 		started := time.Now()
-		err := guard(func() error { return events(ctx, kick) })
+		err := fingerprint.Guard(func() error { return events(ctx, kick) })
 		if ctx.Err() != nil {
 			return
 		}

@@ -126,7 +126,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 }
 
 // failed keeps the last list.
-func (s *scanner) failed(_ []*device.DeviceGroup, _ bool, err error) []*device.DeviceGroup {
+func (s *scanner) failed(err error) []*device.DeviceGroup {
 	s.failing.failed("failed to scan for devices, the last list stays valid", err)
 	last := s.current.Load()
 	if !last.scanned {

@@ -6,7 +6,6 @@ package device
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
@@ -44,17 +43,6 @@ func (o *once) over() bool {
 	was := len(o.logged) > 0
 	o.logged = nil
 	return was
-}
-
-// guard turns a panic in the plugin's own code into a *fingerprint.PanicError. The panic would
-// otherwise end every stream, and occur again immediately in the next process.
-func guard(f func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = &fingerprint.PanicError{Value: r, Stack: debug.Stack()}
-		}
-	}()
-	return f()
 }
 
 func errorText(err error) string {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/device"
 	"golang.org/x/sync/semaphore"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
 // Releaser is an Instance whose devices must be released before another task gets them. Nomad never
@@ -124,7 +126,7 @@ func (p *Server) sweep(ctx context.Context, r Releaser, period time.Duration) {
 	defer tick.Stop()
 	for {
 		var leases []Lease
-		err := guard(func() (err error) {
+		err := fingerprint.Guard(func() (err error) {
 			leases, err = r.Leases(ctx)
 			return err
 		})
@@ -153,7 +155,7 @@ func (p *Server) releaseEnded(ctx context.Context, r Releaser, l Lease, held *sl
 	defer held.Release(1)
 	limited, cancel := context.WithTimeout(ctx, grantTime)
 	defer cancel()
-	err := guard(func() error {
+	err := fingerprint.Guard(func() error {
 		now, err := r.Leases(limited, l.ID)
 		if err != nil || !slices.Contains(now, l) {
 			return err

@@ -115,7 +115,7 @@ func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*devi
 func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReservation, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, grantTime)
 	defer cancel()
-	err = guard(func() (err error) {
+	err = fingerprint.Guard(func() (err error) {
 		r, err = p.reserve(ctx, inst, ids)
 		return err
 	})

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/nomad/helper/pointer"
 	"github.com/hashicorp/nomad/plugins/device"
 	"github.com/hashicorp/nomad/plugins/shared/structs"
+
+	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
 // Stats is part of device.DevicePlugin. The stream ends only with ctx. After an interval in which
@@ -80,7 +82,7 @@ func (p *Server) measure(ctx context.Context, m StatsReporter) (groups []*device
 		return nil, nil
 	}
 	var measured map[string]*device.DeviceStats
-	err = guard(func() (err error) {
+	err = fingerprint.Guard(func() (err error) {
 		measured, err = m.Stats(ctx, slices.Clone(ids))
 		return err
 	})

@@ -28,8 +28,7 @@ func (d *Driver) Fingerprint(ctx context.Context) (<-chan *drivers.Fingerprint, 
 			}
 			return f, err
 		},
-		Period: 30 * time.Second, Kick: kick,
-		Failed: func(_ *drivers.Fingerprint, _ bool, err error) *drivers.Fingerprint { return d.failed(err) },
+		Failed: d.failed, Period: 30 * time.Second, Kick: kick,
 	}.Run(ctx), nil
 }
 

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Loop configures what to probe and when. Only Probe and Period are required.
+// Loop configures what to probe and when. Probe, Period and Failed are required.
 type Loop[T any] struct {
 	// Probe probes once and returns a value that must not change later. It is called from one
 	// goroutine at a time. It must return soon after ctx ends, because the channel is closed only
@@ -34,9 +34,7 @@ type Loop[T any] struct {
 	Settle time.Duration
 
 	// Failed returns the value to send after a failed probe, such as the last value marked unhealthy.
-	// last is the result of the last successful probe; known is false if there was none. If Failed is
-	// nil, nothing is sent after a failure.
-	Failed func(last T, known bool, err error) T
+	Failed func(error) T
 }
 
 // PanicError is the error of a probe that panicked.
@@ -64,12 +62,12 @@ func (l Loop[T]) Run(ctx context.Context) <-chan T {
 
 func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 	var (
-		good, sent, now T
-		known, sentOnce bool
-		out             chan<- T // values while a value is pending
-		kick            = l.Kick
-		retry           = min(firstRetry, l.Period)
-		next            = time.NewTimer(0)
+		sent, now T
+		sentOnce  bool
+		out       chan<- T // values while a value is pending
+		kick      = l.Kick
+		retry     = min(firstRetry, l.Period)
+		next      = time.NewTimer(0)
 	)
 	defer next.Stop()
 	for {
@@ -94,14 +92,17 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 		if l.Settle > 0 && len(l.Kick) > 0 {
 			<-l.Kick // served by this probe; a kick during the probe is kept
 		}
-		value, err := l.probe(ctx)
+		var value T
+		err := Guard(func() (err error) {
+			value, err = l.Probe(ctx)
+			return err
+		})
 		if ctx.Err() != nil {
 			return // the result of a canceled probe is meaningless
 		}
 		kick = l.Kick
 		switch {
 		case err == nil:
-			good, known = value, true
 			retry = min(firstRetry, l.Period)
 			next.Reset(l.Period)
 		default:
@@ -110,10 +111,7 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 			if errors.As(err, new(*PanicError)) {
 				kick = nil // until the retry, so kicks do not cause a busy loop
 			}
-			if l.Failed == nil {
-				continue
-			}
-			value = l.Failed(good, known, err)
+			value = l.Failed(err)
 		}
 		if sentOnce && reflect.DeepEqual(sent, value) {
 			out = nil // the pending value is outdated
@@ -123,11 +121,13 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 	}
 }
 
-func (l Loop[T]) probe(ctx context.Context) (value T, err error) {
+// Guard calls f. A panic in f is returned as an error of type *PanicError: it would otherwise end the process with all
+// its streams, and occur again immediately in the next one.
+func Guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = &PanicError{Value: r, Stack: debug.Stack()}
 		}
 	}()
-	return l.Probe(ctx)
+	return f()
 }

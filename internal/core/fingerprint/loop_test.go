@@ -6,7 +6,6 @@ package fingerprint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -144,29 +143,15 @@ func TestLoop_SendsFailureAndRetriesSooner(t *testing.T) {
 		var world box[error]
 		world.set(fail)
 		l := Loop[string]{Period: time.Minute, Probe: func(context.Context) (string, error) { return "good", world.get() },
-			Failed: func(last string, known bool, err error) string { return fmt.Sprintf("%s %t %v", last, known, err) }}
+			Failed: func(err error) string { return "failed: " + err.Error() }}
 		values := l.Run(t.Context())
-		test.Eq(t, " false no such device", next(t, values))
+		test.Eq(t, "failed: no such device", next(t, values))
 		world.set(nil)
 		time.Sleep(1100 * time.Millisecond)
 		test.Eq(t, "good", next(t, values))
 		world.set(fail)
 		time.Sleep(time.Minute)
-		test.Eq(t, "good true no such device", next(t, values))
-	})
-}
-
-func TestLoop_WithoutFailedKeepsLastValue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var world box[error]
-		values := Loop[int]{Period: time.Minute, Probe: func(context.Context) (int, error) {
-			return 1,
-				world.get()
-		}}.Run(t.Context())
-		next(t, values)
-		world.set(errors.New("gone"))
-		time.Sleep(time.Hour)
-		nothing(t, values)
+		test.Eq(t, "failed: no such device", next(t, values))
 	})
 }
 
@@ -177,7 +162,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 		var failure box[error]
 		values := Loop[string]{Period: time.Minute, Kick: kicker,
 			Probe:  func(context.Context) (string, error) { probes.Add(1); panic("bad firmware") },
-			Failed: func(_ string, _ bool, err error) string { failure.set(err); return err.Error() },
+			Failed: func(err error) string { failure.set(err); return err.Error() },
 		}.Run(t.Context())
 		test.Eq(t, "panic while fingerprinting: bad firmware", next(t, values))
 		var p *PanicError
@@ -221,7 +206,7 @@ func TestLoop_ContextEndsProbe(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		values := Loop[string]{Period: time.Minute,
 			Probe:  func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() },
-			Failed: func(_ string, _ bool, err error) string { return err.Error() },
+			Failed: func(err error) string { return err.Error() },
 		}.Run(ctx)
 		nothing(t, values)
 		cancel()
@@ -258,7 +243,7 @@ func TestLoop_SuccessResetsBackoff(t *testing.T) {
 				return 1, nil
 			}
 			return 0, errors.New("not yet")
-		}}.Run(ctx)
+		}, Failed: func(error) int { return 0 }}.Run(ctx)
 		for range values {
 		}
 		// in seconds; it fails three times, and again after its success
