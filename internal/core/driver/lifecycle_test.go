@@ -378,14 +378,13 @@ func TestTaskStats_AreComplete(t *testing.T) {
 	// on a busy machine, a reading may show no usage
 	var cpu *drivers.CpuStats
 	var mem *drivers.MemoryStats
-	var pids int
 	for end := time.After(time.Minute); cpu == nil || cpu.Percent <= 0 || cpu.TotalTicks <= 0 || mem.RSS == 0 &&
-		mem.Usage == 0 || pids != 2; {
+		mem.Usage == 0; {
 		select {
 		case u := <-ch:
-			cpu, mem, pids = u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats, len(u.Pids)
+			cpu, mem = u.ResourceUsage.CpuStats, u.ResourceUsage.MemoryStats
 		case <-end:
-			t.Fatalf("cpu %+v, memory %+v, %d processes", cpu, mem, pids)
+			t.Fatalf("cpu %+v, memory %+v", cpu, mem)
 		}
 	}
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/client/lib/cpustats"
@@ -43,41 +42,25 @@ func (l *local) topology() cpustats.Compute {
 	return l.compute
 }
 
-// sampler measures a task.
+// sampler measures a task. It turns the kernel's counters into Nomad's percentages, which need two samples.
 type sampler struct {
-	compute cpustats.Compute
-	cpu     cpuTracker
-	pids    map[int]*pidSampler
-}
-
-type pidSampler struct {
-	start uint64
-	cpu   cpuTracker
-}
-
-func newSampler(c cpustats.Compute) *sampler {
-	return &sampler{compute: c, cpu: newCPUTracker(c), pids: map[int]*pidSampler{}}
-}
-
-// cpuTracker turns the kernel's counters into Nomad's percentages, which need two samples.
-type cpuTracker struct {
 	compute             cpustats.Compute
 	total, user, system *cpustats.Tracker
 }
 
-func newCPUTracker(c cpustats.Compute) cpuTracker {
-	return cpuTracker{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
+func newSampler(c cpustats.Compute) *sampler {
+	return &sampler{compute: c, total: cpustats.New(c), user: cpustats.New(c), system: cpustats.New(c)}
 }
 
 // measure takes nanoseconds. Without a topology it reports no ticks, because these are the share of
 // the machine's MHz.
-func (t cpuTracker) measure(total, user, system cgroup.Value) *drivers.CpuStats {
-	cpu := &drivers.CpuStats{Percent: t.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
-	if t.compute.NumCores > 0 {
-		cpu.TotalTicks = t.total.TicksConsumed(cpu.Percent)
+func (s *sampler) measure(total, user, system cgroup.Value) *drivers.CpuStats {
+	cpu := &drivers.CpuStats{Percent: s.total.Percent(float64(total.N)), Measured: []string{"Percent", "Total Ticks"}}
+	if s.compute.NumCores > 0 {
+		cpu.TotalTicks = s.total.TicksConsumed(cpu.Percent)
 	}
 	if user.Known && system.Known {
-		cpu.UserMode, cpu.SystemMode = t.user.Percent(float64(user.N)), t.system.Percent(float64(system.N))
+		cpu.UserMode, cpu.SystemMode = s.user.Percent(float64(user.N)), s.system.Percent(float64(system.N))
 		cpu.Measured = append(cpu.Measured, "User Mode", "System Mode")
 	}
 	return cpu
@@ -88,15 +71,17 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 	if err != nil {
 		return nil, err
 	}
-	pids, sum := s.perPID(group, main)
-	if !stats.CPUTotal.Known { // no cgroup: the sum over the running processes
-		stats.CPUTotal = known(sum.cpuUser + sum.cpuSystem)
-		stats.CPUUser, stats.CPUSystem = known(sum.cpuUser), known(sum.cpuSystem)
+	if !stats.CPUTotal.Known || !stats.RSS.Known { // no cgroup: the sum over the running processes
+		sum := usageOf(group, main)
+		if !stats.CPUTotal.Known {
+			stats.CPUTotal = known(sum.cpuUser + sum.cpuSystem)
+			stats.CPUUser, stats.CPUSystem = known(sum.cpuUser), known(sum.cpuSystem)
+		}
+		if !stats.RSS.Known {
+			stats.RSS = known(sum.rss)
+		}
 	}
-	if !stats.RSS.Known {
-		stats.RSS = known(sum.rss)
-	}
-	cpu, mem := s.cpu.measure(stats.CPUTotal, stats.CPUUser, stats.CPUSystem), &drivers.MemoryStats{}
+	cpu, mem := s.measure(stats.CPUTotal, stats.CPUUser, stats.CPUSystem), &drivers.MemoryStats{}
 	measure := func(v cgroup.Value, field *uint64, names *[]string, name string) {
 		if v.Known {
 			*field = v.N
@@ -113,7 +98,6 @@ func (s *sampler) sample(group cgroup.Group, main task.Identity) (*drivers.TaskR
 	return &drivers.TaskResourceUsage{
 		ResourceUsage: &drivers.ResourceUsage{CpuStats: cpu, MemoryStats: mem},
 		Timestamp:     time.Now().UTC().UnixNano(),
-		Pids:          pids,
 	}, nil
 }
 
@@ -121,34 +105,12 @@ func known(n uint64) cgroup.Value { return cgroup.Value{N: n, Known: true} }
 
 type usage struct{ cpuUser, cpuSystem, rss uint64 } // ns, ns, bytes
 
-func (s *sampler) perPID(group cgroup.Group, main task.Identity) (map[string]*drivers.ResourceUsage, usage) {
-	var sum usage
-	out := map[string]*drivers.ResourceUsage{}
-	seen := map[int]bool{}
+// usageOf sums up the usage of a task's running processes.
+func usageOf(group cgroup.Group, main task.Identity) (sum usage) {
 	for _, st := range (&task.State{Group: group, Identity: main}).Processes() {
-		seen[st.PID] = true
-		p := s.pids[st.PID]
-		if p == nil || p.start != st.Start {
-			p = &pidSampler{start: st.Start, cpu: newCPUTracker(s.compute)}
-			s.pids[st.PID] = p
-		}
-		u := usage{
-			cpuUser:   st.UTime * uint64(time.Second/task.ClockTick),
-			cpuSystem: st.STime * uint64(time.Second/task.ClockTick),
-			rss:       uint64(max(0, st.RSS)) * uint64(os.Getpagesize()),
-		}
-		sum.cpuUser += u.cpuUser
-		sum.cpuSystem += u.cpuSystem
-		sum.rss += u.rss
-		out[strconv.Itoa(st.PID)] = &drivers.ResourceUsage{
-			CpuStats:    p.cpu.measure(known(u.cpuUser+u.cpuSystem), known(u.cpuUser), known(u.cpuSystem)),
-			MemoryStats: &drivers.MemoryStats{RSS: u.rss, Measured: []string{"RSS"}},
-		}
+		sum.cpuUser += st.UTime * uint64(time.Second/task.ClockTick)
+		sum.cpuSystem += st.STime * uint64(time.Second/task.ClockTick)
+		sum.rss += uint64(max(0, st.RSS)) * uint64(os.Getpagesize())
 	}
-	for pid := range s.pids {
-		if !seen[pid] {
-			delete(s.pids, pid)
-		}
-	}
-	return out, sum
+	return sum
 }
