@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -35,9 +34,6 @@ type Wheel struct {
 
 // File is the wheel's file name.
 func (w Wheel) File() string { return w.stem() + "-" + w.tag() + ".whl" }
-
-// SourceFile is the file name of the wheel's source distribution.
-func (w Wheel) SourceFile() string { return w.stem() + ".tar.gz" }
 
 func (w Wheel) module() string { return strings.ReplaceAll(w.Name, "-", "_") }
 func (w Wheel) stem() string   { return w.module() + "-" + w.Version }
@@ -99,30 +95,9 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource writes a source distribution of the wheel to a directory.
+// WriteSource writes a source distribution of the wheel to a directory. Each way to build it runs code: setup.py, and its
+// own build backend (PEP 517, backend-path), which does nothing else.
 func (w Wheel) WriteSource(dir, code string) error {
-	b, err := w.Source(code)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, w.SourceFile()), b, 0o644)
-}
-
-// Source returns a source distribution that needs no build tool: it contains its own build backend (PEP 517,
-// backend-path), which runs code and then returns the wheel. setup.py contains the code too.
-func (w Wheel) Source(code string) ([]byte, error) {
-	archive, err := w.Archive()
-	if err != nil {
-		return nil, err
-	}
-	backend := fmt.Sprintf(`import os, shutil
-CODE = %[2]s
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    exec(CODE, dict(globals()))
-    wheel = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wheel")
-    shutil.copy(wheel, os.path.join(wheel_directory, %[1]q))
-    return %[1]q
-`, w.File(), strconv.Quote(code))
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	tw := tar.NewWriter(z)
@@ -130,19 +105,18 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 		{"PKG-INFO", w.metadata()},
 		{"pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"},
 		{"setup.py", code + "\n"},
-		{"wheel", string(archive)},
-		{"backend.py", backend},
+		{"backend.py", code + "\n"},
 	} {
 		h := &tar.Header{Name: w.stem() + "/" + f[0], Mode: 0o644, Size: int64(len(f[1])), Format: tar.FormatPAX}
 		if err := tw.WriteHeader(h); err != nil {
-			return nil, err
+			return err
 		}
 		if _, err := tw.Write([]byte(f[1])); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := errors.Join(tw.Close(), z.Close()); err != nil {
-		return nil, err
+		return err
 	}
-	return b.Bytes(), nil
+	return os.WriteFile(filepath.Join(dir, w.stem()+".tar.gz"), b.Bytes(), 0o644)
 }
