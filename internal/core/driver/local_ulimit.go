@@ -10,28 +10,17 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
-
-// ulimitNames maps the names of limits.conf(5) to the resources of setrlimit(2).
-var ulimitNames = map[string]int{
-	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
-	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
-	"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "nofile": unix.RLIMIT_NOFILE,
-	"nproc": unix.RLIMIT_NPROC, "rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
-	"rttime": unix.RLIMIT_RTTIME, "sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
-}
 
 // rlimits parses the option ulimit. The values are in the units of setrlimit(2):
 // bytes, seconds or a number.
 func (o *TaskOptions) rlimits() ([]task.Rlimit, error) {
 	var limits []task.Rlimit
 	for _, name := range slices.Sorted(maps.Keys(o.Ulimit)) {
-		resource, ok := ulimitNames[name]
-		if !ok {
-			known := strings.Join(slices.Sorted(maps.Keys(ulimitNames)), ", ")
+		resource := slices.Index(task.RlimitNames[:], name)
+		if resource < 0 {
+			known := strings.Join(slices.Sorted(slices.Values(task.RlimitNames[:])), ", ")
 			return nil, fmt.Errorf("unknown ulimit %q: use one of %s", name, known)
 		}
 		text := o.Ulimit[name]

@@ -118,16 +118,8 @@ func limitValue(v uint64) string {
 
 // limitName returns the name of a limit in limits.conf(5).
 func limitName(resource int) string {
-	names := [...]string{
-		unix.RLIMIT_CPU: "cpu", unix.RLIMIT_FSIZE: "fsize", unix.RLIMIT_DATA: "data",
-		unix.RLIMIT_STACK: "stack", unix.RLIMIT_CORE: "core", unix.RLIMIT_RSS: "rss",
-		unix.RLIMIT_NPROC: "nproc", unix.RLIMIT_NOFILE: "nofile", unix.RLIMIT_MEMLOCK: "memlock",
-		unix.RLIMIT_AS: "as", unix.RLIMIT_LOCKS: "locks", unix.RLIMIT_SIGPENDING: "sigpending",
-		unix.RLIMIT_MSGQUEUE: "msgqueue", unix.RLIMIT_NICE: "nice", unix.RLIMIT_RTPRIO: "rtprio",
-		unix.RLIMIT_RTTIME: "rttime",
-	}
-	if resource < 0 || resource >= len(names) {
+	if resource < 0 || resource >= len(task.RlimitNames) {
 		return strconv.Itoa(resource)
 	}
-	return names[resource]
+	return task.RlimitNames[resource]
 }

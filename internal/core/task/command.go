@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"path"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Command describes one process. A driver plugin makes it from the task's configuration; the
@@ -136,6 +138,16 @@ type Rlimit struct {
 	Resource int    `json:"resource"`
 	Soft     uint64 `json:"soft"`
 	Hard     uint64 `json:"hard"`
+}
+
+// RlimitNames are the names of limits.conf(5), by the resource.
+var RlimitNames = [...]string{
+	unix.RLIMIT_CPU: "cpu", unix.RLIMIT_FSIZE: "fsize", unix.RLIMIT_DATA: "data",
+	unix.RLIMIT_STACK: "stack", unix.RLIMIT_CORE: "core", unix.RLIMIT_RSS: "rss",
+	unix.RLIMIT_NPROC: "nproc", unix.RLIMIT_NOFILE: "nofile", unix.RLIMIT_MEMLOCK: "memlock",
+	unix.RLIMIT_AS: "as", unix.RLIMIT_LOCKS: "locks", unix.RLIMIT_SIGPENDING: "sigpending",
+	unix.RLIMIT_MSGQUEUE: "msgqueue", unix.RLIMIT_NICE: "nice", unix.RLIMIT_RTPRIO: "rtprio",
+	unix.RLIMIT_RTTIME: "rttime",
 }
 
 // Unlimited is RLIM_INFINITY of setrlimit(2).
