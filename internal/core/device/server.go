@@ -100,7 +100,7 @@ func newInstance(made Instance) (*instance, error) {
 
 // PluginInfo is part of base.BasePlugin.
 func (p *Server) PluginInfo() (*base.PluginInfoResponse, error) {
-	return plugin.DeviceInfo(p.name), nil
+	return plugin.Info(base.PluginTypeDevice, device.ApiVersion010, p.name), nil
 }
 
 // ConfigSchema is part of base.BasePlugin.

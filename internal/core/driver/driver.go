@@ -97,7 +97,7 @@ func (d *Driver) Close() error {
 
 // PluginInfo is part of base.BasePlugin.
 func (d *Driver) PluginInfo() (*base.PluginInfoResponse, error) {
-	return plugin.DriverInfo(d.name), nil
+	return plugin.Info(base.PluginTypeDriver, drivers.ApiVersion010, d.name), nil
 }
 
 // ConfigSchema is part of base.BasePlugin.

@@ -89,9 +89,7 @@ func (d *Driver) ExecTaskStreamingRaw(
 	case <-inputEnded:
 	case <-time.After(time.Until(begun.Add(inputTime))):
 	}
-	return out.send(&drivers.ExecTaskStreamingResponseMsg{
-		Exited: true, Result: &proto.ExitResult{ExitCode: int32(exitResult(e).ExitCode)},
-	})
+	return out.send(drivers.NewExecStreamingResponseExit(exitResult(e).ExitCode))
 }
 
 // inputTime limits how long after its start a command that has ended waits for the end of its input. If there

@@ -60,22 +60,9 @@ type Command struct {
 	Undoes bool
 }
 
-// DriverInfo returns the result of PluginInfo for a driver with this name.
-func DriverInfo(name string) *base.PluginInfoResponse {
+// Info returns the result of PluginInfo for a plugin of a type (base.PluginTypeDriver) with this API and name.
+func Info(kind, api, name string) *base.PluginInfoResponse {
 	return &base.PluginInfoResponse{
-		Type:              base.PluginTypeDriver,
-		PluginApiVersions: []string{drivers.ApiVersion010},
-		PluginVersion:     Version(),
-		Name:              name,
-	}
-}
-
-// DeviceInfo returns the result of PluginInfo for a device plugin with this name.
-func DeviceInfo(name string) *base.PluginInfoResponse {
-	return &base.PluginInfoResponse{
-		Type:              base.PluginTypeDevice,
-		PluginApiVersions: []string{device.ApiVersion010},
-		PluginVersion:     Version(),
-		Name:              name,
+		Type: kind, PluginApiVersions: []string{api}, PluginVersion: Version(), Name: name,
 	}
 }

@@ -116,8 +116,10 @@ type stub struct {
 	calls map[string]context.Context
 }
 
-func (s *stub) PluginInfo() (*base.PluginInfoResponse, error) { return DriverInfo("stub"), nil }
-func (s *stub) ConfigSchema() (*hclspec.Spec, error)          { return stubConfigSchema.Spec(), nil }
+func (s *stub) PluginInfo() (*base.PluginInfoResponse, error) {
+	return Info(base.PluginTypeDriver, drivers.ApiVersion010, "stub"), nil
+}
+func (s *stub) ConfigSchema() (*hclspec.Spec, error) { return stubConfigSchema.Spec(), nil }
 func (s *stub) SetConfig(c *base.Config) (err error) {
 	s.config, err = stubConfigSchema.Decode(c.PluginConfig)
 	return err
@@ -182,9 +184,11 @@ func (s *stub) Close() error { return os.WriteFile(os.Getenv(closedEnv), nil, 0o
 
 type stubDev struct{ device.DevicePlugin }
 
-func (*stubDev) PluginInfo() (*base.PluginInfoResponse, error) { return DeviceInfo("stub"), nil }
-func (*stubDev) ConfigSchema() (*hclspec.Spec, error)          { return stubConfigSchema.Spec(), nil }
-func (*stubDev) SetConfig(*base.Config) error                  { return nil }
+func (*stubDev) PluginInfo() (*base.PluginInfoResponse, error) {
+	return Info(base.PluginTypeDevice, device.ApiVersion010, "stub"), nil
+}
+func (*stubDev) ConfigSchema() (*hclspec.Spec, error) { return stubConfigSchema.Spec(), nil }
+func (*stubDev) SetConfig(*base.Config) error         { return nil }
 func (*stubDev) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return &device.ContainerReservation{Envs: map[string]string{"IDS": strings.Join(ids, ",")}}, nil
 }

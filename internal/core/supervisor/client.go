@@ -80,15 +80,6 @@ func NewClient(cfg Config) *Client {
 	if cfg.helloTime == 0 {
 		cfg.helloTime = helloTime
 	}
-	if cfg.OnEvent == nil {
-		cfg.OnEvent = func(Event) {}
-	}
-	if cfg.OnExit == nil {
-		cfg.OnExit = func(string, *task.Exit) {}
-	}
-	if cfg.Log == nil {
-		cfg.Log = func(string, ...any) {}
-	}
 	c := &Client{cfg: cfg, holds: map[string]*hold{}, sessions: map[string]chan *task.Exit{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.wire = &wire.Client[reply]{
@@ -163,8 +154,8 @@ func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	return status, err
 }
 
-// Exited returns a channel that is closed when the task has ended; from then on, Exit returns how it ended. Both work
-// for launched and adopted tasks, until Forget.
+// Exited returns a channel that is closed when the task has ended, after OnExit has returned. It works for launched and
+// adopted tasks, until Forget.
 func (c *Client) Exited(id string) (<-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,16 +163,6 @@ func (c *Client) Exited(id string) (<-chan struct{}, error) {
 		return h.done, nil
 	}
 	return nil, ErrUnknownTask
-}
-
-// Exit returns how a task ended, nil while it runs.
-func (c *Client) Exit(id string) *task.Exit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h := c.holds[id]; h != nil {
-		return h.exit
-	}
-	return nil
 }
 
 // Signal sends a signal to the main process, its process group, or all processes of the task, as mode requests. The

@@ -284,6 +284,16 @@ func (h *host) destroy(c *Client, id string) {
 	}
 }
 
+// Exit returns how a task ended, nil while it runs.
+func (c *Client) Exit(id string) *task.Exit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.holds[id]; h != nil {
+		return h.exit
+	}
+	return nil
+}
+
 // wait returns how a task ended.
 func (h *host) wait(c *Client, id string) *task.Exit {
 	h.t.Helper()
@@ -577,7 +587,8 @@ func pluginMain(with string) {
 	if err := json.Unmarshal([]byte(with), &cfg); err != nil {
 		panic(err)
 	}
-	c := NewClient(Config{Store: cfg.Store, Leaf: cfg.Leaf, Idle: cfg.Idle})
+	c := NewClient(Config{Store: cfg.Store, Leaf: cfg.Leaf, Idle: cfg.Idle,
+		OnEvent: func(Event) {}, OnExit: func(string, *task.Exit) {}, Log: func(string, ...any) {}})
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var o pluginOrder
