@@ -85,7 +85,11 @@ func (d *dev) copy(host int, path string) *Error {
 			}
 			inside = append(inside, name)
 		default:
-			e = d.copyEntry(to, name, p, &st)
+			var copied bool
+			copied, e = d.copyNode(to, name, &st)
+			if !copied {
+				e = copyEntry(host, to, path, name)
+			}
 		}
 		if e != 0 && e != unix.ENOENT { // ENOENT: removed in the meantime
 			return failed("copy "+quote(p), e)
@@ -108,43 +112,19 @@ func (d *dev) copy(host int, path string) *Error {
 	return nil
 }
 
-// copyEntry copies or bind-mounts an entry of the working directory into the directory to. path is its new path.
-func (d *dev) copyEntry(to int, name, path string, st *unix.Stat_t) syscall.Errno {
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFLNK:
-		content, e := readlinkAt(unix.AT_FDCWD, name)
-		if e != 0 {
-			return e
-		}
-		return symlinkAt(content, to, name)
-	case unix.S_IFDIR:
-		if e := mkdirAt(to, name, 0o755); e != 0 {
-			return e
-		}
-		e := bind(name, path, unix.MS_REC)
-		if e == unix.ENOENT {
-			unlinkAt(to, name, unix.AT_REMOVEDIR)
-		}
-		return e
-	case unix.S_IFCHR, unix.S_IFBLK:
-		if st.Dev != d.host || hasACL(name) {
-			break // something is mounted over the node, or its permissions can't be copied: bind it
-		}
-		e := mknodAt(to, name, st.Mode, st.Rdev)
-		if e == unix.EPERM {
-			break // for example in a container that may mount, but not create nodes: bind it
-		}
-		if e != 0 {
-			return e
-		}
-		return chownAt(to, name, st.Uid, st.Gid)
+// copyNode copies a device node of the working directory into the directory to. It returns false for an entry that
+// can't be copied: another kind, a node over which something is mounted, or one with an ACL.
+func (d *dev) copyNode(to int, name string, st *unix.Stat_t) (bool, syscall.Errno) {
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFCHR && kind != unix.S_IFBLK || st.Dev != d.host || hasACL(name) {
+		return false, 0
 	}
-	if e := mknodAt(to, name, unix.S_IFREG, 0); e != 0 {
-		return e
+	e := mknodAt(to, name, st.Mode, st.Rdev)
+	if e == unix.EPERM { // for example in a container that may mount, but not create nodes
+		return false, 0
 	}
-	e := bind(name, path, 0)
-	if e == unix.ENOENT {
-		unlinkAt(to, name, 0)
+	if e == 0 {
+		e = chownAt(to, name, st.Uid, st.Gid)
 	}
-	return e
+	return true, e
 }

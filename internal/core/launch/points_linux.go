@@ -201,7 +201,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	its, e := look(to)
 	for _, name := range names {
 		if e == 0 {
-			e = copyEntry(host, to, name)
+			e = copyEntry(host, to, stageDir, name)
 		}
 	}
 	if e == 0 {
@@ -224,8 +224,9 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	return nil
 }
 
-// copyEntry makes an entry of the host's directory appear in another one. It skips an entry that has disappeared.
-func copyEntry(host, to int, name string) syscall.Errno {
+// copyEntry makes an entry of the host's directory appear in another one, whose path is at. It skips an entry that has
+// disappeared.
+func copyEntry(host, to int, at, name string) syscall.Errno {
 	fd, e := open(host, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if e == unix.ENOENT {
 		return 0
@@ -238,6 +239,7 @@ func copyEntry(host, to int, name string) syscall.Errno {
 	if e != 0 {
 		return e
 	}
+	kind := uintptr(0) // for unlinkat(2)
 	switch its.kind {
 	case unix.S_IFLNK:
 		content, e := readlinkAt(fd, "")
@@ -250,13 +252,15 @@ func copyEntry(host, to int, name string) syscall.Errno {
 		return e
 	case unix.S_IFDIR:
 		e = mkdirAt(to, name, 0o755)
+		kind = unix.AT_REMOVEDIR
 	default:
 		e = mknodAt(to, name, unix.S_IFREG|0o644, 0)
 	}
 	if e == 0 {
-		e = bind(fdPath(fd), stageDir+"/"+name, unix.MS_REC)
+		e = bind(fdPath(fd), at+"/"+name, unix.MS_REC)
 	}
 	if e == unix.ENOENT {
+		unlinkAt(to, name, kind)
 		return 0
 	}
 	return e
