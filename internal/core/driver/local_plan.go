@@ -63,7 +63,11 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	if err != nil {
 		return nil, err
 	}
-	base, err := allowedCommand(s, o, user, forTask)
+	who, err := forTask.resolve(user, o.Groups)
+	if err != nil {
+		return nil, err
+	}
+	base, err := baseCommand(cfg, o, who, forTask)
 	if err != nil {
 		return nil, err
 	}
@@ -121,15 +125,6 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	t.unplug = unplug{Stop: o.OnUnplug == "stop", Delay: o.UnplugDelay.Duration()}
 	st.Request, err = requestOf(s.Config, *st)
 	return notes, err
-}
-
-// allowedCommand is baseCommand, and refuses a user that the operator denies.
-func allowedCommand(s *Start, o TaskOptions, user string, deny denied) (base task.Command, err error) {
-	who, err := deny.resolve(user, o.Groups)
-	if err != nil {
-		return base, err
-	}
-	return baseCommand(s.Task, o, who, deny)
 }
 
 // LocalUser is account.Resolve for a task of the local engine: it also refuses a user that the operator denies.
