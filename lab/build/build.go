@@ -83,8 +83,8 @@ func (b Builder) Plugin(ctx context.Context, p Plugin) (string, error) {
 
 // Stick builds the static program that simulates a USB stick, at path.
 func (b Builder) Stick(ctx context.Context, path string) error {
-	core := filepath.Join(b.Root, "internal", "core")
-	_, err := b.goBuild(ctx, "the simulated stick", core, path, false, "-buildvcs=false", "./testsupport/usbsim/usb-stick")
+	_, err := b.goBuild(ctx, "the simulated stick", filepath.Join(b.Root, "lab"), path, false, "-buildvcs=false",
+		"./usb-stick")
 	return err
 }
 
