@@ -64,25 +64,6 @@ func (p Plugin) commandLine(argv []string, stdout, stderr io.Writer) int {
 	return 2
 }
 
-// Parse parses options before, between and after the arguments of a command, and returns the
-// arguments. For -h it writes help and the options to out, and returns flag.ErrHelp.
-func Parse(flags *flag.FlagSet, line []string, help string, out io.Writer) (args []string, err error) {
-	flags.SetOutput(io.Discard) // errors are returned too
-	flags.Usage = func() {}
-	for {
-		err := flags.Parse(line)
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(out, help)
-			flags.SetOutput(out)
-			flags.PrintDefaults()
-		}
-		if err != nil || flags.NArg() == 0 {
-			return args, err
-		}
-		args, line = append(args, flags.Arg(0)), flags.Args()[1:]
-	}
-}
-
 // Usage describes the arguments of a command.
 type Usage struct {
 	Binary, Command string
@@ -91,17 +72,30 @@ type Usage struct {
 	Least, Most     int    // limits on the number of arguments
 }
 
-// Parse is the function Parse for such a command. It refuses too few, too many or empty arguments.
-// Its errors contain the usage, except flag.ErrHelp.
-func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) ([]string, error) {
+// Parse parses options before, between and after the arguments, and returns the arguments. It refuses too few, too many
+// or empty ones. For -h it writes help and the options to out, and returns flag.ErrHelp. Its other errors contain the
+// usage.
+func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []string, err error) {
 	usage := u.Command + " " + u.Arguments
-	args, err := Parse(flags, line, fmt.Sprintf("%s %s\n\n%s\n\n", u.Binary, usage, strings.TrimSpace(u.About)), out)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return nil, err
-	case err != nil:
-		return nil, fmt.Errorf("%w: usage: %s", err, usage)
-	case len(args) < u.Least || len(args) > u.Most || slices.Contains(args, ""):
+	flags.SetOutput(io.Discard) // errors are returned too
+	flags.Usage = func() {}
+	for {
+		err := flags.Parse(line)
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintf(out, "%s %s\n\n%s\n\n", u.Binary, usage, strings.TrimSpace(u.About))
+			flags.SetOutput(out)
+			flags.PrintDefaults()
+			return nil, err
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: usage: %s", err, usage)
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		args, line = append(args, flags.Arg(0)), flags.Args()[1:]
+	}
+	if len(args) < u.Least || len(args) > u.Most || slices.Contains(args, "") {
 		return nil, fmt.Errorf("usage: %s", usage)
 	}
 	return args, nil
@@ -163,7 +157,7 @@ func (p Plugin) Options() string {
 		if text != "" {
 			text += "\n"
 		}
-		text += "## " + part.title + "\n\n" + part.schema.Markdown()
+		text += "## " + part.title + "\n\n" + schema.Table(part.schema.Doc())
 	}
 	return text
 }

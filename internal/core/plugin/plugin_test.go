@@ -401,9 +401,10 @@ func TestCommandLine_RunsCommands(t *testing.T) {
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
 		"docs is options":    {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
 		"a plugin's command": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
-		"its help":           {"driver", []string{"list", "a", "-h"}, 0, []string{"Lists what there is.\n  -all\n"}},
+		"its help": {"driver", []string{"list", "a", "-h"}, 0, []string{
+			"nomad-driver-stub list [-all] THING…\n\nLists what there is.\n\n  -all\n"}},
 		"its wrong option": {"driver", []string{"list", "-al"}, 1,
-			[]string{"nomad-driver-stub list: flag provided but not defined: -al\n"}},
+			[]string{"nomad-driver-stub list: flag provided but not defined: -al: usage: list [-all] THING…\n"}},
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`unknown command "lst": see "nomad-driver-stub help"`}},

@@ -76,7 +76,8 @@ var (
 			{Name: "list", Help: "list what there is", Run: func(_ context.Context, args []string) error {
 				flags := flag.NewFlagSet("list", flag.ContinueOnError)
 				all := flags.Bool("all", false, "list more")
-				args, err := Parse(flags, args, "Lists what there is.\n", os.Stdout)
+				args, err := Usage{Binary: "nomad-driver-stub", Command: "list", Arguments: "[-all] THING…",
+					About: "Lists what there is.", Most: 9}.Parse(flags, args, os.Stdout)
 				if err == nil {
 					fmt.Println("listed", args, *all)
 				}

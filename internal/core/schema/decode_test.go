@@ -198,7 +198,7 @@ func TestLabelledBlock_SharesNothing(t *testing.T) {
 }
 
 func TestLabelledBlock_IsDocumented(t *testing.T) {
-	got := labelledSchema.Markdown()
+	got := Table(labelledSchema.Doc())
 	for _, want := range []string{
 		"| `device` | block, labelled with its type |  | Devices. |\n| `device.id` | string or list of strings |  | Ids. |\n",
 		"| `device.names` | map of strings |  | Names. |\n",

@@ -49,9 +49,6 @@ func (o *option) typeName() string {
 	return kinds[o.kind].name
 }
 
-// Markdown returns Doc as a table.
-func (s *Schema[T]) Markdown() string { return Table(s.Doc()) }
-
 // Table returns a Markdown table with these rows. An option that a previous block has too refers to that one.
 func Table(rows []Row) string {
 	var b strings.Builder

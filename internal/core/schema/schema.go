@@ -44,8 +44,6 @@ type Described interface {
 	// Doc returns a row for every option, in the order of the struct. A block's row precedes those of
 	// its options.
 	Doc() []Row
-	// Markdown returns Doc as a table.
-	Markdown() string
 	// Example returns HCL to copy: every option with its default, commented out.
 	Example(indent string) string
 }

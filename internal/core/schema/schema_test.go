@@ -504,7 +504,7 @@ name = ""
 }
 
 func TestDoc_HasARowForEveryOption(t *testing.T) {
-	got := testSchema.Markdown()
+	got := Table(testSchema.Doc())
 	for _, want := range []string{
 		"| `command` | string | required | The program. |\n",
 		"| `args` | list of strings |  | Its arguments. |\n",

@@ -40,11 +40,10 @@ type own struct {
 	shared schema.Described
 }
 
-// Markdown returns the table of the plugin's own options.
-func (o own) Markdown() string {
+// Doc returns the rows of the plugin's own options.
+func (o own) Doc() []schema.Row {
 	shared := o.shared.Doc()
-	rows := slices.DeleteFunc(o.Doc(), func(r schema.Row) bool { return slices.Contains(shared, r) })
-	return schema.Table(rows)
+	return slices.DeleteFunc(o.Described.Doc(), func(r schema.Row) bool { return slices.Contains(shared, r) })
 }
 
 // Source fails the test if a page does not show a source file, without its licence header, in a block after a
@@ -102,7 +101,7 @@ func fill(page []byte, schemas map[string]schema.Described) ([]byte, error) {
 		}
 		page = between.ReplaceAllFunc(page, func(old []byte) []byte {
 			part := between.FindSubmatch(old)
-			return slices.Concat(part[1], []byte(schemas[name].Markdown()), part[2])
+			return slices.Concat(part[1], []byte(schema.Table(schemas[name].Doc())), part[2])
 		})
 	}
 	return page, nil

@@ -32,7 +32,7 @@ func TestDocument_FillsTheTable(t *testing.T) {
 		if err != nil {
 			text = err.Error()
 		}
-		if want = strings.ReplaceAll(want, "TABLE", described.Markdown()); text != want && (err == nil ||
+		if want = strings.ReplaceAll(want, "TABLE", schema.Table(described.Doc())); text != want && (err == nil ||
 			!strings.HasPrefix(text, want)) {
 			t.Errorf("%q: got %q, want %q", page, text, want)
 		}
@@ -54,10 +54,10 @@ func TestOwn_LeavesOutSharedOptions(t *testing.T) {
 		Price string `codec:"price" doc:"Another option of that name."`
 	}
 	described := schema.Of[all]()
-	table := Own(described, schema.Of[options]()).Markdown()
+	table := schema.Table(Own(described, schema.Of[options]()).Doc())
 	test.StrContains(t, table, "| `color` |")
 	test.StrNotContains(t, table, "| `price` |")
-	test.Eq(t, described.Markdown(), Own(described, schema.Of[differs]()).Markdown())
+	test.Eq(t, described.Doc(), Own(described, schema.Of[differs]()).Doc())
 }
 
 func TestSource_IsShownOnce(t *testing.T) {
