@@ -15,72 +15,35 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/e2e/features"
 )
 
-// feature is an option of raw_exec, exec or exec2, with a job that proves it. The script prints one line; host is what
-// it prints without the option.
-type feature struct {
-	name, of   string
-	config     conf
-	edit       func(*api.Job, *api.Task)
-	script     string
-	want, host string
-}
-
-func withNetwork(r *api.NetworkResource) func(*api.Job, *api.Task) {
-	return func(j *api.Job, _ *api.Task) { j.TaskGroups[0].Networks = []*api.NetworkResource{r} }
-}
-
-var features = []feature{
-	{name: "work_dir", of: "raw_exec, exec", config: conf{"work_dir": "/usr"}, script: "pwd", want: "/usr"},
-	{name: "denied_envvars", of: "raw_exec", config: conf{"denied_envvars": []string{"NOMAD_JOB_*"}},
-		script: "echo $NOMAD_JOB_NAME | wc -w", want: "0", host: "1"},
-	{name: "oom_score_adj", of: "raw_exec, exec2", config: conf{"oom_score_adj": 500},
-		script: "cat /proc/self/oom_score_adj", want: "500", host: "0"},
-	{name: "user", of: "all", edit: asNobody, script: "id -un", want: "nobody", host: "root"},
-	{name: "cap_add", of: "exec", config: conf{"cap_add": []string{"net_bind_service"}}, edit: asNobody,
-		script: "grep -c 'CapEff.*400$' /proc/self/status", want: "1", host: "0"},
-	{name: "cap_drop", of: "exec", config: conf{"cap_drop": []string{"all"}},
-		script: "chown nobody . 2>/dev/null && echo changed || echo denied", want: "denied", host: "changed"},
-	{name: "pid_mode", of: "exec, exec2", config: conf{"isolate": []string{"pid"}},
-		script: "ls /proc | grep -c '^[0-9]*$' | sed 's/^[1-9]$/few/; s/^[0-9].*/many/'", want: "few", host: "many"},
-	{name: "ipc_mode", of: "exec, exec2", config: conf{"isolate": []string{"ipc"}},
-		script: "ls /dev/shm | grep outrider-e2e || echo none", want: "none", host: "outrider-e2e"},
-	{name: "private /tmp", of: "exec, exec2", config: conf{"isolate": []string{"tmp"}},
-		script: "ls -d /tmp/outrider-e2e 2>/dev/null || echo none", want: "none", host: "/tmp/outrider-e2e"},
-	{name: "no_new_privs", of: "exec2", config: conf{"no_new_privs": true}, edit: asNobody,
-		script: "sed -n 's/NoNewPrivs:.//p' /proc/self/status", want: "1", host: "0"},
-	{name: "dns", of: "exec", edit: withNetwork(&api.NetworkResource{DNS: &api.DNSConfig{Servers: []string{"10.1.2.3"}}}),
-		script: "grep nameserver /etc/resolv.conf", want: "nameserver 10.1.2.3"},
-	{name: "pids_limit", of: "none of them", config: conf{"pids_limit": 5},
-		script: "(for i in 1 2 3 4 5 6 7 8; do sleep 1 & done) 2>/dev/null || echo limited", want: "limited"},
-}
-
-// TestFeatures_OfNomadsDriversWork runs a job for each feature, and one without it, on a node and, on cgroup v2, in a
-// virtual machine (lab/e2e/vm).
+// TestFeatures_OfNomadsDriversWork runs a job for each feature, and one without it. TestFeatures_WorkOnCgroupV2 of
+// lab/e2e/vm runs them in a virtual machine.
 func TestFeatures_OfNomadsDriversWork(t *testing.T) {
-	testsupport.Long(t, "needs its own node")
+	testsupport.Long(t, "one job with each of many options")
 	t.Parallel()
 	needRootAgent(t)
-	must.NoError(t, os.WriteFile("/dev/shm/outrider-e2e", nil, 0o644)) //nolint:gosec // for any user
-	must.NoError(t, os.WriteFile("/tmp/outrider-e2e", nil, 0o644))     //nolint:gosec // for any user
-	t.Cleanup(func() { os.Remove("/dev/shm/outrider-e2e"); os.Remove("/tmp/outrider-e2e") })
-	n := newNode(t, nodeOptions{plugin: "allow_caps = [\"net_bind_service\"]\n"})
-	for _, f := range features {
-		t.Run(f.name, func(t *testing.T) {
+	for _, file := range features.Files {
+		touch(t, file)
+		t.Cleanup(func() { os.Remove(file) })
+	}
+	n := commonNode.get(t)
+	for _, f := range features.All {
+		t.Run(f.Name, func(t *testing.T) {
 			var edit []func(*api.Job, *api.Task)
-			if f.edit != nil {
-				edit = append(edit, f.edit)
+			if f.Edit != nil {
+				edit = append(edit, f.Edit)
 			}
-			a := n.submit(t, job(t, sh(f.script).with(f.config), edit...))
+			a := n.submit(t, job(t, sh(f.Script).with(f.Config), edit...))
 			test.StrHasPrefix(t, "exit ", a.ended(t), test.Sprint(a.story()))
-			test.Eq(t, f.want, strings.TrimSpace(a.output(t, "stdout")), test.Sprint(a.output(t, "stderr")))
-			if f.host == "" {
+			test.Eq(t, f.Want, strings.TrimSpace(a.output(t, "stdout")), test.Sprint(a.output(t, "stderr")))
+			if f.Host == "" {
 				return
 			}
-			plain := n.submit(t, job(t, sh(f.script)))
+			plain := n.submit(t, job(t, sh(f.Script)))
 			plain.ended(t)
-			test.Eq(t, f.host, strings.TrimSpace(plain.output(t, "stdout")), test.Sprint("without ", f.name))
+			test.Eq(t, f.Host, strings.TrimSpace(plain.output(t, "stdout")), test.Sprint("without ", f.Name))
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/lab/build"
+	"github.com/outrider-dev/outrider/lab/e2e/features"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
@@ -163,6 +164,6 @@ func (s *sharedNode) end() error {
 }
 
 var (
-	commonNode = &sharedNode{name: "common", options: nodeOptions{plugin: `allow_caps = ["net_bind_service"]`}}
+	commonNode = &sharedNode{name: "common", options: nodeOptions{plugin: features.Plugin}}
 	pythonNode = &sharedNode{name: "python", options: nodeOptions{python: &pythonOptions{}}}
 )
