@@ -4,14 +4,20 @@
 package e2e
 
 import (
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -79,45 +85,78 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 	a.stop(t)
 }
 
-// TestFeatures_EscapesAreDenied attacks a task and the host from a task and from a session in it, with all isolation.
-// Some of the attacks succeed without.
-func TestFeatures_EscapesAreDenied(t *testing.T) {
+// confined returns the node that confines tasks by every option.
+func confined(t *testing.T) *node {
+	t.Helper()
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	needRootAgent(t)
 	if landlock.ABI() < landlock.Complete {
 		t.Skip("this kernel's Landlock can't truncate")
 	}
-	n := newNode(t, nodeOptions{plugin: `
-		unveil = "strict"
-		isolate = ["tmp", "ipc", "pid"]
-		seccomp = "default"
-		dynamic_users = true
-		denied_host_uids = "0"
-	`})
-	isolated := attack(t, n)
-	plain := attack(t, commonNode.get(t), asNobody)
-	for attempt, works := range map[string]bool{
+	return confinedNode.get(t)
+}
+
+// TestFeatures_EscapesAreDenied attacks a task and the host from a task, a session and a template's script in it, with
+// all isolation, and with one part of it. Some of the attacks succeed without.
+func TestFeatures_EscapesAreDenied(t *testing.T) {
+	n := confined(t)
+	works := map[string]bool{
 		"read another task's file": true, "read it by ..": true, "read it by a link": true, "change it": true,
 		"signal another task": true, "signal every process": false, "read another task's maps": true,
-		"list the host's files": true, "enter a user namespace": true, "enter the host's namespaces": false,
-		"create a device node": false, "mount": false, "raise a hard limit": false, "see the host's /tmp": true,
+		"read another task's environment": true, "see another task": true, "trace another task": traceable(),
+		"list the host's files": true, "list them by the init": false, "see the host's /tmp": true,
+		"enter a user namespace": true, "enter the host's namespaces": false, "create a device node": false, "mount": false,
+		"raise a hard limit": false, "become root by a set-user-ID program": true,
+		"see the record of its exit": false, // with exec2 0.1.2, a task can write it
+	}
+	test.Eq(t, works, attack(t, commonNode.get(t), asNobody), test.Sprint("without isolation"))
+	denied := map[string]bool{}
+	for attempt := range works {
+		denied[attempt] = false
+	}
+	test.Eq(t, denied, attack(t, n))
+	inTmp := []string{"read another task's file", "read it by ..", "read it by a link", "change it", "see the host's /tmp"}
+	for _, part := range []struct {
+		config conf
+		denied []string
+	}{
+		{conf{"isolate": []string{"tmp"}}, inTmp}, // the agent's directory is there
+		{conf{"isolate": []string{"pid"}}, []string{"signal another task", "read another task's maps",
+			"read another task's environment", "see another task", "trace another task"}},
+		{conf{"no_new_privs": true}, []string{"become root by a set-user-ID program"}},
 	} {
-		test.Eq(t, works, plain[attempt], test.Sprint(attempt, " without isolation"))
-		_, tried := isolated[attempt]
-		test.True(t, tried, test.Sprint(attempt))
+		want := maps.Clone(works)
+		for _, attempt := range part.denied {
+			want[attempt] = false
+		}
+		test.Eq(t, want, attack(t, commonNode.get(t), asNobody, func(_ *api.Job, task *api.Task) {
+			for name, value := range part.config {
+				task.SetConfig(name, value)
+			}
+		}), test.Sprint(part.config))
 	}
-	for attempt, succeeded := range isolated {
-		test.False(t, succeeded, test.Sprint(attempt))
+	refused := map[string]*alloc{}
+	for _, user := range []string{"root", "0", "00", "root:nogroup", ":0", "nobody:root", "nobody:0"} {
+		refused["user "+user] = n.submit(t, job(t, sh("true"), func(_ *api.Job, task *api.Task) { task.User = user }))
 	}
-	for _, user := range []string{"root", "0", "00", "root:nogroup", ":0"} {
-		b := n.submit(t, job(t, sh("true"), func(_ *api.Job, task *api.Task) { task.User = user }))
-		test.Eq(t, "", b.ended(t), test.Sprintf("user %q", user))
+	for _, group := range []string{"root", "0", "00"} {
+		refused["group "+group] = n.submit(t, job(t, sh("true").with(conf{"groups": []string{group}})))
+	}
+	refused["capability"] = n.submit(t, job(t, sh("true").with(conf{"cap_add": []string{"sys_admin"}})))
+	for name, a := range refused {
+		test.Eq(t, "", a.ended(t), test.Sprint(name))
 	}
 }
 
-// attack starts a task and another one that attacks it, and returns which attempts have succeeded, in the task or in a
-// session.
+// traceable reports whether a process may trace another one of its user (Documentation/admin-guide/LSM/Yama.rst).
+func traceable() bool {
+	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	return err != nil || strings.TrimSpace(string(scope)) == "0"
+}
+
+// attack starts a task and another one that attacks it, and returns which attempts have succeeded, in the task, in a
+// session or in a template's script.
 func attack(t *testing.T, n *node, edit ...func(*api.Job, *api.Task)) map[string]bool {
 	t.Helper()
 	victim := n.start(t, sh("umask 0; echo secret >$NOMAD_TASK_DIR/secret; exec sleep 1000"), edit...)
@@ -125,7 +164,8 @@ func attack(t *testing.T, n *node, edit ...func(*api.Job, *api.Task)) map[string
 	secret := victim.dir() + "/main/local/secret"
 	testsupport.Eventually(t, "the victim has its secret", func() bool { return testsupport.Exists(secret) })
 	pid := n.stateOf(t, victim.id).Identity.PID
-	script := strings.NewReplacer("SECRET", secret, "VICTIM", victim.dir(), "PID", strconv.Itoa(pid), "TMP", nomadBinary).
+	script := strings.NewReplacer("SECRET", secret, "VICTIM", victim.dir(), "PID", strconv.Itoa(pid), "TMP", nomadBinary,
+		"STORE", n.store(), "SEIZE", fmt.Sprintf("%d, %d", unix.SYS_PTRACE, unix.PTRACE_SEIZE)).
 		Replace(`
 try() { eval "$2" >/dev/null 2>&1 && echo "$1: yes" || echo "$1: no"; }
 try "read another task's file" "cat SECRET"
@@ -135,22 +175,160 @@ try "change it" "echo >>SECRET"
 try "signal another task" "kill -0 PID"
 try "signal every process" "kill -0 1"
 try "read another task's maps" "cat /proc/PID/maps"
+try "read another task's environment" "cat /proc/PID/environ"
+try "see another task" "ls /proc/PID"
+try "trace another task" "perl -e 'exit(syscall(SEIZE, PID, 0, 0) != 0)'"
 try "list the host's files" "ls /home"
+try "list them by the init" "ls /proc/1/root/home"
+try "see the host's /tmp" "ls TMP"
 try "enter a user namespace" "unshare -U true"
 try "enter the host's namespaces" "nsenter -t 1 -m true"
 try "create a device node" "mknod $NOMAD_TASK_DIR/null c 1 3"
 try "mount" "mount -t tmpfs tmpfs $NOMAD_TASK_DIR"
 try "raise a hard limit" "(ulimit -Hn 99999999)"
-try "see the host's /tmp" "ls TMP"
+try "see the record of its exit" "ls STORE/tasks"
+until [ -u $NOMAD_TASK_DIR/id ]; do sleep 0.05; done
+try "become root by a set-user-ID program" '[ $($NOMAD_TASK_DIR/id -u) = 0 ]'
 `)
-	a := n.start(t, sh(script+"exec sleep 1000"), edit...)
+	const last = "become root by a set-user-ID program: "
+	j := job(t, sh(script+"exec sleep 1000"), edit...)
+	rerun := runsAtChange(t, n, j, "exec >$NOMAD_TASK_DIR/script;"+script)
+	a := n.submit(t, j)
+	a.running(t)
 	defer a.stop(t)
-	a.says(t, "stdout", "see the host's /tmp: ")
+	setUserID(t, "id", a.dir()+"/main/local/id")
+	a.says(t, "stdout", last)
 	_, out, _ := a.session(t, false, nil, nil, "/bin/sh", "-c", script)
-	succeeded := map[string]bool{}
-	for line := range strings.Lines(a.output(t, "stdout") + out) {
+	results := a.output(t, "stdout") + out + rerun(a.dir()+"/main/local/script", last)
+	succeeded, tried := map[string]bool{}, map[string]int{}
+	for line := range strings.Lines(results) {
 		attempt, result, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		succeeded[attempt] = succeeded[attempt] || result == "yes"
+		tried[attempt]++
+	}
+	for attempt, times := range tried {
+		test.Eq(t, 3, times, test.Sprint(attempt))
 	}
 	return succeeded
+}
+
+// setUserID makes a copy of one of root's programs that every user runs as root.
+func setUserID(t *testing.T, program, path string) {
+	t.Helper()
+	from, err := exec.LookPath(program)
+	must.NoError(t, err)
+	content, err := os.ReadFile(from)
+	must.NoError(t, err)
+	syscall.ForkLock.RLock() // as in writeShell
+	err = os.WriteFile(path, content, 0o755)
+	syscall.ForkLock.RUnlock()
+	must.NoError(t, err)
+	must.NoError(t, os.Chmod(path, os.ModeSetuid|0o755))
+}
+
+// runsAtChange gives a job's task a template whose change runs a script in the task. The result causes a change, waits
+// until a file on the host contains text, and returns the file's content.
+func runsAtChange(t *testing.T, n *node, j *api.Job, script string) func(file, text string) string {
+	t.Helper()
+	set := func(value string) {
+		v := &api.Variable{Path: "nomad/jobs/" + *j.ID, Items: map[string]string{"value": value}}
+		_, _, err := n.Client().Variables().Update(v, nil)
+		must.NoError(t, err)
+	}
+	set("old")
+	task := j.TaskGroups[0].Tasks[0]
+	task.Templates = append(task.Templates, &api.Template{
+		EmbeddedTmpl: new(`{{ with nomadVar "nomad/jobs/` + *j.ID + `" }}{{ .value }}{{ end }}`),
+		DestPath:     new("local/value"), ChangeMode: new("script"), Splay: new(time.Duration(0)),
+		ChangeScript: &api.ChangeScript{Command: new("/bin/sh"), Args: []string{"-c", script}, Timeout: new(time.Minute)},
+	})
+	return func(file, text string) (content string) {
+		t.Helper()
+		set("new")
+		testsupport.Within(t, 2*time.Minute, func() error {
+			b, err := os.ReadFile(file)
+			content = string(b)
+			if err == nil && !strings.Contains(content, text) {
+				err = fmt.Errorf("the template's script has written %q", content)
+			}
+			return err
+		})
+		return content
+	}
+}
+
+// TestFeatures_ScriptsRunInTheTask runs the same script as a confined task, in a session and for a template. The last
+// two are what `nomad alloc exec` and Consul's script checks use, too: Nomad's own services have no script checks.
+func TestFeatures_ScriptsRunInTheTask(t *testing.T) {
+	n := confined(t)
+	const last = "write to /tmp: yes\n"
+	script := `
+for kind in ipc mnt pid; do readlink /proc/self/ns/$kind; done
+grep -E '^(Uid|Gid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status
+cat /proc/1/comm
+ls -d /tmp/f* /dev/shm/*
+ls /home 2>/dev/null || echo "no /home"
+touch /tmp/file && echo "write to /tmp: yes"
+`
+	j := job(t, sh("touch /tmp/file /dev/shm/file;"+script+"exec sleep 1000").
+		with(conf{"unveil": []string{"r:/proc"}})) // its own
+	rerun := runsAtChange(t, n, j, "exec >$NOMAD_TASK_DIR/script;"+script)
+	a := n.submit(t, j)
+	a.running(t)
+	a.says(t, "stdout", last)
+	want := a.output(t, "stdout")
+	for _, kind := range []string{"ipc", "mnt", "pid"} {
+		host, err := os.Readlink("/proc/self/ns/" + kind)
+		must.NoError(t, err)
+		test.StrNotContains(t, want, host)
+	}
+	test.StrContains(t, want, "NoNewPrivs:\t1\nSeccomp:\t2\noutrider-init\n/dev/shm/file\n/tmp/file\nno /home\n")
+	test.StrContains(t, want, "CapEff:\t0000000000000000\n")
+	_, out, errOut := a.session(t, false, nil, nil, "/bin/sh", "-c", script)
+	test.Eq(t, want, out, test.Sprint("in a session:", errOut))
+	test.Eq(t, want, rerun(a.dir()+"/main/local/script", last), test.Sprint("in a template's script"))
+	test.FileExists(t, a.dir()+"/main/tmp/file")
+	a.stop(t)
+}
+
+// TestFeatures_MountsStayInTheTask mounts as root, in a task and in a session. Without isolation the host gets the
+// mounts.
+func TestFeatures_MountsStayInTheTask(t *testing.T) {
+	testsupport.Long(t, "its mounts could stay on the machine")
+	t.Parallel()
+	needRootAgent(t)
+	n := commonNode.get(t)
+	const script = `mount -t tmpfs -o size=64k outrider-e2e DIR && touch DIR/inside; ls DIR; echo end;`
+	inTask := strings.ReplaceAll(script, "DIR", "$NOMAD_TASK_DIR")
+	inSession := strings.ReplaceAll(script, "DIR", "$NOMAD_ALLOC_DIR/data")
+	other := n.start(t, sh("exec sleep 1000").with(conf{"isolate": []string{"ipc"}}))
+	for _, row := range []struct {
+		name       string
+		config     conf
+		task, host bool // which of them see the mounts
+	}{
+		{"the host's mounts", conf{}, true, true},
+		{"own /tmp", conf{"isolate": []string{"tmp"}}, true, false},
+		{"own IPC", conf{"isolate": []string{"ipc"}}, true, false},
+		{"own process ids", conf{"isolate": []string{"pid"}}, true, false},
+		{"without capabilities", conf{"isolate": []string{"ipc"}, "cap_drop": []string{"all"}}, false, false},
+	} {
+		before := "mount --make-rshared /; "
+		if row.host {
+			before = ""
+		}
+		a := n.start(t, sh(before+inTask+"exec sleep 1000").with(row.config))
+		at := []string{a.dir() + "/main/local", a.dir() + "/alloc/data"}
+		a.says(t, "stdout", "end\n")
+		_, out, errOut := a.session(t, false, nil, nil, "/bin/sh", "-c", inSession)
+		for i, out := range []string{a.output(t, "stdout"), out} {
+			test.Eq(t, row.task, strings.Contains(out, "inside\n"), test.Sprint(row.name, out, errOut))
+			test.Eq(t, row.host, testsupport.Exists(at[i]+"/inside"), test.Sprint(row.name, "on the host at", at[i]))
+			_, out, _ = other.session(t, false, nil, nil, "ls", at[i])
+			test.Eq(t, row.host, strings.Contains(out, "inside\n"), test.Sprint(row.name, "in another task at", at[i]))
+			_ = unix.Unmount(at[i], unix.MNT_DETACH)
+		}
+		a.stop(t)
+	}
+	other.stop(t)
 }

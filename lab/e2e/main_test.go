@@ -114,7 +114,7 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	code := m.Run()
-	for _, s := range []*sharedNode{commonNode, pythonNode} {
+	for _, s := range []*sharedNode{commonNode, pythonNode, confinedNode} {
 		if err := s.end(); err != nil {
 			return 1, fmt.Errorf("failed to end a shared agent: %w", err)
 		}
@@ -166,4 +166,16 @@ func (s *sharedNode) end() error {
 var (
 	commonNode = &sharedNode{name: "common", options: nodeOptions{plugin: features.Plugin}}
 	pythonNode = &sharedNode{name: "python", options: nodeOptions{python: &pythonOptions{}}}
+
+	// confinedNode confines tasks by every option.
+	confinedNode = &sharedNode{name: "confined", options: nodeOptions{plugin: `
+		unveil = "strict"
+		unveil_by_task = true
+		isolate = ["tmp", "ipc", "pid"]
+		seccomp = "default"
+		no_new_privs = true
+		dynamic_users = true
+		denied_host_uids = "0"
+		denied_host_gids = "0"
+	`}}
 )
