@@ -4,11 +4,13 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,4 +96,59 @@ func TestRecipes_Run(t *testing.T) {
 		test.StrContains(t, stick.heard(), "bridge")
 		a.stop(t)
 	})
+}
+
+// TestRecipes_CloneForStaging runs the jobs of Postgres with stand-ins for its programs. Staging gets two clones.
+func TestRecipes_CloneForStaging(t *testing.T) {
+	testsupport.Long(t, "needs its own node")
+	t.Parallel()
+	classes := strings.ReplaceAll(pool(t, "fast"), `["mode"]`, `["uid", "gid", "mode", "clone_from"]`)
+	n := newNode(t, nodeOptions{classes: classes})
+	programs := n.programs(t, map[string]string{
+		"initdb": "mkdir -m 700 $PGDATA",
+		"postgres": `set -eC
+echo $$ >$PGDATA/postmaster.pid
+trap 'rm $PGDATA/postmaster.pid; exit' INT
+echo $NOMAD_JOB_ID >>$PGDATA/rows
+cat $PGDATA/rows
+sleep 1000 &
+wait`,
+	})
+	node, _, err := n.Client().Nodes().Info(n.id(), nil)
+	must.NoError(t, err)
+	here := strings.NewReplacer("/usr/lib/postgresql/15/bin", programs, `= "postgres"`, `= "nobody"`, "tank/fast",
+		rootOf(classes), "db-1", node.Name)
+	t.Cleanup(func() { n.withoutVolumes(t, "orders-db", "orders-db-staging") })
+	_, err = n.createVolume(&api.HostVolume{Name: "orders", Parameters: map[string]string{"class": "fast",
+		"uid": "65534", "gid": "65534", "mode": "0700"}})
+	must.NoError(t, err)
+
+	jobs := jobFiles(readFences(t, "docs/guides/recipes.md"))
+	production := here.Replace(jobs["orders-db.nomad.hcl"])
+	db := n.submitHCL(t, production)
+	db.says(t, "stdout", "orders-db\n")
+	staging, err := n.Client().Jobs().ParseHCL(strings.NewReplacer(`"orders-db"`, `"orders-db-staging"`, `"orders"`,
+		`"orders-staging"`).Replace(production), true)
+	must.NoError(t, err)
+	_, _, err = n.Client().Jobs().Register(staging, nil)
+	must.NoError(t, err)
+
+	previous := ""
+	for night, rows := range []string{"orders-db\n", "orders-db\norders-db\n"} {
+		clone := n.submitHCL(t, here.Replace(jobs["orders-clone.nomad.hcl"]), func(j *api.Job) {
+			j.ID, j.Periodic = new(fmt.Sprint("night-", night)), nil // now
+			j.TaskGroups[0].Tasks[0].Env = map[string]string{"PATH": programs + ":" + os.Getenv("PATH")}
+		})
+		ended := clone.ended(t)
+		stderr, _ := clone.read("stderr")
+		must.Eq(t, "exit 0", ended, must.Sprint(clone.story(), stderr))
+		all := n.allocs(t, "orders-db-staging", night+1)
+		a := all[slices.IndexFunc(all, func(a *alloc) bool { return a.id != previous })]
+		a.task, previous = "postgres", a.id
+		a.says(t, "stdout", "orders-db-staging\n")
+		test.Eq(t, rows+"orders-db-staging\n", a.output(t, "stdout"))
+
+		must.NoError(t, n.Client().Allocations().Restart(db.stub(t), "postgres", nil))
+		db.says(t, "stdout", rows+"orders-db\n")
+	}
 }

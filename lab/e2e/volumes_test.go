@@ -4,7 +4,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -183,6 +186,40 @@ while :; do
 done
 `
 
+// programs makes a directory with an operator's programs for this node, and with more scripts.
+func (n *node) programs(t *testing.T, more map[string]string) (dir string) {
+	t.Helper()
+	dir = mkdir(t)
+	scripts := map[string]string{
+		"zfs":   "exec " + zfsFuse.Program + ` "$@"`,
+		"nomad": "exec " + nomadBinary + ` "$@"`,
+		"nomad-device-dataset": fmt.Sprintf(`exec %s/%sdataset "$@" -file %s/dataset.hcl`, n.PluginDir(),
+			agent.DevicePrefix, n.HostVolumePluginDir()),
+	}
+	maps.Copy(scripts, more)
+	for name, text := range scripts {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+	}
+	return dir
+}
+
+// withoutVolumes stops these jobs, and deletes the volumes.
+func (n *node) withoutVolumes(t *testing.T, jobs ...string) {
+	t.Helper()
+	for _, job := range jobs {
+		_, _, err := n.Client().Jobs().Deregister(job, true, nil)
+		test.NoError(t, err)
+	}
+	testsupport.Within(t, 2*time.Minute, func() error {
+		all, _, err := n.Client().HostVolumes().List(&api.HostVolumeListRequest{}, nil)
+		for _, v := range all {
+			_, _, failed := n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: v.ID}, nil)
+			err = errors.Join(err, failed) // they are in use, or have clones
+		}
+		return err
+	})
+}
+
 // TestReplica_TakesOverFromALostNode runs the page's commands on two nodes, one of which is lost. Both are this
 // machine, with different roots of the class.
 func TestReplica_TakesOverFromALostNode(t *testing.T) {
@@ -212,17 +249,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	}
 	testsupport.Eventually(t, "the job writes", func() bool { return len(log(made.ID)) > 20 })
 
-	dir := mkdir(t)
-	for name, text := range map[string]string{
-		"sudo":  `exec "$@"`,
-		"ssh":   "shift\nexec \"$@\"",
-		"zfs":   "exec " + zfsFuse.Program + ` "$@"`,
-		"nomad": "exec " + nomadBinary + ` "$@"`,
-		"nomad-device-dataset": fmt.Sprintf(`exec %s/%sdataset "$@" -file %s/dataset.hcl`, other.PluginDir(),
-			agent.DevicePrefix, other.HostVolumePluginDir()),
-	} {
-		must.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
-	}
+	dir := other.programs(t, map[string]string{"sudo": `exec "$@"`, "ssh": "shift\nexec \"$@\""})
 	typed := func(marker string) {
 		t.Helper()
 		var found []fence
@@ -257,12 +284,7 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		}
 		return err
 	})
-	t.Cleanup(func() {
-		testsupport.Within(t, time.Minute, func() error {
-			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
-			return err
-		})
-	})
+	t.Cleanup(func() { other.withoutVolumes(t, a.job) })
 	testsupport.Within(t, 3*time.Minute, func() error {
 		if lines := len(log(id)); lines < sent+20 {
 			return fmt.Errorf("the job has written %d lines", lines)
@@ -274,10 +296,4 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	}
 
 	lost.restart(t) // after that, its volume can be deleted
-	testsupport.Within(t, 2*time.Minute, func() error {
-		_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: made.ID}, nil)
-		return err
-	})
-	_, _, err = other.Client().Jobs().Deregister(a.job, true, nil)
-	must.NoError(t, err)
 }
