@@ -30,7 +30,7 @@ type Block struct {
 	KnownAs string `codec:"known_as" doc:"For devices that change their vendor and product in use: the pair they are plugged in with, such as \"1a6e:089a\". They are identified by port."`
 
 	Nodes []string          `codec:"nodes" doc:"Kinds of nodes for the task: usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg, other. A device that lacks one is unhealthy, unless it is optional (\"hidraw?\"). By default all but storage, sg and bsg."`
-	Path  string            `codec:"path" doc:"Directory of the nodes in the task, absolute. By default /dev/<type>."`
+	Path  string            `codec:"path" doc:"Directory of the nodes in the task, absolute. By default /dev/ and the type."`
 	Names map[string]string `codec:"names" doc:"Additional paths of nodes in the task: tty = \"/dev/ttyACM0\", \"tty-if01\" = \"/dev/radio\"."`
 
 	Mode        string `codec:"mode" default:"0660" doc:"Permissions of the nodes, octal."`
