@@ -21,7 +21,7 @@ type Config struct {
 
 // TaskConfig is the config block of a task.
 type TaskConfig struct {
-	Command string   `codec:"command" required:"true" doc:"The program: a path, or a name that is looked for in the task's local directory, the task directory, and PATH."`
+	Command string   `codec:"command" required:"true" doc:"The program: a path, or a name in the task's local directory, the task directory, or PATH."`
 	Args    []string `codec:"args" doc:"Its arguments."`
 	driver.TaskOptions
 }
