@@ -41,6 +41,13 @@ func TestSite_HasEachPageAndNoDeadLink(t *testing.T) {
 		url := strings.TrimSuffix(strings.TrimPrefix(path, "../../docs"), ".md") + "/index.html"
 		test.MapContainsKey(t, pages, strings.TrimPrefix(url, "/README"), test.Sprint("no page for ", path))
 	}
+	sections, err := filepath.Glob(site + "/*/index.html")
+	must.NoError(t, err)
+	must.SliceNotEmpty(t, sections)
+	for _, path := range sections {
+		_, content, _ := strings.Cut(pages[strings.TrimPrefix(path, site)], `<div class="content">`)
+		test.StrContains(t, content, "<li>", test.Sprint("no list of the section's pages in ", path))
+	}
 	for path, text := range pages {
 		for _, m := range reference.FindAllStringSubmatch(text, -1) {
 			test.True(t, leadsSomewhere(site, pages, path, m[1]), test.Sprintf("%s: dead link %s", path, m[1]))
