@@ -224,7 +224,7 @@ func (s *server) answer(req *request, files []*os.File) (any, []*os.File) {
 // for a running one.
 func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File, err error) {
 	if req.Spec == nil || req.Spec.ID == "" {
-		return nil, errors.New("the request take names no task")
+		return nil, errors.New("a request to collect output names no task")
 	}
 	o := &output{server: s, spec: *req.Spec, opened: make(chan struct{})}
 	s.mu.Lock()
