@@ -56,7 +56,7 @@ func TestUnpacked_FindsTheKernelWithModules(t *testing.T) {
 	test.ErrorContains(t, err, "want boot/vmlinuz-VERSION and lib/modules/VERSION")
 }
 
-func TestFindKernel_WithoutApt(t *testing.T) {
+func TestFindKernel_ReportsAMissingApt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	_, err := findKernel(t.Context(), t.Logf)

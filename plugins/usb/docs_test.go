@@ -18,7 +18,7 @@ import (
 )
 
 // The page must quote the exact messages, because users search for them.
-func TestDocs_TroublesQuoteRealMessages(t *testing.T) {
+func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/plugins/usb.md")
 	must.NoError(t, err)
 	_, troubles, _ := strings.Cut(string(text), "\n## Troubleshooting\n")

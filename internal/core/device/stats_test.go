@@ -164,7 +164,7 @@ func TestStats_FailureSkipsPeriod(t *testing.T) {
 	})
 }
 
-func TestStats_NoneWithoutDevicesOrReporter(t *testing.T) {
+func TestStats_SendNothingWithoutDevicesOrReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, ch := measured(t, &world{}, meter(func([]string) (map[string]*device.DeviceStats,
 			error) {

@@ -82,7 +82,7 @@ func TestIsolation_OfProcessIDsNeedsACgroup(t *testing.T) {
 	test.ErrorContains(t, err, `isolate = ["pid"] can't be used on this node: `+whyNoCgroup(cgroups.now()))
 }
 
-func TestIsolation_IsWhatOperatorAndAuthorWant(t *testing.T) {
+func TestIsolation_CombinesPluginAndTaskOptions(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, row := range map[string]struct {
 		operator, author []string
@@ -106,7 +106,7 @@ func TestIsolation_IsWhatOperatorAndAuthorWant(t *testing.T) {
 	}
 }
 
-func TestIsolation_DNSHasTheHostsSettingsForThoseThatAJobLacks(t *testing.T) {
+func TestIsolation_DNSFallsBackToTheHostsSettings(t *testing.T) {
 	const host = "# a comment\nnameserver 10.0.0.1\nnameserver 10.0.0.2\nsearch  host.example\noptions edns0\n"
 	for name, row := range map[string]struct {
 		host string

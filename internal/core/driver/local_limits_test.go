@@ -61,7 +61,7 @@ func aDisk(t *testing.T) (path, number string) {
 	return "", ""
 }
 
-func TestLimits_IOMaxIsOfTheDisk(t *testing.T) {
+func TestLimits_IOMaxAppliesToTheDisk(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	group := cgroup.Plan(a.cgroup, filepath.Join(a.share, "x.scope"), "x", "web", cgroup.IO)

@@ -55,7 +55,7 @@ func running(t *testing.T, spec *Spec) int {
 
 func rootOf(pid int) string { return fmt.Sprintf("/proc/%d/root", pid) }
 
-func TestDevices_WithoutAnyKeepTheHostsMounts(t *testing.T) {
+func TestDevices_AtHostPathsNeedNoMountNamespace(t *testing.T) {
 	ownHost(t, smallDev)
 	host, err := os.Readlink("/proc/thread-self/ns/mnt")
 	must.NoError(t, err)
@@ -87,7 +87,7 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 	}
 }
 
-func TestDev_Works(t *testing.T) {
+func TestDev_HasNodesTerminalsAndMounts(t *testing.T) {
 	ownHost(t, smallDev)
 	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
 	must.NoError(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))

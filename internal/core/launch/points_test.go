@@ -247,7 +247,7 @@ func TestVolumes_KeepTheModesOfPrograms(t *testing.T) {
 
 // A task with a private root directory sees later mounts of the host, and can create user namespaces, which the
 // kernel refuses to a process that has changed its root (user_namespaces(7)).
-func TestVolumes_RootIsLikeTheHosts(t *testing.T) {
+func TestVolumes_RootHasLaterMountsAndUserNamespaces(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.Mkdir(dir+"/later", 0o755))
 	ownHost(t, smallDev)

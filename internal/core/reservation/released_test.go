@@ -19,9 +19,9 @@ import (
 
 const envFile = "env.json" // the environment that Nomad saves
 
-// TestRecall_OfEachRelease: a device plugin of one version reserves, and a driver of another starts or recovers the
+// TestRecall_ReadsEachRelease: a device plugin of one version reserves, and a driver of another starts or recovers the
 // task.
-func TestRecall_OfEachRelease(t *testing.T) {
+func TestRecall_ReadsEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		r := stick("zigbee")
 		must.NoError(t, Remember(r))

@@ -272,7 +272,7 @@ func TestValidate_ReportsAMistakeInOneSentence(t *testing.T) {
 	}
 }
 
-func TestDecode_OfAnEmptyBodyIsTheDefault(t *testing.T) {
+func TestDecode_ReturnsDefaultsForAnEmptyBody(t *testing.T) {
 	s := Of[common]()
 	got, err := s.Decode(nil)
 	must.NoError(t, err)

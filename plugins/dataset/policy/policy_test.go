@@ -25,7 +25,7 @@ func dir(options string) string {
 	return `class "dir" { root = "tank/dir" ` + options + " }"
 }
 
-func TestFile_MistakeIsOneSentence(t *testing.T) {
+func TestFile_ReportsAMistakeInOneSentence(t *testing.T) {
 	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
 	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
 	const slots = `slots { count = 2 capacity = "1GiB" `

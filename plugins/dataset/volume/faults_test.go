@@ -337,7 +337,7 @@ func fullPool(t *testing.T, n *node) {
 }
 
 // When an agent starts, Nomad calls create for all volumes of the node concurrently, and waits 50 s.
-func TestRestore_OfManyVolumes(t *testing.T) {
+func TestRestore_KeepsNomadsLimitWithManyVolumes(t *testing.T) {
 	testsupport.Long(t, "a crowd of volumes")
 	n := newNode(t, zfsfusetest.New(t))
 	n.exe = testBinary(t)

@@ -192,7 +192,7 @@ func TestCheck_ReportsMissingFeatures(t *testing.T) {
 	test.StrContains(t, r.out, "the agent is not root, so tasks run as its own user\n")
 }
 
-func TestConfig_MistakeIsOneSentence(t *testing.T) {
+func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 	endpoint := `endpoint "box" { ssh { host = "h" user = "u" key_file = "/k" host_keys = ["ssh-ed25519 AAAAB"] } }`
 	block := func(config string) string { return `plugin "nomad-driver-remote" { config { ` + config + ` } }` }
 	for name, row := range map[string]struct {

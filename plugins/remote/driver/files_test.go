@@ -55,7 +55,7 @@ func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	}
 }
 
-func TestFiles_IncludeOnlyThoseOfNomad(t *testing.T) {
+func TestFiles_IncludeOnlyNomads(t *testing.T) {
 	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad",
 		"tmp/x", "alloc/data", "etc/app.conf", "local/old")
 	must.NoError(t, os.Chmod(filepath.Join(dir, "etc/app.conf"), 0o755|os.ModeSetuid))

@@ -149,7 +149,7 @@ func tmpfs(t *testing.T, flags uintptr, options string) string {
 	return dir
 }
 
-func TestProgram_MistakeIsOneSentence(t *testing.T) {
+func TestProgram_ReportsAMistakeInOneSentence(t *testing.T) {
 	noexec := tmpfs(t, unix.MS_NOEXEC, "mode=755")
 	small := tmpfs(t, 0, "mode=755,size=1m")
 	full := tmpfs(t, 0, "mode=755,size=64k")

@@ -9,7 +9,7 @@ import (
 	"github.com/shoenig/test"
 )
 
-func TestCheck_MistakeIsOneSentence(t *testing.T) {
+func TestCheck_ReportsAMistakeInOneSentence(t *testing.T) {
 	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 	keyFile := func(path string) func(*Config) { return func(c *Config) { c.KeyFile = path } }
 	agent := func(path string) func(*Config) {

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-func TestLogin_MistakeIsOneSentence(t *testing.T) {
+func TestLogin_ReportsAMistakeInOneSentence(t *testing.T) {
 	testsupport.NeedRoot(t) // to create a file of another user
 	server := sshdtest.Start(t)
 	forwardsNothing := sshdtest.Start(t, sshdtest.Config("AllowTcpForwarding no"))
@@ -124,7 +124,7 @@ func TestLogin_SendsNothingToAnUntrustedHost(t *testing.T) {
 	must.StrNotContains(t, log(), "userauth-request")
 }
 
-func TestLogin_ByAnyOfSeveralHostKeys(t *testing.T) {
+func TestLogin_AcceptsAnyOfSeveralHostKeys(t *testing.T) {
 	rsaFile, rsa := newKey(t, "-t", "rsa") // a second key of the host
 	server := sshdtest.Start(t, sshdtest.Config("HostKey "+rsaFile))
 	_, other := newKey(t)
@@ -138,7 +138,7 @@ func TestLogin_ByAnyOfSeveralHostKeys(t *testing.T) {
 	}
 }
 
-func TestLogin_ByAgent(t *testing.T) {
+func TestLogin_UsesTheSSHAgent(t *testing.T) {
 	server := sshdtest.Start(t)
 	socket := filepath.Join(t.TempDir(), "agent")
 	agent := exec.Command("ssh-agent", "-D", "-a", socket)
@@ -179,7 +179,7 @@ func TestLogin_ByAgent(t *testing.T) {
 	must.ErrorContains(t, err, " with the keys of the ssh-agent at "+socket+": ")
 }
 
-func TestLogin_ThroughAJumpHost(t *testing.T) {
+func TestLogin_GoesThroughAJumpHost(t *testing.T) {
 	server, way := sshdtest.Start(t), sshdtest.Start(t)
 	c := configOf(server)
 	c.Jump = jumpOf(t, way, server)

@@ -21,7 +21,7 @@ func decode(t *testing.T, text string) (Config, error) {
 	return schema.Of[Config]().DecodeAgent(body)
 }
 
-func TestConfig_MistakeIsOneSentence(t *testing.T) {
+func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 	const unknownKind = ` is not known: use one of ["usb" "tty" "hidraw" "input" "video" "media" "sound" "printer" ` +
 		`"storage" "sg" "bsg" "other"]`
 	const kernelsName = `or list "other" in nodes and use the kernel's name`
@@ -214,7 +214,7 @@ func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	test.Eq(t, "/", c.Root, test.Sprintf("got %+v", c))
 }
 
-func TestConfig_IsReadWithoutMachine(t *testing.T) {
+func TestConfig_IsReadWithoutTheMachine(t *testing.T) {
 	c, err := decode(t, `
 		root       = "/nonexistent/machine"
 		shadow_dir = "/nonexistent/shadow"

@@ -203,7 +203,7 @@ func mustReadlink(t *testing.T, path string) string {
 	return target
 }
 
-func TestReserve_RefusesGoneDevice(t *testing.T) {
+func TestReserve_RefusesAMissingDevice(t *testing.T) {
 	m := newMachine(t, `device "key" {
 		id    = "1050:0407"
 		nodes = ["hidraw"]

@@ -119,7 +119,7 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 }
 
 // Another user makes the directory after OpenTree has found none.
-func TestRoot_MissingStaysEmpty(t *testing.T) {
+func TestRoot_IgnoresADirectoryMadeAfterOpening(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	tree, done, err := config.OpenTree(root)
 	must.NoError(t, err)

@@ -481,7 +481,7 @@ func TestMake_RefusesNodev(t *testing.T) {
 	}
 }
 
-func TestMake_WithoutRightIsRefused(t *testing.T) {
+func TestMake_ReportsAMissingRight(t *testing.T) {
 	open := t.TempDir()
 	must.NoError(t, os.Chmod(open, 0o777|fs.ModeSticky))
 	for _, parent := range []string{open, "/"} {

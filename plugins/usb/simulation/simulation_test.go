@@ -335,7 +335,7 @@ func TestPlug_IsAtomicForScans(t *testing.T) {
 	test.SliceLen(t, 1, scan(t, dir), test.Sprint("left"))
 }
 
-func TestServe_Answers(t *testing.T) {
+func TestServe_PrintsAndAnswersLines(t *testing.T) {
 	dir := t.TempDir()
 	p := plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}})
 	ctx, cancel := context.WithCancel(t.Context())

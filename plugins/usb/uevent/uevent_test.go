@@ -65,7 +65,7 @@ func TestMessage_AcceptsOnlyUSB(t *testing.T) {
 	}
 }
 
-func TestMessage_NodeNumber(t *testing.T) {
+func TestMessage_HasTheNodeNumber(t *testing.T) {
 	for message, want := range map[string]Number{
 		"remove@/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/ttyUSB0/tty/ttyUSB0 ACTION=remove DEVPATH=/x " +
 			"SUBSYSTEM=tty MAJOR=188 MINOR=0 DEVNAME=ttyUSB0 SEQNUM=9 ": {Major: 188},

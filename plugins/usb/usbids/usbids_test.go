@@ -30,7 +30,7 @@ C 03  Human Interface Device
 	01  Boot Interface Subclass
 `
 
-func TestNames_Lookup(t *testing.T) {
+func TestNames_FindVendorAndProduct(t *testing.T) {
 	root := fstest.MapFS{"usr/share/misc/usb.ids": {Data: []byte(table)}}
 	n := Names{}
 	for range 2 {
