@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestDynamicUsers_AreNomadsAlsoAfterARestartOfTheAgent(t *testing.T) {
+func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)

@@ -77,7 +77,7 @@ func foundTask(st *task.State) *process {
 // contain a pidfd that the driver held, which provides an exit that no supervisor observed.
 func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	if st == nil || st.ID == "" {
-		return nil, errors.New("the request adopt has no state")
+		return nil, errors.New("a request to adopt has no state")
 	}
 	own := foundTask(st)
 	p, _ := s.enter(own)

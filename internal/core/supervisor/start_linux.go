@@ -27,7 +27,7 @@ const startTimeout = 60 * time.Second
 // lost its connection repeats the request, launch returns the status of the first start.
 func (s *server) launch(st *task.State) (*Status, error) {
 	if st == nil || st.ID == "" {
-		return nil, errors.New("the request launch has no state")
+		return nil, errors.New("a request to launch has no state")
 	}
 	s.launches.RLock()
 	defer s.launches.RUnlock()

@@ -92,7 +92,7 @@ func shown(t *testing.T, n *node) {
 	n.pool.Root += "-gone"
 	n.write(options)
 	got = n.run("check")
-	must.StrContains(t, got.stderr, "classes that can't be used: 1 of 1")
+	must.StrContains(t, got.stderr, "1 of 1 classes can't be used")
 	must.StrContains(t, n.does("list").stdout, "can't be used: ")
 	n.pool.Root = strings.TrimSuffix(n.pool.Root, "-gone")
 	n.write(options)

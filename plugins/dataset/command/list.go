@@ -121,7 +121,7 @@ func (s *session) check(ctx context.Context) error {
 		}
 	})
 	if bad > 0 {
-		return fmt.Errorf("classes that can't be used: %d of %d", bad, len(all))
+		return fmt.Errorf("%d of %d classes can't be used", bad, len(all))
 	}
 	return err
 }

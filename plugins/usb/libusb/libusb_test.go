@@ -149,7 +149,7 @@ func plug(t *testing.T, dir string, s usbsim.Stick) *usbsim.Plugged {
 	return p
 }
 
-func TestClasses_AgreesWithSysfs(t *testing.T) {
+func TestClasses_AgreeWithSysfs(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{Port: "1-1", Serial: "0001"})
 	plug(t, dir, usbsim.Stick{Port: "2-1", Functions: []string{"tty", "hidraw"}}) // the same address on another bus

@@ -55,7 +55,7 @@ func TestRules_FirstBlockByNameWins(t *testing.T) {
 	}
 }
 
-func TestRules_PortBlockNamesByPort(t *testing.T) {
+func TestRules_PortBlockIdentifiesByPort(t *testing.T) {
 	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
 	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil,
 		"10c4:ea60:A": {"A"}} {

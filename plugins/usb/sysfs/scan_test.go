@@ -284,7 +284,7 @@ func TestScan_BusesMayShareAddresses(t *testing.T) {
 		test.Sprint("PCI addresses are"))
 }
 
-func TestScan_PathMatchesUdevs(t *testing.T) {
+func TestScan_PathMatchesUdev(t *testing.T) {
 	for name, test := range map[string]struct{ dir, more, path, pci string }{
 		"of no bus": {"sys/devices/platform/dummy_hcd.0/usb1/1-1",
 			"sys/devices/platform/dummy_hcd.0:\n subsystem -> ../../../bus/platform",
