@@ -165,14 +165,16 @@ func (a *alloc) held(t testing.TB) {
 // ended waits until the task is dead, and returns its outcome.
 func (a *alloc) ended(t testing.TB) string {
 	t.Helper()
-	testsupport.Within(t, patience, func() error {
-		i, st, err := a.info()
-		if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
-			err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
-		}
-		return err
-	})
+	testsupport.Within(t, patience, a.isDead)
 	return a.outcome()
+}
+
+func (a *alloc) isDead() error {
+	i, st, err := a.info()
+	if err == nil && (st.State != "dead" || i.ClientStatus != "complete" && i.ClientStatus != "failed") {
+		err = fmt.Errorf("%s is %s (%s): %s", a.job, i.ClientStatus, st.State, a.story())
+	}
+	return err
 }
 
 // outcome returns the last exit among the task's events: "exit 7", "signal 15", "oom", "lost", or "" without one.
@@ -218,12 +220,19 @@ func (a *alloc) tells(text string) error {
 	})
 }
 
-// stop stops the job, and waits until the task is dead.
+// stop stops the job, and waits until the task is dead. It repeats a stop that Nomad has lost: if the deployment of a
+// job becomes successful just after the stop, its version of the job, which is not stopped, is the current one again
+// (updateJobStabilityImpl in nomad/state/state_store.go).
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
-	_, _, err := a.n.Client().Jobs().Deregister(a.job, false, nil)
-	must.NoError(t, err)
-	a.ended(t)
+	jobs := a.n.Client().Jobs()
+	testsupport.Within(t, patience, func() error {
+		j, _, err := jobs.Info(a.job, nil)
+		if err == nil && !*j.Stop {
+			_, _, err = jobs.Deregister(a.job, false, nil)
+		}
+		return errors.Join(err, a.isDead())
+	})
 }
 
 // dir is the allocation's directory on the host.
