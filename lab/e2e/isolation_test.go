@@ -332,3 +332,50 @@ func TestFeatures_MountsStayInTheTask(t *testing.T) {
 	}
 	other.stop(t)
 }
+
+// TestFeatures_LinksOfATaskLeadNowhere restarts a task that has put links where root writes or mounts at the start.
+func TestFeatures_LinksOfATaskLeadNowhere(t *testing.T) {
+	testsupport.Long(t, "needs its own node")
+	t.Parallel()
+	needRootAgent(t)
+	config := fmt.Sprintf("client {\n  host_volume \"data\" {\n    path = %q\n  }\n}\n", mkdir(t))
+	n := newNode(t, nodeOptions{config: config})
+	for _, row := range []struct{ name, place, to, refused string }{
+		{"log file", "$NOMAD_ALLOC_DIR/logs/main.stdout.0", "/file", ""},
+		{"next log file", "$NOMAD_ALLOC_DIR/logs/main.stdout.1", "/new", ""},
+		{"log directory", "$NOMAD_ALLOC_DIR/logs", "", "failed to open log directory"},
+		{"directory of /tmp", "$NOMAD_TASK_DIR/../tmp", "", `failed to open the directory "main/tmp"`},
+		{"directory above a volume", "$NOMAD_TASK_DIR/sub", "", `/main/local/sub" is not a directory`},
+	} {
+		host := mkdir(t) // only root can write in it
+		must.NoError(t, os.WriteFile(host+"/file", []byte("root's"), 0o600))
+		script := strings.NewReplacer("PLACE", row.place, "TO", host+row.to).Replace(`
+cd $NOMAD_TASK_DIR
+[ -e planted ] && touch again && echo again && exec sleep 1000
+mv PLACE PLACE.old 2>/dev/null; ln -s TO PLACE; touch planted; exec sleep 1000`)
+		a := n.start(t, sh(script).with(conf{"isolate": []string{"tmp"}}), asNobody, func(j *api.Job, task *api.Task) {
+			j.TaskGroups[0].Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data"}}
+			task.VolumeMounts = []*api.VolumeMount{{Volume: new("data"), Destination: new("local/sub/data")}}
+		})
+		local := a.dir() + "/main/local"
+		testsupport.Eventually(t, "the link is there", func() bool { return testsupport.Exists(local + "/planted") })
+		must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))
+		if row.refused == "" {
+			testsupport.Eventually(t, "the task runs again", func() bool { return testsupport.Exists(local + "/again") })
+			a.stop(t)
+			logs, err := exec.Command("sh", "-c", "cd "+a.dir()+"/alloc/logs && find . -type f | xargs cat").Output()
+			must.NoError(t, err)
+			test.Eq(t, "again\n", string(logs), test.Sprint(row.name))
+		} else {
+			a.ended(t)
+			test.NoError(t, a.tells(row.refused), test.Sprint(row.name))
+			test.False(t, testsupport.Exists(local+"/again"), test.Sprint(row.name))
+		}
+		files, err := os.ReadDir(host)
+		must.NoError(t, err)
+		test.SliceLen(t, 1, files, test.Sprint(row.name))
+		content, err := os.ReadFile(host + "/file")
+		must.NoError(t, err)
+		test.Eq(t, "root's", string(content), test.Sprint(row.name))
+	}
+}
