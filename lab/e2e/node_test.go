@@ -152,13 +152,8 @@ func writeShell(path, dir, shell string) error {
 // case.
 func (n *node) end() error {
 	var errs []error
-	jobs, _, err := n.Client().Jobs().List(nil)
-	errs = append(errs, err)
-	for _, j := range jobs {
-		_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
-		errs = append(errs, err)
-	}
-	if err := testsupport.Poll(time.Minute, n.tasksLeft); err != nil {
+	err := testsupport.Poll(patience, func() error { return errors.Join(n.stopJobs(), n.tasksLeft()) })
+	if err != nil {
 		errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -171,6 +166,34 @@ func (n *node) end() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// stopJobs stops each job that is not stopped, see alloc.stop. It returns an error until all allocations of the node have
+// ended. One that the agent has only just received has no process yet, and its cgroup would outlive the agent.
+func (n *node) stopJobs() error {
+	jobs, _, err := n.Client().Jobs().List(nil)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if !j.Stop {
+			_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	allocs, _, err := n.Client().Nodes().Allocations(n.id(), nil)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, a := range allocs {
+		if !a.ClientTerminalStatus() {
+			left = append(left, "allocation "+a.ID+" of "+a.JobID+", "+a.ClientStatus)
+		}
+	}
+	return leftError(left)
 }
 
 // tasksLeft returns an error with the leftovers of tasks, if any.
