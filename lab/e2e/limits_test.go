@@ -20,26 +20,30 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// parentOfCgroups returns the name of a parent for the cgroups of one agent, and removes the parent after the test.
-// Agents write the cores of their tasks to the parent, so two must not share one.
-func parentOfCgroups(t *testing.T) string {
-	name := "nomad-" + filepath.Base(mkdir(t))
+// ownCPUs is a shell of nodeOptions that gives an agent a hierarchy of cpusets of its own: each agent writes the cores of
+// its tasks to the same two cgroups. (Nomad 1.11 does not use its option cgroup_parent.)
+func ownCPUs(t *testing.T) string {
+	const root = "/sys/fs/cgroup/cpuset"
+	own := filepath.Join(root, filepath.Base(mkdir(t)))
+	must.NoError(t, os.Mkdir(own, 0o755))
 	t.Cleanup(func() {
-		dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + name)
-		for _, parent := range append(dirs, "/sys/fs/cgroup/"+name) {
-			for _, dir := range []string{"share", "share.slice", "reserve", "reserve.slice", ""} {
-				dir = filepath.Join(parent, dir)
-				testsupport.Within(t, time.Minute, func() error {
-					err := unix.Rmdir(dir)
-					if err == unix.ENOENT {
-						return nil
-					}
-					return err
-				})
-			}
+		for _, dir := range []string{"nomad/share", "nomad/reserve", "nomad", ""} {
+			dir = filepath.Join(own, dir)
+			testsupport.Within(t, time.Minute, func() error {
+				err := unix.Rmdir(dir)
+				if err == unix.ENOENT {
+					return nil
+				}
+				return err
+			})
 		}
 	})
-	return name
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		must.NoError(t, err)
+		must.NoError(t, os.WriteFile(filepath.Join(own, file), text, 0o600))
+	}
+	return `exec unshare -m sh -c 'mount --bind ` + own + " " + root + `; exec "$@"' sh "$@"`
 }
 
 // cores returns the processors that a process may use, such as "0-1", or "" if it does not exist.
@@ -63,7 +67,10 @@ func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
 	if all != "0-1" {
 		t.Skipf("needs two processors; here they are %q", all)
 	}
-	n := newNode(t, nodeOptions{config: fmt.Sprintf("client { cgroup_parent = %q }", parentOfCgroups(t))})
+	if !testsupport.Exists("/sys/fs/cgroup/cpuset/cpuset.cpus") {
+		t.Skip("needs cgroup v1")
+	}
+	n := newNode(t, nodeOptions{shell: ownCPUs(t)})
 
 	shared := n.start(t, sh("exec sleep 1000"))
 	test.Eq(t, all, cores(t, shared.pid(t).pid))
