@@ -13,13 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
-	bpf "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
 	profiles "github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	asm "golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
@@ -66,11 +65,7 @@ func compile(option string, capabilities uint64) (string, error) {
 	if profile == nil {
 		return "", errors.New("the profile has no rules")
 	}
-	policy, err := policyOf(profile)
-	if err != nil {
-		return "", err
-	}
-	program, err := policy.Assemble()
+	program, err := programOf(profile)
 	if err != nil {
 		return "", err
 	}
@@ -105,20 +100,25 @@ func readProfile(path string) (string, error) {
 	return string(b), err
 }
 
-var seccompActions = map[specs.LinuxSeccompAction]bpf.Action{
-	specs.ActAllow: bpf.ActionAllow, specs.ActLog: bpf.ActionLog, specs.ActErrno: bpf.ActionErrno,
-	specs.ActTrap: bpf.ActionTrap, specs.ActKill: bpf.ActionKillThread, specs.ActKillThread: bpf.ActionKillThread,
-	specs.ActKillProcess: bpf.ActionKillProcess,
+var seccompActions = map[specs.LinuxSeccompAction]uint32{
+	specs.ActAllow: unix.SECCOMP_RET_ALLOW, specs.ActLog: unix.SECCOMP_RET_LOG, specs.ActErrno: unix.SECCOMP_RET_ERRNO,
+	specs.ActTrap: unix.SECCOMP_RET_TRAP, specs.ActKill: unix.SECCOMP_RET_KILL_THREAD,
+	specs.ActKillThread: unix.SECCOMP_RET_KILL_THREAD, specs.ActKillProcess: unix.SECCOMP_RET_KILL_PROCESS,
 }
 
-var seccompOperations = map[specs.LinuxSeccompOperator]bpf.Operation{
-	specs.OpEqualTo: bpf.Equal, specs.OpNotEqual: bpf.NotEqual, specs.OpLessThan: bpf.LessThan,
-	specs.OpLessEqual: bpf.LessOrEqual, specs.OpGreaterThan: bpf.GreaterThan, specs.OpGreaterEqual: bpf.GreaterOrEqual,
-}
+// Offsets in struct seccomp_data of linux/seccomp.h, on little-endian machines.
+const (
+	dataNumber    = 0
+	dataMachine   = 4
+	dataArguments = 16
+)
 
-// policyOf converts a profile. A system call that this machine does not have is left out, as libseccomp does. All
-// conditional rules of a call come before its unconditional ones, and all rules of an action are one group.
-func policyOf(profile *specs.LinuxSeccomp) (*bpf.Policy, error) {
+func load(offset int) asm.Instruction { return asm.LoadAbsolute{Off: uint32(offset), Size: 4} }
+
+// programOf compiles a profile. A system call that this machine does not have is left out, as libseccomp does. All
+// conditional rules of a call come before its unconditional ones. A process that calls by the ABI of another machine is
+// killed, whatever the profile says: its calls have other numbers.
+func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
 	machine, err := arch.GetInfo("")
 	if err != nil {
 		return nil, err
@@ -127,76 +127,135 @@ func policyOf(profile *specs.LinuxSeccomp) (*bpf.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if standard > bpf.ActionErrno && standard < bpf.ActionTrace {
-		return nil, errors.New("defaultErrnoRet is not supported, except for 1 (EPERM)")
+	const x32 = 0x40000000 // __X32_SYSCALL_BIT
+	program := []asm.Instruction{
+		load(dataMachine),
+		asm.JumpIf{Cond: asm.JumpEqual, Val: uint32(machine.ID), SkipTrue: 1},
+		asm.RetConstant{Val: unix.SECCOMP_RET_KILL_PROCESS},
+		load(dataNumber),
+		asm.JumpIf{Cond: asm.JumpLessThan, Val: x32, SkipTrue: 1},
+		asm.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 	}
-	var groups []bpf.SyscallGroup
-	group := func(action bpf.Action) *bpf.SyscallGroup {
-		i := slices.IndexFunc(groups, func(g bpf.SyscallGroup) bool { return g.Action == action })
-		if i < 0 {
-			groups = append(groups, bpf.SyscallGroup{Action: action})
-			i = len(groups) - 1
-		}
-		return &groups[i]
-	}
+	var always []asm.Instruction
 	for _, rule := range profile.Syscalls {
 		action, err := actionOf(rule.Action, rule.ErrnoRet)
 		if err != nil {
 			return nil, err
 		}
-		conditions, err := conditionsOf(rule.Args)
+		sets, err := alternatives(rule.Args)
 		if err != nil {
 			return nil, fmt.Errorf("the rule of %q: %w", rule.Names, err)
 		}
-		g := group(action)
+		var numbers []int
 		for _, name := range rule.Names {
-			_, known := machine.SyscallNames[name]
-			switch {
-			case !known || slices.Contains(g.Names, name):
-			case len(conditions) == 0:
-				g.Names = append(g.Names, name)
-			default:
-				g.NamesWithCondtions = append(g.NamesWithCondtions, bpf.NameWithConditions{Name: name, Conditions: conditions})
+			number, known := machine.SyscallNames[name]
+			if known {
+				numbers = append(numbers, number)
+			}
+		}
+		if len(sets) == 0 {
+			always = append(always, anyOf(numbers, action)...)
+		}
+		for _, conditions := range sets {
+			block := ifMet(conditions, action)
+			for _, number := range numbers {
+				program = append(program, asm.JumpIf{Cond: asm.JumpNotEqual, Val: uint32(number), SkipTrue: uint8(len(block))})
+				program = append(program, block...)
 			}
 		}
 	}
-	for i := range groups { // a call that is allowed in any case needs no conditions
-		g := &groups[i]
-		g.NamesWithCondtions = slices.DeleteFunc(g.NamesWithCondtions, func(n bpf.NameWithConditions) bool {
-			return slices.Contains(g.Names, n.Name)
-		})
-	}
-	groups = slices.DeleteFunc(groups, func(g bpf.SyscallGroup) bool {
-		return len(g.Names)+len(g.NamesWithCondtions) == 0
-	})
-	return &bpf.Policy{DefaultAction: standard, Syscalls: groups}, nil
+	return append(append(program, always...), asm.RetConstant{Val: standard}), nil
 }
 
-// actionOf converts an action. For the library, an errno of 0 is EPERM, which is runc's default.
-func actionOf(action specs.LinuxSeccompAction, errno *uint) (bpf.Action, error) {
-	a, known := seccompActions[action]
-	if !known {
-		return 0, fmt.Errorf("the action %q is not supported", action)
+// anyOf returns instructions that return an action for any of these system calls.
+func anyOf(numbers []int, action uint32) (block []asm.Instruction) {
+	const most = 200 // a jump is limited to 255 instructions
+	for some := range slices.Chunk(numbers, most) {
+		for i, number := range some[1:] {
+			block = append(block, asm.JumpIf{Cond: asm.JumpEqual, Val: uint32(number), SkipTrue: uint8(len(some) - 1 - i)})
+		}
+		block = append(block, asm.JumpIf{Cond: asm.JumpNotEqual, Val: uint32(some[0]), SkipTrue: 1},
+			asm.RetConstant{Val: action})
 	}
-	if a == bpf.ActionErrno && errno != nil && *errno != uint(syscall.EPERM) {
-		a |= bpf.Action(*errno & 0xffff)
+	return block
+}
+
+// actionOf converts an action. An errno that is missing is EPERM, as with runc.
+func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
+	a, known := seccompActions[action]
+	switch {
+	case !known:
+		return 0, fmt.Errorf("the action %q is not supported", action)
+	case a == unix.SECCOMP_RET_ERRNO && errno != nil:
+		a |= uint32(*errno) & unix.SECCOMP_RET_DATA
+	case a == unix.SECCOMP_RET_ERRNO:
+		a |= uint32(unix.EPERM)
 	}
 	return a, nil
 }
 
-func conditionsOf(args []specs.LinuxSeccompArg) (conditions bpf.ArgumentConditions, err error) {
+// alternatives returns sets of conditions. A rule applies if all conditions of a set are met. There is one set, unless
+// there are several conditions for an argument: then each is a set, as with runc.
+func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	indexes := map[uint]bool{}
 	for _, arg := range args {
 		if arg.Index > 5 {
 			return nil, fmt.Errorf("the argument %d does not exist: they are 0 to 5", arg.Index)
 		}
-		c := bpf.Condition{Argument: uint32(arg.Index), Operation: seccompOperations[arg.Op], Value: arg.Value}
-		if arg.Op == specs.OpMaskedEqual && arg.ValueTwo == 0 {
-			c.Operation = bpf.BitsNotSet
+		if _, known := comparisons[arg.Op]; !known {
+			return nil, fmt.Errorf("the operator %q is not supported", arg.Op)
 		}
-		if c.Operation == "" {
-			return nil, fmt.Errorf("the operator %q is not supported, or not with this value", arg.Op)
-		}
-		conditions = append(conditions, c)
+		indexes[arg.Index] = true
 	}
-	return conditions, nil
+	if len(indexes) < len(args) {
+		return slices.Collect(slices.Chunk(args, 1)), nil
+	}
+	return [][]specs.LinuxSeccompArg{args}, nil
+}
+
+// ifMet returns instructions that return an action if all conditions are met, and otherwise load the number again.
+func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction {
+	block := []asm.Instruction{asm.RetConstant{Val: action}}
+	for _, arg := range slices.Backward(conditions) {
+		block = append(compare(arg, len(block)), block...)
+	}
+	return append(block, load(dataNumber))
+}
+
+// comparisons compare the halves of an argument. A condition is met if high is true for the high half, or if the high
+// halves are equal and low is true for the low half. JumpEqual for high means: only the latter.
+var comparisons = map[specs.LinuxSeccompOperator]struct{ high, low asm.JumpTest }{
+	specs.OpEqualTo:      {asm.JumpEqual, asm.JumpEqual},
+	specs.OpMaskedEqual:  {asm.JumpEqual, asm.JumpEqual},
+	specs.OpNotEqual:     {asm.JumpNotEqual, asm.JumpNotEqual},
+	specs.OpLessThan:     {asm.JumpLessThan, asm.JumpLessThan},
+	specs.OpLessEqual:    {asm.JumpLessThan, asm.JumpLessOrEqual},
+	specs.OpGreaterThan:  {asm.JumpGreaterThan, asm.JumpGreaterThan},
+	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual},
+}
+
+// compare returns instructions that also skip the next ones, more in number, unless a condition is met.
+func compare(arg specs.LinuxSeccompArg, more int) []asm.Instruction {
+	with, mask, value := comparisons[arg.Op], ^uint64(0), arg.Value
+	if arg.Op == specs.OpMaskedEqual {
+		mask, value = arg.Value, arg.ValueTwo
+	}
+	offset := dataArguments + 8*int(arg.Index)
+	low := []asm.Instruction{
+		load(offset),
+		asm.ALUOpConstant{Op: asm.ALUOpAnd, Val: uint32(mask)},
+		asm.JumpIf{Cond: with.low, Val: uint32(value), SkipFalse: uint8(more)},
+	}
+	high := []asm.Instruction{
+		load(offset + 4),
+		asm.ALUOpConstant{Op: asm.ALUOpAnd, Val: uint32(mask >> 32)},
+	}
+	if with.high != asm.JumpEqual {
+		high = append(high, asm.JumpIf{Cond: with.high, Val: uint32(value >> 32), SkipTrue: uint8(1 + len(low))})
+	}
+	high = append(high, asm.JumpIf{Cond: asm.JumpNotEqual, Val: uint32(value >> 32), SkipTrue: uint8(len(low) + more)})
+	return append(high, low...)
 }

@@ -4,14 +4,20 @@
 package driver
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
+	"github.com/elastic/go-seccomp-bpf/arch"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -75,18 +81,126 @@ func TestSeccomp_RefusalsAreOneSentence(t *testing.T) {
 		return profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [`+text+`]}`)
 	}
 	for option, want := range map[string]string{
-		"strict":        `seccomp = "strict": use "unconfined", "default" or the absolute path of a profile`,
-		"/proc/nothing": "no such file or directory",
-		profile(t, `{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [{"names": ["read"],
-			"action": "SCMP_ACT_ALLOW"}]}`): "defaultErrnoRet is not supported",
+		"strict":                 `seccomp = "strict": use "unconfined", "default" or the absolute path of a profile`,
+		"/proc/nothing":          "no such file or directory",
 		profile(t, "{}"):         "the profile has no rules",
 		profile(t, "no profile"): "invalid character",
 		rule(`{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}`): `the action "SCMP_ACT_NOTIFY" is not supported`,
-		rule(`{"names": ["kill"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 1, "value": 7, "valueTwo": 3,
-			"op": "SCMP_CMP_MASKED_EQ"}]}`): `the operator "SCMP_CMP_MASKED_EQ" is not supported, or not with this value`,
+		rule(`{"names": ["kill"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 1, "value": 7,
+			"op": "SCMP_CMP_OR"}]}`): `the operator "SCMP_CMP_OR" is not supported`,
 		rule(`{"names": ["kill"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 6, "value": 7, "op": "SCMP_CMP_EQ"}]}`): "the argument 6 does not exist",
 	} {
 		_, err := seccompFilter(option, 0)
 		test.ErrorContains(t, err, want, test.Sprint(option))
+	}
+}
+
+// call evaluates a filter for a system call of this machine, by the name of an ABI and with these arguments.
+func call(t *testing.T, filter string, machine *arch.Info, name string, args ...uint64) int {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(filter)
+	must.NoError(t, err)
+	var raw []bpf.RawInstruction
+	for ; len(b) > 0; b = b[8:] {
+		raw = append(raw, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3],
+			K: binary.NativeEndian.Uint32(b[4:])})
+	}
+	program, _ := bpf.Disassemble(raw)
+	vm, err := bpf.NewVM(program)
+	must.NoError(t, err)
+	// struct seccomp_data of a little-endian machine, in the byte order of the virtual machine
+	data := binary.BigEndian.AppendUint32(nil, uint32(machine.SyscallNames[name]))
+	data = binary.BigEndian.AppendUint32(data, uint32(machine.ID))
+	data = append(data, make([]byte, 8)...)
+	for i := range 6 {
+		arg := uint64(0)
+		if i < len(args) {
+			arg = args[i]
+		}
+		data = binary.BigEndian.AppendUint32(data, uint32(arg))
+		data = binary.BigEndian.AppendUint32(data, uint32(arg>>32))
+	}
+	action, err := vm.Run(data)
+	must.NoError(t, err)
+	return action
+}
+
+func TestSeccomp_ArgumentsAreNotTakenForSystemCalls(t *testing.T) {
+	machine, err := arch.GetInfo("")
+	must.NoError(t, err)
+	number := func(name string) uint64 { return uint64(machine.SyscallNames[name]) }
+	const denied = unix.SECCOMP_RET_ERRNO | int(unix.EPERM)
+
+	filter, err := seccompFilter(seccompDefault, 0)
+	must.NoError(t, err)
+	test.Eq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "personality", 8))
+	test.Eq(t, denied, call(t, filter, machine, "personality", 0x40000))
+	test.Eq(t, denied, call(t, filter, machine, "personality", number("clone")<<32|0x40000))
+
+	filter, err = seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+		{"names": ["socket"], "action": "SCMP_ACT_KILL", "args": [{"index": 0, "value": 16, "op": "SCMP_CMP_EQ"}]},
+		{"names": ["open", "openat", "socketpair"], "action": "SCMP_ACT_ALLOW"}]}`), 0)
+	must.NoError(t, err)
+	test.Eq(t, denied, call(t, filter, machine, "socket", number("socketpair")))
+	test.Eq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "openat"))
+}
+
+func TestSeccomp_OtherMachinesAreDenied(t *testing.T) {
+	other := map[string]*arch.Info{"amd64": arch.I386, "arm64": arch.ARM}[runtime.GOARCH]
+	for name, text := range map[string]string{
+		"default": seccompDefault,
+		"a list of what is denied": profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+			{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}`),
+	} {
+		filter, err := seccompFilter(text, 0)
+		must.NoError(t, err)
+		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, other, "mkdir"), test.Sprint(name))
+		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, other, "getpid"), test.Sprint(name))
+	}
+}
+
+func TestSeccomp_ConditionsAreOfAllBitsOfAnArgument(t *testing.T) {
+	machine, err := arch.GetInfo("")
+	must.NoError(t, err)
+	const high = 1 << 32
+	for operator, row := range map[string]struct{ met, not []uint64 }{
+		"EQ": {[]uint64{high + 7}, []uint64{7, 2*high + 7, high + 6, high}},
+		"NE": {[]uint64{7, 2*high + 7, high + 6}, []uint64{high + 7}},
+		"LT": {[]uint64{0, 9, high + 6}, []uint64{high + 7, high + 8, 2 * high}},
+		"LE": {[]uint64{0, 9, high + 7}, []uint64{high + 8, 2 * high}},
+		"GT": {[]uint64{high + 8, 2 * high}, []uint64{0, 9, high + 7}},
+		"GE": {[]uint64{high + 7, high + 8, 2 * high}, []uint64{0, 9, high + 6}},
+		// the bits of the value are those of 3
+		"MASKED_EQ": {[]uint64{3, 8 + 3, 2*high + 3}, []uint64{0, 7, 1, high + 3}},
+	} {
+		filter, err := seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
+			{"names": ["dup"], "action": "SCMP_ACT_ERRNO"},
+			{"names": ["kill", "mkdirat"], "action": "SCMP_ACT_ALLOW", "args": [
+				{"index": 0, "value": 5, "op": "SCMP_CMP_EQ"},
+				{"index": 2, "value": 4294967303, "valueTwo": 3, "op": "SCMP_CMP_`+operator+`"}]}]}`), 0)
+		must.NoError(t, err)
+		for _, value := range row.met {
+			test.Eq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "kill", 5, 0, value), test.Sprint(operator, value))
+			test.Eq(t, unix.SECCOMP_RET_ERRNO|int(unix.ENOSYS), call(t, filter, machine, "kill", 6, 0, value),
+				test.Sprint(operator, value, "but not the other"))
+		}
+		for _, value := range row.not {
+			test.Eq(t, unix.SECCOMP_RET_ERRNO|int(unix.ENOSYS), call(t, filter, machine, "mkdirat", 5, 0, value),
+				test.Sprint(operator, value))
+		}
+		test.Eq(t, unix.SECCOMP_RET_ERRNO|int(unix.EPERM), call(t, filter, machine, "dup"))
+	}
+}
+
+func TestSeccomp_SomeConditionsOfOneArgumentAreAlternatives(t *testing.T) {
+	machine, err := arch.GetInfo("")
+	must.NoError(t, err)
+	filter, err := seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+		{"names": ["kill"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 1, "value": 10, "op": "SCMP_CMP_EQ"},
+			{"index": 1, "value": 12, "op": "SCMP_CMP_EQ"}]}]}`), 0)
+	must.NoError(t, err)
+	for sig, want := range map[uint64]int{10: unix.SECCOMP_RET_ERRNO | int(unix.EPERM), 12: unix.SECCOMP_RET_ERRNO |
+		int(unix.EPERM), 9: unix.SECCOMP_RET_ALLOW} {
+		test.Eq(t, want, call(t, filter, machine, "kill", 1, sig), test.Sprint(sig))
 	}
 }
