@@ -231,6 +231,15 @@ func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
 	}
 }
 
+func TestNonRoot_HasTheSystemCallsOfAUser(t *testing.T) {
+	if !withoutRoot(t) {
+		return
+	}
+	a := start(t, map[string]any{"seccomp": seccompDefault})
+	out, _ := a.result(a.shell("unshare -U true 2>/dev/null && echo entered || echo denied", ""))
+	test.Eq(t, "denied\n", out)
+}
+
 func TestNonRoot_RunsTasksAndKillsTheWholeTree(t *testing.T) {
 	if !withoutRoot(t) {
 		return

@@ -78,7 +78,11 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	}
 	// programs with root's rights, such as su, would trust the files that the job's author put into /etc
 	distrusted := !trusted(&base) || len(base.Isolation.Files) > 0
-	isRoot := base.User == nil || base.User.UID == 0
+	runsAs, err := orAgents(base.User)
+	if err != nil {
+		return nil, err
+	}
+	isRoot := runsAs.UID == 0
 	base.NoNewPrivileges = plugin.NoNewPrivs || o.NoNewPrivs || distrusted && !isRoot
 	base.Unveil, err = unveil(plugin, o, cfg, &base)
 	if err != nil {
