@@ -189,15 +189,25 @@ func (l *local) task(id string) *localTask {
 	return l.tasks[id]
 }
 
-// hold registers a task, so its events and its exit reach it. It returns false if the id is taken.
-func (l *local) hold(t *localTask) bool {
+// hold registers a recovered task, so its events and its exit reach it.
+func (l *local) hold(t *localTask) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tasks[t.id] = t
+}
+
+// holdNew is hold for a task that is about to start. It refuses an id that is taken, and a user of another task.
+func (l *local) holdNew(t *localTask) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.tasks[t.id] != nil {
-		return false
+		return fmt.Errorf("task %q has been started already", t.id)
 	}
-	l.tasks[t.id] = t
-	return true
+	err := l.checkUser(t)
+	if err == nil {
+		l.tasks[t.id] = t
+	}
+	return err
 }
 
 // release drops a task. If it has not ended yet, its exit stays unknown.

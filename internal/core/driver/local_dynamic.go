@@ -37,21 +37,34 @@ func (l *local) userOf(s *Start) (string, error) {
 	if name == "" && os.Geteuid() == 0 { // only root can run tasks as others
 		name = s.DefaultUser
 	}
-	id, dynamic := strings.CutPrefix(name, account.DynamicPrefix)
-	if !dynamic {
-		return name, nil
+	return name, nil
+}
+
+// isDynamic reports whether a user, as in a job, has the name of one that Nomad gives to a task.
+func isDynamic(user string) bool {
+	name, _, _ := strings.Cut(user, ":")
+	id, found := strings.CutPrefix(name, account.DynamicPrefix)
+	_, err := account.ParseDecimal(id)
+	return found && err == nil
+}
+
+// checkUser refuses the user of another task if it is the dynamic one of either, whatever the jobs call it. The caller
+// holds mu.
+func (l *local) checkUser(t *localTask) error {
+	own := t.current()
+	if own.Command.User == nil {
+		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, t := range l.tasks {
-		st := t.current()
-		u := st.Command.User
-		if u != nil && strconv.FormatUint(uint64(u.UID), 10) == id && runOf(st.AllocID, st.Task) != run {
-			return "", structs.NewRecoverableError(fmt.Errorf("dynamic user %s is still the one of task %q in allocation %s",
-				name, st.Task, st.AllocID), true)
+	uid := own.Command.User.UID
+	for _, other := range l.tasks {
+		st := other.current()
+		if u := st.Command.User; u != nil && u.UID == uid && (t.dynamic || other.dynamic) &&
+			runOf(st.AllocID, st.Task) != runOf(own.AllocID, own.Task) {
+			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s%d is still the one of task %q in allocation %s",
+				account.DynamicPrefix, uid, st.Task, st.AllocID), true)
 		}
 	}
-	return name, nil
+	return nil
 }
 
 // rememberUser is called for a task that the driver recovers.
@@ -62,5 +75,6 @@ func (l *local) rememberUser(cfg *drivers.TaskConfig, t *localTask) {
 	if u == nil || !l.options.DynamicUsers || cfg.User != "" && !strings.HasPrefix(cfg.User, account.DynamicPrefix) {
 		return
 	}
+	t.dynamic = true
 	l.users[runOf(cfg.AllocID, cfg.Name)] = account.DynamicPrefix + strconv.FormatUint(uint64(u.UID), 10)
 }

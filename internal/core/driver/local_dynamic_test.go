@@ -35,6 +35,10 @@ func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
 	_, _, err = a.StartTask(a.shell("exit 0", "", withUser(user)))
 	test.ErrorContains(t, err, `dynamic user nomad-80123 is still the one of task "web" in allocation `+cfg.AllocID)
 	test.True(t, structs.IsRecoverable(err))
+	for _, same := range []string{"80123", "nomad-80123:0"} {
+		_, _, err = a.StartTask(a.shell("exit 0", "", withUser(same)))
+		test.ErrorContains(t, err, "dynamic user nomad-80123 is still the one of task", test.Sprint(same))
+	}
 
 	a.stopDriver()
 	a.startDriver(options)

@@ -124,6 +124,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		}
 	}
 	st.Command = *cmd
+	t.dynamic = isDynamic(user)
 	t.state, t.killMode = st, task.KillMode(o.KillMode)
 	t.preStop = o.PreStop
 	t.unplug = unplug{Stop: o.OnUnplug == "stop", Delay: o.UnplugDelay.Duration()}

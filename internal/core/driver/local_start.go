@@ -29,8 +29,9 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	defer over()
 	t.client = l.client(t.storeDir)
 	// held first: the supervisor may report events during the start
-	if !l.hold(t) {
-		return nil, fmt.Errorf("task %q has been started already", t.id)
+	err = l.holdNew(t)
+	if err != nil {
+		return nil, err
 	}
 	st, err := t.client.Launch(l.ctx, t.state)
 	if err != nil {

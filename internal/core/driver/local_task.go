@@ -27,6 +27,7 @@ type localTask struct {
 	killMode task.KillMode
 	unplug   unplug
 	preStop  []string
+	dynamic  bool // its user is Nomad's for this task alone; guarded by the engine's mu
 	event    Event
 
 	Ending // ended after the exit is reported
