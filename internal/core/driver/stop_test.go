@@ -57,6 +57,22 @@ func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	}
 }
 
+func TestStopTask_DoesNotWaitForTheInitOfItsProcessIDs(t *testing.T) {
+	testsupport.NeedRoot(t)
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("tasks have no cgroup")
+	}
+	cfg := a.shell("trap 'exit 6' TERM; echo r; while :; do sleep 0.02; done", "kill_mode = \"all\"\nisolate = [\"pid\"]")
+	a.run(cfg)
+	testsupport.Eventually(t, "the task is ready", func() bool { return a.output(cfg) == "r\n" })
+	began := time.Now()
+	must.NoError(t, a.StopTask(cfg.ID, 90*time.Second, "SIGTERM"))
+	test.Less(t, time.Minute, time.Since(began))
+	test.Eq(t, 6, a.wait(cfg.ID).ExitCode)
+	a.destroy(cfg.ID)
+}
+
 func TestStopTask_RunsPreStopBeforeTheSignal(t *testing.T) {
 	a := start(t, nil)
 	for script, row := range map[string]struct {

@@ -62,11 +62,15 @@ func signalSum(text string) unix.Signal {
 	return unix.Signal(sig)
 }
 
-// SignalledLeft reports whether a process other than the main one is left among the processes
-// that received the stop signal in this mode.
+// SignalledLeft reports whether a process other than the main one, or the init of the task's process
+// ids, is left among the processes that received the stop signal in this mode.
 func (st *State) SignalledLeft(mode KillMode) bool {
 	switch mode {
 	case KillAll:
+		if st.Command.Isolation.PID { // the init does not end before the cgroup is killed
+			pids, err := st.Group.Procs()
+			return err == nil && len(pids) > 1
+		}
 		empty, err := st.Group.Empty()
 		return err == nil && !empty
 	case KillGroup:
