@@ -57,6 +57,20 @@ func TestStopTask_WaitsOnlyForSignalledProcesses(t *testing.T) {
 	}
 }
 
+func TestStopTask_DoesNotWaitForAPreStopThatHangs(t *testing.T) {
+	testsupport.NeedRoot(t)
+	a := start(t, nil)
+	cfg := a.shell("trap 'exit 6' TERM; echo r; while :; do sleep 0.02; done",
+		fmt.Sprintf("pre_stop = [%q]", testsupport.HungDir(t)+"/program"))
+	a.run(cfg)
+	testsupport.Eventually(t, "the task is ready", func() bool { return a.output(cfg) == "r\n" })
+	began := time.Now()
+	must.NoError(t, a.StopTask(cfg.ID, time.Second, "SIGTERM"))
+	test.Less(t, 30*time.Second, time.Since(began))
+	test.ErrorContains(t, a.wait(cfg.ID).Err, "pre_stop did not end within kill_timeout")
+	a.destroy(cfg.ID)
+}
+
 func TestStopTask_DoesNotWaitForTheInitOfItsProcessIDs(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
