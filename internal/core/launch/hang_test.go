@@ -216,6 +216,8 @@ func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 	}
 	_, err := run(shell("exit 0"), group)
 	test.EqError(t, err, "cgroup "+group.Name()+" is frozen")
+	_, err = StartInit(nil, group)
+	test.EqError(t, err, "cgroup "+group.Name()+" is frozen", test.Sprint("the init of process ids"))
 	must.NoError(t, os.WriteFile(freeze, []byte("0"), 0))
 	_, err = run(shell("exit 0"), group)
 	test.NoError(t, err, test.Sprint("after the thaw"))

@@ -23,6 +23,10 @@ const initName = "outrider-init"
 // It does nothing: it ignores SIGCHLD, so the kernel reaps the orphans that become its children, and no process of the
 // namespace can end it. As it is a program of a few instructions, it has one thread and hardly any memory.
 func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
+	err := checkThawed(cgroup)
+	if err != nil {
+		return nil, err
+	}
 	program, err := initProgram()
 	if err != nil {
 		return nil, err

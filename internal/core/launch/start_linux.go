@@ -67,9 +67,8 @@ func Start(spec *Spec, stdio [3]*os.File, cgroup *os.File) (*Process, error) {
 	if err != nil {
 		return nil, &Error{Stage: StageSetup, Message: err.Error()}
 	}
-	if cgroup != nil && frozen(cgroup) {
-		// a clone into it, and with it the supervisor, would block until the thaw
-		return nil, &Error{Stage: StageSetup, Message: fmt.Sprintf("cgroup %s is frozen", cgroup.Name())}
+	if err := checkThawed(cgroup); err != nil {
+		return nil, err
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -180,7 +179,14 @@ func (p *Process) TakePidFD() int {
 // Kill kills and reaps a process. It may be called only instead of Started.
 func (p *Process) Kill() { p.discard() }
 
-func frozen(cgroup *os.File) bool {
+// checkThawed refuses a frozen cgroup: a clone into it, and with it the supervisor, would block until the thaw.
+func checkThawed(cgroup *os.File) error {
+	if cgroup == nil {
+		return nil
+	}
 	events, _ := readSmall(int(cgroup.Fd()), "cgroup.events")
-	return strings.Contains(string(events), "frozen 1")
+	if strings.Contains(string(events), "frozen 1") {
+		return &Error{Stage: StageSetup, Message: fmt.Sprintf("cgroup %s is frozen", cgroup.Name())}
+	}
+	return nil
 }
