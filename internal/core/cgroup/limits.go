@@ -66,6 +66,9 @@ func (l Limits) Check() error {
 	return nil
 }
 
+// Demanded reports whether there is a limit without which the task must not run.
+func (l Limits) Demanded() bool { return l.PidsMax > 0 || l.CPUQuota > 0 || len(l.Optional()) > 0 }
+
 // CPUPeriod is the kernel's default period of CPUQuota, in µs.
 const CPUPeriod = 100_000
 

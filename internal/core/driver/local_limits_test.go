@@ -141,3 +141,22 @@ func TestLimits_IOMaxRefusesAPartition(t *testing.T) {
 	_, err = diskOf(dir + "/disk1")
 	test.ErrorContains(t, err, "is a partition")
 }
+
+func TestLimits_ThatAJobAsksForAreNotLeftOutLater(t *testing.T) {
+	testsupport.NeedRoot(t)
+	a := start(t, nil)
+	if a.share == "" {
+		t.Skip("tasks get no cgroup here")
+	}
+	for _, options := range []string{"pids_limit = 50", "cpu_hard_limit = true"} {
+		cfg := a.shell("exit 0", options)
+		lost := filepath.Join(filepath.Dir(filepath.Dir(a.share)), "outrider-lost", filepath.Base(a.share))
+		if a.cgroup.Mode == cgroup.V2 {
+			lost = filepath.Join(a.share, "lost.scope")
+		}
+		cfg.Resources.LinuxResources.CpusetCgroupPath = lost // Nomad has failed to make it
+		_, _, err := a.StartTask(cfg)
+		test.ErrorContains(t, err, "cgroup is unavailable", test.Sprint(options))
+		a.destroy(cfg.ID)
+	}
+}

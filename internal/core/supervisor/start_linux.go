@@ -137,7 +137,8 @@ func (s *server) plan(p *process, st *task.State) error {
 	if err != nil {
 		return fmt.Errorf("failed to save the task's state: %w", err)
 	}
-	if err := st.Group.Create(st.Limits); errors.Is(err, cgroup.ErrUnavailable) {
+	err = st.Group.Create(st.Limits)
+	if errors.Is(err, cgroup.ErrUnavailable) && !st.Limits.Demanded() {
 		s.event(st.ID, "Limits are not enforced: %v", err)
 		st.Group = cgroup.Group{Mode: cgroup.None}
 	} else if err != nil {
