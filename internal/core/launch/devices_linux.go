@@ -72,6 +72,7 @@ func (l *launcher) exposeDevices() *Error {
 			return err
 		}
 		defer tmp.close()
+		tmp.places = places
 	}
 	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {

@@ -22,6 +22,7 @@ type ownTmp struct {
 	exposed
 	allocDir string // the directory above the task's
 	alloc    int    // opened with O_PATH
+	places   *points
 }
 
 var tmpDirs = []string{"/tmp", "/var/tmp"}
@@ -109,8 +110,18 @@ func (t *ownTmp) keepAlloc(place string) syscall.Errno {
 	}
 	defer closeFD(at)
 	e = bind(fdPath(t.alloc), stageDir, unix.MS_REC)
-	if e == 0 {
-		e = mount(stageDir, fdPath(at), "", unix.MS_MOVE, "")
+	if e != 0 {
+		return e
+	}
+	alloc, e := open(unix.AT_FDCWD, stageDir, unix.O_PATH|unix.O_DIRECTORY)
+	if e != 0 {
+		return e
+	}
+	defer closeFD(alloc)
+	e = mount(stageDir, fdPath(at), "", unix.MS_MOVE, "")
+	if e == 0 && t.places.task >= 0 { // mounts in it must appear here
+		closeFD(t.places.task)
+		t.places.task, e = open(alloc, path.Base(t.places.taskDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	}
 	return e
 }

@@ -93,6 +93,20 @@ func TestIsolation_VolumesAreInsideOfTheTasksTmp(t *testing.T) {
 	test.Eq(t, "inside\n", mustRun(t, spec).out)
 }
 
+func TestIsolation_VolumesAreInsideOfAnAllocationInTmp(t *testing.T) {
+	ownHost(t)
+	for _, parent := range append([]string{"/var/lib"}, tmpDirs...) {
+		dir, source := taskDir(t, parent), t.TempDir()
+		must.NoError(t, os.WriteFile(source+"/inside", nil, 0o644))
+		spec := isolated("ls -A data new", dir, task.Isolation{Tmp: true})
+		must.NoError(t, os.Mkdir(dir+"/data", 0o777))
+		spec.Command.Dir = dir
+		spec.Command.Mounts = []task.Mount{{Source: source, Target: dir + "/data", Volume: true},
+			{Source: source, Target: dir + "/new", Volume: true}}
+		test.Eq(t, "data:\ninside\n\nnew:\ninside\n", mustRun(t, spec).out, test.Sprint(parent))
+	}
+}
+
 func TestIsolation_IPCIsTheTasks(t *testing.T) {
 	ownHost(t)
 	must.NoError(t, os.WriteFile("/dev/shm/outrider-host", nil, 0o644))
