@@ -52,9 +52,24 @@ func openTmp(taskDir string) (*ownTmp, *Error) {
 		closeFD(t.alloc)
 		return nil, failed("open the directory "+quote(name)+" of the allocation", e)
 	}
+	e = t.own()
+	if e != 0 {
+		t.close()
+		return nil, failed("change the owner and mode of the directory "+quote(name)+" of the allocation", e)
+	}
 	// as a volume, it has neither set-user-ID programs nor devices
 	t.source, t.volume, t.mode = taskDir+"/tmp", true, unix.S_IFDIR
 	return t, nil
+}
+
+// own gives the directory the owner and mode of the host's /tmp, which programs of root rely on: nobody can replace
+// their files in it.
+func (t *ownTmp) own() syscall.Errno {
+	_, e := call(unix.SYS_FCHOWNAT, uintptr(t.file), uintptr(cstr("")), 0, 0, unix.AT_EMPTY_PATH)
+	if e == 0 {
+		_, e = call(unix.SYS_FCHMODAT, atFDCWD, uintptr(cstr(fdPath(t.file))), 0o1777)
+	}
+	return e
 }
 
 func (t *ownTmp) close() {

@@ -107,6 +107,17 @@ func TestIsolation_VolumesAreInsideOfAnAllocationInTmp(t *testing.T) {
 	}
 }
 
+// Otherwise a program of root, such as crontab, could not trust the sticky bit of its /tmp.
+func TestIsolation_TmpIsRootsToo(t *testing.T) {
+	ownHost(t)
+	dir := taskDir(t, "/var/lib")
+	must.NoError(t, os.Mkdir(dir+"/tmp", 0o777))
+	must.NoError(t, os.Chown(dir+"/tmp", 65534, 65534)) // by Nomad, or by the task in an earlier run
+	spec := isolated("stat -c '%u %g %a' /tmp /var/tmp", dir, task.Isolation{Tmp: true})
+	spec.Command.User = &task.User{UID: 65534, GID: 65534}
+	test.Eq(t, "0 0 1777\n0 0 1777\n", mustRun(t, spec).out)
+}
+
 func TestIsolation_IPCIsTheTasks(t *testing.T) {
 	ownHost(t)
 	must.NoError(t, os.WriteFile("/dev/shm/outrider-host", nil, 0o644))
