@@ -218,5 +218,18 @@ func makeFile(path, content string) (fd int, errno syscall.Errno) {
 	if e != 0 {
 		return -1, e
 	}
-	return open(unix.AT_FDCWD, path, unix.O_PATH)
+	fd, e = open(unix.AT_FDCWD, path, unix.O_PATH)
+	if e != 0 {
+		return -1, e
+	}
+	var st unix.Stat_t
+	e = fstat(fd, &st)
+	if e == 0 && st.Size != int64(len(content)) {
+		e = unix.ENOSPC
+	}
+	if e != 0 {
+		closeFD(fd)
+		return -1, e
+	}
+	return fd, 0
 }

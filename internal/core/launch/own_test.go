@@ -139,8 +139,11 @@ func TestIsolation_FilesReplaceThoseOfTheHost(t *testing.T) {
 	out := mustRun(t, isolated("hostname; cat /etc/hosts; wc -c </etc/services; echo x 2>/dev/null >/etc/hosts || "+
 		"echo read-only; rm /etc/hosts 2>/dev/null || echo busy", "", own)).out
 	test.Eq(t, "web\n10.0.0.1 web\n0\nread-only\nbusy\n", out)
+	large := task.Isolation{Files: []task.File{{Path: "/etc/hosts", Content: strings.Repeat("x", 2<<20)}}}
+	_, err := run(isolated("true", "", large), nil)
+	test.ErrorContains(t, err, `failed to create the task's own /etc/hosts: no space left on device`)
 	missing := task.Isolation{Files: []task.File{{Path: "/etc/hosts/none", Content: ""}}}
-	_, err := run(isolated("true", "", missing), nil)
+	_, err = run(isolated("true", "", missing), nil)
 	test.ErrorContains(t, err, `"/etc/hosts/none": not a directory`)
 }
 
