@@ -18,7 +18,7 @@ anew() { nomad alloc logs "$1" | awk -v pid="$pid" -v count="$count" '$NF != pid
 
 # next LINES waits for another allocation, shows the first new lines of its output, and writes last.
 next() {
-	expect - placed
+	expect remote placed
 	read -r alloc_now node_now id_now <<-END
 		$(placed | head -n 1)
 	END
