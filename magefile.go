@@ -53,7 +53,7 @@ func (Lab) Run(ctx context.Context, job string, watch *bool) error {
 	})
 }
 
-// Follows the agent's log, or the output of a job's tasks (-job=NAME).
+// Follows the agent's log, or the output of a job's task (-job=NAME).
 func (Lab) Logs(ctx context.Context, job *string) error {
 	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Logs(ctx, value(job)) })
 }
@@ -68,9 +68,9 @@ func (Lab) Shell(ctx context.Context) error {
 	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Shell(ctx) })
 }
 
-// Rebuilds plugins (one: -plugin=NAME) and restarts the agent; tasks keep running.
-func (Lab) Reload(ctx context.Context, plugin *string) error {
-	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx, value(plugin)) })
+// Rebuilds the plugins and restarts the agent; tasks keep running.
+func (Lab) Reload(ctx context.Context) error {
+	return withLab(ctx, func(ctx context.Context, l *lab.Lab) error { return l.Reload(ctx) })
 }
 
 // Stops the lab and deletes it; keeps the image and the download cache.

@@ -6,7 +6,6 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -59,11 +58,6 @@ func cancelled(ctx context.Context) bool {
 	case <-time.After(100 * time.Millisecond):
 	}
 	return ctx.Err() != nil
-}
-
-// goesOn returns the error of an interrupted command that watched a job.
-func goesOn(job string) Interrupted {
-	return Interrupted(fmt.Sprintf("job %s keeps running. Stop it with: %s lab:stop %[1]s", job, mage))
 }
 
 // step is the printer's Step. If the context has ended, the step is reported as interrupted, not as failed.

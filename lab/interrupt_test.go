@@ -36,8 +36,8 @@ func TestCommand_ReportsTheLabOnInterrupt(t *testing.T) {
 	}{
 		"nothing runs": {func(ctx context.Context) error { <-ctx.Done(); return errors.New("half-finished") },
 			"go tool mage lab:status"},
-		"a job": {func(ctx context.Context) error { <-ctx.Done(); return goesOn("hello") },
-			"job hello keeps running. Stop it with: "},
+		"a job": {func(ctx context.Context) error { <-ctx.Done(); return Interrupted("job hello keeps running") },
+			"job hello keeps running"},
 		// ended by the same ^C, just before this process handles it
 		"a program": {func(context.Context) error { return errors.New("signal: interrupt") },
 			"go tool mage lab:status"},

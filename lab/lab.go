@@ -23,8 +23,10 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/term"
 )
 
-// defaultPort is Nomad's HTTP port, the default of every tool.
-const defaultPort = 4646
+const (
+	defaultPort = 4646           // Nomad's HTTP port, the default of every tool
+	ownNode     = "outrider-lab" // the node of the lab's own agent
+)
 
 // Lab is the lab of one checkout.
 type Lab struct {
@@ -85,17 +87,8 @@ var (
 	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 )
 
-// mage is the command to type, as on every page. It includes LAB_DIR, which selects another lab, so the line can be
-// copied to any terminal.
-var mage = func() string {
-	command := "go tool mage"
-	if dir := os.Getenv("LAB_DIR"); dir != "" {
-		if abs, err := filepath.Abs(dir); err == nil {
-			command = "LAB_DIR=" + abs + " " + command
-		}
-	}
-	return command
-}()
+// mage is the command to type, as on every page.
+const mage = "go tool mage"
 
 // open returns the running lab's agent, or an error that says what to do.
 func (l *Lab) open(ctx context.Context) (agent.Agent, error) {

@@ -49,6 +49,8 @@ func TestNew_AcceptsThreeRuntimes(t *testing.T) {
 
 func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	no := errors.New("broken")
+	const noContainer = "datasets, a host and several nodes do not work in a container: " + mage +
+		" lab:down, then lab:up with LAB_RUNTIME=host"
 	for _, tc := range []struct {
 		name     string
 		asked    agent.Runtime
@@ -59,11 +61,10 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 		nodes    int
 		up       agent.Runtime // of the lab that is up
 	}{
-		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "since datasets need"},
+		{name: "datasets", asked: auto, dataset: true, want: agent.Host, why: "for datasets"},
 		{name: "datasets in a container", asked: agent.Container, dataset: true,
-			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
-				" lab:down, then lab:up with LAB_RUNTIME=host"},
-		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "since several nodes need"},
+			err: noContainer},
+		{name: "several nodes", asked: auto, nodes: 3, want: agent.Host, why: "for datasets, a host or several nodes"},
 		{name: "docker answers", asked: auto, want: agent.Container, why: "from outrider-lab:"},
 		{name: "no docker", asked: auto, docker: no, want: agent.Host, why: "since broken"},
 		{name: "the host is requested", asked: agent.Host, want: agent.Host, why: "as requested"},
@@ -71,8 +72,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 			err: "failed to use a container, as requested: broken"},
 		{name: "a lab that is up", asked: auto, docker: no, up: agent.Container, want: agent.Container, why: "as before"},
 		{name: "datasets in a container that is up", asked: auto, up: agent.Container, dataset: true,
-			err: "datasets need the right to mount file systems, which a container does not have: " + mage +
-				" lab:down, then lab:up with LAB_RUNTIME=host"},
+			err: noContainer},
 		{name: "another runtime", asked: agent.Host, up: agent.Container,
 			err: "the lab already runs as container; stop it first: " + mage + " lab:down"},
 	} {
@@ -111,7 +111,7 @@ func TestLab_ReportsThatNoneIsUp(t *testing.T) {
 		"shell":  l.Shell,
 		"logs":   func(ctx context.Context) error { return l.Logs(ctx, "") },
 		"stop":   func(ctx context.Context) error { return l.Stop(ctx, "x") },
-		"reload": func(ctx context.Context) error { return l.Reload(ctx, "") },
+		"reload": l.Reload,
 	} {
 		test.ErrorIs(t, f(t.Context()), errDown, test.Sprint(name))
 	}
@@ -133,9 +133,9 @@ func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
 		{name: "requested", with: With{USB: "sim", Dataset: "zfs-fuse", Remote: "sim", Nodes: 3},
 			dataset: true, remote: true},
 		{name: "as before", had: []string{"pool", "sshd"}, dataset: true, remote: true},
-		{name: "another stick", with: With{USB: "real"}, err: "-usb=real: want sim"},
-		{name: "another pool", with: With{Dataset: "zfs"}, err: "-dataset=zfs: want zfs-fuse"},
-		{name: "another host", with: With{Remote: "ssh"}, err: "-remote=ssh: want sim"},
+		{name: "another stick", with: With{USB: "real"}, err: "-usb=sim"},
+		{name: "another pool", with: With{Dataset: "zfs"}, err: "-dataset=zfs-fuse"},
+		{name: "another host", with: With{Remote: "ssh"}, err: "-remote=sim"},
 		{name: "too many", with: With{Nodes: 10}, err: "want 1 to 9"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -151,6 +151,7 @@ func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
 			must.NoError(t, err)
 			test.Eq(t, tc.dataset, l.dataset)
 			test.Eq(t, tc.remote, l.remote)
+			test.Eq(t, tc.remote, l.nodes == 3)
 		})
 	}
 }
@@ -168,9 +169,9 @@ func TestEvents_OmitUsualOnes(t *testing.T) {
 }
 
 func TestParseJob_ReportsErrorsWithFileName(t *testing.T) {
-	prog, err := nomad.Binary(t.Context(), nil)
+	program, err := nomad.Binary(t.Context(), t.Logf)
 	must.NoError(t, err)
-	a := &described{info: agent.Info{Binary: prog.Path}}
+	a := &described{info: agent.Info{Binary: program}}
 	t.Setenv("NOMAD_ADDR", "http://nowhere.invalid")
 	path := filepath.Join(t.TempDir(), "mine.nomad.hcl")
 	text := "job \"a\" {\n  kind = \"x\"\n  group \"g\" {\n    colour = 1\n  }\n}\n"

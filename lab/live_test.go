@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -100,13 +99,6 @@ func jobFile(t *testing.T, kind, name, driver, script string) string {
 	return path
 }
 
-// quietly returns a copy of the lab that discards output, for a concurrent command.
-func quietly(l *Lab) *Lab {
-	other := *l
-	other.out, other.steps = io.Discard, term.New(io.Discard)
-	return &other
-}
-
 // slowScheduler pauses the scheduler for a second.
 func slowScheduler(t *testing.T, a agent.Agent) {
 	t.Helper()
@@ -192,7 +184,7 @@ func watched(t *testing.T, ctx context.Context, l *Lab) {
 	shows("second")
 	shows("is complete")
 	stop()
-	must.ErrorContains(t, <-ended, "submitted jobs keep running")
+	must.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // TestLab_FromUpToDown runs the commands in the order in which a developer uses them.
@@ -216,8 +208,6 @@ func TestLab_FromUpToDown(t *testing.T) {
 	var got state
 	must.NoError(t, json.Unmarshal(out.Bytes(), &got))
 	must.True(t, got.Up)
-	must.SliceLen(t, 1, got.Nodes)
-	must.SliceContainsFunc(t, got.Jobs, "watched", func(j *api.JobListStub, id string) bool { return j.ID == id })
 
 	a, err := l.open(ctx)
 	must.NoError(t, err)
@@ -252,23 +242,24 @@ func TestLab_FromUpToDown(t *testing.T) {
 		})
 	}
 
-	logs, stopped := &screen{}, make(chan error, 1)
-	go func() {
-		err := testsupport.Poll(5*time.Minute, func() error {
-			if !strings.Contains(logs.String(), "up\n") {
-				return errors.New("the job's output is not shown yet")
-			}
-			return nil
-		})
-		stopped <- errors.Join(err, quietly(l).Stop(ctx, "svc-raw_exec"))
-	}()
-	following := quietly(l)
-	following.out = logs
-	must.NoError(t, following.Logs(ctx, "svc-raw_exec"), must.Sprint(logs))
-	must.NoError(t, <-stopped)
-	test.StrContains(t, logs.String(), "Job svc-raw_exec is complete")
-	test.ErrorContains(t, l.Stop(ctx, "svc-nothing"), "existing jobs: ",
-		test.Sprint("stop of a job that does not exist"))
+	logs, following := &lines{}, *l
+	following.out, following.errOut = logs, logs
+	watching, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- following.Logs(watching, "svc-raw_exec") }()
+	testsupport.Within(t, 5*time.Minute, func() error {
+		if !strings.Contains(logs.text(), "up\n") {
+			return fmt.Errorf("the job's output is not shown: %s", logs.text())
+		}
+		return nil
+	})
+	stop()
+	must.Error(t, <-ended)
+	step(t, "stop", "finished with status", func() error { return l.Stop(ctx, "svc-raw_exec") })
+	testsupport.Eventually(t, "the end of the job", func() bool { return !runs(ctx, a.Client(), "svc-raw_exec") })
+	out.Reset()
+	test.Error(t, l.Stop(ctx, "svc-nothing"))
+	test.StrContains(t, out.String(), "svc-nothing", test.Sprint("stop of a job that does not exist"))
 
 	test.ErrorContains(t, l.Run(ctx, jobFile(t, "batch", "nowhere", "no_such_driver", "true")),
 		"missing drivers",
@@ -295,19 +286,14 @@ func TestLab_FromUpToDown(t *testing.T) {
 	slowScheduler(t, a)
 	step(t, "run again behind a slow scheduler", "is complete", func() error { return l.Run(ctx, again) })
 
-	pid, err := a.PID(ctx)
-	must.NoError(t, err)
+	pid := a.Info().Process.PID
 	before := running(t, a)
 	must.MapNotEmpty(t, before)
-	step(t, "reload", "Restarting the agent with", func() error { return l.Reload(ctx, "") })
+	step(t, "reload", "Restarting the agent with", func() error { return l.Reload(ctx) })
 	test.Eq(t, before, running(t, a), test.Sprint("a task has ended, or was started again"))
-	if b, err := l.open(ctx); err != nil {
-		t.Fatal(err)
-	} else if now, err := b.PID(ctx); err != nil || now == pid {
-		t.Errorf("the agent was not restarted: pid %d, %v", now, err)
-	} else {
-		a = b
-	}
+	a, err = l.open(ctx)
+	must.NoError(t, err)
+	test.NotEq(t, pid, a.Info().Process.PID, test.Sprint("the agent was not restarted"))
 
 	if err := a.Kill(ctx); err != nil { // a crash
 		t.Fatal(err)
@@ -318,7 +304,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	})
 
 	step(t, "down", "stopped, files removed", func() error { return l.Down(ctx) })
-	left, err := a.Leftovers(ctx)
+	left, err := agent.Processes(a.Info().Dir)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
 	_, err = os.Stat(l.dir)
@@ -375,7 +361,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	must.NoError(t, err)
 	before := running(t, a)
 	must.MapLen(t, 2, before)
-	does("Restarting the agent with nomad-device-usb", func() error { return l.Reload(ctx, "usb") })
+	does("Restarting the agent with the new build", func() error { return l.Reload(ctx) })
 	test.Eq(t, before, running(t, a), test.Sprint("a task has ended, or was started again"))
 	pull := func() {
 		t.Helper()
@@ -401,7 +387,7 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 		test.Sprint("a job for a stick that is pulled out"))
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
 	does("stopped, files removed", func() error { return l.Down(ctx) })
-	left, err := a.Leftovers(ctx)
+	left, err := agent.Processes(a.Info().Dir)
 	must.NoError(t, err, must.Sprint("left"))
 	test.SliceEmpty(t, left, test.Sprint("left"))
 }

@@ -85,7 +85,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 		}
 	}()
 	for end := time.Now().Add(10 * time.Minute); !strings.Contains(screen.String(),
-		"Starting the agent … ("); time.Sleep(50 * time.Millisecond) {
+		"Starting the agent … "); time.Sleep(50 * time.Millisecond) {
 		must.False(t, time.Now().After(end), must.Sprintf("it does not start:\n%s", screen))
 	}
 	if _, err := terminal.Write([]byte{3}); err != nil { // ^C
@@ -99,8 +99,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	text := strings.ReplaceAll(screen.String(), "\r\n", "\n")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last := lines[len(lines)-1]
-	test.StrHasPrefix(t, "Error: interrupted; to see what still runs: LAB_DIR="+lab, last,
-		test.Sprint("the last line"))
+	test.StrHasPrefix(t, "Error: interrupted; to see what still runs: go tool mage", last, test.Sprint("the last line"))
 	test.StrContains(t, lines[len(lines)-2], "- Starting the agent: interrupted", test.Sprint("the line before"))
 	for _, wrong := range []string{"half a line", "cleanup", "cancelling", "context canceled"} {
 		test.StrNotContains(t, text, wrong, test.Sprintf("%q in", wrong))

@@ -17,16 +17,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// hostNodes are the nodes that reach the lab's host, so a task there can move from one to the other.
-var hostNodes = []string{"remote-1", "remote-2"}
-
-// hostNodeConfig keeps tasks of other drivers off the hostNodes.
-const hostNodeConfig = `client {
-  options = {
-    "driver.allowlist" = "remote"
-  }
-}`
-
 // heartbeats is a server's configuration: a node counts as down when it has sent no heartbeat for 10 to 15 s.
 const heartbeats = "server {\n  min_heartbeat_ttl = \"5s\"\n  heartbeat_grace   = \"5s\"\n}"
 
@@ -51,7 +41,7 @@ func Nodes(ctx context.Context, dir string) (map[string]agent.Agent, error) {
 }
 
 // startNodes starts missing nodes and restarts existing ones, with the plugins of the lab's agent. Tasks keep running.
-// It waits until each node is healthy and, in a lab with a host, until the hostNodes reach it.
+// It waits until each node is healthy and, in a lab with a host, reaches it.
 func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	nodes, err := Nodes(ctx, l.dir)
 	if err != nil {
@@ -60,9 +50,6 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	names := slices.Collect(maps.Keys(nodes))
 	for i := 2; i <= l.nodes; i++ {
 		names = append(names, fmt.Sprintf("node-%d", i))
-	}
-	if l.remote {
-		names = append(names, hostNodes...)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -80,55 +67,42 @@ func (l *Lab) startNodes(ctx context.Context, a agent.Agent) (err error) {
 	return errors.Join(errs...)
 }
 
-// startNode starts a node, or restarts n.
-func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent.Agent) (err error) {
-	if n == nil {
-		n, err = l.newNode(ctx, a, name)
-	} else {
-		err = l.restart(ctx, n, func() (errs error) {
-			for _, p := range n.Info().Plugins {
-				errs = errors.Join(errs, n.ReplacePlugin(ctx, filepath.Join(a.PluginDir(), p)))
-			}
-			return errs
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("failed to start node %s: %w", name, err)
-	}
-	if !slices.Contains(hostNodes, name) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n.Client()), nil })
-	if err != nil {
-		return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
-	}
-	return nil
-}
-
-// newNode starts the agent of a node, with the binaries of the lab's agent.
-func (l *Lab) newNode(ctx context.Context, a agent.Agent, name string) (agent.Agent, error) {
+// startNode starts a node, or restarts n, with the binaries of the lab's agent.
+func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent.Agent) error {
 	o := agent.Options{
-		Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary, Progress: l.steps.Progress,
-		Server: fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
+		Runtime: agent.Host, Dir: filepath.Join(l.dir, nodesDir, name), Name: name, Binary: a.Info().Binary,
+		Progress: l.steps.Progress, Server: fmt.Sprintf("127.0.0.1:%d", a.Info().RPC),
 	}
-	plugins := a.Info().Plugins
-	if slices.Contains(hostNodes, name) {
-		o.Config, plugins = hostNodeConfig, []string{remotePlugin}
-	}
-	for _, name := range plugins {
-		p := l.plugin(filepath.Join(a.PluginDir(), name))
-		if o.Config != "" {
+	for _, plugin := range a.Info().Plugins {
+		p := l.plugin(filepath.Join(a.PluginDir(), plugin))
+		if plugin == remotePlugin && l.remote {
 			config, err := l.remoteConfig(a)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			p.Config = config
 		}
 		o.Plugins = append(o.Plugins, p)
 	}
-	return agent.Run(ctx, o)
+	var err error
+	if n == nil {
+		n, err = agent.Run(ctx, o)
+	} else {
+		err = l.restart(ctx, n, func() error { return n.Reconfigure(o) })
+	}
+	if err != nil {
+		return fmt.Errorf("failed to start node %s: %w", name, err)
+	}
+	if !l.remote {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) { return reached(ctx, n), nil })
+	if err != nil {
+		return fmt.Errorf("node %s does not reach the host: see the output of job %s: %w", name, hostJob, err)
+	}
+	return nil
 }
 
 // removeNodes removes the nodes, even if their state is lost. Processes on the host are left for the removal of the

@@ -33,30 +33,19 @@ func (l *Lab) hostDir() string { return filepath.Join(l.dir, "sshd") }
 
 var listens = regexp.MustCompile(`ListenAddress 127\.0\.0\.1:(\d+)`)
 
-// hostPort returns the port in the configuration of the host's SSH server, or zero without one.
-func (l *Lab) hostPort() int {
-	config, _ := os.ReadFile(filepath.Join(l.hostDir(), "sshd_config"))
-	found := listens.FindSubmatch(config)
-	if found == nil {
-		return 0
-	}
-	port, _ := strconv.Atoi(string(found[1]))
-	return port
-}
-
 // makeHost writes the server's keys and configuration into the lab's directory. A running lab keeps its port.
 func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 	end := l.step(ctx, "Preparing the host")
 	defer func() { end(err, "an SSH server at 127.0.0.1:%d", h.Port) }()
-	port := l.hostPort()
-	if port == 0 {
-		ports, err := agent.FreePorts(1)
-		if err != nil {
-			return h, err
-		}
-		port = ports[0]
+	ports, err := agent.FreePorts(1)
+	if err != nil {
+		return h, err
 	}
-	dir := l.hostDir()
+	dir, port := l.hostDir(), ports[0]
+	config, _ := os.ReadFile(filepath.Join(dir, "sshd_config")) // none in a new lab
+	if found := listens.FindSubmatch(config); found != nil {
+		port, _ = strconv.Atoi(string(found[1]))
+	}
 	if err := errors.Join(os.MkdirAll(l.dir, 0o755), os.MkdirAll(dir, 0o700)); err != nil {
 		return h, err
 	}
@@ -93,8 +82,8 @@ func (l *Lab) startHost(ctx context.Context, a agent.Agent) (err error) {
 }
 
 // reached reports whether the plugin of an agent's own node can use the host.
-func reached(ctx context.Context, c *api.Client) bool {
-	node, err := nomad.Self(ctx, c)
+func reached(ctx context.Context, a agent.Agent) bool {
+	node, err := nomad.Self(ctx, a.Client(), a.DataDir())
 	if err != nil {
 		return false
 	}

@@ -44,7 +44,7 @@ func (l *Lab) Run(ctx context.Context, path string) error {
 	}
 	err = newRun(l, a, job).run(ctx)
 	if err != nil && cancelled(ctx) {
-		return goesOn(*job.ID)
+		return Interrupted(fmt.Sprintf("job %s keeps running. Stop it with: %s lab:stop %[1]s", *job.ID, mage))
 	}
 	return err
 }
@@ -71,7 +71,7 @@ func (r *jobRun) run(ctx context.Context) error {
 	w := (&api.WriteOptions{Namespace: *r.job.Namespace}).WithContext(ctx)
 	reg, _, err := r.client.Jobs().Register(r.job, w)
 	if err != nil {
-		return fmt.Errorf("failed to submit job %s: %s", *r.job.ID, plain(err))
+		return fmt.Errorf("failed to submit job %s: %w", *r.job.ID, err)
 	}
 	if r.job.IsPeriodic() || r.job.IsParameterized() {
 		r.lab.say("Job %s is submitted; it runs when it is due or dispatched.", *r.job.ID)
@@ -94,7 +94,7 @@ func (r *jobRun) forget(ctx context.Context) error {
 	if err != nil || old.IsPeriodic() || old.IsParameterized() {
 		return nil //nolint:nilerr // no earlier run, or Register reports the same error
 	}
-	left, err := agent.Unended(ctx, r.client, *r.job.Namespace, *r.job.ID)
+	left, err := agent.Unended(ctx, r.client, *r.job.Namespace, fmt.Sprintf("JobID == %q", *r.job.ID))
 	if err != nil || len(left) > 0 {
 		return err
 	}
@@ -214,13 +214,4 @@ func parseJob(ctx context.Context, a agent.Agent, path string) (*api.Job, error)
 	}
 	parsed.Job.Canonicalize()
 	return parsed.Job, nil
-}
-
-// plain returns the message of an API error, without the HTTP status around it.
-func plain(err error) string {
-	var response api.UnexpectedResponseError
-	if errors.As(err, &response) && response.HasBody() {
-		return nomad.Plain(response.Body())
-	}
-	return err.Error()
 }

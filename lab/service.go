@@ -15,13 +15,14 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// service returns the job for a program that is part of the lab.
+// service returns the job for a program that is part of the lab, on the node of the lab's own agent.
 func service(id string, resources *api.Resources, program string, args ...string) *api.Job {
 	task := api.NewTask(id, "exec-lite").SetConfig("command", program).SetConfig("args", args).Require(resources)
 	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	group := api.NewTaskGroup(id, 1).AddTask(task)
 	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	return api.NewServiceJob(id, id, "global", 50).AddTaskGroup(group)
+	own := api.NewConstraint("${node.unique.name}", "=", ownNode)
+	return api.NewServiceJob(id, id, "global", 50).Constrain(own).AddTaskGroup(group)
 }
 
 // serve submits a job that service returned, and waits until it runs and works returns true.

@@ -10,19 +10,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// state is the lab's status for programs. Devices, nodes and jobs are as Nomad's API lists them.
+// state is the lab's status for programs. Devices are as Nomad's API lists them.
 type state struct {
 	Up      bool                      `json:"up"`
 	Address string                    `json:"address,omitempty"`
@@ -30,8 +28,6 @@ type state struct {
 	Dir     string                    `json:"dir,omitempty"`
 	Drivers []nomad.Driver            `json:"drivers,omitempty"`
 	Devices []*api.NodeDeviceResource `json:"devices,omitempty"`
-	Nodes   []*api.NodeListStub       `json:"nodes,omitempty"`
-	Jobs    []*api.JobListStub        `json:"jobs,omitempty"`
 }
 
 // StatusJSON prints the state of the lab as one JSON object. For a lab whose agent does not run, up is false.
@@ -51,34 +47,20 @@ func (l *Lab) StatusJSON(ctx context.Context) error {
 
 func stateOf(ctx context.Context, a agent.Agent) (state, error) {
 	s := state{Up: true, Address: a.Address(), Runtime: a.Info().Runtime, Dir: a.Info().Dir}
-	node, err := nomad.Self(ctx, a.Client())
-	var unhealthy nomad.NotHealthyError // not a failure: the health is part of the state
-	switch {
-	case err == nil:
-		s.Drivers, _ = nomad.Health(node, append(a.Info().Drivers(), "raw_exec")...)
-		s.Devices = node.NodeResources.Devices
-	case !errors.As(err, &unhealthy):
+	node, err := nomad.Self(ctx, a.Client(), a.DataDir())
+	if errors.Is(err, nomad.ErrNotRegistered) {
+		return s, nil
+	}
+	if err != nil {
 		return s, err
 	}
-	q := (&api.QueryOptions{Namespace: "*"}).WithContext(ctx)
-	if s.Nodes, _, err = a.Client().Nodes().List(q); err != nil {
-		return s, fmt.Errorf("failed to list nodes: %w", err)
-	}
-	s.Jobs, err = jobs(ctx, a)
-	return s, err
+	s.Drivers, _ = nomad.Health(node, append(a.Info().Drivers(), "raw_exec")...) // an error is part of the state
+	s.Devices = node.NodeResources.Devices
+	return s, nil
 }
 
-// jobs returns the jobs of all namespaces.
-func jobs(ctx context.Context, a agent.Agent) ([]*api.JobListStub, error) {
-	list, _, err := a.Client().Jobs().List((&api.QueryOptions{Namespace: "*"}).WithContext(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("failed to list jobs: %w", err)
-	}
-	return list, nil
-}
-
-// Status prints the agent, the plugins with their health, and the nomad program's status of jobs, volumes and nodes. A
-// lab that is not up is not an error.
+// Status prints the agent, the plugins with their health, and the nomad program's status of jobs and nodes. A lab that
+// is not up is not an error.
 func (l *Lab) Status(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if errors.Is(err, errDown) {
@@ -89,31 +71,14 @@ func (l *Lab) Status(ctx context.Context) error {
 		return err
 	}
 	l.say("Agent    %s, runtime %s, in %s", a.Address(), a.Info().Runtime, a.Info().Dir)
-	l.say("Web UI   %s/ui", a.Address())
-	if testsupport.Exists(l.poolDir()) {
-		l.say("Datasets zfs-fuse, in %s", l.poolDir())
-	}
-	if port := l.hostPort(); port != 0 {
-		l.say("Host     %s, by SSH to 127.0.0.1:%d", endpoint, port)
-	}
-	l.say("")
+	l.say("Web UI   %s/ui\n", a.Address())
 	if err := l.table(ctx, a); err != nil {
 		return err
 	}
-	lists := [][]string{{"job", "status", "-namespace=*"}}
-	if testsupport.Exists(l.poolDir()) {
-		lists = append(lists, []string{"volume", "status", "-namespace=*", "-type=host"})
-	}
-	if testsupport.Exists(filepath.Join(l.dir, nodesDir)) {
-		lists = append(lists, []string{"node", "status"})
-	}
-	for _, args := range lists {
-		command := strings.Join(args, " ")
-		l.say("\n$ nomad %s", command)
-		cmd := nomadCommand(ctx, a, args...)
-		cmd.Stdout, cmd.Stderr = l.out, l.errOut
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("failed to run nomad %s: %w", command, err)
+	for _, list := range []string{"job", "node"} {
+		l.say("\n$ nomad %s status", list)
+		if err := l.nomad(ctx, a, list, "status", "-namespace=*"); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -129,7 +94,7 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	for _, d := range s.Drivers {
 		rows = append(rows, []string{d.Name, d.Version, d.Health(), d.Description})
 	}
-	if err := term.Table(l.out, rows...); err != nil || len(a.Info().DevicePlugins()) == 0 {
+	if err := term.Table(l.out, rows...); err != nil {
 		return err
 	}
 	l.say("")
@@ -149,6 +114,17 @@ func (l *Lab) table(ctx context.Context, a agent.Agent) error {
 	}
 	slices.SortFunc(rows[1:], slices.Compare)
 	return term.Table(l.out, rows...)
+}
+
+// nomad runs a command of the nomad program, which prints its result and its errors.
+func (l *Lab) nomad(ctx context.Context, a agent.Agent, args ...string) error {
+	cmd := nomadCommand(ctx, a, args...)
+	cmd.Stdout, cmd.Stderr = l.out, l.errOut
+	err := cmd.Run()
+	if err != nil {
+		return fmt.Errorf("failed to run nomad %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
 }
 
 // nomadCommand returns a command of the nomad program for the agent. It drops this process's NOMAD_ADDR, NOMAD_TOKEN

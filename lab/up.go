@@ -75,7 +75,7 @@ func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 
 // prepare finds Nomad, builds the plugins, and returns the agent's options. up is the running agent to replace, or nil.
 func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error) {
-	o := agent.Options{Dir: l.dir, Name: "outrider-lab", Progress: l.steps.Progress}
+	o := agent.Options{Dir: l.dir, Name: ownNode, Progress: l.steps.Progress}
 	end := l.step(ctx, "Choosing the runtime")
 	var why string
 	var err error
@@ -86,12 +86,11 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 	}
 
 	end = l.step(ctx, "Finding Nomad")
-	prog, err := nomad.Binary(ctx, l.steps.Progress)
-	end(err, "%s, %s", prog.Version, prog.Path)
+	o.Binary, err = nomad.Binary(ctx, l.steps.Progress)
+	end(err, "%s", o.Binary)
 	if err != nil {
 		return o, err
 	}
-	o.Binary = prog.Path
 
 	paths, err := l.build(ctx, o.Runtime, slices.Sorted(maps.Keys(l.only))...)
 	if err != nil {
@@ -118,14 +117,14 @@ func (l *Lab) prepare(ctx context.Context, up agent.Agent) (agent.Options, error
 // chooseRuntime decides between a container and the host. A lab that is up keeps its runtime.
 func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtime, why string, err error) {
 	r, why = l.runtime, "as requested"
-	needs := l.needsHost()
+	needs := l.dataset || l.remote || l.nodes > 1 // mounts, an SSH server and other agents, which a container lacks
 	switch {
 	case up != nil && (r == auto || r == up.Info().Runtime):
 		r, why = up.Info().Runtime, "as before"
 	case up != nil:
 		return "", "", fmt.Errorf("the lab already runs as %s; stop it first: %s lab:down", up.Info().Runtime, mage)
-	case r == auto && needs != "":
-		r, why = agent.Host, "since "+needs
+	case r == auto && needs:
+		r, why = agent.Host, "for datasets, a host or several nodes"
 	case r != agent.Host:
 		err := l.docker(ctx)
 		switch {
@@ -137,9 +136,9 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 			r, why = agent.Host, fmt.Sprintf("since %v", err)
 		}
 	}
-	if r == agent.Container && needs != "" {
-		return "", "", fmt.Errorf("%s, which a container does not have: %s lab:down, then lab:up with LAB_RUNTIME=host",
-			needs, mage)
+	if r == agent.Container && needs {
+		return "", "", fmt.Errorf("datasets, a host and several nodes do not work in a container: %s lab:down, "+
+			"then lab:up with LAB_RUNTIME=host", mage)
 	}
 	return r, why, nil
 }
@@ -176,7 +175,7 @@ func (l *Lab) restart(ctx context.Context, a agent.Agent, change func() error) e
 		err = a.Start(ctx)
 	}
 	if err == nil {
-		_, err = agent.WaitHealthy(ctx, a, l.steps.Progress)
+		err = agent.WaitHealthy(ctx, a, l.steps.Progress)
 	}
 	return err
 }
@@ -195,7 +194,7 @@ func free(port int) bool {
 type With struct {
 	USB     string // "sim": a simulated stick
 	Dataset string // "zfs-fuse": a pool in a file
-	Remote  string // "sim": an SSH server on this machine
+	Remote  string // "sim": an SSH server on this machine, and at least three nodes
 	Nodes   int    // clients of the lab's server, including this agent
 }
 
@@ -204,30 +203,17 @@ type With struct {
 func (l *Lab) choose(with With) error {
 	l.dataset, l.remote = testsupport.Exists(l.poolDir()), testsupport.Exists(l.hostDir())
 	switch {
-	case with.USB != "" && with.USB != "sim":
-		return fmt.Errorf("-usb=%s: want sim (a simulated serial stick)", with.USB)
-	case with.Dataset != "" && with.Dataset != "zfs-fuse":
-		return fmt.Errorf("-dataset=%s: want zfs-fuse (a pool in a file)", with.Dataset)
-	case with.Remote != "" && with.Remote != "sim":
-		return fmt.Errorf("-remote=%s: want sim (this machine, by an SSH server)", with.Remote)
+	case with.USB != "" && with.USB != "sim", with.Dataset != "" && with.Dataset != "zfs-fuse",
+		with.Remote != "" && with.Remote != "sim":
+		return errors.New("the only values are -usb=sim, -dataset=zfs-fuse and -remote=sim")
 	case with.Nodes < 0 || with.Nodes > 9:
 		return fmt.Errorf("-nodes=%d: want 1 to 9", with.Nodes)
 	}
 	l.dataset = l.dataset || with.Dataset == "zfs-fuse"
 	l.remote = l.remote || with.Remote == "sim"
 	l.nodes = max(with.Nodes, 1)
-	return nil
-}
-
-// needsHost returns the reason why the lab cannot run in a container, or an empty string if it can.
-func (l *Lab) needsHost() string {
-	switch {
-	case l.dataset:
-		return "datasets need the right to mount file systems"
-	case l.remote:
-		return "the host needs an SSH server"
-	case l.nodes > 1:
-		return "several nodes need one network"
+	if l.remote {
+		l.nodes = max(l.nodes, 3) // all but the lab's own reach the host: a task there can move from one to the other
 	}
-	return ""
+	return nil
 }

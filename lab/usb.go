@@ -52,7 +52,7 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err err
 	}
 	job := service(simJob, &api.Resources{CPU: new(20), MemoryMB: new(32)}, program, "-id", simID, a.StateDir()+simRoot)
 	return serve(ctx, a, job, func(ctx context.Context) bool {
-		node, err := nomad.Self(ctx, a.Client()) // retried on an error
+		node, err := nomad.Self(ctx, a.Client(), a.DataDir()) // retried on an error
 		return err == nil && slices.ContainsFunc(node.NodeResources.Devices, hasStick)
 	})
 }

@@ -5,7 +5,6 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"time"
 
@@ -14,10 +13,6 @@ import (
 
 // Watch runs a job file, and again each time that the file is saved, until ctx ends. A failed run does not end it.
 func (l *Lab) Watch(ctx context.Context, path string) error {
-	_, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("failed to read job file: %w", err)
-	}
 	for {
 		submitted := saved(path)
 		running, stop := context.WithCancel(ctx)
@@ -40,9 +35,9 @@ func (l *Lab) Watch(ctx context.Context, path string) error {
 		if running.Err() == nil {
 			l.say("\nWaiting until %s is saved. Ctrl-C ends the watch, not the job.", path)
 		}
-		err = <-changed
+		err = <-changed // an error: ctx has ended
 		if err != nil {
-			return Interrupted("submitted jobs keep running. To see them: " + mage + " lab:status")
+			return err
 		}
 		l.say("")
 	}

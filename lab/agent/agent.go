@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // Runtime selects where an agent runs.
@@ -39,10 +37,9 @@ type Options struct {
 	// path is too long for unix sockets (see Agent.StateDir).
 	Dir string
 
-	// Runtime is Host if empty.
 	Runtime Runtime
 
-	// Binary is the path of the nomad program; if empty, nomad.Binary finds one.
+	// Binary is the path of the nomad program, see nomad.Binary.
 	Binary string
 
 	// Plugins are the plugins to load, which WaitHealthy waits for.
@@ -58,7 +55,7 @@ type Options struct {
 	// HTTPPort is the port of the API and the web UI on loopback; 0 picks a free one.
 	HTTPPort int
 
-	// Name is the node's name; empty means "outrider".
+	// Name is the node's name; if empty, the host's name.
 	Name string
 
 	// Progress is called with the state of steps that can take long. May be nil.
@@ -101,9 +98,6 @@ func (p Plugin) Driver() string {
 	return d
 }
 
-// Device reports whether p is a device plugin.
-func (p Plugin) Device() bool { return strings.HasPrefix(p.Name(), DevicePrefix) }
-
 // Agent is one private agent. Its methods are not safe for concurrent use,
 // except Client, Address and Log.
 type Agent interface {
@@ -132,42 +126,28 @@ type Agent interface {
 	// with the last lines of its log.
 	Alive(ctx context.Context) error
 
-	// PID is the agent's process id, in the pid namespace that Exec runs in.
-	PID(ctx context.Context) (int, error)
-
-	// Exec runs a command where the tasks run (on the host, or in the container)
-	// and returns its output, both streams in one.
-	Exec(ctx context.Context, argv ...string) (string, error)
-
 	// Log returns the agent's log so far.
 	Log() (string, error)
 
 	// LogPath is the log's file on this machine.
 	LogPath() string
 
-	// ReplacePlugin replaces the binary with the same name. The agent uses the new one
-	// from its next Start on.
-	ReplacePlugin(ctx context.Context, binary string) error
-
 	// Reconfigure replaces the plugins, the agent's configuration and the files of
-	// its host volume plugins. The agent uses them from its next Start on. An empty
-	// Options.Config keeps the earlier one. All other options must be unchanged.
+	// its host volume plugins. The agent uses them from its next Start on. All other
+	// options must be unchanged.
 	Reconfigure(o Options) error
 
-	// StateDir is the value of ${state_dir} in a plugin's Config, as Exec sees it.
+	// StateDir is the value of ${state_dir} in a plugin's Config, as tasks see it.
 	StateDir() string
 
-	// DataDir is Nomad's data_dir, as Exec sees it.
+	// DataDir is Nomad's data_dir, as tasks see it.
 	DataDir() string
 
-	// PluginDir is Nomad's plugin_dir, as Exec sees it.
+	// PluginDir is Nomad's plugin_dir, as tasks see it.
 	PluginDir() string
 
-	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as Exec sees it.
+	// HostVolumePluginDir is Nomad's host_volume_plugin_dir, as tasks see it.
 	HostVolumePluginDir() string
-
-	// Leftovers lists existing processes, cgroups and mounts of this agent, or its container.
-	Leftovers(ctx context.Context) ([]string, error)
 
 	// Close stops all jobs if the server is the agent's own, ends the agent and everything
 	// that it started, and removes its directory. A second Close is not an error.
@@ -200,7 +180,7 @@ func Run(ctx context.Context, o Options) (Agent, error) {
 func run(ctx context.Context, o Options) (Agent, error) {
 	ports, err := FreePorts(3)
 	if err == nil {
-		err = o.fill(ctx)
+		err = o.fill()
 	}
 	if err != nil {
 		return nil, err
@@ -211,7 +191,7 @@ func run(ctx context.Context, o Options) (Agent, error) {
 	r := &record{info: Info{Runtime: o.Runtime, Dir: o.Dir, Binary: o.Binary, Server: o.Server,
 		HTTP: cmp.Or(o.HTTPPort, ports[0]), RPC: ports[1], Serf: ports[2]}}
 	a := r.agent()
-	err = errors.Join(r.makeDirs(), r.Reconfigure(o), r.connect())
+	err = errors.Join(r.Reconfigure(o), r.connect())
 	if err == nil {
 		err = a.first(ctx, o)
 		if err != nil && o.Runtime == Container {
@@ -219,7 +199,7 @@ func run(ctx context.Context, o Options) (Agent, error) {
 		}
 	}
 	if err == nil {
-		_, err = WaitHealthy(ctx, a, o.Progress)
+		err = WaitHealthy(ctx, a, o.Progress)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -229,27 +209,10 @@ func run(ctx context.Context, o Options) (Agent, error) {
 	return a, nil
 }
 
-func (o *Options) fill(ctx context.Context) error {
-	if o.Dir == "" {
-		return errors.New("no directory given for the agent")
-	}
-	if o.Name == "" {
-		o.Name = "outrider"
-	}
-	if o.Runtime == "" {
-		o.Runtime = Host
-	}
+func (o *Options) fill() (err error) {
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	if o.Binary == "" {
-		p, err := nomad.Binary(ctx, o.Progress)
-		if err != nil {
-			return err
-		}
-		o.Binary = p.Path
-	}
-	var err error
 	o.Binary, err = filepath.Abs(o.Binary)
 	if err != nil {
 		return err

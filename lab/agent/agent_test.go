@@ -4,10 +4,14 @@
 package agent_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +21,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // run starts an agent without plugins and closes it with the test.
@@ -25,13 +30,21 @@ func run(t *testing.T, runtime agent.Runtime) agent.Agent {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	t.Cleanup(cancel)
 	a, err := agent.Run(ctx, agent.Options{
-		Runtime: runtime, Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf,
+		Runtime: runtime, Binary: program(t), Dir: filepath.Join(t.TempDir(), "a"), Progress: t.Logf,
 	})
 	must.NoError(t, err)
 	t.Cleanup(func() {
 		test.NoError(t, a.Close(context.Background()))
 	})
 	return a
+}
+
+// program returns a nomad program.
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := nomad.Binary(t.Context(), t.Logf)
+	must.NoError(t, err)
+	return path
 }
 
 func sleeper(id string) *api.Job {
@@ -66,8 +79,7 @@ func keepsTasks(t *testing.T, a agent.Agent) {
 		t.Fatal(err)
 	}
 	before := runningAlloc(t, a, "s")
-	pid, err := a.PID(ctx)
-	must.NoError(t, err)
+	pid := a.Info().Process.PID // zero in a container
 
 	for _, end := range []struct {
 		name string
@@ -77,7 +89,7 @@ func keepsTasks(t *testing.T, a agent.Agent) {
 		must.Error(t, a.Alive(ctx), must.Sprintf("alive after %s", end.name))
 		start := time.Now()
 		must.NoError(t, a.Start(ctx))
-		_, err := agent.WaitHealthy(ctx, a)
+		err := agent.WaitHealthy(ctx, a)
 		must.NoError(t, err)
 		t.Logf("healthy %v after start", time.Since(start))
 		after := runningAlloc(t, a, "s")
@@ -87,26 +99,39 @@ func keepsTasks(t *testing.T, a agent.Agent) {
 		must.Eq(t, 0, after.TaskStates["sleep"].Restarts,
 			must.Sprintf("after %s: the task was started again", end.name))
 	}
-	now, err := a.PID(ctx)
-	must.NoError(t, err)
-	must.NotEq(t, pid, now, must.Sprint("the agent was not restarted"))
+	must.False(t, pid != 0 && pid == a.Info().Process.PID, must.Sprint("the agent was not restarted"))
 }
 
 func TestAgent_CloseLeavesNothing(t *testing.T) {
 	a := run(t, agent.Host)
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
 	must.NoError(t, err)
-	runningAlloc(t, a, "s")
-	left, err := a.Leftovers(t.Context())
-	must.NoError(t, err, must.Sprintf("a running agent shows %q", left))
-	must.False(t, len(left) < 2, must.Sprintf("a running agent shows %q", left))
+	id := runningAlloc(t, a, "s").ID
+	// left lists the agent's processes, its mounts, and the task's cgroups
+	left := func() (found []string) {
+		ids, err := agent.Processes(a.Info().Dir)
+		must.NoError(t, err)
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		must.NoError(t, err)
+		_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, _ error) error {
+			if strings.Contains(path, id) {
+				found = append(found, path)
+			}
+			return nil
+		})
+		for line := range strings.Lines(string(mounts)) {
+			if strings.Contains(line, a.Info().Dir) {
+				found = append(found, line)
+			}
+		}
+		return append(found, slices.Repeat([]string{"process"}, len(ids))...)
+	}
+	must.Greater(t, 2, len(left()))
 	if err := a.Kill(t.Context()); err != nil { // the hard case: no agent stops the job
 		t.Fatal(err)
 	}
 	must.NoError(t, a.Close(t.Context()))
-	left, err = a.Leftovers(t.Context())
-	must.NoError(t, err, must.Sprint("left"))
-	must.SliceEmpty(t, left, must.Sprint("left"))
+	must.SliceEmpty(t, left(), must.Sprint("left"))
 	_, err = os.Stat(a.Info().Dir)
 	must.True(t, os.IsNotExist(err), must.Sprintf("the directory is left: %v", err))
 	must.NoError(t, a.Close(t.Context()), must.Sprint("the second close"))
@@ -116,7 +141,7 @@ func TestAgent_CloseOfAClientLeavesTheOtherNodesTasks(t *testing.T) {
 	server := run(t, agent.Host)
 	client, err := agent.Run(t.Context(), agent.Options{
 		Runtime: agent.Host, Dir: filepath.Join(t.TempDir(), "a"), Name: "client", Progress: t.Logf,
-		Server: fmt.Sprintf("127.0.0.1:%d", server.Info().RPC),
+		Binary: program(t), Server: fmt.Sprintf("127.0.0.1:%d", server.Info().RPC),
 	})
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, client.Close(context.Background())) })
@@ -160,6 +185,7 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			tc.o.Runtime, tc.o.Dir = agent.Host, filepath.Join(dir, "a")
+			tc.o.Binary = cmp.Or(tc.o.Binary, program(t))
 			a, err := agent.Run(ctx, tc.o)
 			if err == nil {
 				a.Close(t.Context())

@@ -47,22 +47,6 @@ func TestPlugin_NamesItsDriver(t *testing.T) {
 	}
 	i := Info{Plugins: []string{"nomad-driver-a", "nomad-device-b"}}
 	test.SliceEqOp(t, []string{"a"}, i.Drivers(), test.Sprint("drivers"))
-	test.SliceEqOp(t, []string{"nomad-device-b"}, i.DevicePlugins(), test.Sprint("device plugins"))
-}
-
-func TestPluginPIDs_FindsPluginsAmongProcesses(t *testing.T) {
-	got, err := PluginPIDs(t.Context(), &fake{looks: []string{`      1 /sbin/init
-     70 /p/nomad-device-usb
-      7 /p/nomad-device-usb
-      8 /p/nomad-driver-x
-     71 /p/nomad-device-usb
-      9 /p/nomad-device-usb simulate /tmp/x
-     10 /other/nomad-device-usb
-     11 /p/deep/nomad-device-usb
-     12
-`}}) // 70 and 71 are children of 7 before they execute, 9 is a task
-	must.NoError(t, err)
-	test.MapEqOp(t, map[string]int{"nomad-device-usb": 7, "nomad-driver-x": 8}, got)
 }
 
 func TestEnvironment_OmitsSettingsOfOtherAgents(t *testing.T) {

@@ -214,7 +214,7 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	}
 	if err == nil {
 		start := daemon("--start", "--oknodo", "--background", "--make-pidfile", "--output", a.LogPath(), "--")
-		_, err = a.Exec(ctx, append(start, a.arguments()...)...)
+		_, err = a.exec(ctx, append(start, a.arguments()...)...)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
@@ -222,45 +222,32 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	// at first the process still runs start-stop-daemon; Alive reports one that exits early
 	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) {
-		_, err := a.PID(moment)
-		return err == nil, nil
-	})
+	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) { return a.Alive(moment) == nil, nil })
 	return nil
 }
 
 func (a *containerAgent) Stop(ctx context.Context) error {
-	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "INT/30/KILL/30")...)
+	_, err := a.exec(ctx, daemon("--stop", "--oknodo", "--retry", "INT/30/KILL/30")...)
 	return err
 }
 
 func (a *containerAgent) Kill(ctx context.Context) error {
-	_, err := a.Exec(ctx, daemon("--stop", "--oknodo", "--retry", "KILL/30")...)
+	_, err := a.exec(ctx, daemon("--stop", "--oknodo", "--retry", "KILL/30")...)
 	return err
 }
 
 func (a *containerAgent) Alive(ctx context.Context) error {
-	_, err := a.PID(ctx)
+	_, err := a.exec(ctx, daemon("--status")...)
 	if err == nil || ctx.Err() != nil { // the caller's context ended, which does not mean that the agent has
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running (%w); the end of its log:\n%s", err, logTail(a))
 }
 
-func (a *containerAgent) PID(ctx context.Context) (int, error) {
-	if _, err := a.Exec(ctx, daemon("--status")...); err != nil {
-		return 0, err
-	}
-	out, err := a.Exec(ctx, "cat", pidFile)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(out))
-}
-
 var errGone = errors.New("the agent's container no longer exists")
 
-func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, error) {
+// exec runs a command in the container, and returns its output, both streams in one.
+func (a *containerAgent) exec(ctx context.Context, argv ...string) (string, error) {
 	if a.ctr == nil {
 		return "", errGone
 	}
@@ -276,15 +263,6 @@ func (a *containerAgent) Exec(ctx context.Context, argv ...string) (string, erro
 		return string(out), fmt.Errorf("failed to run %s in the container: %w", argv[0], err)
 	}
 	return string(out), nil
-}
-
-// Leftovers lists only the container: everything that the agent started ends with it.
-func (a *containerAgent) Leftovers(ctx context.Context) ([]string, error) {
-	ctr, err := find(ctx, a.info.Container)
-	if ctr == nil {
-		return nil, err
-	}
-	return []string{"container " + a.info.Container}, nil
 }
 
 func (a *containerAgent) Close(ctx context.Context) error {

@@ -4,7 +4,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,11 +23,7 @@ func (r *record) extraConfig() string { return filepath.Join(r.info.Dir, "extra.
 
 // arguments returns the arguments of the agent's process.
 func (r *record) arguments() []string {
-	args := []string{"agent", "-config", r.mainConfig()}
-	if _, err := os.Stat(r.extraConfig()); err == nil {
-		args = append(args, "-config", r.extraConfig())
-	}
-	return args
+	return []string{"agent", "-config", r.mainConfig(), "-config", r.extraConfig()}
 }
 
 func (r *record) Reconfigure(o Options) error {
@@ -36,24 +31,24 @@ func (r *record) Reconfigure(o Options) error {
 	if err != nil {
 		return fmt.Errorf("failed to render the agent's configuration: %w", err)
 	}
-	texts := map[string]string{r.mainConfig(): main} // by path
-	if o.Config != "" {
-		texts[r.extraConfig()] = o.Config
+	texts := map[string]string{r.mainConfig(): main, r.extraConfig(): o.Config} // by path
+	err = errors.Join(os.MkdirAll(r.PluginDir(), 0o755), os.MkdirAll(r.HostVolumePluginDir(), 0o755))
+	if err != nil {
+		return fmt.Errorf("failed to create the agent's directory: %w", err)
 	}
-	var plugins []string
-	volumes := map[string]string{}
+	r.info.Plugins, r.info.HostVolumes = nil, nil
 	for _, p := range o.Plugins {
 		installed := filepath.Join(r.PluginDir(), p.Name())
 		if err := install(p.Binary, installed); err != nil {
 			return err
 		}
-		plugins = append(plugins, p.Name())
+		r.info.Plugins = append(r.info.Plugins, p.Name())
 		if p.HostVolume == "" {
 			continue
 		}
-		volumes[p.Name()] = p.HostVolume
+		r.info.HostVolumes = append(r.info.HostVolumes, p.HostVolume)
 		link := filepath.Join(r.HostVolumePluginDir(), p.HostVolume)
-		err := os.Symlink(installed, link) // a link: ReplacePlugin replaces the binary for both
+		err := os.Symlink(installed, link)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("failed to install host volume plugin: %w", err)
 		}
@@ -66,11 +61,7 @@ func (r *record) Reconfigure(o Options) error {
 			return fmt.Errorf("failed to write the agent's configuration: %w", err)
 		}
 	}
-	return r.update(func(i *Info) { i.Plugins, i.HostVolumes = plugins, volumes })
-}
-
-func (r *record) ReplacePlugin(_ context.Context, binary string) error {
-	return install(binary, filepath.Join(r.PluginDir(), filepath.Base(binary)))
+	return r.info.write()
 }
 
 func (r *record) Log() (string, error) {

@@ -8,10 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -21,20 +17,17 @@ import (
 )
 
 // WaitHealthy waits until the agent is its own leader, its node is ready, every expected driver is healthy (or reports
-// itself as undetected), every device plugin runs, and every host volume plugin is fingerprinted. It returns the
-// drivers. It does not wait for devices, except for a plugin's first list, which Nomad itself waits for before it
-// registers the node. If the context or the agent ends first, the error names the missing part and the reason. progress
-// is called with that error whenever it changes.
-func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]nomad.Driver, error) {
+// itself as undetected), and every host volume plugin is fingerprinted. Nomad itself waits for the first list of each
+// device plugin before it registers the node. If the context or the agent ends first, the error names the missing part
+// and the reason. progress is called with that error whenever it changes.
+func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
 		defer cancel()
 	}
 	var (
-		got     []nomad.Driver
 		missing error
-		before  map[string]int
 		again   = mend{patience: 2 * time.Second}
 	)
 	err := poll.Until(ctx, 50*time.Millisecond, func() (bool, error) {
@@ -42,15 +35,12 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 		if err != nil {
 			return false, err
 		}
-		node, err := nomad.Self(ctx, a.Client())
+		node, err := nomad.Self(ctx, a.Client(), a.DataDir())
 		if err == nil {
-			got, err = nomad.Health(node, a.Info().Drivers()...)
+			_, err = nomad.Health(node, a.Info().Drivers()...)
 		}
 		if err == nil {
-			before, err = devicePlugins(ctx, a, before)
-		}
-		if err == nil {
-			err = nomad.HostVolumePlugins(node, slices.Collect(maps.Values(a.Info().HostVolumes))...)
+			err = nomad.HostVolumePlugins(node, a.Info().HostVolumes...)
 		}
 		if err == nil {
 			return true, settled(ctx, a)
@@ -66,9 +56,9 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) ([]no
 		return false, again.look(ctx, a, err)
 	})
 	if err != nil && ctx.Err() != nil {
-		return got, fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
+		return fmt.Errorf("%w\nthe end of the agent's log:\n%s", missing, logTail(a))
 	}
-	return got, err
+	return err
 }
 
 // mend restarts an agent that would become healthy late, or never, in two cases. The client of a new agent asked its
@@ -102,52 +92,6 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 	}
 	m.since, m.patience = time.Time{}, 30*time.Second // if that does not help, the machine is slow
 	return errors.Join(a.Stop(ctx), a.Start(ctx))
-}
-
-// devicePlugins returns the processes of the device plugins, and an error unless each is the same as before: Nomad
-// restarts a crashed one immediately, any number of times.
-func devicePlugins(ctx context.Context, a Agent, before map[string]int) (map[string]int, error) {
-	names := a.Info().DevicePlugins()
-	if len(names) == 0 {
-		return nil, nil
-	}
-	now, err := PluginPIDs(ctx, a)
-	for _, n := range names {
-		switch {
-		case err != nil:
-		case now[n] == 0:
-			err = fmt.Errorf("plugin %s is not running: the agent did not load it, or gave up on it", n)
-		case now[n] != before[n]:
-			err = fmt.Errorf("plugin %s has only just started", n)
-		}
-	}
-	return now, err
-}
-
-// PluginPIDs returns the process ids of an agent's running plugins, by name, in the pid namespace that Exec runs in.
-// Nomad runs a plugin by its path and without arguments. A child that a plugin has just forked has the same command
-// line, and a higher process id.
-func PluginPIDs(ctx context.Context, a Agent) (map[string]int, error) {
-	out, err := a.Exec(ctx, "ps", "-e", "-ww", "-o", "pid=,args=")
-	if err != nil {
-		return nil, err
-	}
-	found := map[string]int{}
-	for line := range strings.Lines(out) {
-		number, command, _ := strings.Cut(strings.TrimSpace(line), " ")
-		name, ok := strings.CutPrefix(command, a.PluginDir()+"/")
-		if !ok || strings.ContainsAny(name, " /") {
-			continue
-		}
-		pid, err := strconv.Atoi(number)
-		if err != nil {
-			return nil, fmt.Errorf("failed to read the line %q of ps: %w", line, err)
-		}
-		if first, ok := found[name]; !ok || pid < first {
-			found[name] = pid
-		}
-	}
-	return found, nil
 }
 
 // settled records that the agent was healthy once and has a snapshot on its disk: its next start will be quick.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,51 +21,6 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// fake returns the processes of one look after the other, as ps prints them.
-type fake struct {
-	Agent
-	looks []string
-}
-
-func (f *fake) Info() Info {
-	return Info{Plugins: []string{"nomad-driver-a", "nomad-device-b"}}
-}
-
-func (f *fake) PluginDir() string { return "/p" }
-
-func (f *fake) Exec(context.Context, ...string) (string, error) {
-	now := f.looks[0]
-	f.looks = f.looks[1:]
-	return now, nil
-}
-
-func TestWaitHealthy_NeedsTheSameDevicePluginTwice(t *testing.T) {
-	runs := func(pid int) string { return fmt.Sprintf("%d /p/nomad-device-b\n", pid) }
-	for _, tc := range []struct {
-		name  string
-		looks []string
-		want  string
-	}{
-		{"the same at two looks", []string{runs(7), runs(7)}, ""},
-		{"seen once", []string{runs(7)}, "has only just started"},
-		{"another each time", []string{runs(7), runs(8), runs(9)}, "has only just started"},
-		{"gone", []string{runs(7), "7 /p/nomad-driver-a\n"}, "is not running"},
-		{"back", []string{"", runs(8), runs(8)}, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			f := &fake{looks: tc.looks}
-			var seen map[string]int
-			var err error
-			for range tc.looks {
-				seen, err = devicePlugins(t.Context(), f, seen)
-			}
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("got %v, want %q", err, tc.want)
-			}
-		})
-	}
-}
-
 // unanswered is an agent whose host volume plugin answers only after a restart of the agent.
 type unanswered struct {
 	unregistered
@@ -74,7 +28,7 @@ type unanswered struct {
 }
 
 func (u *unanswered) Info() Info {
-	return Info{Settled: true, HostVolumes: map[string]string{"nomad-device-a": "a"}}
+	return Info{Settled: true, HostVolumes: []string{"a"}}
 }
 func (u *unanswered) Start(context.Context) error {
 	u.asked.Add(1)
@@ -87,7 +41,7 @@ func TestWaitHealthy_RestartsForAHostVolumePlugin(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/v1/agent/self":
-			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
+			fmt.Fprint(w, `{"config": {"DataDir": "/d"}, "stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
 		case u.asked.Load() > 0:
 			fmt.Fprint(w, `{"ID": "1", "Status": "ready", "Attributes": {"plugins.host_volume.a.version": "1.0.0"}}`)
 		default:
@@ -100,7 +54,7 @@ func TestWaitHealthy_RestartsForAHostVolumePlugin(t *testing.T) {
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = WaitHealthy(ctx, u)
+	err = WaitHealthy(ctx, u)
 	must.NoError(t, err)
 	must.Eq(t, 1, u.asked.Load())
 }
@@ -115,6 +69,7 @@ type unregistered struct {
 
 func (u *unregistered) Info() Info                  { return Info{} }
 func (u *unregistered) Client() *api.Client         { return u.client }
+func (u *unregistered) DataDir() string             { return "/d" }
 func (u *unregistered) Alive(context.Context) error { return nil }
 func (u *unregistered) Stop(context.Context) error  { return nil }
 func (u *unregistered) Log() (string, error)        { return "", nil }
@@ -130,7 +85,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/agent/self":
-			fmt.Fprint(w, `{"stats": {"client": {}}}`)
+			fmt.Fprint(w, `{"config": {"DataDir": "/d"}, "stats": {"client": {}}}`)
 		case "/v1/status/leader":
 			fmt.Fprint(w, `"127.0.0.1:1"`)
 		case "/v1/operator/snapshot":
@@ -147,7 +102,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second start
-	if _, err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
+	if err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
 		t.Errorf("it was restarted %d times, want 1; %v", u.starts, err)
 	}
 }
@@ -157,7 +112,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageImmediately(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/agent/self":
-			fmt.Fprint(w, `{"stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
+			fmt.Fprint(w, `{"config": {"DataDir": "/d"}, "stats": {"client": {"node_id": "1", "last_heartbeat": "1s"}}}`)
 		case "/v1/node/1":
 			fmt.Fprint(w, `{"ID": "1", "Status": "ready",
 				"Drivers": {"a": {"Detected": true, "HealthDescription": "no cgroup"}}}`)
@@ -175,7 +130,7 @@ func TestWaitHealthy_ReportsADriversOwnMessageImmediately(t *testing.T) {
 		shown = append(shown, fmt.Sprintf(format, args...))
 		time.AfterFunc(300*time.Millisecond, cancel) // after some more polls
 	}
-	_, err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
+	err = WaitHealthy(ctx, &ill{unregistered{client: client}}, show)
 	test.ErrorContains(t, err, "no cgroup")
 	want := "driver a is unhealthy: no cgroup"
 	must.SliceLen(t, 1, shown, must.Sprintf("shown %q, want %q once", shown, want))

@@ -17,13 +17,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
-	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
 // markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
@@ -53,29 +51,7 @@ func (a *hostAgent) first(ctx context.Context, _ Options) error {
 	if err != nil {
 		return err
 	}
-	err = a.Start(ctx)
-	if err != nil {
-		return err
-	}
-	return poll.Until(ctx, 25*time.Millisecond, func() (bool, error) {
-		err := a.Alive(ctx)
-		if err != nil {
-			return false, err
-		}
-		return a.answers(ctx), ctx.Err()
-	})
-}
-
-// answers reports whether the API is this agent's: another agent may hold the port, which this one notices only when it
-// tries to listen.
-func (a *hostAgent) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var self struct {
-		Config struct{ DataDir string }
-	}
-	_, err := a.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
-	return err == nil && self.Config.DataDir == a.DataDir()
+	return a.Start(ctx)
 }
 
 func (a *hostAgent) Start(ctx context.Context) error {
@@ -101,7 +77,8 @@ func (a *hostAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
-	return a.update(func(i *Info) { i.Process = p })
+	a.info.Process = p
+	return a.info.write()
 }
 
 // environment returns the caller's environment for the agent of dir, without variables that would make agents differ
@@ -148,43 +125,6 @@ func (a *hostAgent) Alive(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("the nomad agent is not running; the end of its log:\n%s", logTail(a))
-}
-
-func (a *hostAgent) PID(ctx context.Context) (int, error) {
-	if err := a.Alive(ctx); err != nil {
-		return 0, err
-	}
-	return a.info.Process.PID, nil
-}
-
-func (a *hostAgent) Exec(ctx context.Context, argv ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
-	if err != nil {
-		return string(out), fmt.Errorf("failed to run %s: %w", argv[0], err)
-	}
-	return string(out), nil
-}
-
-func (a *hostAgent) Leftovers(context.Context) ([]string, error) {
-	var list []string
-	ids, err := Processes(a.info.Dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range ids {
-		list = append(list, fmt.Sprintf("process %d %s", id.PID, process{id}.command()))
-	}
-	ms, err := mounts(a.info.Dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range ms {
-		list = append(list, "mount "+m)
-	}
-	for _, c := range markedCgroups(cgroupMarks(a.DataDir(), a.StateDir())) {
-		list = append(list, "cgroup "+c)
-	}
-	return list, nil
 }
 
 func (a *hostAgent) Close(ctx context.Context) error {

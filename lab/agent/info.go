@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -34,8 +33,7 @@ type Info struct {
 
 	Process task.Identity `json:"process,omitzero"` // the agent's process on the host
 
-	// HostVolumes maps a plugin's name to the id of the host volume plugin with the same binary.
-	HostVolumes map[string]string `json:"host_volume_plugins,omitempty"`
+	HostVolumes []string `json:"host_volume_plugins,omitempty"` // ids of host volume plugins
 
 	// Settled is set once the agent was healthy.
 	Settled bool `json:"settled"`
@@ -52,24 +50,11 @@ func (i Info) Drivers() []string {
 	return names
 }
 
-// DevicePlugins returns the names of the device plugins among the agent's plugins.
-func (i Info) DevicePlugins() []string {
-	var names []string
-	for _, p := range i.Plugins {
-		if (Plugin{Binary: p}).Device() {
-			names = append(names, p)
-		}
-	}
-	return names
-}
-
 // record is the part of an agent that both runtimes share.
 type record struct {
 	layout layout
 	client *api.Client
-
-	mu   sync.Mutex // guards info
-	info Info
+	info   Info
 }
 
 // agent returns the agent of this record.
@@ -87,35 +72,13 @@ func (r *record) newLayout(data, state string) layout {
 		HostVolumes: filepath.Join(dir, "host_volume_plugins")}
 }
 
-// makeDirs creates the directories for the files of the agent's configuration.
-func (r *record) makeDirs() error {
-	for _, dir := range []string{r.PluginDir(), r.HostVolumePluginDir()} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("failed to create the agent's directory: %w", err)
-		}
-	}
-	return nil
-}
-
 // connect makes the client, once the port is chosen.
 func (r *record) connect() (err error) {
 	r.client, err = nomad.NewClient(r.Address())
 	return err
 }
 
-// update changes the information and writes agent.json.
-func (r *record) update(change func(*Info)) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	change(&r.info)
-	return r.info.write()
-}
-
-func (r *record) Info() Info {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.info
-}
+func (r *record) Info() Info { return r.info }
 
 func (r *record) Client() *api.Client { return r.client }
 
@@ -129,7 +92,10 @@ func (r *record) PluginDir() string { return r.layout.Plugins }
 
 func (r *record) HostVolumePluginDir() string { return r.layout.HostVolumes }
 
-func (r *record) settle() error { return r.update(func(i *Info) { i.Settled = true }) }
+func (r *record) settle() error {
+	r.info.Settled = true
+	return r.info.write()
+}
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 

@@ -66,7 +66,7 @@ func StopJobs(ctx context.Context, c *api.Client, but string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	err = poll.Until(ctx, 100*time.Millisecond, func() (bool, error) {
-		left, err := unended(ctx, c, "*", fmt.Sprintf("JobID != %q", but))
+		left, err := Unended(ctx, c, "*", fmt.Sprintf("JobID != %q", but))
 		return len(left) == 0, err
 	})
 	if ctx.Err() != nil {
@@ -75,12 +75,8 @@ func StopJobs(ctx context.Context, c *api.Client, but string) error {
 	return err
 }
 
-// Unended returns the ids of a job's allocations that have not ended.
-func Unended(ctx context.Context, c *api.Client, namespace, job string) (ids []string, err error) {
-	return unended(ctx, c, namespace, fmt.Sprintf("JobID == %q", job))
-}
-
-func unended(ctx context.Context, c *api.Client, namespace, filter string) (ids []string, err error) {
+// Unended returns the ids of the allocations that match a filter (go-bexpr) and have not ended.
+func Unended(ctx context.Context, c *api.Client, namespace, filter string) (ids []string, err error) {
 	q := (&api.QueryOptions{Namespace: namespace, Filter: filter}).WithContext(ctx)
 	list, _, err := c.Allocations().List(q)
 	if err != nil {

@@ -94,16 +94,6 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
-// command returns the process's command line, for messages.
-func (p process) command() string {
-	proc, err := procfs.NewProc(p.PID)
-	if err != nil {
-		return ""
-	}
-	args, _ := proc.CmdLine()
-	return strings.Join(args, " ")
-}
-
 // killAll ends every process of the agent, until none is left: one may start another while it is being killed.
 func killAll(ctx context.Context, dir string) error {
 	known := map[int]process{} // keeps orphans, which Processes does not find again
@@ -143,28 +133,16 @@ func KillNamespace(ctx context.Context, first *os.Process, data string, wait fun
 	return errors.Join(first.Kill(), wait(), removeCgroups(ctx, marks))
 }
 
-// mounts returns the mount points at and below dir, the last mounted first.
-func mounts(dir string) (points []string, err error) {
-	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
-		return nil, fmt.Errorf("failed to read the mounts: %w", err)
-	}
-	for _, m := range slices.Backward(infos) {
-		points = append(points, m.Mountpoint)
-	}
-	return points, nil
-}
-
-// unmountBelow detaches every mount at and below dir: Nomad's secrets and private
-// directories of tasks are tmpfs.
+// unmountBelow detaches every mount at and below dir, the last mounted first. Nomad's secrets and private directories
+// of tasks are tmpfs.
 func unmountBelow(dir string) error {
-	points, err := mounts(dir)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return err
+		return fmt.Errorf("failed to read the mounts: %w", err)
 	}
-	for _, p := range points {
-		if err := unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("failed to unmount %s: %w", p, err)
+	for _, m := range slices.Backward(mounts) {
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("failed to unmount %s: %w", m.Mountpoint, err)
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		c.agent, err = agent.Run(ctx, agent.Options{
-			Runtime: agent.Host, Dir: filepath.Join(c.dir, "agent-"+c.pair[0]), Name: "outrider-bench",
+			Runtime: agent.Host, Binary: c.nomad, Dir: filepath.Join(c.dir, "agent-"+c.pair[0]), Name: "outrider-bench",
 			Config: noStatistics, Plugins: c.plugins,
 		})
 	}
@@ -136,7 +136,7 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 		if err != nil {
 			return err
 		}
-		first, err := c.helpers(ctx, side)
+		first, err := c.helpers(side)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 			if err := poll.Sleep(ctx, c.window); err != nil {
 				return err
 			}
-			last, err := c.helpers(ctx, side)
+			last, err := c.helpers(side)
 			if err != nil {
 				return err
 			}
@@ -189,11 +189,7 @@ func (c *contest) measureOutput(ctx context.Context, side int) error {
 
 // helpers measures the helper processes of a side's tasks: those below the agent, and the supervisor. A plugin also
 // runs during the jobs of its peer; that usage is not counted.
-func (c *contest) helpers(ctx context.Context, side int) ([]usage.Process, error) {
-	parent, err := c.agent.PID(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (c *contest) helpers(side int) ([]usage.Process, error) {
 	ids, err := agent.Processes(c.agent.Info().Dir)
 	if err != nil {
 		return nil, err
@@ -202,7 +198,7 @@ func (c *contest) helpers(ctx context.Context, side int) ([]usage.Process, error
 		isTask := c.marker != "" && strings.Contains(strings.Join(args, " "), c.marker)
 		plugin, isPlugin := strings.CutPrefix(filepath.Base(args[0]), agent.DriverPrefix)
 		isOther := isPlugin && plugin != c.driver(side) || args[0] == "outrider-supervisor" && side != 0
-		return pid != parent && !isTask && !isOther
+		return pid != c.agent.Info().Process.PID && !isTask && !isOther
 	})
 }
 

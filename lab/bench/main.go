@@ -31,6 +31,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 	"github.com/outrider-dev/outrider/lab/internal/gobuild"
 	"github.com/outrider-dev/outrider/lab/internal/poll"
+	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // options are the amounts to measure.
@@ -78,6 +79,7 @@ type bench struct {
 	size     bool // measure exec-lite alone
 	dir      string
 	binaries map[string]string // of plugins, by name
+	nomad    string            // the program
 }
 
 func (b *bench) run(ctx context.Context) (err error) {
@@ -113,6 +115,9 @@ func (b *bench) build(ctx context.Context) error {
 		return err
 	}
 	paths, err := build.Builder{Root: root}.All(ctx, "exec-lite", "remote", "python")
+	if err == nil {
+		b.nomad, err = nomad.Binary(ctx, log.Printf)
+	}
 	if err != nil {
 		return err
 	}

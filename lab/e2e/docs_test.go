@@ -270,17 +270,13 @@ func loaded(ctx context.Context, a agent.Agent, config string) error {
 		plugin := agent.Plugin{Binary: m[1]}
 		err := testsupport.Poll(time.Minute, func() error {
 			if driver := plugin.Driver(); driver != "" {
-				node, err := nomad.Self(ctx, a.Client())
+				node, err := nomad.Self(ctx, a.Client(), a.DataDir())
 				if err == nil {
 					_, err = nomad.Health(node, driver)
 				}
 				return err
 			}
-			pids, err := agent.PluginPIDs(ctx, a)
-			if err == nil && plugin.Device() && pids[m[1]] == 0 {
-				err = fmt.Errorf("%s does not run", m[1])
-			}
-			return err
+			return nil // Nomad does not start if it fails to load a device plugin
 		})
 		if err != nil {
 			return err
@@ -302,13 +298,6 @@ func (n *plainNode) end(t *testing.T) {
 		t.Logf("the agent's log (%v):\n%s", err, log)
 	}
 	test.NoError(t, a.Close(ctx))
-	test.NoError(t, testsupport.Poll(time.Minute, func() error {
-		left, err := a.Leftovers(ctx)
-		if err != nil {
-			return err
-		}
-		return leftError(left)
-	}))
 }
 
 const systemctlDir = "OUTRIDER_TEST_SYSTEMCTL"
@@ -325,9 +314,8 @@ func systemctl(args []string) error {
 	}
 	switch {
 	case slices.Equal(args, []string{"show", "--property=MainPID", "--value", "nomad"}):
-		pid, err := a.PID(ctx)
-		fmt.Println(pid)
-		return err
+		fmt.Println(a.Info().Process.PID)
+		return a.Alive(ctx)
 	case !slices.Equal(args, []string{"restart", "nomad"}):
 		return fmt.Errorf("unknown arguments %q: only \"restart nomad\" and showing its PID are supported", args)
 	}
@@ -337,7 +325,7 @@ func systemctl(args []string) error {
 	if err := a.Start(ctx); err != nil {
 		return err
 	}
-	if _, err := agent.WaitHealthy(ctx, a); err != nil {
+	if err := agent.WaitHealthy(ctx, a); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(a.Info().Dir, "extra.hcl", "*.hcl"))

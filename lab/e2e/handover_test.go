@@ -580,7 +580,7 @@ var handovers = []handover{
 				return nil
 			})
 			resume()
-			_, err := agent.WaitHealthy(ctx, first.Agent)
+			err := agent.WaitHealthy(ctx, first.Agent)
 			must.NoError(t, err)
 			must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
 		}},

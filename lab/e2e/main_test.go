@@ -98,19 +98,19 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	counter = filepath.Join(scratch, "counter")
-	program := gobuild.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-o", counter, "./counter"}}
-	if err := program.Run(ctx); err != nil {
+	counting := gobuild.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-o", counter, "./counter"}}
+	if err := counting.Run(ctx); err != nil {
 		return 1, fmt.Errorf("failed to build the counter: %w", err)
 	}
 	if err := os.Chmod(counter, 0o755); err != nil {
 		return 1, err
 	}
-	p, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	program, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
 	if err != nil {
 		return 1, err
 	}
 	nomadBinary = filepath.Join(scratch, "nomad")
-	if err := share(p.Path, nomadBinary); err != nil {
+	if err := share(program, nomadBinary); err != nil {
 		return 1, err
 	}
 	code := m.Run()

@@ -309,6 +309,6 @@ func (n *node) restart(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	must.NoError(t, n.Start(ctx))
-	_, err := agent.WaitHealthy(ctx, n.Agent)
+	err := agent.WaitHealthy(ctx, n.Agent)
 	must.NoError(t, err)
 }

@@ -166,11 +166,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					cells[0].first.held(t)
 				})
 				n.phase(t, "lost", func(t *testing.T, cells []*truthCell) {
-					pid, err := n.PID(t.Context())
-					must.NoError(t, err)
-					p, err := readProc(pid)
-					must.NoError(t, err)
-					resume := p.pause(t)
+					resume := n.process(t).pause(t)
 					defer resume()
 					testsupport.Within(t, 2*time.Minute, func() error {
 						if status := cells[0].first.stub(t).ClientStatus; status != "lost" {

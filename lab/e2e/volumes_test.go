@@ -125,7 +125,9 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 
 	// the plugin's binary is replaced, and the operator makes a mistake in the configuration
 	write("second")
-	must.NoError(t, n.ReplacePlugin(t.Context(), dataset))
+	installed := filepath.Join(n.PluginDir(), filepath.Base(dataset))
+	must.NoError(t, os.Remove(installed))
+	must.NoError(t, share(dataset, installed))
 	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { root = "/srv" }`), 0o644))
 	again()
 	n.knows(t, "data")

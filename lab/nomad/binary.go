@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/hc-install/product"
+	"github.com/hashicorp/hc-install/releases"
 
 	"github.com/outrider-dev/outrider/lab/internal/cache"
 )
@@ -22,85 +23,71 @@ import (
 // protocol is the same.
 const Version = "1.11.3"
 
-// Program is a Nomad binary that was run once to find its version.
-type Program struct {
-	Path    string
-	Version string // "1.11.3"
-}
-
-// Progress is called with the state of a step that can take minutes, in a few words. It may be nil.
+// Progress is called with the state of a step that can take minutes, in a few words.
 type Progress func(format string, args ...any)
 
-func (p Progress) say(format string, args ...any) {
-	if p != nil {
-		p(format, args...)
-	}
-}
-
-// Binary finds a Nomad binary, or fetches or builds one. It tries NOMAD_BIN, PATH and the user's cache, then downloads
+// Binary returns the path of a Nomad binary. It finds, fetches or builds one: it tries NOMAD_BIN, PATH and the user's cache, then downloads
 // the official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error,
 // since the user set it.
-func Binary(ctx context.Context, progress Progress) (Program, error) {
-	return finder{release: fetchRelease, source: buildSource}.find(ctx, progress)
+func Binary(ctx context.Context, progress Progress) (string, error) {
+	release := func(ctx context.Context, scratch string) (string, error) {
+		return download(ctx, releases.ExactVersion{}, scratch, progress)
+	}
+	return finder{release: release, source: buildSource}.find(ctx, progress)
 }
 
 // finder has the functions by which Binary gets a new program, for tests to replace. Each creates it in a scratch
 // directory, and returns its path.
 type finder struct {
-	release func(ctx context.Context, scratch string, progress Progress) (string, error)
-	source  func(ctx context.Context, scratch string) (string, error)
+	release, source func(ctx context.Context, scratch string) (string, error)
 }
 
-func (f finder) find(ctx context.Context, progress Progress) (Program, error) {
+func (f finder) find(ctx context.Context, progress Progress) (string, error) {
 	if path := os.Getenv("NOMAD_BIN"); path != "" {
-		v, err := usable(ctx, path)
-		if err == nil {
-			path, err = filepath.Abs(path)
-		}
+		err := usable(ctx, path)
 		if err != nil {
-			return Program{}, fmt.Errorf("failed to use NOMAD_BIN: %w", err)
+			return "", fmt.Errorf("failed to use NOMAD_BIN: %w", err)
 		}
-		return Program{Path: path, Version: v}, nil
+		return filepath.Abs(path)
 	}
 
 	if path, err := exec.LookPath("nomad"); err == nil {
-		v, err := usable(ctx, path)
+		err := usable(ctx, path)
 		if err == nil {
-			return Program{Path: path, Version: v}, nil
+			return path, nil
 		}
-		progress.say("ignoring the nomad on PATH: %v", err)
+		progress("ignoring the nomad on PATH: %v", err)
 	}
 
 	name := fmt.Sprintf("nomad-%s-%s", Version, runtime.GOARCH)
-	path, err := cache.Once(ctx, name, progress.say, func(scratch string) (string, error) {
-		made, err := f.release(ctx, scratch, progress)
+	path, err := cache.Once(ctx, name, progress, func(scratch string) (string, error) {
+		made, err := f.release(ctx, scratch)
 		if err == nil || ctx.Err() != nil {
 			return made, err
 		}
-		progress.say("no official release (%v); building Nomad %s from source, which takes minutes, once", err, Version)
+		progress("no official release (%v); building Nomad %s from source, which takes minutes, once", err, Version)
 		return f.source(ctx, scratch)
 	})
 	if err != nil {
-		return Program{}, fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w",
-			Version, err)
+		return "", fmt.Errorf("failed to get nomad %s (set NOMAD_BIN to a nomad binary to skip this): %w", Version, err)
 	}
-	v, err := usable(ctx, path)
+	err = usable(ctx, path)
 	if err != nil {
-		return Program{}, fmt.Errorf("failed to use the cached nomad; remove it to get another: %w", err)
+		return "", fmt.Errorf("failed to use the cached nomad; remove it to get another: %w", err)
 	}
-	return Program{Path: path, Version: v}, nil
+	return path, nil
 }
 
-// usable runs the program, and returns its version, or an error if the lab cannot use it.
-func usable(ctx context.Context, path string) (string, error) {
+// usable runs the program, and returns an error if the lab cannot use it.
+func usable(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	v, err := product.Nomad.GetVersion(ctx, path)
 	if err != nil {
-		return "", fmt.Errorf("failed to run %s version: %w", path, err)
+		return fmt.Errorf("failed to run %s version: %w", path, err)
 	}
 	if line := fmt.Sprintf("%d.%d", v.Segments()[0], v.Segments()[1]); line != "1.11" && line != "2.0" {
-		return "", fmt.Errorf("%s is Nomad %s, but the plugins support Nomad 1.11 and 2.0", path, v)
+		return fmt.Errorf("%s is Nomad %s, but the plugins support Nomad 1.11 and 2.0", path, v)
 	}
-	return v.String(), nil
+	return nil
 }

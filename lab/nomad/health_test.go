@@ -17,7 +17,7 @@ import (
 
 func TestSelf_IsTheAgentsOwnNode(t *testing.T) {
 	answers := map[string]any{
-		"self": map[string]any{"stats": map[string]any{"client": map[string]string{"node_id": "own",
+		"self": map[string]any{"config": map[string]string{"DataDir": "/d"}, "stats": map[string]any{"client": map[string]string{"node_id": "own",
 			"last_heartbeat": "1s"}}},
 		"nodes": []api.NodeListStub{{ID: "other"}, {ID: "own"}},
 		"other": api.Node{ID: "other", Status: api.NodeStatusReady},
@@ -33,14 +33,16 @@ func TestSelf_IsTheAgentsOwnNode(t *testing.T) {
 	defer srv.Close()
 	c, err := api.NewClient(&api.Config{Address: srv.URL})
 	must.NoError(t, err)
-	node, err := Self(t.Context(), c)
+	_, err = Self(t.Context(), c, "/other")
+	must.ErrorContains(t, err, "another agent")
+	node, err := Self(t.Context(), c, "/d")
 	must.NoError(t, err)
 	must.Eq(t, "own", node.ID)
 	delete(answers, "own") // the client runs, but has not registered yet
-	_, err = Self(t.Context(), c)
+	_, err = Self(t.Context(), c, "/d")
 	must.ErrorIs(t, err, ErrNotRegistered)
-	answers["self"] = map[string]any{}
-	_, err = Self(t.Context(), c)
+	answers["self"] = map[string]any{"config": map[string]string{"DataDir": "/d"}}
+	_, err = Self(t.Context(), c, "/d")
 	must.ErrorIs(t, err, ErrNotRegistered)
 }
 

@@ -37,16 +37,11 @@ func (d Driver) Health() string {
 	return "missing"
 }
 
-// NotHealthyError describes why a node or its drivers are not healthy.
-type NotHealthyError string
+// ErrNotRegistered means that the client half of the agent has not registered since its start.
+var ErrNotRegistered = errors.New("the node is not registered yet")
 
-// ErrNotRegistered is a NotHealthyError: the client half of the agent has not
-// registered since its start.
-var ErrNotRegistered error = NotHealthyError("the node is not registered yet")
-
-func (e NotHealthyError) Error() string { return string(e) }
-
-// Health returns the named drivers of a node. The error is a NotHealthyError. An undetected driver is not an error.
+// Health returns the named drivers of a node, and an error if the node or one of them is not healthy. An undetected
+// driver is not an error.
 func Health(node *api.Node, drivers ...string) ([]Driver, error) {
 	var got []Driver
 	var bad []string
@@ -61,10 +56,10 @@ func Health(node *api.Node, drivers ...string) ([]Driver, error) {
 		}
 	}
 	if node.Status != api.NodeStatusReady {
-		return got, NotHealthyError("the node is " + node.Status)
+		return got, fmt.Errorf("the node is %s", node.Status)
 	}
 	if len(bad) > 0 {
-		return got, NotHealthyError(strings.Join(bad, "; "))
+		return got, errors.New(strings.Join(bad, "; "))
 	}
 	return got, nil
 }
@@ -83,11 +78,14 @@ func HostVolumePlugins(node *api.Node, ids ...string) error {
 	return nil
 }
 
-// Self returns the node that is the agent's own. The error is a NotHealthyError if it is not registered yet.
-func Self(ctx context.Context, c *api.Client) (*api.Node, error) {
+// Self returns the node of the agent with this data_dir. The error is ErrNotRegistered if it is not registered yet.
+func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error) {
 	self, err := c.Agent().Self()
 	if err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
+	}
+	if self.Config["DataDir"] != dataDir { // ours notices only when it tries to listen
+		return nil, errors.New("another agent uses the port")
 	}
 	client := self.Stats["client"]
 	// after a restart of the agent, the servers still list its node as ready

@@ -15,22 +15,14 @@ import (
 	"github.com/hashicorp/hc-install/releases"
 )
 
-// officialReleases is the address of HashiCorp's releases.
-const officialReleases = "https://releases.hashicorp.com"
-
-// fetchRelease downloads the official release into a directory.
-func fetchRelease(ctx context.Context, dir string, progress Progress) (string, error) {
-	return downloadRelease(ctx, releases.ExactVersion{ApiBaseURL: officialReleases}, dir, progress)
-}
-
-// downloadRelease installs the release that from selects in a directory, and returns the program's path. hc-install
-// verifies the archive by its checksum, and the checksum by HashiCorp's signature.
-func downloadRelease(ctx context.Context, from releases.ExactVersion, dir string, progress Progress) (string, error) {
+// download installs the release from a server (the zero value is HashiCorp's) in a directory, and returns the program's
+// path. hc-install verifies the archive by its checksum, and the checksum by HashiCorp's signature.
+func download(ctx context.Context, from releases.ExactVersion, dir string, progress Progress) (string, error) {
 	from.Product = product.Nomad
 	from.Version = version.Must(version.NewVersion(Version))
 	from.Timeout = 30 * time.Minute
 	from.InstallDir = dir
-	progress.say("downloading Nomad %s", Version)
+	progress("downloading Nomad %s", Version)
 	program, err := from.Install(ctx)
 	// hc-install leaves its archive if it is interrupted; the caller's lock keeps other labs from downloading one
 	archives, _ := filepath.Glob(filepath.Join(os.TempDir(), "nomad_"+Version+"_*.zip*"))

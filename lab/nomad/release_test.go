@@ -61,7 +61,7 @@ func TestRelease_IsVerified(t *testing.T) {
 
 			dir := t.TempDir()
 			from := releases.ExactVersion{ApiBaseURL: srv.URL, ArmoredPublicKey: public.String()}
-			program, err := downloadRelease(t.Context(), from, dir, nil)
+			program, err := download(t.Context(), from, dir, t.Logf)
 			left, _ := os.ReadDir(dir)
 			if tc.want != "" {
 				must.ErrorContains(t, err, tc.want)

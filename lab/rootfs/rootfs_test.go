@@ -22,9 +22,9 @@ func TestRoot_RunsItsOwnAgent(t *testing.T) {
 	if err := Missing(); err != nil {
 		t.Skip(err)
 	}
-	p, err := nomad.Binary(t.Context(), t.Logf)
+	program, err := nomad.Binary(t.Context(), t.Logf)
 	must.NoError(t, err)
-	r, err := New(t.Context(), filepath.Join(t.TempDir(), "root"), p.Path, t.Logf)
+	r, err := New(t.Context(), filepath.Join(t.TempDir(), "root"), program, t.Logf)
 	must.NoError(t, err)
 	defer func() {
 		test.NoError(t, r.Close())

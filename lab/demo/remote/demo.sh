@@ -45,7 +45,7 @@ taken_over() {
 alloc=none node='' id='' pid='' count=''
 [ ! -e last ] || read -r alloc node id pid count <last
 
-say 'A counter runs on host "box", which nodes remote-1 and remote-2 reach by SSH'
+say 'A counter runs on host "box", which nodes node-2 and node-3 reach by SSH'
 alloc=none pid=''
 run "nomad job run -detach demo.nomad.hcl"
 next 3

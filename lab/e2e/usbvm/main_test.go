@@ -77,11 +77,11 @@ func prepare() error {
 		return err
 	}
 	os.Setenv(pluginsEnv, filepath.Dir(paths[0]))
-	p, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
+	program, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
 	if err != nil {
 		return err
 	}
-	os.Setenv(nomadEnv, p.Path)
+	os.Setenv(nomadEnv, program)
 	return nil
 }
 

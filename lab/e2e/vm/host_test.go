@@ -95,7 +95,7 @@ func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 	must.NoError(h.t, err)
 	paths, err := build.Builder{Root: root}.All(h.t.Context(), names...)
 	must.NoError(h.t, err)
-	p, err := nomad.Binary(h.t.Context(), h.t.Logf)
+	program, err := nomad.Binary(h.t.Context(), h.t.Logf)
 	must.NoError(h.t, err)
 	var configured []agent.Plugin
 	for i, name := range names {
@@ -103,7 +103,7 @@ func (h *host) runAgent(plugins map[string]agent.Plugin) *api.Client {
 		plugin.Binary = paths[i]
 		configured = append(configured, plugin)
 	}
-	options, err := json.Marshal(map[string]any{"Binary": p.Path, "Name": "rebooted", "Plugins": configured})
+	options, err := json.Marshal(map[string]any{"Binary": program, "Name": "rebooted", "Plugins": configured})
 	must.NoError(h.t, err)
 	return h.client(h.run(options, h.ctl, "run", agentDir))
 }

@@ -56,7 +56,7 @@ func runAgent(verb, dir string) error {
 		if err := a.Start(ctx); err != nil {
 			return err
 		}
-		if _, err := agent.WaitHealthy(ctx, a); err != nil {
+		if err := agent.WaitHealthy(ctx, a); err != nil {
 			return err
 		}
 		fmt.Println(a.Address())
@@ -67,9 +67,9 @@ func runAgent(verb, dir string) error {
 		if err := a.Close(ctx); err != nil {
 			return err
 		}
-		left, err := a.Leftovers(ctx)
+		left, err := agent.Processes(a.Info().Dir)
 		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("left behind by the agent: %q", left)
+			err = fmt.Errorf("processes left behind by the agent: %v", left)
 		}
 		return err
 	}
