@@ -23,6 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // datasetConfig configures the dataset plugin. Both of its roles read one file.
@@ -147,7 +148,6 @@ func (n *node) isDatasetPlugin(p proc) bool {
 // volume makes a volume that every user can write to, and deletes it at the end of the test.
 func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Helper()
-	volumes := n.Client().HostVolumes()
 	made, err := n.createVolume(&api.HostVolume{
 		Name: name, NodeID: n.id(), Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
@@ -157,17 +157,21 @@ func (n *node) volume(t *testing.T, name string) (id string) {
 	})
 	must.NoError(t, err)
 	id = made.ID
-	t.Cleanup(func() {
-		testsupport.Within(t, time.Minute, func() error { // fails while its jobs are being stopped
-			_, _, err := volumes.Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
-			if err != nil && strings.Contains(err.Error(), "no such volume") { // deleted by the test
-				return nil
-			}
-			return err
-		})
-	})
+	t.Cleanup(func() { n.deleteVolume(t, id) })
 	n.ready(t, id)
 	return id
+}
+
+// deleteVolume deletes a volume if it exists.
+func (n *node) deleteVolume(t *testing.T, id string) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error { // fails while its jobs are being stopped
+		_, _, err := n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
+		if err != nil && strings.Contains(err.Error(), "no such volume") {
+			return nil
+		}
+		return err
+	})
 }
 
 // withVolume mounts a volume.
@@ -198,37 +202,6 @@ func datasetsUsed(was string, dirs ...string) (out string) {
 	return out + "ready\n"
 }
 
-// files returns the programs and the libraries that they are linked with, by their paths in a root.
-func files(t *testing.T, programs ...string) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	for _, name := range programs {
-		path, err := exec.LookPath(name)
-		must.NoError(t, err)
-		out, err := exec.Command("ldd", path).Output()
-		must.NoError(t, err)
-		found["/bin/"+name] = path
-		for _, f := range strings.Fields(string(out)) {
-			if strings.HasPrefix(f, "/") {
-				found[f] = f
-			}
-		}
-	}
-	return found
-}
-
-// chroot returns the agent's configuration for exec tasks that need these programs.
-func chroot(t *testing.T, programs ...string) string {
-	t.Helper()
-	var b strings.Builder
-	for to, from := range files(t, programs...) {
-		from, err := filepath.EvalSymlinks(from) // Nomad would copy the link
-		must.NoError(t, err)
-		fmt.Fprintf(&b, "    %q = %q\n", from, to)
-	}
-	return "client {\n  chroot_env {\n" + b.String() + "  }\n}\n"
-}
-
 // Tasks of our drivers have volumes, slots or both, even after a restart of the agent and then of the task.
 func TestDatasets_AreInTasks(t *testing.T) {
 	t.Parallel()
@@ -238,7 +211,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 		nodeOptions
 		sh func(script string) conf
 	}{
-		"exec-lite": {sh: sh, nodeOptions: nodeOptions{config: chroot(t, "sh", "cat", "stat")}},
+		"exec-lite": {sh: sh, nodeOptions: nodeOptions{config: nomadtest.Chroot(t, nomadtest.Files(t, "sh", "cat", "stat"))}},
 		"python": {
 			nodeOptions: nodeOptions{python: &pythonOptions{}},
 			sh: func(script string) conf {
@@ -322,7 +295,7 @@ func TestDatasets_AreInContainers(t *testing.T) {
 	image := "outrider-e2e:" + filepath.Base(mkdir(t))
 	var tar strings.Builder
 	tar.WriteString("mkdir root && cd root")
-	for to, from := range files(t, "sh", "cat", "stat", "sleep") {
+	for to, from := range nomadtest.Files(t, "sh", "cat", "stat", "sleep") {
 		fmt.Fprintf(&tar, " && mkdir -p .%s && cp -L %s .%s", filepath.Dir(to), from, to)
 	}
 	cmd := exec.Command("sh", "-c", tar.String()+" && tar -c . | docker import - "+image)

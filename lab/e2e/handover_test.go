@@ -32,6 +32,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // handoverServer configures a server that notices a lost node within some seconds.
@@ -146,17 +147,24 @@ func (c *cluster) recordsLeft() error {
 	return errors.Join(errs...)
 }
 
-// state returns the state of a job's run by the host's record.
-func (h *remoteHost) state(job string) string {
-	records, _ := filepath.Glob(filepath.Join(h.dir, "runs", "*.json"))
-	for _, record := range records {
-		text, _ := os.ReadFile(record) // fails if the run has just ended
-		var run struct{ Key, State string }
-		if json.Unmarshal(text, &run) == nil && strings.Contains(run.Key, `"`+job+`"`) {
-			return run.State
+// becomes waits until the run has a state by the host's record.
+func (s *survivor) becomes(t *testing.T, state string) {
+	t.Helper()
+	testsupport.Within(t, 2*time.Minute, func() error {
+		now := "not there"
+		records, _ := filepath.Glob(filepath.Join(s.c.host.dir, "runs", "*.json"))
+		for _, record := range records {
+			text, _ := os.ReadFile(record) // fails if the run has just ended
+			var run struct{ Key, State string }
+			if json.Unmarshal(text, &run) == nil && strings.Contains(run.Key, `"`+*s.job.ID+`"`) {
+				now = run.State
+			}
 		}
-	}
-	return "not there"
+		if now != state {
+			return fmt.Errorf("the run is %s", now)
+		}
+		return nil
+	})
 }
 
 // absentTime is longer than an owner may be away before another allocation can get its run.
@@ -209,10 +217,7 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	group.ReschedulePolicy = &api.ReschedulePolicy{
 		Unlimited: new(true), Delay: new(5 * time.Second), DelayFunction: new("constant"),
 	}
-	group.Migrate = &api.MigrateStrategy{ // a drain waits for MinHealthyTime, by default 10 s
-		MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
-		HealthyDeadline: new(time.Minute),
-	}
+	group.Migrate = migrate()
 	s.job.Constrain(api.NewConstraint("${attr.driver.remote.endpoint.box.healthy}", "=", "true"))
 	for _, e := range edit {
 		e(s.job, task)
@@ -220,6 +225,12 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 	s.register(t)
 	s.on(t)
 	return s
+}
+
+// migrate returns a strategy with which a drain does not wait for 10 s.
+func migrate() *api.MigrateStrategy {
+	return &api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
+		HealthyDeadline: new(time.Minute)}
 }
 
 // started waits until the task has written its identity. A container takes some time.
@@ -279,6 +290,13 @@ func (s *survivor) on(t *testing.T, not ...*node) (alloc *api.AllocationListStub
 	return alloc, where
 }
 
+// current returns the allocation that on waits for.
+func (s *survivor) current(t *testing.T, not ...*node) *alloc {
+	t.Helper()
+	a, n := s.on(t, not...)
+	return &alloc{n: n, id: a.ID, job: *s.job.ID}
+}
+
 // story returns the events of the task in all allocations.
 func (s *survivor) story() string {
 	list, _, err := s.c.server.Client().Jobs().Allocations(*s.job.ID, true, nil)
@@ -289,9 +307,7 @@ func (s *survivor) story() string {
 	for _, a := range list {
 		said = append(said, fmt.Sprintf("%s on %.8s is %s", a.ID, a.NodeID, a.ClientStatus))
 		if state := a.TaskStates["main"]; state != nil {
-			for _, e := range state.Events {
-				said = append(said, time.Unix(0, e.Time).Format("05.0 ")+e.Type+": "+e.DisplayMessage)
-			}
+			said = append(said, nomadtest.Story(state))
 		}
 	}
 	return strings.Join(said, " | ")
@@ -349,8 +365,7 @@ func (s *survivor) goesOn(t *testing.T) {
 	t.Helper()
 	must.SliceLen(t, 1, s.starts(), must.Sprint(s.story()))
 	must.Eq(t, s.starts(), s.alive(), must.Sprint(s.story()))
-	a, n := s.on(t)
-	log := &alloc{n: n, id: a.ID, job: *s.job.ID}
+	log := s.current(t)
 	log.says(t, "stdout", "line 0 ") // the whole output is copied to the new allocation
 	lines, _, err := numbered(log.output(t, "stdout"))
 	must.NoError(t, err)
@@ -562,12 +577,7 @@ var handovers = []handover{
 			s.on(t, first)
 			s.goesOn(t)
 			must.NoError(t, os.WriteFile(s.log+".end", nil, 0o644))
-			testsupport.Within(t, time.Minute, func() error {
-				if state := c.host.state(*s.job.ID); state != "not there" {
-					return fmt.Errorf("the run is %s", state)
-				}
-				return nil
-			})
+			s.becomes(t, "not there")
 			resume := c.server.process(t).pause(t)
 			defer resume()
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
@@ -591,12 +601,7 @@ var handovers = []handover{
 		strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 			resume := c.server.process(t).pause(t)
 			defer resume()
-			testsupport.Within(t, 2*time.Minute, func() error { // the node stops the task, and the plugin can't ask why
-				if state := c.host.state(*s.job.ID); state != "released" {
-					return fmt.Errorf("the run is %s", state)
-				}
-				return nil
-			})
+			s.becomes(t, "released") // the node stops the task, and the plugin can't ask why
 			resume()
 			must.Eq(t, s.starts(), s.alive())
 			s.tells(t, "Took over the running task of allocation ")
@@ -727,8 +732,7 @@ func TestHandover_OutputIsWholeAfterFiveDrains(t *testing.T) {
 		t.Logf("handed over in %.1f s", time.Since(begun).Seconds())
 		c.eligible(t, from)
 	}
-	a, n := s.on(t)
-	log := &alloc{n: n, id: a.ID, job: *s.job.ID}
+	log := s.current(t)
 	testsupport.Within(t, 5*time.Minute, func() error {
 		got, ended, err := numbered(log.output(t, "stdout"))
 		switch {

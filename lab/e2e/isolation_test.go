@@ -19,7 +19,6 @@ import (
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
-	"github.com/outrider-dev/outrider/internal/core/landlock"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/e2e/features"
 )
@@ -88,12 +87,7 @@ func TestFeatures_DynamicUserStaysAfterARestartOfTheAgent(t *testing.T) {
 // confined returns the node that confines tasks by every option.
 func confined(t *testing.T) *node {
 	t.Helper()
-	testsupport.Long(t, "needs its own node")
-	t.Parallel()
-	needRootAgent(t)
-	if landlock.ABI() < landlock.Complete {
-		t.Skip("this kernel's Landlock can't truncate")
-	}
+	needLandlock(t)
 	return confinedNode.get(t)
 }
 

@@ -24,12 +24,13 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // conf is the config block of a task.
 type conf map[string]any
 
-func sh(script string) conf { return conf{"command": "/bin/sh", "args": []string{"-c", script}} }
+func sh(script string) conf { return nomadtest.Shell(script) }
 
 // with returns a configuration with more options.
 func (c conf) with(more conf) conf {
@@ -49,18 +50,8 @@ func job(t testing.TB, c conf, edit ...func(*api.Job, *api.Task)) *api.Job {
 		}
 		return '-'
 	}, short), jobNumber.Add(1))
-	task := api.NewTask("main", "exec-lite").Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
-	for name, value := range c {
-		task.SetConfig(name, value)
-	}
-	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
+	j, task := nomadtest.Job(id, "exec-lite", c)
 	task.KillTimeout = new(20 * time.Second) // for a busy machine; tasks that ignore signals set a shorter one
-	group := api.NewTaskGroup("g", 1).AddTask(task)
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute),
-		Delay: new(50 * time.Millisecond)}
-	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
-	j := api.NewBatchJob(id, id, "global", 50).AddTaskGroup(group)
 	for _, e := range edit {
 		e(j, task)
 	}
@@ -90,7 +81,7 @@ func (n *node) submit(t testing.TB, j *api.Job) *alloc {
 	t.Helper()
 	_, _, err := n.Client().Jobs().Register(j, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
-	return &alloc{n: n, job: *j.ID, id: n.placed(t, *j.ID)}
+	return &alloc{n: n, job: *j.ID, id: n.allocs(t, *j.ID, 1)[0].id}
 }
 
 // submitHCL submits the job of a job file. The allocation is that of its first task.
@@ -206,7 +197,7 @@ func (a *alloc) story() string {
 	if err != nil {
 		return err.Error()
 	}
-	return story(st)
+	return nomadtest.Story(st)
 }
 
 // tells waits for an event of the task: Nomad's client sends events to its server in batches, and the driver's may

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -46,26 +45,14 @@ func ownCPUs(t *testing.T) string {
 	return `exec unshare -m sh -c 'mount --bind ` + own + " " + root + `; exec "$@"' sh "$@"`
 }
 
-// cores returns the processors that a process may use, such as "0-1", or "" if it does not exist.
-func cores(t *testing.T, pid int) string {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if !os.IsNotExist(err) {
-		must.NoError(t, err)
-	}
-	_, list, _ := strings.Cut(string(status), "Cpus_allowed_list:\t")
-	list, _, _ = strings.Cut(list, "\n")
-	return list
-}
-
 func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
 	needRootAgent(t)
 	needMemoryCgroup(t)
-	all := cores(t, os.Getpid())
-	if all != "0-1" {
-		t.Skipf("needs two processors; here they are %q", all)
+	all := []uint64{0, 1}
+	if here := statusOf(os.Getpid()).CpusAllowedList; !slices.Equal(here, all) {
+		t.Skipf("needs two processors; here they are %v", here)
 	}
 	if !testsupport.Exists("/sys/fs/cgroup/cpuset/cpuset.cpus") {
 		t.Skip("needs cgroup v1")
@@ -73,18 +60,16 @@ func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
 	n := newNode(t, nodeOptions{shell: ownCPUs(t)})
 
 	shared := n.start(t, sh("exec sleep 1000"))
-	test.Eq(t, all, cores(t, shared.pid(t).pid))
+	cores := func(a *alloc) []uint64 { return statusOf(a.pid(t).pid).CpusAllowedList }
+	test.Eq(t, all, cores(shared))
 	reserved := n.start(t, sh("exec sleep 1000"), func(_ *api.Job, task *api.Task) {
 		task.Resources.CPU, task.Resources.Cores = nil, new(1)
 	})
-	both := func() []string {
-		both := []string{cores(t, shared.pid(t).pid), cores(t, reserved.pid(t).pid)}
-		slices.Sort(both)
-		return both
-	}
-	test.Eq(t, []string{"0", "1"}, both(), test.Sprint("cores of the two tasks"))
+	both := func() []uint64 { return slices.Sorted(slices.Values(slices.Concat(cores(shared), cores(reserved)))) }
+	test.Eq(t, all, both(), test.Sprint("cores of the two tasks"))
+	must.Len(t, 1, cores(reserved))
 	_, out, _ := reserved.session(t, false, nil, nil, "grep", "Cpus_allowed_list", "/proc/self/status")
-	test.Eq(t, "Cpus_allowed_list:\t"+cores(t, reserved.pid(t).pid)+"\n", out, test.Sprint("of alloc exec"))
+	test.Eq(t, fmt.Sprintf("Cpus_allowed_list:\t%d\n", cores(reserved)[0]), out, test.Sprint("of alloc exec"))
 
 	first := reserved.pid(t)
 	must.NoError(t, n.Client().Allocations().Restart(reserved.stub(t), "main", nil))
@@ -92,8 +77,8 @@ func TestLimits_CoresAreTheTasksAlone(t *testing.T) {
 		p, err := readProc(n.stateOf(t, reserved.id).Identity.PID)
 		return err == nil && p.pid != first.pid
 	})
-	test.Eq(t, []string{"0", "1"}, both(), test.Sprint("after a restart"))
+	test.Eq(t, all, both(), test.Sprint("after a restart"))
 
 	reserved.stop(t)
-	testsupport.Eventually(t, "the other task has all cores", func() bool { return cores(t, shared.pid(t).pid) == all })
+	testsupport.Eventually(t, "the other task has all cores", func() bool { return slices.Equal(cores(shared), all) })
 }

@@ -9,6 +9,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -51,7 +52,12 @@ func TestMain(m *testing.M) {
 	if !set("test.parallel") {
 		flag.Set("test.parallel", "5")
 	}
-	code, err := run(m)
+	code, err := 1, prepare()
+	if err == nil {
+		code = m.Run()
+		err = clean()
+	}
+	err = errors.Join(err, os.RemoveAll(scratch))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -64,67 +70,53 @@ func set(name string) (found bool) {
 	return found
 }
 
-func run(m *testing.M) (int, error) {
+// prepare builds the programs, and makes the directories.
+func prepare() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
-	var err error
-	if scratch, err = os.MkdirTemp("", "e"); err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(scratch)
-	if err := os.Chmod(scratch, 0o755); err != nil {
-		return 1, err
+	scratch, err = os.MkdirTemp("", "e")
+	if err != nil {
+		return err
 	}
 	tmp := filepath.Join(scratch, "tmp")
-	if err := os.Mkdir(tmp, 0o755); err != nil {
-		return 1, err
+	err = errors.Join(os.Chmod(scratch, 0o755), os.Mkdir(tmp, 0o755), os.Chmod(tmp, 0o777|os.ModeSticky),
+		os.Setenv("TMPDIR", tmp))
+	if err != nil {
+		return err
 	}
-	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
-		return 1, err
-	}
-	os.Setenv("TMPDIR", tmp)
 	root, err := build.Root(".")
 	if err != nil {
-		return 1, err
+		return err
 	}
 	b := build.Builder{Root: root}
 	paths, err := b.All(ctx, "exec-lite", "python", "usb", "dataset", "remote")
 	if err != nil {
-		return 1, err
+		return err
 	}
 	execLite, python, usbPlugin, dataset, remote = paths[0], paths[1], paths[2], paths[3], paths[4]
-	usbStick = filepath.Join(scratch, "usb-stick")
-	if err := b.Stick(ctx, usbStick); err != nil {
-		return 1, err
-	}
-	counter = filepath.Join(scratch, "counter")
+	usbStick, counter = filepath.Join(scratch, "usb-stick"), filepath.Join(scratch, "counter")
+	nomadBinary = filepath.Join(scratch, "nomad")
 	counting := gobuild.Build{Env: []string{"CGO_ENABLED=0"}, Args: []string{"-o", counter, "./counter"}}
-	if err := counting.Run(ctx); err != nil {
-		return 1, fmt.Errorf("failed to build the counter: %w", err)
-	}
-	if err := os.Chmod(counter, 0o755); err != nil {
-		return 1, err
+	err = errors.Join(b.Stick(ctx, usbStick), counting.Run(ctx))
+	if err != nil {
+		return err
 	}
 	program, err := nomad.Binary(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
 	if err != nil {
-		return 1, err
+		return err
 	}
-	nomadBinary = filepath.Join(scratch, "nomad")
-	if err := share(program, nomadBinary); err != nil {
-		return 1, err
-	}
-	code := m.Run()
-	for _, s := range []*sharedNode{commonNode, pythonNode, confinedNode} {
-		if err := s.end(); err != nil {
-			return 1, fmt.Errorf("failed to end a shared agent: %w", err)
-		}
-	}
-	// agents keep their sockets elsewhere, even those of plugins, executors and logmons that a test killed
-	sockets, err := filepath.Glob(filepath.Join(tmp, "plugin*"))
+	return errors.Join(os.Chmod(counter, 0o755), share(program, nomadBinary))
+}
+
+// clean ends the shared agents. Agents keep their sockets elsewhere than in the temporary directory, even those of
+// plugins, executors and logmons that a test killed.
+func clean() error {
+	err := errors.Join(commonNode.end(), pythonNode.end(), confinedNode.end())
+	sockets, _ := filepath.Glob(filepath.Join(scratch, "tmp", "plugin*"))
 	if err == nil && len(sockets) > 0 {
 		err = fmt.Errorf("agents left sockets: %q", sockets)
 	}
-	return code, err
+	return err
 }
 
 // share links or copies a program to a path that every user can reach.

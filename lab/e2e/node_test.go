@@ -199,7 +199,7 @@ func (n *node) stopJobs() error {
 // tasksLeft returns an error with the leftovers of tasks, if any.
 func (n *node) tasksLeft() error {
 	var left []string
-	for _, p := range n.processes() {
+	for _, p := range append(n.processes(), n.installers()...) {
 		if !n.infrastructure(p) {
 			left = append(left, fmt.Sprintf("process %d %q", p.pid, p.args))
 		}
@@ -207,16 +207,13 @@ func (n *node) tasksLeft() error {
 	for _, dir := range n.taskDirs() {
 		left = append(left, "state "+dir)
 	}
-	for _, p := range n.installers() {
-		left = append(left, fmt.Sprintf("installer %d %q", p.pid, p.args))
-	}
 	return leftError(append(left, n.taskCgroups()...))
 }
 
 // anythingLeft returns an error with the leftovers of a stopped agent, if any.
 func (n *node) anythingLeft() error {
 	var left []string
-	for _, p := range n.processes() {
+	for _, p := range append(n.processes(), n.installers()...) {
 		left = append(left, fmt.Sprintf("process %d %q", p.pid, p.args))
 	}
 	filepath.WalkDir(n.store(), func(path string, _ fs.DirEntry, err error) error {
@@ -225,9 +222,6 @@ func (n *node) anythingLeft() error {
 		}
 		return nil
 	})
-	for _, p := range n.installers() {
-		left = append(left, fmt.Sprintf("installer %d %q", p.pid, p.args))
-	}
 	left = append(left, n.cacheMounts()...)
 	left = append(left, n.taskCgroups()...)
 	return leftError(append(left, n.leaves()...))
@@ -246,10 +240,7 @@ func (n *node) infrastructure(p proc) bool {
 		n.isDatasetPlugin(p) || n.isShim(p)
 }
 
-func (n *node) isAgent(p proc) bool {
-	pid := n.Info().Process.PID
-	return p.pid == pid
-}
+func (n *node) isAgent(p proc) bool { return p.pid == n.Info().Process.PID }
 
 func (n *node) isPlugin(p proc) bool {
 	return len(p.args) == 1 && p.args[0] == filepath.Join(n.PluginDir(), agent.DriverPrefix+n.driver)

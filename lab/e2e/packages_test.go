@@ -82,9 +82,7 @@ job "%[1]s" {
 func (r *root) long(id string) *rootJob {
 	r.t.Helper()
 	must.NoError(r.t, os.WriteFile(filepath.Join(r.Dir, "root", id+".nomad.hcl"), fmt.Appendf(nil, longJob, id), 0o644))
-	j := r.run(id+".nomad.hcl", id)
-	j.becomes("running")
-	return j
+	return r.run(id+".nomad.hcl", id)
 }
 
 // only is a shell function that prints the only process with a command line. It retries because a forked child has the

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/shoenig/test/must"
 	"golang.org/x/sys/unix"
 
@@ -68,14 +69,11 @@ func (p proc) pause(t testing.TB) (resume func()) {
 	t.Helper()
 	p.kill(t, unix.SIGSTOP)
 	testsupport.Within(t, time.Minute, func() error { // one thread gets the signal, and then stops the others
-		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
-		for _, path := range tasks {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				continue // the thread has ended
-			}
-			if state := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))[0]; state != "T" {
-				return fmt.Errorf("a thread of %q is still in state %s", p.args, state)
+		threads, err := procfs.AllThreads(p.pid)
+		for _, thread := range threads {
+			st, err := thread.Stat() // fails if the thread has ended
+			if err == nil && st.State != "T" {
+				return fmt.Errorf("a thread of %q is still in state %s", p.args, st.State)
 			}
 		}
 		return err
@@ -167,6 +165,15 @@ func (n *node) supervisor(t testing.TB) proc {
 }
 func (n *node) process(t testing.TB) proc { t.Helper(); return n.one(t, "agent", n.isAgent) }
 
+// statusOf returns a process's status (proc_pid_status(5)), the zero value if it has ended.
+func statusOf(pid int) (status procfs.ProcStatus) {
+	p, err := procfs.NewProc(pid)
+	if err == nil {
+		status, _ = p.NewStatus()
+	}
+	return status
+}
+
 func descriptors(pid int) int {
 	e, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	return len(e)
@@ -206,16 +213,8 @@ func (n *node) leaves() []string {
 	return cgroups(func(name string) bool { return strings.HasPrefix(name, "outrider-"+n.driver+"-"+id) })
 }
 
-// state has the fields of a supervisor's task.json that the tests need.
-type state struct {
-	ID       string `json:"id"`
-	Identity struct {
-		PID int `json:"pid"`
-	} `json:"identity"`
-}
-
 // stateOf waits for the state of an allocation's running task.
-func (n *node) stateOf(t testing.TB, allocID string) (st state) {
+func (n *node) stateOf(t testing.TB, allocID string) (st task.State) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {
 		for _, dir := range n.taskDirs() {
@@ -223,7 +222,7 @@ func (n *node) stateOf(t testing.TB, allocID string) (st state) {
 			if err != nil {
 				continue
 			}
-			st = state{}
+			st = task.State{}
 			if json.Unmarshal(b, &st) == nil && strings.HasPrefix(st.ID, allocID+"/") && st.Identity.PID != 0 {
 				return nil
 			}

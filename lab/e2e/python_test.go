@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/prometheus/procfs"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // pythonOptions configure the python driver of a node.
@@ -89,24 +89,11 @@ func (n *node) installers() []proc {
 		builds := slices.ContainsFunc(p.args, func(a string) bool {
 			return strings.Contains(a, n.cache("builds")) || strings.Contains(a, n.cache("downloads"))
 		})
-		if builds || n.builder != 0 && userOf(p.pid) == n.builder {
+		if builds || n.builder != 0 && int(statusOf(p.pid).UIDs[1]) == n.builder {
 			found = append(found, p)
 		}
 	}
 	return found
-}
-
-// userOf returns the effective user of a process (proc_pid_status(5)), or -1 if it has ended.
-func userOf(pid int) int {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return -1
-	}
-	status, err := p.NewStatus()
-	if err != nil {
-		return -1
-	}
-	return int(status.UIDs[1])
 }
 
 // cacheMounts returns mounts of the cache outside the tasks' mount namespaces.
@@ -124,24 +111,12 @@ func (n *node) cacheMounts() []string {
 	return found
 }
 
-// allocs waits until a job has count allocations.
-func (n *node) allocs(t testing.TB, job string, count int) []*alloc {
+// allocs waits until a job has at least count allocations.
+func (n *node) allocs(t testing.TB, job string, count int) (all []*alloc) {
 	t.Helper()
-	var all []*alloc
-	testsupport.Within(t, time.Minute, func() error {
-		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
-		if err != nil {
-			return err
-		}
-		if len(list) != count {
-			return fmt.Errorf("job %s has %d allocations, want %d", job, len(list), count)
-		}
-		all = nil
-		for _, s := range list {
-			all = append(all, &alloc{n: n, id: s.ID, job: job})
-		}
-		return nil
-	})
+	for _, s := range nomadtest.Allocs(t, n.Client(), job, count) {
+		all = append(all, &alloc{n: n, id: s.ID, job: job})
+	}
 	return all
 }
 
@@ -183,19 +158,25 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	all := n.allocs(t, *j.ID, count)
 	for _, a := range all {
 		a.running(t)
-		testsupport.Within(t, time.Minute, func() error {
-			if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
-				return fmt.Errorf("no event of the environment: %s", s)
-			}
-			return nil
-		})
-		builds += strings.Count(a.story(), "building it with")
+		builds += a.builds(t, "building it with")
 	}
 	touch(t, trigger)
 	for _, a := range all {
 		a.ends(t, "exit 0", "shared_by_all 3\n")
 	}
 	test.Eq(t, 1, builds, test.Sprintf("%d builds for %d tasks", builds, count))
+}
+
+// builds waits for the event of a task's environment, and returns how many events have a text.
+func (a *alloc) builds(t testing.TB, text string) int {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		if s := a.story(); !strings.Contains(s, ": built in ") && !strings.Contains(s, ": cache hit") {
+			return fmt.Errorf("no event of the environment: %s", s)
+		}
+		return nil
+	})
+	return strings.Count(a.story(), text)
 }
 
 // until makes a program run until a file exists, so a test can read its events before it ends.
@@ -239,14 +220,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 	env := strings.TrimSpace(one.output(t, "stdout"))
 	builds := 0
 	for _, a := range []*alloc{one, two} {
-		testsupport.Within(t, time.Minute, func() error {
-			story := a.story()
-			if !strings.Contains(story, ": built in ") && !strings.Contains(story, ": cache hit") {
-				return fmt.Errorf("no event of the environment: %s", story)
-			}
-			return nil
-		})
-		builds += strings.Count(a.story(), ": built in ")
+		builds += a.builds(t, ": built in ")
 	}
 	test.Eq(t, 1, builds)
 

@@ -152,12 +152,6 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 		}
 		a.stop(t)
 	})
-	t.Run("an exit by signal", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("kill -TERM $$"), onBox))
-		test.Eq(t, "signal 15", a.ended(t))
-		test.NoError(t, a.tells("Killed by signal 15 (SIGTERM)"))
-		test.Eq(t, 1, strings.Count(a.story(), "Killed by signal"))
-	})
 	t.Run("signals, sessions and statistics", func(t *testing.T) {
 		a := n.start(t, sh("trap 'echo got it' USR1; echo ready; while :; do sleep 0.1; done"), onBox)
 		a.says(t, "stdout", "ready\n")
@@ -333,15 +327,11 @@ func TestRemote_ThousandStartsLeaveNothing(t *testing.T) {
 	}
 	for name, p := range processes {
 		testsupport.Within(t, time.Minute, func() error {
-			if now := descriptors(p.pid); now > files[name] {
-				return fmt.Errorf("the %s has %d descriptors, had %d after the warm-up", name, now, files[name])
-			}
-			return nil
-		})
-		testsupport.Within(t, time.Minute, func() error {
+			open := descriptors(p.pid)
 			now, err := residentMemory(p.pid)
-			if err == nil && now > memory[name]+mostMore {
-				err = fmt.Errorf("the %s has %d kB, had %d after the warm-up", name, now, memory[name])
+			if err == nil && (open > files[name] || now > memory[name]+mostMore) {
+				err = fmt.Errorf("the %s has %d descriptors and %d kB, had %d and %d after the warm-up", name, open, now,
+					files[name], memory[name])
 			}
 			return err
 		})

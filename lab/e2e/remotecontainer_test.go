@@ -167,14 +167,10 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 		for variable, value := range host.env {
 			task.Env[variable] = value
 		}
-		example.TaskGroups[0].Migrate = &api.MigrateStrategy{
-			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
-			HealthyDeadline: new(time.Minute),
-		}
+		example.TaskGroups[0].Migrate = migrate()
 		s := &survivor{c: c, job: example}
 		s.register(t)
-		stub, first := s.on(t)
-		a := &alloc{n: first, id: stub.ID, job: *example.ID}
+		a := s.current(t)
 		a.says(t, "stdout", "hello 2\n")
 		was := host.container(t, name)
 		code, stdout, stderr := a.session(t, false, nil, nil, "podman", "exec", name, "sh", "-c",
@@ -183,14 +179,13 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 		test.StrContains(t, stdout, "hello ")
 		test.StrContains(t, stdout, "podman-init")
 
-		c.drain(t, first)
-		stub, second := s.on(t, first)
+		c.drain(t, a.n)
+		b := s.current(t, a.n)
 		must.Eq(t, was, host.container(t, name), must.Sprint(s.story()))
-		b := &alloc{n: second, id: stub.ID, job: *example.ID}
 		b.says(t, "stdout", "hello 1\n")
 		lines := strings.Count(b.output(t, "stdout"), "\n")
 		b.says(t, "stdout", fmt.Sprintf("\nhello %d\n", lines+2))
-		c.eligible(t, first)
+		c.eligible(t, a.n)
 
 		b.stop(t)
 		test.Eq(t, "exit 143", b.outcome(), test.Sprint(b.story()))

@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -115,66 +113,28 @@ type rootJob struct {
 	id, alloc string
 }
 
-// run submits a job file, and waits for the allocation.
+// run submits a job file, and waits until its task runs.
 func (r *root) run(file, id string) *rootJob {
 	r.t.Helper()
 	r.sh("nomad job run -detach " + file)
 	j := &rootJob{root: r, id: id}
-	testsupport.Within(r.t, time.Minute, func() error {
-		var list []api.AllocationListStub
-		if err := json.Unmarshal([]byte(r.sh("nomad job allocs -json "+id)), &list); err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			return fmt.Errorf("job %s has no allocation", id)
-		}
-		j.alloc = list[0].ID
-		return nil
-	})
+	j.becomes("running")
+	j.alloc = strings.TrimSpace(r.sh(eventually + "newest " + id))
 	return j
 }
 
-// task returns the state of the job's only task.
-func (j *rootJob) task() *api.TaskState {
+// becomes waits until the only task of the job's newest allocation has a state.
+func (j *rootJob) becomes(state string) {
 	j.t.Helper()
-	var a api.Allocation
-	must.NoError(j.t, json.Unmarshal([]byte(j.sh("nomad alloc status -json "+j.alloc)), &a))
-	for _, st := range a.TaskStates {
-		return st
-	}
-	return &api.TaskState{State: "unknown"}
-}
-
-func (j *rootJob) becomes(state string) *api.TaskState {
-	j.t.Helper()
-	var st *api.TaskState
-	testsupport.Within(j.t, time.Minute, func() error {
-		st = j.task()
-		if st.State != state {
-			return fmt.Errorf("job %s is %s, not %s: %s", j.id, st.State, state, story(st))
-		}
-		return nil
-	})
-	return st
-}
-
-func story(st *api.TaskState) string {
-	var s []string
-	for _, e := range st.Events {
-		s = append(s, e.Type+": "+e.DisplayMessage)
-	}
-	return strings.Join(s, " | ")
+	const states = `nomad alloc status -t "{{range .TaskStates}}{{.State}}{{end}}" $(newest `
+	j.sh(eventually + "eventually '" + states + j.id + ") | grep -x " + state + "'")
 }
 
 // ended waits until the task is dead, and checks its exit code.
 func (j *rootJob) ended(code string) {
 	j.t.Helper()
-	st := j.becomes("dead")
-	for _, e := range slices.Backward(st.Events) {
-		if e.Type == api.TaskTerminated {
-			test.Eq(j.t, code, e.Details["exit_code"], test.Sprint(story(st)))
-			return
-		}
-	}
-	j.t.Errorf("job %s has no exit event: %s", j.id, story(st))
+	j.becomes("dead")
+	const exits = `{{range .TaskStates}}{{range .Events}}{{with .Details.exit_code}}{{.}} {{end}}{{end}}{{end}}`
+	got := strings.Fields(j.sh("nomad alloc status -t '" + exits + "' " + j.alloc))
+	test.Eq(j.t, []string{code}, got, test.Sprint(j.sh(eventually+"story "+j.id)))
 }

@@ -26,11 +26,10 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
-	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
 // truth is a node with slots. Its plugin sees the part of Nomad's API that a column of the table allows. Its server is
-// a separate process, so the node can be lost.
+// another agent's, so the node can be lost.
 type truth struct {
 	*node  // with the server's client
 	server *truthServer
@@ -498,13 +497,12 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 		classes: classes,
 		slots: fmt.Sprintf("file = \"${host_volume_plugin_dir}/dataset.hcl\"\nsweep = \"4s\"\ngrace = \"20s\"\n"+
 			"api {\n  address = %q\n  token_file = %q\n}", proxy.URL, n.token),
-		config: fmt.Sprintf("client {\n  servers = [\"127.0.0.1:%d\"]\n}", server.rpc),
-		shell:  `sed -i '/^server {/,/^}/ s/enabled  *= true/enabled = false/' $DIR/agent.hcl`,
+		of: server.node,
 	})
 	own, err := url.Parse(n.Address())
 	must.NoError(t, err)
 	target.Store(own)
-	n.own, n.Agent = n.Client(), served{n.Agent, server.client}
+	n.own, n.Agent = n.Client(), served{n.Agent, server.Client()}
 	return n
 }
 
@@ -576,37 +574,14 @@ func (n *truth) drain(t *testing.T, on bool) {
 	must.NoError(t, err)
 }
 
-// truthServer is a server without a client.
+// truthServer is the agent whose server all nodes use.
 type truthServer struct {
-	client *api.Client
-	rpc    int
-	dir    string
-	cmd    *exec.Cmd
-	acls   func() // turns them on, once
+	*node
+	acls func() // turns them on, once
 }
 
 const truthServerConfig = `
-data_dir             = %q
-bind_addr            = "127.0.0.1"
-disable_update_check = true
-leave_on_interrupt   = false
-
-ports {
-  http = %d
-  rpc  = %d
-  serf = %d
-}
-
-advertise {
-  http = "127.0.0.1"
-  rpc  = "127.0.0.1"
-  serf = "127.0.0.1"
-}
-
 server {
-  enabled           = true
-  bootstrap_expect  = 1
-  raft_multiplier   = 1
   min_heartbeat_ttl = "5s"
   heartbeat_grace   = "30s" # a busy machine is not a lost one
 }
@@ -614,23 +589,16 @@ server {
 
 func startTruthServer(t *testing.T) *truthServer {
 	t.Helper()
-	ports, err := agent.FreePorts(3) // outside the range for outgoing connections, so still free at a restart
-	must.NoError(t, err)
-	dir, err := os.MkdirTemp(scratch, "s")
-	must.NoError(t, err)
-	s := &truthServer{rpc: ports[1], dir: dir}
-	s.client, err = nomad.NewClient(fmt.Sprintf("http://127.0.0.1:%d", ports[0]))
-	must.NoError(t, err)
-	config := fmt.Sprintf(truthServerConfig, filepath.Join(dir, "data"), ports[0], ports[1], ports[2])
-	s.start(t, config)
-	t.Cleanup(s.stop)
+	s := &truthServer{node: newNode(t, nodeOptions{config: truthServerConfig})}
 	s.acls = sync.OnceFunc(func() {
-		s.stop()
-		s.start(t, config+"\nacl {\n  enabled = true\n}\n")
+		stop(t, s.node)
+		config := keepAllocations + truthServerConfig + "acl {\n  enabled = true\n}\n"
+		must.NoError(t, os.WriteFile(filepath.Join(s.dir, "extra.hcl"), []byte(config), 0o600))
+		must.NoError(t, s.Start(t.Context()))
 		testsupport.Within(t, time.Minute, func() error {
-			token, _, err := s.client.ACLTokens().Bootstrap(nil)
+			token, _, err := s.Client().ACLTokens().Bootstrap(nil)
 			if err == nil {
-				s.client.SetSecretID(token.SecretID)
+				s.Client().SetSecretID(token.SecretID)
 			}
 			return err
 		})
@@ -638,50 +606,12 @@ func startTruthServer(t *testing.T) *truthServer {
 	return s
 }
 
-func (s *truthServer) start(t *testing.T, config string) {
-	t.Helper()
-	file := filepath.Join(s.dir, "server.hcl")
-	must.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must.NoError(t, err)
-	defer log.Close()
-	s.cmd = exec.Command(nomadBinary, "agent", "-config", file)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must.NoError(t, s.cmd.Start())
-	testsupport.Within(t, time.Minute, func() error {
-		leader, err := s.client.Status().Leader()
-		if err == nil && leader == "" {
-			err = errors.New("the servers have no leader")
-		}
-		if err == nil && !strings.Contains(config, "acl") {
-			err = signs(s.client)
-		}
-		return err
-	})
-}
-
-// signs returns nil once a server publishes its keys: it then has its keyring, and can register clients.
-func signs(c *api.Client) error {
-	var set struct{ Keys []any }
-	_, err := c.Raw().Query("/.well-known/jwks.json", &set, nil)
-	if err == nil && len(set.Keys) == 0 {
-		err = errors.New("the server has no keyring yet")
-	}
-	return err
-}
-
-func (s *truthServer) stop() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-}
-
 // token creates a token with a policy of these rules.
 func (s *truthServer) token(t *testing.T, name, rules string) string {
 	t.Helper()
-	_, err := s.client.ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, nil)
+	_, err := s.Client().ACLPolicies().Upsert(&api.ACLPolicy{Name: name, Rules: rules}, nil)
 	must.NoError(t, err)
-	token, _, err := s.client.ACLTokens().Create(&api.ACLToken{Type: "client", Policies: []string{name}}, nil)
+	token, _, err := s.Client().ACLTokens().Create(&api.ACLToken{Type: "client", Policies: []string{name}}, nil)
 	must.NoError(t, err)
 	return token.SecretID
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// unveilNode returns a node that confines tasks, and a directory with a file in open and in hidden.
-func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
+// needLandlock skips the quick tests, and on a machine that can't confine tasks.
+func needLandlock(t *testing.T) {
 	t.Helper()
 	testsupport.Long(t, "needs its own node")
 	t.Parallel()
@@ -26,6 +26,12 @@ func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
 	if landlock.ABI() < landlock.Complete {
 		t.Skip("this kernel's Landlock can't truncate")
 	}
+}
+
+// unveilNode returns a node that confines tasks, and a directory with a file in open and in hidden.
+func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
+	t.Helper()
+	needLandlock(t)
 	dir := mkdir(t)
 	for _, sub := range []string{"/open", "/hidden"} {
 		must.NoError(t, os.Mkdir(dir+sub, 0o755))

@@ -76,7 +76,7 @@ device "gps" {
 		third := job(t, sh("true"), withDevice("gps"))
 		test.Eq(t, "devices: no devices match request", n.unplaced(t, third), test.Sprint("the third"))
 		a.stop(t)
-		(&alloc{n: n, job: *third.ID, id: n.placed(t, *third.ID)}).ended(t)
+		(&alloc{n: n, job: *third.ID, id: n.allocs(t, *third.ID, 1)[0].id}).ended(t)
 		b.stop(t)
 	})
 	t.Run("both in one task", func(t *testing.T) {
@@ -90,22 +90,6 @@ device "gps" {
 			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
 	})
-}
-
-// placed waits until a job has an allocation.
-func (n *node) placed(t testing.TB, job string) (id string) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		list, _, err := n.Client().Jobs().Allocations(job, false, nil)
-		if err == nil && len(list) == 0 {
-			err = fmt.Errorf("job %s has no allocation", job)
-		}
-		if err == nil {
-			id = list[0].ID
-		}
-		return err
-	})
-	return id
 }
 
 // mkdir makes a directory that every user can enter, with a short path for sockets.

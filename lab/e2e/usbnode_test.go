@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // usbOptions configure the usb plugin of a node. The machine is simulated: a directory with its own /sys and /dev.
@@ -41,15 +43,9 @@ device "zigbee" {
 `
 
 func (o usbOptions) config(dir string) string {
-	if o.root == "" {
-		o.root = simulation(dir)
-	}
-	if o.grace == "" {
-		o.grace = "2s"
-	}
 	o.more += "rescan = \"200ms\"\n" // the kernel reports no simulated devices
-	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", o.root, filepath.Join(dir, "usb-nodes"), o.grace,
-		o.more)
+	return fmt.Sprintf("root = %q\nshadow_dir = %q\ngrace = %q\n%s", cmp.Or(o.root, simulation(dir)),
+		filepath.Join(dir, "usb-nodes"), cmp.Or(o.grace, "2s"), o.more)
 }
 
 // simulation is the directory of a node's simulated machine.
@@ -132,16 +128,13 @@ func (n *node) devices(t testing.TB) []string {
 	node, _, err := n.Client().Nodes().Info(n.id(), nil)
 	must.NoError(t, err)
 	var found []string
-	for _, g := range node.NodeResources.Devices {
-		for _, d := range g.Instances {
-			s := d.ID
-			if !d.Healthy {
-				s += ": " + d.HealthDescription
-			}
-			found = append(found, s)
+	for _, d := range nomadtest.Devices(node, "") {
+		s := d.ID
+		if !d.Healthy {
+			s += ": " + d.HealthDescription
 		}
+		found = append(found, s)
 	}
-	slices.Sort(found)
 	return found
 }
 

@@ -4,14 +4,11 @@
 package usbvm
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // node is the agent.
@@ -35,77 +33,12 @@ func (n *node) end() error {
 	return n.Close(ctx)
 }
 
-// clientConfig makes the agent log changes of devices. Tasks of exec get only the programs that they use, because Nomad
-// copies all of these files for each task.
+// clientConfig makes the agent log changes of devices. Tasks of exec get only the programs that they use.
 func clientConfig(t *testing.T) string {
 	t.Helper()
-	var b strings.Builder
-	b.WriteString("log_level = \"DEBUG\"\nclient {\n  chroot_env {\n")
-	files := map[string]bool{"/etc/passwd": true, "/etc/group": true}
-	for _, name := range []string{"sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id"} {
-		path, err := exec.LookPath(name)
-		must.NoError(t, err)
-		out, err := exec.Command("ldd", path).Output()
-		must.NoError(t, err)
-		files["/bin/"+name] = true
-		for _, f := range strings.Fields(string(out)) {
-			if strings.HasPrefix(f, "/") {
-				files[f] = true
-			}
-		}
-	}
-	for _, f := range slices.Sorted(maps.Keys(files)) {
-		real, err := filepath.EvalSymlinks(f) // Nomad would copy the link
-		must.NoError(t, err)
-		fmt.Fprintf(&b, "    %q = %q\n", real, f)
-	}
-	b.WriteString("  }\n}\n")
-	return b.String()
-}
-
-// device is a device as the server reports it: its ID, and the reason if it is unhealthy.
-type device struct{ id, why string }
-
-// devices returns the devices of a type, in order.
-func (n *node) devices(kind string) ([]device, error) {
-	stubs, _, err := n.Client().Nodes().List(nil)
-	if err != nil || len(stubs) != 1 {
-		return nil, errors.Join(err, fmt.Errorf("%d nodes", len(stubs)))
-	}
-	info, _, err := n.Client().Nodes().Info(stubs[0].ID, nil)
-	if err != nil {
-		return nil, err
-	}
-	var found []device
-	for _, g := range info.NodeResources.Devices {
-		for _, d := range g.Instances {
-			if g.Type == kind {
-				found = append(found, device{d.ID, d.HealthDescription})
-			}
-		}
-	}
-	slices.SortFunc(found, func(a, b device) int { return strings.Compare(a.id, b.id) })
-	return found, nil
-}
-
-// offers waits until the server has exactly this many devices of a type, all healthy, and returns their IDs. An agent
-// updates its server 5 to 10 s after a change.
-func (n *node) offers(t testing.TB, kind string, want int) (ids []string) {
-	t.Helper()
-	testsupport.Within(t, 2*time.Minute, func() error {
-		ids = nil
-		all, err := n.devices(kind)
-		for _, d := range all {
-			if d.why == "" {
-				ids = append(ids, d.id)
-			}
-		}
-		if err == nil && (len(ids) != want || len(all) != want) {
-			err = fmt.Errorf("the server has %v", all)
-		}
-		return err
-	})
-	return ids
+	files := nomadtest.Files(t, "sh", "cat", "ls", "sleep", "stty", "head", "timeout", "lsusb", "id")
+	files["/etc/passwd"], files["/etc/group"] = "/etc/passwd", "/etc/group"
+	return "log_level = \"DEBUG\"\n" + nomadtest.Chroot(t, files)
 }
 
 var jobs atomic.Int64
@@ -131,30 +64,17 @@ const lastLine = "the end of the output"
 // submit registers a job.
 func (n *node) submit(t testing.TB, s spec) *task {
 	t.Helper()
-	if s.driver == "" {
-		s.driver = "exec-lite"
-	}
-	x := &task{n: n, job: fmt.Sprintf("%s-%d", s.driver, jobs.Add(1))}
+	driver := cmp.Or(s.driver, "exec-lite")
+	x := &task{n: n, job: fmt.Sprintf("%s-%d", driver, jobs.Add(1))}
 	d := &api.RequestedDevice{Name: s.device}
 	if s.id != "" {
-		d.Constraints = []*api.Constraint{
-			{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: s.id},
-			{LTarget: "${device.ids}", Operand: "set_contains", RTarget: s.id},
-		}
+		d = nomadtest.OneDevice(s.device, s.id)
 	}
-	main := api.NewTask("main", s.driver).
-		SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", s.script + "\nstatus=$?; echo " + lastLine +
-		"; exit $status"}).
-		Require(&api.Resources{CPU: new(20), MemoryMB: new(64), Devices: []*api.RequestedDevice{d}})
+	script := s.script + "\nstatus=$?; echo " + lastLine + "; exit $status"
+	job, main := nomadtest.Job(x.job, driver, nomadtest.Shell(script))
 	main.User = "nobody"
-	main.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
 	main.KillTimeout = new(2 * time.Second)
-	group := api.NewTaskGroup("g", 1).AddTask(main)
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail"), Interval: new(time.Minute),
-		Delay: new(50 * time.Millisecond)}
-	group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
-	job := api.NewBatchJob(x.job, x.job, "global", 50).AddTaskGroup(group)
+	main.Resources.MemoryMB, main.Resources.Devices = new(64), []*api.RequestedDevice{d}
 	_, _, err := n.Client().Jobs().Register(job, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
 	t.Cleanup(func() { x.stop(t) })
@@ -164,16 +84,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 // placed waits until the job has an allocation.
 func (x *task) placed(t testing.TB) {
 	t.Helper()
-	testsupport.Within(t, 2*time.Minute, func() error {
-		list, _, err := x.n.Client().Jobs().Allocations(x.job, false, nil)
-		if err == nil && len(list) == 0 {
-			err = fmt.Errorf("job %s has no allocation", x.job)
-		}
-		if err == nil {
-			x.alloc = list[0].ID
-		}
-		return err
-	})
+	x.alloc = nomadtest.Allocs(t, x.n.Client(), x.job, 1)[0].ID
 }
 
 func (x *task) state() (*api.TaskState, error) {
@@ -198,7 +109,7 @@ func (x *task) running(t testing.TB) *task {
 func (x *task) is(state string) error {
 	st, err := x.state()
 	if err == nil && st.State != state {
-		err = fmt.Errorf("the task is %s: %s", st.State, story(st))
+		err = fmt.Errorf("the task is %s: %s", st.State, nomadtest.Story(st))
 	}
 	return err
 }
@@ -211,7 +122,7 @@ func (x *task) ended(t testing.TB) string {
 	st, err := x.state()
 	must.NoError(t, err)
 	if st.Failed {
-		t.Errorf("the task has failed: %s\n%s%s", story(st), x.output("stdout"), x.output("stderr"))
+		t.Errorf("the task has failed: %s\n%s%s", nomadtest.Story(st), x.output("stdout"), x.output("stderr"))
 	}
 	var out string
 	testsupport.Within(t, time.Minute, func() error {
@@ -223,14 +134,6 @@ func (x *task) ended(t testing.TB) string {
 		return nil
 	})
 	return out
-}
-
-func story(st *api.TaskState) string {
-	var events []string
-	for _, e := range st.Events {
-		events = append(events, e.DisplayMessage)
-	}
-	return strings.Join(events, "; ")
 }
 
 // output returns what the task has printed to a stream.

@@ -15,8 +15,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm/gadget"
@@ -73,7 +71,7 @@ func newStick(t *testing.T, kind string, port int, d gadget.Device) *stick {
 // again.
 func (s *stick) listen(far string, done chan struct{}) {
 	for {
-		if f, err := open(far); err == nil {
+		if f, err := gadget.Open(far); err == nil {
 			s.read(f, done)
 			f.Close()
 		}
@@ -102,24 +100,6 @@ func (s *stick) read(f *os.File, done chan struct{}) {
 		default:
 		}
 	}
-}
-
-// open opens a terminal in raw mode, so the bytes are not changed.
-func open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	c, err := f.SyscallConn() // Fd would make the file blocking
-	if err == nil {
-		cerr := c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) })
-		err = errors.Join(err, cerr)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 func (s *stick) plug(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // terminal waits for the only serial port of the stick in this port of the VM.
@@ -41,7 +42,7 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	n := shared(t)
 	s := newStick(t, "written", 1, sticks["written"])
 	s.plug(t)
-	n.offers(t, "written", 1)
+	nomadtest.Offers(t, n.Client(), "written", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
 			word := "a word of " + driver
@@ -60,7 +61,7 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	t.Parallel()
 	n := shared(t)
 	newStick(t, "key", 2, sticks["key"]).plug(t)
-	n.offers(t, "key", 1)
+	nomadtest.Offers(t, n.Client(), "key", 1)
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
 			// -v opens the device, and reads its strings
@@ -91,7 +92,7 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 		s.plug(t)
 		terminal(t, s.port)
 	}
-	n.offers(t, "swapped", 2)
+	nomadtest.Offers(t, n.Client(), "swapped", 2)
 	dir, err := os.MkdirTemp("/tmp", "swapped")
 	must.NoError(t, err)
 	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })

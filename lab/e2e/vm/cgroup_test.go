@@ -14,6 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -63,14 +64,10 @@ func TestRemote_LimitsHoldOnCgroupV2(t *testing.T) {
 		"remote": {Config: server.Endpoint("box", vm.DiskMount+"/host", "root")},
 	})
 	for _, name := range []string{"first", "second"} {
-		task := api.NewTask("main", "remote").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", limits}).
-			SetConfig("endpoint", "box").SetConfig("pids_limit", 50).
+		job, task := nomadtest.Job(name, "remote", nomadtest.Shell(limits))
+		task.SetConfig("endpoint", "box").SetConfig("pids_limit", 50).
 			SetConfig("on_drain", "stop").SetConfig("on_lost", "restart")
-		task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-		task.Require(&api.Resources{CPU: new(20), MemoryMB: new(32)})
-		group := api.NewTaskGroup("g", 1).AddTask(task)
-		group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-		id := runs(t, c, api.NewBatchJob(name, name, "global", 50).AddTaskGroup(group), api.AllocClientStatusComplete)
+		id := runs(t, c, job, api.AllocClientStatusComplete)
 		h.says(id, "memory.max is 33554432\npids.max is 50")
 		h.shell("kill -9 $(pidof nomad-driver-remote)") // the next task's plugin makes a new connection
 	}

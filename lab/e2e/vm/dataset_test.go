@@ -4,7 +4,9 @@
 package vm_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 	"github.com/outrider-dev/outrider/lab/vm"
 )
 
@@ -55,26 +58,24 @@ func (h *host) shell(lines string) string {
 	return h.run(nil, "env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-ec", "cd "+vm.DiskMount+"\n"+lines)
 }
 
-// datasetJob adds a shell task to a job, with the volume "data" at /data or a slot at /scratch.
-func datasetJob(job *api.Job, volume bool, script string) *api.Job {
-	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-ec", script})
+// datasetJob returns a job with a shell task, with the volume "data" at /data or a slot at /scratch.
+func datasetJob(kind, id string, volume bool, script string) *api.Job {
+	job, task := nomadtest.Job(id, "exec-lite", nomadtest.Shell("set -e; "+script))
+	job.Type = &kind
 	task.User = "nobody"
 	task.KillTimeout = new(2 * time.Second)
-	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-	resources := &api.Resources{CPU: new(20), MemoryMB: new(32)}
-	group := api.NewTaskGroup("g", 1).AddTask(task)
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
+	group := job.TaskGroups[0]
 	group.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Mode: new("delay"), Interval: new(10 * time.Second),
 		Delay: new(time.Second)} // until its slot is available
+	group.ReschedulePolicy = nil
 	if volume {
 		group.Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data",
 			AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
 		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: new("data"), Destination: new("/data")})
 	} else {
-		resources.Devices = append(resources.Devices, &api.RequestedDevice{Name: "zfs/dataset/fast"})
+		task.Resources.Devices = []*api.RequestedDevice{{Name: "zfs/dataset/fast"}}
 	}
-	task.Require(resources)
-	return job.AddTaskGroup(group)
+	return job
 }
 
 // runs registers a job, waits until its allocation has the status, and returns the allocation's ID.
@@ -88,14 +89,9 @@ func runs(t *testing.T, c *api.Client, job *api.Job, status string) (id string) 
 			return fmt.Errorf("job %s has no allocation: %v", *job.ID, err)
 		}
 		id = list[0].ID
-		var events []string
-		if main := list[0].TaskStates["main"]; main != nil {
-			for _, e := range main.Events {
-				events = append(events, e.DisplayMessage)
-			}
-		}
 		if list[0].ClientStatus != status {
-			return fmt.Errorf("job %s is %s: %q", *job.ID, list[0].ClientStatus, events)
+			main := cmp.Or(list[0].TaskStates["main"], &api.TaskState{})
+			return fmt.Errorf("job %s is %s: %s", *job.ID, list[0].ClientStatus, nomadtest.Story(main))
 		}
 		return nil
 	})
@@ -118,12 +114,12 @@ func stop(t *testing.T, c *api.Client, job string) {
 
 // volume creates a volume, and returns its ID.
 func volume(c *api.Client, name string) (id string, err error) {
-	nodes, _, err := c.Nodes().List(nil)
-	if err != nil || len(nodes) != 1 {
-		return "", fmt.Errorf("%d nodes: %w", len(nodes), err)
+	node, err := nomadtest.Node(c)
+	if err != nil {
+		return "", err
 	}
 	answer, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
-		Name: name, PluginID: "dataset", NodeID: nodes[0].ID, RequestedCapacityMaxBytes: 32 << 20,
+		Name: name, PluginID: "dataset", NodeID: node.ID, RequestedCapacityMaxBytes: 32 << 20,
 		Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AccessMode: "single-node-writer", AttachmentMode: "file-system",
@@ -137,19 +133,11 @@ func volume(c *api.Client, name string) (id string, err error) {
 
 // nodeVolumes returns the names of the volumes that jobs can use.
 func nodeVolumes(c *api.Client) (names []string, err error) {
-	nodes, _, err := c.Nodes().List(nil)
-	if err != nil || len(nodes) != 1 {
-		return nil, fmt.Errorf("%d nodes: %w", len(nodes), err)
-	}
-	node, _, err := c.Nodes().Info(nodes[0].ID, nil)
+	node, err := nomadtest.Node(c)
 	if err != nil {
 		return nil, err
 	}
-	for name := range node.HostVolumes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(node.HostVolumes)), nil
 }
 
 const (
@@ -196,11 +184,10 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	})
 	id, err := volume(c, "data")
 	must.NoError(t, err)
-	a := runs(t, c, datasetJob(api.NewServiceJob("a", "a", "global", 50), true, writes), api.AllocClientStatusRunning)
+	a := runs(t, c, datasetJob("service", "a", true, writes), api.AllocClientStatusRunning)
 	h.says(a, "written")
 	stop(t, c, "a")
-	slot := runs(t, c, datasetJob(api.NewServiceJob("slot", "slot", "global", 50), false, uses),
-		api.AllocClientStatusRunning)
+	slot := runs(t, c, datasetJob("service", "slot", false, uses), api.AllocClientStatusRunning)
 	h.says(slot, "used")
 	h.cutPower()
 
@@ -229,7 +216,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 		}
 		return err
 	})
-	runs(t, c, datasetJob(api.NewBatchJob("b", "b", "global", 50), true, reads), api.AllocClientStatusComplete)
+	runs(t, c, datasetJob("batch", "b", true, reads), api.AllocClientStatusComplete)
 	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has the line from before and a new one
 	stop(t, c, "slot")
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // plugTwin makes a serial stick without a serial number, and plugs it into a port. A background process writes the
@@ -48,21 +49,14 @@ func (h *host) plug(order ...int) {
 
 // writer returns a service that repeatedly writes its name to its stick.
 func writer(name, id string) *api.Job {
-	task := api.NewTask("main", "exec-lite").SetConfig("command", "/bin/sh").
-		SetConfig("args", []string{"-c", "while :; do (echo " + name + " >$USB_TWIN_TTY) 2>/dev/null; sleep 0.2; done"}).
-		Require(&api.Resources{CPU: new(20), MemoryMB: new(32), Devices: []*api.RequestedDevice{{
-			Name: "twin",
-			Constraints: []*api.Constraint{
-				{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: id},
-				{LTarget: "${device.ids}", Operand: "set_contains", RTarget: id},
-			},
-		}}})
-	task.LogConfig = &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}
-	group := api.NewTaskGroup("g", 1).AddTask(task)
-	group.EphemeralDisk = &api.EphemeralDisk{SizeMB: new(10)}
-	group.RestartPolicy = &api.RestartPolicy{Attempts: new(20), Mode: new("delay"), Interval: new(time.Minute),
-		Delay: new(time.Second)}
-	return api.NewServiceJob(name, name, "global", 50).AddTaskGroup(group)
+	script := "while :; do (echo " + name + " >$USB_TWIN_TTY) 2>/dev/null; sleep 0.2; done"
+	job, task := nomadtest.Job(name, "exec-lite", nomadtest.Shell(script))
+	job.Type = new("service")
+	task.Resources.Devices = []*api.RequestedDevice{nomadtest.OneDevice("twin", id)}
+	job.TaskGroups[0].ReschedulePolicy = nil
+	job.TaskGroups[0].RestartPolicy = &api.RestartPolicy{Attempts: new(20), Mode: new("delay"),
+		Interval: new(time.Minute), Delay: new(time.Second)}
+	return job
 }
 
 // eachHasItsOwn waits until the stick of each port receives what its own job writes. It fails if a stick has received
@@ -89,7 +83,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 		"exec-lite": {Config: `state_dir = "${state_dir}"`}, "usb": {Config: `device "twin" { id = "1d6b:0108" }`},
 	})
 	h.plug(0, 1)
-	ids := twins(t, c)
+	ids := nomadtest.Offers(t, c, "twin", 2)
 	for i, id := range ids {
 		_, _, err := c.Jobs().Register(writer(fmt.Sprint("job", i), id), nil)
 		must.NoError(t, err)
@@ -101,7 +95,7 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.plug(1, 0) // the kernel numbers them in reverse
 	c = h.startAgent()
 	h.eachHasItsOwn()
-	test.SliceEqOp(t, ids, twins(t, c), test.Sprint("the IDs after the reboot"))
+	test.SliceEqOp(t, ids, nomadtest.Offers(t, c, "twin", 2), test.Sprint("the IDs after the reboot"))
 	for i := range ids {
 		testsupport.Within(t, 5*time.Minute, func() error { // the server is updated after the tasks have started
 			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
@@ -116,33 +110,4 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 		})
 	}
 	h.run(nil, h.ctl, "close", agentDir)
-}
-
-// twins waits until the server has both twins, and returns their IDs in the order of their ports.
-func twins(t *testing.T, c *api.Client) (ids []string) {
-	t.Helper()
-	testsupport.Within(t, 5*time.Minute, func() error {
-		ids = nil
-		stubs, _, err := c.Nodes().List(nil)
-		if err != nil || len(stubs) != 1 {
-			return fmt.Errorf("%d nodes, %v", len(stubs), err)
-		}
-		node, _, err := c.Nodes().Info(stubs[0].ID, nil)
-		if err != nil {
-			return err
-		}
-		for _, g := range node.NodeResources.Devices {
-			for _, d := range g.Instances {
-				if d.Healthy {
-					ids = append(ids, d.ID)
-				}
-			}
-		}
-		if len(ids) != 2 {
-			return fmt.Errorf("the server has %q", ids)
-		}
-		return nil
-	})
-	slices.Sort(ids)
-	return ids
 }

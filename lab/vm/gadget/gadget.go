@@ -16,6 +16,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 const (
@@ -197,4 +200,22 @@ func (g *Gadget) Close() error {
 		return fmt.Errorf("failed to remove the USB device %s: %w", g.name, err)
 	}
 	return nil
+}
+
+// Open opens a terminal in raw mode, so the bytes are not changed.
+func Open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.SyscallConn() // Fd would make the file blocking
+	if err == nil {
+		cerr := c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) })
+		err = errors.Join(err, cerr)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

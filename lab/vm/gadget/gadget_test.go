@@ -16,8 +16,6 @@ import (
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/vm"
@@ -82,7 +80,12 @@ func TestGadget_MatchesItsDescriptionAndPassesBytes(t *testing.T) {
 		test.Eq(t, want, read(t, filepath.Join(dev[0], file)), test.Sprint(file))
 	}
 	must.SliceLen(t, 1, g.Far(), must.Sprint("the other ends"))
-	near, far := raw(t, tty), raw(t, g.Far()[0])
+	near, err := gadget.Open(tty)
+	must.NoError(t, err)
+	defer near.Close()
+	far, err := gadget.Open(g.Far()[0])
+	must.NoError(t, err)
+	defer far.Close()
 	for _, d := range [][2]*os.File{{near, far}, {far, near}} {
 		_, err := d[0].WriteString("hello")
 		must.NoError(t, err)
@@ -92,19 +95,6 @@ func TestGadget_MatchesItsDescriptionAndPassesBytes(t *testing.T) {
 			t.Errorf("%s has %q, %v", d[1].Name(), b, err)
 		}
 	}
-}
-
-// raw opens a terminal in raw mode.
-func raw(t *testing.T, path string) *os.File {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
-	must.NoError(t, err)
-	t.Cleanup(func() { f.Close() })
-	c, err := f.SyscallConn() // Fd() would make it block
-	must.NoError(t, err)
-	must.NoError(t, c.Control(func(fd uintptr) { _, err = term.MakeRaw(int(fd)) }))
-	must.NoError(t, err)
-	return f
 }
 
 func TestGadget_IdenticalDevicesHaveDifferentPorts(t *testing.T) {
