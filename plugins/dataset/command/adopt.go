@@ -37,7 +37,7 @@ folder sets the namespace: "team-a" for tank/fast/team-a/data, "default" for tan
 			return err
 		}
 		name := strings.TrimPrefix(dataset, c.Root+"/")
-		unlock, err := c.lock(ctx, path.Base(name))
+		ctx, unlock, err := c.engine.Lock(ctx, path.Base(name), lockTime)
 		if err != nil {
 			return err
 		}

@@ -138,31 +138,27 @@ func resolve(all []found, argument string, hidden error) (found, error) {
 	return found{}, fmt.Errorf("%q could be %s: use the id of one", argument, strings.Join(names, " or "))
 }
 
+// lockTime is how long a command waits for the lock of a dataset.
+const lockTime = 30 * time.Second
+
 // locked finds a volume, waits for its lock, and reads the volume again.
-func (s *session) locked(ctx context.Context, argument string) (found, func(), error) {
+func (s *session) locked(ctx context.Context, argument string) (context.Context, found, func(), error) {
 	all, hidden, err := s.datasets(ctx, found.IsVolume)
 	if err != nil {
-		return found{}, nil, err
+		return ctx, found{}, nil, err
 	}
 	f, err := resolve(all, argument, hidden)
 	if err != nil {
-		return f, nil, err
+		return ctx, f, nil, err
 	}
-	unlock, err := f.lock(ctx, f.key())
+	ctx, unlock, err := f.engine.Lock(ctx, f.key(), lockTime)
 	if err != nil {
-		return f, nil, err
+		return ctx, f, nil, err
 	}
 	f.Dataset, err = f.engine.Get(ctx, f.Name)
 	if err != nil {
 		unlock()
-		return f, nil, fmt.Errorf("volume %q: %w", argument, err)
+		return ctx, f, nil, fmt.Errorf("volume %q: %w", argument, err)
 	}
-	return f, unlock, nil
-}
-
-// lock waits for the lock of a dataset.
-func (c class) lock(ctx context.Context, key string) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	return c.engine.Lock(ctx, key)
+	return ctx, f, unlock, nil
 }

@@ -20,7 +20,7 @@ var snapshotCommand = command{
 	usage: "VOLUME NAME", least: 2, most: 2,
 	about: `Makes a snapshot. VOLUME is an id, a name, or NAMESPACE/NAME. "zfs destroy" removes it.`,
 	run: func(ctx context.Context, s *session, args []string) error {
-		v, unlock, err := s.locked(ctx, args[0])
+		ctx, v, unlock, err := s.locked(ctx, args[0])
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ It is refused while a process uses the volume, or while an allocation claims it 
 set NOMAD_ADDR and NOMAD_TOKEN): stop the job first. It is also refused if later
 snapshots exist: "zfs destroy" removes them.`,
 	run: func(ctx context.Context, s *session, args []string) error {
-		v, unlock, err := s.locked(ctx, args[0])
+		ctx, v, unlock, err := s.locked(ctx, args[0])
 		if err != nil {
 			return err
 		}

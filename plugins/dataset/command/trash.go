@@ -59,7 +59,7 @@ func (s *session) restore(ctx context.Context, d found) error {
 		return fmt.Errorf("%s was scratch of a task and can't be restored: copy its files from its dataset %s",
 			d.key(), d.Name)
 	}
-	unlock, err := d.lock(ctx, d.key())
+	ctx, unlock, err := d.engine.Lock(ctx, d.key(), lockTime)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (s *session) empty(ctx context.Context, chosen []found) error {
 }
 
 func (f found) destroy(ctx context.Context) error {
-	unlock, err := f.lock(ctx, f.key())
+	ctx, unlock, err := f.engine.Lock(ctx, f.key(), lockTime)
 	if err != nil {
 		return err
 	}

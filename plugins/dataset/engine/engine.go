@@ -24,8 +24,8 @@ import (
 )
 
 // Engine manages the datasets below one root. A name is a dataset's path below the root, one or two components
-// joined by a slash. Callers hold the dataset's lock (Engine.Lock) for every change; other datasets may be
-// changed at the same time, even by other processes. A method that was killed at any point can be called again.
+// joined by a slash. Callers hold the dataset's lock for every change and pass its context (Engine.Lock); other
+// datasets may be changed at the same time, even by other processes. A killed method can be called again.
 //
 // Only this package mounts a dataset: canmount=noauto excludes it from "zfs mount -a" at boot, so a dataset in
 // the trash stays unmounted. The parents (<root>/<namespace> and so on) are never mounted and have no mount

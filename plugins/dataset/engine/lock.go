@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,26 +23,47 @@ import (
 // LockDir is the directory of a node's locks.
 const LockDir = "/run/outrider/dataset/locks"
 
-// Lock waits until no other goroutine or process holds the lock of key, a volume's or slot's id.
-// The lock is released by unlock or when the process ends.
-func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error) {
+// lock is the lock of a dataset, held by this process.
+type lock struct {
+	*os.File
+	hangs atomic.Bool // a program that holds it, too, was abandoned
+}
+
+// locksKey is the key of a context's locks.
+type locksKey struct{}
+
+// locks returns the locks that a context holds.
+func locks(ctx context.Context) []*lock {
+	held, _ := ctx.Value(locksKey{}).([]*lock)
+	return held
+}
+
+// Lock waits until no other goroutine or process holds the lock of key, a volume's or slot's id, but at most for wait.
+// Programs that run with the returned context hold the lock, too: the kernel may execute their last system call even
+// after they and this process were killed. The lock ends with unlock or with this process, and with these programs.
+func (e *Engine) Lock(ctx context.Context, key string, wait time.Duration) (context.Context, func(), error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
-		return nil, fmt.Errorf("%q can't be the id of a dataset", key)
+		return nil, nil, fmt.Errorf("%q can't be the id of a dataset", key)
 	}
 	dir, err := owndir.Make(e.Locks, 0o700)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer dir.Close()
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	path := filepath.Join(e.Locks, key)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("failed to open the lock of %q: %w", key, err)
+			return nil, nil, fmt.Errorf("failed to open the lock of %q: %w", key, err)
 		}
 		if err = flock(f); err == nil {
-			return func() {
-				_ = os.Remove(path)
+			l := &lock{File: f}
+			return context.WithValue(ctx, locksKey{}, append(slices.Clone(locks(ctx)), l)), func() {
+				if !l.hangs.Load() {
+					_ = os.Remove(path)
+				}
 				f.Close()
 			}, nil
 		}
@@ -49,8 +72,8 @@ func (e *Engine) Lock(ctx context.Context, key string) (unlock func(), err error
 			continue
 		}
 		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("dataset %q is being changed by another process: %w", key, ctx.Err())
+		case <-waiting.Done():
+			return nil, nil, fmt.Errorf("dataset %q is being changed by another process: %w", key, waiting.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -75,11 +98,9 @@ func flock(f *os.File) error {
 
 // SweepLocks removes the lock files of killed processes.
 func (e *Engine) SweepLocks() {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
 	files, _ := os.ReadDir(e.Locks)
 	for _, f := range files {
-		if unlock, err := e.Lock(now, f.Name()); err == nil {
+		if _, unlock, err := e.Lock(context.Background(), f.Name(), 0); err == nil {
 			unlock()
 		}
 	}

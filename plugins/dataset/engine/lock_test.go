@@ -6,6 +6,7 @@ package engine_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,16 +21,23 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// lockVar makes the test binary hold a lock in a directory until it is killed.
-const lockVar = "DATASET_LOCK"
+// The variables make the test binary hold a lock in a directory until it is killed, and run a program with the lock.
+const (
+	lockVar    = "DATASET_LOCK"
+	programVar = "DATASET_PROGRAM"
+)
 
 func holdLock() int {
 	e := &engine.Engine{Locks: os.Getenv(lockVar)}
-	if _, err := e.Lock(context.Background(), "key"); err != nil {
+	ctx, _, err := e.Lock(context.Background(), "key", time.Minute)
+	if err != nil {
 		println(err.Error())
 		return 1
 	}
 	println("locked")
+	if program := os.Getenv(programVar); program != "" {
+		_, _ = engine.Open(program, "tank/fast").Look(ctx)
+	}
 	testsupport.BlockUntilKilled()
 	return 0
 }
@@ -46,12 +54,10 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, "locked\n", line)
 
-	unlock, err := e.Lock(t.Context(), "another")
+	_, unlock, err := e.Lock(t.Context(), "another", time.Minute)
 	must.NoError(t, err)
 	unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err = e.Lock(ctx, "key")
+	_, _, err = e.Lock(t.Context(), "key", 50*time.Millisecond)
 	must.ErrorIs(t, err, context.DeadlineExceeded)
 	must.ErrorContains(t, err, `dataset "key" is being changed by another process`)
 
@@ -65,10 +71,61 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	files, err = os.ReadDir(dir)
 	must.NoError(t, err)
 	must.SliceEmpty(t, files)
-	unlock, err = e.Lock(t.Context(), "key")
+	_, unlock, err = e.Lock(t.Context(), "key", time.Minute)
 	must.NoError(t, err)
 	unlock()
 	must.SliceEmpty(t, entries(t, dir))
+}
+
+// The kernel executes the last system call of a program even after the program and its process were killed.
+func TestLock_EndsWithItsPrograms(t *testing.T) {
+	t.Parallel() // it waits for a program that hangs
+	for name, end := range map[string]func(t *testing.T, locks, program string, works func()){
+		"of a process that was killed": func(t *testing.T, locks, program string, works func()) {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), lockVar+"="+locks, programVar+"="+program)
+			must.NoError(t, cmd.Start())
+			works()
+			must.NoError(t, cmd.Process.Kill())
+			_ = cmd.Wait()
+		},
+		"that were abandoned": func(t *testing.T, locks, program string, works func()) {
+			e := &engine.Engine{Locks: locks}
+			ctx, unlock, err := e.Lock(t.Context(), "key", time.Minute)
+			must.NoError(t, err)
+			ctx, cancel := context.WithCancel(ctx)
+			looked := make(chan error, 1)
+			go func() {
+				_, err := engine.Open(program, "tank/fast").Look(ctx)
+				looked <- err
+			}()
+			works()
+			cancel()
+			must.ErrorIs(t, <-looked, engine.ErrUnavailable)
+			unlock()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			program := filepath.Join(dir, "zfs")
+			must.NoError(t, os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh\ncd %q || exit 1\n"+
+				"(: >works; while [ -e works ]; do sleep 0.02; done) &\nwait\n", dir), 0o755))
+			e := &engine.Engine{Locks: filepath.Join(dir, "locks")}
+			end(t, e.Locks, program, func() {
+				testsupport.Eventually(t, "the program works", func() bool { return testsupport.Exists(dir + "/works") })
+			})
+			_, _, err := e.Lock(t.Context(), "key", 50*time.Millisecond)
+			must.ErrorIs(t, err, context.DeadlineExceeded)
+			e.SweepLocks()
+			must.SliceLen(t, 1, entries(t, e.Locks))
+			must.NoError(t, os.Remove(dir+"/works"))
+			_, unlock, err := e.Lock(t.Context(), "key", time.Minute)
+			must.NoError(t, err)
+			unlock()
+			must.SliceEmpty(t, entries(t, e.Locks))
+		})
+	}
 }
 
 func TestLock_HasOneHolderAtATime(t *testing.T) {
@@ -78,7 +135,7 @@ func TestLock_HasOneHolderAtATime(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 20 {
-				unlock, err := e.Lock(t.Context(), "key")
+				_, unlock, err := e.Lock(t.Context(), "key", time.Minute)
 				must.NoError(t, err)
 				most.Store(max(most.Load(), holders.Add(1)))
 				time.Sleep(200 * time.Microsecond)
@@ -90,7 +147,7 @@ func TestLock_HasOneHolderAtATime(t *testing.T) {
 	all.Wait()
 	must.Eq(t, 1, most.Load())
 	for _, key := range []string{"", "..", "a/b", ".x", "a\x00"} {
-		_, err := e.Lock(t.Context(), key)
+		_, _, err := e.Lock(t.Context(), key, time.Minute)
 		must.ErrorContains(t, err, "can't be the id of a dataset")
 	}
 }

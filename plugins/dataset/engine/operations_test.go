@@ -472,10 +472,10 @@ var operations = []struct {
 				c.cleanUp(t, name)
 			}
 			all.Go(func() {
-				unlock, err := c.Lock(t.Context(), filepath.Base(name))
+				ctx, unlock, err := c.Lock(t.Context(), filepath.Base(name), time.Minute)
 				if err == nil {
 					defer unlock()
-					_, err = c.Create(t.Context(), name, engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Dir: c.dir(name),
+					_, err = c.Create(ctx, name, engine.Spec{Limits: engine.Limits{Data: 16 * mib}, Dir: c.dir(name),
 						Tags: engine.Tags{engine.Kind: "volume"}})
 				}
 				errs[i] = err

@@ -32,8 +32,7 @@ type failure struct{ program, line string }
 
 func (f *failure) Error() string { return f.program + ": " + f.line }
 
-// run runs the program and returns its standard output. The kernel kills the program when this process ends:
-// otherwise it would still run when another process gets the lock of the dataset.
+// run runs the program and returns its standard output. The kernel kills the program when this process ends.
 func (p program) run(ctx context.Context, args ...string) (string, error) {
 	if !filepath.IsAbs(p.path) {
 		return "", fmt.Errorf("the program %q must be an absolute path: %w", p.path, ErrUnavailable)
@@ -46,6 +45,9 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	for _, l := range locks(ctx) {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, l.File)
+	}
 	err := p.wait(ctx, cmd)
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return stdout.String(), err
@@ -96,6 +98,9 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 		return err
 	case <-time.After(5 * time.Second): // it was killed, and its pipes closed
 		p.hung.Add(1)
+		for _, l := range locks(ctx) {
+			l.hangs.Store(true)
+		}
 		go func() {
 			<-ended
 			p.hung.Add(-1)

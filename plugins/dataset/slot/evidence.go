@@ -171,7 +171,7 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 		engine.Node: v.Node}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	unlock, err := l.engine.Lock(ctx, l.slot())
+	ctx, unlock, err := l.engine.Lock(ctx, l.slot(), lookTime)
 	if err == nil {
 		if err = l.engine.Tag(ctx, l.Name, tags); err == nil {
 			l.Tags = maps.Clone(l.Tags) // others read it

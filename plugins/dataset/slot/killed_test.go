@@ -106,7 +106,7 @@ func (s *site) empty(t *testing.T) {
 	must.NoError(t, err)
 	for _, d := range all {
 		if engine.InTrash(d.Name) {
-			unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name)) // the plugin may destroy it now
+			_, unlock, err := s.engine.Lock(t.Context(), engine.TrashLock(d.Name), time.Minute) // the plugin may destroy it now
 			must.NoError(t, err)
 			must.NoError(t, s.engine.Destroy(t.Context(), d.Name))
 			unlock()

@@ -58,7 +58,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 // makeSlot makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
 // list: makeSlot fails if it finds another one.
 func (i *instance) makeSlot(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
-	unlock, err := e.Lock(ctx, id)
+	ctx, unlock, err := e.Lock(ctx, id, time.Minute)
 	if err != nil {
 		return "", err
 	}
@@ -110,7 +110,7 @@ func (i *instance) remount(ctx context.Context, now look) {
 func (i *instance) mount(ctx context.Context, l lease) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	unlock, err := l.engine.Lock(ctx, l.slot())
+	ctx, unlock, err := l.engine.Lock(ctx, l.slot(), lookTime)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	if e == nil {
 		return nil // the last look did not find it
 	}
-	unlock, err := e.Lock(ctx, l.ID)
+	ctx, unlock, err := e.Lock(ctx, l.ID, time.Minute)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ const lookTime = 8 * time.Second
 // datasets has the methods of engine.Engine that slots use.
 type datasets interface {
 	Look(ctx context.Context) (engine.Look, error)
-	Lock(ctx context.Context, key string) (unlock func(), err error)
+	Lock(ctx context.Context, key string, wait time.Duration) (locked context.Context, unlock func(), err error)
 	Create(ctx context.Context, name string, s engine.Spec) (path string, err error)
 	Mount(ctx context.Context, name, dir string) (path string, err error)
 	Tag(ctx context.Context, name string, t engine.Tags) error

@@ -71,7 +71,9 @@ func (m *memory) Tag(_ context.Context, name string, t engine.Tags) error {
 	return nil
 }
 
-func (m *memory) Lock(context.Context, string) (func(), error) { return func() {}, nil }
+func (m *memory) Lock(ctx context.Context, _ string, _ time.Duration) (context.Context, func(), error) {
+	return ctx, func() {}, nil
+}
 
 func (m *memory) Mount(context.Context, string, string) (string, error) {
 	return "", errors.New("it was unmounted")

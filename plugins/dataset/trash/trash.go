@@ -128,7 +128,7 @@ func (k *Keeper) expire(ctx context.Context, e *engine.Engine, d engine.Dataset,
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	unlock, err := e.Lock(ctx, engine.TrashLock(d.Name))
+	ctx, unlock, err := e.Lock(ctx, engine.TrashLock(d.Name), limit)
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func TestKeeper_SparesAVolumeRestoredSinceTheList(t *testing.T) {
 	must.NoError(t, os.Remove(listed))
 	clock = clock.Add(time.Hour)
 
-	unlock, err := e.Lock(ctx, engine.TrashLock(name))
+	_, unlock, err := e.Lock(ctx, engine.TrashLock(name), time.Minute)
 	must.NoError(t, err)
 	over := make(chan struct{})
 	go func() { defer close(over); k.Look(ctx) }()

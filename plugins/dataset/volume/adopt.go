@@ -45,7 +45,7 @@ func (c *call) adoptable(ctx context.Context, e *engine.Engine, v *policy.Volume
 // adopt turns a dataset into this volume. Its files keep their owners.
 func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, name string) (string,
 	error) {
-	unlock, err := c.lock(ctx, path.Base(name))
+	ctx, unlock, err := locks.Lock(ctx, path.Base(name), limit)
 	if err != nil {
 		return "", err
 	}

@@ -15,9 +15,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
+// locks has the locks of all roots.
+var locks = &engine.Engine{Locks: engine.LockDir}
+
 // create makes the volume. If it exists, as at an agent's start, create mounts it and applies a changed capacity.
 func (c *call) create(ctx context.Context) (*Volume, error) {
-	unlock, err := c.lock(ctx, c.ID)
+	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -28,17 +31,12 @@ func (c *call) create(ctx context.Context) (*Volume, error) {
 		return nil, err
 	case rec != nil && !rec.Unfinished:
 		return c.restore(ctx, rec)
-	case rec != nil:
-		// a previous call was killed
+	case rec != nil: // a previous call was killed
 		if err := c.undo(ctx, rec); err != nil {
 			return nil, err
 		}
 	}
 	return c.make(ctx)
-}
-
-func (c *call) lock(ctx context.Context, id string) (unlock func(), err error) {
-	return (&engine.Engine{Locks: engine.LockDir}).Lock(ctx, id)
 }
 
 // make makes a new volume by the operator's file.
@@ -100,6 +98,9 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		at("owned")
 		rec.Unfinished = false
 		err = c.records.save(rec)
+	}
+	if errors.Is(err, engine.ErrUnavailable) { // a hung program may still make it: the next create removes it
+		return nil, err
 	}
 	if err != nil {
 		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -180,9 +181,7 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 // new id, so it makes no further call for the previous id.
 func (c *call) sweep(ctx context.Context, root string) {
 	for _, id := range c.records.ids() {
-		now, cancel := context.WithCancel(ctx)
-		cancel()
-		unlock, err := c.lock(now, id)
+		locked, unlock, err := locks.Lock(ctx, id, 0)
 		if err != nil {
 			continue // another process is creating it
 		}
@@ -192,7 +191,7 @@ func (c *call) sweep(ctx context.Context, root string) {
 		case rec == nil:
 			err = c.records.remove(id)
 		case rec.Unfinished && rec.Root == root:
-			err = c.undo(ctx, rec)
+			err = c.undo(locked, rec)
 		}
 		unlock()
 		if err != nil {

@@ -21,7 +21,7 @@ const period = 200 * time.Millisecond
 
 // delete removes a volume by the policy of its class. A missing volume is not an error.
 func (c *call) delete(ctx context.Context) error {
-	unlock, err := c.lock(ctx, c.ID)
+	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
 	if err != nil {
 		return err
 	}

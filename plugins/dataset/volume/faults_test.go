@@ -4,8 +4,10 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,14 +33,16 @@ func TestFaults(t *testing.T) {
 }
 
 var faults = cases{
-	"killed at a step of create":      killedInCreate,
-	"killed at a step of delete":      killedInDelete,
-	"killed at a step of a change":    killedInChange,
-	"killed at a command":             killedAtCommands,
-	"killed at any moment":            killedAtAnyMoment,
-	"retried with another id":         triedAgain,
-	"the record is truncated":         cutOff,
-	"the directory is not root's own": notOwn,
+	"killed at a step of create":       killedInCreate,
+	"killed at a step of delete":       killedInDelete,
+	"killed at a step of a change":     killedInChange,
+	"killed at a command":              killedAtCommands,
+	"killed at any moment":             killedAtAnyMoment,
+	"killed while its program goes on": goesOn,
+	"its program hangs":                hangs,
+	"retried with another id":          triedAgain,
+	"the record is truncated":          cutOff,
+	"the directory is not root's own":  notOwn,
 }
 
 // killed makes a call that kills itself at a step.
@@ -195,6 +199,90 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 	t.Logf("killed: %v of %d each", killed, moments)
 	must.Positive(t, killed["create"])
 	must.Positive(t, killed["delete"])
+}
+
+// stubborn replaces the zfs program: the command that makes the dataset of r goes on after its process was killed, as
+// in the kernel, and does its work when finish is called. Then is a line of shell that follows.
+func (n *node) stubborn(r request, then string) (finish func()) {
+	n.t.Helper()
+	dir, program := n.t.(*testing.T).TempDir(), n.pool.Program
+	scripts := map[string]string{
+		"zfs": `#!/bin/sh
+cd %[1]s || exit 1
+case "$*" in create*%[3]s)
+  if mkdir began 2>/dev/null; then
+    (: >works; while [ -e works ]; do sleep 0.02; done; %[2]s "$@"; : >done) &
+    %[4]s
+    wait
+  fi ;;
+esac
+exec %[2]s "$@"
+`,
+		// called before the engine searches for the dataset: the command must not do its work before this search
+		"zpool": `#!/bin/sh
+cd %[1]s || exit 1
+if [ -e began ]; then
+  rm -f works
+  until [ -e done ]; do sleep 0.02; done
+fi
+`,
+	}
+	for name, script := range scripts {
+		text := fmt.Appendf(nil, script, dir, program, r.id, then)
+		must.NoError(n.t, os.WriteFile(filepath.Join(dir, name), text, 0o755))
+	}
+	n.pool.Program = filepath.Join(dir, "zfs")
+	n.file(`on_delete = "destroy"`)
+	n.t.Cleanup(func() { n.pool.Program = program })
+	return func() {
+		n.t.Helper()
+		must.NoError(n.t, os.Remove(filepath.Join(dir, "works")))
+		testsupport.Eventually(n.t, "the command is done", func() bool {
+			return testsupport.Exists(filepath.Join(dir, "done"))
+		})
+	}
+}
+
+// A volume whose dataset appears after the kill of its create is not taken as complete.
+func goesOn(t *testing.T, n *node) {
+	for _, operation := range []string{"create", "delete"} {
+		r := volume("uid", "1234", "mode", "0750")
+		finish := n.stubborn(r, "kill -9 $PPID")
+		n.killed("no step", "create", r)
+		whole := limit
+		limit = 2 * time.Second
+		got := n.call(operation, r)
+		limit = whole
+		if operation == "create" && got.exit == 0 {
+			hasOwner(t, got.Path, 1234, 0, 0o750)
+		}
+		must.StrContains(t, got.Error, "is being changed by another process")
+		finish()
+		if operation == "create" {
+			hasOwner(t, n.create(r).Path, 1234, 0, 0o750)
+			n.only(r)
+		}
+		n.delete(r)
+		n.only(request{})
+	}
+}
+
+// A create that gives up waiting for a program leaves its record: the next create removes a dataset that appears later.
+func hangs(t *testing.T, n *node) {
+	r := volume()
+	finish := n.stubborn(r, "")
+	env := n.environment("create", r)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err := run(ctx, func(name string) (string, bool) { return lookup(env, name) }, io.Discard)
+	must.ErrorIs(t, err, engine.ErrUnavailable)
+	finish()
+	_, unlock, err := locks.Lock(t.Context(), r.id, time.Minute)
+	must.NoError(t, err)
+	unlock()
+	other := volume()
+	n.create(other)
+	n.only(other)
 }
 
 // onlyBesidesTrash is like only, but first destroys the trash.
