@@ -110,7 +110,7 @@ func TestLock_EndsWithItsPrograms(t *testing.T) {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "zfs")
 			must.NoError(t, os.WriteFile(program, fmt.Appendf(nil, "#!/bin/sh\ncd %q || exit 1\n"+
-				"(: >works; while [ -e works ]; do sleep 0.02; done) &\nwait\n", dir), 0o755))
+				"(: >works; while [ -e works ]; do sleep 0.1; done) &\nwait\n", dir), 0o755))
 			e := &engine.Engine{Locks: filepath.Join(dir, "locks")}
 			end(t, e.Locks, program, func() {
 				testsupport.Eventually(t, "the program works", func() bool { return testsupport.Exists(dir + "/works") })
