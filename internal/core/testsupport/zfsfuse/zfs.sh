@@ -27,10 +27,10 @@ get | unmount)
     done
   fi
   # The dataset may be unmounted next. The daemon stays busy permanently unless the kernel has reported closed files
-  # first, which it does in the background. The reply to another request (stat) comes after these reports.
+  # first, which it does in the background. The reply to another request (-e) comes after these reports.
   while read -r source dir _; do
     if [ "$source" = "$last" ]; then
-      stat -f "$dir" >/dev/null 2>&1
+      [ -e "$dir/.$$" ]
       sleep 0.02
     fi
   done </proc/self/mounts
@@ -45,18 +45,22 @@ set) # one property per command
   ;;
 destroy | mount | rename | rollback)
   # After an unmount a dataset is busy for a while, which rollback reports as an I/O error: retry. A mounted dataset, or
-  # one with a snapshot on hold, stays busy: fail.
+  # one with a snapshot on hold, stays busy: fail. Most often the second try succeeds, before the slow search for these.
   dataset=${last%@*}
   [ "$1" != rename ] || dataset=$2
-  for _ in $(seq 500); do
+  try=0
+  while [ $try -lt 500 ]; do
     said=$("$zfs" "$@" 2>&1) && exit
     case $said in *busy* | *"I/O error"*) ;; *) break ;; esac
-    ! grep -qsF " - fuse.zfs $dataset " /proc/[0-9]*/mountinfo || break
-    ! "$zfs" get -H -r -o value userrefs "$dataset" 2>/dev/null | grep -q '[1-9]' || break
+    if [ $try -gt 0 ]; then
+      ! grep -qsF " - fuse.zfs $dataset " /proc/[0-9]*/mountinfo || break
+      ! "$zfs" get -H -r -o value userrefs "$dataset" 2>/dev/null | grep -q '[1-9]' || break
+    fi
+    try=$((try + 1))
     sleep 0.02
   done
   printf '%s\n' "$said" >&2
   exit 1
   ;;
 esac
-exec "$zfs" "$@"
+"$zfs" "$@" # a child: it ends with its request even if this script is killed, as OpenZFS' program does in the kernel

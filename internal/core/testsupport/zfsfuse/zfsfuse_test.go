@@ -4,6 +4,7 @@
 package zfsfuse_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +102,22 @@ func TestScript_BehavesLikeOpenZFS(t *testing.T) {
 	zfs(t, pool, "release", "mine", pool.Root+"/b@s")
 	zfs(t, pool, "destroy", "-r", pool.Root+"/b")
 	must.Eq(t, pool.Root+"\n"+pool.Root+"/c\n", zfs(t, pool, "list", "-H", "-r", "-o", "name", pool.Root))
+}
+
+// A kill of OpenZFS' program does not interrupt its system call.
+func TestScript_CompletesACommandAfterAKill(t *testing.T) {
+	dir := t.TempDir()
+	program, works, done := filepath.Join(dir, "zfs"), filepath.Join(dir, "works"), filepath.Join(dir, "done")
+	must.NoError(t, os.WriteFile(program, []byte(zfsfuse.Script), 0o755))
+	must.NoError(t, os.WriteFile(program+zfsfuse.Suffix, fmt.Appendf(nil,
+		"#!/bin/sh\n: >%[1]q; while [ -e %[1]q ]; do sleep 0.02; done; : >%[2]q\n", works, done), 0o755))
+	cmd := exec.Command(program, "create", "pool/a")
+	must.NoError(t, cmd.Start())
+	testsupport.Eventually(t, "the command works", func() bool { return testsupport.Exists(works) })
+	must.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	must.NoError(t, os.Remove(works))
+	testsupport.Eventually(t, "the command is done", func() bool { return testsupport.Exists(done) })
 }
 
 func zfs(t *testing.T, pool zfsfuse.Pool, args ...string) string {
