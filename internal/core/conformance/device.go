@@ -50,8 +50,9 @@ type Device struct {
 	// Measures is set if each healthy device has statistics.
 	Measures bool
 
-	// Release is set for plugins that release their devices.
-	Release *Release
+	// Release is set for plugins that release their devices. It makes the devices of one case: these cases run
+	// concurrently.
+	Release func(*testing.T) *Release
 }
 
 // Test runs the cases over gRPC, as an agent calls the plugin.

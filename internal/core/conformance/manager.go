@@ -8,6 +8,7 @@ package conformance
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,12 +86,16 @@ func RefuseManager(t *testing.T, b Binary) string {
 func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Helper()
 	m := &Manager{t: t}
-	path := filepath.Join(t.TempDir(), b.Name)
-	must.NoError(t, writeWrapper(path, b.Exe, b.Env))
 	var err error
 	m.short, err = os.MkdirTemp("", "oc") // a socket's path has at most 107 bytes (unix(7))
 	must.NoError(t, err)
-	t.Setenv("TMPDIR", m.short)
+	env := maps.Clone(b.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["TMPDIR"] = m.short
+	path := filepath.Join(t.TempDir(), b.Name)
+	must.NoError(t, writeWrapper(path, b.Exe, env))
 	t.Cleanup(func() {
 		for _, pid := range m.processes() {
 			t.Errorf("process %d is left", pid)

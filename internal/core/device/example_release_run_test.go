@@ -37,8 +37,7 @@ func (hasty) Options() device.Options {
 
 func TestReleaseExample_Conforms(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount directories as tasks do
-	root := t.TempDir()
-	config := fmt.Sprintf("root = %q\nidle = \"1h\"", root)
+	config := func(root string) string { return fmt.Sprintf("root = %q\nidle = \"1h\"", root) }
 	names := func(t *testing.T, dir string) (all []string) {
 		entries, err := os.ReadDir(dir)
 		must.NoError(t, err)
@@ -51,25 +50,28 @@ func TestReleaseExample_Conforms(t *testing.T) {
 		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
 			return device.New(ctx, log, hastyScratch)
 		},
-		Config: config,
-		Release: &conformance.Release{
-			Binary: device.PluginBinary(t, "scratch", config),
-			Use:    mount,
-			Traces: func(t *testing.T, r *nomad.ContainerReservation) []string { return names(t, r.Mounts[0].HostPath) },
-			End: func(t *testing.T, id string) {
-				dirs, err := filepath.Glob(filepath.Join(root, id+".*"))
-				must.NoError(t, err)
-				for _, dir := range dirs {
-					must.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-2*time.Hour)))
-				}
-			},
-			Held: func(t *testing.T) (ids []string) {
-				for _, name := range names(t, root) {
-					id, _, _ := strings.Cut(name, ".")
-					ids = append(ids, id)
-				}
-				return ids
-			},
+		Config: config(t.TempDir()),
+		Release: func(t *testing.T) *conformance.Release {
+			root := t.TempDir()
+			return &conformance.Release{
+				Binary: device.PluginBinary(t, "scratch", config(root)),
+				Use:    mount,
+				Traces: func(t *testing.T, r *nomad.ContainerReservation) []string { return names(t, r.Mounts[0].HostPath) },
+				End: func(t *testing.T, id string) {
+					dirs, err := filepath.Glob(filepath.Join(root, id+".*"))
+					must.NoError(t, err)
+					for _, dir := range dirs {
+						must.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-2*time.Hour)))
+					}
+				},
+				Held: func(t *testing.T) (ids []string) {
+					for _, name := range names(t, root) {
+						id, _, _ := strings.Cut(name, ".")
+						ids = append(ids, id)
+					}
+					return ids
+				},
+			}
 		},
 	}.Test(t)
 }

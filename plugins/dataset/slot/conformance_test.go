@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	nomad "github.com/hashicorp/nomad/plugins/device"
 	"github.com/shoenig/test/must"
@@ -129,8 +130,9 @@ type site struct {
 	binary conformance.Binary
 }
 
-func newSite(t *testing.T) *site {
-	pool := zfsfusetest.New(t)
+// newSite returns a site with its own root on a pool.
+func newSite(t *testing.T, pool zfsfuse.Pool) *site {
+	pool.Root = zfsfusetest.Sub(t, pool, uuid.NewString()[:8])
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must.NoError(t, err)
 	s := &site{cluster: newCluster(t), Pool: pool, file: filepath.Join(dir, "dataset.hcl")}
@@ -239,19 +241,19 @@ func use(t *testing.T, dir string) (kill func()) {
 }
 
 func TestSlots_Conform(t *testing.T) {
-	s := newSite(t)
+	pool := zfsfusetest.New(t)
 	conformance.Device{
 		Plugin: func(ctx context.Context, log hclog.Logger) nomad.DevicePlugin {
 			return device.New(ctx, log, plugin)
 		},
-		Config:  s.config,
-		Release: s.release(),
+		Config:  newSite(t, pool).config,
+		Release: func(t *testing.T) *conformance.Release { return newSite(t, pool).release() },
 	}.Test(t)
 }
 
 // After a boot of the host nothing is mounted, and tasks restart with the same reservations.
 func TestSlots_AreMountedAgain(t *testing.T) {
-	s := newSite(t)
+	s := newSite(t, zfsfusetest.New(t))
 	m := conformance.StartManager(t, s.binary)
 	var r *nomad.ContainerReservation
 	until := func(what string, f func() error) {

@@ -18,6 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/conformance"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse/zfsfusetest"
+
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
@@ -40,7 +42,7 @@ exit $code
 // reserves it again.
 func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	testsupport.Long(t, "repeats")
-	s := newSite(t)
+	s := newSite(t, zfsfusetest.New(t))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "dataset.hcl")
 	program := filepath.Join(dir, "zfs")
@@ -120,7 +122,7 @@ func (s *site) empty(t *testing.T) {
 func TestSlots_ReservationsLeakNothing(t *testing.T) {
 	testsupport.Long(t, "hundreds of reservations")
 	const first, more = 100, 300 // an earlier leak took 1 MiB per 50 reservations
-	s := newSite(t)
+	s := newSite(t, zfsfusetest.New(t))
 	m := conformance.StartManager(t, s.binary)
 	resident := func(n int) (kib int) {
 		for range n {
