@@ -104,10 +104,12 @@ func rolledBack(t *testing.T, n *node) {
 	must.EqOp(t, "before\n", n.does("snapshot", v.id, "before").stdout)
 	v.put("a", "new")
 	v.put("b", "more")
-	n.refuses("already exists", "snapshot", "data", "before")
-	n.refuses("can't be the name of a snapshot", "snapshot", "data", "a/b")
-	n.refuses(`"other" was not found`, "rollback", "other", "before")
-	n.refuses("@after: does not exist", "rollback", "data", "after")
+	n.unchanged(func() {
+		n.fails("already exists", "snapshot", "data", "before")
+		n.fails("can't be the name of a snapshot", "snapshot", "data", "a/b")
+		n.fails(`"other" was not found`, "rollback", "other", "before")
+		n.fails("@after: does not exist", "rollback", "data", "after")
+	})
 	must.StrContains(t, n.does("rollback", "default/data", "before").stderr, "All later changes are lost.")
 	v.has("a", "old")
 	must.False(t, testsupport.Exists(v.path+"/b"))
@@ -164,8 +166,10 @@ func rollbackLoses(t *testing.T, n *node) {
 	v.put("a", "two")
 	n.does("snapshot", "data", "two")
 	dataset := n.pool.Root + "/default/" + v.id
-	n.refuses("(see: zfs list -t snapshot -r "+dataset+"): ", "rollback", "data", "one")
-	n.refuses("later snapshots would be lost", "rollback", "data", "one")
+	n.unchanged(func() {
+		n.fails("(see: zfs list -t snapshot -r "+dataset+"): ", "rollback", "data", "one")
+		n.fails("later snapshots would be lost", "rollback", "data", "one")
+	})
 	n.zfs("destroy", dataset+"@two")
 	n.does("rollback", "data", "one")
 	must.False(t, testsupport.Exists(v.path+"/a"))
@@ -201,11 +205,13 @@ func hidden(t *testing.T, n *node) {
 	n.write(options + "\n}\nclass \"lost\" {\n  root = \"" + n.pool.Root + "-lost\"")
 	defer n.write(options)
 	const why = ": class lost can't be listed: the dataset "
-	n.refuses(`failed to find volume "data"`+why, "snapshot", "data", "s")
-	n.refuses(`failed to find volume "default/data"`+why, "rollback", "default/data", "s")
-	n.refuses(`failed to find volume "gone"`+why, "trash", "restore", "gone")
-	n.refuses(`failed to find volume "gone"`+why, "trash", "empty", "gone")
-	n.refuses(`failed to find volume "`+n.id+`"`+why, "snapshot", n.id, "s")
+	n.unchanged(func() {
+		n.fails(`failed to find volume "data"`+why, "snapshot", "data", "s")
+		n.fails(`failed to find volume "default/data"`+why, "rollback", "default/data", "s")
+		n.fails(`failed to find volume "gone"`+why, "trash", "restore", "gone")
+		n.fails(`failed to find volume "gone"`+why, "trash", "empty", "gone")
+		n.fails(`failed to find volume "`+n.id+`"`+why, "snapshot", n.id, "s")
+	})
 	n.does("snapshot", v.id, "s")
 	got := n.does("trash", "list").stdout
 	must.StrContains(t, got, "default/gone")
@@ -388,10 +394,12 @@ func adoptedByHand(t *testing.T, n *node) {
 
 func unfit(t *testing.T, n *node) {
 	v := n.create("data")
-	n.refuses("is not below the root of a class: those are "+n.pool.Root, "adopt", "other/data")
-	n.refuses("is not below the root of a class", "adopt", n.pool.Root)
-	n.refuses("does not exist", "adopt", n.pool.Root+"/none")
-	n.refuses("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
+	n.unchanged(func() {
+		n.fails("is not below the root of a class: those are "+n.pool.Root, "adopt", "other/data")
+		n.fails("is not below the root of a class", "adopt", n.pool.Root)
+		n.fails("does not exist", "adopt", n.pool.Root+"/none")
+		n.fails("is mounted at "+v.path, "adopt", n.pool.Root+"/default/"+v.id)
+	})
 	zfsfusetest.Unmount(t, v.path) // as after a boot
 	n.refuses("it is volume default/data ("+v.id+") of this node, which has a record", "adopt",
 		n.pool.Root+"/default/"+v.id)

@@ -157,11 +157,23 @@ func (n *node) answers(value any, args ...string) {
 // refuses runs a command that must fail with one line, and change nothing.
 func (n *node) refuses(want string, args ...string) {
 	n.t.Helper()
-	before := n.all()
+	n.unchanged(func() { n.fails(want, args...) })
+}
+
+// fails runs a command that must fail with one line.
+func (n *node) fails(want string, args ...string) {
+	n.t.Helper()
 	got := n.run(args...)
 	must.One(n.t, got.code, must.Sprint(got.stdout, got.stderr))
 	must.StrContains(n.t, got.stderr, want)
 	must.EqOp(n.t, 1, strings.Count(got.stderr, "\n"), must.Sprint(got.stderr))
+}
+
+// unchanged expects that commands change nothing.
+func (n *node) unchanged(commands func()) {
+	n.t.Helper()
+	before := n.all()
+	commands()
 	must.Eq(n.t, before, n.all())
 }
 
@@ -173,12 +185,14 @@ func (n *node) all() map[string][]string {
 	all := map[string][]string{}
 	for _, d := range list {
 		all[d.Name] = []string{}
-		text, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-d", "1", "-t", "snapshot", "-o", "name",
-			n.pool.Root+"/"+d.Name).Output()
-		must.NoError(n.t, err)
-		for line := range strings.Lines(string(text)) {
-			_, snapshot, _ := strings.Cut(strings.TrimSpace(line), "@")
-			all[d.Name] = append(all[d.Name], snapshot)
+	}
+	text, err := exec.Command(n.pool.Program, "list", "-H", "-r", "-t", "snapshot", "-o", "name", n.pool.Root).Output()
+	must.NoError(n.t, err)
+	for line := range strings.Lines(string(text)) {
+		full, snapshot, _ := strings.Cut(strings.TrimSpace(line), "@")
+		name := strings.TrimPrefix(full, n.pool.Root+"/")
+		if _, ours := all[name]; ours {
+			all[name] = append(all[name], snapshot)
 		}
 	}
 	return all

@@ -62,18 +62,20 @@ func adopted(t *testing.T, n *node) {
 
 func notAdopted(t *testing.T, n *node) {
 	n.brought("key")
-	n.refused("create", volume("adopt", "other"), `has no dataset for the parameter adopt`)
-	n.refused("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
-	elsewhere := volume("adopt", "key")
-	elsewhere.namespace = "ops"
-	n.refused("create", elsewhere, `is for a volume of namespace "default"`)
-	n.refused("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
+	n.unchanged(func() {
+		n.fails("create", volume("adopt", "other"), `has no dataset for the parameter adopt`)
+		n.fails("create", volume("adopt", "key", "clone_from", "data@one"), "mutually exclusive")
+		elsewhere := volume("adopt", "key")
+		elsewhere.namespace = "ops"
+		n.fails("create", elsewhere, `is for a volume of namespace "default"`)
+		n.fails("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
+	})
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
 	n.refused("create", volume("adopt", "key"), `has no dataset for the parameter adopt`) // it is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {
-	for _, step := range []string{"written", "tagged", "renamed", "filled", "owned", "ready"} {
+	for _, step := range []string{"written", "tagged", "renamed", "owned", "ready"} {
 		name := n.brought("key-" + step)
 		r := volume("adopt", "key-"+step)
 		n.killed(step, "create", r)

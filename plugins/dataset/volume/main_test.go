@@ -74,11 +74,9 @@ func newNode(t testing.TB, pool zfsfuse.Pool) *node {
 	n := &node{t: t, pool: pool, volumes: filepath.Join(dir, "volumes"), plugins: filepath.Join(dir, "plugins")}
 	must.NoError(t, os.Mkdir(n.volumes, 0o755))
 	must.NoError(t, os.Mkdir(n.plugins, 0o755))
-	for _, name := range []string{uuid.NewString()[:8], "dir", "other"} {
-		root := zfsfusetest.Sub(t, n.pool, name)
-		if name != "dir" && name != "other" {
-			n.pool.Root = root
-		}
+	n.pool.Root += "/" + uuid.NewString()[:8]
+	for _, name := range []string{"dir", "other"} {
+		zfsfusetest.Sub(t, n.pool, name)
 	}
 	n.file("")
 	t.Cleanup(func() { zfsfusetest.UnmountBelow(t, dir) })
@@ -231,13 +229,26 @@ func (n *node) delete(r request) {
 // refused expects an error of one line and that nothing has changed.
 func (n *node) refused(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
-	before := n.tree()
+	n.unchanged(func() { sentence = n.fails(operation, r, want) })
+	return sentence
+}
+
+// fails expects an error of one line.
+func (n *node) fails(operation string, r request, want string) (sentence string) {
+	n.t.Helper()
 	got := n.call(operation, r)
 	must.Eq(n.t, 1, got.exit)
 	must.StrContains(n.t, got.Error, want)
 	must.StrNotContains(n.t, got.Error, "\n")
-	must.Eq(n.t, before, n.tree())
 	return got.Error
+}
+
+// unchanged expects that calls change nothing.
+func (n *node) unchanged(calls func()) {
+	n.t.Helper()
+	before := n.tree()
+	calls()
+	must.Eq(n.t, before, n.tree())
 }
 
 // tree returns everything that a call could change: files with their owners and sizes, and datasets.

@@ -110,11 +110,11 @@ func newPool(t testing.TB, size int64) zfsfuse.Pool {
 	return pool
 }
 
-// Sub makes a dataset below the pool's root.
+// Sub makes a dataset below the pool's root, with its parents.
 func Sub(t testing.TB, pool zfsfuse.Pool, name string) (root string) {
 	t.Helper()
 	root = pool.Root + "/" + name
-	out, err := exec.Command(pool.Program, "create", "-o", "mountpoint=none", root).CombinedOutput()
+	out, err := exec.Command(pool.Program, "create", "-p", "-o", "mountpoint=none", root).CombinedOutput()
 	must.NoError(t, err, must.Sprint(string(out)))
 	return root
 }
