@@ -255,7 +255,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	})
 	stop()
 	must.Error(t, <-ended)
-	step(t, "stop", "finished with status", func() error { return l.Stop(ctx, "svc-raw_exec") })
+	step(t, "stop", "is stopped", func() error { return l.Stop(ctx, "svc-raw_exec") })
 	testsupport.Eventually(t, "the end of the job", func() bool { return !runs(ctx, a.Client(), "svc-raw_exec") })
 	out.Reset()
 	test.Error(t, l.Stop(ctx, "svc-nothing"))

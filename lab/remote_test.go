@@ -80,7 +80,7 @@ func TestLab_WithAHost(t *testing.T) {
 		test.StrContains(t, out.String(), "  node-3  ")
 		does("Restarting the agent with the new build", func() error { return l.Up(ctx, With{}) })
 		does("Starting more nodes", func() error { return l.Reload(ctx) })
-		does("finished with status", func() error { return l.Stop(ctx, hostJob) })
+		does("is stopped", func() error { return l.Stop(ctx, hostJob) })
 		does("Starting the host", func() error { return l.Up(ctx, With{}) })
 		does("Job counter runs.", func() error { return l.Run(ctx, example) })
 

@@ -12,13 +12,17 @@ import (
 	"github.com/outrider-dev/outrider/lab/agent"
 )
 
-// Stop stops a job, as the nomad program does.
+// Stop stops a job. It does not wait for the job's deployment, whose cancellation would be an error.
 func (l *Lab) Stop(ctx context.Context, job string) error {
 	a, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
-	return l.nomad(ctx, a, "job", "stop", "-namespace=*", job)
+	err = l.nomad(ctx, a, "job", "stop", "-detach", "-namespace=*", job)
+	if err == nil {
+		l.say("Job %s is stopped.", job)
+	}
+	return err
 }
 
 // Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab.

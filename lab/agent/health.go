@@ -20,7 +20,7 @@ import (
 // itself as undetected), and every host volume plugin is fingerprinted. Nomad itself waits for the first list of each
 // device plugin before it registers the node. If the context or the agent ends first, the error names the missing part
 // and the reason. progress is called with that error whenever it changes.
-func WaitHealthy(ctx context.Context, a Agent, progress ...nomad.Progress) error {
+func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any)) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)

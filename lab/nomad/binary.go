@@ -23,13 +23,10 @@ import (
 // protocol is the same.
 const Version = "1.11.3"
 
-// Progress is called with the state of a step that can take minutes, in a few words.
-type Progress func(format string, args ...any)
-
-// Binary returns the path of a Nomad binary. It finds, fetches or builds one: it tries NOMAD_BIN, PATH and the user's cache, then downloads
-// the official release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error,
-// since the user set it.
-func Binary(ctx context.Context, progress Progress) (string, error) {
+// Binary returns the path of a Nomad binary. It tries NOMAD_BIN, PATH and the user's cache, then downloads the official
+// release, then builds the pinned module with the web UI. A NOMAD_BIN that does not work is an error, since the user
+// set it. progress is called with the state of steps that can take minutes.
+func Binary(ctx context.Context, progress func(format string, args ...any)) (string, error) {
 	release := func(ctx context.Context, scratch string) (string, error) {
 		return download(ctx, releases.ExactVersion{}, scratch, progress)
 	}
@@ -42,7 +39,7 @@ type finder struct {
 	release, source func(ctx context.Context, scratch string) (string, error)
 }
 
-func (f finder) find(ctx context.Context, progress Progress) (string, error) {
+func (f finder) find(ctx context.Context, progress func(format string, args ...any)) (string, error) {
 	if path := os.Getenv("NOMAD_BIN"); path != "" {
 		err := usable(ctx, path)
 		if err != nil {

@@ -17,8 +17,8 @@ import (
 
 func TestSelf_IsTheAgentsOwnNode(t *testing.T) {
 	answers := map[string]any{
-		"self": map[string]any{"config": map[string]string{"DataDir": "/d"}, "stats": map[string]any{"client": map[string]string{"node_id": "own",
-			"last_heartbeat": "1s"}}},
+		"self": map[string]any{"config": map[string]string{"DataDir": "/d"},
+			"stats": map[string]any{"client": map[string]string{"node_id": "own", "last_heartbeat": "1s"}}},
 		"nodes": []api.NodeListStub{{ID: "other"}, {ID: "own"}},
 		"other": api.Node{ID: "other", Status: api.NodeStatusReady},
 		"own":   api.Node{ID: "own", Status: api.NodeStatusReady},

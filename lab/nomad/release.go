@@ -17,7 +17,8 @@ import (
 
 // download installs the release from a server (the zero value is HashiCorp's) in a directory, and returns the program's
 // path. hc-install verifies the archive by its checksum, and the checksum by HashiCorp's signature.
-func download(ctx context.Context, from releases.ExactVersion, dir string, progress Progress) (string, error) {
+func download(ctx context.Context, from releases.ExactVersion, dir string,
+	progress func(string, ...any)) (string, error) {
 	from.Product = product.Nomad
 	from.Version = version.Must(version.NewVersion(Version))
 	from.Timeout = 30 * time.Minute
