@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// ownCPUs is a shell of nodeOptions that gives an agent a hierarchy of cpusets of its own: each agent writes the cores of
+// ownCPUs is a shell of nodeOptions that gives an agent its own hierarchy of cpusets: each agent writes the cores of
 // its tasks to the same two cgroups. (Nomad 1.11 does not use its option cgroup_parent.)
 func ownCPUs(t *testing.T) string {
 	const root = "/sys/fs/cgroup/cpuset"

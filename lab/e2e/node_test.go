@@ -168,8 +168,8 @@ func (n *node) end() error {
 	return errors.Join(errs...)
 }
 
-// stopJobs stops each job that is not stopped, see alloc.stop. It returns an error until all allocations of the node have
-// ended. One that the agent has only just received has no process yet, and its cgroup would outlive the agent.
+// stopJobs stops each job that is not stopped, see alloc.stop. It returns an error until all allocations of the node
+// have ended. One that the agent has only just received has no process yet, and its cgroup would outlive the agent.
 func (n *node) stopJobs() error {
 	jobs, _, err := n.Client().Jobs().List(nil)
 	if err != nil {

@@ -113,11 +113,13 @@ const (
 	dataArguments = 16
 )
 
-func load(offset int) asm.Instruction { return asm.LoadAbsolute{Off: uint32(offset), Size: 4} }
+func load(offset uint32) asm.Instruction { return asm.LoadAbsolute{Off: offset, Size: 4} }
 
 // programOf compiles a profile. A system call that this machine does not have is left out, as libseccomp does. All
 // conditional rules of a call come before its unconditional ones. A process that calls by the ABI of another machine is
 // killed, whatever the profile says: its calls have other numbers.
+//
+//nolint:gosec // numbers of system calls, and lengths of short blocks
 func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
 	machine, err := arch.GetInfo("")
 	if err != nil {
@@ -168,6 +170,8 @@ func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
 }
 
 // anyOf returns instructions that return an action for any of these system calls.
+//
+//nolint:gosec // numbers of system calls, and lengths up to 200
 func anyOf(numbers []int, action uint32) (block []asm.Instruction) {
 	const most = 200 // a jump is limited to 255 instructions
 	for some := range slices.Chunk(numbers, most) {
@@ -187,7 +191,7 @@ func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	case !known:
 		return 0, fmt.Errorf("the action %q is not supported", action)
 	case a == unix.SECCOMP_RET_ERRNO && errno != nil:
-		a |= uint32(*errno) & unix.SECCOMP_RET_DATA
+		a |= uint32(*errno & unix.SECCOMP_RET_DATA) //nolint:gosec // 16 bits
 	case a == unix.SECCOMP_RET_ERRNO:
 		a |= uint32(unix.EPERM)
 	}
@@ -238,12 +242,14 @@ var comparisons = map[specs.LinuxSeccompOperator]struct{ high, low asm.JumpTest 
 }
 
 // compare returns instructions that also skip the next ones, more in number, unless a condition is met.
+//
+//nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, more int) []asm.Instruction {
 	with, mask, value := comparisons[arg.Op], ^uint64(0), arg.Value
 	if arg.Op == specs.OpMaskedEqual {
 		mask, value = arg.Value, arg.ValueTwo
 	}
-	offset := dataArguments + 8*int(arg.Index)
+	offset := dataArguments + 8*uint32(arg.Index)
 	low := []asm.Instruction{
 		load(offset),
 		asm.ALUOpConstant{Op: asm.ALUOpAnd, Val: uint32(mask)},
