@@ -83,7 +83,7 @@ func runs(t *testing.T, c *api.Client, job *api.Job, status string) (id string) 
 	t.Helper()
 	_, _, err := c.Jobs().Register(job, nil)
 	must.NoError(t, err)
-	testsupport.Within(t, 3*time.Minute, func() error {
+	testsupport.Within(t, 5*time.Minute, func() error {
 		list, _, err := c.Jobs().Allocations(*job.ID, true, nil)
 		if err != nil || len(list) == 0 {
 			return fmt.Errorf("job %s has no allocation: %v", *job.ID, err)
@@ -103,7 +103,7 @@ func stop(t *testing.T, c *api.Client, job string) {
 	t.Helper()
 	_, _, err := c.Jobs().Deregister(job, false, nil)
 	must.NoError(t, err)
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, 5*time.Minute, func() error {
 		list, _, err := c.Jobs().Allocations(job, true, nil)
 		if err != nil || list[0].ClientStatus != api.AllocClientStatusComplete {
 			return fmt.Errorf("job %s is %s: %v", job, list[0].ClientStatus, err)
@@ -163,7 +163,7 @@ func (h *host) output(alloc string) string {
 // says waits until a task has printed want.
 func (h *host) says(alloc, want string) {
 	h.t.Helper()
-	testsupport.Within(h.t, time.Minute, func() error {
+	testsupport.Within(h.t, 5*time.Minute, func() error {
 		if got := h.output(alloc); !strings.Contains(got, want) {
 			return fmt.Errorf("the task has printed %q, want %q in it", got, want)
 		}
@@ -209,7 +209,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	h.run(nil, h.ctl, "stop", agentDir)
 	h.shell(importPool)
 	c = h.startWithDatasets()
-	testsupport.Within(t, 3*time.Minute, func() error {
+	testsupport.Within(t, 5*time.Minute, func() error {
 		names, err := nodeVolumes(c)
 		if err == nil && !slices.Equal(names, []string{"data"}) {
 			err = fmt.Errorf("the node has the volumes %q", names)
@@ -222,7 +222,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 
 	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
 	must.NoError(t, err)
-	testsupport.Within(t, time.Minute, func() error { // the plugin sweeps every few seconds
+	testsupport.Within(t, 5*time.Minute, func() error { // the plugin sweeps every few seconds
 		left := h.shell("zfs list -H -o name -r tank/nomad")
 		if strings.Contains(left, ".slots/") || strings.Contains(left, id) {
 			return fmt.Errorf("left: %s", left)

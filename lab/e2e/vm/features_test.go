@@ -59,7 +59,7 @@ func script(id, lines string) *api.Job {
 func (h *host) prints(c *api.Client, job *api.Job, name, want string) {
 	h.t.Helper()
 	id := runs(h.t, c, job, api.AllocClientStatusComplete)
-	test.NoError(h.t, testsupport.Poll(time.Minute, func() error {
+	test.NoError(h.t, testsupport.Poll(5*time.Minute, func() error {
 		if got := h.output(id); got != want {
 			return fmt.Errorf("%s: the task has printed %q, want %q", name, got, want)
 		}
