@@ -51,8 +51,8 @@ func (e *Engine) usable(root properties) error {
 
 // noRoot returns the error of a command that did not find the root, with the remedy.
 func (e *Engine) noRoot(ctx context.Context, err error) error {
-	if errors.Is(err, ErrUnavailable) { // the zfs program itself failed
-		return err
+	if errors.Is(err, ErrUnavailable) || ctx.Err() != nil { // the zfs program itself failed, or took too long
+		return unavailable(err)
 	}
 	pool := poolOf(e.root)
 	if pool != e.root && e.there(ctx, pool) {

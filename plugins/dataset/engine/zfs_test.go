@@ -4,6 +4,7 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -185,8 +186,14 @@ func unavailable(t *testing.T, c zfsColumn) {
 	path := c.create(t, name, engine.Limits{Data: 32 * mib})
 	write(t, path, "file", "kept")
 
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := c.Check(late)
+	must.ErrorIs(t, err, engine.ErrUnavailable)
+	must.StrNotContains(t, err.Error(), "imported")
+
 	c.zfs(t, "set", "readonly=on", c.pool.Root)
-	err := c.Check(t.Context())
+	err = c.Check(t.Context())
 	must.ErrorIs(t, err, engine.ErrUnavailable)
 	must.ErrorContains(t, err, "read-only")
 	l, err := c.Look(t.Context())
