@@ -10,7 +10,7 @@ let
 
   # The hash of the packages that core and plugins import, which changes only with these and their versions.
   # `go tool mage nix:hash` writes it, and a test compares it.
-  vendorHash = "sha256-MAXKjlz0zgvujAKWljRuTxXfMLcdpi8WPF3tsD0+Z+Q=";
+  vendorHash = "sha256-FAQZu6B3up/vX6x3458To6QrPswTeJ4ANdNaIgmV9hQ=";
 
   buildGoModule =
     pkgs.buildGo126Module or (
