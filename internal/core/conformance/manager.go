@@ -83,6 +83,9 @@ func RefuseManager(t *testing.T, b Binary) string {
 	return err.Error()
 }
 
+// TempDir returns the temporary directory of the plugin's processes.
+func (m *Manager) TempDir() string { return m.short }
+
 func newManager(t *testing.T, b Binary) (*Manager, error) {
 	t.Helper()
 	m := &Manager{t: t}

@@ -98,7 +98,7 @@ func TestNomad_PluginReservesAfterNomadGaveItUp(t *testing.T) {
 		}
 	}
 	must.NoError(t, os.Remove(die))
-	sockets, _ := filepath.Glob(os.TempDir() + "/plugin*") // of plugins that died
+	sockets, _ := filepath.Glob(r.TempDir() + "/plugin*") // of plugins that died
 	for _, s := range sockets {
 		os.Remove(s)
 	}
