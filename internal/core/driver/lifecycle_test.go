@@ -296,6 +296,18 @@ func TestExecTask_RunsACommand(t *testing.T) {
 	test.Nil(t, a.driver.handles[cfg.ID].task.Exit(), test.Sprint("the task ended"))
 }
 
+func TestExecTask_EndsAtItsTimeoutWhenTheStartHangs(t *testing.T) {
+	testsupport.NeedRoot(t)
+	a := start(t, nil)
+	cfg := a.shell("exec sleep 1000", "")
+	a.run(cfg)
+	defer a.destroy(cfg.ID)
+	began := time.Now()
+	_, err := a.ExecTask(cfg.ID, []string{testsupport.HungDir(t) + "/program"}, time.Second)
+	test.ErrorContains(t, err, "did not end within 1s")
+	test.Less(t, 30*time.Second, time.Since(began))
+}
+
 func TestLifecycle_StopsAtTheTimeout(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		for _, c := range []struct {

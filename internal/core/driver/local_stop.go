@@ -68,19 +68,7 @@ func (t *localTask) runPreStop(ctx context.Context, deadline time.Time) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	var e *task.Exit
-	var err error
-	ran := make(chan struct{})
-	go func() {
-		defer close(ran)
-		e, err = session.Run(ctx, t.client, t.id, &drivers.ExecOptions{Command: t.preStop})
-	}()
-	select {
-	case <-ran:
-	case <-ctx.Done(): // its start may hang for longer; the task's end ends it
-		t.event("pre_stop did not end within kill_timeout")
-		return
-	}
+	e, err := session.Run(ctx, t.client, t.id, &drivers.ExecOptions{Command: t.preStop})
 	switch {
 	case errors.Is(err, supervisor.ErrEnded): // the task, before its signal
 	case errors.Is(err, context.DeadlineExceeded):

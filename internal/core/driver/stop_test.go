@@ -71,6 +71,21 @@ func TestStopTask_DoesNotWaitForAPreStopThatHangs(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
+// exec2 checks only every 500 ms whether the task has ended.
+func TestStopTask_ReturnsWhenTheTaskEnds(t *testing.T) {
+	a := start(t, nil)
+	testsupport.Eventually(t, "a stop takes less than 0.2 seconds", func() bool {
+		cfg := a.shell("echo r; exec sleep 1000", "")
+		a.run(cfg)
+		testsupport.Eventually(t, "the task is ready", func() bool { return a.output(cfg) == "r\n" })
+		began := time.Now()
+		must.NoError(t, a.StopTask(cfg.ID, time.Minute, "SIGTERM"))
+		took := time.Since(began)
+		a.destroy(cfg.ID)
+		return took < 200*time.Millisecond
+	})
+}
+
 func TestStopTask_DoesNotWaitForTheInitOfItsProcessIDs(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)

@@ -29,10 +29,10 @@ import (
 // connection; the task does not.
 var errLost = errors.New("command was ended: the supervisor was restarted")
 
-// Run runs a command in a task. When all output is written it returns how the command ended. The
-// command is killed when ctx ends. The error is supervisor.ErrEnded if the task has ended. Streams
-// may be nil; Stdout and Stderr may be the same, and then only one goroutine writes at a time. Run
-// closes each stream at its end.
+// Run runs a command in a task. When all output is written it returns how the command ended. When
+// ctx ends, Run returns, also if the command's start hangs, and the command is killed. The error is
+// supervisor.ErrEnded if the task has ended. Streams may be nil; Stdout and Stderr may be the same,
+// and then only one goroutine writes at a time. Run closes each stream at its end.
 func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
 	s, err := openStreams(o)
 	if err != nil {
@@ -41,9 +41,9 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	defer s.close()
 	name := "exec-" + rand.Text()
 	spec := &supervisor.ExecSpec{Session: name, Path: o.Command[0], Args: o.Command[1:], TTY: o.Tty}
-	going := context.WithoutCancel(ctx) // each call has its own deadline
-	ended, err := client.Exec(going, id, spec, s.theirs)
-	closeFiles(s.theirs[:])
+	theirs := s.theirs
+	s.theirs = [3]*os.File{}
+	ended, err := start(ctx, client, id, spec, theirs)
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +57,41 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 		waitForOutput(ctx, read, s.stdout, s.stderr)
 	case <-ctx.Done():
 		err = ctx.Err()
-		_ = client.Kill(going, name)
+		_ = client.Kill(context.WithoutCancel(ctx), name)
 	}
 	s.close()
 	<-read
 	return e, err
+}
+
+// start starts the command, and closes its streams. If ctx ends before the command has started, start returns its
+// error, and the command is killed later: the call to the supervisor has its own deadline.
+func start(
+	ctx context.Context, client *supervisor.Client, id string, spec *supervisor.ExecSpec, stdio [3]*os.File,
+) (<-chan *task.Exit, error) {
+	type result struct {
+		ended <-chan *task.Exit
+		err   error
+	}
+	calls := context.WithoutCancel(ctx)
+	started := make(chan result, 1)
+	go func() {
+		ended, err := client.Exec(calls, id, spec, stdio)
+		closeFiles(stdio[:])
+		started <- result{ended, err}
+	}()
+	select {
+	case r := <-started:
+		return r.ended, r.err
+	case <-ctx.Done():
+		go func() {
+			r := <-started
+			if r.err == nil {
+				_ = client.Kill(calls, spec.Session)
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }
 
 // waitForOutput waits until all output of an ended command is read. A background process of the
