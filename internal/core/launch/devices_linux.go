@@ -72,7 +72,6 @@ func (l *launcher) exposeDevices() *Error {
 			return err
 		}
 		defer tmp.close()
-		tmp.places = places
 	}
 	if slices.ContainsFunc(all, func(g exposed) bool { return g.create }) {
 		if err := makeDev(all); err != nil {
@@ -80,7 +79,7 @@ func (l *launcher) exposeDevices() *Error {
 		}
 	}
 	if tmp != nil {
-		if err := tmp.mount(); err != nil {
+		if err := tmp.mount(places); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,6 @@ type ownTmp struct {
 	exposed
 	allocDir string // the directory above the task's
 	alloc    int    // opened with O_PATH
-	places   *points
 }
 
 var tmpDirs = []string{"/tmp", "/var/tmp"}
@@ -78,7 +77,7 @@ func (t *ownTmp) close() {
 }
 
 // mount mounts it in place of the host's.
-func (t *ownTmp) mount() *Error {
+func (t *ownTmp) mount(places *points) *Error {
 	for _, place := range tmpDirs {
 		point, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY)
 		if e == unix.ENOENT {
@@ -94,7 +93,7 @@ func (t *ownTmp) mount() *Error {
 			return err
 		}
 		if below(t.allocDir, place) {
-			e = t.keepAlloc(place)
+			e = t.keepAlloc(place, places)
 		}
 		if e != 0 {
 			return failed("mount the allocation's directory in "+place, e)
@@ -106,7 +105,7 @@ func (t *ownTmp) mount() *Error {
 // keepAlloc makes the allocation's directory appear at its path, if that is below the host's /tmp, as with an agent in
 // development mode. The directories above it are made in the task's own, where the task may have put anything: no link
 // is followed.
-func (t *ownTmp) keepAlloc(place string) syscall.Errno {
+func (t *ownTmp) keepAlloc(place string, places *points) syscall.Errno {
 	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the own one, which is mounted there now
 	for name := range strings.SplitSeq(t.allocDir[len(place)+1:], "/") {
 		if e != 0 {
@@ -134,9 +133,8 @@ func (t *ownTmp) keepAlloc(place string) syscall.Errno {
 	}
 	defer closeFD(alloc)
 	e = mount(stageDir, fdPath(at), "", unix.MS_MOVE, "")
-	if e == 0 && t.places.task >= 0 { // mounts in it must appear here
-		closeFD(t.places.task)
-		t.places.task, e = open(alloc, path.Base(t.places.taskDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if e == 0 {
+		e = places.moveTask(alloc)
 	}
 	return e
 }
@@ -218,18 +216,5 @@ func makeFile(path, content string) (fd int, errno syscall.Errno) {
 	if e != 0 {
 		return -1, e
 	}
-	fd, e = open(unix.AT_FDCWD, path, unix.O_PATH)
-	if e != 0 {
-		return -1, e
-	}
-	var st unix.Stat_t
-	e = fstat(fd, &st)
-	if e == 0 && st.Size != int64(len(content)) {
-		e = unix.ENOSPC
-	}
-	if e != 0 {
-		closeFD(fd)
-		return -1, e
-	}
-	return fd, 0
+	return open(unix.AT_FDCWD, path, unix.O_PATH)
 }

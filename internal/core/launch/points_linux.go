@@ -5,6 +5,7 @@ package launch
 
 import (
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +45,16 @@ func newPoints(taskDir string, all []exposed) (*points, *Error) {
 		}
 	}
 	return p, nil
+}
+
+// moveTask finds mount points of the task's directory in another mount of the allocation's directory from now on.
+func (p *points) moveTask(alloc int) (errno syscall.Errno) {
+	if p.task < 0 {
+		return 0
+	}
+	closeFD(p.task)
+	p.task, errno = open(alloc, path.Base(p.taskDir), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	return errno
 }
 
 func (p *points) close() {

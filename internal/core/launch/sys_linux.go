@@ -59,12 +59,16 @@ func read(fd int, b []byte) (n int, errno syscall.Errno) {
 	return int(r), e
 }
 
+// write writes b in one write. If only a part fits, it returns ENOSPC.
 func write(fd int, b []byte) syscall.Errno {
-	_, e := call(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	n, e := call(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	if e == 0 && n < uintptr(len(b)) {
+		e = unix.ENOSPC
+	}
 	return e
 }
 
-// writeFile writes b to an existing file, in one write.
+// writeFile writes b to an existing file, see write.
 func writeFile(path string, b string) syscall.Errno {
 	fd, e := open(unix.AT_FDCWD, path, unix.O_WRONLY)
 	if e != 0 {
