@@ -58,6 +58,18 @@ func (b *bench) lite(peer string, tasks int) *contest {
 	return c
 }
 
+// isolated compares the same with tasks that have every isolation but their own process ids.
+func (b *bench) isolated(peer string, tasks int) *contest {
+	c := b.lite(peer, tasks)
+	c.pair[0] = "exec-lite isolated"
+	c.plugins[0].Config += `
+isolate      = ["tmp", "ipc"]
+no_new_privs = true
+seccomp      = "default"
+unveil       = "strict"`
+	return c
+}
+
 func asIs(command []string) map[string]any {
 	return map[string]any{"command": command[0], "args": command[1:]}
 }
@@ -72,7 +84,7 @@ func (c *contest) measure(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		c.agent, err = agent.Run(ctx, agent.Options{
-			Runtime: agent.Host, Binary: c.nomad, Dir: filepath.Join(c.dir, "agent-"+c.pair[0]), Name: "outrider-bench",
+			Runtime: agent.Host, Binary: c.nomad, Dir: filepath.Join(c.dir, "agent-"+c.driver(0)), Name: "outrider-bench",
 			Config: noStatistics, Plugins: c.plugins,
 		})
 	}

@@ -104,8 +104,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	lite := b.lite("raw_exec", b.tasks)
 	lite.config = map[string]any{"state_dir": filepath.Join(b.dir, "lite")}
-	return errors.Join(lite.measure(ctx), b.lite("floor", fast.tasks).measure(ctx), b.measureRemote(ctx),
-		b.measurePython(ctx))
+	return errors.Join(lite.measure(ctx), b.lite("floor", fast.tasks).measure(ctx),
+		b.isolated("floor", fast.tasks).measure(ctx), b.measureRemote(ctx), b.measurePython(ctx))
 }
 
 func (b *bench) build(ctx context.Context) error {
