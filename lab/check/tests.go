@@ -22,7 +22,7 @@ const resultsDir = "bin/test"
 // Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The end-to-end tests take
 // longest, so they start first. Tests mostly wait, so more packages run concurrently than the machine has processors.
 func Test(ctx context.Context, root string) error {
-	return run(ctx, root, "test", []string{"./lab/e2e/...", "work"}, "-short", "-p=5")
+	return run(ctx, root, "test", []string{"./lab/e2e/...", "./plugins/remote/...", "work"}, "-short", "-p=5")
 }
 
 // TestAll runs every test. The lab's packages run one at a time, because two with virtual machines or real agents are
