@@ -223,28 +223,35 @@ func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, erro
 // ifMet returns instructions that return an action if all conditions are met, and otherwise load the number again.
 func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction {
 	block := []asm.Instruction{asm.RetConstant{Val: action}}
+	allows := action == unix.SECCOMP_RET_ALLOW || action == unix.SECCOMP_RET_LOG
 	for _, arg := range slices.Backward(conditions) {
-		block = append(compare(arg, len(block)), block...)
+		block = append(compare(arg, allows, len(block)), block...)
 	}
 	return append(block, load(dataNumber))
 }
 
 // comparisons compare the halves of an argument. A condition is met if high is true for the high half, or if the high
-// halves are equal and low is true for the low half. JumpEqual for high means: only the latter.
-var comparisons = map[specs.LinuxSeccompOperator]struct{ high, low asm.JumpTest }{
-	specs.OpEqualTo:      {asm.JumpEqual, asm.JumpEqual},
-	specs.OpMaskedEqual:  {asm.JumpEqual, asm.JumpEqual},
-	specs.OpNotEqual:     {asm.JumpNotEqual, asm.JumpNotEqual},
-	specs.OpLessThan:     {asm.JumpLessThan, asm.JumpLessThan},
-	specs.OpLessEqual:    {asm.JumpLessThan, asm.JumpLessOrEqual},
-	specs.OpGreaterThan:  {asm.JumpGreaterThan, asm.JumpGreaterThan},
-	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual},
+// halves are equal and low is true for the low half. JumpEqual for high means: only the latter. A large argument meets
+// the condition of a small value, if large is set.
+var comparisons = map[specs.LinuxSeccompOperator]struct {
+	high, low asm.JumpTest
+	large     bool
+}{
+	specs.OpEqualTo:      {asm.JumpEqual, asm.JumpEqual, false},
+	specs.OpMaskedEqual:  {asm.JumpEqual, asm.JumpEqual, false},
+	specs.OpNotEqual:     {asm.JumpNotEqual, asm.JumpNotEqual, true},
+	specs.OpLessThan:     {asm.JumpLessThan, asm.JumpLessThan, false},
+	specs.OpLessEqual:    {asm.JumpLessThan, asm.JumpLessOrEqual, false},
+	specs.OpGreaterThan:  {asm.JumpGreaterThan, asm.JumpGreaterThan, true},
+	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that also skip the next ones, more in number, unless a condition is met.
+// compare returns instructions that also skip the next ones, more in number, unless a condition of a rule is met, which
+// allows or denies. The kernel ignores the high half of many arguments, such as those of type int. So if the value has
+// none, that of the argument must not lead to more than the low half alone would.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
-func compare(arg specs.LinuxSeccompArg, more int) []asm.Instruction {
+func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {
 	with, mask, value := comparisons[arg.Op], ^uint64(0), arg.Value
 	if arg.Op == specs.OpMaskedEqual {
 		mask, value = arg.Value, arg.ValueTwo
@@ -254,6 +261,9 @@ func compare(arg specs.LinuxSeccompArg, more int) []asm.Instruction {
 		load(offset),
 		asm.ALUOpConstant{Op: asm.ALUOpAnd, Val: uint32(mask)},
 		asm.JumpIf{Cond: with.low, Val: uint32(value), SkipFalse: uint8(more)},
+	}
+	if arg.Value>>32 == 0 && with.large == allows {
+		return low
 	}
 	high := []asm.Instruction{
 		load(offset + 4),

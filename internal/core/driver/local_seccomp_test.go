@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -190,6 +191,43 @@ func TestSeccomp_ConditionsAreOfAllBitsOfAnArgument(t *testing.T) {
 		}
 		test.Eq(t, unix.SECCOMP_RET_ERRNO|int(unix.EPERM), call(t, filter, machine, "dup"))
 	}
+}
+
+// The kernel ignores the high half of arguments such as those of type int.
+func TestSeccomp_HighHalfOfAnArgumentLeadsToNothingMore(t *testing.T) {
+	machine, err := arch.GetInfo("")
+	must.NoError(t, err)
+	const high = 1 << 32
+	filter, err := seccompFilter(seccompDefault, 0)
+	must.NoError(t, err)
+	test.Eq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "socket", unix.AF_INET))
+	for _, family := range []uint64{unix.AF_VSOCK, high + unix.AF_VSOCK} {
+		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "socket", family))
+	}
+
+	met := map[string][]uint64{ // of 6 to 11
+		"EQ": {7}, "NE": {6, 8, 9, 10, 11}, "LT": {6}, "LE": {6, 7}, "GT": {8, 9, 10, 11}, "GE": {7, 8, 9, 10, 11},
+		"MASKED_EQ": {11},
+	}
+	for action, other := range map[string]string{"ALLOW": "ERRNO", "LOG": "ERRNO", "ERRNO": "ALLOW", "KILL": "LOG"} {
+		for operator, values := range met {
+			filter, err := seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_`+other+`", "syscalls": [
+				{"names": ["kill"], "action": "SCMP_ACT_`+action+`", "args": [
+					{"index": 1, "value": 7, "valueTwo": 3, "op": "SCMP_CMP_`+operator+`"}]}]}`), 0)
+			must.NoError(t, err)
+			for value := uint64(6); value < 12; value++ {
+				allowed := isAllowed(call(t, filter, machine, "kill", 1, value))
+				allows := action == "ALLOW" || action == "LOG"
+				test.Eq(t, slices.Contains(values, value) == allows, allowed, test.Sprint(action, operator, value))
+				large := isAllowed(call(t, filter, machine, "kill", 1, high+value))
+				test.True(t, allowed || !large, test.Sprint(action, operator, value, "with a high half"))
+			}
+		}
+	}
+}
+
+func isAllowed(verdict int) bool {
+	return verdict == unix.SECCOMP_RET_ALLOW || verdict == unix.SECCOMP_RET_LOG
 }
 
 func TestSeccomp_SomeConditionsOfOneArgumentAreAlternatives(t *testing.T) {
