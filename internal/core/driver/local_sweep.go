@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
@@ -59,12 +60,12 @@ func (l *local) sweep(ctx context.Context) (removed []string) {
 }
 
 func (l *local) abandoned(st *task.State, unclaimed bool) bool {
-	if st.Output.AllocDir == "" || st.Identity.PID == 0 {
+	if st.Command.TaskDir == "" || st.Identity.PID == 0 {
 		return false
 	}
 	if !unclaimed && (l.task(st.ID) != nil || st.Identity.Alive()) {
 		return false
 	}
-	_, err := os.Lstat(st.Output.AllocDir)
+	_, err := os.Lstat(filepath.Dir(st.Command.TaskDir)) // the allocation's
 	return errors.Is(err, fs.ErrNotExist)
 }

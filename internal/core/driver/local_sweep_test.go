@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -29,6 +30,10 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	_, err := a.driver.WaitTask(t.Context(), running.ID)
 	must.NoError(t, err)
 	a.run(unclaimed) // the agent was killed, and its job was stopped
+	silent := a.shell("exec sleep 1000", "", func(c *drivers.TaskConfig) {
+		c.StdoutPath, c.StderrPath = os.DevNull, os.DevNull // logs { disabled = true }
+	})
+	a.run(silent)
 	kept := func(id string) bool {
 		return testsupport.Exists(task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}.TaskDir(id))
 	}
@@ -40,13 +45,15 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	sweep()
 	must.True(t, kept(given.ID), must.Sprint("removed although its allocation exists"))
 	test.True(t, kept(unclaimed.ID), test.Sprint("removed although its allocation exists"))
-	for _, dir := range []string{given.AllocDir, known.AllocDir, running.AllocDir, unclaimed.AllocDir} {
+	for _, dir := range []string{given.AllocDir, known.AllocDir, running.AllocDir, unclaimed.AllocDir,
+		silent.AllocDir} {
 		must.NoError(t, os.Rename(dir, dir+".gone"))
 		defer os.Rename(dir+".gone", dir)
 	}
 	sweep()
 	must.False(t, kept(given.ID), must.Sprint("kept although its allocation is gone"))
 	test.False(t, kept(unclaimed.ID), test.Sprint("kept although its allocation is gone"))
+	test.False(t, kept(silent.ID), test.Sprint("kept although its allocation is gone"))
 	must.True(t, kept(known.ID), must.Sprint("a known task was removed"))
 	test.True(t, kept(running.ID), test.Sprint("a known task was removed"))
 	test.SliceLen(t, 2, a.known(), test.Sprint("tasks of the driver"))
