@@ -135,6 +135,11 @@ func useHostPaths(cmd *task.Command) []string {
 		move(m.Target, m.Source)
 	}
 	cmd.Mounts = nil
+	if cmd.Unveil != nil {
+		for i, p := range cmd.Unveil.Paths {
+			cmd.Unveil.Paths[i].Path = cmp.Or(host[p.Path], p.Path)
+		}
+	}
 	for i, v := range cmd.Env {
 		if name, value, _ := strings.Cut(v, "="); host[value] != "" {
 			cmd.Env[i] = name + "=" + host[value]
