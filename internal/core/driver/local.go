@@ -132,7 +132,7 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 		l.release(id)
 		return nil, err
 	}
-	l.rememberUser(c, t)
+	l.rememberUser(t)
 	t.watch(t.state)
 	return t, nil
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/nomad/structs"
-	"github.com/hashicorp/nomad/plugins/drivers"
 
 	"github.com/outrider-dev/outrider/internal/core/account"
+	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
 // With dynamic_users, Nomad gives a user to each task whose job names none
@@ -22,13 +22,10 @@ import (
 // the users of the tasks that it recovers, and gives no user to two tasks.
 
 // userOf returns the user of a task that is about to start, as in a job; empty is the agent's own.
-func (l *local) userOf(s *Start) (string, error) {
-	run := runOf(s.Task.AllocID, s.Task.Name)
+func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
 	if name == "" && l.config().DynamicUsers {
-		l.mu.Lock()
-		name = l.users[run]
-		l.mu.Unlock()
+		name = l.knownUser(runOf(s.Task.AllocID, s.Task.Name), storeDir)
 		if name == "" {
 			return "", errors.New("the agent was restarted and no longer knows the task's dynamic user: " +
 				"run `nomad alloc stop`, so that another allocation gets one")
@@ -38,6 +35,29 @@ func (l *local) userOf(s *Start) (string, error) {
 		name = s.DefaultUser
 	}
 	return name, nil
+}
+
+// knownUser returns the dynamic user of a task that was recovered or, if the agent was killed before it knew of the
+// task, that still has its state. It returns an empty name for no such task.
+func (l *local) knownUser(run, storeDir string) string {
+	l.mu.Lock()
+	name := l.users[run]
+	l.mu.Unlock()
+	if name != "" {
+		return name
+	}
+	states, _, _ := task.Store{Dir: storeDir}.List() // an unreadable state has no user
+	for _, st := range states {
+		if st.DynamicUser && runOf(st.AllocID, st.Task) == run {
+			return dynamicName(st)
+		}
+	}
+	return ""
+}
+
+// dynamicName returns Nomad's name for a task's dynamic user.
+func dynamicName(st *task.State) string {
+	return account.DynamicPrefix + strconv.FormatUint(uint64(st.Command.User.UID), 10)
 }
 
 // isDynamic reports whether a user, as in a job, has the name of one that Nomad gives to a task.
@@ -58,7 +78,7 @@ func (l *local) checkUser(t *localTask) error {
 	uid := own.Command.User.UID
 	for _, other := range l.tasks {
 		st := other.current()
-		if u := st.Command.User; u != nil && u.UID == uid && (t.dynamic || other.dynamic) &&
+		if u := st.Command.User; u != nil && u.UID == uid && (own.DynamicUser || st.DynamicUser) &&
 			runOf(st.AllocID, st.Task) != runOf(own.AllocID, own.Task) {
 			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s%d is still the one of task %q in allocation %s",
 				account.DynamicPrefix, uid, st.Task, st.AllocID), true)
@@ -68,13 +88,12 @@ func (l *local) checkUser(t *localTask) error {
 }
 
 // rememberUser is called for a task that the driver recovers.
-func (l *local) rememberUser(cfg *drivers.TaskConfig, t *localTask) {
-	u := t.state.Command.User
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if u == nil || !l.options.DynamicUsers || cfg.User != "" && !strings.HasPrefix(cfg.User, account.DynamicPrefix) {
+func (l *local) rememberUser(t *localTask) {
+	st := t.state
+	if !st.DynamicUser {
 		return
 	}
-	t.dynamic = true
-	l.users[runOf(cfg.AllocID, cfg.Name)] = account.DynamicPrefix + strconv.FormatUint(uint64(u.UID), 10)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.users[runOf(st.AllocID, st.Task)] = dynamicName(st)
 }

@@ -59,6 +59,46 @@ func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
 	test.ErrorContains(t, err, "the agent was restarted and no longer knows the task's dynamic user")
 }
 
+func TestDynamicUsers_OfAccountsAreNone(t *testing.T) {
+	testsupport.NeedRoot(t)
+	options := map[string]any{"dynamic_users": true}
+	a := startInstance(t, testInstance{}, options)
+	nobody := func(c *drivers.TaskConfig) { c.User = "nobody" }
+	cfg := a.shell("sleep 600", "", nobody)
+	th := a.run(cfg)
+	th.Config.User = "nomad-web" // an account of the same id
+
+	a.stopDriver()
+	a.startDriver(options)
+	must.NoError(t, a.RecoverTask(wire(t, th)))
+	other := a.shell("sleep 600", "", nobody)
+	a.run(other)
+	for _, id := range []string{cfg.ID, other.ID} {
+		must.NoError(t, a.StopTask(id, 0, ""))
+		a.destroy(id)
+	}
+}
+
+func TestDynamicUsers_OfAnUnclaimedRunAreKnown(t *testing.T) {
+	testsupport.NeedRoot(t)
+	options := map[string]any{"dynamic_users": true}
+	a := startInstance(t, testInstance{}, options)
+	cfg := a.shell("id -u; sleep 600", "", func(c *drivers.TaskConfig) { c.User = "nomad-80124" })
+	a.run(cfg)
+	testsupport.Eventually(t, "the task has started", func() bool { return a.output(cfg) != "" })
+	pid := a.pid(cfg.ID)
+
+	a.stopDriver() // before the agent knows of the task
+	a.startDriver(options)
+	again := *cfg
+	again.ID, again.User = cfg.AllocID+"/web/"+uuid.Short(), ""
+	a.run(&again)
+	test.Eq(t, pid, a.pid(again.ID))
+	test.Eq(t, "80124\n", a.output(&again))
+	must.NoError(t, a.StopTask(again.ID, 0, ""))
+	a.destroy(again.ID)
+}
+
 func TestDynamicUsers_AreOffByDefault(t *testing.T) {
 	a := start(t, nil)
 	c, err := a.Capabilities()

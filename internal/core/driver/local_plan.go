@@ -59,7 +59,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 	l.mu.Unlock()
 	forTask := deny
 	forTask.env = slices.Concat(deny.env, o.DeniedEnvvars)
-	user, err := l.userOf(s)
+	user, err := l.userOf(s, t.storeDir)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []strin
 		}
 	}
 	st.Command = *cmd
-	t.dynamic = isDynamic(user)
+	st.DynamicUser = isDynamic(user)
 	t.state, t.killMode = st, task.KillMode(o.KillMode)
 	t.preStop = o.PreStop
 	t.unplug = unplug{Stop: o.OnUnplug == "stop", Delay: o.UnplugDelay.Duration()}

@@ -27,7 +27,6 @@ type localTask struct {
 	killMode task.KillMode
 	unplug   unplug
 	preStop  []string
-	dynamic  bool // its user is Nomad's for this task alone; guarded by the engine's mu
 	event    Event
 
 	Ending // ended after the exit is reported

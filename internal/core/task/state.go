@@ -40,6 +40,9 @@ type State struct {
 	// run, even if their IDs differ. An empty Request equals no other.
 	Request string `json:"request,omitempty"`
 
+	// DynamicUser: the command's user is Nomad's for this task alone.
+	DynamicUser bool `json:"dynamic_user,omitempty"`
+
 	// Identity is the main process; its PID is 0 until the process is forked.
 	Identity Identity `json:"identity"`
 
