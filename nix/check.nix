@@ -82,6 +82,10 @@ let
       }).extraPackages;
       expected = [ "openssh" ];
     };
+    testPythonSearchesADirectory = {
+      expr = map (lib.hasSuffix "/bin") (node agent).services.outrider.python.settings.interpreters;
+      expected = [ true ];
+    };
     testNothingUntilEnabled = {
       expr = binaries agent ++ [ (nomad agent).dropPrivileges ];
       expected = [ true ];

@@ -38,7 +38,7 @@ in
     {
       # On NixOS, neither is where the plugin looks for it.
       services.outrider.python.settings = {
-        interpreters = lib.mkDefault [ "${pkgs.python3}/bin/python3" ];
+        interpreters = lib.mkDefault [ "${pkgs.python3}/bin" ];
         uv = lib.mkDefault "${pkgs.uv}/bin/uv";
       };
     }
