@@ -47,7 +47,7 @@ type Lab struct {
 }
 
 // New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
-// host, container) and LAB_DIR.
+// host, container) and LAB_DIR, the directory in which the lab makes its own.
 func New() (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -62,7 +62,8 @@ func New() (*Lab, error) {
 		return nil, fmt.Errorf("unknown LAB_RUNTIME %q: want auto, host or container", l.runtime)
 	}
 	if dir := os.Getenv("LAB_DIR"); dir != "" {
-		if l.dir, err = filepath.Abs(dir); err != nil {
+		l.dir, err = filepath.Abs(filepath.Join(dir, "outrider-lab")) // lab:down deletes everything in it
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -64,10 +64,10 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	const script = "#!/bin/sh\n[ $1 = version ] && echo 'Nomad v1.11.3' && exit 0\n" +
 		"echo half a line of the log >&2\nexec sleep 600\n"
 	must.NoError(t, os.WriteFile(nomad, []byte(script), 0o755))
-	lab := filepath.Join(dir, "lab")
+	lab := filepath.Join(dir, "outrider-lab")
 	cmd := exec.Command("go", "tool", "mage", "lab:up")
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "LAB_DIR="+lab, "NOMAD_BIN="+nomad, "LAB_RUNTIME=host", "TERM=xterm", "NO_COLOR=1")
+	cmd.Env = append(os.Environ(), "LAB_DIR="+dir, "NOMAD_BIN="+nomad, "LAB_RUNTIME=host", "TERM=xterm", "NO_COLOR=1")
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
 	must.NoError(t, err)
 	defer terminal.Close()
