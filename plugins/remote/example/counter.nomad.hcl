@@ -12,7 +12,7 @@
 #         ssh {
 #           host      = "192.0.2.10"
 #           user      = "nomad"
-#           key_file  = "/etc/nomad.d/remote_key"
+#           key_file  = "/etc/outrider/remote_key"
 #           host_keys = ["ssh-ed25519 AAAA…"]
 #         }
 #       }
