@@ -229,19 +229,14 @@ func newRound(t *testing.T, n *node) *round {
 // end stops the fourth task, and checks that nothing of the round is left.
 func (r *round) end(t *testing.T) {
 	p := r.procs[r.goesOn]
-	if got := r.stop(t); !t.Failed() && got != "signal 2" {
+	for _, a := range append(r.ending(), r.goesOn) {
+		a.stop(t)
+	}
+	if got := r.goesOn.outcome(); !t.Failed() && got != "signal 2" {
 		t.Errorf("Nomad reports the stop of the fourth task as %q: %s", got, r.goesOn.story())
 	}
 	test.False(t, p.alive(), test.Sprint("the fourth task is alive after its end"))
 	test.NoError(t, testsupport.Poll(time.Minute, r.n.tasksLeft))
-}
-
-func (r *round) stop(t *testing.T) string {
-	for _, a := range append(r.ending(), r.goesOn) {
-		_, _, err := r.n.Client().Jobs().Deregister(a.job, false, nil)
-		test.NoError(t, err)
-	}
-	return r.goesOn.ended(t)
 }
 
 func kill(t testing.TB, n *node) { t.Helper(); inTime(t, n.Kill) }

@@ -211,19 +211,10 @@ func (a *alloc) tells(text string) error {
 	})
 }
 
-// stop stops the job, and waits until the task is dead. It repeats a stop that Nomad has lost: if the deployment of a
-// job becomes successful just after the stop, its version of the job, which is not stopped, is the current one again
-// (updateJobStabilityImpl in nomad/state/state_store.go).
+// stop stops the job, and waits until its tasks are dead.
 func (a *alloc) stop(t testing.TB) {
 	t.Helper()
-	jobs := a.n.Client().Jobs()
-	testsupport.Within(t, patience, func() error {
-		j, _, err := jobs.Info(a.job, nil)
-		if err == nil && !*j.Stop {
-			_, _, err = jobs.Deregister(a.job, false, nil)
-		}
-		return errors.Join(err, a.isDead())
-	})
+	nomadtest.Stop(t, a.n.Client(), a.job)
 }
 
 // dir is the allocation's directory on the host.

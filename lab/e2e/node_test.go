@@ -22,6 +22,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // node is a private agent with one of the drivers.
@@ -168,32 +169,22 @@ func (n *node) end() error {
 	return errors.Join(errs...)
 }
 
-// stopJobs stops each job that is not stopped, see alloc.stop. It returns an error until all allocations of the node
-// have ended. One that the agent has only just received has no process yet, and its cgroup would outlive the agent.
+// stopJobs stops the server's jobs. It returns an error until all are stopped, and all allocations of the node have
+// ended, also those of removed jobs. One that the agent has only just received has no process yet, and its cgroup would
+// outlive the agent.
 func (n *node) stopJobs() error {
-	jobs, _, err := n.Client().Jobs().List(nil)
+	left, err := agent.Unended(context.Background(), n.Client(), "default", fmt.Sprintf("NodeID == %q", n.id()))
 	if err != nil {
 		return err
 	}
+	jobs, _, err := n.Client().Jobs().List(nil)
+	errs := []error{err, leftError(left)}
 	for _, j := range jobs {
 		if !j.Stop {
-			_, _, err := n.Client().Jobs().Deregister(j.ID, false, nil)
-			if err != nil {
-				return err
-			}
+			errs = append(errs, nomadtest.Stopped(n.Client(), j.ID))
 		}
 	}
-	allocs, _, err := n.Client().Nodes().Allocations(n.id(), nil)
-	if err != nil {
-		return err
-	}
-	var left []string
-	for _, a := range allocs {
-		if !a.ClientTerminalStatus() {
-			left = append(left, "allocation "+a.ID+" of "+a.JobID+", "+a.ClientStatus)
-		}
-	}
-	return leftError(left)
+	return errors.Join(errs...)
 }
 
 // tasksLeft returns an error with the leftovers of tasks, if any.

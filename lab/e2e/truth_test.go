@@ -72,8 +72,11 @@ const sleep = "exec sleep 600"
 // truthRows has the rows of each phase. What happens to the node happens to all rows of its phase.
 var truthRows = map[string][]truthRow{
 	"jobs": {
-		{name: "stop", act: func(t *testing.T, c *truthCell) { c.deregister(t, false) }},
-		{name: "stop -purge", act: func(t *testing.T, c *truthCell) { c.deregister(t, true) }},
+		{name: "stop", act: func(t *testing.T, c *truthCell) { c.first.stop(t) }},
+		{name: "stop -purge", act: func(t *testing.T, c *truthCell) {
+			_, _, err := c.Client().Jobs().Deregister(*c.job.ID, true, nil)
+			must.NoError(t, err)
+		}},
 		{name: "alloc stop", replaced: true, act: func(t *testing.T, c *truthCell) {
 			_, err := c.Client().Allocations().Stop(c.first.stub(t), nil)
 			must.NoError(t, err)
@@ -138,8 +141,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					dir, err := os.Open(filepath.Join(slotMounts, stuck.lease))
 					must.NoError(t, err)
 					t.Cleanup(func() { dir.Close() })
-					stuck.deregister(t, false)
-					stuck.first.ended(t)
+					stuck.first.stop(t)
 					plugin := n.one(t, "dataset plugin", n.isDatasetPlugin)
 					plugin.end(t)
 					n.another(t, n.isDatasetPlugin, plugin)
@@ -177,7 +179,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					time.Sleep(truthSweeps)
 					cells[0].stands(t, "the task of the lost node runs")
 					// once the node is back, another job gets the slot while the task is being killed
-					cells[0].deregister(t, false)
+					cells[0].first.stop(t)
 					cells[0].ask(t)
 				})
 			})
@@ -382,12 +384,6 @@ func (c *truthCell) stands(t *testing.T, why string) {
 	must.SliceContains(t, c.leases(t), c.lease, must.Sprintf("the dataset was released, but %s", why))
 }
 
-func (c *truthCell) deregister(t *testing.T, purge bool) {
-	t.Helper()
-	_, _, err := c.Client().Jobs().Deregister(*c.job.ID, purge, nil)
-	must.NoError(t, err)
-}
-
 // verify checks the outcome that the table has.
 func (c *truthCell) verify(t *testing.T) {
 	switch {
@@ -405,7 +401,7 @@ func (c *truthCell) verify(t *testing.T) {
 			c.first.says(t, "stdout", "fresh")
 			c.stands(t, "the task runs")
 		}
-		c.deregister(t, false)
+		c.first.stop(t)
 	case c.second != nil:
 		c.second.get(t)
 		return

@@ -5,6 +5,8 @@
 package nomadtest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
+	"github.com/outrider-dev/outrider/lab/agent"
 )
 
 // Job returns a batch job with one small task of a driver, which is not restarted.
@@ -50,6 +53,36 @@ func Allocs(t testing.TB, c *api.Client, job string, count int) (list []*api.All
 		return err
 	})
 	return list
+}
+
+// Stop stops a job of the default namespace, and waits until it is stopped for good, see Stopped. Its allocations have
+// ended then, on all nodes; the server also reports those of a lost node as ended.
+func Stop(t testing.TB, c *api.Client, job string) {
+	t.Helper()
+	testsupport.Within(t, 5*time.Minute, func() error { return Stopped(c, job) })
+}
+
+// Stopped stops a job that is not stopped. It returns an error until no allocation of the job is left that has not
+// ended, and after that the job still is stopped: Nomad loses a stop if the deployment of the job becomes successful
+// just after it, because the version of the deployment, which is not stopped, is the current one again
+// (updateJobStabilityImpl in nomad/state/state_store.go). Call it until it returns nil.
+func Stopped(c *api.Client, job string) error {
+	left, err := agent.Unended(context.Background(), c, "default", fmt.Sprintf("JobID == %q", job))
+	if err != nil {
+		return err
+	}
+	j, _, err := c.Jobs().Info(job, nil) // after the allocations: a stop is not lost once it has ended them
+	if err != nil {
+		return err
+	}
+	if !*j.Stop {
+		_, _, err = c.Jobs().Deregister(job, false, nil)
+		return errors.Join(err, fmt.Errorf("job %s was not stopped", job))
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("allocations of job %s have not ended: %q", job, left)
+	}
+	return nil
 }
 
 // Story returns a task's events as one line.

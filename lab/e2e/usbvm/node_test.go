@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
@@ -77,7 +76,7 @@ func (n *node) submit(t testing.TB, s spec) *task {
 	main.Resources.MemoryMB, main.Resources.Devices = new(64), []*api.RequestedDevice{d}
 	_, _, err := n.Client().Jobs().Register(job, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
-	t.Cleanup(func() { x.stop(t) })
+	t.Cleanup(func() { nomadtest.Stop(t, n.Client(), x.job) })
 	return x
 }
 
@@ -140,16 +139,6 @@ func (x *task) ended(t testing.TB) string {
 func (x *task) output(stream string) string {
 	b, _ := os.ReadFile(filepath.Join(x.n.DataDir(), "alloc", x.alloc, "alloc", "logs", "main."+stream+".0"))
 	return string(b)
-}
-
-// stop stops the job and waits for the end of its task.
-func (x *task) stop(t testing.TB) {
-	t.Helper()
-	_, _, err := x.n.Client().Jobs().Deregister(x.job, false, nil)
-	test.NoError(t, err)
-	if x.alloc != "" {
-		testsupport.Within(t, time.Minute, func() error { return x.is("dead") })
-	}
 }
 
 // tellLog prints the end of the agent's log, without debug messages.

@@ -98,20 +98,6 @@ func runs(t *testing.T, c *api.Client, job *api.Job, status string) (id string) 
 	return id
 }
 
-// stop stops a job and waits for the end of its task.
-func stop(t *testing.T, c *api.Client, job string) {
-	t.Helper()
-	_, _, err := c.Jobs().Deregister(job, false, nil)
-	must.NoError(t, err)
-	testsupport.Within(t, 5*time.Minute, func() error {
-		list, _, err := c.Jobs().Allocations(job, true, nil)
-		if err != nil || list[0].ClientStatus != api.AllocClientStatusComplete {
-			return fmt.Errorf("job %s is %s: %v", job, list[0].ClientStatus, err)
-		}
-		return nil
-	})
-}
-
 // volume creates a volume, and returns its ID.
 func volume(c *api.Client, name string) (id string, err error) {
 	node, err := nomadtest.Node(c)
@@ -186,7 +172,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	must.NoError(t, err)
 	a := runs(t, c, datasetJob("service", "a", true, writes), api.AllocClientStatusRunning)
 	h.says(a, "written")
-	stop(t, c, "a")
+	nomadtest.Stop(t, c, "a")
 	slot := runs(t, c, datasetJob("service", "slot", false, uses), api.AllocClientStatusRunning)
 	h.says(slot, "used")
 	h.cutPower()
@@ -218,7 +204,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	})
 	runs(t, c, datasetJob("batch", "b", true, reads), api.AllocClientStatusComplete)
 	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has the line from before and a new one
-	stop(t, c, "slot")
+	nomadtest.Stop(t, c, "slot")
 
 	_, _, err = c.HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: id}, nil)
 	must.NoError(t, err)
