@@ -148,7 +148,7 @@ func (n *node) isDatasetPlugin(p proc) bool {
 // volume makes a volume that every user can write to, and deletes it at the end of the test.
 func (n *node) volume(t *testing.T, name string) (id string) {
 	t.Helper()
-	made, err := n.createVolume(&api.HostVolume{
+	made, err := nomadtest.CreateVolume(n.Client(), &api.HostVolume{
 		Name: name, NodeID: n.id(), Parameters: map[string]string{"class": "fast", "mode": "0777"},
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
@@ -172,16 +172,6 @@ func (n *node) deleteVolume(t *testing.T, id string) {
 		}
 		return err
 	})
-}
-
-// withVolume mounts a volume.
-func withVolume(name, at string) func(*api.Job, *api.Task) {
-	return func(j *api.Job, task *api.Task) {
-		j.TaskGroups[0].Volumes = map[string]*api.VolumeRequest{name: {
-			Name: name, Type: "host", Source: name, AttachmentMode: "file-system", AccessMode: "single-node-multi-writer",
-		}}
-		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: &name, Destination: &at})
-	}
 }
 
 // useDatasets prints for each dataset of the task whether an earlier run of the task has used it.
@@ -229,7 +219,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				return n.submit(t, job(t, o.sh(script), append([]func(*api.Job, *api.Task){asDriver(driver), withMemory(48)},
 					edit...)...))
 			}
-			volume, slot := withVolume("data", "/data"), withDevice("zfs/dataset/fast")
+			volume, slot := nomadtest.WithVolume("data", "/data"), withDevice("zfs/dataset/fast")
 			tasks := []struct {
 				name  string
 				alloc *alloc
@@ -270,7 +260,7 @@ func TestDatasets_AreInTasks(t *testing.T) {
 				test.Eq(t, "fuseblk\nof another job\n", reader.output(t, "stdout"), test.Sprint(driver))
 
 				// a volume of the agent's configuration, in the task's directory
-				reader = run("cat local/static/file", withVolume("static", "local/static"), asDriver(driver))
+				reader = run("cat local/static/file", nomadtest.WithVolume("static", "local/static"), asDriver(driver))
 				must.Eq(t, "exit 0", reader.ended(t), must.Sprint(driver, ": ", reader.story()))
 				test.Eq(t, "of the host\n", reader.output(t, "stdout"), test.Sprint(driver))
 			}
@@ -322,7 +312,7 @@ plugin "docker" {
 `, cmp.Or(os.Getenv("DOCKER_HOST"), "unix:///var/run/docker.sock"), image),
 	})
 	n.volume(t, "data")
-	volume, slot := withVolume("data", "/data"), withDevice("zfs/dataset/fast")
+	volume, slot := nomadtest.WithVolume("data", "/data"), withDevice("zfs/dataset/fast")
 	script := conf{"image": image, "command": "/bin/sh", "args": []string{"-c", useDatasets}}
 	run := func(edit ...func(*api.Job, *api.Task)) *alloc {
 		quick := func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) } // process 1 ignores signals

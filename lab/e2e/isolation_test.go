@@ -21,6 +21,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/e2e/features"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // TestFeatures_OfNomadsDriversWork runs a job for each feature, and one without it. TestFeatures_WorkOnCgroupV2 of
@@ -34,21 +35,11 @@ func TestFeatures_OfNomadsDriversWork(t *testing.T) {
 		t.Cleanup(func() { os.Remove(file) })
 	}
 	n := commonNode.get(t)
-	for _, f := range features.All {
-		t.Run(f.Name, func(t *testing.T) {
-			var edit []func(*api.Job, *api.Task)
-			if f.Edit != nil {
-				edit = append(edit, f.Edit)
-			}
-			a := n.submit(t, job(t, sh(f.Script).with(f.Config), edit...))
-			test.StrHasPrefix(t, "exit ", a.ended(t), test.Sprint(a.story()))
-			test.Eq(t, f.Want, strings.TrimSpace(a.output(t, "stdout")), test.Sprint(a.output(t, "stderr")))
-			if f.Host == "" {
-				return
-			}
-			plain := n.submit(t, job(t, sh(f.Script)))
-			plain.ended(t)
-			test.Eq(t, f.Host, strings.TrimSpace(plain.output(t, "stdout")), test.Sprint("without ", f.Name))
+	for _, c := range features.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			a := n.submit(t, c.Job)
+			test.Eq(t, "exit 0", a.ended(t), test.Sprint(a.story()))
+			test.Eq(t, c.Want, strings.TrimSpace(a.output(t, "stdout")), test.Sprint(a.output(t, "stderr")))
 		})
 	}
 }
@@ -347,10 +338,8 @@ func TestFeatures_LinksOfATaskLeadNowhere(t *testing.T) {
 cd $NOMAD_TASK_DIR
 [ -e planted ] && touch again && echo again && exec sleep 1000
 mv PLACE PLACE.old 2>/dev/null; ln -s TO PLACE; touch planted; exec sleep 1000`)
-		a := n.start(t, sh(script).with(conf{"isolate": []string{"tmp"}}), asNobody, func(j *api.Job, task *api.Task) {
-			j.TaskGroups[0].Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data"}}
-			task.VolumeMounts = []*api.VolumeMount{{Volume: new("data"), Destination: new("local/sub/data")}}
-		})
+		a := n.start(t, sh(script).with(conf{"isolate": []string{"tmp"}}), asNobody,
+			nomadtest.WithVolume("data", "local/sub/data"))
 		local := a.dir() + "/main/local"
 		testsupport.Eventually(t, "the link is there", func() bool { return testsupport.Exists(local + "/planted") })
 		must.NoError(t, n.Client().Allocations().Restart(a.stub(t), "main", nil))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/internal/core/wheel"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // archive serves an archive of a directory, and returns the server's URL.
@@ -119,8 +120,8 @@ wait`,
 	here := strings.NewReplacer("/usr/lib/postgresql/15/bin", programs, `= "postgres"`, `= "nobody"`, "tank/fast",
 		rootOf(classes), "db-1", node.Name)
 	t.Cleanup(func() { n.withoutVolumes(t, "orders-db", "orders-db-staging") })
-	_, err = n.createVolume(&api.HostVolume{Name: "orders", Parameters: map[string]string{"class": "fast",
-		"uid": "65534", "gid": "65534", "mode": "0700"}})
+	_, err = nomadtest.CreateVolume(n.Client(), &api.HostVolume{Name: "orders",
+		Parameters: map[string]string{"class": "fast", "uid": "65534", "gid": "65534", "mode": "0700"}})
 	must.NoError(t, err)
 
 	jobs := jobFiles(readFences(t, "docs/guides/recipes.md"))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 // ready waits until the volume is ready, and returns it.
@@ -38,44 +39,6 @@ func (n *node) ready(t testing.TB, id string) *api.HostVolume {
 		return nil
 	})
 	return vol
-}
-
-// knows waits until the agent has reported exactly these volumes.
-func (n *node) knows(t testing.TB, names ...string) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		info, _, err := n.Client().Nodes().Info(n.id(), nil)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if _, there := info.HostVolumes[name]; !there {
-				return fmt.Errorf("the node has no volume %s", name)
-			}
-		}
-		if len(info.HostVolumes) != len(names) {
-			return fmt.Errorf("the node has %d volumes, want %d", len(info.HostVolumes), len(names))
-		}
-		return nil
-	})
-}
-
-// createVolume makes or changes a volume through Nomad. Without capabilities in v it has a single writer.
-func (n *node) createVolume(v *api.HostVolume) (*api.HostVolume, error) {
-	v.PluginID, v.Namespace = "dataset", "default"
-	if v.RequestedCapabilities == nil {
-		v.RequestedCapabilities = []*api.HostVolumeCapability{{
-			AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
-	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		got, _, err := n.Client().HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
-		switch {
-		case err == nil:
-			return got.Volume, nil
-		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // just after the agent's start
-			return nil, err
-		}
-	}
 }
 
 // rootOf returns the first class's dataset.
@@ -102,7 +65,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	fast := func(name string) *api.HostVolume {
 		return &api.HostVolume{Name: name, Parameters: map[string]string{"class": "fast", "uid": "1234"}}
 	}
-	vol, err := n.createVolume(fast("data"))
+	vol, err := nomadtest.CreateVolume(n.Client(), fast("data"))
 	must.NoError(t, err)
 	must.Eq(t, 64*mib, vol.CapacityBytes)
 	path := n.ready(t, vol.ID).HostPath
@@ -119,7 +82,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	// the agent is killed, and has the volume after its restart
 	kill(t, n)
 	n.restart(t)
-	n.knows(t, "data")
+	nomadtest.HasVolumes(t, n.Client(), "data")
 	must.Eq(t, path, n.ready(t, vol.ID).HostPath)
 	must.Eq(t, "first", read())
 
@@ -130,16 +93,16 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.NoError(t, share(dataset, installed))
 	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { root = "/srv" }`), 0o644))
 	again()
-	n.knows(t, "data")
+	nomadtest.HasVolumes(t, n.Client(), "data")
 	must.Eq(t, "second", read())
-	_, err = n.createVolume(fast("other")) // the submitter sees the operator's mistake
+	_, err = nomadtest.CreateVolume(n.Client(), fast("other")) // the submitter sees the operator's mistake
 	must.ErrorContains(t, err, `class "slow": root "/srv" is not the name of a dataset`)
 
 	// the mistake is corrected, and the capacity changes
 	larger := fast("data")
 	larger.ID, larger.NodeID, larger.RequestedCapacityMaxBytes = vol.ID, vol.NodeID, 128*mib
 	must.NoError(t, os.WriteFile(file, []byte(classes), 0o644))
-	vol, err = n.createVolume(larger)
+	vol, err = nomadtest.CreateVolume(n.Client(), larger)
 	must.NoError(t, err)
 	must.Eq(t, 128*mib, vol.CapacityBytes)
 	must.Eq(t, "second", read())
@@ -147,7 +110,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	// the class was missing at the agent's start: the volume is back after another create, or another start
 	for _, back := range []func(){
 		func() {
-			_, err := n.createVolume(larger)
+			_, err := nomadtest.CreateVolume(n.Client(), larger)
 			must.NoError(t, err)
 		},
 		again,
@@ -160,10 +123,10 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 			return nil
 		})
 		again()
-		n.knows(t)
+		nomadtest.HasVolumes(t, n.Client())
 		zfs(t, "rename", root+"-away", root)
 		back()
-		n.knows(t, "data")
+		nomadtest.HasVolumes(t, n.Client(), "data")
 		must.Eq(t, "second", read())
 	}
 
@@ -173,7 +136,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.False(t, testsupport.Exists(path))
 	must.StrContains(t, zfs(t, "list", "-H", "-r", "-o", "name", root), "\n"+root+"/.trash/"+vol.ID+".")
 	again()
-	n.knows(t)
+	nomadtest.HasVolumes(t, n.Client())
 	records, err := filepath.Glob(filepath.Join(n.DataDir(), "host_volumes", ".outrider", "*"))
 	must.NoError(t, err)
 	must.SliceEmpty(t, records)
@@ -231,12 +194,12 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 	other := newNode(t, nodeOptions{classes: there, config: "server {\n  heartbeat_grace = \"30s\"\n}\n"})
 	lost := newNode(t, nodeOptions{classes: here, of: other})
 	volumes := other.Client().HostVolumes()
-	made, err := other.createVolume(&api.HostVolume{Name: "notes", NodeID: lost.id(),
+	made, err := nomadtest.CreateVolume(other.Client(), &api.HostVolume{Name: "notes", NodeID: lost.id(),
 		Parameters: map[string]string{"class": "fast", "mode": "0777"}})
 	must.NoError(t, err)
 	other.ready(t, made.ID)
 	a := other.submit(t, job(t, sh(count), asService, func(j *api.Job, task *api.Task) {
-		withVolume("notes", "/data")(j, task)
+		nomadtest.WithVolume("notes", "/data")(j, task)
 		j.TaskGroups[0].Volumes["notes"].AccessMode = "single-node-writer"
 		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Unlimited: new(true), Delay: new(5 * time.Second),
 			DelayFunction: new("constant")} // a service job reschedules by default
@@ -263,10 +226,8 @@ func TestReplica_TakesOverFromALostNode(t *testing.T) {
 		must.Len(t, 1, found, must.Sprint(marker))
 		text := strings.NewReplacer("tank/fast/notes", rootOf(there)+"/notes", "tank/fast/default", rootOf(here)+"/default").
 			Replace(found[0].text)
-		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "NOMAD_ADDR="+other.Address())
-		out, err := cmd.CombinedOutput()
+		env := append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "NOMAD_ADDR="+other.Address())
+		out, err := shell(t, dir, env, text)
 		must.NoError(t, err, must.Sprintf("%s\n%s", text, out))
 	}
 	typed("zfs send")

@@ -5,7 +5,13 @@
 // lab/e2e run the jobs on this machine, those of lab/e2e/vm with cgroup v2.
 package features
 
-import "github.com/hashicorp/nomad/api"
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
+)
 
 // Config is the config block of a task.
 type Config = map[string]any
@@ -32,8 +38,34 @@ func dns(j *api.Job, _ *api.Task) {
 	j.TaskGroups[0].Networks = []*api.NetworkResource{{DNS: &api.DNSConfig{Servers: []string{"10.1.2.3"}}}}
 }
 
-// All is the table.
-var All = []Feature{
+// Case is a job with or without a feature, and what its task has to print.
+type Case struct {
+	Name, Want string
+	Job        *api.Job
+}
+
+// Cases returns the jobs of the table.
+func Cases() (cases []Case) {
+	for i, f := range all {
+		shell := nomadtest.Shell(f.Script + "\nexit 0")
+		with, task := nomadtest.Job(fmt.Sprint("with-", i), "exec-lite", shell)
+		for name, value := range f.Config {
+			task.SetConfig(name, value)
+		}
+		if f.Edit != nil {
+			f.Edit(with, task)
+		}
+		cases = append(cases, Case{Name: f.Name, Want: f.Want, Job: with})
+		if f.Host != "" {
+			without, _ := nomadtest.Job(fmt.Sprint("without-", i), "exec-lite", shell)
+			cases = append(cases, Case{Name: "without " + f.Name, Want: f.Host, Job: without})
+		}
+	}
+	return cases
+}
+
+// all is the table.
+var all = []Feature{
 	{Name: "work_dir", Of: "raw_exec, exec", Config: Config{"work_dir": "/usr"}, Script: "pwd", Want: "/usr"},
 	{Name: "denied_envvars", Of: "raw_exec", Config: Config{"denied_envvars": []string{"NOMAD_JOB_*"}},
 		Script: "echo $NOMAD_JOB_NAME | wc -w", Want: "0", Host: "1"},

@@ -5,9 +5,11 @@
 package nomadtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -53,6 +55,27 @@ func Allocs(t testing.TB, c *api.Client, job string, count int) (list []*api.All
 		return err
 	})
 	return list
+}
+
+// Becomes waits until the only allocation of a job has a status, and returns its ID.
+func Becomes(t testing.TB, c *api.Client, job, status string) (id string) {
+	t.Helper()
+	testsupport.Within(t, 5*time.Minute, func() error {
+		list, _, err := c.Jobs().Allocations(job, true, nil)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fmt.Errorf("job %s has no allocation", job)
+		}
+		id = list[0].ID
+		if list[0].ClientStatus != status {
+			main := cmp.Or(list[0].TaskStates["main"], &api.TaskState{})
+			return fmt.Errorf("job %s is %s: %s", job, list[0].ClientStatus, Story(main))
+		}
+		return nil
+	})
+	return id
 }
 
 // Stop stops a job of the default namespace, and waits until it is stopped for good, see Stopped. Its allocations have
@@ -148,6 +171,55 @@ func OneDevice(kind, id string) *api.RequestedDevice {
 		{LTarget: "${device.attr.ids}", Operand: "set_contains", RTarget: id},
 		{LTarget: "${device.ids}", Operand: "set_contains", RTarget: id},
 	}}
+}
+
+// CreateVolume makes or changes a dataset volume. Without capabilities in v it has a single writer.
+func CreateVolume(c *api.Client, v *api.HostVolume) (*api.HostVolume, error) {
+	v.PluginID, v.Namespace = "dataset", "default"
+	if v.RequestedCapabilities == nil {
+		v.RequestedCapabilities = []*api.HostVolumeCapability{{
+			AttachmentMode: api.HostVolumeAttachmentModeFilesystem, AccessMode: api.HostVolumeAccessModeSingleNodeWriter}}
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		got, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, nil)
+		switch {
+		case err == nil:
+			return got.Volume, nil
+		case !strings.Contains(err.Error(), "No path to node") || time.Now().After(end): // just after the agent's start
+			return nil, err
+		}
+	}
+}
+
+// Volumes returns the names of the volumes that jobs can use on a server's only node.
+func Volumes(c *api.Client) ([]string, error) {
+	node, err := Node(c)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(node.HostVolumes)), nil
+}
+
+// HasVolumes waits until jobs can use exactly these volumes.
+func HasVolumes(t testing.TB, c *api.Client, names ...string) {
+	t.Helper()
+	testsupport.Within(t, 5*time.Minute, func() error {
+		got, err := Volumes(c)
+		if err == nil && !slices.Equal(got, names) {
+			err = fmt.Errorf("the node has the volumes %q, want %q", got, names)
+		}
+		return err
+	})
+}
+
+// WithVolume mounts a host volume, which several tasks can write to.
+func WithVolume(name, at string) func(*api.Job, *api.Task) {
+	return func(j *api.Job, task *api.Task) {
+		j.TaskGroups[0].Volumes = map[string]*api.VolumeRequest{name: {
+			Name: name, Type: "host", Source: name, AttachmentMode: "file-system", AccessMode: "single-node-multi-writer",
+		}}
+		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: &name, Destination: &at})
+	}
 }
 
 // Files returns programs and the libraries that they are linked with, by their paths in a root.

@@ -42,13 +42,6 @@ func clientConfig(t *testing.T) string {
 
 var jobs atomic.Int64
 
-// task is the one task of a job.
-type task struct {
-	n     *node
-	job   string
-	alloc string
-}
-
 // spec is a task to run: a line of shell with a device.
 type spec struct {
 	driver string // empty: exec-lite
@@ -60,73 +53,41 @@ type spec struct {
 // lastLine is printed by each task at its end. Collectors of output can write it after Nomad has reported the end.
 const lastLine = "the end of the output"
 
-// submit registers a job.
-func (n *node) submit(t testing.TB, s spec) *task {
+// submit runs a job, waits until its allocation has a status, and returns the allocation's ID. The end of the test
+// stops the job.
+func (n *node) submit(t testing.TB, s spec, status string) (alloc string) {
 	t.Helper()
 	driver := cmp.Or(s.driver, "exec-lite")
-	x := &task{n: n, job: fmt.Sprintf("%s-%d", driver, jobs.Add(1))}
+	id := fmt.Sprintf("%s-%d", driver, jobs.Add(1))
 	d := &api.RequestedDevice{Name: s.device}
 	if s.id != "" {
 		d = nomadtest.OneDevice(s.device, s.id)
 	}
 	script := s.script + "\nstatus=$?; echo " + lastLine + "; exit $status"
-	job, main := nomadtest.Job(x.job, driver, nomadtest.Shell(script))
+	job, main := nomadtest.Job(id, driver, nomadtest.Shell(script))
 	main.User = "nobody"
 	main.KillTimeout = new(2 * time.Second)
 	main.Resources.MemoryMB, main.Resources.Devices = new(64), []*api.RequestedDevice{d}
 	_, _, err := n.Client().Jobs().Register(job, nil)
 	must.NoError(t, err, must.Sprint("failed to register job"))
-	t.Cleanup(func() { nomadtest.Stop(t, n.Client(), x.job) })
-	return x
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s printed %q and %q", id, n.output(alloc, "stdout"), n.output(alloc, "stderr"))
+		}
+		nomadtest.Stop(t, n.Client(), id)
+	})
+	alloc = nomadtest.Allocs(t, n.Client(), id, 1)[0].ID
+	nomadtest.Becomes(t, n.Client(), id, status)
+	return alloc
 }
 
-// placed waits until the job has an allocation.
-func (x *task) placed(t testing.TB) {
+// prints runs a job whose task must succeed, and returns its output.
+func (n *node) prints(t testing.TB, s spec) (out string) {
 	t.Helper()
-	x.alloc = nomadtest.Allocs(t, x.n.Client(), x.job, 1)[0].ID
-}
-
-func (x *task) state() (*api.TaskState, error) {
-	a, _, err := x.n.Client().Allocations().Info(x.alloc, nil)
-	if err != nil {
-		return nil, err
-	}
-	if st := a.TaskStates["main"]; st != nil {
-		return st, nil
-	}
-	return &api.TaskState{}, nil
-}
-
-// running waits until the task runs.
-func (x *task) running(t testing.TB) *task {
-	t.Helper()
-	x.placed(t)
-	testsupport.Within(t, 2*time.Minute, func() error { return x.is("running") })
-	return x
-}
-
-func (x *task) is(state string) error {
-	st, err := x.state()
-	if err == nil && st.State != state {
-		err = fmt.Errorf("the task is %s: %s", st.State, nomadtest.Story(st))
-	}
-	return err
-}
-
-// ended waits until the task has ended without a failure, and returns its output.
-func (x *task) ended(t testing.TB) string {
-	t.Helper()
-	x.placed(t)
-	testsupport.Within(t, 2*time.Minute, func() error { return x.is("dead") })
-	st, err := x.state()
-	must.NoError(t, err)
-	if st.Failed {
-		t.Errorf("the task has failed: %s\n%s%s", nomadtest.Story(st), x.output("stdout"), x.output("stderr"))
-	}
-	var out string
+	alloc := n.submit(t, s, api.AllocClientStatusComplete)
 	testsupport.Within(t, time.Minute, func() error {
 		var whole bool
-		out, whole = strings.CutSuffix(x.output("stdout"), lastLine+"\n")
+		out, whole = strings.CutSuffix(n.output(alloc, "stdout"), lastLine+"\n")
 		if !whole {
 			return fmt.Errorf("the end of its output is missing: %q", out)
 		}
@@ -135,9 +96,9 @@ func (x *task) ended(t testing.TB) string {
 	return out
 }
 
-// output returns what the task has printed to a stream.
-func (x *task) output(stream string) string {
-	b, _ := os.ReadFile(filepath.Join(x.n.DataDir(), "alloc", x.alloc, "alloc", "logs", "main."+stream+".0"))
+// output returns what the task of an allocation has printed to a stream.
+func (n *node) output(alloc, stream string) string {
+	b, _ := os.ReadFile(filepath.Join(n.DataDir(), "alloc", alloc, "alloc", "logs", "main."+stream+".0"))
 	return string(b)
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
 
@@ -46,11 +47,9 @@ func TestUSB_UnprivilegedTaskWritesToDevice(t *testing.T) {
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
 			word := "a word of " + driver
-			x := n.submit(t, spec{driver: driver, device: "written",
+			got := n.prints(t, spec{driver: driver, device: "written",
 				script: `id -un; echo "$USB_WRITTEN_ID $USB_WRITTEN_TTY"; echo "` + word + `" >$USB_WRITTEN_TTY; sleep 0.2`})
-			if got, want := x.ended(t), "nobody\n"+id("written")+" /dev/written/tty\n"; got != want {
-				t.Errorf("the task printed %q, want %q", got, want)
-			}
+			test.Eq(t, "nobody\n"+id("written")+" /dev/written/tty\n", got)
 			s.hears(t, word)
 		})
 	}
@@ -65,13 +64,11 @@ func TestUSB_LibusbProgramFindsItsDeviceOnly(t *testing.T) {
 	for _, driver := range []string{"exec-lite", "exec"} {
 		t.Run(driver, func(t *testing.T) {
 			// -v opens the device, and reads its strings
-			x := n.submit(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
-			got := x.ended(t)
+			got := n.prints(t, spec{driver: driver, device: "key", script: `lsusb; lsusb -v 2>&1 | head -n 200`})
 			list, details, _ := strings.Cut(got, "\n")
 			must.StrContains(t, list, "1d6b:0104", must.Sprintf("it finds\n%s", got))
 			test.Eq(t, 1, strings.Count("\n"+details, "\nBus "), test.Sprintf("it finds\n%s", got))
-			test.StrContains(t, details, "KEY1",
-				test.Sprintf("no serial number of its device in\n%s", got))
+			test.StrContains(t, details, "KEY1", test.Sprintf("no serial number of its device in\n%s", got))
 		})
 	}
 }
@@ -102,8 +99,9 @@ func TestUSB_SwappedDevicesStayWithTheirTasks(t *testing.T) {
 		word := fmt.Sprintf("for-%d", i+1)
 		failures = append(failures, filepath.Join(dir, word))
 		// without a pause, so the task writes to any stick that it can open
-		n.submit(t, spec{device: "swapped", id: id, script: `echo started; n=0; while :; do (echo ` + word +
-			` >$USB_SWAPPED_TTY) 2>/dev/null || { n=$((n+1)); echo $n >` + failures[i] + `; }; done`}).running(t)
+		script := `echo started; n=0; while :; do (echo ` + word +
+			` >$USB_SWAPPED_TTY) 2>/dev/null || { n=$((n+1)); echo $n >` + failures[i] + `; }; done`
+		n.submit(t, spec{device: "swapped", id: id, script: script}, api.AllocClientStatusRunning)
 		two[i].hearsAnew(t, word)
 	}
 	swaps := 0

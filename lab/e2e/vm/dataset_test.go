@@ -4,11 +4,8 @@
 package vm_test
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,9 +66,8 @@ func datasetJob(kind, id string, volume bool, script string) *api.Job {
 		Delay: new(time.Second)} // until its slot is available
 	group.ReschedulePolicy = nil
 	if volume {
-		group.Volumes = map[string]*api.VolumeRequest{"data": {Name: "data", Type: "host", Source: "data",
-			AccessMode: "single-node-writer", AttachmentMode: "file-system"}}
-		task.VolumeMounts = append(task.VolumeMounts, &api.VolumeMount{Volume: new("data"), Destination: new("/data")})
+		nomadtest.WithVolume("data", "/data")(job, task)
+		group.Volumes["data"].AccessMode = "single-node-writer"
 	} else {
 		task.Resources.Devices = []*api.RequestedDevice{{Name: "zfs/dataset/fast"}}
 	}
@@ -79,51 +75,17 @@ func datasetJob(kind, id string, volume bool, script string) *api.Job {
 }
 
 // runs registers a job, waits until its allocation has the status, and returns the allocation's ID.
-func runs(t *testing.T, c *api.Client, job *api.Job, status string) (id string) {
+func runs(t *testing.T, c *api.Client, job *api.Job, status string) string {
 	t.Helper()
 	_, _, err := c.Jobs().Register(job, nil)
 	must.NoError(t, err)
-	testsupport.Within(t, 5*time.Minute, func() error {
-		list, _, err := c.Jobs().Allocations(*job.ID, true, nil)
-		if err != nil || len(list) == 0 {
-			return fmt.Errorf("job %s has no allocation: %v", *job.ID, err)
-		}
-		id = list[0].ID
-		if list[0].ClientStatus != status {
-			main := cmp.Or(list[0].TaskStates["main"], &api.TaskState{})
-			return fmt.Errorf("job %s is %s: %s", *job.ID, list[0].ClientStatus, nomadtest.Story(main))
-		}
-		return nil
-	})
-	return id
+	return nomadtest.Becomes(t, c, *job.ID, status)
 }
 
-// volume creates a volume, and returns its ID.
-func volume(c *api.Client, name string) (id string, err error) {
-	node, err := nomadtest.Node(c)
-	if err != nil {
-		return "", err
-	}
-	answer, _, err := c.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: &api.HostVolume{
-		Name: name, PluginID: "dataset", NodeID: node.ID, RequestedCapacityMaxBytes: 32 << 20,
-		Parameters: map[string]string{"class": "fast", "mode": "0777"},
-		RequestedCapabilities: []*api.HostVolumeCapability{{
-			AccessMode: "single-node-writer", AttachmentMode: "file-system",
-		}},
-	}}, nil)
-	if err != nil {
-		return "", err
-	}
-	return answer.Volume.ID, nil
-}
-
-// nodeVolumes returns the names of the volumes that jobs can use.
-func nodeVolumes(c *api.Client) (names []string, err error) {
-	node, err := nomadtest.Node(c)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Sorted(maps.Keys(node.HostVolumes)), nil
+// volume creates a volume that every user can write to.
+func volume(c *api.Client, name string) (*api.HostVolume, error) {
+	return nomadtest.CreateVolume(c, &api.HostVolume{Name: name, RequestedCapacityMaxBytes: 32 << 20,
+		Parameters: map[string]string{"class": "fast", "mode": "0777"}})
 }
 
 const (
@@ -168,8 +130,9 @@ func TestReboot_DatasetsStay(t *testing.T) {
 		"exec-lite": {Config: `state_dir = "${state_dir}"`},
 		"dataset":   {Config: datasetConfig, HostVolume: "dataset", HostVolumeFile: classes},
 	})
-	id, err := volume(c, "data")
+	made, err := volume(c, "data")
 	must.NoError(t, err)
+	id := made.ID
 	a := runs(t, c, datasetJob("service", "a", true, writes), api.AllocClientStatusRunning)
 	h.says(a, "written")
 	nomadtest.Stop(t, c, "a")
@@ -187,7 +150,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	test.ErrorContains(t, err, sentence)
 	test.Eq(t, "", h.shell("ls -A agent/data/host_volumes/"+id+" 2>/dev/null || true"),
 		test.Sprint("files that a task would get instead of the volume"))
-	names, err := nodeVolumes(c)
+	names, err := nomadtest.Volumes(c)
 	must.NoError(t, err)
 	test.SliceEmpty(t, names, test.Sprint("the node has volumes without their pool"))
 	test.Eq(t, 1, strings.Count(h.output(slot), "used"), test.Sprint("the task has started without its slot"))
@@ -195,13 +158,7 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	h.run(nil, h.ctl, "stop", agentDir)
 	h.shell(importPool)
 	c = h.startWithDatasets()
-	testsupport.Within(t, 5*time.Minute, func() error {
-		names, err := nodeVolumes(c)
-		if err == nil && !slices.Equal(names, []string{"data"}) {
-			err = fmt.Errorf("the node has the volumes %q", names)
-		}
-		return err
-	})
+	nomadtest.HasVolumes(t, c, "data")
 	runs(t, c, datasetJob("batch", "b", true, reads), api.AllocClientStatusComplete)
 	h.says(slot, strings.Repeat("\n"+slot, 2)) // the slot has the line from before and a new one
 	nomadtest.Stop(t, c, "slot")
@@ -217,4 +174,16 @@ func TestReboot_DatasetsStay(t *testing.T) {
 	})
 	h.run(nil, h.ctl, "close", agentDir)
 	h.shell("zpool export tank")
+}
+
+// TestTable_PassesOnOpenZFS runs the table of dataset operations with OpenZFS instead of zfs-fuse, and with cgroup v2
+// without v1. Its pool is in memory.
+func TestTable_PassesOnOpenZFS(t *testing.T) {
+	testsupport.Long(t, "a table of operations on an emulated processor")
+	h := newHost(t)
+	h.o.ZFS, h.o.Env = true, []string{"DATASET_POOLS=zfs=/usr/sbin/zfs=tank/nomad"}
+	h.boot()
+	h.shell("cd /\n" + newPool)
+	h.vm.Test(t, "github.com/outrider-dev/outrider/plugins/dataset/engine", "-test.run=TestEngine_Operations/./.")
+	h.shell("zpool export tank") // succeeds only if nothing uses the pool
 }
