@@ -6,10 +6,15 @@ package e2e
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -254,4 +259,175 @@ func (n *node) prune(t *testing.T, cache string) (removed []any) {
 	must.NoError(t, err)
 	must.NoError(t, json.Unmarshal(out, &removed))
 	return removed
+}
+
+const pythonExamples = "../../plugins/python/example"
+
+// pythonExampleJobs has a check for each example job, by the name of its file.
+var pythonExampleJobs = map[string]func(*testing.T, *alloc){
+	"web":        webExample,
+	"wheelhouse": endsWith("exit 0", ": built in ", `^Wed 21 Feb 2024 (.*\n){7}$`, `% lit  full moon\n`),
+	"inline":     endsWith("exit 0", "", `^Today: `, ` says so, with ENVS/`),
+	"crash":      endsWith("exit 1", "Python: ModuleNotFoundError: No module named 'requests' (app.py:12)"),
+}
+
+// endsWith returns a check of a job's outcome, an event, and its output by regular expressions.
+func endsWith(outcome, event string, output ...string) func(*testing.T, *alloc) {
+	return func(t *testing.T, a *alloc) {
+		must.Eq(t, outcome, a.ended(t), must.Sprint(a.story()))
+		test.NoError(t, a.tells(event))
+		for _, want := range output {
+			want = strings.ReplaceAll(want, "ENVS", regexp.QuoteMeta(a.n.cache("envs")))
+			test.RegexMatch(t, regexp.MustCompile(want), a.output(t, "stdout"))
+		}
+	}
+}
+
+func TestPythonExamples_DoWhatTheyPromise(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(pythonExamples + "/*.nomad.hcl")
+	must.NoError(t, err)
+	test.SliceLen(t, len(pythonExampleJobs), files, test.Sprintf("the examples are %q", files))
+	for name := range pythonExampleJobs {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runPythonExample(t, pythonNode.get(t), name)
+		})
+	}
+}
+
+func runPythonExample(t *testing.T, n *node, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(pythonExamples, name+".nomad.hcl"))
+	must.NoError(t, err)
+	pythonExampleJobs[name](t, n.submitHCL(t, string(text), func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
+	}))
+}
+
+func webExample(t *testing.T, a *alloc) {
+	a.running(t)
+	var page string
+	testsupport.Within(t, time.Minute, func() error {
+		s, _, err := a.n.Client().Services().Get("python-web", nil)
+		if err != nil {
+			return err
+		}
+		if len(s) != 1 {
+			return fmt.Errorf("the job has %d services", len(s))
+		}
+		page, err = get(fmt.Sprintf("http://%s:%d/", s[0].Address, s[0].Port))
+		return err
+	})
+	for _, want := range []string{"under Nomad</h1>", a.id, "python-web"} {
+		test.StrContains(t, page, want, test.Sprint("the page has no"))
+	}
+	a.checked(t)
+	a.stop(t)
+	if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, "stopping on SIGTERM\n") {
+		t.Errorf("got %s, %q: %s", a.outcome(), out, a.story())
+	}
+}
+
+// checked waits until a check of the allocation's services has succeeded.
+func (a *alloc) checked(t *testing.T) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		checks, err := a.n.Client().Allocations().Checks(a.id, nil)
+		if err != nil {
+			return err
+		}
+		for _, c := range checks {
+			if c.Status == "success" {
+				return nil
+			}
+		}
+		return fmt.Errorf("no check has succeeded: %+v", checks)
+	})
+}
+
+func get(url string) (string, error) {
+	c := http.Client{Timeout: 5 * time.Second}
+	r, err := c.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = errors.New(r.Status)
+	}
+	return string(b), err
+}
+
+// quote returns a Python string literal. s must not need escapes.
+func quote(s string) string { return "'" + s + "'" }
+
+// The agent has no privileges: tasks and builds run as its user.
+func TestPython_RunsWithoutRoot(t *testing.T) {
+	t.Parallel()
+	o := nodeOptions{bare: true, shell: unprivileged, python: &pythonOptions{}}
+	if os.Geteuid() != 0 {
+		o.shell = ""
+	}
+	n := newNode(t, o)
+	for name := range pythonExampleJobs {
+		t.Run(name, func(t *testing.T) { runPythonExample(t, n, name) })
+	}
+	t.Run("many tasks, one build", func(t *testing.T) { oneBuildForMany(t, n, 5) })
+}
+
+// TestPythonStart_RunsOnceThroughKillsOfThePlugin kills the plugin while tasks start. If each round was too late for
+// all of its tasks, more rounds follow. Each start of the plugin removes unused environments.
+func TestPythonStart_RunsOnceThroughKillsOfThePlugin(t *testing.T) {
+	testsupport.Long(t, "repeats kills on a real agent")
+	t.Parallel()
+	const rounds, tasks = 4, 3
+	n := newNode(t, nodeOptions{python: &pythonOptions{more: "cache_max_age = \"1us\"\n"}})
+	wheels := wheelhouse(t, wheel.Wheel{Name: "starts", Version: "6"})
+	n.submit(t, py(t, version("starts").with(needs(wheels, "starts")))).ends(t, "exit 0", "starts 6\n")
+	hits, round := 0, 0
+	for ; round < rounds || hits == 0; round++ {
+		must.NotEq(t, rounds+30, round, must.Sprintf("the plugin was killed %d times, but never amid a start", round))
+		must.NoError(t, testsupport.Poll(time.Minute, n.tasksLeft))
+		plugin, dir := n.plugin(t), mkdir(t)
+		must.NoError(t, os.Chmod(dir, 0o777))
+		run := func() int { // tasks whose program has begun
+			found, _ := filepath.Glob(filepath.Join(dir, "run-*"))
+			return len(found)
+		}
+		j := py(t, code(
+			"import os, starts, time",
+			"open("+quote(dir+"/run-")+" + os.environ['NOMAD_ALLOC_INDEX'], 'w').close()",
+			"while not os.path.exists("+quote(dir+"/go")+"): time.sleep(0.05)",
+			"print(starts.VERSION)",
+		).with(needs(wheels, "starts")), func(j *api.Job, _ *api.Task) { j.TaskGroups[0].Count = new(tasks) })
+		n.submit(t, j)
+		allocs := n.allocs(t, *j.ID, tasks)
+		// until an allocation has its directory, Nomad fails its task if the plugin is killed
+		testsupport.Eventually(t, "a start, and the directory of each task", func() bool {
+			without := func(a *alloc) bool { return !testsupport.Exists(a.dir()) }
+			return !slices.ContainsFunc(allocs, without) && len(n.taskDirs()) > 0
+		})
+		time.Sleep(rand.N(50 * time.Millisecond))
+		plugin.end(t)
+		if run() < len(n.taskDirs()) {
+			hits++
+		}
+		testsupport.Within(t, 2*time.Minute, func() error {
+			processes := n.find(func(p proc) bool { return !n.infrastructure(p) })
+			if run() != tasks || len(processes) != tasks {
+				return fmt.Errorf("%d of %d tasks have begun, their processes: %v", run(), tasks, processes)
+			}
+			return nil
+		})
+		for _, a := range allocs {
+			a.held(t)
+		}
+		touch(t, filepath.Join(dir, "go"))
+		for _, a := range allocs {
+			a.ends(t, "exit 0", "6\n")
+		}
+	}
+	t.Logf("the plugin was killed amid a start in %d of %d rounds", hits, round)
 }
