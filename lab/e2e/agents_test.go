@@ -5,7 +5,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,13 +17,12 @@ import (
 
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 	"github.com/outrider-dev/outrider/lab/agent"
+	"github.com/outrider-dev/outrider/lab/e2e/nomadtest"
 )
 
 func TestAgents_ShareNothing(t *testing.T) {
 	t.Parallel()
-	state, err := os.MkdirTemp(scratch, "s")
-	must.NoError(t, err)
-	// with the same state_dir, as by default
+	state := mkdir(t) // the same state_dir, as by default
 	a, b := newNode(t, nodeOptions{state: state}), newNode(t, nodeOptions{state: state})
 	must.NotEq(t, b.store(), a.store(), must.Sprint("they share a directory"))
 	inA, inB := a.start(t, conf{"command": counter}), b.start(t, conf{"command": counter})
@@ -49,17 +47,7 @@ func TestAgents_ShareNothing(t *testing.T) {
 	}
 	inA.stop(t)
 	kill(t, a)
-	before := len(inB.output(t, "stdout"))
-	testsupport.Within(t, time.Minute, func() error {
-		out := inB.output(t, "stdout")
-		if _, _, err := numbered(out); err != nil {
-			return err
-		}
-		if len(out) < before+500 {
-			return errors.New("the other agent's task prints nothing")
-		}
-		return nil
-	})
+	inB.printsOn(t, len(inB.output(t, "stdout")), 500)
 	p := b.supervisor(t)
 	test.Eq(t, superB.pid, p.pid, test.Sprint("the other agent has another supervisor"))
 	a.restart(t)
@@ -97,13 +85,11 @@ func testBareAgent(t *testing.T, o nodeOptions, missing string) {
 	t.Parallel()
 	n := newNode(t, o)
 
-	nodes, _, err := n.Client().Nodes().List(nil)
+	info, err := nomadtest.Node(n.Client())
 	must.NoError(t, err)
-	d := nodes[0].Drivers["exec-lite"]
-	t.Logf("exec-lite: %s", d.HealthDescription)
-	if !d.Healthy || !strings.Contains(d.HealthDescription, missing) {
-		t.Errorf("driver healthy %v: %q, want %q in it", d.Healthy, d.HealthDescription, missing)
-	}
+	d := info.Drivers["exec-lite"]
+	test.True(t, d.Healthy, test.Sprint(d.HealthDescription))
+	test.StrContains(t, d.HealthDescription, missing)
 
 	for _, f := range generalFaults {
 		t.Run(f.name, func(t *testing.T) {
@@ -123,8 +109,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Parallel()
-	dir, err := os.MkdirTemp(scratch, "c")
-	must.NoError(t, err)
+	dir := mkdir(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	a, err := agent.Run(ctx, agent.Options{
@@ -158,18 +143,9 @@ func TestAgent_RunsInContainer(t *testing.T) {
 		{"agent killed", func() { kill(t, n); n.restart(t) }},
 	} {
 		before := len(counting.output(t, "stdout"))
+		t.Log(fault.name)
 		fault.strike()
-		testsupport.Within(t, time.Minute, func() error {
-			out, err := counting.read("stdout")
-			if err != nil {
-				return err
-			}
-			if len(out) < before+50 {
-				return fmt.Errorf("%s: no more output", fault.name)
-			}
-			_, _, err = numbered(out)
-			return err
-		})
+		counting.printsOn(t, before, 50)
 		if _, st, err := counting.info(); err != nil || st.State != "running" || st.Restarts != 0 {
 			t.Errorf("%s: the task is %s, %d restarts, %v", fault.name, st.State, st.Restarts, err)
 		}
@@ -179,9 +155,7 @@ func TestAgent_RunsInContainer(t *testing.T) {
 	must.Eq(t, 3, code, must.Sprint("exec"))
 	test.Eq(t, "done\r\n", out, test.Sprint("exec"))
 	inside("touch " + counting.dir() + "/main/local/go")
-	if got := counting.ended(t); got != "exit 7" {
-		t.Errorf("got %s: %s", got, counting.story())
-	}
+	test.Eq(t, "exit 7", counting.ended(t), test.Sprint(counting.story()))
 	_, ended, err := numbered(counting.output(t, "stdout"))
 	must.NoError(t, err, must.Sprintf("output: %v, end %v", err, ended))
 	test.True(t, ended, test.Sprintf("output: %v, end %v", err, ended))

@@ -84,9 +84,8 @@ func pool(t *testing.T, classes ...string) string {
 func startZFSFuse(t *testing.T) {
 	t.Helper()
 	z := &zfsFuse
+	z.dir = mkdir(t)
 	var err error
-	z.dir, err = os.MkdirTemp(scratch, "z")
-	must.NoError(t, err)
 	z.Pool, err = zfsfuse.Make(t.Context(), z.dir+"/pool", zfsfuse.Options{Size: 4 << 30})
 	if errors.Is(err, zfsfuse.ErrMissing) {
 		t.Skip(err)

@@ -38,7 +38,8 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 		"'*/plugins*' -o -not -path '/opt/*'"
 	before := r.sh(files)
 
-	rel := getReleases(t)
+	rel, err := getReleases()
+	must.NoError(t, err)
 	published := rel.file(t, older, "*.zip")
 	archive := filepath.Join(dir, filepath.Base(published))
 	content, err := os.ReadFile(published)

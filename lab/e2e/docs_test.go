@@ -214,9 +214,7 @@ func newPlainNode(t *testing.T) *plainNode {
 		must.NoError(t, os.Symlink(target, filepath.Join(n.bin, name)))
 	}
 	const sudo = "#!/bin/sh\nexec \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(n.bin, "sudo"), []byte(sudo), 0o755); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	must.NoError(t, os.WriteFile(filepath.Join(n.bin, "sudo"), []byte(sudo), 0o755)) //nolint:gosec // a program
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	n.Agent, err = agent.Run(ctx, agent.Options{Runtime: agent.Host, Dir: n.dir, Binary: nomadBinary, Name: "docs",

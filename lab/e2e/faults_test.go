@@ -194,17 +194,7 @@ func (f fault) truths(want string, n *node) []string {
 func (f fault) wentOn(t *testing.T, r *round, before int) {
 	t.Helper()
 	must.True(t, r.procs[r.goesOn].alive(), must.Sprint("the task that should run on has ended: ", r.goesOn.story()))
-	testsupport.Within(t, time.Minute, func() error {
-		out, err := r.goesOn.read("stdout")
-		if err != nil {
-			return err
-		}
-		if len(out) < before+2000 {
-			return fmt.Errorf("%d bytes of output after %d", len(out), before)
-		}
-		_, _, err = numbered(out)
-		return err
-	})
+	r.goesOn.printsOn(t, before, 2000)
 	i, st, err := r.goesOn.info()
 	must.NoError(t, err)
 	if i.ClientStatus != "running" || st.State != "running" || st.Restarts != 0 {
@@ -365,25 +355,13 @@ func onceRound(t *testing.T, n *node, number int, k onceKill) {
 	time.Sleep(rand.N(60 * time.Millisecond)) // kill at any moment between two starts
 	k.kill(t, n)
 
-	var list []*api.AllocationListStub
-	testsupport.Within(t, 3*time.Minute, func() (err error) {
-		if list, _, err = n.Client().Jobs().Allocations(*j.ID, false, nil); err != nil {
-			return err
-		}
-		if len(list) != burst {
-			return fmt.Errorf("%d allocations, want %d", len(list), burst)
-		}
-		for _, s := range list {
-			if st := s.TaskStates["main"]; st == nil || st.State != "dead" || s.ClientStatus != "complete" &&
-				s.ClientStatus != "failed" {
-				a := &alloc{n: n, id: s.ID, job: *j.ID}
-				return fmt.Errorf("%s is %s: %s", s.Name, s.ClientStatus, a.story())
-			}
-		}
-		return nil
-	})
-	for _, s := range list {
-		a := &alloc{n: n, id: s.ID, job: *j.ID}
+	for _, a := range n.allocs(t, *j.ID, burst) {
+		a.ended(t)
+	}
+	all := n.allocs(t, *j.ID, burst)
+	test.SliceLen(t, burst, all)
+	for _, a := range all {
+		s := a.stub(t)
 		index, _ := strconv.Atoi(strings.TrimSuffix(s.Name[strings.LastIndexByte(s.Name, '[')+1:], "]"))
 		b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%s-%d", s.TaskGroup, index)))
 		if string(b) != "x\n" {

@@ -107,19 +107,11 @@ func noAPI(*cluster) string { return "http://127.0.0.1:1" }
 // the test has failed or something is left while they run.
 func (c *cluster) end(t *testing.T) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 	var errs []error
-	jobs, _, err := c.server.Client().Jobs().List(nil)
-	errs = append(errs, err)
-	for _, j := range jobs {
-		_, _, err := c.server.Client().Jobs().Deregister(j.ID, true, nil)
-		errs = append(errs, err)
-	}
 	for _, n := range c.nodes {
-		if err := testsupport.Poll(2*time.Minute, n.tasksLeft); err != nil {
-			errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
-		}
+		errs = append(errs, n.endTasks())
 	}
 	errs = append(errs, testsupport.Poll(time.Minute, c.recordsLeft)) // while the agents still run
 	for _, n := range c.nodes {
@@ -129,10 +121,7 @@ func (c *cluster) end(t *testing.T) error {
 		errs = append(errs, n.Stop(ctx))
 	}
 	for _, n := range c.nodes {
-		if err := testsupport.Poll(time.Minute, n.anythingLeft); err != nil {
-			errs = append(errs, fmt.Errorf("with the agents stopped: %w", err))
-		}
-		errs = append(errs, n.Close(ctx))
+		errs = append(errs, n.remove(ctx))
 	}
 	return errors.Join(append(errs, c.recordsLeft())...)
 }
@@ -231,17 +220,6 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 func migrate() *api.MigrateStrategy {
 	return &api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Second),
 		HealthyDeadline: new(time.Minute)}
-}
-
-// started waits until the task has written its identity. A container takes some time.
-func (s *survivor) started(t *testing.T) {
-	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
-		if starts := s.starts(); len(starts) != 1 {
-			return fmt.Errorf("started %v: %s", starts, s.story())
-		}
-		return nil
-	})
 }
 
 func (s *survivor) register(t *testing.T) {
@@ -367,18 +345,14 @@ func (s *survivor) goesOn(t *testing.T) {
 	must.Eq(t, s.starts(), s.alive(), must.Sprint(s.story()))
 	log := s.current(t)
 	log.says(t, "stdout", "line 0 ") // the whole output is copied to the new allocation
-	lines, _, err := numbered(log.output(t, "stdout"))
-	must.NoError(t, err)
-	log.says(t, "stdout", fmt.Sprintf("line %d ", lines+10))
-	_, _, err = numbered(log.output(t, "stdout"))
-	must.NoError(t, err)
+	log.printsOn(t, len(log.output(t, "stdout")), 100)
 }
 
-// startedAnew waits until the first process has ended and a second one runs.
-func (s *survivor) startedAnew(t *testing.T) {
+// started waits until the task has been started this many times, and only the last of its processes is alive.
+func (s *survivor) started(t *testing.T, times int) {
 	t.Helper()
 	testsupport.Within(t, 2*time.Minute, func() error {
-		if starts := s.starts(); len(starts) != 2 || !slices.Equal(s.alive(), starts[1:]) {
+		if starts := s.starts(); len(starts) != times || !slices.Equal(s.alive(), starts[times-1:]) {
 			return fmt.Errorf("started %v, alive %v: %s", starts, s.alive(), s.story())
 		}
 		return nil
@@ -436,21 +410,6 @@ func (s *survivor) tells(t *testing.T, text string) {
 	})
 }
 
-func (c *cluster) drain(t *testing.T, n *node) {
-	t.Helper()
-	_, err := c.server.Client().Nodes().UpdateDrain(n.id(), &api.DrainSpec{Deadline: time.Hour}, false, nil)
-	must.NoError(t, err)
-}
-
-// eligible ends the drains of nodes.
-func (c *cluster) eligible(t *testing.T, nodes ...*node) {
-	t.Helper()
-	for _, n := range nodes {
-		_, err := c.server.Client().Nodes().UpdateDrain(n.id(), nil, true, nil)
-		must.NoError(t, err)
-	}
-}
-
 // handover is an event that happens to a running task, with checks of its process.
 type handover struct {
 	name  string
@@ -472,7 +431,7 @@ var handovers = []handover{
 		before, _, err := s.alloc()
 		must.NoError(t, err)
 		begun := time.Now()
-		c.drain(t, first)
+		first.drain(t, time.Hour)
 		after, _ := s.on(t, first)
 		t.Logf("handed over %.1f s after the drain: %s", time.Since(begun).Seconds(), s.story())
 		s.goesOn(t)
@@ -487,7 +446,7 @@ var handovers = []handover{
 		if hasAPI {
 			s.tells(t, "the node is drained")
 		}
-		c.eligible(t, first)
+		first.eligible(t)
 	}},
 	{name: "alloc stop", also: true, strike: func(t *testing.T, c *cluster, s *survivor, _ *node, hasAPI bool) {
 		a, _, err := s.alloc()
@@ -495,7 +454,7 @@ var handovers = []handover{
 		_, err = c.server.Client().Allocations().Stop(&api.Allocation{ID: a.ID}, nil)
 		must.NoError(t, err)
 		if hasAPI {
-			s.startedAnew(t)
+			s.started(t, 2)
 			return
 		}
 		s.tells(t, "failed to find out why Nomad ends it here")
@@ -513,15 +472,15 @@ var handovers = []handover{
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
 			kill(t, first)
 			s.on(t, first)
-			s.startedAnew(t)
+			s.started(t, 2)
 			first.restart(t)
-			s.startedAnew(t)
+			s.started(t, 2)
 		}},
 	{name: "alloc restart", long: true, strike: func(t *testing.T, c *cluster, s *survivor, _ *node, _ bool) {
 		a, n, err := s.alloc()
 		must.NoError(t, err)
 		must.NoError(t, n.Client().Allocations().Restart(&api.Allocation{ID: a.ID}, "main", nil))
-		s.startedAnew(t)
+		s.started(t, 2)
 	}},
 	{name: "update", long: true, strike: func(t *testing.T, _ *cluster, s *survivor, _ *node, _ bool) {
 		task := s.job.TaskGroups[0].Tasks[0]
@@ -530,12 +489,12 @@ var handovers = []handover{
 		}
 		task.Env["VERSION"] = "2"
 		s.register(t)
-		s.startedAnew(t)
+		s.started(t, 2)
 	}},
 	{name: "drain with no other node", long: true,
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			for _, n := range c.nodes {
-				c.drain(t, n)
+				n.drain(t, time.Hour)
 			}
 			s.tells(t, "Left running on endpoint")
 			testsupport.Within(t, time.Minute, func() error {
@@ -545,17 +504,18 @@ var handovers = []handover{
 				return nil
 			})
 			must.Eq(t, s.starts(), s.alive())
-			c.eligible(t, c.nodes...)
+			for _, n := range c.nodes {
+				n.eligible(t)
+			}
 			s.on(t)
 			s.goesOn(t)
 		}},
 	{name: "drain of a batch job", long: true, batch: true,
-		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
-			_, err := c.server.Client().Nodes().UpdateDrain(first.id(), &api.DrainSpec{Deadline: -1}, false, nil)
-			must.NoError(t, err)
+		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
+			first.drain(t, -1)
 			s.isGone(t)
 			must.SliceLen(t, 1, s.starts())
-			c.eligible(t, first)
+			first.eligible(t)
 		}},
 	{name: "agent killed, and back", long: true, also: true,
 		strike: func(t *testing.T, _ *cluster, s *survivor, first *node, _ bool) {
@@ -620,11 +580,11 @@ var handovers = []handover{
 	{name: "drain of a node that is cut off from the host", long: true,
 		strike: func(t *testing.T, c *cluster, s *survivor, first *node, _ bool) {
 			c.links[first].Cut()
-			c.drain(t, first)
+			first.drain(t, time.Hour)
 			s.on(t, first) // without an API, after no node has followed the run for some time
 			s.goesOn(t)
 			c.links[first].Restore()
-			c.eligible(t, first)
+			first.eligible(t)
 			s.goesOn(t)
 		}},
 	{name: "link down for longer than an owner may be away", long: true, also: true,
@@ -696,7 +656,7 @@ func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 							j.Type, j.TaskGroups[0].ReschedulePolicy, j.TaskGroups[0].Migrate = new("batch"), nil, nil
 						}
 					})
-					s.started(t)
+					s.started(t, 1)
 					unwatch := s.watch(t)
 					defer unwatch()
 					_, first := s.on(t)
@@ -727,23 +687,16 @@ func TestHandover_OutputIsWholeAfterFiveDrains(t *testing.T) {
 	for range 5 {
 		_, from := s.on(t)
 		begun := time.Now()
-		c.drain(t, from)
+		from.drain(t, time.Hour)
 		s.on(t, from)
 		t.Logf("handed over in %.1f s", time.Since(begun).Seconds())
-		c.eligible(t, from)
+		from.eligible(t)
 	}
 	log := s.current(t)
-	testsupport.Within(t, 5*time.Minute, func() error {
-		got, ended, err := numbered(log.output(t, "stdout"))
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case !ended:
-			return fmt.Errorf("%d lines", got)
-		}
-		must.Eq(t, lines, got)
-		return nil
-	})
+	log.says(t, "stdout", fmt.Sprintf("last %d\n", lines))
+	got, _, err := numbered(log.output(t, "stdout"))
+	must.NoError(t, err)
+	must.Eq(t, lines, got)
 }
 
 // A job is stopped while the plugin can't ask Nomad for the reason. The run goes on until the plugin gets the answer.
@@ -767,7 +720,7 @@ func TestHandover_RunOfAStoppedJobEnds(t *testing.T) {
 		return server.URL
 	})
 	s := c.run(t, func(_ *api.Job, task *api.Task) { task.SetConfig("orphan_timeout", "24h") })
-	s.started(t)
+	s.started(t, 1)
 	away.Store(true)
 	nomadtest.Stop(t, c.server.Client(), *s.job.ID)
 	s.tells(t, "failed to find out why Nomad ends it here")

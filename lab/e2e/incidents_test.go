@@ -25,16 +25,20 @@ eventually() {
 }
 newest() { nomad job allocs -t '{{(index . 0).ID}}' "$1"; }
 story() { nomad alloc status "$(newest "$1")"; }
-job() { # name, driver, config, resources
+job() { # name, driver, config, resources; the variable attempts has the number of restarts
   cat >"$1.nomad.hcl" <<END
 job "$1" {
   type = "batch"
   group "g" {
     restart { 
-      attempts = 3
+      attempts = ${attempts-3}
       interval = "10m"
       delay    = "2s"
       mode     = "fail" 
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
     }
     task "t" {
       driver       = "$2"

@@ -97,7 +97,7 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 		"raise a hard limit": false, "become root by a set-user-ID program": true,
 		"see the record of its exit": false, // with exec2 0.1.2, a task can write it
 	}
-	test.Eq(t, works, attack(t, commonNode.get(t), asNobody), test.Sprint("without isolation"))
+	test.Eq(t, works, attack(t, commonNode.get(t), asUser("nobody")), test.Sprint("without isolation"))
 	denied := map[string]bool{}
 	for attempt := range works {
 		denied[attempt] = false
@@ -117,7 +117,7 @@ func TestFeatures_EscapesAreDenied(t *testing.T) {
 		for _, attempt := range part.denied {
 			want[attempt] = false
 		}
-		test.Eq(t, want, attack(t, commonNode.get(t), asNobody, func(_ *api.Job, task *api.Task) {
+		test.Eq(t, want, attack(t, commonNode.get(t), asUser("nobody"), func(_ *api.Job, task *api.Task) {
 			for name, value := range part.config {
 				task.SetConfig(name, value)
 			}
@@ -340,7 +340,7 @@ func TestFeatures_LinksOfATaskLeadNowhere(t *testing.T) {
 cd $NOMAD_TASK_DIR
 [ -e planted ] && touch again && echo again && exec sleep 1000
 mv PLACE PLACE.old 2>/dev/null; ln -s TO PLACE; touch planted; exec sleep 1000`)
-		a := n.start(t, sh(script).with(conf{"isolate": []string{"tmp"}}), asNobody,
+		a := n.start(t, sh(script).with(conf{"isolate": []string{"tmp"}}), asUser("nobody"),
 			nomadtest.WithVolume("data", "local/sub/data"))
 		local := a.dir() + "/main/local"
 		testsupport.Eventually(t, "the link is there", func() bool { return testsupport.Exists(local + "/planted") })
@@ -389,8 +389,6 @@ func unveilNode(t *testing.T, o nodeOptions) (*node, string) {
 	return newNode(t, o), dir
 }
 
-func asNobody(_ *api.Job, task *api.Task) { task.User = "nobody" }
-
 func TestUnveil_ConfinesTasksAndTheirSessions(t *testing.T) {
 	n, dir := unveilNode(t, nodeOptions{})
 	attempts := strings.ReplaceAll(`
@@ -401,7 +399,7 @@ echo to stdout >/dev/stdout
 for f in @/hidden/file /proc/1/comm; do cat $f 2>/dev/null || echo denied; done
 `, "@", dir)
 	const want = "kept\nshared\ntext of /open\nto stdout\ndenied\ndenied\n"
-	a := n.start(t, sh(attempts+"exec sleep 1000").with(conf{"unveil": []string{"r:" + dir + "/open"}}), asNobody)
+	a := n.start(t, sh(attempts+"exec sleep 1000").with(conf{"unveil": []string{"r:" + dir + "/open"}}), asUser("nobody"))
 	a.says(t, "stdout", "denied\ndenied\n")
 	test.Eq(t, want, a.output(t, "stdout"), test.Sprint(a.output(t, "stderr")))
 	attempts = strings.Replace(attempts, ">/dev/stdout", "", 1) // which belongs to root here
@@ -409,7 +407,7 @@ for f in @/hidden/file /proc/1/comm; do cat $f 2>/dev/null || echo denied; done
 	test.Eq(t, want, out)
 	a.stop(t)
 
-	a = n.submit(t, job(t, sh("true").with(conf{"unveil": []string{"r:" + dir + "/missing"}}), asNobody))
+	a = n.submit(t, job(t, sh("true").with(conf{"unveil": []string{"r:" + dir + "/missing"}}), asUser("nobody")))
 	test.Eq(t, "", a.ended(t), test.Sprint("it was not started"))
 	test.NoError(t, a.tells(`unveil: path "`+dir+`/missing" does not exist`))
 }

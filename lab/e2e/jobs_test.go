@@ -92,11 +92,13 @@ func (n *node) submitHCL(t testing.TB, text string, edit ...func(*api.Job)) *all
 	t.Helper()
 	j, err := n.Client().Jobs().ParseHCL(text, true)
 	must.NoError(t, err)
+	first := j.TaskGroups[0].Tasks[0]
+	first.KillTimeout = new(20 * time.Second) // for a busy machine
 	for _, f := range edit {
 		f(j)
 	}
 	a := n.submit(t, j)
-	a.task = j.TaskGroups[0].Tasks[0].Name
+	a.task = first.Name
 	return a
 }
 
@@ -344,11 +346,44 @@ func numbered(out string) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
+// printsOn waits until a counter has printed more bytes than before, and no line is missing, doubled or torn.
+func (a *alloc) printsOn(t testing.TB, before, more int) {
+	t.Helper()
+	testsupport.Within(t, time.Minute, func() error {
+		out, err := a.read("stdout")
+		if err != nil {
+			return err
+		}
+		if len(out) < before+more {
+			return fmt.Errorf("%d bytes of output after %d", len(out), before)
+		}
+		_, _, err = numbered(out)
+		return err
+	})
+}
+
 // touch creates an empty file, such as the one that a counter waits for.
 func touch(t testing.TB, path string) {
 	t.Helper()
 	must.NoError(t, os.WriteFile(path, nil, 0o644))
 }
+
+// needRootAgent skips the test if the agent is not root.
+func needRootAgent(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs an agent that is root")
+	}
+}
+
+func needMemoryCgroup(t testing.TB) {
+	t.Helper()
+	if !hasMemoryCgroup() {
+		t.Skip("needs a memory cgroup and the right to use it")
+	}
+}
+
+func hasMemoryCgroup() bool { return slices.Contains(cgroup.Detect("").Controllers, "memory") }
 
 func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	t.Parallel()
@@ -374,29 +409,10 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	must.True(t, ended, must.Sprintf("followed %d lines, end %v", lines, ended))
 	test.Eq(t, 24000, lines, test.Sprintf("followed %d lines, end %v", lines, ended))
 	test.Eq(t, "exit 0", a.ended(t), test.Sprint("ended by"))
-	if whole := a.output(t, "stdout"); whole != b.String() {
-		t.Errorf("the files have %d bytes, %d were followed", len(whole), b.Len())
-	}
+	test.True(t, a.output(t, "stdout") == b.String(), test.Sprint("the files differ from what was followed"))
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
-
-// needRootAgent skips the test if the agent is not root.
-func needRootAgent(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs an agent that is root")
-	}
-}
-
-func needMemoryCgroup(t testing.TB) {
-	t.Helper()
-	if !hasMemoryCgroup() {
-		t.Skip("needs a memory cgroup and the right to use it")
-	}
-}
-
-func hasMemoryCgroup() bool { return slices.Contains(cgroup.Detect("").Controllers, "memory") }
 
 // The other mistakes are in TestStartTask_RefusesBadInputInOneSentence.
 func TestBadInput_GetsOneSentence(t *testing.T) {

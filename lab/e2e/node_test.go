@@ -152,21 +152,27 @@ func writeShell(path, dir, shell string) error {
 // end stops all jobs and then the agent. It returns what each of them left as an error, and removes everything in any
 // case.
 func (n *node) end() error {
-	var errs []error
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	return errors.Join(n.endTasks(), n.Stop(ctx), n.remove(ctx))
+}
+
+// endTasks stops all jobs, and returns what is left of tasks as an error.
+func (n *node) endTasks() error {
 	err := testsupport.Poll(patience, func() error { return errors.Join(n.stopJobs(), n.tasksLeft()) })
 	if err != nil {
-		errs = append(errs, fmt.Errorf("with all jobs stopped: %w", err))
+		err = fmt.Errorf("with all jobs stopped: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	errs = append(errs, n.Stop(ctx))
-	if err := testsupport.Poll(time.Minute, n.anythingLeft); err != nil {
-		errs = append(errs, fmt.Errorf("with the agent stopped: %w", err))
+	return err
+}
+
+// remove removes a stopped agent, and returns what it left as an error.
+func (n *node) remove(ctx context.Context) error {
+	err := testsupport.Poll(time.Minute, n.anythingLeft)
+	if err != nil {
+		err = fmt.Errorf("with the agent stopped: %w", err)
 	}
-	if err := n.Close(ctx); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, n.Close(ctx))
 }
 
 // stopJobs stops the server's jobs. It returns an error until all are stopped, and all allocations of the node have
@@ -292,5 +298,18 @@ func (n *node) restart(t testing.TB) {
 	defer cancel()
 	must.NoError(t, n.Start(ctx))
 	err := agent.WaitHealthy(ctx, n.Agent)
+	must.NoError(t, err)
+}
+
+// drain drains the node until eligible is called.
+func (n *node) drain(t testing.TB, deadline time.Duration) {
+	t.Helper()
+	_, err := n.Client().Nodes().UpdateDrain(n.id(), &api.DrainSpec{Deadline: deadline}, false, nil)
+	must.NoError(t, err)
+}
+
+func (n *node) eligible(t testing.TB) {
+	t.Helper()
+	_, err := n.Client().Nodes().UpdateDrain(n.id(), nil, true, nil)
 	must.NoError(t, err)
 }

@@ -74,12 +74,9 @@ func operatorsNode(t *testing.T) *root {
 		// a process that waits for a frozen disk can't be killed
 		_, err := r.Run(context.Background(), "fsfreeze -u /opt/nomad/data/alloc 2>/dev/null || true")
 		test.NoError(t, err)
-		if t.Failed() {
-			log, err := r.Run(context.Background(), "journalctl -u nomad | tail -n 200")
-			t.Logf("the agent's log (%v):\n%s", err, log)
-		}
 	})
-	rel := getReleases(t)
+	rel, err := getReleases()
+	must.NoError(t, err)
 	for _, version := range []string{older, newer} {
 		for _, pattern := range []string{"*.zip", "*.deb", "*.rpm"} {
 			r.put(".", rel.file(t, version, pattern))
@@ -177,12 +174,6 @@ func TestDatasetPage_CommandsWork(t *testing.T) {
 	for name, text := range files {
 		must.NoError(t, os.WriteFile(filepath.Join(r.Dir, "root", name), []byte(text), 0o600))
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			out, err := r.try("tail -n 60 /var/log/nomad.log; journalctl -u nomad | tail -n 60")
-			t.Logf("the agent's log (%v):\n%s", err, out)
-		}
-	})
 	r.sh("systemctl enable --now zfs-fuse; systemctl start nomad; install -D -m 755 nomad-driver-exec-lite " +
 		"/opt/nomad/data/plugins/nomad-driver-exec-lite; ./nomad-driver-exec-lite config " +
 		">/etc/nomad.d/nomad-driver-exec-lite.hcl")

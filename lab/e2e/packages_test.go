@@ -5,10 +5,7 @@ package e2e
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,42 +44,16 @@ const unzip = `unzip -qo nomad-driver-exec-lite_*.zip
 install -D -m 755 nomad-driver-exec-lite /opt/nomad/data/plugins/nomad-driver-exec-lite
 ./nomad-driver-exec-lite config >/etc/nomad.d/nomad-driver-exec-lite.hcl`
 
-// longJob prints numbered lines until a file exists.
-const longJob = `
-job "%[1]s" {
-  type = "batch"
-  group "g" {
-    restart {
-      attempts = 0
-      mode     = "fail"
-    }
-    reschedule {
-      attempts  = 0
-      unlimited = false
-    }
-    task "t" {
-      driver = "exec-lite"
-      config {
-        command = "/bin/sh"
-        args = [
-          "-c",
-          "n=0; until [ -e /tmp/end-%[1]s ]; do echo line $n; n=$((n+1)); sleep 0.05; done; echo last $n; exit 7",
-        ]
-      }
-      resources {
-        cpu    = 20
-        memory = 32
-      }
-    }
-  }
-}
-`
-
-// long starts a longJob.
+// long starts a job that prints numbered lines until a file exists.
 func (r *root) long(id string) *rootJob {
 	r.t.Helper()
-	must.NoError(r.t, os.WriteFile(filepath.Join(r.Dir, "root", id+".nomad.hcl"), fmt.Appendf(nil, longJob, id), 0o644))
-	return r.run(id+".nomad.hcl", id)
+	script := "n=0; until [ -e /tmp/end-" + id + " ]; do echo line $n; n=$((n+1)); sleep 0.05; done; echo last $n; exit 7"
+	r.sh(eventually + "attempts=0 job " + id + ` exec-lite 'command = "/bin/sh"
+args = ["-c", "` + script + `"]'`)
+	j := &rootJob{root: r, id: id}
+	j.becomes("running")
+	j.alloc = strings.TrimSpace(r.sh(eventually + "newest " + id))
+	return j
 }
 
 // only is a shell function that prints the only process with a command line. It retries because a forked child has the
@@ -103,11 +74,14 @@ const only = `only() {
 // pid returns the PID of the task's shell.
 func (j *rootJob) pid() string { return j.sh(only + "only '^/bin/sh -c n=0; until .*-" + j.id + " ]'") }
 
-// end ends the job, and checks that its output is complete.
+// end ends the job, and checks its exit code, and that its output is complete.
 func (j *rootJob) end() {
 	j.t.Helper()
 	j.sh("touch /tmp/end-" + j.id)
-	j.ended("7")
+	j.becomes("dead")
+	const exits = `{{range .TaskStates}}{{range .Events}}{{with .Details.exit_code}}{{.}} {{end}}{{end}}{{end}}`
+	got := strings.Fields(j.sh("nomad alloc status -t '" + exits + "' " + j.alloc))
+	test.Eq(j.t, []string{"7"}, got, test.Sprint(j.sh(eventually+"story "+j.id)))
 	lines, ended, err := numbered(j.sh("nomad alloc logs " + j.alloc))
 	test.NoError(j.t, err)
 	test.True(j.t, ended, test.Sprintf("the output ends after %d lines", lines))
@@ -120,7 +94,8 @@ func TestPackages_InstallUpgradeAndRemove(t *testing.T) {
 	testsupport.Long(t, "two releases are built, and a bare Debian")
 	t.Parallel()
 	top := newRoot(t)
-	rel := getReleases(t)
+	rel, err := getReleases()
+	must.NoError(t, err)
 	top.sh("systemctl start nomad")
 	before := top.files()
 	for _, kind := range []string{"zip", "rpm"} {
@@ -190,12 +165,7 @@ func (r *root) removedTooEarly(rel *releases) {
 	pid := j.pid()
 	r.sh("dpkg -r nomad-driver-exec-lite\nls /etc/nomad.d/nomad-driver-exec-lite.hcl")
 	r.sh("systemctl restart nomad\nnomad node status -self | grep ready")
-	testsupport.Within(t, time.Minute, func() error {
-		if now := r.sh("nomad alloc status " + j.alloc); !strings.Contains(now, "driver not found") {
-			return errors.New(now)
-		}
-		return nil
-	})
+	r.sh(eventually + `eventually "nomad alloc status ` + j.alloc + ` | grep 'driver not found'"`)
 	test.Eq(t, pid, j.pid(), test.Sprint("the task has ended with the package"))
 	r.sh("dpkg -i deb/*.deb\nsystemctl restart nomad")
 	r.loaded("exec-lite", older)

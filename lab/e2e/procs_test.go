@@ -56,12 +56,7 @@ func (p proc) kill(t testing.TB, sig syscall.Signal) {
 func (p proc) end(t testing.TB) {
 	t.Helper()
 	p.kill(t, unix.SIGKILL)
-	testsupport.Within(t, time.Minute, func() error {
-		if p.alive() {
-			return fmt.Errorf("%q is alive", p.args)
-		}
-		return nil
-	})
+	testsupport.Eventually(t, fmt.Sprintf("the end of %q", p.args), func() bool { return !p.alive() })
 }
 
 // pause stops a process and waits until no thread runs. resume continues the process, and may be called twice.
@@ -138,14 +133,8 @@ func (n *node) one(t testing.TB, kind string, is func(proc) bool) proc {
 
 func (n *node) plugin(t testing.TB) proc { t.Helper(); return n.one(t, "plugin", n.isPlugin) }
 
-// nextPlugin waits for the plugin that Nomad starts in place of a killed one. Until Nomad notices the end, it fails
-// each task that it should start: "failed creating runner".
-func (n *node) nextPlugin(t testing.TB, old proc) (next proc) {
-	t.Helper()
-	return n.another(t, n.isPlugin, old)
-}
-
-// another waits for the process that replaces a killed one of the same kind.
+// another waits for the process that replaces a killed one of the same kind. Until Nomad notices the end of a plugin,
+// it fails each task that it should start: "failed creating runner".
 func (n *node) another(t testing.TB, is func(proc) bool, old proc) (next proc) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

@@ -154,10 +154,7 @@ func oneBuildForMany(t *testing.T, n *node, count int) {
 	c := version("shared_by_all").with(needs(wheelhouse(t, wheel.Wheel{Name: "shared_by_all", Version: "3"}),
 		"shared-by-all"))
 	trigger := filepath.Join(mkdir(t), "go")
-	j := py(t, c.until(trigger), func(j *api.Job, task *api.Task) {
-		j.TaskGroups[0].Count = &count
-		task.Resources.CPU = new(5)
-	})
+	j := py(t, c.until(trigger), small(count), withMemory(48))
 	n.submit(t, j)
 	builds := 0
 	all := n.allocs(t, *j.ID, count)
@@ -234,7 +231,7 @@ func TestPythonCache_IsSharedByTwoAgents(t *testing.T) {
 	for _, n := range []*node{first, second} { // each next plugin cleans up the cache
 		old := n.plugin(t)
 		old.end(t)
-		n.nextPlugin(t, old)
+		n.another(t, n.isPlugin, old)
 	}
 	test.SliceEmpty(t, second.prune(t, first.cache()))
 	test.Eq(t, []string{filepath.Base(env)}, first.cached("envs"))
@@ -300,9 +297,7 @@ func runPythonExample(t *testing.T, n *node, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(pythonExamples, name+".nomad.hcl"))
 	must.NoError(t, err)
-	pythonExampleJobs[name](t, n.submitHCL(t, string(text), func(j *api.Job) {
-		j.TaskGroups[0].Tasks[0].KillTimeout = new(20 * time.Second) // for a busy machine
-	}))
+	pythonExampleJobs[name](t, n.submitHCL(t, string(text)))
 }
 
 func webExample(t *testing.T, a *alloc) {
@@ -324,9 +319,8 @@ func webExample(t *testing.T, a *alloc) {
 	}
 	a.checked(t)
 	a.stop(t)
-	if out := a.output(t, "stdout"); a.outcome() != "exit 0" || !strings.HasSuffix(out, "stopping on SIGTERM\n") {
-		t.Errorf("got %s, %q: %s", a.outcome(), out, a.story())
-	}
+	test.Eq(t, "exit 0", a.outcome(), test.Sprint(a.story()))
+	test.StrHasSuffix(t, "stopping on SIGTERM\n", a.output(t, "stdout"))
 }
 
 // checked waits until a check of the allocation's services has succeeded.

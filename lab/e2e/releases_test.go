@@ -43,14 +43,7 @@ func (r *releases) file(t testing.TB, version, pattern string) string {
 }
 
 // getReleases builds the releases once.
-func getReleases(t testing.TB) *releases {
-	t.Helper()
-	r, err := makeReleases()
-	must.NoError(t, err)
-	return r
-}
-
-var makeReleases = sync.OnceValues(func() (*releases, error) {
+var getReleases = sync.OnceValues(func() (*releases, error) {
 	root, err := build.Root(".")
 	if err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 
 	t.Run("the job's user", func(t *testing.T) {
 		a := n.submit(t, job(t, sh("id -un; echo $HOME; echo x > local/file && echo written; ls .. || exit 1"), onBox,
-			func(_ *api.Job, task *api.Task) { task.User = "nobody" }))
+			asUser("nobody")))
 		must.Eq(t, "exit 1", a.ended(t), must.Sprint(a.story()))
 		a.says(t, "stdout", "nobody\n/nonexistent\nwritten\n")
 		a.says(t, "stderr", "Permission denied")
@@ -205,7 +205,7 @@ func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1"))
 	test.Eq(t, "exit 7", a.ended(t))
 	a.says(t, "stdout", host.server.User+"\n")
-	other := n.submit(t, job(t, sh("true"), onBox, func(_ *api.Job, task *api.Task) { task.User = "root" }))
+	other := n.submit(t, job(t, sh("true"), onBox, asUser("root")))
 	other.ended(t)
 	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
 }
@@ -227,7 +227,7 @@ func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
 		{name: "plugin is killed", strike: func(t *testing.T, _ *round) func() {
 			old := n.plugin(t)
 			old.end(t)
-			return func() { n.nextPlugin(t, old) }
+			return func() { n.another(t, n.isPlugin, old) }
 		}},
 		{name: "server is away", long: true, strike: func(*testing.T, *round) func() {
 			n.server.Stop()

@@ -179,13 +179,13 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 		test.StrContains(t, stdout, "hello ")
 		test.StrContains(t, stdout, "podman-init")
 
-		c.drain(t, a.n)
+		a.n.drain(t, time.Hour)
 		b := s.current(t, a.n)
 		must.Eq(t, was, host.container(t, name), must.Sprint(s.story()))
 		b.says(t, "stdout", "hello 1\n")
 		lines := strings.Count(b.output(t, "stdout"), "\n")
 		b.says(t, "stdout", fmt.Sprintf("\nhello %d\n", lines+2))
-		c.eligible(t, a.n)
+		a.n.eligible(t)
 
 		b.stop(t)
 		test.Eq(t, "exit 143", b.outcome(), test.Sprint(b.story()))

@@ -33,11 +33,15 @@ func newRoot(t *testing.T) *root {
 	if err := rootfs.Missing(); err != nil {
 		t.Skip(err)
 	}
-	dir, err := os.MkdirTemp(scratch, "r")
+	r, err := rootfs.New(t.Context(), filepath.Join(mkdir(t), "root"), nomadBinary, t.Logf)
 	must.NoError(t, err)
-	r, err := rootfs.New(t.Context(), filepath.Join(dir, "root"), nomadBinary, t.Logf)
-	must.NoError(t, err)
-	t.Cleanup(func() { test.NoError(t, r.Close()) })
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, err := r.Run(context.Background(), "journalctl -u nomad | tail -n 200")
+			t.Logf("the agent's log (%v):\n%s", err, log)
+		}
+		test.NoError(t, r.Close())
+	})
 	if uv := wheel.FindUV(nil); uv != "" {
 		must.NoError(t, share(uv, filepath.Join(r.Dir, "usr/local/bin/uv")))
 	}
@@ -50,15 +54,11 @@ func (r *root) with(t *testing.T) *root { return &root{r.Root, t} }
 // sh runs commands, and returns their output. They must succeed.
 func (r *root) sh(commands string) string {
 	r.t.Helper()
-	out, err := r.try(commands)
-	must.NoError(r.t, err, must.Sprintf("%s", commands))
-	return out
-}
-
-func (r *root) try(commands string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	return r.Run(ctx, commands)
+	out, err := r.Run(ctx, commands)
+	must.NoError(r.t, err, must.Sprintf("%s", commands))
+	return out
 }
 
 // put copies files of the machine to a directory below /root.
@@ -88,20 +88,11 @@ func (r *root) files() []string {
 func (r *root) unchanged(before []string) {
 	r.t.Helper()
 	testsupport.Within(r.t, time.Minute, func() error {
-		var changes []string
 		after := r.files()
-		for _, f := range after {
-			if !slices.Contains(before, f) {
-				changes = append(changes, "+"+f)
-			}
-		}
-		for _, f := range before {
-			if !slices.Contains(after, f) {
-				changes = append(changes, "-"+f)
-			}
-		}
-		if len(changes) > 0 {
-			return fmt.Errorf("files differ:\n%s", strings.Join(changes, ""))
+		added := slices.DeleteFunc(slices.Clone(after), func(f string) bool { return slices.Contains(before, f) })
+		gone := slices.DeleteFunc(slices.Clone(before), func(f string) bool { return slices.Contains(after, f) })
+		if len(added)+len(gone) > 0 {
+			return fmt.Errorf("files were added: %q, and are gone: %q", added, gone)
 		}
 		return nil
 	})
@@ -113,28 +104,9 @@ type rootJob struct {
 	id, alloc string
 }
 
-// run submits a job file, and waits until its task runs.
-func (r *root) run(file, id string) *rootJob {
-	r.t.Helper()
-	r.sh("nomad job run -detach " + file)
-	j := &rootJob{root: r, id: id}
-	j.becomes("running")
-	j.alloc = strings.TrimSpace(r.sh(eventually + "newest " + id))
-	return j
-}
-
 // becomes waits until the only task of the job's newest allocation has a state.
 func (j *rootJob) becomes(state string) {
 	j.t.Helper()
 	const states = `nomad alloc status -t "{{range .TaskStates}}{{.State}}{{end}}" $(newest `
 	j.sh(eventually + "eventually '" + states + j.id + ") | grep -x " + state + "'")
-}
-
-// ended waits until the task is dead, and checks its exit code.
-func (j *rootJob) ended(code string) {
-	j.t.Helper()
-	j.becomes("dead")
-	const exits = `{{range .TaskStates}}{{range .Events}}{{with .Details.exit_code}}{{.}} {{end}}{{end}}{{end}}`
-	got := strings.Fields(j.sh("nomad alloc status -t '" + exits + "' " + j.alloc))
-	test.Eq(j.t, []string{code}, got, test.Sprint(j.sh(eventually+"story "+j.id)))
 }

@@ -47,13 +47,16 @@ type truthColumn struct {
 	hangs bool
 }
 
+const (
+	readNodes = `agent { policy = "read" } node { policy = "read" }`
+	readJobs  = "\nnamespace \"*\" { capabilities = [\"read-job\"] }"
+)
+
 var truthColumns = []truthColumn{
-	{name: "ok", sees: true, rules: `agent { policy = "read" } node { policy = "read" }
-namespace "*" { capabilities = ["read-job"] }`},
+	{name: "ok", sees: true, rules: readNodes + readJobs},
 	{name: "no-token"},
-	{name: "blind", rules: `agent { policy = "read" } node { policy = "read" }`}, // it gets 200 and an empty list
-	{name: "hangs", hangs: true, rules: `agent { policy = "read" } node { policy = "read" }
-namespace "*" { capabilities = ["read-job"] }`},
+	{name: "blind", rules: readNodes}, // it gets 200 and an empty list
+	{name: "hangs", hangs: true, rules: readNodes + readJobs},
 }
 
 // truthRow is an event that may end a task.
@@ -154,9 +157,9 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 					must.NoError(t, dir.Close())
 				})
 				n.phase(t, "drain", func(t *testing.T, cells []*truthCell) {
-					n.drain(t, true)
+					n.drain(t, time.Minute)
 					cells[0].released(t)
-					n.drain(t, false)
+					n.eligible(t)
 				})
 				n.phase(t, "agent killed", func(t *testing.T, cells []*truthCell) {
 					kill(t, n.node)
@@ -259,13 +262,7 @@ func mounted(dir string) bool {
 	return syscall.Stat(dir, &st) == nil && syscall.Stat(filepath.Dir(dir), &parent) == nil && st.Dev != parent.Dev
 }
 
-// withSlot requests exactly the cell's slot.
-func (c *truthCell) withSlot(d *api.RequestedDevice) {
-	d.Constraints = append(d.Constraints,
-		&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: c.slot})
-}
-
-// submit submits a job that requests the slot. Its task prints "fresh" if the slot is empty.
+// submit submits a job that requests exactly this slot. Its task prints "fresh" if the slot is empty.
 func (c *truthCell) submit(t *testing.T) {
 	t.Helper()
 	body := c.row.body
@@ -274,7 +271,11 @@ func (c *truthCell) submit(t *testing.T) {
 	}
 	script := "[ -d /scratch ] && [ -z \"$(ls -A /scratch)\" ] && echo fresh; echo $NOMAD_ALLOC_ID >/scratch/trace; " +
 		"GO=" + c.trigger() + "; " + body
-	c.job = job(t, sh(script), withDevice("zfs/dataset/"+c.column.name, c.withSlot), func(j *api.Job, task *api.Task) {
+	exact := func(d *api.RequestedDevice) {
+		d.Constraints = append(d.Constraints,
+			&api.Constraint{LTarget: "${device.ids}", Operand: "set_contains", RTarget: c.slot})
+	}
+	c.job = job(t, sh(script), withDevice("zfs/dataset/"+c.column.name, exact), func(j *api.Job, task *api.Task) {
 		j.Type = new("service")
 		task.KillTimeout = new(3 * time.Second)
 		if c.row.edit != nil && c.first == nil {
@@ -363,10 +364,8 @@ func (c *truthCell) guard(t *testing.T, id string, done chan<- struct{}) {
 	}
 }
 
-func (c *truthCell) runs() bool { return runs(c.first.id) }
-
-// runs reports whether a process of an allocation is alive.
-func runs(id string) bool { return processOf(id) != "" }
+// runs reports whether a process of the allocation is alive.
+func (c *truthCell) runs() bool { return processOf(c.first.id) != "" }
 
 // processOf returns the /proc directory of a process of an allocation, or "".
 func processOf(id string) string {
@@ -558,16 +557,6 @@ func (n *truth) again(t *testing.T) {
 		}
 		return err
 	})
-}
-
-func (n *truth) drain(t *testing.T, on bool) {
-	t.Helper()
-	var spec *api.DrainSpec
-	if on {
-		spec = &api.DrainSpec{Deadline: time.Minute}
-	}
-	_, err := n.Client().Nodes().UpdateDrain(n.id(), spec, !on, nil)
-	must.NoError(t, err)
 }
 
 // truthServer is the agent whose server all nodes use.

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -81,12 +80,7 @@ func plug(t testing.TB, root string, args ...string) *stick {
 	s.cmd.Stdout, s.cmd.Stderr = s, s
 	must.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { s.unplug(t) })
-	testsupport.Within(t, time.Minute, func() error {
-		if s.heard() == "" {
-			return errors.New("the simulator has printed nothing")
-		}
-		return nil
-	})
+	testsupport.Eventually(t, "the simulator prints", func() bool { return s.heard() != "" })
 	return s
 }
 
@@ -219,15 +213,8 @@ device "gps" {
 
 	t.Run("raw_exec", func(t *testing.T) {
 		a := n.submit(t, job(t, say("USB_GPS_HOST_TTY", "raw"), withDevice("gps"), asDriver("raw_exec")))
-		if got := a.ended(t); got != "exit 0" {
-			t.Errorf("got %s: %s, %s", got, a.story(), a.output(t, "stderr"))
-		}
-		testsupport.Within(t, time.Minute, func() error { // logmon can write the last bytes after the end
-			if got := a.output(t, "stdout"); got != "stick: raw\n" {
-				return fmt.Errorf("the task got %q", got)
-			}
-			return nil
-		})
+		test.Eq(t, "exit 0", a.ended(t), test.Sprint(a.story()))
+		a.says(t, "stdout", "stick: raw\n") // logmon can write the last bytes after the end
 	})
 	t.Run("two tasks share a device, a third waits", func(t *testing.T) {
 		a := n.start(t, sh("exec sleep 600"), withDevice("gps"))
@@ -242,9 +229,7 @@ device "gps" {
 		a := n.submit(t, job(t, sh("echo $USB_ZIGBEE_ID $USB_ZIGBEE_2_ID; for T in $USB_ZIGBEE_TTY $USB_ZIGBEE_2_TTY; do "+
 			fmt.Sprintf(talk, "both")+"; done"), asUser(anybody()),
 			withDevice("zigbee", func(d *api.RequestedDevice) { d.Count = new(uint64(2)) })))
-		if got := a.ended(t); got != "exit 0" || a.output(t, "stdout") != first+" "+second+"\nstick: both\nstick: both\n" {
-			t.Errorf("got %s, %q, %q: %s", got, a.output(t, "stdout"), a.output(t, "stderr"), a.story())
-		}
+		a.ends(t, "exit 0", first+" "+second+"\nstick: both\nstick: both\n")
 		for _, s := range twins {
 			test.StrContains(t, s.heard(), "both\n", test.Sprint("one heard"))
 		}
@@ -338,8 +323,6 @@ func TestUSBFaults_TaskKeepsDevice(t *testing.T) {
 	plug(t, root, args...)
 	n.restart(t)
 	a.restartSays(t, "line 1 -> stick: ")
-	if i := a.stub(t); i.TaskStates["main"].Failed {
-		t.Errorf("the task failed: %s", a.story())
-	}
+	test.False(t, a.stub(t).TaskStates["main"].Failed, test.Sprint(a.story()))
 	a.stop(t)
 }

@@ -78,17 +78,17 @@ func Becomes(t testing.TB, c *api.Client, job, status string) (id string) {
 	return id
 }
 
-// Stop stops a job of the default namespace, and waits until it is stopped for good, see Stopped. Its allocations have
-// ended then, on all nodes; the server also reports those of a lost node as ended.
+// Stop stops a job of the default namespace, and waits until it is stopped for good: see Stopped.
 func Stop(t testing.TB, c *api.Client, job string) {
 	t.Helper()
 	testsupport.Within(t, 5*time.Minute, func() error { return Stopped(c, job) })
 }
 
-// Stopped stops a job that is not stopped. It returns an error until no allocation of the job is left that has not
-// ended, and after that the job still is stopped: Nomad loses a stop if the deployment of the job becomes successful
-// just after it, because the version of the deployment, which is not stopped, is the current one again
-// (updateJobStabilityImpl in nomad/state/state_store.go). Call it until it returns nil.
+// Stopped stops a job, unless it is stopped. It returns nil once all allocations of the job have ended by the server's
+// state, in which those of a lost node have, too, and after that the job is still stopped. Until then it returns an
+// error: call it again. Nomad loses a stop if the job's deployment becomes successful just after it. The version of the
+// deployment, which is not stopped, is then the current one again (updateJobStabilityImpl in
+// nomad/state/state_store.go).
 func Stopped(c *api.Client, job string) error {
 	left, err := agent.Unended(context.Background(), c, "default", fmt.Sprintf("JobID == %q", job))
 	if err != nil {

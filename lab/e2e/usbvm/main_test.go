@@ -121,9 +121,7 @@ func shared(t *testing.T) *node {
 	defer cancel()
 	dir, err := os.MkdirTemp("/tmp", "usbvm")
 	must.NoError(t, err)
-	if err := os.Chmod(dir, 0o755); err != nil { // tasks of other users need to reach their directory
-		t.Fatal(err)
-	}
+	must.NoError(t, os.Chmod(dir, 0o755)) // tasks of other users need to reach their directory
 	begin := time.Now()
 	plugin := func(name, config string) agent.Plugin {
 		return agent.Plugin{Binary: filepath.Join(os.Getenv(pluginsEnv), name), Config: config}

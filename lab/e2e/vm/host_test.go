@@ -81,9 +81,7 @@ func (h *host) client(address string) *api.Client {
 	dial := func(ctx context.Context, _, address string) (net.Conn, error) { return machine.Dial(ctx, address) }
 	c, err := api.NewClient(&api.Config{Address: address, Region: "global",
 		HttpClient: &http.Client{Transport: &http.Transport{DialContext: dial}}})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.NoError(h.t, err)
 	return c
 }
 

@@ -5,7 +5,6 @@ package vm_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,17 +96,9 @@ func TestReboot_TwinsStayWithTheirJobs(t *testing.T) {
 	h.eachHasItsOwn()
 	test.SliceEqOp(t, ids, nomadtest.Offers(t, c, "twin", 2), test.Sprint("the IDs after the reboot"))
 	for i := range ids {
-		testsupport.Within(t, 5*time.Minute, func() error { // the server is updated after the tasks have started
-			list, _, err := c.Jobs().Allocations(fmt.Sprint("job", i), true, nil)
-			var are []string
-			for _, a := range list {
-				are = append(are, a.ClientStatus)
-			}
-			if err != nil || !slices.Equal(are, []string{"running"}) {
-				return fmt.Errorf("the allocations of job%d are %q, %v; want only the old one, running", i, are, err)
-			}
-			return nil
-		})
+		job := fmt.Sprint("job", i)
+		nomadtest.Becomes(t, c, job, api.AllocClientStatusRunning) // the server is updated after the task has started
+		test.SliceLen(t, 1, nomadtest.Allocs(t, c, job, 1), test.Sprint("want only the old allocation"))
 	}
 	h.run(nil, h.ctl, "close", agentDir)
 }
