@@ -413,23 +413,3 @@ func TestOutput_IsFollowedThroughRotation(t *testing.T) {
 	files, _ := filepath.Glob(a.dir() + "/alloc/logs/main.stdout.*")
 	test.SliceLen(t, 4, files, test.Sprintf("%d log files, want 4", len(files)))
 }
-
-// The other mistakes are in TestStartTask_RefusesBadInputInOneSentence.
-func TestBadInput_GetsOneSentence(t *testing.T) {
-	t.Parallel()
-	n := commonNode.get(t)
-	a := n.submit(t, job(t, sh("true"), asUser("nobody-here")))
-	a.ended(t)
-	i, st, err := a.info()
-	must.NoError(t, err)
-	test.Eq(t, "failed", i.ClientStatus)
-	var said []string
-	for _, e := range st.Events {
-		if e.Type == api.TaskDriverFailure || e.Type == api.TaskFailedValidation {
-			said = append(said, e.DisplayMessage)
-		}
-	}
-	must.SliceLen(t, 1, said, must.Sprint(said))
-	test.StrContains(t, said[0], `user "nobody-here" does not exist on this node`)
-	test.StrNotContains(t, said[0], "\n")
-}
