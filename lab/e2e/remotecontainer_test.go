@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -23,30 +24,50 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// podmanHost is a host with podman, which has images and containers of the test only.
-type podmanHost struct {
+// containerHost is a host with podman or Docker, which has images and containers of the test only.
+type containerHost struct {
 	*remoteHost
-	env map[string]string // environment of each podman
+	files   string            // the directory of its files
+	env     map[string]string // environment of its commands
+	engine  string            // its program
+	example string            // a job file
+	inspect string            // the format of a container
+	left    string            // a script that lists leftovers of containers
+	oom     string            // the outcome of a container that runs out of memory
 }
 
-// preparePodman makes an image with busybox, as in the example's image. Only this host's processes see the mounts. They
-// are needed because podman's image cache has a fixed path, and because with cgroup v1, crun wants a v2 hierarchy
-// without controllers, or none.
+type podmanHost struct{ *containerHost }
+
+// makeImage makes the examples' image with this machine's busybox.
+func (h *containerHost) makeImage(t *testing.T) {
+	t.Helper()
+	h.ssh(t, `set -e
+mkdir -p image/bin
+cp "$(command -v busybox)" image/busybox
+for name in $(busybox --list); do ln -s ../busybox image/bin/$name; done
+tar -C image -c . | `+h.engine+` import - docker.io/library/busybox`)
+}
+
+// preparePodman makes mounts that only this host's processes see: podman's image cache has a fixed path, and with cgroup
+// v1, crun wants a v2 hierarchy without controllers, or none.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
 controllers=/sys/fs/cgroup/unified/cgroup.controllers
-if [ -e $controllers ] && [ -n "$(cat $controllers)" ]; then umount /sys/fs/cgroup/unified; fi
-mkdir -p image/bin
-cp "$(command -v busybox)" image/busybox
-for name in $(busybox --list); do ln -s ../busybox image/bin/$name; done
-tar -C image -c . | podman import --quiet - docker.io/library/busybox`
+if [ -e $controllers ] && [ -n "$(cat $controllers)" ]; then umount /sys/fs/cgroup/unified; fi`
+
+// leftByPodman lists records of podman and crun, and mounts.
+const leftByPodman = `podman ps --all --quiet
+for id in $(podman ps --all --quiet --no-trunc); do ls -d /run/crun/$id; done
+grep -E "$PWD/root/overlay(-containers)?/[^ ]+/(merged|shm)" /proc/self/mountinfo || true`
 
 func newPodmanHost(t *testing.T, h *remoteHost) *podmanHost {
 	t.Helper()
 	dir := filepath.Join(h.dir, "podman")
 	must.NoError(t, os.Mkdir(dir, 0o700))
-	p := &podmanHost{remoteHost: h, env: map[string]string{}}
+	p := &podmanHost{&containerHost{remoteHost: h, files: dir, env: map[string]string{}, engine: "podman",
+		example: "container.nomad.hcl", left: leftByPodman, oom: "oom",
+		inspect: "{{.Id}} {{json .State.StartedAt}} {{.State.Pid}} {{.State.ConmonPid}}"}}
 	for name, text := range map[string]string{
 		"CONTAINERS_STORAGE_CONF": `[storage]
 driver    = "overlay"
@@ -66,19 +87,20 @@ tmp_dir   = "` + dir + `/tmp"
 	}
 	t.Cleanup(func() { p.ssh(t, "podman rm --force --all || podman rm --force --all") })
 	p.ssh(t, preparePodman)
+	p.makeImage(t)
 	return p
 }
 
-// ssh runs a script on the host, in the directory of podman's files, and returns its output.
-func (p *podmanHost) ssh(t *testing.T, script string) string {
+// ssh runs a script on the host, in the directory of the engine's files, and returns its output.
+func (h *containerHost) ssh(t *testing.T, script string) string {
 	t.Helper()
-	for name, value := range p.env {
+	for name, value := range h.env {
 		script = "export " + name + "=" + value + "\n" + script
 	}
-	s := p.server
+	s := h.server
 	cmd := exec.Command("ssh", "-F", "none", "-q", "-i", s.KeyFile, "-p", strconv.Itoa(s.Port),
 		"-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", s.User+"@"+s.Host,
-		"cd "+filepath.Join(p.dir, "podman")+"\n"+script)
+		"cd "+h.files+"\n"+script)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -86,34 +108,40 @@ func (p *podmanHost) ssh(t *testing.T, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// container is podman's record of a running container.
-type container struct {
-	id          string
-	pid, conmon int
-	started     string
+// container is an engine's record of a running container: identity, start time, and process IDs.
+type container []string
+
+func (h *containerHost) container(t *testing.T, name string) container {
+	t.Helper()
+	return strings.Fields(h.ssh(t, h.engine+" inspect --format '"+h.inspect+"' "+name))
 }
 
-func (p *podmanHost) container(t *testing.T, name string) container {
+// isGone checks that no process of the container is alive.
+func (c container) isGone(t *testing.T) {
 	t.Helper()
-	format := "{{.Id}} {{.State.Pid}} {{.State.ConmonPid}} {{json .State.StartedAt}}"
-	var c container
-	_, err := fmt.Sscan(p.ssh(t, "podman inspect --format '"+format+"' "+name), &c.id, &c.pid, &c.conmon, &c.started)
-	must.NoError(t, err)
-	return c
+	for _, process := range c[2:] {
+		pid, err := strconv.Atoi(process)
+		must.NoError(t, err)
+		_, err = readProc(pid)
+		test.ErrorIs(t, err, fs.ErrNotExist)
+	}
 }
 
-// left lists the leftovers of containers: records of podman and crun, and mounts.
-func (p *podmanHost) left(t *testing.T) string {
+// hasNothing waits until no leftovers of containers exist: an engine removes a killed container some time later.
+func (h *containerHost) hasNothing(t *testing.T) {
 	t.Helper()
-	return p.ssh(t, `podman ps --all --quiet
-for id in $(podman ps --all --quiet --no-trunc); do ls -d /run/crun/$id; done
-grep -E "$PWD/root/overlay(-containers)?/[^ ]+/(merged|shm)" /proc/self/mountinfo || true`)
+	testsupport.Within(t, time.Minute, func() error {
+		if left := h.ssh(t, h.left); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
 }
 
 // containerJob returns the job of the example, and its arguments up to the image.
-func containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
+func (h *containerHost) containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../plugins/remote/example/container.nomad.hcl")
+	text, err := os.ReadFile("../../plugins/remote/example/" + h.example)
 	must.NoError(t, err)
 	j, err = n.Client().Jobs().ParseHCL(string(text), true)
 	must.NoError(t, err)
@@ -127,57 +155,79 @@ func containerJob(t *testing.T, n *node) (j *api.Job, args []string) {
 
 // contain turns a task into a container with the flags of the example, in which a shell runs a script. Paths of the
 // host are mounted in it.
-func (p *podmanHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
+func (h *containerHost) contain(t *testing.T, n *node, task *api.Task, script string, paths ...string) {
 	t.Helper()
-	_, args := containerJob(t, n)
+	example, args := h.containerJob(t, n)
 	flags, image := args[:len(args)-1], args[len(args)-1]
 	for _, path := range paths {
 		flags = append(flags, "--volume="+path+":"+path)
 	}
-	task.SetConfig("command", "podman")
+	task.SetConfig("command", example.TaskGroups[0].Tasks[0].Config["command"])
 	task.SetConfig("args", append(flags, image, "sh", "-c", script))
-	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(p.env), "SIGTERM", new(128)
+	task.Env, task.KillSignal, task.Resources.MemoryMB = maps.Clone(h.env), "SIGTERM", new(128)
 }
 
-// TestRemote_ContainersAreTasks runs the container example, and other containers with its flags.
+// TestRemote_ContainersAreTasks runs the examples with containers, and other containers with their flags.
 func TestRemote_ContainersAreTasks(t *testing.T) {
 	needRootAgent(t)
 	testsupport.Long(t, "containers and a hand-over")
-	testsupport.NeedPrograms(t, "podman", "crun", "catatonit", "busybox", "ssh")
 	t.Parallel()
-	var host *podmanHost
-	c := newCluster(t, 2, func(c *cluster) string {
-		host = newPodmanHost(t, c.host)
+	t.Run("podman", func(t *testing.T) {
+		testsupport.NeedPrograms(t, "podman", "crun", "catatonit", "busybox", "ssh")
+		t.Parallel()
+		testContainers(t, func(h *remoteHost) *containerHost { return newPodmanHost(t, h).containerHost })
+	})
+	t.Run("docker", func(t *testing.T) {
+		testsupport.NeedPrograms(t, "docker", "dockerd", "busybox", "ssh")
+		t.Parallel()
+		testDocker(t)
+	})
+}
+
+// containerCluster is a cluster whose tasks are containers.
+type containerCluster struct {
+	*cluster
+	host *containerHost
+}
+
+// run submits a job with one container, in which a shell runs a script.
+func (c *containerCluster) run(t *testing.T, script string, edit ...func(*api.Job, *api.Task)) *alloc {
+	t.Helper()
+	contained := func(_ *api.Job, task *api.Task) {
+		c.host.contain(t, c.server, task, script)
+		task.Resources.MemoryMB = new(64)
+	}
+	return c.server.submit(t, job(t, nil, append([]func(*api.Job, *api.Task){onBox, contained}, edit...)...))
+}
+
+func testContainers(t *testing.T, start func(*remoteHost) *containerHost) *containerCluster {
+	t.Helper()
+	c := &containerCluster{}
+	c.cluster = newCluster(t, 2, func(of *cluster) string {
+		c.host = start(of.host)
 		return ""
 	})
-	example, _ := containerJob(t, c.server)
-	run := func(t *testing.T, script string, edit ...func(*api.Job, *api.Task)) *alloc {
-		t.Helper()
-		contained := func(_ *api.Job, task *api.Task) {
-			host.contain(t, c.server, task, script)
-			task.Resources.MemoryMB = new(64)
-		}
-		return c.server.submit(t, job(t, nil, append([]func(*api.Job, *api.Task){onBox, contained}, edit...)...))
-	}
+	host := c.host
+	example, _ := host.containerJob(t, c.server)
 
 	t.Run("the example, drained", func(t *testing.T) {
-		const name = "container-main-0"
 		task := example.TaskGroups[0].Tasks[0]
 		task.Name = "main"
+		name := *example.ID + "-main-0"
 		for variable, value := range host.env {
 			task.Env[variable] = value
 		}
 		example.TaskGroups[0].Migrate = migrate()
-		s := &survivor{c: c, job: example}
+		s := &survivor{c: c.cluster, job: example}
 		s.register(t)
 		a := s.current(t)
 		a.says(t, "stdout", "hello 2\n")
 		was := host.container(t, name)
-		code, stdout, stderr := a.session(t, false, nil, nil, "podman", "exec", name, "sh", "-c",
+		code, stdout, stderr := a.session(t, false, nil, nil, host.engine, "exec", name, "sh", "-c",
 			"cat /local/last; cat /proc/1/cmdline; exit 5")
 		test.Eq(t, 5, code, test.Sprint(stderr))
 		test.StrContains(t, stdout, "hello ")
-		test.StrContains(t, stdout, "podman-init")
+		test.StrContains(t, stdout, host.engine+"-init")
 
 		a.n.drain(t, time.Hour)
 		b := s.current(t, a.n)
@@ -189,22 +239,25 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 
 		b.stop(t)
 		test.Eq(t, "exit 143", b.outcome(), test.Sprint(b.story()))
-		test.Eq(t, "", host.left(t))
+		host.hasNothing(t)
 	})
 	t.Run("an exit code", func(t *testing.T) {
-		a := run(t, "echo out; echo err >&2; exit 7")
+		a := c.run(t, "echo out; echo err >&2; exit 7")
 		must.Eq(t, "exit 7", a.ended(t), must.Sprint(a.story(), a.output(t, "stderr")))
 		a.says(t, "stdout", "out\n")
 		a.says(t, "stderr", "err\n")
-		test.Eq(t, "", host.left(t))
+		host.hasNothing(t)
 	})
 	t.Run("a memory limit", func(t *testing.T) {
-		a := run(t, "head -c 300000000 /dev/zero | tail -c 300000000 >/dev/null")
-		must.Eq(t, "oom", a.ended(t), must.Sprint(a.story()))
-		test.NoError(t, a.tells("OOM: killed at 64 MiB of memory"))
+		a := c.run(t, "head -c 300000000 /dev/zero | tail -c 300000000 >/dev/null")
+		must.Eq(t, host.oom, a.ended(t), must.Sprint(a.story()))
+		if host.oom == "oom" {
+			test.NoError(t, a.tells("OOM: killed at 64 MiB of memory"))
+		}
+		host.hasNothing(t)
 	})
 	t.Run("signals", func(t *testing.T) {
-		a := run(t, "trap 'echo got it' USR1; echo ready; while :; do sleep 0.1; done")
+		a := c.run(t, "trap 'echo got it' USR1; echo ready; while :; do sleep 0.1; done")
 		a.says(t, "stdout", "ready\n")
 		must.NoError(t, c.server.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1"))
 		a.says(t, "stdout", "got it\n")
@@ -213,21 +266,19 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 	})
 	t.Run("a kill timeout, and the next container of that name", func(t *testing.T) {
 		named := func(j *api.Job, _ *api.Task) { j.Name = new("again") }
-		a := run(t, "trap '' TERM; echo ready; while :; do sleep 0.1; done", named,
+		a := c.run(t, "trap '' TERM; echo ready; while :; do sleep 0.1; done", named,
 			func(_ *api.Job, task *api.Task) { task.KillTimeout = new(time.Second) })
 		a.says(t, "stdout", "ready\n")
 		was := host.container(t, "again-main-0")
 		a.stop(t)
 		test.Eq(t, "signal 9", a.outcome())
-		for _, pid := range []int{was.pid, was.conmon} {
-			_, err := readProc(pid)
-			test.ErrorIs(t, err, fs.ErrNotExist)
-		}
-		b := run(t, "echo again", named, func(j *api.Job, _ *api.Task) {
+		was.isGone(t)
+		b := c.run(t, "echo again", named, func(j *api.Job, _ *api.Task) {
 			j.TaskGroups[0].RestartPolicy.Attempts = new(1) // podman removes the record of the first one
 		})
 		must.Eq(t, "exit 0", b.ended(t), must.Sprint(b.story(), b.output(t, "stderr")))
 		b.says(t, "stdout", "again\n")
-		test.Eq(t, "", host.left(t))
+		host.hasNothing(t)
 	})
+	return c
 }
