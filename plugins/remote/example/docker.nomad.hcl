@@ -21,7 +21,7 @@ job "docker" {
         endpoint = "box"
         command  = "sh"
         args = [
-          # The script places the container below the task's cgroup, and ends one that is left of the last run.
+          # The script runs the container below the task's cgroup. It removes a container that the last run has left.
           "-ec", <<-END
             cgroup=$(grep -om 1 '/outrider-tasks-.*' /proc/self/cgroup)
             docker rm --force "$0" >/dev/null 2>&1 || true
