@@ -158,7 +158,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 // check compares an environment with its state after the build.
 func (s *store) check(e entry) error {
 	now, err := measure(s.path("envs", e.ID))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && now != e.Tree {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Digest != e.Tree.Digest {
 		return fmt.Errorf("found %d files instead of %d, or changed files: %w", now.Files, e.Tree.Files, errNotWhole)
 	}
 	return err
@@ -171,7 +171,7 @@ type Cached struct {
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
 	Used  time.Time `json:"used"` // when a task last got it
-	Size  int64     `json:"size"` // bytes on the disk
+	Size  int64     `json:"size"` // bytes, as Environment.Size
 
 	Tasks    []string `json:"tasks"`    // the state directories of the tasks that use it
 	Packages []string `json:"packages"` // "rich-13.9.4"

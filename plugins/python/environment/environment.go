@@ -90,7 +90,7 @@ type Environment struct {
 	ID   string        // the first eight characters of the name of Dir, for display
 	Hit  bool          // it was in the cache
 	Age  time.Duration // since it was built
-	Size int64         // bytes on the disk
+	Size int64         // bytes, in blocks of 4 KiB for each file
 
 	id    string // the name of Dir
 	store *store

@@ -131,7 +131,7 @@ type tree struct {
 	// be hidden, because no process can set the ctime.
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
-	Size   int64  `json:"size"` // bytes on the disk
+	Size   int64  `json:"size"` // bytes, as Environment.Size
 }
 
 // measure returns the state of a sealed directory, which nobody else can change concurrently. It follows no links.
@@ -189,7 +189,7 @@ func (t *tree) add(dir string, digest hash.Hash) error {
 		}
 		digest.Write(record)
 		t.Files++
-		t.Size += st.Blocks * 512
+		t.Size += (st.Size + 4095) / 4096 * 4096 // not st.Blocks: ZFS allocates them after the write
 	}
 	return nil
 }

@@ -4,7 +4,9 @@
 package environment
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,8 +108,11 @@ func writable(path string, do func() error) error {
 	return os.Chmod(path, info.Mode())
 }
 
-// anotherBoot makes an environment look as if built before a reboot. Its record keeps its mode and time.
-func anotherBoot(e *Environment) error {
+// anotherBoot makes an environment look as if built before a reboot.
+func anotherBoot(e *Environment) error { return changeRecord(e, task.BootID(), "another") }
+
+// changeRecord replaces a text in an environment's record, which keeps its mode and time.
+func changeRecord(e *Environment, text, replacement string) error {
 	record := recordOf(e)
 	info, err := os.Stat(record)
 	if err != nil {
@@ -117,9 +122,29 @@ func anotherBoot(e *Environment) error {
 	if err != nil {
 		return err
 	}
-	changed := strings.Replace(string(content), task.BootID(), "another", 1)
+	if !strings.Contains(string(content), text) {
+		return fmt.Errorf("%q is not in the record: %s", text, content)
+	}
+	changed := strings.Replace(string(content), text, replacement, 1)
 	return errors.Join(os.Chmod(record, 0o600), os.WriteFile(record, []byte(changed), 0), os.Chmod(record, info.Mode()),
 		os.Chtimes(record, info.ModTime(), info.ModTime()))
+}
+
+// A file system may allocate a file's blocks long after the write: ZFS does so when it syncs.
+func TestCache_IgnoresTheBlocksOfFiles(t *testing.T) {
+	const size = 1 << 20
+	c := testCache(t)
+	s := Spec{Key: "k", Build: func(ctx context.Context, dir, scratch string) error {
+		err := building(3)(ctx, dir, scratch)
+		return errors.Join(err, os.Truncate(filepath.Join(dir, "lib/package1/module1.py"), size)) // without blocks
+	}}
+	e := mustGet(t, c, s)
+	e.Release()
+	test.GreaterEq(t, size, e.Size)
+	must.NoError(t, changeRecord(e, fmt.Sprintf(`"size": %d`, e.Size), fmt.Sprintf(`"size": %d`, e.Size+4096)))
+	again := mustGet(t, c, s)
+	defer again.Release()
+	test.True(t, again.Hit, test.Sprint("it was built again"))
 }
 
 func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
