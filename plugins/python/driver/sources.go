@@ -32,7 +32,7 @@ type sources struct {
 
 	wheelhouses []wheelhouse // the job's directories
 	netrc       []byte       // of the task, may be empty
-	limit       int64        // bytes of wheels in each of the job's directories
+	limit       int64        // bytes of wheels in all of the job's directories
 }
 
 // wheelhouse is a directory of a task with wheels. The wheels are copied for uv, which cannot access the directory.
@@ -56,6 +56,7 @@ func newSources(
 	if s.netrc, err = readNetrc(files); err != nil {
 		return nil, err
 	}
+	left := s.limit
 	for _, name := range directories {
 		path, _, err := files.find(name)
 		if err != nil {
@@ -66,7 +67,7 @@ func newSources(
 		if required.Hashed {
 			continue
 		}
-		sum, err := h.copy(ctx, nil, "", s.limit)
+		sum, err := h.copy(ctx, nil, "", &left)
 		if err != nil {
 			return nil, err
 		}
@@ -109,13 +110,14 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 		return indexes, err
 	}
 	defer root.Close()
+	left := s.limit
 	for i, h := range s.wheelhouses {
 		dir := fmt.Sprintf("wheels-%d", i)
 		err := cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755)) // regardless of the umask
 		if err != nil {
 			return indexes, fmt.Errorf("failed to make a directory for wheels: %w", err)
 		}
-		sum, err := h.copy(ctx, root, dir, s.limit)
+		sum, err := h.copy(ctx, root, dir, &left)
 		if err != nil {
 			return indexes, err
 		}
@@ -128,8 +130,8 @@ func (s *sources) into(ctx context.Context, scratch string) (requirement.Sources
 }
 
 // copy returns the digest of the names and content of the wheels, read with the rights of the task's user. It also
-// copies them into a directory below root, unless root is nil.
-func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit int64) (sum string, err error) {
+// copies them into a directory below root, unless root is nil, and subtracts their size from left.
+func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, left *int64) (sum string, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("failed to read find_links %q: %w", h.name, err)
@@ -149,13 +151,13 @@ func (h *wheelhouse) copy(ctx context.Context, root *os.Root, dir string, limit 
 			return "", ctx.Err()
 		}
 		content := sha256.New()
-		size, err := h.copyWheel(e.Name(), root, filepath.Join(dir, e.Name()), content, limit)
+		size, err := h.copyWheel(e.Name(), root, filepath.Join(dir, e.Name()), content, *left)
 		if err != nil {
 			return "", err
 		}
-		limit -= size
-		if limit <= 0 {
-			return "", errors.New("its wheels are larger than an environment may be on this node (cache_max_size)")
+		*left -= size
+		if *left <= 0 {
+			return "", errors.New("the job's wheels are larger than an environment may be on this node (cache_max_size)")
 		}
 		fmt.Fprintf(all, "%q %x\n", e.Name(), content.Sum(nil))
 	}

@@ -19,11 +19,11 @@ import (
 )
 
 // sourcesOf returns the sources of a job with find_links.
-func sourcesOf(ctx context.Context, dir string, hashed bool, limit string) (*sources, error) {
+func sourcesOf(ctx context.Context, hashed bool, limit string, dirs ...string) (*sources, error) {
 	c := schema.Of[Config]().Default()
 	c.Offline, c.CacheMaxSize = true, schema.Size(limit)
 	set := &requirement.Set{Lines: []string{"a==1 --hash=sha256:" + strings.Repeat("0", 64)}, Hashed: hashed}
-	return newSources(ctx, &c, &TaskConfig{FindLinks: []string{dir}}, taskFiles{}, set)
+	return newSources(ctx, &c, &TaskConfig{FindLinks: dirs}, taskFiles{}, set)
 }
 
 func TestWheelhouse_IsBounded(t *testing.T) {
@@ -33,15 +33,25 @@ func TestWheelhouse_IsBounded(t *testing.T) {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 		must.NoError(t, os.Truncate(filepath.Join(dir, name), size))
 	}
-	_, err := sourcesOf(t.Context(), dir, false, "1MiB")
-	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit"))
-	s, err := sourcesOf(t.Context(), dir, true, "1MiB")
-	must.NoError(t, err)
+	half, again := t.TempDir(), t.TempDir()
+	for _, dir := range []string{half, again} {
+		must.NoError(t, os.WriteFile(filepath.Join(dir, "c-1-py3-none-any.whl"), make([]byte, 600<<10), 0o644))
+	}
+	for name, dirs := range map[string][]string{"one directory": {dir}, "two directories": {half, again}} {
+		_, err := sourcesOf(t.Context(), false, "1MiB", dirs...)
+		test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit: ", name))
+		s, err := sourcesOf(t.Context(), true, "1MiB", dirs...)
+		must.NoError(t, err)
+		_, err = s.into(t.Context(), t.TempDir())
+		test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit, for a build: ", name))
+	}
+	s, err := sourcesOf(t.Context(), false, "1MiB", half, half)
+	must.NoError(t, err, must.Sprint("the same directory twice"))
 	_, err = s.into(t.Context(), t.TempDir())
-	test.ErrorContains(t, err, "cache_max_size", test.Sprint("more than the limit, for a build"))
+	test.NoError(t, err, test.Sprint("the same directory twice, for a build"))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = sourcesOf(ended, dir, false, "0B")
+	_, err = sourcesOf(ended, false, "0B", dir)
 	test.ErrorIs(t, err, context.Canceled, test.Sprint("after the start was canceled"))
 }
 
@@ -49,7 +59,7 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	dir := t.TempDir()
 	wheel := filepath.Join(dir, "a-1-py3-none-any.whl")
 	must.NoError(t, os.WriteFile(wheel, []byte("one"), 0o600))
-	s, err := sourcesOf(t.Context(), dir, false, "1MiB")
+	s, err := sourcesOf(t.Context(), false, "1MiB", dir)
 	must.NoError(t, err)
 	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any
 	indexes, err := s.into(t.Context(), t.TempDir())
@@ -65,6 +75,6 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	test.ErrorContains(t, err, "changed during the start", test.Sprint("another wheel in its place"))
 	must.NoError(t, os.Remove(wheel))
 	must.NoError(t, unix.Mkfifo(wheel, 0o644))
-	_, err = sourcesOf(t.Context(), dir, false, "1MiB")
+	_, err = sourcesOf(t.Context(), false, "1MiB", dir)
 	test.ErrorContains(t, err, "not a regular file", test.Sprint("a pipe"))
 }

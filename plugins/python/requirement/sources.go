@@ -53,7 +53,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	for _, links := range slices.Concat(job.FindLinks, file.FindLinks) {
 		if IsURL(links) {
 			s.FindLinks = append(s.FindLinks, links) // even if offline: a page is not an index
-		} else {
+		} else if !slices.Contains(directories, links) {
 			directories = append(directories, links)
 		}
 	}
