@@ -91,7 +91,7 @@ func validate(c *Config) error {
 }
 
 // check validates a task's config block without reading the task's files.
-func (t *TaskConfig) check(c *Config) error {
+func (t *TaskConfig) check() error {
 	programs := slices.DeleteFunc([]string{t.Script, t.Module, t.Code}, func(p string) bool { return p == "" })
 	switch {
 	case len(programs) == 0:
@@ -102,10 +102,6 @@ func (t *TaskConfig) check(c *Config) error {
 		return fmt.Errorf("requirements and lock are mutually exclusive: a lock lists every package")
 	case len(t.Extras)+len(t.DepGroups) > 0 && t.Lock == "" && !t.isProject():
 		return fmt.Errorf("extras and dependency_groups need a project: name its pyproject.toml, or its uv.lock in lock")
-	}
-	named := t.IndexURL != "" || len(t.ExtraIndexURLs) > 0 || slices.ContainsFunc(t.FindLinks, requirement.IsURL)
-	if named && !c.JobIndexes {
-		return requirement.ErrJobIndexes
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type request = driver.Request[TaskConfig]
 
 // Command implements driver.Instance. It finds the task's program, and prepares the interpreter and the environment.
 func (d *instance) Command(ctx context.Context, r request) (*task.Command, error) {
-	if err := r.Config.check(&d.config); err != nil {
+	if err := r.Config.check(); err != nil {
 		return nil, err
 	}
 	if err := d.refuseBuilder(r.User()); err != nil {

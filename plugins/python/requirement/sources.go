@@ -27,14 +27,15 @@ var ErrJobIndexes = errors.New("this node does not let jobs name package indexes
 	"(job_indexes = false in the plugin's config)")
 
 // Resolve merges the sources of the node, a job, and the job's requirements file or lock. It returns the job's
-// directories separately, because the installer cannot read them. If jobs is false, the file may only name the node's
-// own indexes.
+// directories separately, because the installer cannot read them. If jobs is false, the job may name no index and no
+// page, and the file only the node's own indexes.
 func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []string, err error) {
 	own := slices.Concat([]string{node.URL}, node.Extra)
 	foreign := func(index string) bool { return !slices.Contains(own, index) }
 	file = file.like(slices.Concat([]string{job.URL}, job.Extra, own))
-	if !jobs && (file.URL != "" && foreign(file.URL) || slices.ContainsFunc(file.Extra, foreign) ||
-		slices.ContainsFunc(file.FindLinks, IsURL)) {
+	named := job.URL != "" || len(job.Extra) > 0 || file.URL != "" && foreign(file.URL) ||
+		slices.ContainsFunc(file.Extra, foreign)
+	if !jobs && (named || slices.ContainsFunc(slices.Concat(job.FindLinks, file.FindLinks), IsURL)) {
 		return s, nil, ErrJobIndexes
 	}
 	s.Offline = node.Offline || job.Offline || file.Offline
