@@ -21,9 +21,9 @@ import (
 )
 
 var cacheUsage = plugin.Usage{
-	Binary: "nomad-driver-python", Command: "cache", Arguments: "list | show ID | prune", Least: 1, Most: 2,
-	About: "Lists the environments of the node's cache, shows one as JSON, or removes those that no task\n" +
-		"uses. It works without an agent. Call it where the agent runs, in its container if it has one.",
+	Binary: "nomad-driver-python", Command: "cache", Arguments: "list | prune", Least: 1, Most: 1,
+	About: "Lists the environments of the node's cache, or removes those that no task uses. It works\n" +
+		"without an agent. Call it where the agent runs, in its container if it has one.",
 }
 
 // cacheCommand runs the command "cache". It may run while agents use the cache: they share it in the same way.
@@ -36,7 +36,7 @@ func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if (len(args) == 2) != (args[0] == "show") || !slices.Contains([]string{"list", "show", "prune"}, args[0]) {
+	if !slices.Contains([]string{"list", "prune"}, args[0]) {
 		return fmt.Errorf("usage: cache %s", cacheUsage.Arguments)
 	}
 	if *dir, err = cacheDir(*dir); err != nil {
@@ -47,13 +47,7 @@ func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	switch args[0] {
-	case "show":
-		all = slices.DeleteFunc(all, func(e environment.Cached) bool { return e.ID != args[1] })
-		if len(all) == 0 {
-			return fmt.Errorf("the cache has no environment %q: see \"cache list\"", args[1])
-		}
-	case "prune":
+	if args[0] == "prune" {
 		if err := cache.Tidy(ctx); err != nil {
 			return err
 		}
@@ -65,7 +59,7 @@ func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 			return slices.ContainsFunc(left, func(l environment.Cached) bool { return l.Dir == e.Dir })
 		})
 	}
-	if *asJSON || args[0] == "show" {
+	if *asJSON {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(all)

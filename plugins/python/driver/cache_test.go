@@ -54,7 +54,6 @@ func TestCacheCommand_LeavesWhatTasksUse(t *testing.T) {
 	must.SliceLen(t, 2, used.Tasks)
 	must.SliceEmpty(t, unused.Tasks)
 	test.Eq(t, []string{"moon_phase-1.2"}, used.Packages)
-	test.Eq(t, []environment.Cached{used}, a.cached("show", used.ID))
 	test.StrContains(t, a.cache("list"), used.ID+"  ")
 	test.SliceEmpty(t, a.cached("prune", "-unused", "1h"))
 
@@ -78,13 +77,11 @@ func TestCacheCommand_RefusesInOneSentence(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "cache/meta"), 0o755))
 	for line, want := range map[string]string{
-		"list":                                 "is not a cache of environments",
-		"prune":                                "is not a cache of environments",
-		"show":                                 "usage: cache",
-		"list 4f1c09aa":                        "usage: cache",
-		"destroy":                              "usage: cache",
-		"list -dir cache":                      "is not absolute",
-		"show 4f1c09aa -dir " + dir + "/cache": `no environment "4f1c09aa"`,
+		"list":            "is not a cache of environments",
+		"prune":           "is not a cache of environments",
+		"list 4f1c09aa":   "usage: cache",
+		"destroy":         "usage: cache",
+		"list -dir cache": "is not absolute",
 	} {
 		args := strings.Fields(line)
 		if !strings.Contains(line, "-dir") {

@@ -33,7 +33,7 @@ func Plugin() driver.Plugin[Config, TaskConfig] {
 			return newInstance(c, logger)
 		},
 		Commands: []plugin.Command{
-			{Name: "cache", Help: "list, show or prune the environments of the cache",
+			{Name: "cache", Help: "list or prune the environments of the cache",
 				Run: func(ctx context.Context, args []string) error { return cacheCommand(ctx, args, os.Stdout) }},
 		},
 	}
