@@ -7,6 +7,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,7 +106,11 @@ func cacheDir(configured string) (string, error) {
 // Fingerprint returns the node's interpreters. It also starts to tidy the cache, because it is called periodically.
 func (d *instance) Fingerprint(ctx context.Context) (map[string]*pstructs.Attribute, error) {
 	uv, err := d.uv.Find(ctx)
-	if err != nil {
+	var failed *install.Error
+	switch {
+	case errors.As(err, &failed): // uv may work later
+		return nil, err
+	case err != nil:
 		return nil, driver.Undetected(err.Error())
 	}
 	found, err := d.uv.Pythons(ctx, "")

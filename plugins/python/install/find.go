@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -59,8 +58,10 @@ const (
 // validate the request: uv also accepts paths, and runs the program there. Pythons runs uv if a directory or an
 // interpreter has changed since the last time, and every ten minutes.
 func (f *Finder) Pythons(ctx context.Context, request string) ([]Python, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	return alone(ctx, f, func() ([]Python, error) { return f.pythons(ctx, request) })
+}
+
+func (f *Finder) pythons(ctx context.Context, request string) ([]Python, error) {
 	uv, err := f.find(ctx)
 	if err != nil {
 		return nil, err
@@ -154,7 +155,7 @@ type Finder struct {
 	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
 	timeout time.Duration
 
-	mu       sync.Mutex // guards the fields below, and is held while uv runs
+	turn     chan struct{} // of capacity 1, full while a call uses the fields below (see alone)
 	found    Installer
 	file     string              // the identity of found
 	listings map[string][]Python // cached output of uv python list, by request
@@ -169,18 +170,45 @@ func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 		dirs = usualDirs()
 	}
 	// generous: uv is fast, but it runs each interpreter, and the node may be overloaded
-	return &Finder{uv: uv, dirs: dirs, as: as, timeout: time.Minute}
+	return &Finder{uv: uv, dirs: dirs, as: as, timeout: time.Minute, turn: make(chan struct{}, 1)}
 }
 
 // Find returns the cached uv if its file has not changed, and searches otherwise. The error names what to install on
 // the node. It is a temporary *Error if a program was found but could not be run.
 func (f *Finder) Find(ctx context.Context) (Installer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.find(ctx)
+	return alone(ctx, f, func() (Installer, error) { return f.find(ctx) })
 }
 
-// find is Find for callers that hold the lock.
+// alone calls look while no other look runs. It also returns when ctx ends, or with a temporary *Error after the time of
+// three runs of uv: look hangs if an interpreter is on a network file system whose server is down. No other look begins
+// before that one ends.
+func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none T, err error) {
+	type result struct {
+		found T
+		err   error
+	}
+	turn, ended, limit := f.turn, make(chan result, 1), 3*f.timeout
+	for {
+		select {
+		case turn <- struct{}{}:
+			turn = nil
+			go func() {
+				found, err := look()
+				ended <- result{found, err}
+				<-f.turn
+			}()
+		case r := <-ended:
+			return r.found, r.err
+		case <-ctx.Done():
+			return none, ctx.Err()
+		case <-time.After(limit):
+			return none, &Error{temporary: true, Words: fmt.Sprintf("the search for interpreters has not ended after %s: "+
+				"find the file system that hangs (%s)", limit, strings.Join(f.dirs, ", "))}
+		}
+	}
+}
+
+// find is Find for callers that have the turn.
 func (f *Finder) find(ctx context.Context) (Installer, error) {
 	path := f.uv
 	if path == "" {

@@ -4,6 +4,7 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/shoenig/test/must"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
 func TestFinder_TimeoutIsTemporary(t *testing.T) {
@@ -23,6 +26,39 @@ func TestFinder_TimeoutIsTemporary(t *testing.T) {
 	var e *Error
 	must.True(t, errors.As(err, &e) && e.Temporary())
 	must.ErrorContains(t, err, "did not answer within 100ms")
+}
+
+// A network file system without its server hangs every process that looks at it.
+func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
+	dir := t.TempDir()
+	uv := filepath.Join(t.TempDir(), "uv")
+	script := "#!/bin/sh\nif [ \"$1\" = --version ]; then echo uv 9.8.7; else echo []; fi\n"
+	must.NoError(t, os.WriteFile(uv, []byte(script), 0o755))
+	newFinder := func() *Finder {
+		f := NewFinder(uv, []string{dir}, nil)
+		_, err := f.Find(t.Context())
+		must.NoError(t, err)
+		return f
+	}
+	starts, f := newFinder(), newFinder()
+	f.timeout = 100 * time.Millisecond
+	release := testsupport.HungMount(t, dir)
+	ended, end := context.WithCancel(t.Context())
+	time.AfterFunc(f.timeout, end)
+	for _, call := range []string{"one that hangs", "one that waits for it"} {
+		_, err := starts.Pythons(ended, "")
+		must.ErrorIs(t, err, context.Canceled, must.Sprint(call))
+		_, err = f.Pythons(t.Context(), "") // without a deadline
+		var e *Error
+		must.True(t, errors.As(err, &e) && e.Temporary(), must.Sprintf("%s: %v", call, err))
+		must.StrContains(t, err.Error(), dir)
+	}
+	release()
+	f.turn <- struct{}{} // the call that hung has ended
+	f.timeout = time.Minute
+	<-f.turn
+	_, err := f.Pythons(t.Context(), "")
+	must.NoError(t, err)
 }
 
 func TestEnviron_PassesOnlyCertificatesAndProxies(t *testing.T) {
