@@ -19,56 +19,56 @@ import (
 var locks = &engine.Engine{Locks: engine.LockDir}
 
 // create makes the volume. If it exists, as at an agent's start, create mounts it and applies a changed capacity.
-func (c *call) create(ctx context.Context) (*Volume, error) {
+func (c *call) create(ctx context.Context) error {
 	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	rec, err := c.records.read(c.ID)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case rec != nil && !rec.Unfinished:
 		return c.restore(ctx, rec)
 	case rec != nil: // a previous call was killed
 		if err := c.undo(ctx, rec); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	return c.make(ctx)
 }
 
-// make makes a new volume by the operator's file.
-func (c *call) make(ctx context.Context) (*Volume, error) {
+// make makes a new volume by the operator's file. It removes the volume if it can't answer.
+func (c *call) make(ctx context.Context) error {
 	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // ambiguous in commands
-		return nil, fmt.Errorf("%q can't be the name of a volume: use one without / that does not look like an id", c.Name)
+		return fmt.Errorf("%q can't be the name of a volume: use one without / that does not look like an id", c.Name)
 	}
 	f, err := policy.Load(c.file)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v, err := f.Volume(c.Request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v.Spec.Dir = c.dir
 	c.sweep(ctx, f.Classes[v.Class].Root)
 	rec := newRecord(c.Request, f, v)
 	e := rec.engine(f)
 	if err := e.Check(ctx); err != nil {
-		return nil, fmt.Errorf("class %q can't be used now: %w", v.Class, err)
+		return fmt.Errorf("class %q can't be used now: %w", v.Class, err)
 	}
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if err == nil { // the dataset is complete, only its record is missing
 		rec.Unfinished = false
 		if err := c.records.save(rec); err != nil {
-			return nil, err
+			return err
 		}
 		return c.mount(ctx, e, rec, d)
 	}
 	if !errors.Is(err, engine.ErrNotFound) {
-		return nil, err
+		return err
 	}
 	var source string
 	switch {
@@ -81,10 +81,10 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		err = nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.records.save(rec); err != nil {
-		return nil, err
+		return err
 	}
 	at("written")
 	path, err := c.fill(ctx, e, rec, v, source)
@@ -99,17 +99,21 @@ func (c *call) make(ctx context.Context) (*Volume, error) {
 		rec.Unfinished = false
 		err = c.records.save(rec)
 	}
-	if errors.Is(err, engine.ErrUnavailable) { // a hung program may still make it: the next create removes it
-		return nil, err
-	}
-	if err != nil {
-		if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
-			c.logf("leftovers of volume %s stay until its next create: %v", c.ID, undoErr)
+	if err == nil {
+		at("ready")
+		err = c.answer(&Volume{path, v.Spec.Data})
+		if err != nil { // Nomad does not know the volume: if undo is killed, the next create repeats it
+			rec.Unfinished = true
+			err = errors.Join(err, c.records.save(rec))
 		}
-		return nil, err
 	}
-	at("ready")
-	return &Volume{path, v.Spec.Data}, nil
+	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may still make it: another create undoes it
+		return err
+	}
+	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
+		c.logf("leftovers of volume %s stay until its next create: %v", c.ID, undoErr)
+	}
+	return err
 }
 
 // fill makes the dataset: empty, as a clone, or by adopting one.

@@ -5,6 +5,7 @@ package volume
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -274,7 +275,8 @@ func hangs(t *testing.T, n *node) {
 	env := n.environment("create", r)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	_, err := run(ctx, func(name string) (string, bool) { return lookup(env, name) }, io.Discard)
+	lookup := func(name string) (string, bool) { return lookup(env, name) }
+	err := run(ctx, lookup, json.NewEncoder(io.Discard).Encode, io.Discard)
 	must.ErrorIs(t, err, engine.ErrUnavailable)
 	finish()
 	_, unlock, err := locks.Lock(t.Context(), r.id, time.Minute)
@@ -301,6 +303,31 @@ func triedAgain(t *testing.T, n *node) {
 	}
 	r := volume()
 	n.create(r)
+	n.only(r)
+}
+
+// An agent that dies during a create never learns of the volume: it stays only if it existed before.
+func unread(t *testing.T, n *node) {
+	call := func(r request) {
+		t.Helper()
+		reader, stdout, err := os.Pipe()
+		must.NoError(t, err)
+		defer stdout.Close()
+		must.NoError(t, reader.Close())
+		must.Eq(t, 1, n.process(testBinary(t), r, "create", n.environment("create", r), stdout, stdout))
+	}
+	call(volume())
+	n.only(request{})
+
+	name := n.brought("key")
+	call(volume("adopt", "key"))
+	must.Eq(t, []string{name}, n.names())
+	must.SliceEmpty(t, n.records())
+
+	r := volume("adopt", "key")
+	n.create(r)
+	call(r)
+	has(t, n.create(r).Path, "a", "text")
 	n.only(r)
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/policy"
 )
 
-// restore mounts an existing volume. The operator's file matters only for a change of the capacity.
-func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
+// restore mounts an existing volume, and answers. The operator's file matters only for a change of the capacity.
+func (c *call) restore(ctx context.Context, rec *record) error {
 	if rec.Namespace != c.Namespace || rec.Name != c.Name {
-		return nil, fmt.Errorf("volume %s is %q of namespace %q, not %q of %q", c.ID, rec.Name, rec.Namespace, c.Name,
+		return fmt.Errorf("volume %s is %q of namespace %q, not %q of %q", c.ID, rec.Name, rec.Namespace, c.Name,
 			c.Namespace)
 	}
 	if err := c.same(rec); err != nil {
-		return nil, err
+		return err
 	}
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
@@ -30,18 +30,18 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	e := rec.engine(f)
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {
-		return nil, fmt.Errorf("this volume's dataset %s below %s is gone: bring it back, or delete the volume",
+		return fmt.Errorf("this volume's dataset %s below %s is gone: bring it back, or delete the volume",
 			rec.dataset(), rec.Root)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	switch {
 	case c.grows(rec) && fileErr != nil:
-		return nil, fmt.Errorf("failed to change the capacity of the volume: %w", fileErr)
+		return fmt.Errorf("failed to change the capacity of the volume: %w", fileErr)
 	case c.grows(rec):
 		if err := c.resize(ctx, e, f, rec, &d); err != nil {
-			return nil, err
+			return err
 		}
 	case fileErr != nil:
 		c.logf("volume %s exists, but a new one would be refused: %v", c.ID, fileErr)
@@ -49,12 +49,12 @@ func (c *call) restore(ctx context.Context, rec *record) (*Volume, error) {
 	return c.mount(ctx, e, rec, d)
 }
 
-func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engine.Dataset) (*Volume, error) {
+func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engine.Dataset) error {
 	path, err := e.Mount(ctx, rec.dataset(), c.dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &Volume{path, d.Limits.Data}, nil
+	return c.answer(&Volume{path, d.Limits.Data})
 }
 
 // grows reports whether the request has a capacity that differs from the record's. A request without one changes

@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/outrider-dev/outrider/internal/core/plain"
@@ -34,6 +36,7 @@ func Role() bool {
 	if _, set := os.LookupEnv("DHV_OPERATION"); !set {
 		return false
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // an answer that nobody reads is an error, see call.make
 	os.Exit(Answer(os.LookupEnv, os.Stdout, os.Stderr))
 	return true
 }
@@ -43,52 +46,44 @@ func Role() bool {
 func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	type outcome struct {
-		result any
-		err    error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		result, err := run(ctx, env, stderr)
-		done <- outcome{result, err}
-	}()
-	var o outcome
-	select {
-	case o = <-done:
-	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
-		o.err = errors.New("the file system hangs: check its pool with \"zpool status\"")
-	}
-	if o.err != nil {
-		o.result, exit = map[string]string{"error": plain.Line(o.err.Error(), 0)}, 1
-	}
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)
-	if err := out.Encode(o.result); err != nil {
-		fmt.Fprintf(stderr, "failed to answer: %v\n", err)
-		return 1
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, env, out.Encode, stderr) }()
+	var err error
+	select {
+	case err = <-done:
+	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
+		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
 	}
-	return exit
+	if err == nil {
+		return 0
+	}
+	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // it fails if nobody reads it
+	return 1
 }
 
-func run(ctx context.Context, env func(string) (string, bool), stderr io.Writer) (any, error) {
-	switch op, _ := env("DHV_OPERATION"); op {
+// run handles a call. It passes its result to answer, and returns the error of answer.
+func run(ctx context.Context, env func(string) (string, bool), answer func(any) error, stderr io.Writer) error {
+	op, _ := env("DHV_OPERATION")
+	switch op {
 	case "fingerprint":
-		return map[string]string{"version": plugin.Version()}, nil
-	case "create":
-		c, err := newCall(env, stderr)
-		if err != nil {
-			return nil, err
-		}
-		return c.create(ctx)
-	case "delete":
-		c, err := newCall(env, stderr)
-		if err != nil {
-			return nil, err
-		}
-		return struct{}{}, c.delete(ctx)
+		return answer(map[string]string{"version": plugin.Version()})
+	case "create", "delete":
 	default:
-		return nil, fmt.Errorf("operation %q is not known: use fingerprint, create or delete", op)
+		return fmt.Errorf("operation %q is not known: use fingerprint, create or delete", op)
 	}
+	c, err := newCall(env, answer, stderr)
+	if err != nil {
+		return err
+	}
+	if op == "create" {
+		return c.create(ctx)
+	}
+	if err := c.delete(ctx); err != nil {
+		return err
+	}
+	return answer(struct{}{})
 }
 
 // Volume is the result of create.

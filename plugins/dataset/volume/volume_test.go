@@ -40,6 +40,7 @@ func TestVolume(t *testing.T) { volumes.run(t) }
 
 var volumes = cases{
 	"is created, restored and deleted":          lives,
+	"nobody reads the answer of its create":     unread,
 	"has its owner":                             owned,
 	"is full at its capacity":                   full,
 	"grows and shrinks":                         resized,
