@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Enabled  bool                   `codec:"enabled" default:"true" doc:"Publish devices."`
 	Devices  map[string]Block       `codec:"device" label:"type" doc:"Devices that jobs request by this type: device \"zigbee\" {}."`
-	MatchAll bool                   `codec:"match_all" default:"false" doc:"Publish all other devices, except hubs, as type \"usb\"."`
+	MatchAll bool                   `codec:"match_all" default:"false" doc:"Publish all other devices, except hubs and disks, as type \"usb\"."`
 	Exclude  map[string]match.Match `codec:"exclude" doc:"Devices that are never published, even if a block matches."`
 
 	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"Time between scans without a kernel event."`
@@ -29,7 +29,7 @@ type Block struct {
 
 	KnownAs string `codec:"known_as" doc:"For devices that change their vendor and product in use: the pair they are plugged in with, such as \"1a6e:089a\". They are identified by port."`
 
-	Nodes []string          `codec:"nodes" doc:"Kinds of nodes for the task: usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg, other. A device that lacks one is unhealthy, unless it is optional (\"hidraw?\"). By default all but storage, sg and bsg."`
+	Nodes []string          `codec:"nodes" doc:"Kinds of nodes for the task: usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg, other. A device that lacks one is unhealthy, unless it is optional (\"hidraw?\"). By default all but a disk's: storage, sg, bsg and usb."`
 	Path  string            `codec:"path" doc:"Directory of the nodes in the task, absolute. By default /dev/ and the type."`
 	Names map[string]string `codec:"names" doc:"Additional paths of nodes in the task: tty = \"/dev/ttyACM0\", \"tty-if01\" = \"/dev/radio\"."`
 

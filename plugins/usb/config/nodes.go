@@ -25,7 +25,7 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	var all []Node
 	interfaces := map[string][]int{}
 	for _, n := range d.Nodes {
-		if !b.wants(n.Kind) {
+		if !b.wants(d, n.Kind) {
 			continue
 		}
 		what := n.What()

@@ -38,8 +38,8 @@ var webcam = sysfs.Device{
 
 func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
-		"all but storage": {nil, []string{"usb", "hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2", "input-if05",
-			"video", "video-2", "media", "sound"}},
+		"none with access to its disk": {nil, []string{"hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2",
+			"input-if05", "video", "video-2", "media", "sound"}},
 		"some":              {[]string{"video", "storage?"}, []string{"video", "video-2", "storage", "storage-2"}},
 		"a disk's commands": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
 		"none of them":      {[]string{"tty?"}, nil},
@@ -51,6 +51,32 @@ func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 				got = append(got, n.Name)
 			}
 			test.SliceEqOp(t, c.want, got)
+		})
+	}
+}
+
+// A task with the usb node of a disk can send it any SCSI command.
+func TestNodes_UsbNodeOfADiskMustBeListed(t *testing.T) {
+	usb, sda := sysfs.Node{Kind: sysfs.USB, Interface: -1}, sysfs.Node{Kind: sysfs.Storage}
+	disk := sysfs.Class{Class: 8, Subclass: 6, Protocol: 0x50}
+	yes, no := true, false
+	for name, c := range map[string]struct {
+		device sysfs.Device
+		block  Block
+		want   bool
+	}{
+		"of a serial port": {sysfs.Device{Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 2}}}}, Block{}, true},
+		"with a disk":      {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{}, false},
+		"without a driver": {sysfs.Device{Interfaces: []sysfs.Interface{{Class: disk}}}, Block{}, false},
+		"before its start": {sysfs.Device{Settings: []sysfs.Class{disk}}, Block{}, false},
+		"if listed":        {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Nodes: []string{"usb?"}}, true},
+		"for libusb":       {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &yes}, true},
+		"without libusb":   {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &no}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.device.Nodes = append([]sysfs.Node{usb}, c.device.Nodes...)
+			got := (&Parsed{Block: c.block}).Choose(c.device)
+			test.Eq(t, c.want, len(got) == 1, test.Sprintf("got %+v", got))
 		})
 	}
 }

@@ -132,13 +132,10 @@ func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
 	return devices, err
 }
 
-// byName are the kinds that are exposed only if the option nodes lists them.
-var byName = []sysfs.Kind{sysfs.Storage, sysfs.SG, sysfs.BSG}
-
 // wants reports whether the task gets nodes of this kind.
-func (b *Parsed) wants(k sysfs.Kind) bool {
+func (b *Parsed) wants(d sysfs.Device, k sysfs.Kind) bool {
 	if len(b.Nodes) == 0 {
-		return !slices.Contains(byName, k)
+		return d.ByDefault(k) || k == sysfs.USB && b.Libusb != nil && *b.Libusb
 	}
 	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/shoenig/test/must"
 
 	"github.com/outrider-dev/outrider/internal/core/schema"
+
+	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
 // decode reads a configuration as an agent does.
@@ -202,9 +204,9 @@ func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	must.True(t, b.ByID, must.Sprintf("got %+v", b))
 	must.Eq(t, 1, b.Count, must.Sprintf("got %+v", b))
 	test.Nil(t, b.Libusb, test.Sprintf("got %+v", b))
-	must.False(t, b.wants("storage"), must.Sprint("the nodes that are given by default are others"))
-	must.True(t, b.wants("tty"), must.Sprint("the nodes that are given by default are others"))
-	must.True(t, b.wants("usb"), must.Sprint("the nodes that are given by default are others"))
+	must.False(t, b.wants(sysfs.Device{}, "storage"), must.Sprint("the nodes that are given by default are others"))
+	must.True(t, b.wants(sysfs.Device{}, "tty"), must.Sprint("the nodes that are given by default are others"))
+	must.True(t, b.wants(sysfs.Device{}, "usb"), must.Sprint("the nodes that are given by default are others"))
 	test.SliceEmpty(t, b.needs(), test.Sprint("the nodes that are given by default are others"))
 	must.True(t, c.Enabled, must.Sprintf("got %+v", c))
 	must.False(t, c.MatchAll, must.Sprintf("got %+v", c))

@@ -30,7 +30,8 @@ type named struct {
 	patterns
 }
 
-// Compile compiles the blocks and excludes, by name. With all, devices without a block get the type AnyType.
+// Compile compiles the blocks and excludes, by name. With all, devices without a block get the type AnyType,
+// except disks.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 	r := &Rules{all: all, byPort: map[string]bool{}}
 	var err error
@@ -90,7 +91,7 @@ func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 		switch {
 		case len(matching) > 0:
 			all[i].Type, all[i].Also = matching[0], matching[1:]
-		case r.all:
+		case r.all && !d.OnlyDisk():
 			all[i].Type = AnyType
 		}
 		if excludes := fitting(r.excludes, d); len(excludes) > 0 {

@@ -55,6 +55,27 @@ func TestRules_FirstBlockByNameWins(t *testing.T) {
 	}
 }
 
+// A task with a node of a disk bypasses its file systems.
+func TestRules_MatchAllLeavesOutDisks(t *testing.T) {
+	usb, sda, tty := sysfs.Node{Kind: sysfs.USB}, sysfs.Node{Kind: sysfs.Storage}, sysfs.Node{Kind: sysfs.TTY}
+	r, err := Compile(map[string]Match{"backup": {Serial: schema.Strings{"B"}}}, nil, true)
+	must.NoError(t, err)
+	for name, c := range map[string]struct {
+		serial string
+		nodes  []sysfs.Node
+		want   string
+	}{
+		"a disk":                   {"A", []sysfs.Node{usb, sda}, ""},
+		"a disk with a block":      {"B", []sysfs.Node{usb, sda}, "backup"},
+		"a modem with a card slot": {"A", []sysfs.Node{usb, tty, sda}, AnyType},
+		"a radio":                  {"A", []sysfs.Node{usb}, AnyType},
+	} {
+		d := stick("1", c.serial)
+		d.Nodes = c.nodes
+		test.Eq(t, c.want, r.Assign([]sysfs.Device{d}, &IDs{})[0].Type, test.Sprint(name))
+	}
+}
+
 func TestRules_PortBlockIdentifiesByPort(t *testing.T) {
 	m := Match{ID: schema.Strings{"10c4:ea60"}, Port: schema.Strings{"1-1"}}
 	for want, serial := range map[string]schema.Strings{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1": nil,

@@ -68,6 +68,24 @@ func (d Device) Classification() string {
 	return strings.Join(slices.Compact(names), ",")
 }
 
+// ByDefault reports whether tasks get nodes of a kind that no configuration lists. The nodes of a disk, and
+// the usb node of a device that has one, bypass its file systems.
+func (d Device) ByDefault(k Kind) bool {
+	return !slices.Contains(diskKinds, k) && (k != USB || !d.hasDisk())
+}
+
+// OnlyDisk reports whether the device is a disk that has no node by default.
+func (d Device) OnlyDisk() bool {
+	return d.hasDisk() && !slices.ContainsFunc(d.Nodes, func(n Node) bool { return d.ByDefault(n.Kind) })
+}
+
+// hasDisk reports whether the device has a disk, even if no driver is bound to it yet.
+func (d Device) hasDisk() bool {
+	return slices.ContainsFunc(d.Nodes, func(n Node) bool { return slices.Contains(diskKinds, n.Kind) }) ||
+		slices.ContainsFunc(d.Interfaces, func(i Interface) bool { return i.Class.Class == massStorage }) ||
+		slices.ContainsFunc(d.Settings, func(c Class) bool { return c.Class == massStorage })
+}
+
 // ID is vendor and product.
 type ID struct{ Vendor, Product uint16 }
 
@@ -119,6 +137,9 @@ const (
 	Printer Kind = "printer" // usb/lp0
 	Other   Kind = "other"   // any other
 )
+
+// diskKinds are the kinds of a disk's nodes.
+var diskKinds = []Kind{Storage, SG, BSG}
 
 // Node is a device node of a device or of one of its interfaces.
 type Node struct {
