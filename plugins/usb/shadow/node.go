@@ -126,19 +126,20 @@ func link(target, path string) error {
 	return replace(path, func(temp string) error { return os.Symlink(target, temp) })
 }
 
-// replace makes a file under a temporary name and renames it to path, so path is never missing or incomplete.
+// replace makes a node or link under a temporary name and renames it to path, so path is never missing or incomplete.
 func replace(path string, make func(temp string) error) error {
 	temp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
-	if err := os.RemoveAll(temp); err != nil {
+	if err := discard(temp); err != nil {
 		return err
 	}
 	err := make(temp)
 	if err == nil {
-		if err = os.Rename(temp, path); err == nil {
-			return nil
-		}
+		err = disarm(path)
 	}
-	return errors.Join(err, os.RemoveAll(temp))
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	return errors.Join(err, discard(temp))
 }
 
 func mayHoldDevices(dir string) error {

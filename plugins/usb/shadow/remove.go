@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,10 +18,17 @@ import (
 // Clear removes the directories of a previous run's devices, except those in keep. It does nothing if the
 // directory does not exist or is not the plugin's.
 func (d *Dir) Clear(keep map[string]bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if !d.isMarked() {
 		return nil
 	}
-	there, errs := os.ReadDir(d.path)
+	err := remove(d.path, func(name string, _ fs.FileInfo) bool {
+		device, _, _ := strings.Cut(name, "/")
+		return device != mark && !keep[device]
+	})
+	there, readErr := os.ReadDir(d.path)
+	errs := errors.Join(err, readErr)
 	for _, e := range there {
 		if name := e.Name(); name != mark && !keep[name] {
 			errs = errors.Join(errs, os.RemoveAll(filepath.Join(d.path, name)))
@@ -37,7 +45,7 @@ func (d *Dir) Empty(device string) error {
 	if !plain(device) || !d.isMarked() {
 		return nil
 	}
-	return remove(filepath.Join(d.path, device), func(fs.FileInfo) bool { return true })
+	return remove(filepath.Join(d.path, device), func(string, fs.FileInfo) bool { return true })
 }
 
 // Withdraw removes every node with this number: its device was unplugged, and the kernel gives the number to
@@ -51,7 +59,7 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	if !d.isMarked() {
 		return nil
 	}
-	return remove(d.path, func(info fs.FileInfo) bool {
+	return remove(d.path, func(_ string, info fs.FileInfo) bool {
 		mode := info.Mode()
 		return mode&fs.ModeDevice != 0 && gone == number{mode&fs.ModeCharDevice == 0, info.Sys().(*syscall.Stat_t).Rdev}
 	})
@@ -71,8 +79,9 @@ func (d *Dir) Doubt() {
 	clear(d.free)
 }
 
-// remove removes some of the nodes and links below a directory.
-func remove(dir string, which func(fs.FileInfo) bool) error {
+// remove removes some of the nodes and links below a directory. It first takes all rights from a node: a task
+// that keeps it, by an O_PATH descriptor or a hard link, could otherwise open the next device with its number.
+func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -86,9 +95,30 @@ func remove(dir string, which func(fs.FileInfo) bool) error {
 			return err
 		}
 		info, err := e.Info()
-		if err != nil || !which(info) {
+		if err != nil || !which(name, info) {
 			return err
 		}
-		return root.Remove(name)
+		if info.Mode()&fs.ModeDevice != 0 {
+			err = errors.Join(root.Lchown(name, 0, 0), root.Chmod(name, 0))
+		}
+		return errors.Join(err, root.Remove(name))
 	})
+}
+
+// discard is remove for the node or link at a path, which need not exist. Only root may be able to change the path.
+func discard(path string) error {
+	err := errors.Join(disarm(path), os.Remove(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// disarm takes all rights from the node at a path, if there is one.
+func disarm(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeDevice == 0 {
+		return nil
+	}
+	return errors.Join(os.Lchown(path, 0, 0), os.Chmod(path, 0))
 }

@@ -169,21 +169,19 @@ func (d *Dir) Make(dev Device) error {
 	return refused(dev.make(filepath.Join(d.path, dev.Name)))
 }
 
-// make makes the nodes and links of the device in dir, and removes all other files from it.
+// make makes the nodes and links of the device in dir, and removes all others from it.
 func (dev Device) make(dir string) error {
 	if err := makeDir(dir); err != nil {
 		return err
 	}
-	wanted := map[string]bool{".": true} // below dir
+	wanted := map[string]bool{} // below dir
 	put := func(name string, depth int, make func(path string) error) error {
 		parts := strings.Split(name, "/")
 		if len(parts) != depth || slices.ContainsFunc(parts, func(part string) bool { return !plain(part) }) {
 			return fmt.Errorf("%q is not the name of a node or link", name)
 		}
 		for i := range parts[:depth-1] {
-			above := filepath.Join(parts[:i+1]...)
-			wanted[above] = true
-			if err := makeDir(filepath.Join(dir, above)); err != nil {
+			if err := makeDir(filepath.Join(dir, filepath.Join(parts[:i+1]...))); err != nil {
 				return err
 			}
 		}
@@ -205,26 +203,13 @@ func (dev Device) make(dir string) error {
 			return err
 		}
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
-		if err != nil || wanted[name] {
-			return err
-		}
-		if err := root.RemoveAll(name); err != nil || !e.IsDir() {
-			return err
-		}
-		return fs.SkipDir
-	})
+	return remove(dir, func(name string, _ fs.FileInfo) bool { return !wanted[name] })
 }
 
 // makeDir makes a directory with mode 0755, independent of the umask.
 func makeDir(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
-		if err := os.Remove(path); err != nil { // a node that had this name
+		if err := discard(path); err != nil { // a node that had this name
 			return err
 		}
 	}

@@ -185,7 +185,7 @@ func TestMake_ReplacesChangedKind(t *testing.T) {
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Bus: []Node{null("001/001")}}))
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block, null("sys")}}))
 	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{block}, Sys: []Link{{"1-1", "x"}}}))
-	wantTree(t, d, "d/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/x Drw-rw---- 1:3 0 0")
 }
 
 func TestMake_LinksSimulatedNode(t *testing.T) {
@@ -351,6 +351,47 @@ func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 	wantTree(t, d,
 		"d/", "d/bus/", "d/bus/001/", "d/sys/", "d/sys/1-1 -> x", "d/tty Dcrw-rw---- 1:5 0 0",
 		"e/", "e/bus/", "e/bus/001/", "e/sys/", "e/sys/1-1 -> x", "e/tty Dcrw-rw---- 1:5 0 0")
+}
+
+// A task can keep a node by an O_PATH descriptor or a hard link, and open it when another device has its number.
+func TestNodes_RemovedGiveNoAccess(t *testing.T) {
+	testsupport.NeedRoot(t)
+	other := null("tty")
+	other.Minor = 5
+	for name, remove := range map[string]func(d *Dir) error{
+		"withdrawn":              func(d *Dir) error { return d.Withdraw(false, 1, 3) },
+		"unplugged":              func(d *Dir) error { return d.Empty("d") },
+		"of a previous run":      func(d *Dir) error { return New(d.path).Clear(nil) },
+		"with another number":    func(d *Dir) error { return d.Make(Device{Name: "d", Nodes: []Node{other}}) },
+		"replaced by a link":     func(d *Dir) error { return link("x", d.Path("d", "tty")) },
+		"replaced by directory":  func(d *Dir) error { return makeDir(d.Path("d", "tty")) },
+		"no longer given":        func(d *Dir) error { return d.Make(Device{Name: "d"}) },
+		"left before its rename": func(d *Dir) error { return link("x", d.Path("d", "x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDir(t)
+			open := null("tty")
+			open.Mode, open.UID, open.GID = 0o666, 65534, 65534
+			must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{open}}))
+			if name == "left before its rename" {
+				must.NoError(t, os.Rename(d.Path("d", "tty"), d.Path("d", ".new-x")))
+			}
+			kept := -1
+			for _, node := range []string{"tty", ".new-x"} {
+				if testsupport.Exists(d.Path("d", node)) {
+					fd, err := openPath(d.Path("d", node))
+					must.NoError(t, err)
+					defer unix.Close(fd)
+					kept = fd
+				}
+			}
+			must.NoError(t, remove(d))
+			var st unix.Stat_t
+			must.NoError(t, unix.Fstat(kept, &st))
+			must.Eq(t, 0, st.Nlink, must.Sprint("the node is not removed"))
+			test.Eq(t, []uint32{0, 0, unix.S_IFCHR}, []uint32{st.Uid, st.Gid, st.Mode})
+		})
+	}
 }
 
 // Block and character devices have separate numbers: the block device 8:1 is a disk, and a character device
