@@ -118,7 +118,29 @@ func TestReplug_NodesDisappearWithDevice(t *testing.T) {
 	m.start(`match_all = true`)
 	m.scan()
 	m.wantNodes("10c4-ea60-0003/tty", "10c4-ea60-0003/usb")
-	test.False(t, config.IsDir(m.nodes+"/10c4-ea60-0001"), test.Sprint("nodes of a previous run are left"))
+}
+
+func TestReplug_RestartKeepsMountedDirectories(t *testing.T) {
+	const block = "device \"sdr\" {\nid = \"0bda:2838\"\nnodes = [\"usb\"]\n}"
+	m := newMachine(t, block)
+	p := m.plug("0bda:2838", "77", "1-1")
+	m.scan()
+	bus := m.reserve("0bda:2838:77").Mounts[0].HostPath
+	mounted, err := os.Open(bus)
+	m.must(err)
+	defer mounted.Close()
+	m.must(p.Unplug())
+	m.start(block) // before the device is plugged in again
+	m.scan()
+	m.plug("0bda:2838", "77", "1-1")
+	m.scan()
+	in, err := mounted.Stat()
+	m.must(err)
+	now, err := os.Stat(bus)
+	m.must(err)
+	test.True(t, os.SameFile(in, now), test.Sprint("the task has a removed directory"))
+	_, err = os.Stat(fmt.Sprintf("/proc/self/fd/%d/001/005", mounted.Fd()))
+	test.NoError(t, err, test.Sprint("the task does not have the device"))
 }
 
 func TestReplug_OtherDeviceGetsOtherName(t *testing.T) {

@@ -15,26 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clear removes the directories of a previous run's devices, except those in keep. It does nothing if the
-// directory does not exist or is not the plugin's.
+// Clear removes the nodes of a previous run's devices, except those in keep. It keeps directories, as Empty
+// does. It does nothing if the directory does not exist or is not the plugin's.
 func (d *Dir) Clear(keep map[string]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.isMarked() {
 		return nil
 	}
-	err := remove(d.path, func(name string, _ fs.FileInfo) bool {
+	return remove(d.path, func(name string, _ fs.FileInfo) bool {
 		device, _, _ := strings.Cut(name, "/")
 		return device != mark && !keep[device]
 	})
-	there, readErr := os.ReadDir(d.path)
-	errs := errors.Join(err, readErr)
-	for _, e := range there {
-		if name := e.Name(); name != mark && !keep[name] {
-			errs = errors.Join(errs, os.RemoveAll(filepath.Join(d.path, name)))
-		}
-	}
-	return errs
 }
 
 // Empty removes a device's nodes and keeps its directories. A running task may have mounted them, and then
