@@ -20,14 +20,14 @@ type Config struct {
 	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"Time between scans without a kernel event."`
 	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed as unhealthy, and a reservation waits for it."`
 	ShadowDir string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Directory for the plugin's device nodes, absolute. Only root and the agent's user may be able to replace it. Its file system must not be mounted nodev."`
-	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev to read. Any other than / must be a simulation (lab:up -usb=sim), with another shadow_dir. Only root and the agent's user may be able to change it."`
+	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev to read: / or a simulation (lab:up -usb=sim), with another shadow_dir. Only root and the agent's user may be able to change it."`
 }
 
 // Block selects devices that jobs request by name, and sets the nodes and mounts that a task gets.
 type Block struct {
 	match.Match
 
-	KnownAs string `codec:"known_as" doc:"For devices that change their vendor and product in use: the pair they are plugged in with, such as \"1a6e:089a\". They are identified by port."`
+	KnownAs string `codec:"known_as" doc:"For devices that change their vendor and product in use: the pair they are plugged in with (\"1a6e:089a\"). They are identified by port."`
 
 	Nodes []string          `codec:"nodes" doc:"Kinds of nodes for the task: usb, tty, hidraw, input, video, media, sound, printer, storage, sg, bsg, other. A device that lacks one is unhealthy, unless it is optional (\"hidraw?\"). By default all but a disk's: storage, sg, bsg and usb."`
 	Path  string            `codec:"path" doc:"Directory of the nodes in the task, absolute. By default /dev/ and the type."`
