@@ -103,7 +103,8 @@ func TestList_ShowsDevicesAndBlocks(t *testing.T) {
 		"  class    vendor-specific",
 		"  nodes    /dev/bus/usb/001/004 usb", "           /dev/ttyUSB0         tty of cp210x, interface 0",
 		"             /dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0",
-		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`)
+		"  id       10c4:ea60:0001", `    device "cp2102" {`, `      id     = "10c4:ea60"`, `      serial = "0001"`,
+		`      nodes  = ["usb", "tty"]`)
 	m.must(first.Unplug())
 	test.StrHasPrefix(t, "Nothing is plugged in except for hubs.\n", m.list(), test.Sprint("without a stick"))
 	toCopy(m.list())

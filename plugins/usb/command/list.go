@@ -48,7 +48,8 @@ const sample = `
 A block for a device that is not plugged in, with the id as lsusb shows it:
 
     device "zigbee" {
-      id = "10c4:ea60"
+      id    = "10c4:ea60"
+      nodes = ["tty"]
     }
 `
 
@@ -128,22 +129,29 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 	return fmt.Sprintf("%s, interface %d", text, n.Interface)
 }
 
-// suggest returns a block that matches this device and no other that is plugged in.
+// suggest returns a block that matches only this device, which is unhealthy while it lacks a kind of node.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)
+	option, value := "serial", d.Serial
 	switch {
-	case !strings.Contains(id, "@"):
-		serial := d.Serial
-		if strings.Contains(serial, "${") || strings.Contains(serial, "%{") { // HCL would interpolate it
-			serial = match.PlainSerial(serial)
-		}
-		fmt.Fprintf(&b, "      id     = %q\n      serial = %q\n", d.ID, serial)
-	default:
+	case strings.Contains(id, "@"):
+		option, value = "port", d.Path
 		if d.Serial != "" {
 			fmt.Fprintf(&b, "      # another device has the same serial number, %q\n", d.Serial)
 		}
-		fmt.Fprintf(&b, "      id   = %q\n      port = %q\n", d.ID, d.Path)
+	case strings.Contains(value, "${") || strings.Contains(value, "%{"): // HCL would interpolate it
+		value = match.PlainSerial(value)
+	}
+	fmt.Fprintf(&b, "      id     = %q\n      %-6s = %q\n", d.ID, option, value)
+	var kinds []string
+	for _, n := range d.Nodes {
+		if kind := string(n.Kind); d.ByDefault(n.Kind) && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	if len(kinds) > 0 {
+		fmt.Fprintf(&b, "      nodes  = [%s]\n", quoted(kinds))
 	}
 	fmt.Fprintf(&b, "    }\n")
 	return b.String()

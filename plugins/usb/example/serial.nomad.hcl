@@ -8,7 +8,10 @@
 # has a block for it:
 #   plugin "nomad-device-usb" {
 #     config {
-#       device "zigbee" { id = "10c4:ea60" }
+#       device "zigbee" {
+#         id    = "10c4:ea60"
+#         nodes = ["tty"]
+#       }
 #     }
 #   }
 job "serial" {

@@ -114,8 +114,7 @@ func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
 	}
 	v := &inventory{
 		Plan: p, logger: logger, shadows: shadow.New(p.ShadowDir), idle: idle, libusb: libusb.Classes, names: usbids.Names{},
-		warned:   map[string]bool{},
-		retained: map[string]*usbDevice{}, plugs: map[string]plugs{},
+		warned: map[string]bool{}, retained: map[string]*usbDevice{}, plugs: map[string]plugs{},
 	}
 	v.open = func() (fs.FS, func(), error) { return config.OpenTree(p.Root) }
 	v.last.Store(&state{})

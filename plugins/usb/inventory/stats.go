@@ -55,14 +55,12 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	all := map[string]*nomad.DeviceStats{}
 	for _, id := range ids {
 		s := cmp.Or(now.byID[id], now.byOldID[id])
-		switch {
-		case s == nil:
-			no := false
-			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
-				"Plugged in": {BoolVal: &no, Desc: "Whether the device is plugged in"},
-			}}}
-		default:
+		if s != nil {
 			all[id] = read(s, v.isReserved(s))
+		} else {
+			all[id] = &nomad.DeviceStats{Stats: &structs.StatObject{Attributes: map[string]*structs.StatValue{
+				"Plugged in": {BoolVal: new(false), Desc: "Whether the device is plugged in"},
+			}}}
 		}
 	}
 	v.measured = measured

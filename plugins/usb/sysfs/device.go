@@ -81,6 +81,7 @@ func (d Device) OnlyDisk() bool {
 
 // hasDisk reports whether the device has a disk, even if no driver is bound to it yet.
 func (d Device) hasDisk() bool {
+	const massStorage = 0x08 // a class
 	return slices.ContainsFunc(d.Nodes, func(n Node) bool { return slices.Contains(diskKinds, n.Kind) }) ||
 		slices.ContainsFunc(d.Interfaces, func(i Interface) bool { return i.Class.Class == massStorage }) ||
 		slices.ContainsFunc(d.Settings, func(c Class) bool { return c.Class == massStorage })

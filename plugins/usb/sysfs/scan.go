@@ -17,11 +17,8 @@ import (
 // devices is the kernel's directory with the devices and interfaces of all buses, as links into sys/devices.
 const devices = "sys/bus/usb/devices"
 
-// Classes of devices and interfaces.
-const (
-	massStorage = 0x08
-	hub         = 0x09
-)
+// hub is the class of hubs.
+const hub = 0x09
 
 // Scan lists the devices that are plugged in, except hubs, in the order of their buses and ports. root has
 // sys and dev, such as os.DirFS("/"). Devices that are unplugged during the scan are left out. If the kernel
