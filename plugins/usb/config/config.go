@@ -17,10 +17,11 @@ type Config struct {
 	MatchAll bool                   `codec:"match_all" default:"false" doc:"Publish all other devices, except hubs and disks, as type \"usb\"."`
 	Exclude  map[string]match.Match `codec:"exclude" doc:"Devices that are never published, even if a block matches."`
 
-	Rescan    schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"Time between scans without a kernel event."`
-	Grace     schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed as unhealthy, and a reservation waits for it."`
-	ShadowDir string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Directory for the plugin's device nodes, absolute. Only root and the agent's user may be able to replace it. Its file system must not be mounted nodev."`
-	Root      string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev to read: / or a simulation (lab:up -usb=sim), with another shadow_dir. Only root and the agent's user may be able to change it."`
+	Rescan       schema.Duration `codec:"rescan" default:"30s" min:"200ms" doc:"Time between scans without a kernel event."`
+	Grace        schema.Duration `codec:"grace" default:"10s" max:"5m" doc:"How long an unplugged device stays listed as unhealthy, and a reservation waits for it."`
+	MountsForAll bool            `codec:"mounts_for_all" default:"true" doc:"Also mount for other drivers than exec-lite and python. Nomad then drops the task's volumes at its first start."`
+	ShadowDir    string          `codec:"shadow_dir" default:"/dev/nomad-usb" doc:"Directory for this agent's device nodes, absolute. Other users must not be able to replace it. Its file system must not be mounted nodev."`
+	Root         string          `codec:"root" default:"/" doc:"Directory with the /sys and /dev to read: / or a simulation (lab:up -usb=sim), with another shadow_dir. Other users must not be able to change it."`
 }
 
 // Block selects devices that jobs request by name, and sets the nodes and mounts that a task gets.

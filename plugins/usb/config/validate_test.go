@@ -210,6 +210,7 @@ func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	test.SliceEmpty(t, b.needs(), test.Sprint("the nodes that are given by default are others"))
 	must.True(t, c.Enabled, must.Sprintf("got %+v", c))
 	must.False(t, c.MatchAll, must.Sprintf("got %+v", c))
+	must.True(t, c.MountsForAll, must.Sprintf("got %+v", c)) // docker and exec need them for libusb
 	must.Eq(t, "30s", c.Rescan, must.Sprintf("got %+v", c))
 	must.Eq(t, "10s", c.Grace, must.Sprintf("got %+v", c))
 	must.Eq(t, "/dev/nomad-usb", c.ShadowDir, must.Sprintf("got %+v", c))

@@ -123,7 +123,8 @@ func New(c config.Config, logger hclog.Logger) (device.Instance, error) {
 
 // Options implements device.Tuned.
 func (v *inventory) Options() device.Options {
-	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration()}
+	return device.Options{Period: v.Rescan.Duration(), Settle: settle, Grace: v.Grace.Duration(),
+		MountsInEnvironment: !v.MountsForAll}
 }
 
 // Events implements device.EventSource.

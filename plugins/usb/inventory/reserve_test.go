@@ -197,6 +197,13 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 	}
 }
 
+// Nomad replaces the volumes of a task by the mounts of its devices.
+func TestReserve_MountsCanBeForOwnDriversOnly(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "mounts_for_all = true": false, "mounts_for_all = false": true} {
+		test.Eq(t, want, newMachine(t, text).Options().MountsInEnvironment, test.Sprintf("%q", text))
+	}
+}
+
 func mustReadlink(t *testing.T, path string) string {
 	target, err := os.Readlink(path)
 	test.NoError(t, err)
