@@ -389,11 +389,11 @@ func (t *remoteTask) stopOn(link *host.Link) error {
 	}
 	err := t.become(t.ctx, link, shim.Stopping)
 	if status.Code(err) == codes.FailedPrecondition { // not claimed on this connection yet, or another has claimed it
-		mine, err := t.reclaim(t.ctx, link)
-		if err != nil || !mine {
-			return err
+		mine, failed := t.reclaim(t.ctx, link)
+		if failed != nil || !mine {
+			return failed
 		}
-		return t.stopOn(link)
+		err = t.become(t.ctx, link, shim.Stopping)
 	}
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,11 +13,14 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/outrider-dev/outrider/internal/core/task"
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
 func TestExitOf_IsExactOrLost(t *testing.T) {
@@ -83,4 +87,25 @@ func TestStop_ReportsAnUnreachableHost(t *testing.T) {
 	ended := &remoteTask{config: stopped.config, host: stopped.host, saved: stopped.saved}
 	ended.End(&task.Exit{Code: 7})
 	must.NoError(t, ended.end(t.Context(), time.Second, ""))
+}
+
+// Such a host would occupy the plugin forever.
+func TestStop_ReportsAHostThatRefusesWhatItGrants(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	changes := 0
+	link := simulated{
+		claim: func(*shim.ClaimRequest) (*shim.ClaimReply, error) { return &shim.ClaimReply{Verdict: shim.Have}, nil },
+		change: func(*shim.ChangeRequest) error {
+			changes++
+			if changes == 100 {
+				cancel()
+			}
+			return status.Error(codes.FailedPrecondition, "the run belongs to another allocation")
+		},
+	}.link(t)
+	stopped := &remoteTask{config: &drivers.TaskConfig{ID: "a/b/c"}, ctx: ctx, stop: &stop{timeout: time.Second}}
+	err := stopped.stopOn(link)
+	must.Eq(t, codes.FailedPrecondition, status.Code(err), must.Sprint(err))
+	must.Eq(t, 2, changes)
 }

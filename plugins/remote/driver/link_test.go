@@ -1,0 +1,66 @@
+// Copyright (c) The Outrider Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/shoenig/test/must"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/outrider-dev/outrider/plugins/remote/host"
+	"github.com/outrider-dev/outrider/plugins/remote/shim"
+)
+
+// simulated is a host without tasks, which responds to the calls of package shim.
+type simulated struct {
+	claim  func(*shim.ClaimRequest) (*shim.ClaimReply, error)
+	change func(*shim.ChangeRequest) error
+}
+
+// link returns a connection to the host, without a driver.
+func (s simulated) link(t *testing.T) *host.Link {
+	t.Helper()
+	listener := bufconn.Listen(1 << 16)
+	server := grpc.NewServer(grpc.UnknownServiceHandler(s.serve))
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient("passthrough:///host", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return listener.Dial() }))
+	must.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &host.Link{Shim: conn}
+}
+
+func (s simulated) serve(_ any, stream grpc.ServerStream) error {
+	call, _ := grpc.MethodFromServerStream(stream)
+	switch call {
+	case "/outrider.remote.Host/Claim":
+		var request shim.ClaimRequest
+		err := stream.RecvMsg(&request)
+		if err != nil {
+			return err
+		}
+		reply, err := s.claim(&request)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(reply)
+	case "/outrider.remote.Host/Change":
+		var request shim.ChangeRequest
+		err := stream.RecvMsg(&request)
+		if err != nil {
+			return err
+		}
+		err = s.change(&request)
+		if err != nil {
+			return err
+		}
+	}
+	return stream.SendMsg(&shim.Nothing{})
+}
