@@ -213,3 +213,28 @@ func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 	_, _, err = n.StartTask(n.Copy())
 	must.ErrorContains(t, err, "the plugin logs in as user id 54321, which is not root")
 }
+
+// The record of a second run of the task can't be read, so its end can't be recorded.
+func TestStart_IsIndependentOfARunThatCanNotBeEnded(t *testing.T) {
+	server := sshdtest.Start(t)
+	n := newNode(t, server, server.Port, "", nil)
+	_, _, err := n.StartTask(n.Copy())
+	must.NoError(t, err)
+	prefix, _, _ := strings.Cut(n.records(t)[0], "-")
+	must.NoError(t, os.WriteFile(prefix+"-0.json", nil, 0o600))
+	must.ErrorContains(t, n.DestroyTask(n.ID, true), "failed to read the record")
+
+	other := newTask(t, "other", map[string]any{
+		"command": "sleep", "args": []any{"1000000"}, "on_drain": "stop", "on_lost": "restart",
+	})
+	_, _, err = n.StartTask(other)
+	must.NoError(t, err)
+	must.NoError(t, n.DestroyTask(other.ID, true))
+
+	n.ID = n.AllocID + "/main/" + uuid.Short()
+	_, _, err = n.StartTask(n.Copy())
+	must.ErrorContains(t, err, "failed to read the record")
+	must.NoError(t, os.Remove(prefix+"-0.json"))
+	n.starts(t, nil)
+	must.SliceEmpty(t, n.records(t))
+}

@@ -214,7 +214,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	defer cancel()
 	if t == nil {
 		allocID, _, _ := strings.Cut(id, "/")
-		t = &remoteTask{config: &drivers.TaskConfig{AllocID: allocID}, saved: saved{RunID: id}}
+		t = &remoteTask{engine: e, config: &drivers.TaskConfig{AllocID: allocID}, saved: saved{RunID: id}}
 		var errs []error
 		for _, h := range e.hosts {
 			link, err := h.Connect(ctx)

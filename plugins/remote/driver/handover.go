@@ -39,14 +39,14 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 }
 
 // claim returns when the run belongs to this allocation. The run must be started, or is the running one of an earlier
-// allocation. claim first ends the runs that Destroy could not end: it could take over one of them otherwise.
+// allocation. claim first ends the runs of endLeft: it could take over one of them otherwise.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	gone, alive := map[string]bool{}, map[string]bool{}
 	for announced := false; ; {
 		request := t.request(t.config.ID)
 		request.Gone, request.Alive = slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(alive))
-		err := t.engine.endLeft(ctx, link)
+		err := t.endLeft(ctx, link)
 		var reply *shim.ClaimReply
 		if err == nil {
 			reply, err = shim.Claim.On(ctx, link.Shim, request)
@@ -164,25 +164,21 @@ func (t *remoteTask) become(ctx context.Context, link *host.Link, s shim.State) 
 // endRun ends the task's run, unless the run belongs to another allocation by now, or to none.
 func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	err := t.become(ctx, link, shim.Ending)
-	if status.Code(err) == codes.FailedPrecondition {
-		return nil
+	if err != nil && status.Code(err) != codes.FailedPrecondition {
+		return err
 	}
-	return err
+	t.engine.left.Delete(t)
+	return nil
 }
 
-// endLeft ends the runs on a host that Destroy could not end.
-func (e *engine) endLeft(ctx context.Context, link *host.Link) error {
+// endLeft ends earlier runs of the task that could not be ended.
+func (t *remoteTask) endLeft(ctx context.Context, link *host.Link) error {
 	var errs []error
-	for left := range e.left.Range {
-		t := left.(*remoteTask)
-		if t.host.Connected() != link {
-			continue
+	for value := range t.engine.left.Range {
+		left := value.(*remoteTask)
+		if left.saved.Endpoint == t.saved.Endpoint && left.saved.Key == t.saved.Key {
+			errs = append(errs, left.endRun(ctx, link))
 		}
-		err := t.endRun(ctx, link)
-		if err == nil {
-			e.left.Delete(t)
-		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

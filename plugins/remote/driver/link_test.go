@@ -6,12 +6,17 @@ package driver
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/outrider-dev/outrider/internal/core/testsupport"
 
 	"github.com/outrider-dev/outrider/plugins/remote/host"
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
@@ -63,4 +68,34 @@ func (s simulated) serve(_ any, stream grpc.ServerStream) error {
 		}
 	}
 	return stream.SendMsg(&shim.Nothing{})
+}
+
+func TestTidy_OneRunDoesNotHoldUpOthers(t *testing.T) {
+	over := make(chan struct{})
+	link := simulated{change: func(q *shim.ChangeRequest) error {
+		if q.TaskID == "stuck" {
+			<-over
+		}
+		return nil
+	}}.link(t)
+	e := newEngine(Config{}, hclog.NewNullLogger())
+	for run, endpoint := range map[string]string{"stuck": "box", "a": "box", "b": "box", "c": "box", "d": "other"} {
+		left := &remoteTask{config: &drivers.TaskConfig{}, engine: e, saved: saved{Endpoint: endpoint, RunID: run}}
+		e.left.Store(left, true)
+	}
+	remains := func(want ...string) func() bool {
+		return func() bool {
+			var runs []string
+			for left := range e.left.Range {
+				runs = append(runs, left.(*remoteTask).saved.RunID)
+			}
+			slices.Sort(runs)
+			return slices.Equal(want, runs)
+		}
+	}
+	e.tidy(t.Context(), "box", link)
+	testsupport.Eventually(t, "the other runs are ended", remains("d", "stuck"))
+	close(over)
+	testsupport.Eventually(t, "the run is ended", remains("d"))
+	must.NoError(t, e.Close())
 }

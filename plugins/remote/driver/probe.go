@@ -37,7 +37,7 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 			defer cancel()
 			link, err := h.Connect(ctx)
 			if err == nil {
-				e.tidy(ctx, link)
+				e.tidy(ctx, name, link)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -67,9 +67,18 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 }
 
 // tidy ends runs on a host: of tasks whose Destroy did not reach it, and runs without an owner whose job was stopped.
-func (e *engine) tidy(ctx context.Context, link *host.Link) {
-	if err := e.endLeft(ctx, link); err != nil {
-		e.logger.Warn("failed to end the runs of destroyed tasks", "error", err)
+func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
+	for value := range e.left.Range {
+		left := value.(*remoteTask)
+		if left.saved.Endpoint != endpoint {
+			continue
+		}
+		go func() { // the host may be unable to end the run
+			err := left.endRun(e.ctx, link)
+			if err != nil {
+				e.logger.Warn("failed to end the run of a destroyed task", "run", left.saved.RunID, "error", err)
+			}
+		}()
 	}
 	there, err := shim.List.On(ctx, link.Shim, &shim.Nothing{})
 	if err != nil {
