@@ -214,6 +214,20 @@ func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 	must.ErrorContains(t, err, "the plugin logs in as user id 54321, which is not root")
 }
 
+// The host's server refuses such a config block before the driver gets it.
+func TestStart_FailureLeavesNoRecord(t *testing.T) {
+	server := sshdtest.Start(t)
+	n := newNode(t, server, server.Port, "", nil)
+	large := newTask(t, "job", map[string]any{
+		"command": "sleep", "args": []any{strings.Repeat("1", 5<<20)}, "on_drain": "stop", "on_lost": "restart",
+	})
+	_, _, err := n.StartTask(large)
+	must.ErrorContains(t, err, "the task's config block has ")
+	must.False(t, structs.IsRecoverable(err))
+	must.SliceEmpty(t, n.records(t))
+	n.starts(t, nil)
+}
+
 // The record of a second run of the task can't be read, so its end can't be recorded.
 func TestStart_IsIndependentOfARunThatCanNotBeEnded(t *testing.T) {
 	server := sshdtest.Start(t)

@@ -40,7 +40,7 @@ type engine struct {
 	mu    sync.Mutex
 	tasks map[string]*remoteTask // by id, until they are destroyed
 
-	left sync.Map // tasks whose runs must still be ended, because Destroy did not reach their host
+	left sync.Map // tasks whose runs must still be ended, because their host could not do it or was not reached
 }
 
 var (
@@ -168,24 +168,21 @@ func (t *remoteTask) start(
 	}
 	t.saved.Copied = reply.Copied // a restarted task may have changed the files that were copied before
 	err = t.copyFiles(ctx, link, ".")
-	if err != nil && link.Alive() {
-		ended := t.endRun(ctx, link) // this also ends the claim
-		if ended != nil {
-			t.engine.left.Store(t, true)
-		}
-		return structs.NewRecoverableError(errors.Join(err, ended), true)
-	}
+	again := err != nil
 	if err == nil {
 		_, _, err = link.Driver.StartTask(cfg)
-		if err == nil {
-			return nil
-		}
+		again = structs.IsRecoverable(err)
+	}
+	if err == nil {
+		return nil
 	}
 	if !link.Alive() { // the task may be running: the next start takes it over then
-		err = structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
+		return structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
 			t.saved.Endpoint, err), true)
 	}
-	return err
+	t.engine.left.Store(t, true)
+	err = errors.Join(err, t.endRun(ctx, link)) // this also ends the claim
+	return structs.NewRecoverableError(err, again)
 }
 
 // Recover implements core.Engine. It does not wait for the host.
@@ -237,14 +234,12 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	if t.parted.Load() || t.isTaken() {
 		return nil
 	}
+	e.left.Store(t, true) // Nomad does not retry
 	link, err := t.host.Connect(ctx)
-	if err == nil {
-		err = t.endRun(ctx, link)
+	if err != nil {
+		return err
 	}
-	if err != nil { // Nomad does not retry
-		e.left.Store(t, true)
-	}
-	return err
+	return t.endRun(ctx, link)
 }
 
 // newTask registers a task.

@@ -171,7 +171,7 @@ func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	return nil
 }
 
-// endLeft ends earlier runs of the task that could not be ended.
+// endLeft ends earlier runs of the task in engine.left.
 func (t *remoteTask) endLeft(ctx context.Context, link *host.Link) error {
 	var errs []error
 	for value := range t.engine.left.Range {

@@ -50,7 +50,7 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 const Name = "remote"
 
 // StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, the handle
-// its directory on this host.
+// its directory on this host. After an error, the node ends the run.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	for _, name := range []string{"PATH", "LANG", "TZ"} {
 		value, set := os.LookupEnv(name)
@@ -60,12 +60,9 @@ func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers
 	}
 	handle, network, err := h.start(cfg)
 	if err != nil {
-		return nil, nil, errors.Join(err, h.runs.end(cfg.ID))
+		return nil, nil, err
 	}
-	if err := h.runs.started(cfg.ID, handle.DriverState); err != nil {
-		return nil, nil, errors.Join(err, h.Driver.DestroyTask(handle.Config.ID, true))
-	}
-	return handle, network, nil
+	return handle, network, h.runs.started(cfg.ID, handle.DriverState)
 }
 
 // start prepares the task's directories and its cgroup, and starts it.
