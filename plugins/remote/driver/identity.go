@@ -8,11 +8,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/outrider-dev/outrider/internal/core/schema"
 
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
@@ -52,6 +55,7 @@ func hashOf(cfg *drivers.TaskConfig) (string, error) {
 	if err := cfg.DecodeDriverConfig(&config); err != nil {
 		return "", err
 	}
+	schema.Of[TaskConfig]().Trim(config) // otherwise each new option would change the hashes of all tasks
 	short, _, _ := strings.Cut(cfg.AllocID, "-")
 	own := strings.NewReplacer(cfg.AllocID, "", short, "", cfg.NodeID, "")
 	env := map[string]string{}
@@ -61,11 +65,12 @@ func hashOf(cfg *drivers.TaskConfig) (string, error) {
 		}
 	}
 	content := map[string]any{"config": replaced(config, own), "env": env, "user": cfg.User}
-	if r := cfg.Resources; r != nil && r.NomadResources != nil {
-		cpu := r.NomadResources.Cpu
-		content["memory"], content["cores"] = r.NomadResources.Memory, len(cpu.ReservedCores)
-		if len(cpu.ReservedCores) == 0 { // with reserved cores, the shares depend on the node
-			content["cpu"] = cpu.CpuShares
+	r := cfg.Resources
+	if r != nil && r.NomadResources != nil && r.LinuxResources != nil {
+		content["memory"], content["cpu"] = r.NomadResources.Memory, r.NomadResources.Cpu.CpuShares
+		cores := r.LinuxResources.CpusetCpus // only reserved ones, whose shares depend on the node
+		if cores != "" {
+			content["cpu"] = fmt.Sprintf("%d cores", strings.Count(cores, ",")+1)
 		}
 	}
 	text, err := json.Marshal(content) // sorts the names
@@ -112,8 +117,6 @@ func replaced(value any, replace *strings.Replacer) any {
 	switch v := value.(type) {
 	case string:
 		return replace.Replace(v)
-	case []byte:
-		return replace.Replace(string(v))
 	case []any:
 		for i := range v {
 			v[i] = replaced(v[i], replace)

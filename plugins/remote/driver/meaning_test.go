@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/nomad/structs"
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
@@ -157,6 +158,7 @@ func TestMeaning_IsNotQueriedIfItDoesNotMatter(t *testing.T) {
 }
 
 func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
+	cores := "" // reserved cores
 	made := func(edit func(*drivers.TaskConfig, map[string]any)) (key, hash string) {
 		cfg := &drivers.TaskConfig{
 			AllocID: "alloc-1", NodeID: "node-1", Namespace: "default", JobID: "web", TaskGroupName: "g", Name: "main",
@@ -165,7 +167,10 @@ func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 				"NOMAD_REGION": "global", "NOMAD_ALLOC_INDEX": "0", "NOMAD_ALLOC_ID": "alloc-1", "NOMAD_DC": "dc1",
 				"NOMAD_META_version": "1", "DATA": "/or/allocs/alloc-1/main/local", "VAULT_TOKEN": "x",
 			},
-			Resources: &drivers.Resources{NomadResources: nil},
+			Resources: &drivers.Resources{
+				NomadResources: &structs.AllocatedTaskResources{Cpu: structs.AllocatedCpuResources{CpuShares: 4000}},
+				LinuxResources: &drivers.LinuxResources{CpusetCpus: cores},
+			},
 		}
 		config := map[string]any{"command": "/or/allocs/alloc-1/main/local/run", "ulimit": []map[string]string{{"core": "0"}}}
 		edit(cfg, config)
@@ -196,6 +201,21 @@ func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 		"another index": {func(cfg *drivers.TaskConfig, _ map[string]any) {
 			cfg.Env["NOMAD_ALLOC_INDEX"] = "1"
 		}, false, true},
+		"more of the processor": {func(cfg *drivers.TaskConfig, _ map[string]any) {
+			cfg.Resources.NomadResources.Cpu.CpuShares = 8000
+		}, true, false},
+		"an option that is not set": {func(_ *drivers.TaskConfig, config map[string]any) {
+			config["work_dir"], config["io_max"] = nil, []any{}
+		}, true, true},
+		"an option with its default": {func(_ *drivers.TaskConfig, config map[string]any) {
+			config["nice"], config["on_drain"], config["no_new_privs"] = 0, "release", false
+		}, true, true},
+		"an option without its default": {func(_ *drivers.TaskConfig, config map[string]any) {
+			config["no_new_privs"] = true
+		}, true, false},
+		"another block": {func(_ *drivers.TaskConfig, config map[string]any) {
+			config["logs"] = map[string]any{"max_files": 10}
+		}, true, false},
 		"another job":       {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.JobID = "db" }, false, true},
 		"another namespace": {func(cfg *drivers.TaskConfig, _ map[string]any) { cfg.Namespace = "prod" }, false, true},
 	} {
@@ -203,6 +223,17 @@ func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 		must.Eq(t, row.sameKey, key == otherKey, must.Sprint(name))
 		must.Eq(t, row.sameHash, hash == otherHash, must.Sprint(name))
 	}
+	cores = "0,1"
+	_, reserved := made(func(*drivers.TaskConfig, map[string]any) {})
+	_, ofFasterNode := made(func(cfg *drivers.TaskConfig, _ map[string]any) {
+		cfg.Resources.NomadResources.Cpu.CpuShares = 8000
+		cfg.Resources.LinuxResources.CpusetCpus = "4,5"
+	})
+	must.Eq(t, reserved, ofFasterNode)
+	cores = "0"
+	_, fewer := made(func(*drivers.TaskConfig, map[string]any) {})
+	must.NotEq(t, reserved, fewer)
+	must.NotEq(t, hash, fewer)
 	var names []string
 	must.NoError(t, json.Unmarshal([]byte(key), &names))
 	must.Eq(t, []string{"global", "default", "web", "g", "0", "main", ""}, names)
