@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -31,8 +32,18 @@ type Client struct {
 	http *http.Client
 }
 
-// New reads the files with certificates. The file with the token is read for each request.
-func New(a Config) (*Client, error) {
+// New returns a client. Its files may be replaced, or appear, later: the token is read for each request, certificates
+// are read for each connection.
+func New(a Config) *Client {
+	return &Client{a, &http.Client{
+		Transport: &http.Transport{DialTLSContext: a.dial, MaxIdleConns: 2},
+		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects, and the token is only for it
+			return http.ErrUseLastResponse
+		},
+	}}
+}
+
+func (a Config) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if a.CAFile != "" {
 		pem, err := os.ReadFile(a.CAFile)
@@ -51,12 +62,8 @@ func New(a Config) (*Client, error) {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	return &Client{a, &http.Client{
-		Transport: &http.Transport{TLSClientConfig: config, MaxIdleConns: 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects, and the token is only for it
-			return http.ErrUseLastResponse
-		},
-	}}, nil
+	dialer := &tls.Dialer{Config: config}
+	return dialer.DialContext(ctx, network, address)
 }
 
 // CloseIdleConnections closes the connections that are kept for the next request.

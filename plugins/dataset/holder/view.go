@@ -48,10 +48,7 @@ type Allocation struct {
 
 // View reads the allocations of this node, with their devices of one type.
 func (a API) View(ctx context.Context, kind string) (*View, error) {
-	c, err := agentapi.New(a.Config)
-	if err != nil {
-		return nil, err
-	}
+	c := agentapi.New(a.Config)
 	defer c.CloseIdleConnections()
 	v := &View{Began: time.Now(), Allocations: map[string]Allocation{}}
 	var self struct {
@@ -87,12 +84,10 @@ func (a API) Gone(ctx context.Context, id, namespace string) (bool, error) {
 	if !policy.IsID(id) {
 		return false, nil
 	}
-	c, err := agentapi.New(a.Config)
-	if err != nil {
-		return false, err
-	}
+	c := agentapi.New(a.Config)
 	defer c.CloseIdleConnections()
-	err = get(ctx, c, "/v1/allocation/"+id, url.Values{"namespace": {namespace}}, func(*json.Decoder) error { return nil })
+	query := url.Values{"namespace": {namespace}}
+	err := get(ctx, c, "/v1/allocation/"+id, query, func(*json.Decoder) error { return nil })
 	var r *agentapi.Refused
 	if errors.As(err, &r) && r.Status == http.StatusNotFound {
 		return agentapi.IsMissing(err, "alloc"), nil

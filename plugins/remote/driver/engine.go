@@ -54,7 +54,7 @@ func newEngine(c Config, logger hclog.Logger) *engine {
 	debug.SetGCPercent(100) // plugin.Serve sets less for idle plugins, but this one transfers the output of its tasks
 	e := &engine{logger: logger, hosts: map[string]*host.Host{}, tasks: map[string]*remoteTask{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	e.nomad.client, e.nomad.err = agentapi.New(c.API)
+	e.nomad.client = agentapi.New(c.API)
 	programs := map[string]string{runtime.GOARCH: "/proc/self/exe"} // the running program, even if its file was replaced
 	maps.Copy(programs, c.Programs)
 	for name, endpoint := range c.Endpoints {

@@ -53,10 +53,7 @@ func (j *job) isSystem() bool {
 }
 
 // nomad is the API of the agent.
-type nomad struct {
-	client *agentapi.Client
-	err    error // why client is nil
-}
+type nomad struct{ client *agentapi.Client }
 
 // allocation returns nil if Nomad reports that the allocation does not exist. It returns an error if the token must not
 // see it.
@@ -73,9 +70,6 @@ func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
 func get[T interface{ id() string }](
 	ctx context.Context, n nomad, kind, path, namespace, id string, answer T,
 ) (none T, err error) {
-	if n.err != nil {
-		return none, n.err
-	}
 	ctx, cancel := agentapi.Soon(ctx, askTime)
 	defer cancel()
 	query := url.Values{"namespace": {namespace}}

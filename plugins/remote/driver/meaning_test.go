@@ -106,8 +106,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 			}))
 			defer server.Close()
 			defer close(over)
-			client, err := agentapi.New(agentapi.Config{Address: server.URL})
-			must.NoError(t, err)
+			client := agentapi.New(agentapi.Config{Address: server.URL})
 			defer client.CloseIdleConnections()
 			s := &saved{Key: `["global","prod","a/job","","",""]`, OnDrain: "release", OnLost: "reattach"}
 			if row.onDrain != "" {
@@ -139,8 +138,7 @@ func TestBegins_RefusesALostAllocation(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(answer))
 		}))
-		client, err := agentapi.New(agentapi.Config{Address: server.URL})
-		must.NoError(t, err)
+		client := agentapi.New(agentapi.Config{Address: server.URL})
 		system, wanted, err := nomad{client: client}.begins(t.Context(), "default", "alloc")
 		got := fmt.Sprintf("system %t, wanted %t", system, wanted)
 		if err != nil {
