@@ -176,28 +176,31 @@ func logsOf(cfg *drivers.TaskConfig, c *TaskConfig) logs {
 	}
 }
 
+// output returns a request for the output that this node does not have yet.
+func (t *remoteTask) output() *shim.LogsRequest {
+	r := &shim.LogsRequest{TaskID: t.saved.RunID}
+	r.Stdout.Number, r.Stdout.Size = corelogs.End(t.config.AllocDir, t.config.Name+".stdout")
+	r.Stderr.Number, r.Stderr.Size = corelogs.End(t.config.AllocDir, t.config.Name+".stderr")
+	return r
+}
+
 // copyOutput appends the output in the host's files to the same files on this node. It returns when the task has ended
 // and all output is copied, or when ctx or the connection ends.
 func (t *remoteTask) copyOutput(ctx context.Context, link *host.Link) error {
 	if t.saved.Logs.Off {
 		return nil
 	}
-	var names [2]string
 	var copies [2]*corelogs.Copy
-	for i, stream := range []string{"stdout", "stderr"} {
-		names[i] = t.config.Name + "." + stream
+	newest := t.output()
+	for i, number := range []int64{newest.Stdout.Number, newest.Stderr.Number} {
+		name := t.config.Name + []string{".stdout", ".stderr"}[i]
 		// a file may exceed its limit by the rest of its last line
-		copies[i] = corelogs.NewCopy(t.config.AllocDir, names[i], t.saved.Logs.MaxFiles, 2*t.saved.Logs.MaxFileSize)
+		copies[i] = corelogs.NewCopy(t.config.AllocDir, name, t.saved.Logs.MaxFiles, 2*t.saved.Logs.MaxFileSize)
 		defer copies[i].Close()
-		number, _ := corelogs.End(t.config.AllocDir, names[i])
 		_, _ = copies[i].Write(number, nil) // create the file even without output
 	}
-	request := &shim.LogsRequest{TaskID: t.saved.RunID}
 	for reported := false; ; {
-		for i, place := range []*shim.LogsPart{&request.Stdout, &request.Stderr} {
-			place.Number, place.Size = corelogs.End(t.config.AllocDir, names[i])
-		}
-		reply, err := shim.Logs.On(ctx, link.Shim, request)
+		reply, err := shim.Logs.On(ctx, link.Shim, t.output())
 		if ctx.Err() != nil || err != nil && !link.Alive() {
 			return nil
 		}

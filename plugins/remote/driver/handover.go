@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -33,7 +32,7 @@ const (
 func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	return &shim.ClaimRequest{
 		Key: t.saved.Key, Hash: t.saved.Hash, TaskID: taskID,
-		Owner:  shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID},
+		Owner: shim.Owner{AllocID: t.config.AllocID, NodeID: t.config.NodeID}, Output: *t.output(),
 		Wanted: t.wanted, Reattach: t.saved.OnLost != onLostRestart, OrphanTimeout: t.saved.OrphanTimeout,
 	}
 }
@@ -42,10 +41,8 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 // allocation. claim first ends the runs of endLeft: it could take over one of them otherwise.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
-	gone, alive := map[string]bool{}, map[string]bool{}
+	request := t.request(t.config.ID)
 	for announced := false; ; {
-		request := t.request(t.config.ID)
-		request.Gone, request.Alive = slices.Collect(maps.Keys(gone)), slices.Collect(maps.Keys(alive))
 		err := t.endLeft(ctx, link)
 		var reply *shim.ClaimReply
 		if err == nil {
@@ -59,15 +56,15 @@ func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.E
 		}
 
 		other := reply.Owner.AllocID
-		asked := gone[other] || alive[other]
-		delete(alive, other)
+		asked := slices.Contains(slices.Concat(request.Gone, request.Alive), other)
+		request.Alive = slices.DeleteFunc(request.Alive, func(id string) bool { return id == other })
 		over, known := t.engine.nomad.over(ctx, NamesOf(t.saved.Key).Namespace, other)
 		if over {
-			gone[other] = true
+			request.Gone = append(request.Gone, other)
 		} else if known || reply.Verdict == shim.Doubtful {
-			alive[other] = true
+			request.Alive = append(request.Alive, other)
 		}
-		if !asked && (gone[other] || reply.Verdict == shim.Doubtful) {
+		if !asked && (over || reply.Verdict == shim.Doubtful) {
 			continue
 		}
 		held := fmt.Sprintf("allocation %s, which has the task on endpoint %q", plain.Line(other, maxMessage),

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,25 +49,49 @@ func isName(text string) bool {
 
 // make makes missing directories of a task for a user, and returns its allocation's directory.
 func (a allocs) make(id, task string, uid, gid int) (string, error) {
-	dir, err := a.path(id)
+	if !isName(task) || task == allocdir.SharedAllocName {
+		return "", fmt.Errorf("%q can't be the name of a task on this host", task)
+	}
+	dir, err := a.share(id)
 	if err != nil {
 		return "", err
 	}
-	if !isName(task) || task == allocdir.SharedAllocName {
-		return "", fmt.Errorf("%q can't be the name of a task on this host", task)
+	own := []string{allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName}
+	return dir, makeTree(dir, task, own, uid, gid, 0o700)
+}
+
+// share makes missing directories of an allocation: its own, and those to which all tasks of the group may write.
+func (a allocs) share(id string) (string, error) {
+	dir, err := a.path(id)
+	if err != nil {
+		return "", err
 	}
 	f, err := owndir.Make(dir, 0o711)
 	if err != nil {
 		return "", fmt.Errorf("failed to make the allocation's directory: %w", err)
 	}
 	f.Close()
-	// all tasks of the group may write to these
 	shared := []string{allocdir.SharedDataDir, allocdir.LogDirName, allocdir.TmpDirName}
-	if err := makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777); err != nil {
-		return "", err
+	return dir, makeTree(dir, allocdir.SharedAllocName, shared, os.Geteuid(), os.Getegid(), 0o777)
+}
+
+// resume prepares the output of a task for a node that has more of it than this host, as after a takeover: the next
+// output needs a higher number. Without that file, as on a full disk, the node lacks some of the output.
+func (a allocs) resume(taskID string, has LogsRequest) {
+	id, task := partsOf(taskID)
+	for stream, newest := range map[string]LogsPart{".stdout": has.Stdout, ".stderr": has.Stderr} {
+		dir, _ := a.path(id)
+		number, size := corelogs.End(dir, task+stream)
+		if number > newest.Number || number == newest.Number && size >= newest.Size {
+			continue
+		}
+		_, err := a.share(id)
+		if err == nil {
+			next := corelogs.NewCopy(dir, task+stream, math.MaxInt, 0)
+			_, _ = next.Write(newest.Number+1, nil)
+			_ = next.Close()
+		}
 	}
-	own := []string{allocdir.TaskLocal, allocdir.TaskSecrets, allocdir.TmpDirName}
-	return dir, makeTree(dir, task, own, uid, gid, 0o700)
 }
 
 // makeTree makes a directory with subdirectories, unless it exists. The directory appears by a rename when it is

@@ -131,3 +131,37 @@ func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
 	must.NoError(t, h.removeAllocs())
 	must.Eq(t, []string{"ended-now", "new", "used"}, left())
 }
+
+func TestAllocs_OutputContinuesAfterTheNodes(t *testing.T) {
+	for name, row := range map[string]struct {
+		host []string // the content of the files on the host
+		has  LogsPart // the newest file of the node
+		want string   // the files on the host afterwards
+	}{
+		"no output":                    {want: "[]"},
+		"all on the host":              {host: []string{"12345"}, has: LogsPart{Number: 0, Size: 5}, want: "[0]"},
+		"more on the host":             {host: []string{"12345", ""}, has: LogsPart{Number: 0, Size: 5}, want: "[0 1]"},
+		"one file of another run":      {has: LogsPart{Number: 0, Size: 5}, want: "[1]"},
+		"several files of another run": {has: LogsPart{Number: 2, Size: 5}, want: "[3]"},
+		"more on the node":             {host: []string{"1234"}, has: LogsPart{Number: 0, Size: 5}, want: "[0 1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := allocs{t.TempDir()}
+			logs := filepath.Join(a.dir, "alloc-1", "alloc", "logs")
+			for i, content := range row.host {
+				must.NoError(t, os.MkdirAll(logs, 0o755))
+				must.NoError(t, os.WriteFile(filepath.Join(logs, fmt.Sprintf("web.stderr.%d", i)), []byte(content), 0o600))
+			}
+			a.resume("alloc-1/web/1", LogsRequest{Stderr: row.has})
+			files, err := filepath.Glob(filepath.Join(logs, "*"))
+			must.NoError(t, err)
+			numbers := []string{}
+			for _, file := range files {
+				number, ofStream := strings.CutPrefix(filepath.Base(file), "web.stderr.")
+				must.True(t, ofStream, must.Sprint(file))
+				numbers = append(numbers, number)
+			}
+			must.Eq(t, row.want, fmt.Sprint(numbers))
+		})
+	}
+}

@@ -175,6 +175,7 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 			file, unnamed := h.allocs.copied(r.TaskID)
 			if unnamed == nil {
 				_ = load(file, &reply.Copied) // without the file, nothing was copied
+				h.allocs.resume(r.TaskID, r.Output)
 			}
 		}
 		if err == nil && reply.Verdict == Have && r.Resume {

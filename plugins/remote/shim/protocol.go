@@ -52,6 +52,8 @@ type ClaimRequest struct {
 	Reattach      bool          `codec:"reattach"`       // keep the run if its owner is gone
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
+	Output LogsRequest `codec:"output"` // what the node has of earlier output
+
 	Gone  []string `codec:"gone"`  // allocations that are over, according to Nomad
 	Alive []string `codec:"alive"` // allocations that are not over, or whose state is unknown
 }
