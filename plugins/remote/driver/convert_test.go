@@ -32,7 +32,7 @@ func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 		"stdin": "null", "io_weight": 100,
 		"ulimit": []map[string]string{{"nofile": "10"}},
 	}))
-	got, err := hostConfig(cfg, "/srv/or")
+	got, _, err := hostConfig(cfg, "/srv/or")
 	must.NoError(t, err)
 	must.Eq(t, map[string]string{
 		"NOMAD_TASK_DIR": "/srv/or/allocs/alloc-1/web/local", "CLASSPATH": "/a:/srv/or/allocs/alloc-1/alloc/data:/b",
@@ -55,7 +55,7 @@ func TestHostConfig_RefusesDevicesAndVolumes(t *testing.T) {
 		"a device": {Devices: []*drivers.DeviceConfig{{HostPath: "/dev/null"}}},
 		"a volume": {Mounts: []*drivers.MountConfig{{HostPath: "/srv"}}},
 	} {
-		_, err := hostConfig(cfg, "/srv/or")
+		_, _, err := hostConfig(cfg, "/srv/or")
 		must.ErrorContains(t, err, "devices and volumes of the Nomad node", must.Sprint(name))
 	}
 }

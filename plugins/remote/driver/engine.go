@@ -114,7 +114,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if err != nil {
 		return nil, structs.NewRecoverableError(err, true)
 	}
-	cfg, err := hostConfig(s.Task, link.Dir)
+	cfg, hash, err := hostConfig(s.Task, link.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -125,10 +125,6 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	node := ""
 	if system {
 		node = cfg.NodeID
-	}
-	hash, err := hashOf(cfg)
-	if err != nil {
-		return nil, err
 	}
 	t, err := e.newTask(s.Task, h, saved{
 		Endpoint: config.Endpoint, Key: keyOf(s.Task, node), Hash: hash, Logs: logsOf(s.Task, config),

@@ -49,12 +49,8 @@ func NamesOf(key string) Names {
 }
 
 // hashOf returns a hash of everything that a task runs, without values that differ between allocations. cfg is the
-// configuration for the host.
-func hashOf(cfg *drivers.TaskConfig) (string, error) {
-	var config map[string]any
-	if err := cfg.DecodeDriverConfig(&config); err != nil {
-		return "", err
-	}
+// configuration for the host, and config its options, which hashOf changes.
+func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	schema.Of[TaskConfig]().Trim(config) // otherwise each new option would change the hashes of all tasks
 	short, _, _ := strings.Cut(cfg.AllocID, "-")
 	own := strings.NewReplacer(cfg.AllocID, "", short, "", cfg.NodeID, "")
@@ -85,12 +81,12 @@ func ofAllocation(name string) bool {
 		strings.HasPrefix(name, "CONSUL_") || slices.Contains(secrets, name)
 }
 
-// hostConfig returns a task's configuration for its host. Paths in the allocation's directory, which Nomad has
-// interpolated into the environment and the job's options, are changed to the host's. AllocDir itself stays this
-// node's: the host replaces it.
-func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error) {
+// hostConfig returns a task's configuration for its host, and its hash. Paths in the allocation's directory, which
+// Nomad has interpolated into the environment and the job's options, are changed to the host's. AllocDir itself stays
+// this node's: the host replaces it.
+func hostConfig(cfg *drivers.TaskConfig, dir string) (onHost *drivers.TaskConfig, hash string, err error) {
 	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
-		return nil, errors.New("devices and volumes of the Nomad node are not available to tasks on another host")
+		return nil, "", errors.New("devices and volumes of the Nomad node are not available to tasks on another host")
 	}
 	c := cfg.Copy()
 	c.NetworkIsolation, c.DNS = nil, nil
@@ -105,11 +101,15 @@ func hostConfig(cfg *drivers.TaskConfig, dir string) (*drivers.TaskConfig, error
 		env[name] = replace.Replace(value)
 	}
 	c.Env = env
-	var written map[string]any
-	if err := cfg.DecodeDriverConfig(&written); err != nil {
-		return nil, err
+	var config map[string]any
+	err = cfg.DecodeDriverConfig(&config)
+	if err == nil {
+		err = c.EncodeConcreteDriverConfig(replaced(config, replace))
 	}
-	return c, c.EncodeConcreteDriverConfig(replaced(written, replace))
+	if err == nil {
+		hash, err = hashOf(c, config)
+	}
+	return c, hash, err
 }
 
 // replaced applies a replacer to all texts in a value.

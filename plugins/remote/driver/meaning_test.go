@@ -173,7 +173,9 @@ func TestIdentity_DependsOnTheTaskAndItsContent(t *testing.T) {
 		config := map[string]any{"command": "/or/allocs/alloc-1/main/local/run", "ulimit": []map[string]string{{"core": "0"}}}
 		edit(cfg, config)
 		must.NoError(t, cfg.EncodeConcreteDriverConfig(config))
-		hash, err := hashOf(cfg)
+		var decoded map[string]any
+		must.NoError(t, cfg.DecodeDriverConfig(&decoded))
+		hash, err := hashOf(cfg, decoded)
 		must.NoError(t, err)
 		return keyOf(cfg, ""), hash
 	}
