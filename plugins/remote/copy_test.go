@@ -167,6 +167,18 @@ func TestCopy_FailureLeavesNoRecord(t *testing.T) {
 	must.SliceEmpty(t, n.records(t))
 }
 
+// Nomad interpolates the commands of script checks on the node.
+func TestExec_HasThePathsOfTheHost(t *testing.T) {
+	server := sshdtest.Start(t)
+	n := newNode(t, server, server.Port, "", nil)
+	_, _, err := n.StartTask(n.Copy())
+	must.NoError(t, err)
+	result, err := n.ExecTask(n.ID, []string{"echo", "-x=" + n.AllocDir + "/main/local/check.sh"}, time.Minute)
+	must.NoError(t, err)
+	must.Eq(t, "-x="+n.onHost()+"/main/local/check.sh\n", string(result.Stdout))
+	must.NoError(t, n.DestroyTask(n.ID, true))
+}
+
 func TestCopy_IsRetriedAfterALostConnection(t *testing.T) {
 	server := sshdtest.Start(t)
 	link := server.Link()

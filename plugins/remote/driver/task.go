@@ -415,7 +415,8 @@ func (t *remoteTask) TaskStats(ctx context.Context, interval time.Duration) (<-c
 	return none, nil
 }
 
-// ExecTask implements core.Forwarder. It copies files first: the command may be a script from a changed template.
+// ExecTask implements core.Forwarder. It copies files first: the command may be a script from a changed template. Nomad
+// has interpolated this node's paths into a script check.
 func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers.ExecTaskResult, error) {
 	link, err := t.connected()
 	if err != nil {
@@ -424,7 +425,13 @@ func (t *remoteTask) ExecTask(command []string, timeout time.Duration) (*drivers
 	ctx, cancel := context.WithTimeout(t.ctx, timeout)
 	defer cancel()
 	t.refresh(ctx, link)
-	result, err := link.Driver.ExecTask(t.saved.RunID, command, timeout)
+	allocID, _, _ := strings.Cut(t.saved.RunID, "/")
+	paths := strings.NewReplacer(t.config.AllocDir, shim.AllocDir(link.Dir, allocID))
+	onHost := slices.Clone(command)
+	for i, word := range onHost {
+		onHost[i] = paths.Replace(word)
+	}
+	result, err := link.Driver.ExecTask(t.saved.RunID, onHost, timeout)
 	return result, t.lostOr(link, err)
 }
 
