@@ -48,8 +48,8 @@ for name in $(busybox --list); do ln -s ../busybox image/bin/$name; done
 tar -C image -c . | `+h.engine+` import - docker.io/library/busybox`)
 }
 
-// preparePodman makes mounts that only this host's processes see: podman's image cache has a fixed path, and with cgroup
-// v1, crun wants a v2 hierarchy without controllers, or none.
+// preparePodman makes mounts that only this host's processes see: podman's image cache has a fixed path, and with
+// cgroup v1, crun wants a v2 hierarchy without controllers, or none.
 const preparePodman = `set -e
 mkdir -p /var/lib/containers
 mount -t tmpfs none /var/lib/containers
