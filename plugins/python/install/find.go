@@ -179,9 +179,9 @@ func (f *Finder) Find(ctx context.Context) (Installer, error) {
 	return alone(ctx, f, func() (Installer, error) { return f.find(ctx) })
 }
 
-// alone calls look while no other look runs. It also returns when ctx ends, or with a temporary *Error after the time of
-// three runs of uv: look hangs if an interpreter is on a network file system whose server is down. No other look begins
-// before that one ends.
+// alone calls look while no other look runs. It also returns when ctx ends, or with a temporary *Error after three
+// times the limit of uv: look hangs if an interpreter is on a network file system whose server is down. No other look
+// begins before that one ends.
 func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none T, err error) {
 	type result struct {
 		found T
