@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test"
 	"github.com/shoenig/test/must"
@@ -115,4 +117,15 @@ func TestTail_KeepsTheLast(t *testing.T) {
 	if s := tl.String(); len(s) > tailSize || !strings.HasSuffix(s, "the end\n") {
 		t.Errorf("%d bytes, ending with %q", len(s), s[len(s)-20:])
 	}
+}
+
+func TestVM_IsKilledIfItDoesNotAnswer(t *testing.T) {
+	testsupport.Long(t, "boots a virtual machine")
+	v, err := Start(t.Context(), Options{Silence: 20 * time.Second})
+	must.NoError(t, err)
+	must.NoError(t, v.Run(t.Context(), Cmd{Args: []string{"sleep", "30"}}))
+	must.NoError(t, v.machine.cmd.Process.Signal(syscall.SIGSTOP))
+	err = v.Run(t.Context(), Cmd{Args: []string{"true"}})
+	test.ErrorContains(t, err, "has not answered for 20s")
+	test.NoError(t, v.Close())
 }

@@ -45,6 +45,9 @@ type Options struct {
 	// Env is added to the environment of commands.
 	Env []string
 
+	// Silence is the time after which a VM that does not answer is killed, as emulation can hang. Default: 5 minutes.
+	Silence time.Duration
+
 	// Progress is called with the state of long steps. May be nil.
 	Progress func(format string, args ...any)
 }
@@ -122,6 +125,9 @@ func (o *Options) fill(ctx context.Context) error {
 	if o.CPUs == 0 {
 		o.CPUs = min(2, runtime.NumCPU())
 	}
+	if o.Silence == 0 {
+		o.Silence = 5 * time.Minute
+	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
@@ -194,7 +200,33 @@ func boot(ctx context.Context, qemu string, k kernel, initrd []byte, a accelerat
 		return nil, fmt.Errorf("failed to boot the VM with %s: %w", a.name, m.explain(err))
 	}
 	m.port.SetDeadline(time.Time{})
-	return &VM{env: o.Env, machine: m, client: ssh.NewClient(conn, channels, requests)}, nil
+	v := &VM{env: o.Env, machine: m, client: ssh.NewClient(conn, channels, requests)}
+	go v.watch(o.Silence)
+	return v, nil
+}
+
+// watch kills a machine that does not answer, so that calls which wait for it fail. It returns when the machine ends.
+func (v *VM) watch(silence time.Duration) {
+	for {
+		answered := make(chan error, 1)
+		go func() {
+			_, _, err := v.client.SendRequest("keepalive@openssh.com", true, nil)
+			answered <- err
+		}()
+		select {
+		case <-v.machine.done:
+			return
+		case err := <-answered:
+			if err != nil {
+				return // the connection has ended, and the machine with it
+			}
+		case <-time.After(silence):
+			fmt.Fprintf(v.machine.qemuOut, "killed, because the VM has not answered for %v", silence)
+			v.machine.kill()
+			return
+		}
+		time.Sleep(silence / 10)
+	}
 }
 
 // Console returns the last output of the kernel and of the first process.

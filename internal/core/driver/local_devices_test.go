@@ -239,12 +239,13 @@ func TestNonRoot_HasDevicesAtTheirHostPaths(t *testing.T) {
 }
 
 func TestNonRoot_UnveilsTheHostPathsOfMounts(t *testing.T) {
+	file := task.UnveiledPath{Path: "/etc/passwd", Modes: "r"}
 	cmd := &task.Command{
 		Mounts: []task.Mount{{Source: "/srv/nodes", Target: "/dev/radio"}},
-		Unveil: &task.Unveil{Paths: []task.UnveiledPath{{Path: "/etc/passwd", Modes: "r"}, {Path: "/dev/radio", Modes: "rw"}}},
+		Unveil: &task.Unveil{Paths: []task.UnveiledPath{file, {Path: "/dev/radio", Modes: "rw"}}},
 	}
 	useHostPaths(cmd)
-	test.Eq(t, []task.UnveiledPath{{Path: "/etc/passwd", Modes: "r"}, {Path: "/srv/nodes", Modes: "rw"}}, cmd.Unveil.Paths)
+	test.Eq(t, []task.UnveiledPath{file, {Path: "/srv/nodes", Modes: "rw"}}, cmd.Unveil.Paths)
 }
 
 func TestVolumes_AreInTheTask(t *testing.T) {

@@ -16,7 +16,7 @@ func trim(body map[string]any, options []*option) {
 				trim(nested, o.nested)
 			}
 		}
-		unset := false
+		var unset bool
 		switch value := body[o.name].(type) {
 		case nil:
 			unset = true
