@@ -5,6 +5,10 @@
 package plain
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"unicode"
@@ -48,4 +52,23 @@ func Line(text string, most int) string {
 		return string(r[:most]) + "…"
 	}
 	return text
+}
+
+// controls matches the control characters that JSON does not escape.
+var controls = regexp.MustCompile(`[\x{7f}-\x{9f}]`)
+
+// JSON writes a value as indented JSON, without characters that terminals interpret.
+func JSON(w io.Writer, value any) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(value)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(controls.ReplaceAllFunc(text.Bytes(), func(c []byte) []byte {
+		return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0])
+	}))
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoenig/test"
+	"github.com/shoenig/test/must"
 )
 
 func TestTail_KeepsTheEnd(t *testing.T) {
@@ -53,4 +54,10 @@ func TestUncoloured_HasNoTerminalSequences(t *testing.T) {
 	} {
 		test.Eq(t, want, Uncoloured(text))
 	}
+}
+
+func TestJSON_HasNoTerminalSequences(t *testing.T) {
+	var out strings.Builder
+	must.NoError(t, JSON(&out, map[string]string{"name": "<\x1b[31m\u009b2J\x7f>"}))
+	test.Eq(t, "{\n  \"name\": \"<\\u001b[31m\\u009b2J\\u007f>\"\n}\n", out.String())
 }

@@ -7,7 +7,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -60,10 +59,7 @@ func (s *session) answer(value any, text func(io.Writer)) error {
 		text(s.out)
 		return nil
 	}
-	encoder := json.NewEncoder(s.out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	return plain.JSON(s.out, value)
 }
 
 // say writes a message for the operator to stderr. Programs read stdout.

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -60,9 +59,7 @@ func cacheCommand(ctx context.Context, line []string, out io.Writer) error {
 		})
 	}
 	if *asJSON {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(all)
+		return plain.JSON(out, all)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tUSED\tTASKS\tMB\tPACKAGES")

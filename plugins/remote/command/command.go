@@ -8,13 +8,11 @@ package command
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -164,7 +162,7 @@ func check(ctx context.Context, argv []string) error {
 		api = oneLine(err)
 	}
 	if s.json {
-		return cmp.Or(printJSON(map[string]any{"endpoints": s.endpoints, "api_problem": api}), problems)
+		return cmp.Or(plain.JSON(os.Stdout, map[string]any{"endpoints": s.endpoints, "api_problem": api}), problems)
 	}
 	for _, e := range s.endpoints {
 		if e.Problem != "" {
@@ -182,20 +180,6 @@ func check(ctx context.Context, argv []string) error {
 		fmt.Printf("note: a task whose job is stopped goes on: %s\n", api)
 	}
 	return problems
-}
-
-// controls matches control characters that JSON does not escape.
-var controls = regexp.MustCompile(`[\x{7f}-\x{9f}]`)
-
-func printJSON(value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Printf("%s\n", controls.ReplaceAllFunc(text, func(c []byte) []byte {
-		return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0])
-	}))
-	return err
 }
 
 // oneLine returns an error's message, which may include a host's output, on one line.
@@ -221,7 +205,7 @@ func list(ctx context.Context, argv []string) error {
 		all = append(all, e.Runs...)
 	}
 	if s.json {
-		return cmp.Or(printJSON(all), problems)
+		return cmp.Or(plain.JSON(os.Stdout, all), problems)
 	}
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tID\tRUN\tSTATE\tOWNER\tNODE\tEPOCH\tFOLLOWED")
@@ -303,7 +287,7 @@ func (a act) run(ctx context.Context, argv []string) error {
 		return fmt.Errorf("failed to change the run on endpoint %q: %s", e.Name, oneLine(err))
 	}
 	if s.json {
-		return printJSON(r)
+		return plain.JSON(os.Stdout, r)
 	}
 	fmt.Printf("%s %s on endpoint %q.\n", a.done, r.label(), e.Name)
 	return nil
