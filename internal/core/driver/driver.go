@@ -193,6 +193,9 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if i.start == nil {
 		return nil, nil, errors.New("driver is not configured")
 	}
+	if _, unknown := d.handle(cfg.ID); unknown == nil {
+		return nil, nil, fmt.Errorf("task %q has been started already", cfg.ID)
+	}
 	h := newHandle(cfg)
 	// emitted immediately, because the agent waits for the start
 	starting := &startup{event: func(message string) { h.delivered(d.emit(taskEvent(cfg, message))) }}

@@ -126,13 +126,10 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	if system {
 		node = cfg.NodeID
 	}
-	t, err := e.newTask(s.Task, h, saved{
+	t := e.newTask(s.Task, h, saved{
 		Endpoint: config.Endpoint, Key: keyOf(s.Task, node), Hash: hash, Logs: logsOf(s.Task, config),
 		OnDrain: config.OnDrain, OnLost: config.OnLost, OrphanTimeout: config.OrphanTimeout.Duration(),
 	}, s.Event)
-	if err != nil {
-		return nil, err
-	}
 	t.wanted = wanted
 	if err := t.start(ctx, link, cfg, s.Progress); err != nil {
 		e.forget(t)
@@ -191,11 +188,7 @@ func (e *engine) Recover(_ context.Context, c *drivers.TaskConfig, text []byte, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := e.newTask(c, h, s, event)
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	return e.newTask(c, h, s, event), nil
 }
 
 // Destroy implements core.Engine. A task that is unknown to this process may be on any host.
@@ -239,7 +232,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 }
 
 // newTask registers a task.
-func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) (*remoteTask, error) {
+func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event core.Event) *remoteTask {
 	t := &remoteTask{
 		config: &drivers.TaskConfig{
 			ID: c.ID, Name: c.Name, AllocID: c.AllocID, AllocDir: c.AllocDir, NodeID: c.NodeID, User: c.User,
@@ -248,12 +241,9 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.tasks[c.ID] != nil {
-		return nil, fmt.Errorf("task %q has been started already", c.ID)
-	}
 	t.ctx, t.cancel = context.WithCancel(e.ctx)
 	e.tasks[c.ID] = t
-	return t, nil
+	return t
 }
 
 // forget drops a task that is destroyed, or was not started.
