@@ -71,14 +71,13 @@ func (c *call) make(ctx context.Context) error {
 		return err
 	}
 	var source string
+	err = nil
 	switch {
 	case v.Clone != nil:
 		source, err = c.source(ctx, e, v)
 	case v.Adopt != "":
 		d, err = c.adoptable(ctx, e, v)
 		source = d.Name
-	default:
-		err = nil
 	}
 	if err != nil {
 		return err
@@ -88,10 +87,8 @@ func (c *call) make(ctx context.Context) error {
 	}
 	at("written")
 	path, err := c.fill(ctx, e, rec, v, source)
-	if err == nil {
-		at("filled")
-	}
 	if err == nil && v.Adopt == "" {
+		at("filled")
 		err = engine.SetOwner(path, v.Owner.UID, v.Owner.GID, v.Owner.Mode)
 	}
 	if err == nil {

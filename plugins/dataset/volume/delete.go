@@ -28,7 +28,6 @@ func (c *call) delete(ctx context.Context) error {
 	defer unlock()
 	f, fileErr := policy.Load(c.file)
 	if fileErr != nil {
-		f = nil
 		c.logf("volume %s is deleted by the policy recorded at its creation: %v", c.ID, fileErr)
 	}
 	rec, err := c.records.read(c.ID)

@@ -136,9 +136,6 @@ func (r records) remove(id string) error {
 		}
 	}
 	dir, err := os.Open(r.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -24,9 +24,6 @@ func (c *call) restore(ctx context.Context, rec *record) error {
 		return err
 	}
 	f, fileErr := policy.Load(c.file)
-	if fileErr != nil {
-		f = nil
-	}
 	e := rec.engine(f)
 	d, err := e.Find(ctx, rec.dataset(), rec.identity())
 	if errors.Is(err, engine.ErrNotFound) {

@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,21 +47,39 @@ func Role() bool {
 func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	out := json.NewEncoder(stdout)
-	out.SetEscapeHTML(false)
+	answer := answerOnce(stdout)
+	fail := func(text string) error { return answer(map[string]string{"error": plain.Line(text, 0)}) }
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, env, out.Encode, stderr) }()
+	go func() { done <- run(ctx, env, answer, stderr) }()
 	var err error
 	select {
 	case err = <-done:
 	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
-		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
+		if fail("the file system hangs: check its pool with \"zpool status\"") != errAnswered {
+			return 1
+		}
+		err = <-done // Nomad ends the wait, after 60 s
 	}
 	if err == nil {
 		return 0
 	}
-	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // it fails if nobody reads it
+	_ = fail(err.Error()) // an error if nobody reads it
 	return 1
+}
+
+var errAnswered = errors.New("the call has been answered already")
+
+// answerOnce returns a function that writes only its first value, as JSON: a call that hangs may wake up after limit.
+func answerOnce(w io.Writer) func(any) error {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	var answered atomic.Bool
+	return func(value any) error {
+		if !answered.CompareAndSwap(false, true) {
+			return errAnswered
+		}
+		return out.Encode(value)
+	}
 }
 
 // run handles a call. It passes its result to answer, and returns the error of answer.
