@@ -134,12 +134,21 @@ func replace(path string, make func(temp string) error) error {
 	}
 	err := make(temp)
 	if err == nil {
-		err = disarm(path)
+		err = exchange(temp, path)
 	}
-	if err == nil {
-		err = os.Rename(temp, path)
+	return errors.Join(err, discard(temp)) // it takes all rights from the old node
+}
+
+// exchange renames temp to path, and the file at path, if there is one, to temp.
+func exchange(temp, path string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return os.Rename(temp, path)
+	case errors.Is(err, unix.EINVAL): // a file system that can't do it
+		return errors.Join(disarm(path), os.Rename(temp, path))
 	}
-	return errors.Join(err, discard(temp))
+	return err
 }
 
 func mayHoldDevices(dir string) error {

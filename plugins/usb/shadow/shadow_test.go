@@ -394,6 +394,14 @@ func TestNodes_RemovedGiveNoAccess(t *testing.T) {
 	}
 }
 
+func TestNode_KeepsItsRightsIfItCannotBeReplaced(t *testing.T) {
+	testsupport.NeedRoot(t)
+	d := newDir(t)
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{null("tty")}}))
+	must.ErrorIs(t, replace(d.Path("d", "tty"), func(string) error { return nil }), os.ErrNotExist)
+	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
+}
+
 // Block and character devices have separate numbers: the block device 8:1 is a disk, and a character device
 // 8:1 may exist, too.
 func TestMake_DistinguishesBlockFromChar(t *testing.T) {
