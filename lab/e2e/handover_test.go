@@ -373,7 +373,7 @@ func (s *survivor) isGone(t *testing.T) {
 // leaves waits until Nomad reports no allocation as running on a node.
 func (s *survivor) leaves(t *testing.T, n *node) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		if story := s.story(); strings.Contains(story, "on "+n.id()[:8]+" is running") {
 			return errors.New(story)
 		}
