@@ -5,7 +5,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/outrider-dev/outrider/internal/core/plain"
 	"github.com/outrider-dev/outrider/lab/agent"
 	"github.com/outrider-dev/outrider/lab/internal/term"
 	"github.com/outrider-dev/outrider/lab/nomad"
@@ -40,9 +40,7 @@ func (l *Lab) StatusJSON(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errDown) && !errors.Is(err, errEnded) {
 		return err
 	}
-	out := json.NewEncoder(l.out)
-	out.SetIndent("", "  ")
-	return out.Encode(s)
+	return plain.JSON(l.out, s)
 }
 
 func stateOf(ctx context.Context, a agent.Agent) (state, error) {

@@ -80,8 +80,8 @@ func (l *local) checkUser(t *localTask) error {
 		st := other.current()
 		if u := st.Command.User; u != nil && u.UID == uid && (own.DynamicUser || st.DynamicUser) &&
 			runOf(st.AllocID, st.Task) != runOf(own.AllocID, own.Task) {
-			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s%d is still the one of task %q in allocation %s",
-				account.DynamicPrefix, uid, st.Task, st.AllocID), true)
+			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s is still the one of task %q in allocation %s",
+				dynamicName(st), st.Task, st.AllocID), true)
 		}
 	}
 	return nil
