@@ -44,12 +44,12 @@ server {
 
 // cluster is a server and its clients, which share a host for tasks.
 type cluster struct {
-	server *node
-	host   *remoteHost
-	podman *podmanHost // the same host if tasks are containers, otherwise nil
-	nodes  []*node
-	links  map[*node]*sshdtest.Link // the nodes' connections to the host
-	dir    string                   // for the tasks' files
+	server     *node
+	host       *remoteHost
+	containers *containerHost // the same host if tasks are containers, otherwise nil
+	nodes      []*node
+	links      map[*node]*sshdtest.Link // the nodes' connections to the host
+	dir        string                   // for the tasks' files
 }
 
 // newCluster starts a cluster. asks returns the address of the API that the plugins use; empty: their own agent.
@@ -194,8 +194,8 @@ func (c *cluster) run(t *testing.T, edit ...func(*api.Job, *api.Task)) *survivor
 		" -every 100ms -until " + s.log + ".end"
 	task.SetConfig("command", "/bin/sh")
 	task.SetConfig("args", []string{"-c", s.script})
-	if c.podman != nil {
-		c.podman.contain(t, c.server, task, s.script, c.dir, counter)
+	if c.containers != nil {
+		c.containers.contain(t, c.server, task, s.script, c.dir, counter)
 	}
 	task.SetConfig("orphan_timeout", "25s") // longer than an owner must be away to lose its run
 	s.job.Type = new("service")
@@ -402,7 +402,7 @@ func (s *survivor) outlasts(t *testing.T, first *node, hasAPI bool, goOn func())
 // tells waits for an event of any allocation.
 func (s *survivor) tells(t *testing.T, text string) {
 	t.Helper()
-	testsupport.Within(t, time.Minute, func() error {
+	testsupport.Within(t, patience, func() error {
 		if story := s.story(); !strings.Contains(story, text) {
 			return fmt.Errorf("no event has %q: %s", text, story)
 		}
@@ -611,23 +611,25 @@ var handovers = []handover{
 }
 
 // TestHandover_OneProcessContinuesOrEnds runs the table with and without an API: for processes, and some rows of it for
-// podman containers. The driver hands over both in the same way.
+// containers. The driver hands over all in the same way.
 func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 	needRootAgent(t)
 	t.Parallel()
 	for name, in := range map[string]struct {
 		asks       func(*cluster) string
-		containers bool
+		containers func(*testing.T, *remoteHost) *containerHost
 	}{
-		"with the API":               {asks: ownAPI},
-		"without an API":             {asks: noAPI},
-		"containers, with the API":   {asks: ownAPI, containers: true},
-		"containers, without an API": {asks: noAPI, containers: true},
+		"with the API":           {asks: ownAPI},
+		"without an API":         {asks: noAPI},
+		"podman, with the API":   {asks: ownAPI, containers: newPodmanHost},
+		"podman, without an API": {asks: noAPI, containers: newPodmanHost},
+		"Docker, with the API":   {asks: ownAPI, containers: dockerContainers},
+		"Docker, without an API": {asks: noAPI, containers: dockerContainers},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			hasAPI := in.asks(nil) == ""
-			if !hasAPI || in.containers {
+			if !hasAPI || in.containers != nil {
 				testsupport.Long(t, "the table without an API, or with containers")
 			}
 			clients := 3
@@ -635,13 +637,13 @@ func TestHandover_OneProcessContinuesOrEnds(t *testing.T) {
 				clients = 2
 			}
 			c := newCluster(t, clients, func(c *cluster) string {
-				if in.containers {
-					c.podman = newPodmanHost(t, c.host)
+				if in.containers != nil {
+					c.containers = in.containers(t, c.host)
 				}
 				return in.asks(c)
 			})
 			for _, h := range handovers {
-				if in.containers && !h.also {
+				if in.containers != nil && !h.also {
 					continue
 				}
 				t.Run(h.name, func(t *testing.T) {

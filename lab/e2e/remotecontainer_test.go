@@ -36,8 +36,6 @@ type containerHost struct {
 	oom     string            // the outcome of a container that runs out of memory
 }
 
-type podmanHost struct{ *containerHost }
-
 // makeImage makes the examples' image with this machine's busybox.
 func (h *containerHost) makeImage(t *testing.T) {
 	t.Helper()
@@ -61,13 +59,14 @@ const leftByPodman = `podman ps --all --quiet
 for id in $(podman ps --all --quiet --no-trunc); do ls -d /run/crun/$id; done
 grep -E "$PWD/root/overlay(-containers)?/[^ ]+/(merged|shm)" /proc/self/mountinfo || true`
 
-func newPodmanHost(t *testing.T, h *remoteHost) *podmanHost {
+func newPodmanHost(t *testing.T, h *remoteHost) *containerHost {
 	t.Helper()
+	testsupport.NeedPrograms(t, "podman", "crun", "catatonit", "busybox", "ssh")
 	dir := filepath.Join(h.dir, "podman")
 	must.NoError(t, os.Mkdir(dir, 0o700))
-	p := &podmanHost{&containerHost{remoteHost: h, files: dir, env: map[string]string{}, engine: "podman",
+	p := &containerHost{remoteHost: h, files: dir, env: map[string]string{}, engine: "podman",
 		example: "container.nomad.hcl", left: leftByPodman, oom: "oom",
-		inspect: "{{.Id}} {{json .State.StartedAt}} {{.State.Pid}} {{.State.ConmonPid}}"}}
+		inspect: "{{.Id}} {{json .State.StartedAt}} {{.State.Pid}} {{.State.ConmonPid}}"}
 	for name, text := range map[string]string{
 		"CONTAINERS_STORAGE_CONF": `[storage]
 driver    = "overlay"
@@ -173,12 +172,10 @@ func TestRemote_ContainersAreTasks(t *testing.T) {
 	testsupport.Long(t, "containers and a hand-over")
 	t.Parallel()
 	t.Run("podman", func(t *testing.T) {
-		testsupport.NeedPrograms(t, "podman", "crun", "catatonit", "busybox", "ssh")
 		t.Parallel()
-		testContainers(t, func(h *remoteHost) *containerHost { return newPodmanHost(t, h).containerHost })
+		testContainers(t, newPodmanHost)
 	})
 	t.Run("docker", func(t *testing.T) {
-		testsupport.NeedPrograms(t, "docker", "dockerd", "busybox", "ssh")
 		t.Parallel()
 		testDocker(t)
 	})
@@ -200,11 +197,11 @@ func (c *containerCluster) run(t *testing.T, script string, edit ...func(*api.Jo
 	return c.server.submit(t, job(t, nil, append([]func(*api.Job, *api.Task){onBox, contained}, edit...)...))
 }
 
-func testContainers(t *testing.T, start func(*remoteHost) *containerHost) *containerCluster {
+func testContainers(t *testing.T, start func(*testing.T, *remoteHost) *containerHost) *containerCluster {
 	t.Helper()
 	c := &containerCluster{}
 	c.cluster = newCluster(t, 2, func(of *cluster) string {
-		c.host = start(of.host)
+		c.host = start(t, of.host)
 		return ""
 	})
 	host := c.host

@@ -43,6 +43,7 @@ grep -E "$PWD/data/overlay2/[^ ]+/merged" /proc/$(cat pid)/mountinfo || true`
 
 func newDockerHost(t *testing.T, h *remoteHost) *dockerHost {
 	t.Helper()
+	testsupport.NeedPrograms(t, "docker", "dockerd", "busybox", "ssh")
 	dir := filepath.Join(h.dir, "docker")
 	must.NoError(t, os.Mkdir(dir, 0o700))
 	d := &dockerHost{containerHost: &containerHost{remoteHost: h, files: dir, engine: "docker", left: leftByDocker,
@@ -74,6 +75,10 @@ func newDockerHost(t *testing.T, h *remoteHost) *dockerHost {
 	return d
 }
 
+func dockerContainers(t *testing.T, h *remoteHost) *containerHost {
+	return newDockerHost(t, h).containerHost
+}
+
 // start starts dockerd and waits until it responds.
 func (d *dockerHost) start(t *testing.T) {
 	t.Helper()
@@ -94,7 +99,7 @@ func (d *dockerHost) end(t *testing.T, sig os.Signal) {
 // testDocker tests what works with podman, too, and what is different.
 func testDocker(t *testing.T) {
 	var host *dockerHost
-	c := testContainers(t, func(h *remoteHost) *containerHost {
+	c := testContainers(t, func(t *testing.T, h *remoteHost) *containerHost {
 		host = newDockerHost(t, h)
 		return host.containerHost
 	})
