@@ -19,8 +19,9 @@ import (
 // resultsDir has the events of the last test runs (go doc test2json).
 const resultsDir = "bin/test"
 
-// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The longest start
-// first: the end-to-end tests and those of remote. Tests mostly wait, so more packages run concurrently than the machine has processors.
+// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The end-to-end tests and
+// those of remote take longest, so they start first. Tests mostly wait, so more packages run concurrently than the
+// machine has processors.
 func Test(ctx context.Context, root string) error {
 	return run(ctx, root, "test", []string{"./lab/e2e/...", "./plugins/remote/...", "work"}, "-short", "-p=5")
 }

@@ -55,7 +55,7 @@ func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int
 	select {
 	case err = <-done:
 	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
-		if fail("the file system hangs: check its pool with \"zpool status\"") != errAnswered {
+		if !errors.Is(fail("the file system hangs: check its pool with \"zpool status\""), errAnswered) {
 			return 1
 		}
 		err = <-done // Nomad ends the wait, after 60 s
