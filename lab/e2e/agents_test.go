@@ -63,33 +63,20 @@ set -e
 for m in $(cut -d" " -f5 /proc/self/mountinfo | grep ^/sys/fs/cgroup); do mount -o remount,bind,ro "$m"; done
 exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all "$@"' sh "$@"`
 
-// noCgroups runs the agent as on a machine without cgroups.
-const noCgroups = `
-set -- unshare --mount --propagation private sh -c 'umount -R -l /sys/fs/cgroup && exec "$@"' sh "$@"`
-
+// Such an agent has no cgroups either.
 func TestAgent_RunsWithoutRoot(t *testing.T) {
+	t.Parallel()
 	o := nodeOptions{bare: true, shell: unprivileged}
 	if os.Geteuid() != 0 {
 		o.shell = ""
 	}
-	testBareAgent(t, o, "the agent is not root")
-}
-
-func TestAgent_RunsWithoutCgroups(t *testing.T) {
-	needRootAgent(t)
-	testBareAgent(t, nodeOptions{bare: true, shell: noCgroups}, "cgroup")
-}
-
-// testBareAgent tests what works without cgroups. The driver is healthy, and its description contains missing.
-func testBareAgent(t *testing.T, o nodeOptions, missing string) {
-	t.Parallel()
 	n := newNode(t, o)
 
 	info, err := nomadtest.Node(n.Client())
 	must.NoError(t, err)
 	d := info.Drivers["exec-lite"]
 	test.True(t, d.Healthy, test.Sprint(d.HealthDescription))
-	test.StrContains(t, d.HealthDescription, missing)
+	test.StrContains(t, d.HealthDescription, "the agent is not root")
 
 	for _, f := range generalFaults {
 		t.Run(f.name, func(t *testing.T) {
