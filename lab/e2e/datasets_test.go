@@ -105,12 +105,11 @@ func endZFSFuse(t *testing.T) {
 	test.NoError(t, errors.Join(zfsfuse.Remove(z.dir+"/pool"), os.RemoveAll(z.dir)))
 }
 
-// zfs runs the pool's zfs, and returns its output.
-func zfs(t *testing.T, args ...string) string {
+// zfs runs the pool's zfs.
+func zfs(t *testing.T, args ...string) {
 	t.Helper()
 	out, err := exec.Command(zfsFuse.Program, args...).CombinedOutput()
 	must.NoError(t, err, must.Sprintf("zfs %q: %s", args, out))
-	return string(out)
 }
 
 // ownMounts is an environment variable that is set if the tests have their own mount namespace.

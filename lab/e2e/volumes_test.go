@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -57,10 +56,8 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
   default_capacity = "64MiB"
   allow            = ["uid"]
 `)
-	root := rootOf(classes)
 	n := newNode(t, nodeOptions{classes: classes})
 	file := filepath.Join(n.HostVolumePluginDir(), "dataset.hcl")
-	again := func() { t.Helper(); stop(t, n); n.restart(t) }
 
 	fast := func(name string) *api.HostVolume {
 		return &api.HostVolume{Name: name, Parameters: map[string]string{"class": "fast", "uid": "1234"}}
@@ -92,7 +89,8 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.NoError(t, os.Remove(installed))
 	must.NoError(t, share(dataset, installed))
 	must.NoError(t, os.WriteFile(file, []byte(classes+`class "slow" { root = "/srv" }`), 0o644))
-	again()
+	stop(t, n)
+	n.restart(t)
 	nomadtest.HasVolumes(t, n.Client(), "data")
 	must.Eq(t, "second", read())
 	_, err = nomadtest.CreateVolume(n.Client(), fast("other")) // the submitter sees the operator's mistake
@@ -106,40 +104,7 @@ func TestVolumes_OutliveTheirAgentAndPlugin(t *testing.T) {
 	must.NoError(t, err)
 	must.Eq(t, 128*mib, vol.CapacityBytes)
 	must.Eq(t, "second", read())
-
-	// the class was missing at the agent's start: the volume is back after another create, or another start
-	for _, back := range []func(){
-		func() {
-			_, err := nomadtest.CreateVolume(n.Client(), larger)
-			must.NoError(t, err)
-		},
-		again,
-	} {
-		testsupport.Within(t, time.Minute, func() error { // busy until the last task's mounts are gone
-			out, err := exec.Command(zfsFuse.Program, "rename", root, root+"-away").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		})
-		again()
-		nomadtest.HasVolumes(t, n.Client())
-		zfs(t, "rename", root+"-away", root)
-		back()
-		nomadtest.HasVolumes(t, n.Client(), "data")
-		must.Eq(t, "second", read())
-	}
-
-	// a deleted volume is in the trash
-	_, _, err = n.Client().HostVolumes().Delete(&api.HostVolumeDeleteRequest{ID: vol.ID}, nil)
-	must.NoError(t, err)
-	must.False(t, testsupport.Exists(path))
-	must.StrContains(t, zfs(t, "list", "-H", "-r", "-o", "name", root), "\n"+root+"/.trash/"+vol.ID+".")
-	again()
-	nomadtest.HasVolumes(t, n.Client())
-	records, err := filepath.Glob(filepath.Join(n.DataDir(), "host_volumes", ".outrider", "*"))
-	must.NoError(t, err)
-	must.SliceEmpty(t, records)
+	n.deleteVolume(t, vol.ID)
 }
 
 // count appends consecutive numbers to a file in its volume, and continues after the last one.
