@@ -37,14 +37,12 @@ type truth struct {
 	own    *api.Client // of the agent itself
 	slots  int         // number of slots that cells have
 	token  string      // the file with the plugin's token
-	hangs  atomic.Bool
 }
 
 type truthColumn struct {
 	name  string
 	sees  bool   // a slot is freed as soon as its holder has ended; otherwise when it is reserved again
 	rules string // of the plugin's token; empty: no token
-	hangs bool
 }
 
 const (
@@ -56,7 +54,6 @@ var truthColumns = []truthColumn{
 	{name: "ok", sees: true, rules: readNodes + readJobs},
 	{name: "no-token"},
 	{name: "blind", rules: readNodes}, // it gets 200 and an empty list
-	{name: "hangs", hangs: true, rules: readNodes + readJobs},
 }
 
 // truthRow is an event that may end a task.
@@ -93,7 +90,6 @@ var truthRows = map[string][]truthRow{
 			act: func(t *testing.T, c *truthCell) { touch(t, c.trigger()) }},
 	},
 	"plugin killed": {
-		{name: "free"}, // no task has the slot
 		{name: "reserved", lives: true, edit: waitsForItsTemplate},
 		{name: "held", lives: true},
 		{name: "ended and in use"},
@@ -115,7 +111,7 @@ func waitsForItsTemplate(j *api.Job, task *api.Task) {
 
 // The columns run in parallel, each on its own node.
 func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
-	testsupport.Long(t, "a table of faults on four nodes")
+	testsupport.Long(t, "a table of faults on three nodes")
 	needRootAgent(t)
 	server := startTruthServer(t)
 	t.Run("columns", func(t *testing.T) {
@@ -140,7 +136,7 @@ func TestTruth_SlotsAreReleasedByEvidenceAlone(t *testing.T) {
 				n.phase(t, "jobs", nil)
 				n.ready(t, map[bool]string{true: "ok", false: "none"}[column.sees])
 				n.phase(t, "plugin killed", func(t *testing.T, cells []*truthCell) {
-					stuck := cells[3]
+					stuck := cells[2]
 					dir, err := os.Open(filepath.Join(slotMounts, stuck.lease))
 					must.NoError(t, err)
 					t.Cleanup(func() { dir.Close() })
@@ -202,14 +198,10 @@ func (n *truth) phase(t *testing.T, name string, happens func(*testing.T, []*tru
 			c := &truthCell{truth: n, row: row, held: make(chan struct{}), slot: fmt.Sprintf("%s-%02d", n.column.name, n.slots)}
 			n.slots++
 			cells = append(cells, c)
-			if row.name != "free" {
-				c.submit(t)
-			}
+			c.submit(t)
 		}
 		for _, c := range cells {
-			if c.first != nil {
-				c.hold(t)
-			}
+			c.hold(t)
 		}
 		for _, c := range cells {
 			if c.row.act != nil {
@@ -386,9 +378,6 @@ func (c *truthCell) stands(t *testing.T, why string) {
 // verify checks the outcome that the table has.
 func (c *truthCell) verify(t *testing.T) {
 	switch {
-	case c.row.name == "free":
-		c.next(t)
-		return
 	case c.row.lives:
 		time.Sleep(truthSweeps)
 		c.stands(t, "the task has not ended")
@@ -480,7 +469,7 @@ func newTruth(t *testing.T, server *truthServer, column truthColumn) *truth {
 	var target atomic.Pointer[url.URL]
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		to := target.Load()
-		if to == nil || n.hangs.Load() {
+		if to == nil {
 			<-r.Context().Done()
 			return
 		}
@@ -516,7 +505,6 @@ func (n *truth) secure(t *testing.T) {
 	if n.column.rules != "" {
 		must.NoError(t, os.WriteFile(n.token, []byte(n.server.token(t, n.column.name, n.column.rules)), 0o600))
 	}
-	n.hangs.Store(n.column.hangs)
 	n.ready(t, "none")
 }
 
