@@ -83,13 +83,6 @@ func TestRemote_TaskHasTheFeaturesOfALocalTask(t *testing.T) {
 	t.Parallel()
 	n := newRemoteNode(t)
 
-	t.Run("the job's user", func(t *testing.T) {
-		a := n.submit(t, job(t, sh("id -un; echo $HOME; echo x > local/file && echo written; ls .. || exit 1"), onBox,
-			asUser("nobody")))
-		must.Eq(t, "exit 1", a.ended(t), must.Sprint(a.story()))
-		a.says(t, "stdout", "nobody\n/nonexistent\nwritten\n")
-		a.says(t, "stderr", "Permission denied")
-	})
 	t.Run("files that Nomad puts into its directory", func(t *testing.T) {
 		artifacts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, "artifact")
@@ -191,9 +184,6 @@ func TestRemote_RunsOnAHostWithoutRoot(t *testing.T) {
 	must.NoError(t, n.Client().Allocations().Signal(a.stub(t), nil, "main", "SIGUSR1"))
 	test.Eq(t, "exit 7", a.ended(t))
 	a.says(t, "stdout", host.server.User+"\n")
-	other := n.submit(t, job(t, sh("true"), onBox, asUser("root")))
-	other.ended(t)
-	test.NoError(t, other.tells("which is not root"), test.Sprint(other.story()))
 }
 
 func TestRemote_ExitIsExactThroughFaults(t *testing.T) {
