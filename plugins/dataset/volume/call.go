@@ -25,7 +25,7 @@ type call struct {
 	file    string // path of the operator's file
 	dir     string // mount point of the volume
 	records records
-	answer  func(any) error // writes the result of create
+	answer  answer // for the result of create
 	log     io.Writer
 }
 
@@ -38,7 +38,7 @@ func isName(name string) bool {
 
 // newCall parses the environment variables that Nomad has set. The names may be missing in a delete:
 // Nomad omits them when it undoes a create that it could not save.
-func newCall(env func(string) (string, bool), answer func(any) error, log io.Writer) (*call, error) {
+func newCall(env func(string) (string, bool), answer answer, log io.Writer) (*call, error) {
 	value := func(name string) string {
 		v, _ := env("DHV_" + name)
 		return v

@@ -93,16 +93,16 @@ func (c *call) make(ctx context.Context) error {
 	}
 	if err == nil {
 		at("owned")
-		rec.Unfinished = false
-		err = c.records.save(rec)
+		err = c.answer(&Volume{path, v.Spec.Data}, func() error {
+			rec.Unfinished = false
+			err := c.records.save(rec)
+			at("ready")
+			return err
+		})
 	}
-	if err == nil {
-		at("ready")
-		err = c.answer(&Volume{path, v.Spec.Data})
-		if err != nil { // Nomad does not know the volume: if undo is killed, the next create repeats it
-			rec.Unfinished = true
-			err = errors.Join(err, c.records.save(rec))
-		}
+	if err != nil && !rec.Unfinished { // Nomad does not know the volume: if undo is killed, the next create repeats it
+		rec.Unfinished = true
+		err = errors.Join(err, c.records.save(rec))
 	}
 	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may still make it: another create undoes it
 		return err

@@ -17,8 +17,6 @@ import (
 // deletion of a volume whose job was purged, even while its tasks run.
 var patience = 30 * time.Second
 
-const period = 200 * time.Millisecond
-
 // delete removes a volume by the policy of its class. A missing volume is not an error.
 func (c *call) delete(ctx context.Context) error {
 	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
@@ -75,7 +73,7 @@ func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error 
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(period):
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

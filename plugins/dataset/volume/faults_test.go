@@ -5,7 +5,6 @@ package volume
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -276,7 +275,7 @@ func hangs(t *testing.T, n *node) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	lookup := func(name string) (string, bool) { return lookup(env, name) }
-	err := run(ctx, lookup, json.NewEncoder(io.Discard).Encode, io.Discard)
+	err := run(ctx, lookup, nil, io.Discard)
 	must.ErrorIs(t, err, engine.ErrUnavailable)
 	finish()
 	_, unlock, err := locks.Lock(t.Context(), r.id, time.Minute)
@@ -285,6 +284,41 @@ func hangs(t *testing.T, n *node) {
 	other := volume()
 	n.create(other)
 	n.only(other)
+}
+
+// A create that hangs until its limit has been answered removes its volume. One that answers before goes on.
+func wakesUp(t *testing.T, n *node) {
+	n.file(`on_delete = "destroy"`)
+	formerAt, formerLate := at, late
+	defer func() { at, late = formerAt, formerLate }()
+	for step, exit := range map[string]int{"owned": 1, "ready": 0} {
+		fired, answered := make(chan time.Time), make(chan struct{})
+		late = func() <-chan time.Time { return fired }
+		hang := map[int]time.Duration{0: 200 * time.Millisecond, 1: time.Minute}[exit]
+		at = func(now string) {
+			if now != step {
+				return
+			}
+			fired <- time.Now()
+			select {
+			case <-answered:
+			case <-time.After(hang):
+			}
+		}
+		r := volume()
+		got := n.call("create", r)
+		late = formerLate
+		close(answered)
+		must.Eq(t, exit, got.exit, must.Sprint(got.Error))
+		if exit == 0 {
+			n.only(r)
+			n.delete(r)
+			continue
+		}
+		must.StrContains(t, got.Error, "the file system hangs")
+		testsupport.Eventually(t, "the volume is removed", func() bool { return len(n.records()) == 0 })
+		n.only(request{})
+	}
 }
 
 // onlyBesidesTrash is like only, but first destroys the trash.

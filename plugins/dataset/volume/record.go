@@ -64,7 +64,6 @@ type records struct{ dir string }
 
 const (
 	recordsDir = ".outrider" // in Nomad's directory of volumes
-
 	recordFile = ".json"
 	tempFile   = ".tmp" // being written
 )

@@ -28,8 +28,11 @@ import (
 // limit is the timeout of a call. It is shorter than Nomad's, 60 s, so the call can return an error.
 var limit = 55 * time.Second
 
-// at is a test hook, called at the steps where a test may kill the process.
-var at = func(string) {}
+// at and late are test hooks. A test may kill the process at a step, and late fires after the limit of a hanging call.
+var (
+	at   = func(string) {}
+	late = func() <-chan time.Time { return time.After(limit + 2*time.Second) }
+)
 
 // Role implements device.Plugin.Roles: a process with DHV_OPERATION in its environment handles one call
 // and exits.
@@ -47,43 +50,43 @@ func Role() bool {
 func Answer(env func(string) (string, bool), stdout, stderr io.Writer) (exit int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	answer := answerOnce(stdout)
-	fail := func(text string) error { return answer(map[string]string{"error": plain.Line(text, 0)}) }
+	out := json.NewEncoder(stdout)
+	out.SetEscapeHTML(false)
+	var answered atomic.Bool // set by who answers: the call, or its limit
+	answer := func(result any, finish ...func() error) error {
+		if !answered.CompareAndSwap(false, true) {
+			return errors.New("the call has been answered already")
+		}
+		for _, do := range finish {
+			if err := do(); err != nil {
+				return err
+			}
+		}
+		return out.Encode(result)
+	}
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, env, answer, stderr) }()
 	var err error
 	select {
 	case err = <-done:
-	case <-time.After(limit + 2*time.Second): // the context can't end a system call that hangs
-		if !errors.Is(fail("the file system hangs: check its pool with \"zpool status\""), errAnswered) {
-			return 1
+	case <-late(): // the context can't end a system call that hangs
+		err = errors.New("the file system hangs: check its pool with \"zpool status\"")
+		if !answered.CompareAndSwap(false, true) {
+			err = <-done // Nomad ends the wait, after 60 s
 		}
-		err = <-done // Nomad ends the wait, after 60 s
 	}
 	if err == nil {
 		return 0
 	}
-	_ = fail(err.Error()) // an error if nobody reads it
+	_ = out.Encode(map[string]string{"error": plain.Line(err.Error(), 0)}) // it fails if nobody reads it
 	return 1
 }
 
-var errAnswered = errors.New("the call has been answered already")
-
-// answerOnce returns a function that writes only its first value, as JSON: a call that hangs may wake up after limit.
-func answerOnce(w io.Writer) func(any) error {
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	var answered atomic.Bool
-	return func(value any) error {
-		if !answered.CompareAndSwap(false, true) {
-			return errAnswered
-		}
-		return out.Encode(value)
-	}
-}
+// answer calls finish and writes the result of a call. It is an error after the call's limit, when a hang may end.
+type answer func(result any, finish ...func() error) error
 
 // run handles a call. It passes its result to answer, and returns the error of answer.
-func run(ctx context.Context, env func(string) (string, bool), answer func(any) error, stderr io.Writer) error {
+func run(ctx context.Context, env func(string) (string, bool), answer answer, stderr io.Writer) error {
 	op, _ := env("DHV_OPERATION")
 	switch op {
 	case "fingerprint":

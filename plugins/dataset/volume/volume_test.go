@@ -41,6 +41,7 @@ func TestVolume(t *testing.T) { volumes.run(t) }
 var volumes = cases{
 	"is created, restored and deleted":          lives,
 	"nobody reads the answer of its create":     unread,
+	"its create hangs until its limit":          wakesUp,
 	"has its owner":                             owned,
 	"is full at its capacity":                   full,
 	"grows and shrinks":                         resized,
