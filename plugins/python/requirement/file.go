@@ -224,18 +224,3 @@ func checkRequirement(text string) (names bool, err error) {
 
 // IsWheel reports whether a file name is a wheel's.
 func IsWheel(name string) bool { return strings.HasSuffix(name, ".whl") }
-
-// checkAll checks the requirements of a project, and reports whether one names a URL.
-func checkAll(all []string) (names bool, err error) {
-	for _, text := range all {
-		if err := checkText(text); err != nil {
-			return false, fmt.Errorf("%s: %w", show(text), err)
-		}
-		one, err := checkRequirement(text)
-		if err != nil {
-			return false, err
-		}
-		names = names || one
-	}
-	return names, nil
-}

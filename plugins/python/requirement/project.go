@@ -104,11 +104,16 @@ func (p *pyproject) set(c Choice) (*Set, error) {
 			}
 		}
 	}
-	names, err := checkAll(all)
-	if err != nil {
-		return nil, err
+	for _, text := range all {
+		if err := checkText(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", show(text), err)
+		}
+		names, err := checkRequirement(text)
+		if err != nil {
+			return nil, err
+		}
+		s.Names = s.Names || names
 	}
-	s.Names = s.Names || names
 	for name, source := range p.Tool.UV.Sources {
 		if err := checkSource(name, source); err != nil {
 			return nil, err
