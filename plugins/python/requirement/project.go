@@ -175,6 +175,9 @@ const MaxScript = 1 << 20
 // its line endings converted to newlines.
 var block = regexp.MustCompile(`(?m)^# /// ([a-zA-Z0-9-]+)$\s((?:^#(?:| .*)$\s)+)^# ///$`)
 
+// sign matches the comment signs of a block's lines.
+var sign = regexp.MustCompile(`(?m)^# ?`)
+
 // ReadScript returns the metadata of a script's source, or the zero value if it has none. Errors are one line with the
 // line number in the script.
 func ReadScript(source []byte) (Script, error) {
@@ -198,18 +201,9 @@ func ReadScript(source []byte) (Script, error) {
 	}
 	var s Script
 	lines := bytes.Repeat([]byte("\n"), line) // so line numbers in errors are the script's
-	if err := decode(append(lines, uncomment(content)...), &s); err != nil {
+	if err := decode(append(lines, sign.ReplaceAll(content, nil)...), &s); err != nil {
 		return Script{}, fmt.Errorf("\"# /// script\" block: %w", err)
 	}
 	s.RequiresPython = strings.TrimSpace(s.RequiresPython)
 	return s, nil
-}
-
-// uncomment removes the comment signs, and keeps the number of lines.
-func uncomment(content []byte) []byte {
-	var all []byte
-	for line := range bytes.Lines(content) {
-		all = append(all, bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("#")), []byte(" "))...)
-	}
-	return all
 }
