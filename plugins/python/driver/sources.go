@@ -48,7 +48,9 @@ func newSources(
 	if !c.JobIndexes && required.Names {
 		return nil, requirement.ErrJobIndexes
 	}
-	indexes, directories, err := requirement.Resolve(c.sources(), t.sources(), required.Indexes, c.JobIndexes)
+	node := requirement.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
+	job := requirement.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
+	indexes, directories, err := requirement.Resolve(node, job, required.Indexes, c.JobIndexes)
 	if err != nil {
 		return nil, err
 	}
@@ -74,14 +76,6 @@ func newSources(
 		s.Wheels = append(s.Wheels, sum)
 	}
 	return s, nil
-}
-
-func (c *Config) sources() requirement.Sources {
-	return requirement.Sources{URL: c.IndexURL, Extra: c.ExtraIndexURLs, FindLinks: c.FindLinks, Offline: c.Offline}
-}
-
-func (t *TaskConfig) sources() requirement.Sources {
-	return requirement.Sources{URL: t.IndexURL, Extra: t.ExtraIndexURLs, FindLinks: t.FindLinks, Offline: t.Offline}
 }
 
 // readNetrc reads the credentials in a task's secrets directory, with the rights of its user. It returns nil if the
