@@ -100,7 +100,7 @@ func (d *instance) get(
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var failed *install.Error
-	temporary := errors.As(err, &failed) && failed.Temporary() || full || errors.Is(err, context.DeadlineExceeded)
+	temporary := errors.As(err, &failed) && failed.Temporary || full || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case full:
 		err = fmt.Errorf("the disk of the cache is full: free some space, or lower cache_max_size: %w", err)

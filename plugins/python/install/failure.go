@@ -19,16 +19,11 @@ import (
 
 // Error is a failure of uv.
 type Error struct {
-	Words string // a message for the job's author
-	Last  string // the end of uv's output in one line, without credentials
-
-	temporary bool
+	Words     string // for the job's author, with the end of uv's output in one line, without credentials
+	Temporary bool   // a retry may succeed later or on another node
 }
 
-func (e *Error) Error() string { return e.Words + e.Last }
-
-// Temporary reports whether a retry may succeed later or on another node.
-func (e *Error) Temporary() bool { return e.temporary }
+func (e *Error) Error() string { return e.Words }
 
 // explain returns an error for a run of uv that failed with err, with the end of its output. It decides whether the
 // failure is temporary.
@@ -37,25 +32,22 @@ func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
 	if last == "" {
 		last = err.Error()
 	}
-	e := &Error{Last: fmt.Sprintf(" (the last lines of %s: %s)", b.with, last), temporary: true}
+	end := fmt.Sprintf(" (the last lines of %s: %s)", b.with, last)
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("%w%s", ctx.Err(), e.Last)
+		return fmt.Errorf("%w%s", ctx.Err(), end)
 	case full.MatchString(last):
-		e.Words = "the disk is full"
-		return e
+		return &Error{Words: "the disk is full" + end, Temporary: true}
 	}
 	host, down := b.unreachable(ctx)
 	switch {
 	case down != nil:
-		e.Words = plain.Line(fmt.Sprintf("package index %s is not available: %v", host, down), 0)
+		words := plain.Line(fmt.Sprintf("package index %s is not available: %v", host, down), 0)
+		return &Error{Words: words + end, Temporary: true}
 	case broken.MatchString(last):
-		e.Words = "a download failed"
-	default:
-		e.Words = fmt.Sprintf("%s failed for %s, from wheels alone", b.with, b.Python)
-		e.temporary = false
+		return &Error{Words: "a download failed" + end, Temporary: true}
 	}
-	return e
+	return &Error{Words: fmt.Sprintf("%s failed for %s, from wheels alone%s", b.with, b.Python, end)}
 }
 
 // lastWords returns the end of uv's output in one line, without passwords of URLs.

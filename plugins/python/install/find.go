@@ -202,7 +202,7 @@ func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none 
 		case <-ctx.Done():
 			return none, ctx.Err()
 		case <-time.After(limit):
-			return none, &Error{temporary: true, Words: fmt.Sprintf("the search for interpreters has not ended after %s: "+
+			return none, &Error{Temporary: true, Words: fmt.Sprintf("the search for interpreters has not ended after %s: "+
 				"find the file system that hangs (%s)", limit, strings.Join(f.dirs, ", "))}
 		}
 	}
@@ -226,7 +226,7 @@ func (f *Finder) find(ctx context.Context) (Installer, error) {
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "UV_NO_CONFIG=1"}
 	out, err := f.ask(ctx, env, path, "--version")
 	if err != nil && ctx.Err() == nil {
-		err = &Error{Words: fmt.Sprintf("the build user can't run %s: %v", path, err), temporary: true}
+		err = &Error{Words: fmt.Sprintf("the build user can't run %s: %v", path, err), Temporary: true}
 	}
 	words := strings.Fields(out)
 	switch {

@@ -41,8 +41,8 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as during an installation: it cannot be run
 	must.NoError(t, err)
 	_, err = f.Find(t.Context())
-	var may interface{ Temporary() bool }
-	must.True(t, errors.As(err, &may) && may.Temporary(), must.Sprint(err))
+	var e *install.Error
+	must.True(t, errors.As(err, &e) && e.Temporary, must.Sprint(err))
 	must.NoError(t, file.Close())
 	finds("4.5.67")
 }

@@ -56,7 +56,7 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 			t.Logf("the error: %v", err)
 			var e *install.Error
 			if errors.As(err, &e) {
-				if e.Temporary() {
+				if e.Temporary {
 					t.Errorf("the error is temporary: %v", e)
 				}
 			} else if !test.made || err != nil {

@@ -24,7 +24,7 @@ func TestFinder_TimeoutIsTemporary(t *testing.T) {
 	f.timeout = 100 * time.Millisecond
 	_, err := f.Find(t.Context())
 	var e *Error
-	must.True(t, errors.As(err, &e) && e.Temporary())
+	must.True(t, errors.As(err, &e) && e.Temporary)
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
@@ -50,7 +50,7 @@ func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 		must.ErrorIs(t, err, context.Canceled, must.Sprint(call))
 		_, err = f.Pythons(t.Context(), "") // without a deadline
 		var e *Error
-		must.True(t, errors.As(err, &e) && e.Temporary(), must.Sprintf("%s: %v", call, err))
+		must.True(t, errors.As(err, &e) && e.Temporary, must.Sprintf("%s: %v", call, err))
 		must.StrContains(t, err.Error(), dir)
 	}
 	release()

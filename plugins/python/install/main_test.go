@@ -117,7 +117,7 @@ func fails(t testing.TB, i install.Installer, r install.Request, temporary bool)
 	t.Log(err)
 	var e *install.Error
 	must.True(t, errors.As(err, &e), must.Sprintf("the error is %v", err))
-	must.EqOp(t, temporary, e.Temporary(), must.Sprint(err))
+	must.EqOp(t, temporary, e.Temporary, must.Sprint(err))
 	return e
 }
 

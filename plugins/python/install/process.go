@@ -83,7 +83,7 @@ func (f *Finder) ask(ctx context.Context, env []string, argv ...string) (string,
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil && limited.Err() != nil:
-		return "", &Error{Words: fmt.Sprintf("it did not answer within %s", f.timeout), temporary: true}
+		return "", &Error{Words: fmt.Sprintf("it did not answer within %s", f.timeout), Temporary: true}
 	case err != nil && complaint.Len() > 0:
 		lines := bytes.Split(bytes.TrimSpace(complaint.Bytes()), []byte("\n"))
 		return "", fmt.Errorf("%w: %s", err, plain.Line(string(lines[len(lines)-1]), 200))
