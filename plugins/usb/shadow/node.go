@@ -146,7 +146,7 @@ func exchange(temp, path string) error {
 	case errors.Is(err, unix.ENOENT):
 		return os.Rename(temp, path)
 	case errors.Is(err, unix.EINVAL): // a file system that can't do it
-		return errors.Join(disarm(path), os.Rename(temp, path))
+		return errors.Join(discard(path), os.Rename(temp, path))
 	}
 	return err
 }

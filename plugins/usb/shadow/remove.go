@@ -72,7 +72,8 @@ func (d *Dir) Doubt() {
 }
 
 // remove removes some of the nodes and links below a directory. It first takes all rights from a node: a task
-// that keeps it, by an O_PATH descriptor or a hard link, could otherwise open the next device with its number.
+// that keeps it, by an O_PATH descriptor or a hard link, could otherwise open the next device with its number. An error
+// does not keep it from the other nodes.
 func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +83,8 @@ func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 		return err
 	}
 	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+	var failed error
+	err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
@@ -91,26 +93,19 @@ func remove(dir string, which func(name string, info fs.FileInfo) bool) error {
 			return err
 		}
 		if info.Mode()&fs.ModeDevice != 0 {
-			err = errors.Join(root.Lchown(name, 0, 0), root.Chmod(name, 0))
+			failed = errors.Join(failed, root.Chmod(name, 0))
+			chown := root.Lchown(name, 0, 0)
+			if !errors.Is(chown, fs.ErrPermission) { // of an agent that is not root: it owns the node itself
+				failed = errors.Join(failed, chown)
+			}
 		}
-		return errors.Join(err, root.Remove(name))
+		failed = errors.Join(failed, root.Remove(name))
+		return nil
 	})
+	return errors.Join(failed, err)
 }
 
-// discard is remove for the node or link at a path, which need not exist. Only root may be able to change the path.
+// discard is remove for the node or link at a path, which need not exist.
 func discard(path string) error {
-	err := errors.Join(disarm(path), os.Remove(path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// disarm takes all rights from the node at a path, if there is one.
-func disarm(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeDevice == 0 {
-		return nil
-	}
-	return errors.Join(os.Lchown(path, 0, 0), os.Chmod(path, 0))
+	return remove(filepath.Dir(path), func(name string, _ fs.FileInfo) bool { return name == filepath.Base(path) })
 }

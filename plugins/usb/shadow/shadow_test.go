@@ -394,6 +394,25 @@ func TestNodes_RemovedGiveNoAccess(t *testing.T) {
 	}
 }
 
+// An agent that is not root owns the nodes itself, and can't give them away.
+func TestNodes_AreRemovedWithoutTheRightToChown(t *testing.T) {
+	testsupport.NeedRoot(t)
+	d := newDir(t)
+	usb, bus := null("usb"), null("001/004")
+	usb.UID, bus.UID = 65534, 65534
+	must.NoError(t, d.Make(Device{Name: "d", Nodes: []Node{usb}, Bus: []Node{bus}}))
+	for _, dir := range []string{"", "bus", "bus/001"} {
+		must.NoError(t, os.Chown(d.Path("d", dir), 65534, 65534))
+	}
+	for dir := d.path; dir != os.TempDir(); dir = filepath.Dir(dir) {
+		must.NoError(t, os.Chmod(dir, 0o755))
+	}
+	testsupport.AsUser(t, 65534, func() error {
+		return remove(filepath.Join(d.path, "d"), func(string, fs.FileInfo) bool { return true })
+	})
+	wantTree(t, d, "d/", "d/bus/", "d/bus/001/")
+}
+
 func TestNode_KeepsItsRightsIfItCannotBeReplaced(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
