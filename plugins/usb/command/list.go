@@ -152,6 +152,8 @@ func suggest(d sysfs.Device, id, label string) string {
 	}
 	if len(kinds) > 0 {
 		fmt.Fprintf(&b, "      nodes  = [%s]\n", quoted(kinds))
+	} else if d.OnlyDisk() {
+		fmt.Fprintf(&b, "      # nodes = [\"storage\"] bypasses the file systems of the disk\n")
 	}
 	fmt.Fprintf(&b, "    }\n")
 	return b.String()

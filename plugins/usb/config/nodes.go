@@ -49,12 +49,16 @@ func (b *Parsed) Choose(d sysfs.Device) []Node {
 	return all
 }
 
-// Missing describes the first kind of node that the block requires and the device lacks, or returns "".
+// Missing describes the first kind of node that the block requires and the device lacks, or why it would give a task
+// nothing, or returns "".
 func (b *Parsed) Missing(d sysfs.Device) string {
 	for _, kind := range b.needs() {
 		if !slices.ContainsFunc(d.Nodes, func(n sysfs.Node) bool { return n.Kind == kind }) {
 			return fmt.Sprintf("no %s: %s", kind, drivers(d))
 		}
+	}
+	if len(b.Nodes) == 0 && len(b.Mounts) == 0 && len(b.Choose(d)) == 0 && d.OnlyDisk() {
+		return "it is a disk: list the nodes that tasks get, such as nodes = [\"storage\"]"
 	}
 	return ""
 }

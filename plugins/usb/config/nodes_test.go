@@ -117,6 +117,19 @@ func TestNodes_NamesCanBeConfigured(t *testing.T) {
 	}
 }
 
+func TestNodes_BlockOfADiskMustListThem(t *testing.T) {
+	disk := sysfs.Device{Nodes: []sysfs.Node{{Kind: sysfs.USB}, {Kind: sysfs.Storage}}}
+	usb := true
+	for want, blocks := range map[string][]Block{
+		`it is a disk: list the nodes that tasks get, such as nodes = ["storage"]`: {{}},
+		"": {{Nodes: []string{"storage"}}, {Nodes: []string{"tty?"}}, {Libusb: &usb}, {Mounts: []Mount{{HostPath: "/mnt"}}}},
+	} {
+		for _, b := range blocks {
+			test.Eq(t, want, (&Parsed{Block: b}).Missing(disk))
+		}
+	}
+}
+
 func TestNodes_MissingNodeIsExplained(t *testing.T) {
 	for want, d := range map[string]sysfs.Device{
 		"no tty: no driver is bound to " +
