@@ -52,23 +52,14 @@ const Name = "remote"
 // StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, the handle
 // its directory on this host. After an error, the node ends the run.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
+	if err := h.runs.check(cfg.ID); err != nil {
+		return nil, nil, err
+	}
 	for _, name := range []string{"PATH", "LANG", "TZ"} {
 		value, set := os.LookupEnv(name)
 		if _, own := cfg.Env[name]; set && !own && cfg.Env != nil {
 			cfg.Env[name] = value
 		}
-	}
-	handle, network, err := h.start(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	return handle, network, h.runs.started(cfg.ID, handle.DriverState)
-}
-
-// start prepares the task's directories and its cgroup, and starts it.
-func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
-	if err := h.runs.check(cfg.ID); err != nil {
-		return nil, nil, err
 	}
 	uid, gid, err := h.userOf(cfg.User)
 	if err != nil {
@@ -81,7 +72,11 @@ func (h *host) start(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.Dri
 	if r := cfg.Resources; r != nil && r.LinuxResources != nil {
 		r.LinuxResources.CpusetCpus, r.LinuxResources.CpusetCgroupPath = "", h.cgroupOf(cfg) // instead of the node's cpuset
 	}
-	return h.Driver.StartTask(cfg)
+	handle, network, err := h.Driver.StartTask(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return handle, network, h.runs.started(cfg.ID, handle.DriverState)
 }
 
 // cgroupOf returns the path from which the core plans a task's cgroup (cgroup.Plan). The core makes and removes the
@@ -152,13 +147,15 @@ func (h *host) ExecTaskStreamingRaw(
 }
 
 // end destroys a run that this connection owns, except for the files in its allocation's directory.
-func (h *host) end(id string) error {
-	if err := h.Driver.DestroyTask(id, true); err != nil {
-		return err
+func (h *host) end(one *run) error {
+	for _, id := range append(one.Interrupted, one.TaskID) {
+		if err := h.Driver.DestroyTask(id, true); err != nil {
+			return err
+		}
 	}
-	allocID, _ := partsOf(id)
+	allocID, _ := partsOf(one.TaskID)
 	h.allocs.used(allocID)
-	return h.runs.end(id)
+	return h.runs.end(one.TaskID)
 }
 
 // list implements List.
@@ -185,7 +182,7 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 			return reply, err
 		}
 		for _, o := range over {
-			if err := h.end(o.TaskID); err != nil {
+			if err := h.end(o); err != nil {
 				return nil, fmt.Errorf("failed to end the run of task %s: %w", o.TaskID, err)
 			}
 		}
@@ -194,19 +191,17 @@ func (h *host) claim(_ context.Context, r *ClaimRequest) (*ClaimReply, error) {
 
 // change implements Change.
 func (h *host) change(_ context.Context, r *ChangeRequest) (*Nothing, error) {
-	var err error
-	switch {
-	case r.State == Ending:
-		err = h.runs.seize(r)
+	if r.State == Ending {
+		one, err := h.runs.seize(r)
 		if err == nil {
-			err = h.end(r.TaskID)
+			err = h.end(one)
 		}
-	case r.AllocID == "":
-		err = h.runs.assign(r)
-	default:
-		err = h.runs.become(r.TaskID, r.AllocID, r.State)
+		return &Nothing{}, err
 	}
-	return &Nothing{}, err
+	if r.AllocID == "" {
+		return &Nothing{}, h.runs.assign(r)
+	}
+	return &Nothing{}, h.runs.become(r.TaskID, r.AllocID, r.State)
 }
 
 // endOrphans ends runs that have had no owner for too long, and removes directories of old allocations. It waits before
@@ -221,7 +216,7 @@ func (h *host) endOrphans(ctx context.Context) {
 		over, err := h.runs.orphans()
 		for _, o := range over {
 			h.logger.Warn("ending a run without an owner", "task", o.TaskID)
-			err = errors.Join(err, h.end(o.TaskID))
+			err = errors.Join(err, h.end(o))
 		}
 		if err != nil {
 			h.logger.Warn("failed to end runs without an owner", "error", err)

@@ -24,9 +24,10 @@ import (
 
 // run is the host's record of a run of a task, with its owner. Changing it requires the lock of all records.
 type run struct {
-	Run          // Followed and Alone are not set
-	Hash  string `json:"hash"`  // see ClaimRequest
-	Saved []byte `json:"saved"` // by the core, for RecoverTask
+	Run                  // Followed and Alone are not set
+	Hash        string   `json:"hash"`        // see ClaimRequest
+	Saved       []byte   `json:"saved"`       // by the core, for RecoverTask
+	Interrupted []string `json:"interrupted"` // ids of earlier starts, whose tasks may run
 }
 
 // State is the state of a run.
@@ -251,9 +252,10 @@ func (r *runs) assign(q *ChangeRequest) error {
 const Operator = "operator"
 
 // seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
-// returns nil if the task has no record.
-func (r *runs) seize(q *ChangeRequest) error {
-	return r.locked("", func(all records) error {
+// returns the run, which has only an id if there is no record of it.
+func (r *runs) seize(q *ChangeRequest) (over *run, err error) {
+	over = &run{Run: Run{TaskID: q.TaskID}}
+	err = r.locked("", func(all records) error {
 		for name, one := range all {
 			if one.TaskID != q.TaskID {
 				continue
@@ -266,10 +268,12 @@ func (r *runs) seize(q *ChangeRequest) error {
 			if !allowed {
 				return errNotOwner
 			}
+			over = one
 			return r.condemn(name, one)
 		}
 		return nil
 	})
+	return over, err
 }
 
 // condemn marks a run as ending, and makes this connection its owner in order to end it. It works on a full disk, too.
@@ -340,6 +344,8 @@ func (r *runs) claim(q *ClaimRequest) (reply *ClaimReply, over []*run, err error
 		if reply.Verdict == Start {
 			if one == nil {
 				one = &run{Run: Run{Key: q.Key, State: Starting}, Hash: q.Hash}
+			} else {
+				one.Interrupted = append(one.Interrupted, one.TaskID)
 			}
 			r.drop(one.TaskID)
 			one.TaskID = q.TaskID
@@ -476,11 +482,9 @@ func (r *runs) list() (found []Run, err error) {
 func (r *runs) orphans() (over []*run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
-			if r.claims[one.TaskID] != nil && one.State == Ending { // its end has failed
-				r.drop(one.TaskID)
-			}
 			limit := one.OrphanTimeout
 			if one.State == Ending {
+				r.drop(one.TaskID) // its end on this connection has failed
 				limit = AbsentTime
 			}
 			_, alone := r.alone(name, true)

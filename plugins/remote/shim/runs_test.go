@@ -94,6 +94,11 @@ func (s side) start(alloc string, change ...func(*ClaimRequest)) {
 	must.NoError(s.t, s.started(alloc+"/task", nil))
 }
 
+func (s side) seize(q *ChangeRequest) error {
+	_, err := s.runs.seize(q)
+	return err
+}
+
 func (s side) ends(task string) {
 	s.t.Helper()
 	must.NoError(s.t, s.runs.end(task))

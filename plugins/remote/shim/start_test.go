@@ -54,15 +54,13 @@ func newShim(t *testing.T, dir string) *host {
 	return h
 }
 
-// The shim ends after it has started a task, and before it has recorded that.
-func TestStart_RecoversAnInterruptedStart(t *testing.T) {
-	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
-	must.NoError(t, err)
-	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
-	must.NoError(t, os.Chmod(dir, 0o711))
-	starts, mark := filepath.Join(dir, "starts"), testsupport.Mark()
-	claims := func(h *host, id string) *drivers.TaskConfig {
-		reply, err := h.claim(t.Context(), &ClaimRequest{
+// interrupted starts a task on a connection that ends before it has recorded the start. It returns the next connection,
+// and a function that claims the run there and returns the task's configuration. The task sleeps with mark as its time.
+func interrupted(t *testing.T, dir, mark string) (next *host, claims func(id string) *drivers.TaskConfig) {
+	t.Helper()
+	starts := filepath.Join(dir, "starts")
+	claims = func(id string) *drivers.TaskConfig {
+		reply, err := next.claim(t.Context(), &ClaimRequest{
 			Key: "job", Hash: "content", TaskID: id, Owner: Owner{AllocID: "alloc", NodeID: "node"},
 		})
 		must.NoError(t, err)
@@ -76,31 +74,70 @@ func TestStart_RecoversAnInterruptedStart(t *testing.T) {
 		must.NoError(t, cfg.EncodeDriverConfig(value))
 		return cfg
 	}
-	first := newShim(t, dir)
-	_, _, err = first.start(claims(first, "alloc/main/1"))
+	next = newShim(t, dir)
+	cfg := claims("alloc/main/1")
+	var err error
+	cfg.AllocDir, err = next.allocs.make(cfg.AllocID, cfg.Name, os.Geteuid(), os.Getegid())
+	must.NoError(t, err)
+	_, _, err = next.Driver.StartTask(cfg)
 	must.NoError(t, err)
 	testsupport.WaitSleepers(t, mark, 1)
-	must.NoError(t, first.Close())
-	side{first.runs, t, "node"}.leave()
+	must.NoError(t, next.Close())
+	side{next.runs, t, "node"}.leave()
+	next = newShim(t, dir)
+	return next, claims
+}
 
-	second := newShim(t, dir)
-	_, _, err = second.StartTask(claims(second, "alloc/main/2"))
+// shortDir returns a directory whose path is short enough for that of a socket in it, at most 107 bytes.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "or")
 	must.NoError(t, err)
-	testsupport.WaitSleepers(t, mark, 1)
-	content, err := os.ReadFile(starts)
-	must.NoError(t, err)
-	must.Eq(t, "started\n", string(content))
-	all, err := second.runs.list()
-	must.NoError(t, err)
-	must.SliceLen(t, 1, all)
-	must.Eq(t, "alloc/main/2", all[0].TaskID)
-	_, err = second.change(t.Context(), &ChangeRequest{TaskID: "alloc/main/2", AllocID: "alloc", State: Ending})
+	t.Cleanup(func() { test.NoError(t, os.RemoveAll(dir)) })
+	must.NoError(t, os.Chmod(dir, 0o711))
+	return dir
+}
+
+// ends ends the run of a task as its owner, and waits until nothing of the directory's tasks runs.
+func ends(t *testing.T, h *host, dir, mark, id string) {
+	t.Helper()
+	_, err := h.change(t.Context(), &ChangeRequest{TaskID: id, AllocID: "alloc", State: Ending})
 	must.NoError(t, err)
 	must.SliceEmpty(t, testsupport.Sleepers(mark))
-	must.NoError(t, second.Close())
+	all, err := h.runs.list()
+	must.NoError(t, err)
+	must.SliceEmpty(t, all)
+	must.NoError(t, h.Close())
 	testsupport.Eventually(t, "the supervisor ends without tasks", func() bool {
 		return len(testsupport.Processes(func(args []string) bool {
 			return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, dir+"/") })
 		})) == 0
 	})
+}
+
+func TestStart_RecoversAnInterruptedStart(t *testing.T) {
+	t.Parallel()
+	dir, mark := shortDir(t), testsupport.Mark()
+	h, claims := interrupted(t, dir, mark)
+	_, _, err := h.StartTask(claims("alloc/main/2"))
+	must.NoError(t, err)
+	testsupport.WaitSleepers(t, mark, 1)
+	content, err := os.ReadFile(filepath.Join(dir, "starts"))
+	must.NoError(t, err)
+	must.Eq(t, "started\n", string(content))
+	all, err := h.runs.list()
+	must.NoError(t, err)
+	must.SliceLen(t, 1, all)
+	must.Eq(t, "alloc/main/2", all[0].TaskID)
+	ends(t, h, dir, mark, "alloc/main/2")
+}
+
+// The later starts fail before they reach the core.
+func TestEnd_EndsInterruptedStarts(t *testing.T) {
+	t.Parallel()
+	dir, mark := shortDir(t), testsupport.Mark()
+	h, claims := interrupted(t, dir, mark)
+	claims("alloc/main/2")
+	claims("alloc/main/3")
+	ends(t, h, dir, mark, "alloc/main/3")
 }
