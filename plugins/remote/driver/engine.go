@@ -217,7 +217,6 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		meant := t.meant(ctx)
 		if meant.release {
 			t.release(meant.reason)
-			return nil
 		}
 	}
 	if t.parted.Load() || t.isTaken() {

@@ -70,10 +70,11 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 	for value := range e.left.Range {
 		left := value.(*remoteTask)
-		if left.saved.Endpoint != endpoint {
+		if left.saved.Endpoint != endpoint || !left.tidying.CompareAndSwap(false, true) {
 			continue
 		}
 		go func() { // the host may be unable to end the run
+			defer left.tidying.Store(false)
 			err := left.endRun(e.ctx, link)
 			if err != nil {
 				e.logger.Warn("failed to end the run of a destroyed task", "run", left.saved.RunID, "error", err)

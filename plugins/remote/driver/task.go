@@ -41,6 +41,7 @@ type remoteTask struct {
 
 	running sync.Once
 	parted  atomic.Bool // the run belongs to another allocation, or to none
+	tidying atomic.Bool // tidy's attempt to end the run is under way
 
 	claiming sync.Mutex // held while the run is claimed or released on the host
 
