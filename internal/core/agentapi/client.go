@@ -62,7 +62,8 @@ func (a Config) dial(ctx context.Context, network, address string) (net.Conn, er
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	dialer := &tls.Dialer{Config: config}
+	// the limit includes the handshake, which does not end with the request
+	dialer := &tls.Dialer{Config: config, NetDialer: &net.Dialer{Timeout: Limit}}
 	return dialer.DialContext(ctx, network, address)
 }
 

@@ -4,6 +4,7 @@
 package agentapi
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -82,4 +83,28 @@ func TestGet_UsesRenewedCertificates(t *testing.T) {
 	}
 	must.NoError(t, os.Remove(c.KeyFile))
 	must.ErrorContains(t, get(), "failed to load cert_file and key_file: open ")
+}
+
+// net/http continues a handshake after its request has ended, because a later request could use the connection.
+func TestGet_EndsHandshakesWithAStoppedAgent(t *testing.T) {
+	agent, err := net.Listen("tcp", "127.0.0.1:0")
+	must.NoError(t, err)
+	defer agent.Close()
+	c := New(Config{Address: "https://" + agent.Addr().String()})
+	var accepted []net.Conn
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := c.Get(ctx, "/", nil, nil)
+		cancel()
+		must.ErrorIs(t, err, context.DeadlineExceeded)
+		conn, err := agent.Accept()
+		must.NoError(t, err)
+		defer conn.Close()
+		accepted = append(accepted, conn)
+	}
+	for _, conn := range accepted {
+		must.NoError(t, conn.SetDeadline(time.Now().Add(Limit+10*time.Second)))
+		_, err := io.Copy(io.Discard, conn)
+		must.NoError(t, err, must.Sprint("the client keeps the connection"))
+	}
 }
