@@ -58,7 +58,7 @@ type Config struct {
 	Log func(format string, args ...any)
 }
 
-// Client is the supervisor's side. It finds the store's collector or starts one, and replaces a
+// Client is the supervisor's side of the protocol. It finds the store's collector or starts one, and replaces a
 // collector that has exited. It is safe for concurrent use. A call is bounded by its context, but
 // takes longer while a collector is being replaced.
 type Client struct {
@@ -68,7 +68,7 @@ type Client struct {
 	mu    sync.Mutex
 	specs map[string]Spec // the tasks whose output is collected
 	had   []string        // the tasks of the collector when this client connected to it
-	hangs map[string]bool // the tasks whose output blocks the collector, as it reported
+	hangs map[string]bool // the tasks whose output blocks the collector, by its reports
 	over  bool
 }
 
@@ -98,7 +98,7 @@ func (c *Client) Start(
 	return r.Files, r.Body.From, err
 }
 
-// Keep records a task whose output is collected. It is passed to each replacement of the collector.
+// Keep records a task whose output is collected. Each collector that is started later gets the task.
 // Keep itself starts no collector.
 func (c *Client) Keep(spec Spec) {
 	c.mu.Lock()
@@ -378,7 +378,7 @@ func (c *Client) handOver(
 	}
 	taken.Wait()
 	opened()
-	// allocate disk space before killing the old collector: if the disk is full, it stays active
+	// allocate disk space before killing the old collector, which stays active if the disk is full
 	fresh := identityFile(c.cfg.Store) + ".new"
 	b, err := json.Marshal(id)
 	if err != nil {
@@ -400,8 +400,8 @@ func (c *Client) handOver(
 
 // hold keeps the FIFOs of tasks open until release. Otherwise, output in a FIFO would be lost if its
 // task ended before the new collector has opened the FIFO. hold does not touch a FIFO that blocked
-// the last collector: this process would block too, and could not even be killed. It waits at most
-// for takeTime.
+// the last collector: this process would block too, and could not even be killed. It waits for at
+// most takeTime.
 func (c *Client) hold(specs []Spec) (release func()) {
 	fds := make(chan int, 2*len(specs))
 	var opening sync.WaitGroup
@@ -439,7 +439,7 @@ func (c *Client) hold(specs []Spec) (release func()) {
 	}
 }
 
-// takeTime bounds the opening of a FIFO if no file system hangs.
+// takeTime bounds the opening of FIFOs and files. Opening takes longer only if a file system hangs.
 const takeTime = time.Second
 
 // kill kills the process. It returns when the process is dead, or when all its remaining threads are
@@ -455,7 +455,7 @@ func (p *process) kill() {
 	p.reap()
 }
 
-// reap reaps the process if it is a child. The error ECHILD means that it is not, or was reaped.
+// reap reaps the process if it is a child. Otherwise, and if it was reaped before, Waitid only fails (ECHILD).
 func (p *process) reap() { _ = unix.Waitid(unix.P_PIDFD, p.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) }
 
 func (p *process) hangs() bool {
@@ -492,7 +492,7 @@ func (c *Client) start() (conn *connection, id task.Identity, err error) {
 	}()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{c.cfg.Argv0, Role, c.cfg.Store.Dir}
-	// it makes little garbage, and a larger heap would cost memory for each plugin
+	// a collector makes little garbage, and a larger heap would cost memory for each plugin
 	cmd.Env = []string{buildVar + "=" + c.cfg.Build, "GOGC=10"}
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr

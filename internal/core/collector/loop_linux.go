@@ -31,7 +31,7 @@ type loop struct {
 	queue   []*stream
 	runner  int            // number of the current runner
 	busy    *stream        // the stream that the runner works on
-	stalled map[uint64]int // blocked runners by device
+	stalled map[uint64]int // number of blocked runners by device
 }
 
 const (
@@ -114,7 +114,7 @@ func (l *loop) next(runner int) (*stream, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.runner != runner {
-		return nil, false // leave the timer to the new runner
+		return nil, false // the timer now belongs to the new runner
 	}
 	l.watch.Stop()
 	l.busy = nil

@@ -49,7 +49,7 @@ type server struct {
 	alone    time.Time  // when the last client disconnected
 	pending  []Event
 	requests atomic.Int64  // number of requests
-	wake     chan struct{} // a supervisor has disconnected or sent opEnd
+	wake     chan struct{} // gets a value when a supervisor has disconnected or sent opEnd
 }
 
 // maxPendingEvents bounds the number of events that wait for the next supervisor.
@@ -57,9 +57,9 @@ const maxPendingEvents = 1000
 
 // Main runs the collector. It does not return.
 func Main() {
-	// signals to the process group of the agent must not end it
+	// signals to the agent's process group must not end this process
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
-	debug.SetMaxThreads(1 << 20) // one for each task whose files hang
+	debug.SetMaxThreads(1 << 20) // each task whose files hang blocks a thread
 	s := &server{store: task.Store{Dir: os.Args[2]}, build: os.Getenv(buildVar), outputs: map[string]*output{},
 		alone: time.Now(), wake: make(chan struct{}, 1)}
 	syscall.CloseOnExec(socketFD)
@@ -243,7 +243,7 @@ func (s *server) take(req *request, files []*os.File, r *reply) (ends []*os.File
 	switch {
 	case known == nil:
 		o.mayHang("", func() { _ = o.open(files, req.New) })
-	case req.New: // repeated over another connection
+	case req.New: // the request was repeated over another connection
 		o = known
 		<-o.opened
 	default:

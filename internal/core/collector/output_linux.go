@@ -36,7 +36,7 @@ type output struct {
 	streams []*stream     // set before opened is closed
 	held    []*os.File    // FIFOs of Nomad's logmon, set before opened is closed
 	from    task.LogPlace // start of a new task's stderr, set before opened is closed
-	err     error         // of the attempt, set before opened is closed
+	err     error         // the error of the attempt, set before opened is closed
 }
 
 // stream is one output stream of a task that is collected here.
@@ -45,7 +45,7 @@ type stream struct {
 	label  string // "stdout "
 	device uint64 // of the log directory's file system, 0 before that is open
 
-	mu    sync.Mutex   // between the loop's pump and the drain at the end of the task
+	mu    sync.Mutex   // held by the loop while it pumps, and by the drain at the end of the task
 	logs  *logs.Stream // nil when closed
 	ended bool         // all output is in the files, and no writer is left
 }
@@ -197,8 +197,8 @@ func (o *output) openStream(i int, files []*os.File) (err error) {
 }
 
 // readEndOfTask opens a FIFO that was removed with the state directory, through the descriptor of the
-// task that still writes to it. It returns notFound if the task's descriptor is of another file: the
-// task could choose a file that only this process may read.
+// task that still writes to it. It returns notFound if the task's descriptor refers to another file:
+// the task could choose a file that only this process may read.
 func (o *output) readEndOfTask(i int, notFound error) (int, error) {
 	pidfd, err := o.spec.Identity.Open()
 	if err != nil {
@@ -244,7 +244,7 @@ func (o *output) drain() bool {
 				})
 			})
 		}
-		for _, f := range o.held { // logmon reads to the end when all writers are gone
+		for _, f := range o.held { // wait until logmon has read all that is queued
 			for end := time.Now().Add(drainTime); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 				if n, err := logs.Queued(int(f.Fd())); err != nil || n == 0 {
 					break

@@ -21,14 +21,14 @@ import (
 // Spec describes a task whose output is collected.
 type Spec struct {
 	ID     string      `json:"id"`
-	Task   string      `json:"task"` // the task's name, with which the names of its files begin
+	Task   string      `json:"task"` // the task's name; the names of its files begin with it
 	Output task.Output `json:"output"`
 
-	// Identity is the process of a running task. If its FIFOs were removed, they are opened
-	// through this process.
+	// Identity is the process of a running task. If the task's FIFOs were removed, the collector
+	// opens them through this process.
 	Identity task.Identity `json:"identity,omitzero"`
 
-	// UID and GID are the task's, for the FIFOs of CollectorNomad; -1 means this process's own.
+	// UID and GID are the task's ids, for the FIFOs of CollectorNomad; -1 means this process's ids.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
 }

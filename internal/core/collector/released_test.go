@@ -62,8 +62,8 @@ func recordCollector(t *testing.T, dir string) {
 	c.End(t.Context())
 }
 
-// TestCollector_OfEachReleaseIsFound: otherwise the old collector would keep moving output, concurrently with the new.
-func TestCollector_OfEachReleaseIsFound(t *testing.T) {
+// A collector of an earlier release that is not found would keep moving output, concurrently with the new one.
+func TestClient_FindsTheCollectorOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordCollector, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, task.Identity{}, task.Output{}, Spec{}, request{}, reply{})
 		found, err := os.ReadFile(filepath.Join(dir, foundFile))

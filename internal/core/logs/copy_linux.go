@@ -13,7 +13,7 @@ import (
 // the copy is the position to resume from, and no other state is needed. Only one goroutine may use it.
 type Copy struct {
 	files files
-	limit int64 // of a file, in bytes
+	limit int64 // the largest size of a file, in bytes
 }
 
 // NewCopy returns a copy of a stream that keeps maxFiles files. A write that makes a file larger than limit bytes is an

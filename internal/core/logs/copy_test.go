@@ -59,7 +59,7 @@ func TestReader_FollowsFilesInOrder(t *testing.T) {
 	addTo(t, filepath.Join(dir, "web.stdout.1"), "three\n")
 	wantRead(t, r, 0, "two\n") // the end of a file comes before the next one
 	wantRead(t, r, 1, "three\n")
-	addTo(t, filepath.Join(dir, "web.stdout.3"), "five\n") // 2 was removed before it was read
+	addTo(t, filepath.Join(dir, "web.stdout.3"), "five\n") // file 2 was removed before it was read
 	wantRead(t, r, 3, "five\n")
 	wantRead(t, r, 3, "")
 }
@@ -73,7 +73,7 @@ func TestReader_StartsAtAPosition(t *testing.T) {
 		text           string
 	}{
 		{"within the file", 4, 4, "new\n"},
-		{"at its end", 4, 8, ""},
+		{"at the end of the file", 4, 8, ""},
 		{"in a file that is gone", 2, 3, "old\nnew\n"},
 		{"in a file that does not exist yet", 5, 0, ""},
 	} {

@@ -67,7 +67,7 @@ func hungUp(fd int) bool {
 	return err == nil && n == 1 && p[0].Revents&unix.POLLHUP != 0 && p[0].Revents&unix.POLLIN == 0
 }
 
-// retry repeats a call that was interrupted by a signal, such as those of Go's runtime.
+// retry repeats a call that was interrupted by a signal, such as one that the Go runtime uses.
 func retry[T int | int64](call func() (T, error)) (T, error) {
 	for {
 		n, err := call()

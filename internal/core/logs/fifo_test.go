@@ -46,7 +46,7 @@ func TestMakeFIFO_LetsTheTasksUserReopenIt(t *testing.T) {
 	}
 	alloc, logs := allocDir(t)
 	_, s := stream(t, Config{AllocDir: alloc})
-	path := fifo(t) // in a directory with mode 0700, like the supervisor's
+	path := fifo(t) // in a directory with mode 0700, like the supervisor's directory
 	must.NoError(t, MakeFIFO(path, 65534, 65534))
 	must.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
 	out, err := OpenTaskEnd(path)
@@ -188,7 +188,7 @@ func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 		"a symbolic link": func(path, victim string) error { return os.Symlink(victim, path) },
 		"a directory":     func(path, victim string) error { return os.Mkdir(path, 0o777) },
 		"a second name":   func(path, victim string) error { return os.Link(victim, path) },
-		"another user's": func(path, victim string) error {
+		"another user's FIFO": func(path, victim string) error {
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return err
 			}
@@ -206,7 +206,7 @@ func TestNomadFIFO_RefusesOtherFiles(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "another user's" && os.Getuid() != 0 {
+			if name == "another user's FIFO" && os.Getuid() != 0 {
 				t.Skip("needs root to give a file away")
 			}
 			path := nomadFIFO(t)

@@ -37,8 +37,8 @@ func openLogDir(allocDir string) (int, error) {
 	return fd, nil
 }
 
-// files represents the rotated files <name>.0, <name>.1, … in one directory. Output is written to
-// the newest. Tasks can write to the directory (Nomad makes it 0777), so no file in it is trusted.
+// files represents the rotated files <name>.0, <name>.1, … in one directory. Output is written to the
+// newest file. Tasks can write to the directory (Nomad makes it 0777), so no file in it is trusted.
 // The descriptors stay open: output continues after a task has renamed the directory.
 type files struct {
 	allocDir string
@@ -276,7 +276,7 @@ func End(allocDir, name string) (index, size int64) {
 func indexes(entries []os.DirEntry, name string) (found []int64) {
 	for _, e := range entries {
 		suffix, ok := strings.CutPrefix(e.Name(), name+".")
-		if !ok || e.IsDir() || len(suffix) > 15 { // no log reaches such an index, and the next one must not overflow
+		if !ok || e.IsDir() || len(suffix) > 15 { // no log reaches such an index, and the next index must not overflow
 			continue
 		}
 		if n, err := strconv.ParseInt(suffix, 10, 64); err == nil && fileName(name, n) == e.Name() && n >= 0 {

@@ -100,7 +100,7 @@ func TestStream_WaitsForAFullDisk(t *testing.T) {
 	}
 }
 
-func TestStream_DropsAndCountsAfterTheGrace(t *testing.T) {
+func TestStream_DropsAndCountsAfterTheGracePeriod(t *testing.T) {
 	alloc, logs := smallDisk(t, 256<<10)
 	task, s := openStream(t, Config{AllocDir: alloc, Grace: 5 * time.Second})
 	free := fill(t, logs, 4<<10)

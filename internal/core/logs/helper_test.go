@@ -136,7 +136,7 @@ func stream(t testing.TB, cfg Config) (task *os.File, s *Stream) {
 	return task, s
 }
 
-// put writes p in parts that fit into the FIFO, and drains the FIFO after each.
+// put writes p in parts that fit into the FIFO, and drains the FIFO after each part.
 func put(t testing.TB, task *os.File, s *Stream, p []byte) {
 	t.Helper()
 	for len(p) > 0 {

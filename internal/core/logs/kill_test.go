@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
+func TestPump_LosesAndRepeatsNothingWhenKilled(t *testing.T) {
 	const (
 		kills = 20
 		most  = 2_500_000 // lines that fit into the files; no test should need as many
@@ -32,7 +32,7 @@ func TestPump_KilledLosesAndRepeatsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			alloc, logs := allocDir(t)
 			path := fifo(t)
-			held, err := OpenTaskEnd(path) // as in the plugin: an open FIFO keeps its bytes
+			held, err := OpenTaskEnd(path) // held open, as in the plugin, so that the FIFO keeps its bytes
 			must.NoError(t, err)
 			enough := filepath.Join(t.TempDir(), "enough")
 			task := helper(t, "lines", fmt.Sprint(most), fmt.Sprint(c.bytes), fmt.Sprint(c.rate), enough)

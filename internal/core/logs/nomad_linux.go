@@ -20,7 +20,7 @@ import (
 //
 // The FIFO is in a directory that tasks can write to. So OpenNomadFIFO follows no symbolic link,
 // and accepts only a FIFO that was made by this process's user or the task's user, with a single
-// hard link. It changes the owner to uid and gid (-1 leaves one unchanged).
+// hard link. It changes the owner to uid and gid (-1 means no change).
 func OpenNomadFIFO(path string, uid, gid int) (*os.File, error) {
 	if path == os.DevNull {
 		return os.OpenFile(os.DevNull, os.O_RDWR, 0)

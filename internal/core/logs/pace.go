@@ -10,7 +10,7 @@ import "time"
 // the CPU time (BenchmarkPump).
 //
 // The wait adapts to the amount of output. It is longest for a program that writes little. A program
-// that could fill the pipe (64 KiB, after which it blocks) within the wait makes the next one short.
+// that could fill the pipe (64 KiB, after which it blocks) within the wait makes the next wait short.
 //
 // A program that does fill the pipe gets a larger pipe: even the shortest wait limits it to one pipe
 // capacity per millisecond, the resolution of epoll_wait(2).
@@ -27,8 +27,8 @@ type pace struct {
 	due  time.Time     // zero: no bytes are waiting
 }
 
-// epoch is the origin to which deadlines are rounded, on the monotonic clock, which is never set
-// back.
+// epoch is the time from which rounded deadlines are counted. It has a monotonic clock reading, so
+// setting the system's clock does not affect it.
 var epoch = time.Now()
 
 // later reports whether the queued bytes should wait, and until when.

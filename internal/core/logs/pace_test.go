@@ -78,7 +78,7 @@ func TestStream_WidensThePipeOfABusyWriter(t *testing.T) {
 	test.EqOp(t, widePipe, turn(widePipe))
 }
 
-// BenchmarkPump reports the cost of moving output in this process (the writer is a separate one):
+// BenchmarkPump reports the cost of moving output in this process (the writer is a separate process):
 // CPU milliseconds per MB, pumps per MB, and MB per second.
 func BenchmarkPump(b *testing.B) {
 	for _, w := range []struct {
@@ -88,8 +88,8 @@ func BenchmarkPump(b *testing.B) {
 		{"bulk of 64 KiB", 8000, 64 << 10, 0},
 		{"blocks of 4 KiB", 40_000, 4 << 10, 0},
 		{"lines of 100 bytes", 1_000_000, 100, 0},
-		{"lines of 100 bytes, 20000 a second", 40_000, 100, 20_000},
-		{"lines of 100 bytes, 1000 a second", 2_000, 100, 1_000},
+		{"lines of 100 bytes, 20000 per second", 40_000, 100, 20_000},
+		{"lines of 100 bytes, 1000 per second", 2_000, 100, 1_000},
 	} {
 		for _, mode := range []string{"at once", "fixed wait", "adaptive wait"} {
 			b.Run(fmt.Sprintf("%s/%s", w.name, mode), func(b *testing.B) {

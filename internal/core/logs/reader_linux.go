@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads the files that a Stream writes, possibly in another process, from a given position on. Tasks can write
-// to the directory, so files are opened with the same checks as in a Stream. Only one goroutine may use a Reader.
+// Reader reads the files that a Stream writes, possibly in another process. It starts at a given position. Tasks can
+// write to the directory, so Reader checks files as Stream does. Only one goroutine may use a Reader.
 type Reader struct {
 	allocDir, name string
 	at             position

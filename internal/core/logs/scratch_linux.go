@@ -12,7 +12,7 @@ import (
 // scratch is a pipe and a buffer that all streams of the process use to inspect queued bytes without
 // consuming them (tee(2)). The pipe is made at the first rotation.
 var scratch struct {
-	sync.Mutex // a single loop does not need it; callers may have more than one
+	sync.Mutex // a single loop does not need the lock; callers may have several loops
 	pipe       [2]int
 	made       bool
 	buf        [64 << 10]byte // the default pipe capacity, pipe(7); of a larger pipe only a part is inspected
@@ -39,7 +39,7 @@ func peek(fifo, n int, use func(p []byte)) error {
 	p := scratch.buf[:0]
 	for len(p) < int(teed) {
 		k, err := retry(func() (int, error) { return unix.Read(scratch.pipe[0], scratch.buf[len(p):teed]) })
-		if err != nil || k == 0 { // leftover bytes would be taken for another stream's
+		if err != nil || k == 0 { // leftover bytes would be mistaken for bytes of another stream
 			unix.Close(scratch.pipe[0])
 			unix.Close(scratch.pipe[1])
 			scratch.made = false

@@ -10,7 +10,7 @@ import (
 )
 
 // If a log file cannot be written, usually because the disk is full, the output stays in the FIFO,
-// and a full FIFO blocks the task. The write is retried every retryEvery. After the grace period
+// and a full FIFO blocks the task. The write is retried at intervals of retryEvery. After the grace period
 // the output is dropped, since a gap in the log is better than a task that hangs indefinitely. All
 // dropped bytes are counted.
 const (

@@ -72,8 +72,8 @@ type Stream struct {
 	stuck    time.Time // the last rotation failed; do not retry before this time
 }
 
-// Open makes the stream of a FIFO (OpenReadEnd). A returned stream owns the FIFO. It appends to the
-// newest existing file.
+// Open makes a stream for a FIFO that OpenReadEnd has opened. A returned stream owns the FIFO. It
+// appends to the newest existing file.
 //
 // If the error is caused by the files (the log directory is missing or a symbolic link, or there is
 // no space for a new file), Open returns both the stream and the error. The start of a task may
@@ -202,8 +202,8 @@ func (s *Stream) step(now time.Time, n int) (moved int64) {
 	return moved
 }
 
-// write moves n queued bytes to files. It stops at the first error and returns it unwrapped. Only
-// the moved bytes have been removed from the FIFO then.
+// write moves n queued bytes to files. It stops at the first error and returns it unwrapped. It
+// removes only moved bytes from the FIFO.
 func (s *Stream) write(now time.Time, n int) (moved int, err error) {
 	if s.files.file < 0 {
 		if err := s.files.open(); err != nil {
@@ -278,7 +278,7 @@ func (s *Stream) cut(n int, size int64) (take int, rotate bool) {
 		}
 		take, rotate = cut(p, size, s.limit, midLine)
 	})
-	if err != nil { // for example no free descriptor: cut at the limit, within a line
+	if err != nil { // for example, no descriptor is free: cut at the limit, even within a line
 		if size >= s.limit {
 			return 0, true
 		}

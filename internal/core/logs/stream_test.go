@@ -373,7 +373,7 @@ func TestOpen_RefusesBadConfigs(t *testing.T) {
 func TestStream_LeaksNoDescriptor(t *testing.T) {
 	alloc, _ := allocDir(t)
 	path := fifo(t)
-	must.NoError(t, peekOnce(t)) // the scratch pipe stays
+	must.NoError(t, peekOnce(t)) // makes the scratch pipe, which stays open
 	before := testsupport.Descriptors(t)
 	for range 20 {
 		task, err := OpenTaskEnd(path)

@@ -38,7 +38,7 @@ func swap(t *testing.T, do func() error) (stop func()) {
 
 // A task can write to its log directory, so it can replace a file between the check and the open. The
 // supervisor may write to the victim, and the task may not.
-func TestOpen_WritesToNoFileThatIsReplaced(t *testing.T) {
+func TestOpen_NeverWritesToAFileThatWasSwappedIn(t *testing.T) {
 	for name, plant := range map[string]func(victim, path string) error{
 		"for a symbolic link": os.Symlink,
 		"for a second name":   os.Link,

@@ -27,7 +27,7 @@ func (s *server) register() ([]*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.launches.RLock() // released by adoptAll; an upgrade waits for it
+	s.launches.RLock() // adoptAll releases it; until then, an upgrade waits
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	records, _ := os.ReadDir(s.store.Retired())
@@ -81,7 +81,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	}
 	own := foundTask(st)
 	p, _ := s.enter(own)
-	if p == nil && s.knownUnderAnotherID(own) { // taken up under an id that this client does not know yet
+	if p == nil && s.knownUnderAnotherID(own) { // the task was taken up under an id that this client does not know yet
 		s.mu.Lock()
 		delete(s.processes, st.ID)
 		s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	}
 	if p == nil {
 		if _, err := s.store.Load(st.ID); err != nil {
-			if err := s.store.Save(st); err != nil { // the task is watched anyway
+			if err := s.store.Save(st); err != nil { // the task is watched even if this fails
 				s.event(st.ID, "Failed to save the task's state: %v", err)
 			}
 		}
@@ -104,8 +104,8 @@ func (s *server) adopt(st *task.State, files []*os.File) (*Status, error) {
 	return s.statusOf(p)
 }
 
-// settle records how a task ended that exited before its adoption: as the driver's pidfd in files reports, or as lost
-// if files is empty or the host has restarted.
+// settle records the exit of a task that ended before its adoption: as the driver's pidfd in files reports it, or as
+// lost if files is empty or the host has restarted.
 func (s *server) settle(p *process, files []*os.File) {
 	p.settling.Lock()
 	defer p.settling.Unlock()
@@ -128,7 +128,7 @@ func (s *server) takeOver(p *process) bool {
 	begun := sync.OnceFunc(func() { close(p.begun) })
 	defer func() { begun() }()
 	if e := s.store.LoadExit(st.ID); e != nil {
-		if isChild(p.identity) { // recorded, but not reaped before the upgrade
+		if isChild(p.identity) { // its exit was recorded, but it was not reaped before the upgrade
 			_, _ = unix.Wait4(p.identity.PID, nil, unix.WNOHANG, nil)
 		}
 		s.mu.Lock()
@@ -166,13 +166,13 @@ func (s *server) takeOver(p *process) bool {
 	}
 	p.child = isChild(p.identity)
 	p.pidfd = fd
-	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // this process started it, in a version without Mounts
+	if st.Mounts == nil && p.child && !st.Command.OwnMounts() { // a version without Mounts started it, in this process
 		st.Mounts = &s.mounts
 		if err := s.store.Save(st); err != nil {
 			s.event(p.id, "Failed to save the task's state: %v", err)
 		}
 	}
-	if st.Mounts != nil && *st.Mounts != s.mounts { // while the task is in it; mountsOf reports a failure
+	if st.Mounts != nil && *st.Mounts != s.mounts { // open it while the task is in it; mountsOf reports a failure
 		s.mu.Lock()
 		p.mounts, _ = openMounts(p.identity, st.Mounts)
 		s.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *server) processEnded(p *process) {
 		e = observeExit(p.pidfd)
 	}
 	if p.group.Mode == cgroup.None {
-		_ = s.signalGroups(p, unix.SIGKILL) // the remaining processes
+		_ = s.signalGroups(p, unix.SIGKILL) // kills the remaining processes
 	}
 	s.finish(p, e)
 }
@@ -239,7 +239,7 @@ func (s *server) finish(p *process, e *task.Exit) {
 		e.At = time.Now()
 	}
 	if p.task == nil {
-		p.naming.Lock() // until the clients have the exit
+		p.naming.Lock() // held until the clients have the exit
 		defer p.naming.Unlock()
 		s.drainOutput(p)
 		if kills, err := p.group.OOMKills(); err == nil && kills > p.oomKills {
@@ -260,8 +260,8 @@ func (s *server) finish(p *process, e *task.Exit) {
 	s.publish(p, e)
 }
 
-// saveLater retries saving an exit until it is on disk or the task is destroyed. Until then, the process stays a
-// zombie, so that its driver's pidfd provides the exit to a later supervisor, and this supervisor does not end.
+// saveLater retries saving an exit until it is on disk or the task is destroyed. Until then, this supervisor does not
+// end, and the process stays a zombie, so that its driver's pidfd provides the exit to a later supervisor.
 func (s *server) saveLater(p *process, e *task.Exit) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		time.Sleep(wait)

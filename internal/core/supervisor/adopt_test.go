@@ -52,8 +52,8 @@ func disguisedMain(as string) {
 	}
 }
 
-// unmapArguments empties /proc/self/cmdline. It unmaps the stack from the page with the arguments on, which needs no
-// privilege.
+// unmapArguments empties /proc/self/cmdline. It unmaps the top of the stack, beginning with the page of the arguments,
+// which needs no privilege.
 func unmapArguments() {
 	b, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
@@ -92,10 +92,10 @@ func (h *host) disguised(as, file string) *task.State {
 		self, err := os.Executable()
 		must.NoError(h.t, err)
 		st.Command.Path, st.Command.Args = self, []string{file}
-		// enough that the arguments share no page with the rest of the stack
+		// so many variables that the arguments share no page with the rest of the stack
 		st.Command.Env = slices.Repeat([]string{"A="}, 1500)
 		st.Command.Env[0] = disguiseVar + "=" + as
-		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles executes it again, without the duplicates
+		st.Command.Env[1] = "GORACE=atexit_sleep_ms=0" // or BeginRoles would execute the binary again, without the duplicates
 	})
 }
 
@@ -183,8 +183,8 @@ func TestAdoption_TreatsAProcessWithoutRecordAsTheTask(t *testing.T) {
 	}
 }
 
-// The launcher is killed between any two steps of a start. A task that is reported as never
-// started has done nothing; the exit of one that ran is the program's.
+// The launcher is killed between any two steps of a start. The program of a task that is reported as never started has
+// not run at all; the exit of a program that ran is its own, or lost.
 func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 	h := newHost(t, withCgroup)
 	outcomes := map[string]int{}
@@ -204,9 +204,9 @@ func TestAdoption_ReportsALauncherKilledAtAnyMoment(t *testing.T) {
 		}
 		for end := time.Now().Add(rand.N(time.Duration(i%4+1) * time.Millisecond)); i%8 > 1 && time.Now().Before(end); {
 		}
-		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it starts another one and sends the pidfd
+		must.NoError(t, unix.Kill(first.cmd.Process.Pid, unix.SIGSTOP)) // or it would send the pidfd to another supervisor
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
-		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then it may observe the launcher's exit
+		h.waitDead(&task.State{Identity: task.Identity{PID: sup}}) // until then the supervisor may observe an exit
 		killed := i%2 == 0 && now != nil && now.Identity.PID != 0
 		if killed {
 			_ = unix.Kill(now.Identity.PID, unix.SIGKILL)
@@ -274,7 +274,7 @@ func TestExit_IsOOMOnlyIfTheRunFailed(t *testing.T) {
 	}
 }
 
-// The next run of a task uses the same cgroup of Nomad's, which keeps its count.
+// The next run of a task uses the same cgroup, which Nomad made and which keeps its count of OOM kills.
 func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
@@ -300,7 +300,7 @@ func TestExit_DoesNotCountOOMKillsOfEarlierRuns(t *testing.T) {
 
 // A slow adoption delays requests about its own task only.
 func TestAdoption_DelaysRequestsForItsOwnTaskOnly(t *testing.T) {
-	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // is over
+	s := &server{clients: map[*wire.Peer]bool{}, processes: map[string]*process{}, idle: time.Hour} // this time is over
 	slow := foundTask(&task.State{ID: "slow"})
 	other := newProcess("other")
 	other.phase = running

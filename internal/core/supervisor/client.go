@@ -42,7 +42,7 @@ type Config struct {
 }
 
 // Client is the plugin's side of the protocol. It is safe for concurrent use. It starts a supervisor when one is
-// needed, and replaces one that was killed. It repeats calls in progress, so that callers do not notice.
+// needed, and replaces one that was killed. Calls in progress are repeated, so that callers notice no replacement.
 //
 // For each running task it holds a pidfd, which preserves the exit status while no supervisor runs. A supervisor that
 // does not answer is killed, and another one adopts its tasks: no call takes longer than its deadline.
@@ -57,7 +57,7 @@ type Client struct {
 
 	mu       sync.Mutex
 	settled  bool   // a supervisor had this process's build and surroundings
-	other    *hello // of the last supervisor that refused them
+	other    *hello // the hello of the last supervisor that refused them
 	moved    string // how the previous supervisor was replaced, for the log
 	killed   int    // pid of a supervisor that was killed because it can't take them over
 	holds    map[string]*hold
@@ -72,7 +72,7 @@ type hold struct {
 	done  chan struct{}
 }
 
-// NewClient returns a client; nothing runs before its first call.
+// NewClient returns a client, which starts no process before its first call.
 func NewClient(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = 10 * time.Second
@@ -104,7 +104,7 @@ func (c *Client) Close() {
 }
 
 // Launch starts a task and returns its state, with the identity of its process, once the program itself runs. A
-// *launch.Error gives the reason why the program could not be started; nothing of the task is left then.
+// *launch.Error gives the reason why the program could not be started; in that case, nothing of the task is left.
 func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error) {
 	c.mu.Lock()
 	h := &hold{state: st, done: make(chan struct{})}
@@ -132,8 +132,8 @@ func (c *Client) Launch(ctx context.Context, st *task.State) (*task.State, error
 	return r.Stat.State, nil
 }
 
-// Adopt hands a task that an earlier plugin process started to the supervisor, which uses st, the state that Nomad
-// saved, if the one on disk is lost.
+// Adopt hands over to the supervisor a task that an earlier plugin process started. st is the state that Nomad saved;
+// the supervisor uses it if the state on disk is lost.
 func (c *Client) Adopt(ctx context.Context, st *task.State) (*Status, error) {
 	c.mu.Lock()
 	h := c.holds[st.ID]
@@ -254,7 +254,7 @@ func (h *hold) release() {
 	h.pidfd = nil
 }
 
-// ended records an exit; the first one counts.
+// ended records an exit, unless one of the same task or session was recorded before.
 func (c *Client) ended(id string, e *task.Exit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

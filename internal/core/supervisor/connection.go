@@ -17,15 +17,15 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// helloTime is how long a supervisor may take to answer a hello. It answers without waiting for anything, so one that
+// helloTime is how long a supervisor may take to answer a hello. The answer waits for nothing, so a supervisor that
 // takes longer is killed and replaced.
 const helloTime = 10 * time.Second
 
 // helloEvery is the interval between hellos while tasks run or a call is in progress.
 const helloEvery = time.Second
 
-// deadlines limit each kind of call. They exceed the supervisor's own limits: if it answers hello but not the call,
-// it has a bug, and the caller gets an error.
+// deadlines limit each kind of call. They exceed the supervisor's own limits: a supervisor that answers hello but not
+// the call has a bug, and the caller gets an error.
 var deadlines = map[string]time.Duration{
 	opHello:   helloTime,
 	opLaunch:  startTimeout + openTime + 30*time.Second,
@@ -55,9 +55,8 @@ func roundTrip(ctx context.Context, conn *connection, req *request, files ...*os
 }
 
 // tend monitors a connection for as long as it lasts. It sends hellos while tasks run or a call is in progress, and
-// kills a supervisor that does not answer. Time is counted in ticks, not by the clock: while this process is
-// stopped too, the supervisor is not late. When no task is left, tend closes the connection, so that the supervisor may
-// end.
+// kills a supervisor that does not answer. It counts time in ticks, not by the clock, which would also count time when
+// this process was stopped. When no task is left, tend closes the connection, so that the supervisor can end.
 func (c *Client) tend(conn *connection) {
 	look := min(100*time.Millisecond, c.cfg.Idle/2)
 	tick := time.NewTicker(look)
@@ -72,7 +71,7 @@ func (c *Client) tend(conn *connection) {
 		if inUse || now != received {
 			used = time.Now()
 		} else if time.Since(used) > c.cfg.Idle {
-			conn.Close() // for a task that was started since, the client reconnects immediately
+			conn.Close() // if a task was started since, the client reconnects immediately
 			return
 		}
 		if now != received || !needed {
@@ -98,7 +97,7 @@ func (c *Client) replace(conn *connection) {
 		c.cfg.Log("failed to kill the supervisor: %v", err)
 	}
 	if process != nil {
-		// its death releases its lock; only a hang of its own directory can delay that: it uses no other files
+		// a supervisor's death releases its lock; only a hang of its directory delays that: it uses no other files
 		task.Dead(int(process.Fd()), helloTime)
 		process.Close()
 	}
@@ -135,7 +134,7 @@ func (c *Client) needed() bool {
 	return c.running() > 0 && c.ctx.Err() == nil
 }
 
-// running counts the held tasks that have not ended. c.mu is held.
+// running counts the held tasks that have not ended. The caller holds mu.
 func (c *Client) running() int {
 	n := 0
 	for _, h := range c.holds {
@@ -146,14 +145,14 @@ func (c *Client) running() int {
 	return n
 }
 
-// handOverTime is how long a new connection waits until all tasks are handed over.
+// handOverTime bounds how long a new connection waits until all tasks are handed over.
 const handOverTime = time.Second
 
 // handOverLimit bounds how many tasks are handed over concurrently.
 const handOverLimit = 16
 
-// handOver hands all running tasks to the supervisor of a new connection. If files hang, it stops waiting after
-// handOverTime: the supervisor registers a task long before it answers.
+// handOver hands all running tasks to the supervisor of a new connection. If a file system hangs, it stops waiting
+// after handOverTime, which is enough: the supervisor registers a task long before it answers.
 func (c *Client) handOver(conn *connection) {
 	go c.tend(conn)
 	var all sync.WaitGroup
@@ -210,7 +209,7 @@ func dialOwn(store task.Store) (*wire.Transport, error) {
 	return wire.Dial(store.Socket())
 }
 
-// dialTime bounds the attempts to reach a supervisor: each one found may just be ending.
+// dialTime bounds the attempts to reach a supervisor. Each attempt may find a supervisor that is about to end.
 const dialTime = 30 * time.Second
 
 // dial connects to the supervisor, and starts or upgrades it if necessary.
@@ -235,7 +234,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		cancel()
 		if err != nil || r.Hello == nil {
 			last = errors.Join(errors.New("supervisor did not answer hello"), err)
-			// ErrLost: it was just ending. Otherwise it hangs, or its protocol (before 3) does not have this hello.
+			// ErrLost: the supervisor was about to end. Otherwise it hangs, or its protocol (before 3) has another hello.
 			if !errors.Is(err, wire.ErrLost) && ctx.Err() == nil {
 				c.replace(conn)
 			}
@@ -248,7 +247,7 @@ func (c *Client) dial(ctx context.Context) (*connection, error) {
 		}
 		last = c.move(ctx, conn, r.Hello)
 		if last != nil && r.Hello.Protocol == protocolVersion {
-			// it can serve the running tasks; the next start tries again to move it
+			// this supervisor can serve the running tasks; the next start of a task tries again to move it
 			c.refused(r.Hello, last)
 			return conn, nil
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// waits returns a script that waits for the file, and then ends with the command then.
+// waits returns a script that waits until a file exists, and then runs a last command.
 func waits(file, then string) string {
 	return fmt.Sprintf("echo first; while [ ! -e %s ]; do sleep 0.005; done; echo last; %s", file, then)
 }
@@ -44,7 +44,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				},
 				"ends unobserved": func(st *task.State, file string) {
 					pid := h.supervisor()
-					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // it observes nothing from here on
+					must.NoError(t, unix.Kill(pid, unix.SIGSTOP)) // the supervisor observes nothing from here on
 					must.NoError(t, os.WriteFile(file, nil, 0o600))
 					h.waitDead(st)
 					h.kill(pid, unix.SIGKILL)
@@ -54,7 +54,7 @@ func TestExit_IsExactAfterTheSupervisorIsKilled(t *testing.T) {
 				st := h.launch(c, h.shell(waits(file, want.then)))
 				h.waitOutput(st, "first")
 				scene(st, file)
-				if !SupportsPidfdExit() { // before Linux 6.15, only the parent gets it
+				if !SupportsPidfdExit() { // before Linux 6.15, only the parent gets the exit
 					want.exit = task.Exit{Lost: true}
 				}
 				h.ends(c, st.ID, want.exit, name, when)
@@ -87,7 +87,7 @@ func (h *host) waitReaped(st *task.State) {
 func TestOutput_LosesNoLineWhenSupervisorsAreKilled(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
-	// it writes for as long as supervisors are killed
+	// the task writes for as long as supervisors are killed
 	enough := filepath.Join(h.dir, "enough")
 	st := h.launch(c, h.shell(floods(enough), func(st *task.State) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
@@ -122,7 +122,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				st := first.launch(h.shell(waits(file, "exit 7")))
 				h.waitOutput(st, "first")
 				pid := h.supervisor()
-				first.kill() // first, or it would start another supervisor
+				first.kill() // before the supervisor, which the plugin would replace
 				if c.both {
 					must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 					h.waitDead(&task.State{Identity: task.Identity{PID: pid}})
@@ -142,7 +142,7 @@ func TestTask_SurvivesItsPlugin(t *testing.T) {
 				}
 				must.NoError(t, os.WriteFile(file, nil, 0o600))
 				want := task.Exit{Code: 7}
-				if c.both && !SupportsPidfdExit() { // not a child of the new supervisor
+				if c.both && !SupportsPidfdExit() { // the task is not a child of the new supervisor
 					want = task.Exit{Lost: true}
 				}
 				h.ends(second, st.ID, want)
@@ -159,7 +159,7 @@ func TestExit_IsLostIfNoProcessSawIt(t *testing.T) {
 		file := filepath.Join(h.dir, "go")
 		m := testsupport.Mark()
 		background := ""
-		if cgroups { // otherwise nothing identifies its process group
+		if cgroups { // otherwise nothing identifies the task's process group
 			background = h.background(m)
 		}
 		st := h.orphaned(h.shell(background + waits(file, "exit 0")))
@@ -289,11 +289,11 @@ func TestAdoption_RestoresDamagedStateFromTheHandle(t *testing.T) {
 	})
 }
 
-func TestOutput_GoesOnAfterTheStateDirectoryWasRemoved(t *testing.T) {
+func TestOutput_ContinuesAfterTheStateDirectoryWasRemoved(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
 	file := filepath.Join(h.dir, "go")
-	// more than fits into a pipe: without a reader, the task never ends
+	// the output does not fit into a pipe: without a reader, the task would never end
 	st := h.launch(c, h.shell(waits(file, "head -c 200000 /dev/zero | tr '\\0' x; exit 7")))
 	h.waitOutput(st, "first")
 	must.NoError(t, os.RemoveAll(h.store.Dir))

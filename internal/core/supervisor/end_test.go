@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-func TestSupervisor_IsOneForManyClients(t *testing.T) {
+func TestSupervisor_IsSharedByManyClients(t *testing.T) {
 	h := newHost(t, withCgroup)
 	var all, reported sync.WaitGroup
 	pids := make([]int, 20)
@@ -46,14 +46,14 @@ func TestSupervisor_IsOneForManyClients(t *testing.T) {
 	}
 	all.Wait()
 	for i, pid := range pids {
-		must.Eq(t, pids[0], pid, must.Sprintf("the supervisor of client %d is %d, unlike that of the first", i, pid))
+		must.Eq(t, pids[0], pid, must.Sprintf("client %d has another supervisor (%d) than the first client", i, pid))
 		test.NotEq(t, 0, pid, test.Sprintf("client %d has no supervisor", i))
 	}
 }
 
 func TestSupervisor_IsReplacedQuietlyWhenIdle(t *testing.T) {
 	h := newHost(t, withCgroup)
-	h.idle = 5 * time.Millisecond // one is always just ending
+	h.idle = 5 * time.Millisecond // so that a supervisor is often about to end
 	c := h.client()
 	seen := map[int]bool{}
 	end := time.Now().Add(time.Minute)
@@ -107,12 +107,12 @@ func TestSupervisor_RemovesItsCgroupAfterALateProcess(t *testing.T) {
 	h.launch(c, st)
 	h.ends(c, st.ID, task.Exit{})
 	h.destroy(c, st.ID)
-	late := exec.Command("sleep", "1000") // a collector that is slow to end
+	late := exec.Command("sleep", "1000") // stands for a collector that is slow to end
 	must.NoError(t, late.Start())
 	must.NoError(t, h.leaf.Join(late.Process.Pid))
 	c.Close()
 	testsupport.Eventually(t, "the supervisor ends", func() bool { return unix.Access(h.store.Dir, 0) != nil })
-	time.Sleep(time.Second) // longer than one removal tries
+	time.Sleep(time.Second) // longer than one call of Remove retries
 	must.NoError(t, late.Process.Kill())
 	_ = late.Wait() // "signal: killed"
 	for _, dir := range h.leaf.Owned {
@@ -163,15 +163,15 @@ func TestSupervisor_IgnoresTerminationSignals(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE} {
 		must.NoError(t, unix.Kill(pid, sig))
 	}
-	// the default action of each would have ended it
+	// the default action of each signal would have ended the supervisor
 	must.Eq(t, pid, c.SupervisorPID(ctx(t)), must.Sprint("the supervisor ended"))
 	must.Eq(t, pid, h.supervisor(), must.Sprint("the supervisor ended"))
 	test.Nil(t, c.Exit(st.ID), test.Sprint("the task ended"))
 	h.destroy(c, st.ID)
 }
 
-// 2,000 short tasks, 8 at a time.
-func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
+// Runs 2,000 short tasks, 8 at a time.
+func TestSupervisor_CleansUpAfterThousandsOfTasks(t *testing.T) {
 	testsupport.Long(t, "thousands of processes")
 
 	const total = 2000
@@ -229,10 +229,10 @@ func TestSupervisor_LeavesNothingOfThousandsOfTasks(t *testing.T) {
 			testsupport.Eventually(t, "the collector has no more descriptors than before", func() bool {
 				return count(t, collector, "fd") <= held
 			})
-			// the runtime adds some for calls that block; a leak would be one per task
+			// the runtime adds some threads for calls that block; a leak would be one thread per task
 			now := count(t, pid, "task")
 			test.False(t, now > threads+20, test.Sprintf("%d threads before, %d after", threads, now))
-			// the directory itself, the running task's, and the task's five files
+			// the directory itself, the running task's directory, and the five files in that
 			test.SliceLen(t, 7, tree(filepath.Join(h.store.Dir, "tasks")), test.Sprint("files"))
 			h.destroy(c, keep.ID)
 		})

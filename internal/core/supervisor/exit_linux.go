@@ -30,8 +30,8 @@ type childInfo struct {
 
 const codeExited = 1 // CLD_EXITED: Status is a code, not a signal
 
-// childExit returns how a dead child ended, and leaves it a zombie. It returns nil if the process is not a child. A
-// debugger that traces the child is notified first: childExit blocks until it has waited for the child or has exited.
+// childExit returns how a dead child ended, and does not reap it. It returns nil if the process is not a child. A
+// debugger that traces the child is notified first: childExit blocks until the debugger has waited for it or has ended.
 func childExit(pid int) *task.Exit {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var info childInfo
@@ -67,7 +67,7 @@ type witness struct {
 
 func (w witness) exit(deadline time.Time) *task.Exit {
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		reaped := w.reaped() // read first: the exit status becomes available before the hang-up
+		reaped := w.reaped() // read first: the exit status becomes available before the pidfd hangs up
 		ws, ok := w.status()
 		if ok {
 			return exitOf(ws)
@@ -97,7 +97,7 @@ func lost(reason string) *task.Exit {
 	return &task.Exit{Lost: true, Reason: reason, At: time.Now()}
 }
 
-// pidfdInfo is struct pidfd_info of include/uapi/linux/pidfd.h, its first version.
+// pidfdInfo is the first version of struct pidfd_info in include/uapi/linux/pidfd.h.
 type pidfdInfo struct {
 	Mask, CgroupID                                   uint64
 	PID, TGID, PPID                                  uint32
@@ -118,7 +118,7 @@ func pidfdExit(pidfd int) (unix.WaitStatus, bool) {
 	return unix.WaitStatus(info.ExitCode), errno == 0 && info.Mask&pidfdInfoExit != 0
 }
 
-// reaped reports whether the process has been reaped, on which its pidfd hangs up (POLLHUP).
+// reaped reports whether the process has been reaped. Its pidfd has then hung up (POLLHUP).
 func reaped(pidfd int) bool {
 	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	_, err := unix.Poll(p, 0)

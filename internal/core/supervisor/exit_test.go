@@ -15,7 +15,7 @@ import (
 )
 
 // The exit status may become available between the read of the status and the reaping of the process.
-func TestWitness_LooksOnceMoreAfterTheReaping(t *testing.T) {
+func TestWitness_ReadsTheStatusAgainAfterTheReaping(t *testing.T) {
 	for name, row := range map[string]struct {
 		known int // the first read that returns the status
 		want  task.Exit

@@ -97,7 +97,7 @@ func TestKill_EndsAForkBomb(t *testing.T) {
 	})
 }
 
-func TestKill_EndsATreeOfAThousand(t *testing.T) {
+func TestKill_EndsATreeOfAThousandProcesses(t *testing.T) {
 	testsupport.Long(t, "thousands of processes")
 	const many = 1000
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep MARK & i=$((i+1)); done; echo ready; ", many)
@@ -272,7 +272,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 	}
 	n := len(testsupport.Sleepers(m))
 	test.Eq(t, maxSessions, n, test.Sprintf("%d sessions run", n))
-	for i, pid := range testsupport.Sleepers(m) { // each one that ends makes room for another
+	for i, pid := range testsupport.Sleepers(m) { // each session that ends makes room for another
 		must.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		testsupport.Eventually(t, "another session starts", func() bool { return session(flood+i) == nil })
 		if i == 3 {
@@ -283,7 +283,7 @@ func TestSession_FloodDelaysNoOtherTask(t *testing.T) {
 		null})
 	test.Error(t, err, test.Sprint("a session without a program was started"))
 	h.destroy(c, victim.ID)
-	// without a cgroup, Destroy kills them but does not wait for them
+	// without a cgroup, Destroy kills the sessions but does not wait for them
 	testsupport.Eventually(t, "no session is left", func() bool { return len(testsupport.Sleepers(m)) == 0 })
 	next := h.launch(c, h.shell("exec sleep 1000"))
 	for i := range maxSessions + 5 { // a session that fails to start does not count

@@ -81,7 +81,7 @@ func (h *host) counts(stop string, change ...func(*task.State)) *task.State {
 	return h.shell(fmt.Sprintf(script, stop), change...)
 }
 
-// floods returns a script that counts in the same way as fast as it can, but prints no more than fits into 1000 log
+// floods returns a script that counts in the same way, but as fast as it can. It prints no more than fits into 1000 log
 // files of 64 KiB.
 func floods(stop string) string {
 	return fmt.Sprintf(`i=0
@@ -160,19 +160,19 @@ func (h *host) hasEvent(id, text string) bool {
 func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 	testsupport.Long(t, "waits for timeouts")
 	for name, fault := range map[string]func(h *host){
-		"nothing else":      func(*host) {},
+		"no other fault":    func(*host) {},
 		"supervisor killed": func(h *host) { h.kill(h.supervisor(), unix.SIGKILL) },
 		"collector killed":  func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGKILL)) },
 		"both killed": func(h *host) {
 			must.NoError(h.t, unix.Kill(h.collector(), unix.SIGKILL))
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
-		"killed twice": func(h *host) {
+		"supervisor killed twice": func(h *host) {
 			h.kill(h.supervisor(), unix.SIGKILL)
 			testsupport.Eventually(h.t, "another", func() bool { return len(h.supervisors()) == 1 })
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
-		"the collector is stopped": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
+		"collector stopped": func(h *host) { must.NoError(h.t, unix.Kill(h.collector(), unix.SIGSTOP)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			disk := newFrozen(t)
@@ -190,14 +190,14 @@ func TestOutput_FrozenDirectoryDelaysNoOtherTask(t *testing.T) {
 			fault(h)
 			h.others(c, running)
 			must.NoError(t, os.WriteFile(stop, nil, 0o600))
-			for _, st := range append(running, hung) { // the hung one's pipe is not full
+			for _, st := range append(running, hung) { // the hung task's pipe is not full
 				h.ends(c, st.ID, task.Exit{Code: 5})
 			}
 			for _, st := range running {
 				h.counted(st)
 				h.destroy(c, st.ID)
 			}
-			h.destroy(c, hung.ID) // it does not wait for the disk
+			h.destroy(c, hung.ID) // this does not wait for the disk
 			disk.thaw()
 			h.counted(hung)
 		})
@@ -240,7 +240,7 @@ func TestSupervisor_IsReplacedWhenItDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// impatient clients replace a supervisor that does not answer sooner than real ones.
+// impatient gives a client a shorter helloTime, so that it soon replaces a supervisor that does not answer.
 func impatient(cfg *Config) { cfg.helloTime = 2 * time.Second }
 
 func mustIdentify(t *testing.T, pid int) task.Identity {
@@ -282,14 +282,14 @@ func TestOutput_IsCompleteWhenTheCollectorIsKilled(t *testing.T) {
 		st.Output.MaxFileSize, st.Output.MaxFiles = 64<<10, 1000
 	}))
 	for range 10 {
-		time.Sleep(20 * time.Millisecond) // the task writes
+		time.Sleep(20 * time.Millisecond) // so that the task writes
 		h.kill(h.collector(), unix.SIGKILL)
 	}
 	h.collector()
 	h.endCounting(c, stop, st)
 }
 
-// A supervisor that once got EMFILE must go on to accept connections.
+// A supervisor that had no free descriptor (EMFILE) must later accept connections again.
 func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
@@ -306,7 +306,7 @@ func TestSupervisor_ServesAgainAfterItRanOutOfDescriptors(t *testing.T) {
 	}()
 	time.Sleep(300 * time.Millisecond) // enough for accept(2) to fail
 	must.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil))
-	test.NoError(t, <-adopted, test.Sprint("a client that came when no descriptor was left"))
+	test.NoError(t, <-adopted, test.Sprint("a client that connected while no descriptor was free"))
 	test.Eq(t, pid, h.supervisor(), test.Sprint("the supervisor was replaced"))
 	h.destroy(c, st.ID)
 }

@@ -62,7 +62,7 @@ func (h *host) smallStateDisk() (fill func(left int) (free func())) {
 func (h *host) unwatched(first *plugin) {
 	h.t.Helper()
 	pid := h.supervisor()
-	first.kill() // first, or it would start another supervisor
+	first.kill() // before the supervisor, which the plugin would replace
 	h.kill(pid, unix.SIGKILL)
 	reapOrphans()
 }
@@ -117,14 +117,14 @@ func TestLaunch_IsRefusedOnAFullStateDisk(t *testing.T) {
 				t.Errorf("%d pages are left: got %v", left, err)
 			}
 			if _, err := os.Stat(h.store.TaskDir(st.ID)); err == nil {
-				t.Errorf("%d pages are left: it left %v", left, tree(h.store.TaskDir(st.ID)))
+				t.Errorf("%d pages are left: files of the refused task remain: %v", left, tree(h.store.TaskDir(st.ID)))
 			}
 			free()
 			continue
 		}
 		started++
 		free()
-		free = fill(0) // another process has used the rest
+		free = fill(0) // as if another process had used the rest
 		must.NoError(t, os.WriteFile(file, nil, 0o600))
 		h.ends(warm, st.ID, task.Exit{Code: 7}, left)
 		if e := h.store.LoadExit(st.ID); e == nil || e.Code != 7 {
@@ -147,14 +147,14 @@ func (h *host) spoil(id string) (heal func()) {
 	must.NoError(h.t, os.Rename(path, path+".kept"))
 	must.NoError(h.t, os.Mkdir(path, 0o700))
 	return func() {
-		// in one step: the supervisor may write it immediately
+		// in one step: the supervisor may write the record immediately
 		must.NoError(h.t, unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, path+".kept", unix.RENAME_EXCHANGE))
 		must.NoError(h.t, os.Remove(path+".kept"))
 	}
 }
 
 func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
-	for _, then := range []string{"can be saved later", "the supervisor is killed", "it is destroyed"} {
+	for _, then := range []string{"the exit can be saved later", "the supervisor is killed", "the task is destroyed"} {
 		t.Run(then, func(t *testing.T) {
 			eachHolding(t, func(t *testing.T, cgroups bool) {
 				h := newHost(t, cgroups)
@@ -177,13 +177,13 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 				if err == nil || errors.Is(err, wire.ErrLost) {
 					t.Errorf("upgrade: %v", err)
 				}
-				other := h.launch(first, h.shell("exit 3")) // its end searches for orphans
+				other := h.launch(first, h.shell("exit 3")) // its end makes the supervisor search for orphans
 				h.wait(first, other.ID)
 				h.destroy(first, other.ID)
 
 				want := task.Exit{Code: 7}
 				switch then {
-				case "can be saved later":
+				case "the exit can be saved later":
 					first.Close()
 					for end := time.Now().Add(5 * h.idle); time.Now().Before(end); time.Sleep(h.idle / 10) {
 						if pids := h.supervisors(); len(pids) != 1 || pids[0] != pid || !zombie() {
@@ -202,7 +202,7 @@ func TestExit_IsKeptByTheKernelUntilItIsSaved(t *testing.T) {
 					h.waitReaped(st)
 					heal()
 					want = task.Exit{Lost: true} // no other process held its pidfd
-				case "it is destroyed":
+				case "the task is destroyed":
 					h.destroy(first, st.ID)
 					test.False(t, st.Identity.Alive(), test.Sprint("its process still exists"))
 					_, err := os.Stat(h.store.TaskDir(st.ID))

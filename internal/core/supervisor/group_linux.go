@@ -9,8 +9,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Without cgroups, a task consists of the process group that its main process leads and those of its exec sessions,
-// as with raw_exec. A process that leaves its group can't be found again.
+// Without cgroups, a task consists of the process groups that its main process and its exec sessions lead, as with
+// raw_exec. A process that leaves its group can't be found again.
 
 // wholeGroup is PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9: the process group that the process
 // leads, or led before it was reaped.

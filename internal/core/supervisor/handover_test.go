@@ -14,7 +14,7 @@ import (
 func TestHandOver_DoesNotRecreateADestroyedTask(t *testing.T) {
 	h := newHost(t, withCgroup)
 	c := h.client()
-	other := h.launch(c, h.shell("exec sleep 1000")) // keeps the connection
+	other := h.launch(c, h.shell("exec sleep 1000")) // keeps the connection open
 	st := h.launch(c, h.shell("exec sleep 1000"))
 	c.mu.Lock()
 	held := c.holds[st.ID]

@@ -93,7 +93,7 @@ func TestLaunch_HangDelaysNoOtherTask(t *testing.T) {
 	})
 }
 
-func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
+func TestAdoption_EndsTheLauncherOfAKilledSupervisor(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		dir := testsupport.HungDir(t)
@@ -103,7 +103,7 @@ func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 		testsupport.Eventually(t, "a supervisor runs", func() bool { return len(h.supervisors()) == 1 })
 		pid := h.waitLauncher("launch:exec")
 		sup := h.supervisor()
-		first.kill() // first, or it would start another supervisor and repeat the launch
+		first.kill() // before the supervisor, which the plugin would replace to repeat the launch
 		must.NoError(t, unix.Kill(sup, unix.SIGKILL))
 		c := h.client()
 		h.destroy(c, "anything") // starts a supervisor, which cleans up
@@ -114,7 +114,7 @@ func TestLaunch_LeavesNoLauncherOfAKilledSupervisor(t *testing.T) {
 	})
 }
 
-func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
+func TestClient_DelaysNoOtherClientWhenStopped(t *testing.T) {
 	h := newHost(t, withCgroup)
 	stopped := h.plugin()
 	st := stopped.launch(h.shell("exec sleep 1000"))
@@ -145,7 +145,7 @@ func TestClient_StoppedDelaysNoOtherClient(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestTask_DebuggedDelaysNoOtherTask(t *testing.T) {
+func TestTask_DelaysNoOtherTaskWhenDebugged(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()

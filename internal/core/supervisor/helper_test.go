@@ -31,14 +31,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// The launcher changes the thread that it runs on. It must be the main one, whose id is the pid.
+// The launcher changes the thread that it runs on. That must be the main thread, whose id is the pid.
 func init() { runtime.LockOSThread() }
 
 // clientVar makes the test binary a plugin process: see pluginMain.
 const clientVar = "OUTRIDER_TEST_CLIENT"
 
-// TestMain also runs the supervisor, the launcher, and a plugin that can be killed. It makes the test a subreaper, so
-// that the test adopts a killed supervisor's children, not an init that reaps at an unknown time.
+// TestMain also runs the supervisor, the launcher, and a plugin that can be killed. It makes the test a subreaper:
+// otherwise an init, which reaps at an unknown time, would adopt a killed supervisor's children.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	Main()
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		bomb(os.Args[2])
 	}
 	becomeSubreaper()
-	if r, w, err := os.Pipe(); err == nil { // the runtime's own descriptors, before any are counted
+	if r, w, err := os.Pipe(); err == nil { // makes the runtime open its own descriptors before any are counted
 		r.SetReadDeadline(time.Now())
 		r.Close()
 		w.Close()
@@ -90,7 +90,7 @@ const (
 	withoutCgroup = false
 )
 
-// newHost returns a host whose tasks get cgroups or not. If cgroups are needed but can't be used, it skips the test.
+// newHost returns a host, whose tasks get cgroups if cgroups is true. It skips the test if these can't be used.
 func newHost(t testing.TB, cgroups bool) *host {
 	t.Helper()
 	fds := testsupport.Descriptors(t)
@@ -243,7 +243,7 @@ func (h *host) client(change ...func(*Config)) *Client {
 	return c
 }
 
-// shell returns a task that runs a script of sh in its own allocation.
+// shell returns a task that runs a shell script in its own allocation.
 func (h *host) shell(script string, change ...func(*task.State)) *task.State {
 	h.mu.Lock()
 	h.ids++
@@ -336,7 +336,7 @@ func (h *host) reported(id string) []*task.Exit {
 	return slices.Clone(h.exits[id])
 }
 
-// output returns the content of all rotated files of one of a task's streams.
+// output returns the content of all rotated files of a task's stream ("stdout" or "stderr").
 func (h *host) output(st *task.State, stream string) string {
 	h.t.Helper()
 	var all strings.Builder
@@ -350,7 +350,7 @@ func (h *host) output(st *task.State, stream string) string {
 	return all.String()
 }
 
-// waitOutput returns when the output contains the text.
+// waitOutput waits until a task's stdout contains the text, and returns it.
 func (h *host) waitOutput(st *task.State, text string) string {
 	h.t.Helper()
 	var out string
@@ -439,7 +439,7 @@ func (h *host) keep() bool {
 	if _, err := c.Write(ask); err != nil {
 		return false
 	}
-	_, err = c.Read(make([]byte, 1)) // we are its client
+	_, err = c.Read(make([]byte, 1)) // a reply shows that it serves this connection
 	return err == nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestIsolation_ProcessIDsOutliveTheSupervisor(t *testing.T) {
+func TestIsolation_PIDNamespaceOutlivesTheSupervisor(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, true)
 	st := h.orphaned(h.shell("trap 'exit 5' TERM; echo first; while :; do sleep 0.02; done", func(st *task.State) {
@@ -43,7 +43,7 @@ func TestIsolation_ProcessIDsOutliveTheSupervisor(t *testing.T) {
 	h.destroy(c, st.ID)
 }
 
-func TestIsolation_TaskEndsWithTheInitOfItsProcessIDs(t *testing.T) {
+func TestIsolation_TaskEndsWithTheInitOfItsPIDNamespace(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, true)
 	c := h.client()

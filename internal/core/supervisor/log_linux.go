@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// logSize bounds the size of the log file, and that of the older one.
+// logSize bounds the sizes of the log file and of the older log file.
 const logSize = 128 << 10
 
 // oldLog returns the path of the older log file.

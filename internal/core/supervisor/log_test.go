@@ -62,7 +62,7 @@ func TestLog_IsBounded(t *testing.T) {
 	var before, after int
 	_, err = fmt.Sscanf(string(next), "%d\n%d\n", &before, &after)
 	must.NoError(t, err)
-	test.Eq(t, before+1, after, test.Sprint("no line is missing between the files"))
+	test.Eq(t, before+1, after, test.Sprint("lines are missing between the files"))
 }
 
 func TestLog_NeverBlocks(t *testing.T) {

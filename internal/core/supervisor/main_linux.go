@@ -44,12 +44,12 @@ const optionsVar = "OUTRIDER_SUPERVISOR"
 
 // options configure a supervisor process.
 type options struct {
-	Dir   string        `json:"dir"`   // of the Store
+	Dir   string        `json:"dir"`   // the directory of the Store
 	Build string        `json:"build"` // identifies the binary
 	Idle  time.Duration `json:"idle"`  // how long it runs without tasks and clients, in ns
-	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup it was put in
+	Leaf  cgroup.Group  `json:"leaf"`  // the cgroup that the supervisor was put in
 
-	// Surroundings are what it was started with, nil if it was started by a version without this field.
+	// Surroundings are those that the supervisor was started with, nil if a version without this field started it.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 
 	// set for an upgrade in place: the descriptors that were kept across execve(2)
@@ -85,10 +85,10 @@ func Main() {
 
 func supervise(with string) int {
 	setName("outrider-superv")
-	// signals to the agent's process group must not end it; Notify, not Ignore: tasks would inherit ignored signals
+	// signals to the agent's process group must not end this process, but tasks must not inherit ignored signals
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGTERM)
 
-	debug.SetGCPercent(20) // the heap is small, but each plugin has a supervisor with its own garbage
+	debug.SetGCPercent(20) // the heap is small, but the garbage adds up: each plugin has its own supervisor
 
 	var o options
 	if err := json.Unmarshal([]byte(with), &o); err != nil {
@@ -115,14 +115,14 @@ func supervise(with string) int {
 	}
 	startLog(s.store.Log())
 	slog.Info("supervisor started", "pid", os.Getpid(), "build", s.build, "upgraded", o.Listener != 0)
-	// the OOM killer should choose it last: everything else can be restarted
+	// the OOM killer should choose this process last: everything else can be restarted
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	found, err := s.register()
 	if err != nil {
 		report(err.Error())
 		return 1
 	}
-	s.collector.Find() // the one from before an upgrade, which is not an orphan
+	s.collector.Find() // a collector from before an upgrade is not an orphan
 	becomeSubreaper()
 	go s.reapOrphans()
 	go wire.Accept(s.listener, s.serve)
@@ -222,11 +222,11 @@ func (s *server) run() {
 	_ = os.Remove(s.store.Log())
 	_ = os.Remove(oldLog(s.store.Log()))
 	_ = os.RemoveAll(s.store.Retired())
-	// each succeeds only for an empty directory; exit records that no plugin has read are kept
+	// each call succeeds only for an empty directory: exit records that no plugin has read are kept
 	_ = os.Remove(filepath.Join(s.store.Dir, "tasks"))
 	_ = os.Remove(s.store.Dir)
 	_ = os.Remove(filepath.Dir(s.store.Dir))
-	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other is the operator's
+	if top := filepath.Dir(filepath.Dir(s.store.Dir)); top == task.DefaultDir { // any other belongs to the operator
 		_ = os.Remove(top)
 	}
 	// if it can't leave its cgroup, the client that started it removes the cgroup
@@ -235,12 +235,12 @@ func (s *server) run() {
 	}
 }
 
-// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine, run's
-// wait for the collector may be too short.
+// leafTime is how long the collector may take to leave the cgroup after this process. On an overloaded machine, the
+// collector may still be running when removeLeaf is called.
 const leafTime = 30 * time.Second
 
-// removeLeaf removes the supervisor's cgroup once it is empty. If another supervisor has started, it leaves the
-// cgroup to that one.
+// removeLeaf removes the supervisor's cgroup once it is empty. If another supervisor has started, the cgroup stays for
+// that supervisor.
 func (s *server) removeLeaf() {
 	for end := time.Now().Add(leafTime); s.leaf.Remove() != nil && time.Now().Before(end); {
 		if unix.Access(s.store.Dir, unix.F_OK) == nil {

@@ -21,8 +21,8 @@ import (
 // launcher sent, or the one of the agent that requested the task. A supervisor that has lost the descriptor, or has
 // since moved to another agent's namespace, uses the namespace of the task's process only if it is the same one.
 
-// At most 90 bytes each: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not fit into a
-// WebSocket control frame.
+// Each error has at most 90 bytes: `nomad alloc exec` loses an error that, together with gRPC's prefix, does not fit
+// into a WebSocket control frame.
 var (
 	errLeftMounts    = errors.New("the task's processes have left its mount namespace: restart the task")
 	errUnknownMounts = errors.New("an earlier version did not save the task's mount namespace: restart the task")
@@ -97,7 +97,7 @@ func openMounts(id task.Identity, saved *task.MountNamespace) (*os.File, error) 
 		return nil, errUnknownMounts
 	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", id.PID))
-	if !id.Alive() { // checked after the open, so that the namespace is not that of a reused pid
+	if !id.Alive() { // checked after the open, so that the namespace of a reused pid is refused
 		err = ErrEnded
 	} else if errors.Is(err, fs.ErrNotExist) {
 		err = errLeftMounts // its main thread has ended, but other threads have not
@@ -123,7 +123,7 @@ func checkMounts(ns *os.File, saved task.MountNamespace) error {
 		return errLeftMounts
 	}
 	owner, err := unix.IoctlRetInt(int(ns.Fd()), unix.NS_GET_USERNS)
-	if err == unix.EPERM { // owned by one outside of this process's
+	if err == unix.EPERM { // its owner is outside of this process's user namespace
 		return errLeftMounts
 	}
 	if err != nil {

@@ -27,8 +27,8 @@ func withMounts(st *task.State) {
 	st.Command.Devices = []task.Device{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}}
 }
 
-// leaver returns a script that continues in new user and mount namespaces, in its main process ("exec ") or a child
-// ("").
+// leaver returns a script that continues in new user and mount namespaces: in its main process if how is "exec ", in a
+// child process if how is "".
 func leaver(how string) string {
 	return how + `unshare -Urm sh -c 'mount -t tmpfs none /dev/zigbee && echo mounted && exec sleep 600'; exit 1`
 }
@@ -41,7 +41,7 @@ func mountsIn(t testing.TB, pid int) string {
 	return ns
 }
 
-func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
+func TestSession_NeverEntersANamespaceThatTheTaskCreated(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	h := newHost(t, withoutCgroup)
 	c := h.client()
@@ -57,7 +57,7 @@ func TestSession_NeverEntersANamespaceOfTheTasksMaking(t *testing.T) {
 	must.NotEq(t, host, made, must.Sprint("the saved namespace is the host's"))
 	must.NotEq(t, its, made, must.Sprint("the saved namespace is the one that the task created"))
 	const look = "readlink /proc/self/ns/mnt /dev/zigbee/tty; readlink /proc/self/fd/* | grep -c mnt:"
-	// runs checks that a session is in the namespace that was created, and has no descriptor of it
+	// runs checks that a session is in the namespace that the launcher created, and has no descriptor of it
 	runs := func(when string, st *task.State) {
 		t.Helper()
 		ended, out := h.session(c, st.ID, look)
@@ -136,7 +136,7 @@ func TestSession_RefusesANamespaceOfAnotherUserNamespace(t *testing.T) {
 	}
 }
 
-func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
+func TestSession_IsRefusedIfItsMountNamespaceIsUnknown(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount
 	h := newHost(t, withoutCgroup)
 	c := h.client()
@@ -163,8 +163,8 @@ func TestSession_IsRefusedInUnknownMounts(t *testing.T) {
 	ended, out := h.session(c, plain.ID, "echo ran")
 	defer out.Close()
 	b, err := io.ReadAll(out)
-	must.NoError(t, err, must.Sprintf("a command in a task without: %q", b))
-	test.Eq(t, "ran\n", string(b), test.Sprintf("a command in a task without: %q", b))
+	must.NoError(t, err, must.Sprintf("a command in a task without devices: %q", b))
+	test.Eq(t, "ran\n", string(b), test.Sprintf("a command in a task without devices: %q", b))
 	<-ended
 	h.destroy(c, st.ID)
 	h.destroy(c, plain.ID)

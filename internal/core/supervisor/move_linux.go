@@ -25,7 +25,7 @@ import (
 // does not outlive its agent. If it can't, it is killed, and this process starts another one. The tasks keep running
 // in either case.
 
-// fits reports whether a supervisor has the surroundings of this process. It is true if these can't be read.
+// fits reports whether a supervisor has the surroundings of this process. It returns true if these can't be read.
 func (h *hello) fits() bool {
 	own := clientSurroundings()
 	return own == nil || h.Surroundings != nil && *h.Surroundings == *own
@@ -78,7 +78,7 @@ func (c *Client) move(ctx context.Context, conn *connection, h *hello) error {
 	return err
 }
 
-// upgradeOver requests an upgrade, with each binary in turn, and returns nil once that has ended the connection.
+// upgradeOver requests an upgrade, with each binary in turn, and returns nil once an upgrade has ended the connection.
 func upgradeOver(ctx context.Context, conn *connection, req *request) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -125,7 +125,7 @@ func (c *Client) reportMove() {
 // refused records that a supervisor could not be moved. settle retries.
 func (c *Client) refused(h *hello, why error) {
 	c.cfg.Log("supervisor %d was not upgraded: %v", h.PID, why)
-	fits := h.fits() // then its build is good enough
+	fits := h.fits() // if so, its build is good enough
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settled = c.settled || fits
@@ -174,7 +174,7 @@ var clientSurroundings = sync.OnceValue(func() *surroundings {
 })
 
 // softNoFile returns the soft limit of open files that this process was started with. The Go runtime raises the limit
-// and restores it in each child, so a child process reads it.
+// and restores it in each child, so softNoFile starts a child that prints it.
 func softNoFile(own [2]uint64) uint64 {
 	soft, hard := own[0], own[1]
 	if soft != hard-1 { // Go raises it to hard-1

@@ -29,7 +29,7 @@ func (s *server) reapOrphans() {
 	signal.Notify(ended, unix.SIGCHLD)
 	for {
 		found := children()
-		known := s.ownChildren() // read second: a child that is forked after children is not in found
+		known := s.ownChildren() // read second: a child that was forked since the first read is not in found
 		for _, pid := range found {
 			if !known[pid] {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
@@ -40,7 +40,7 @@ func (s *server) reapOrphans() {
 	}
 }
 
-// children returns the pids of this process's children (proc_pid_task(5)), none if the kernel was built without
+// children returns the pids of this process's children (proc_pid_task(5)), or none if the kernel was built without
 // CONFIG_PROC_CHILDREN.
 func children() (pids []int) {
 	files, _ := filepath.Glob("/proc/self/task/*/children")

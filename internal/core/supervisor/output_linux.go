@@ -19,22 +19,22 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// How long the supervisor waits for a collector: to open a new task's log files (openTime), at the end of a task,
+// These bound the supervisor's waits for a collector: to open a new task's log files (openTime), at the end of a task,
 // where the collector itself gives up earlier (endTime), and before an event about late collection (lateTime).
 const (
-	openTime = 30 * time.Second // an overloaded machine starts a collector in 10 s
+	openTime = 30 * time.Second // an overloaded machine takes 10 s to start a collector
 	endTime  = 15 * time.Second
 	lateTime = time.Second / 2
 )
 
-// collection is the state of a task's output collection. It contains no file of the allocation: only the collector
-// accesses those.
+// collection is the state of a task's output collection. It contains no file of the allocation, since only the
+// collector accesses such files.
 type collection struct {
 	task.Output
 	opened chan struct{} // closed when the collector has taken the output, or failed to
 	err    error         // why it failed; set before opened is closed
 	from   task.LogPlace // where stderr began; set before opened is closed
-	late   bool          // taken after the task had ended, so that some output may be missing; guarded by mu
+	late   bool          // the output was taken after the task had ended, so some may be missing; guarded by mu
 }
 
 // collected reports whether the output is collected at all.
@@ -165,12 +165,12 @@ func (s *server) resumeOutput(p *process, st *task.State) {
 	}()
 }
 
-// reportLate sends an event, once, that the end of a task's output may be missing.
+// reportLate reports in an event, only once, that the end of a task's output may be missing.
 func (s *server) reportLate(p *process) {
 	select {
 	case <-p.output.opened:
 	case <-time.After(lateTime):
-		return // it hangs, which the collector reports
+		return // a file system hangs, which the collector reports
 	}
 	s.mu.Lock()
 	late := p.output.late

@@ -37,7 +37,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 		s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 		return err
 	})
-	s.listener.SetUnlinkOnClose(false) // by then, the path is another listener's
+	s.listener.SetUnlinkOnClose(false) // by then, another listener uses the path
 	go func() {
 		defer close(s.received)
 		for {
@@ -45,7 +45,7 @@ func listenAsStranger(t *testing.T, path string) *stranger {
 			if err != nil {
 				return
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // a client that sends something does not close
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // for a client that sends something and stays connected
 			b, _ := io.ReadAll(c)
 			c.Close()
 			s.received <- b
@@ -81,11 +81,11 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 		nc.Close()
 		t.Fatal("the connection was accepted as the supervisor's")
 	}
-	test.StrContains(t, err.Error(), "the other end is user 65534's", test.Sprintf("error %q does not name the user", err))
+	test.StrContains(t, err.Error(), "at the other end runs as user 65534", test.Sprintf("%q does not name the user", err))
 	test.SliceEmpty(t, <-s.received, test.Sprint("received"))
 	c := h.client()
 	st := h.shell("exit 3", func(st *task.State) { st.Command.Env = append(st.Command.Env, "SECRET=x") })
-	h.launch(c, st) // by a new supervisor, which replaces the socket
+	h.launch(c, st) // starts a new supervisor, which replaces the socket
 	h.ends(c, st.ID, task.Exit{Code: 3})
 	h.destroy(c, st.ID)
 	_, all := s.end()
@@ -96,8 +96,8 @@ func TestClient_SendsNothingToAStrangersSocket(t *testing.T) {
 func TestSupervisor_RefusesAStrangersStateDirectory(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, whose := range map[string]func(store string) string{
-		"itself":   func(store string) string { return store },
-		"above it": filepath.Dir,
+		"the directory itself": func(store string) string { return store },
+		"a directory above it": filepath.Dir,
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, withoutCgroup)
@@ -152,13 +152,13 @@ func TestSupervisor_RefusesAStrangersLogFile(t *testing.T) {
 		arrange func(t *testing.T, other, log string)
 		ok      bool
 	}{
-		"none":        {func(*testing.T, string, string) {}, true},
-		"ours":        {func(t *testing.T, _, log string) { must.NoError(t, os.WriteFile(log, nil, 0o600)) }, true},
+		"no file":     {func(*testing.T, string, string) {}, true},
+		"our file":    {func(t *testing.T, _, log string) { must.NoError(t, os.WriteFile(log, nil, 0o600)) }, true},
 		"a link":      {func(t *testing.T, other, log string) { must.NoError(t, os.Symlink(other, log)) }, false},
 		"a hard link": {func(t *testing.T, other, log string) { must.NoError(t, os.Link(other, log)) }, false},
 		"a FIFO":      {func(t *testing.T, _, log string) { must.NoError(t, unix.Mkfifo(log, 0o600)) }, false},
 		"a directory": {func(t *testing.T, _, log string) { must.NoError(t, os.Mkdir(log, 0o700)) }, false},
-		"a stranger's": {func(t *testing.T, _, log string) {
+		"a stranger's file": {func(t *testing.T, _, log string) {
 			testsupport.NeedRoot(t)
 			must.NoError(t, os.WriteFile(log, nil, 0o666))
 			must.NoError(t, os.Chown(log, strangerUID, strangerUID))
@@ -176,8 +176,8 @@ func TestSupervisor_RefusesAStrangersLogFile(t *testing.T) {
 			}
 			test.Eq(t, row.ok, (err == nil), test.Sprintf("error %v", err))
 			b, err := os.ReadFile(other)
-			must.NoError(t, err, must.Sprint("the other file has"))
-			test.SliceEmpty(t, b, test.Sprint("the other file has"))
+			must.NoError(t, err, must.Sprint("content of the other file"))
+			test.SliceEmpty(t, b, test.Sprint("content of the other file"))
 		})
 	}
 }

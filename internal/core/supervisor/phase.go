@@ -21,7 +21,7 @@ import "log/slog"
 //	                          |
 //	                      destroyed
 //
-// A failed launch, and a process on disk whose program never ran, have no later phase: they are forgotten.
+// A process whose launch failed, or whose program never ran, gets no later phase: the server forgets it.
 type phase int
 
 const (
@@ -31,7 +31,7 @@ const (
 	gone                   // adopted too late: neither the process nor a record of its exit exists
 	unsaved                // its exit is known but not on disk yet, and the process is not reaped
 	ended                  // its exit is on disk, or an exec session's exit was sent to its client
-	destroyed              // nothing is left of it
+	destroyed              // it was destroyed: at most its retired record is left
 )
 
 func (p phase) String() string {
@@ -41,7 +41,7 @@ func (p phase) String() string {
 // mayRun reports whether the process may be running.
 func (p phase) mayRun() bool { return p <= running }
 
-// keepsSupervisor reports whether the process keeps the supervisor from ending.
+// keepsSupervisor reports whether the supervisor must keep running because of the process.
 func (p phase) keepsSupervisor() bool { return p.mayRun() || p == unsaved }
 
 func (s *server) phaseOf(p *process) phase {
@@ -50,8 +50,8 @@ func (s *server) phaseOf(p *process) phase {
 	return p.phase
 }
 
-// advance moves a process to a later phase. It never moves back: a short program may have ended before its start
-// returns. The caller holds mu.
+// advance moves a process to a later phase. It ignores an earlier one, since a short program may have ended before its
+// start returns. The caller holds mu.
 func (p *process) advance(to phase) {
 	if to > p.phase {
 		p.phase = to

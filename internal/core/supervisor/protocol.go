@@ -31,7 +31,7 @@ type request struct {
 	Mode   task.KillMode `json:"mode,omitempty"`   // signal
 	Build  string        `json:"build,omitempty"`  // upgrade
 
-	// upgrade: for the new program. A supervisor whose Hello has no surroundings does not support them.
+	// upgrade: the new program gets them. A supervisor whose Hello has no surroundings does not support this field.
 	Surroundings *surroundings `json:"surroundings,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type hello struct {
 	Build    string `json:"build"`
 	PID      int    `json:"pid"`
 
-	Surroundings *surroundings `json:"surroundings,omitempty"` // what it was started with, or took over
+	Surroundings *surroundings `json:"surroundings,omitempty"` // those that the supervisor was started with, or took over
 }
 
 // ExecSpec describes an additional process in a running task's cgroup, with the task's user, environment and limits.
@@ -77,7 +77,7 @@ type ExecSpec struct {
 type Status struct {
 	Running bool        `json:"running"`
 	State   *task.State `json:"state,omitempty"`
-	Exit    *task.Exit  `json:"exit,omitempty"` // set if it has ended
+	Exit    *task.Exit  `json:"exit,omitempty"` // set if the task has ended
 }
 
 // Event is a message for the user of a task.

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// foreignVar makes the test binary a supervisor with another protocol, which listens at this path. It answers that
-// the request is unknown.
+// foreignVar makes the test binary a supervisor with another protocol. It listens at the path in this variable, and
+// answers that every request is unknown.
 const foreignVar = "OUTRIDER_TEST_FOREIGN"
 
 func foreignMain(path string) {
@@ -53,7 +53,7 @@ func TestClient_ReplacesASupervisorOfAnotherProtocol(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	testsupport.Eventually(t, "it listens", func() bool {
-		c, err := net.Dial("unix", h.store.Socket()) // the file exists before anything listens
+		c, err := net.Dial("unix", h.store.Socket()) // the socket's file exists before a process listens
 		if err == nil {
 			c.Close()
 		}

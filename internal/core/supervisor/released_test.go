@@ -214,12 +214,12 @@ func understands[T any](t *testing.T, recorded json.RawMessage) {
 	test.Eq(t, m, later)
 }
 
-// replay sends the requests of an earlier client to a current supervisor. Each answer must contain everything that it
-// contained then. A client with another protocol version sends only hello and upgrade.
+// replay sends the requests of an earlier client to a current supervisor. Each answer must contain everything that the
+// recorded answer contains. A client with another protocol version sends only hello and upgrade.
 func replay(t *testing.T, talk []exchange, edit func(json.RawMessage) json.RawMessage) {
 	h, c := converse(t)
-	var running *task.State // of this run
-	same := false           // the same protocol version
+	var running *task.State // the task that this replay has launched
+	same := false           // whether the client has the same protocol version
 	for _, e := range talk {
 		var m wire.Message[request]
 		must.NoError(t, json.Unmarshal(e.Sent, &m))

@@ -18,7 +18,7 @@ import (
 // An agent that is killed after DestroyTask, before it has saved the end, recovers the task with another plugin.
 func TestAdopt_ReportsHowADestroyedTaskEnded(t *testing.T) {
 	for _, supervisorKilled := range []bool{false, true} {
-		t.Run(fmt.Sprintf("supervisor killed %v", supervisorKilled), func(t *testing.T) {
+		t.Run(fmt.Sprintf("supervisor killed: %v", supervisorKilled), func(t *testing.T) {
 			h := newHost(t, false)
 			first := h.client()
 			st := h.launch(first, h.shell("exit 7"))

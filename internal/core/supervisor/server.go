@@ -25,8 +25,8 @@ type server struct {
 	build string
 	leaf  cgroup.Group // the cgroup of this process; removed at the end
 
-	surroundings *surroundings       // inherited from the process that started it, or of a later agent
-	mounts       task.MountNamespace // this process's own
+	surroundings *surroundings       // inherited from the process that started this one, or taken over from a later agent
+	mounts       task.MountNamespace // the mount namespace of this process
 
 	loop      *loop
 	collector *collector.Client
@@ -39,14 +39,14 @@ type server struct {
 	enders   semaphore    // held during the quick parts of kill and destroy
 	forks    sync.Mutex   // held while a launcher is forked and recorded
 
-	lastRequest atomic.Int64 // time of the last reply but to a hello, ns since 1970
+	lastRequest atomic.Int64 // time of the last reply, except to a hello, in ns since 1970
 
 	mu        sync.Mutex
 	processes map[string]*process // tasks and exec sessions by id
 	clients   map[*wire.Peer]bool
-	launchers map[int]bool // pids of launchers that have not become their task yet
+	launchers map[int]bool // pids of launchers that have not executed their task's program yet, and of collectors
 	busySince time.Time    // when a task or a client last existed
-	retired   []string     // records of destroyed tasks: those of an earlier supervisor, then by age
+	retired   []string     // records of destroyed tasks: first an earlier supervisor's, then this one's by age
 	retiredAt time.Time    // when a task was last destroyed
 	ending    bool
 }
@@ -59,16 +59,16 @@ type semaphore chan struct{}
 func (s semaphore) acquire() { s <- struct{}{} }
 func (s semaphore) release() { <-s }
 
-// process is a task's main process, or an exec session's.
+// process is the main process of a task or of an exec session.
 type process struct {
 	id    string     // changes at most once, with mu and naming held: see takeUp
-	run   string     // <alloc>/<task>: its runs use one cgroup, one after the other
-	owner *wire.Peer // of an exec session, which ends with this connection
-	task  *process   // whose exec session this is; nil for a task
+	run   string     // <alloc>/<task>: all runs of a task use the same cgroup, one after the other
+	owner *wire.Peer // the client of an exec session, which ends with this connection
+	task  *process   // the task that this exec session belongs to; nil for a task
 
 	identity task.Identity
 	pidfd    int      // -1 once the exit is known
-	child    bool     // of this process, so wait4(2) returns the exit status
+	child    bool     // whether it is a child of this process, so that wait4(2) returns its exit status
 	mounts   *os.File // the mount namespace that it was started in: see mountsOf
 	group    cgroup.Group
 	oomKills uint64
@@ -76,7 +76,7 @@ type process struct {
 
 	phase    phase
 	state    *task.State   // the state on disk in phase found, else nil
-	begun    chan struct{} // closed after the phases starting and found, or when it is forgotten
+	begun    chan struct{} // closed when phase starting or found is over, or when the process is forgotten
 	exit     *task.Exit    // nil before the phases unsaved and ended
 	done     chan struct{} // closed when exit is set
 	settling sync.Mutex    // held while settle determines how a process in phase gone ended
@@ -126,8 +126,8 @@ func (s *server) serve(t *wire.Transport) {
 	})
 }
 
-// send queues an event for a client. It disconnects a client whose queue is full, which gets what it missed when it
-// reconnects.
+// send queues an event for a client. It disconnects a client whose queue is full; when that client reconnects, it gets
+// what it missed.
 func send(c *wire.Peer, r *reply) {
 	if !c.Event(r) {
 		c.Close()
@@ -135,7 +135,7 @@ func send(c *wire.Peer, r *reply) {
 }
 
 func (s *server) answer(c *wire.Peer, req *request, files []*os.File) *reply {
-	if req.Op != opHello { // which clients send as long as a task runs
+	if req.Op != opHello { // hellos arrive for as long as a task runs
 		defer func() { s.lastRequest.Store(time.Now().UnixNano()) }()
 	}
 	r := &reply{}

@@ -46,7 +46,7 @@ func TestSupervisor_StaysWhileItHasATaskOrAClient(t *testing.T) {
 			}
 			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the supervisor may end"))
 			test.Eq(t, row.mayEnd, s.ending, test.Sprint("it accepts no more clients"))
-			// from now on it is idle
+			// from now on the supervisor is idle
 			s.processes, s.clients = nil, nil
 			test.Eq(t, row.mayEnd, s.mayEnd(), test.Sprint("the idle time starts over when the last task or client is gone"))
 		})
@@ -80,7 +80,7 @@ func TestSession_ExitGoesToItsOwnerOnly(t *testing.T) {
 
 // After a burst of requests the supervisor returns memory to the system. Hellos arrive every second as long as a task
 // runs.
-func TestServer_HellosDelayNoReturnOfMemory(t *testing.T) {
+func TestServer_ReturnsMemoryDespiteHellos(t *testing.T) {
 	s := &server{}
 	must.NotNil(t, s.answer(nil, &request{Op: opHello}, nil).Hello)
 	test.Zero(t, s.lastRequest.Load())

@@ -86,7 +86,7 @@ func (s *server) enter(p *process) (known *process, earlier []*process) {
 }
 
 // prepare does everything that comes before the first access to the program's own file system. It returns a launcher
-// that waits.
+// that waits for its spec.
 func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 	s.starters.acquire()
 	defer s.starters.release()
@@ -119,7 +119,7 @@ func (s *server) prepare(p *process, st *task.State) (*launch.Process, error) {
 		return nil, err
 	}
 	st.Identity = p.identity
-	if err := s.store.Save(st); err != nil { // while the launcher works
+	if err := s.store.Save(st); err != nil { // in parallel with the start of the launcher
 		s.drop(proc)
 		return nil, fmt.Errorf("failed to save the task's state: %w", err)
 	}
@@ -146,7 +146,7 @@ func (s *server) plan(p *process, st *task.State) error {
 	}
 	st.OOMKills, _ = st.Group.OOMKills()
 	st.LimitHits, _ = st.Group.LimitHits()
-	if !st.Command.OwnMounts() { // otherwise the launcher creates one
+	if !st.Command.OwnMounts() { // otherwise the launcher creates a mount namespace
 		st.Mounts = &s.mounts
 	}
 	p.group, p.oomKills = st.Group, st.OOMKills
@@ -200,8 +200,8 @@ func (s *server) fork(p *process, cmd *task.Command, stdio [3]*os.File, spec lau
 	return proc, err
 }
 
-// inGroup calls start, which starts a process, with the directory of a task's cgroup (nil where processes are moved by
-// their ids), while no other process is forked.
+// inGroup calls start, which must start one process, while no other process is forked. dir is the directory of the
+// task's cgroup, or nil where processes are moved by their ids.
 func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	dir, err := p.group.OpenDir()
 	if err != nil {
@@ -215,8 +215,7 @@ func (s *server) inGroup(p *process, start func(dir *os.File) error) error {
 	return start(dir)
 }
 
-// startInit creates a task's namespace of process ids, and returns a pidfd of its init. The init ends with the task's
-// cgroup.
+// startInit creates a task's pid namespace, and returns a pidfd of its init, which ends with the task's cgroup.
 func (s *server) startInit(p *process) (*os.File, error) {
 	if p.group.Mode == cgroup.None {
 		return nil, errors.New("the task can't have its own process ids: it has no cgroup")
@@ -268,8 +267,8 @@ func (s *server) abandon(p *process) {
 	s.mu.Unlock()
 }
 
-// maxSessions limits a task's concurrent exec sessions. Each uses a process and some descriptors, whose number is
-// limited for all tasks together.
+// maxSessions limits a task's concurrent exec sessions. Each session uses a process and some descriptors, and all tasks
+// share the supervisor's limit of descriptors.
 const maxSessions = 128
 
 // exec starts an exec session in a running task.

@@ -31,7 +31,7 @@ import (
 // errDiedStarting means that a new supervisor reported neither readiness nor an error. Most likely, it was killed.
 var errDiedStarting = errors.New("failed to start the supervisor: it did not report that it is ready")
 
-// startSupervisor starts a supervisor and returns when it listens, or when it has found that another one does.
+// startSupervisor starts a supervisor. It returns when that supervisor serves, or has found that another one does.
 func (c *Client) startSupervisor(ctx context.Context) (err error) {
 	for _, open := range binaries {
 		var binary *os.File
@@ -52,7 +52,7 @@ func (c *Client) startSupervisor(ctx context.Context) (err error) {
 }
 
 // binaries open the programs that can run as the supervisor, the preferred one first. If the kernel refuses to
-// execute a memfd (by a security module, for example), this program is used.
+// execute a memfd (by a security module, for example), the program of this process is used.
 var binaries = func() []func() (*os.File, error) {
 	self := func() (*os.File, error) { return openHigh("/proc/self/exe") }
 	if embedded == nil {
@@ -82,7 +82,7 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 	defer entered()
 	leaf := c.cfg.Leaf
 	if err := leaf.Create(cgroup.Limits{}); err != nil {
-		c.cfg.Log("failed to create a cgroup for the supervisor, which stays in the agent's: %v", err)
+		c.cfg.Log("failed to create a cgroup for the supervisor, which stays in the agent's cgroup: %v", err)
 		leaf = cgroup.Group{Mode: cgroup.None}
 	}
 	dir, err := leaf.OpenDir()
@@ -115,11 +115,11 @@ func (c *Client) startBinary(ctx context.Context, binary *os.File) error {
 		_ = cmd.Wait()
 		c.leafing.Lock()
 		defer c.leafing.Unlock()
-		_ = leaf.Remove() // if the supervisor could not; fails while another one is in it
+		_ = leaf.Remove() // in case the supervisor could not; fails while another one is in the leaf
 	}()
-	err = leaf.Join(cmd.Process.Pid) // the v1 hierarchies, which clone(2) can't enter
+	err = leaf.Join(cmd.Process.Pid) // for the v1 hierarchies, which clone(2) can't enter
 	for try := 0; cgroup.IsMissing(err) && try < 3; try++ {
-		// the last supervisor has removed it as it ended
+		// the previous supervisor removed the leaf as it ended
 		if err = leaf.Create(cgroup.Limits{}); err == nil {
 			err = leaf.Join(cmd.Process.Pid)
 		}
@@ -158,7 +158,7 @@ func startWithDefaultScheduling(cmd *exec.Cmd) error {
 }
 
 // openLog creates the store's directory and, in it, the file for the supervisor's standard error. It retries if a
-// supervisor that ends removes them in between.
+// supervisor that is ending removes the directory in between.
 func openLog(store task.Store) (*os.File, error) {
 	for try := 0; ; try++ {
 		f, removed, err := tryLog(store)
@@ -191,8 +191,8 @@ func tryLog(store task.Store) (f *os.File, removed bool, err error) {
 	return f, false, nil
 }
 
-// openBinary returns the small supervisor binary that was embedded at build time, in memory. Where that is not
-// possible, it returns this program.
+// openBinary returns the small supervisor binary that was embedded at build time, as a file in memory. Where that is
+// not possible, it returns the program of this process.
 func openBinary() (*os.File, error) {
 	f, err := launch.ProgramInMemory(argv0, embedded)
 	if err != nil {

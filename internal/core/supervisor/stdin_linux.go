@@ -12,9 +12,9 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// openStdin returns a pipe for a task's stdin. It is open for writing, too, so the task itself keeps it from ending,
-// whatever becomes of the supervisor. It belongs to the task's user, as the streams of the output do, so the task can
-// open /dev/stdin.
+// openStdin returns a pipe for a task's stdin. The descriptor is open for writing, too, so reads never reach the end of
+// file, even if the supervisor has ended. The pipe belongs to the task's user, like the output streams, so that the
+// task can open /dev/stdin.
 func openStdin(user *task.User) (*os.File, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {

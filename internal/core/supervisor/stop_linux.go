@@ -19,8 +19,8 @@ import (
 // before it wakes.
 const killTimeout = 10 * time.Second
 
-// signal sends a signal to the process, to its process group, or to the whole task. With KillAll it does not hold mu
-// while it reads a cgroup: there, each process is signaled through a pidfd.
+// signal sends a signal to the process, to its process group, or to the whole task. With KillAll it reads a cgroup
+// without holding mu, which is safe because it signals each process in the cgroup through a pidfd.
 func (s *server) signal(id string, sig int, mode task.KillMode) error {
 	p, err := s.find(id)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *server) killAll(p *process) error {
 		return s.killGroup(p.group)
 	}
 	err := s.signalGroups(p, unix.SIGKILL)
-	if errors.Is(err, unix.ESRCH) { // all of it has ended
+	if errors.Is(err, unix.ESRCH) { // every process has ended
 		return nil
 	}
 	return err
@@ -115,7 +115,7 @@ func (p *process) killSession() { _ = p.signalGroup(unix.SIGKILL) }
 func (s *server) destroyTask(id string) error {
 	p, err := s.find(id)
 	if err != nil {
-		// register has read all tasks at the start, so nothing of an unknown one runs
+		// register has read all tasks at the start, so no process of an unknown task runs
 		return s.store.Remove(id)
 	}
 	if p.task != nil {
@@ -124,7 +124,7 @@ func (s *server) destroyTask(id string) error {
 	if err := s.kill(id); err != nil && !errors.Is(err, ErrUnknownTask) {
 		return err
 	}
-	// from here on, no session starts; killAll kills those that started after kill
+	// from here on, no session starts; killAll below kills the sessions that have started since the kill above
 	p.sessions.Lock()
 	defer p.sessions.Unlock()
 	if s.phaseOf(p) == destroyed {
@@ -148,7 +148,7 @@ func (s *server) destroyTask(id string) error {
 	if err != nil {
 		return fmt.Errorf("failed to remove the task's state: %w", err)
 	}
-	s.reap(p) // if its exit could not be saved
+	s.reap(p) // in case its exit could not be saved
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.advance(destroyed)

@@ -37,7 +37,7 @@ type surroundings struct {
 	// Groups are the supplementary groups, in the format of proc_pid_status(5).
 	Groups string `json:"groups,omitempty"`
 
-	// Fixed are those that no running process can take over, one "name: value" per line.
+	// Fixed are the attributes that no running process can take over, one "name: value" per line.
 	Fixed string `json:"fixed"`
 }
 
@@ -53,7 +53,7 @@ var enterable = [...]struct {
 // errUnfit is the error for surroundings that a supervisor can't take over.
 var errUnfit = errors.New("supervisor can't take over this agent's namespaces, limits and privileges")
 
-// ownSurroundings returns those of this process, with the soft limit of open files that it was started with.
+// ownSurroundings returns this process's surroundings, with the soft limit of open files that it was started with.
 func ownSurroundings() (*surroundings, error) {
 	s, err := readSurroundings()
 	if err != nil {
@@ -63,7 +63,7 @@ func ownSurroundings() (*surroundings, error) {
 	return s, nil
 }
 
-// readSurroundings reads those of the calling thread. The soft limit of open files may be the one that Go has set.
+// readSurroundings reads the calling thread's surroundings. The soft limit of open files may be the one that Go set.
 func readSurroundings() (*surroundings, error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {
@@ -102,7 +102,7 @@ func readSurroundings() (*surroundings, error) {
 		fixed = append(fixed, fmt.Sprintf("namespace %s: %d", name, namespaceInode(name)))
 	}
 	bits, _ := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
-	label, _ := os.ReadFile("/proc/thread-self/attr/current") // of SELinux or AppArmor; an error without either
+	label, _ := os.ReadFile("/proc/thread-self/attr/current") // the label of SELinux or AppArmor; fails without either
 	fixed = append(fixed, fmt.Sprintf("securebits: %#x", bits), "label: "+string(bytes.TrimRight(label, "\n\x00")))
 	s.Fixed = strings.Join(fixed, "\n")
 	return s, nil
@@ -165,8 +165,8 @@ func (s *surroundings) differences(other *surroundings) string {
 
 // take applies the surroundings to the calling thread, and the limits to the whole process. A program that the thread
 // executes keeps them; the thread must not be used for anything else afterwards, even after an error. namespaces are
-// descriptors of the enterable ones. The error is errUnfit if only a process with these surroundings can start
-// another process that has them.
+// descriptors of the enterable ones. The error is errUnfit if only a child of a process with these surroundings can
+// have them.
 func (s *surroundings) take(namespaces []*os.File) error {
 	has, err := readSurroundings()
 	if err != nil {
@@ -197,8 +197,8 @@ func (s *surroundings) take(namespaces []*os.File) error {
 			return fmt.Errorf("%w: no_new_privs: %w", errUnfit, err)
 		}
 	}
-	for resource, l := range s.Limits { // last: a low one may stop this program
-		// open files even if equal: at an execve, Go restores the limit that it was started with
+	for resource, l := range s.Limits { // last, since a low limit may stop this program
+		// the limit of open files is set even if equal: at an execve, Go restores the one that it was started with
 		if l == has.Limits[resource] && resource != unix.RLIMIT_NOFILE {
 			continue
 		}
@@ -227,7 +227,7 @@ func (s *surroundings) setGroups() error {
 	return nil
 }
 
-// enter moves the calling thread into those of the namespaces that it is not in yet.
+// enter moves the calling thread into each of the namespaces that it is not in yet.
 func enter(namespaces []*os.File) error {
 	for _, f := range namespaces {
 		kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)

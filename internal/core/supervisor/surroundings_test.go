@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wire"
 )
 
-// under makes a command start the plugin, to change its surroundings as the settings of a systemd unit would.
+// under lets a command start the plugin and change its surroundings, as the settings of a systemd unit would.
 func under(command string) func(*plugin) {
 	return func(p *plugin) {
 		exe, err := os.Executable()
@@ -28,7 +28,7 @@ func under(command string) func(*plugin) {
 	}
 }
 
-// mounts returns a command that starts the plugin in a new mount namespace, with dir bind-mounted at the path at.
+// mounts returns a command that starts the plugin in a new mount namespace, in which at is a bind mount of dir.
 func mounts(dir, at string) string {
 	return fmt.Sprintf(`unshare -m --propagation slave sh -c 'mount --bind %s %s && exec "$0"'`, dir, at)
 }
@@ -64,7 +64,7 @@ func TestSurroundings_AreTakenOver(t *testing.T) {
 	for name, row := range map[string]struct {
 		first, second string // commands that start the plugins
 		script        string
-		one, two      string // its output, empty if that depends on the test's own surroundings
+		one, two      string // the outputs of the two tasks, "" if they depend on the test's own surroundings
 		stays         bool   // whether the supervisor's process stays the same
 	}{
 		"mount namespace":             {one, two, cat, "one\n", "two\n", true},
@@ -121,9 +121,9 @@ func has(t *testing.T, capability int) bool {
 	return sets[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// TestSurroundings_OfASessionMatchItsTasks shows that the sessions of a task enter the mount namespace that the
+// TestSurroundings_OfASessionMatchThoseOfItsTask shows that the sessions of a task enter the mount namespace that the
 // task was started in, even under a later supervisor.
-func TestSurroundings_OfASessionMatchItsTasks(t *testing.T) {
+func TestSurroundings_OfASessionMatchThoseOfItsTask(t *testing.T) {
 	testsupport.NeedRoot(t)
 	h := newHost(t, withCgroup)
 	view := filepath.Join(h.dir, "view")
@@ -168,7 +168,7 @@ func TestSurroundings_DoNotIncludeScheduling(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const script = `nice; chrt -p $$ | sed 's/.*: //'; ionice -p $$ | cut -d: -f1; taskset -p $$ | sed 's/.*: //'
 		cat /proc/$$/personality; umask`
-	// run returns the output of a task whose plugin was started by command, and that of an ordinary plugin after it
+	// run returns the output of a task whose plugin was started by command, and the output of a later ordinary task
 	run := func(t *testing.T, cgroups bool, command string) (got, next string) {
 		h := newHost(t, cgroups)
 		for _, c := range []string{command, ""} {

@@ -7,17 +7,17 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Nomad saves a task's id only after the start. An agent that is killed in between leaves a run that no agent knows
-// of: the next agent starts the task under a new id.
+// Nomad saves a task's id only after the start. If the agent is killed in between, no agent knows of the run, and the
+// next agent starts the task under a new id.
 
 func runOf(st *task.State) string { return st.AllocID + "/" + st.Task }
 
 // takeUpOrDestroy handles the earlier runs of a task that is about to start as p. A run of the same request that no
-// agent knows of becomes p, and is returned. All others are destroyed: the new run uses their cgroup, so this is the
-// last chance to distinguish them.
+// agent knows of becomes p, and is returned. All others are destroyed: the new run uses their cgroup, so their
+// processes can't be distinguished from its own later.
 func (s *server) takeUpOrDestroy(p *process, st *task.State, earlier []*process) (taken *process) {
 	for _, other := range earlier {
-		<-other.begun // bounded, like each step of its launch; no launch waits for a later one
+		<-other.begun // this wait is bounded, like each step of a launch; no launch waits for a later one
 		if taken == nil && s.takeUp(p, st, other) {
 			taken = other
 			continue

@@ -46,12 +46,12 @@ func again(st *task.State, n int) *task.State {
 
 func TestTakeUp_StartsAnUnclaimedRunOnce(t *testing.T) {
 	for name, between := range map[string]func(h *host, st *task.State, end func()){
-		"it runs":      func(*host, *task.State, func()) {},
-		"it has ended": func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },
-		"the supervisor was killed": func(h *host, _ *task.State, _ func()) {
+		"running": func(*host, *task.State, func()) {},
+		"ended":   func(h *host, st *task.State, end func()) { end(); h.waitOutput(st, "last") },
+		"supervisor killed": func(h *host, _ *task.State, _ func()) {
 			h.kill(h.supervisor(), unix.SIGKILL)
 		},
-		"it ended, the supervisor was killed": func(h *host, st *task.State, end func()) {
+		"ended, supervisor killed": func(h *host, st *task.State, end func()) {
 			end()
 			h.recorded(st)
 			h.kill(h.supervisor(), unix.SIGKILL)
@@ -94,9 +94,9 @@ func (h *host) recorded(st *task.State) {
 
 func TestTakeUp_StartsANewRunThatNomadAskedFor(t *testing.T) {
 	for name, change := range map[string]func(h *host, st, next *task.State){
-		"an agent knows of the earlier one": func(h *host, st, _ *task.State) { must.NoError(h.t, h.store.Claim(st.ID)) },
+		"an agent knows of the earlier run": func(h *host, st, _ *task.State) { must.NoError(h.t, h.store.Claim(st.ID)) },
 		"another request":                   func(_ *host, _, next *task.State) { next.Request = "another" },
-		"of an older driver":                func(_ *host, _, next *task.State) { next.Request = "" },
+		"the request of an older driver":    func(_ *host, _, next *task.State) { next.Request = "" },
 		"the earlier state is damaged": func(h *host, st, _ *task.State) {
 			must.NoError(h.t, os.WriteFile(filepath.Join(h.store.TaskDir(st.ID), "task.json"), nil, 0o600))
 		},
@@ -189,14 +189,14 @@ func TestTakeUp_WaitsForAStartUnderWay(t *testing.T) {
 		clients[0].Forget(st.ID)
 		end()
 		e := h.wait(clients[1], next.ID)
-		test.Eq(t, 7, e.Code, test.Sprintf("it ended by %+v", e))
+		test.Eq(t, 7, e.Code, test.Sprintf("exit %+v", e))
 		n := begun()
 		test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
 		h.destroy(clients[1], next.ID)
 	})
 }
 
-func TestTakeUp_LeavesOnlyTheNewID(t *testing.T) {
+func TestTakeUp_KeepsOnlyTheNewID(t *testing.T) {
 	h := newHost(t, withCgroup)
 	first, second := h.client(), h.client()
 	st, begun, end := h.once()
@@ -210,10 +210,10 @@ func TestTakeUp_LeavesOnlyTheNewID(t *testing.T) {
 			t.Fatalf("by its earlier id: %v", err)
 		}
 		states, unreadable, err := h.store.List()
-		must.NoError(t, err, must.Sprint("on disk are"))
-		must.SliceEmpty(t, unreadable, must.Sprint("on disk are"))
-		must.SliceLen(t, 1, states, must.Sprint("on disk are"))
-		must.Eq(t, next.ID, states[0].ID, must.Sprint("on disk are"))
+		must.NoError(t, err, must.Sprint("the states on disk"))
+		must.SliceEmpty(t, unreadable, must.Sprint("the states on disk"))
+		must.SliceLen(t, 1, states, must.Sprint("the states on disk"))
+		must.Eq(t, next.ID, states[0].ID, must.Sprint("the states on disk"))
 	}
 	end()
 	h.ends(second, next.ID, task.Exit{Code: 7})
@@ -222,7 +222,7 @@ func TestTakeUp_LeavesOnlyTheNewID(t *testing.T) {
 	h.destroy(second, next.ID)
 }
 
-func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
+func TestTakeUp_IsFinishedAfterTheSupervisorIsKilled(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ended: %v", ended), func(t *testing.T) {
 			h := newHost(t, withCgroup)
@@ -252,7 +252,7 @@ func TestTakeUp_IsFinishedAfterAKill(t *testing.T) {
 			test.EqOp(t, ran.Identity, got.Identity, test.Sprintf("got %+v", got))
 			end()
 			if e := h.wait(second, next.ID); e.Code != 7 || e.Lost && !ended {
-				t.Errorf("it ended by %+v", e)
+				t.Errorf("exit %+v", e)
 			}
 			n := begun()
 			test.Eq(t, 1, n, test.Sprintf("it was started %d times", n))
@@ -274,7 +274,7 @@ func TestTakeUp_KeepsAnExitThatIsBeingSaved(t *testing.T) {
 		h.launch(second, next)
 		h.ends(second, next.ID, task.Exit{Code: 7})
 		if e := h.store.LoadExit(next.ID); e == nil || e.Code != 7 {
-			t.Errorf("on disk it ended by %+v", e)
+			t.Errorf("exit on disk %+v", e)
 		}
 		first.Forget(st.ID)
 		h.destroy(second, next.ID)

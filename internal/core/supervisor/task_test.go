@@ -67,7 +67,7 @@ func TestOutput_IsCompleteBeforeTheExit(t *testing.T) {
 	})
 }
 
-func TestLaunch_LeavesNothingOfAFailedStart(t *testing.T) {
+func TestLaunch_CleansUpAfterAFailedStart(t *testing.T) {
 	eachHolding(t, func(t *testing.T, cgroups bool) {
 		h := newHost(t, cgroups)
 		c := h.client()
@@ -132,10 +132,10 @@ var daemons = map[string]string{
 	"own session":              "setsid -f sleep MARK; ",
 	"own session, double fork": "(setsid sh -c '(setsid sleep MARK & )' & ) ; ",
 	"no environment, no stdio": "(env -i setsid -f sleep MARK <&- >&- 2>&- & ) ; ",
-	"deaf to signals":          "(trap '' HUP INT TERM; setsid -f sleep MARK) ; ",
+	"ignores signals":          "(trap '' HUP INT TERM; setsid -f sleep MARK) ; ",
 	"stopped": "setsid -f sh -c 'sleep MARK & until grep -qx sleep /proc/$!/comm; do sleep 0.01; " +
 		"done; kill -STOP $!; kill -STOP $$'; ",
-	"away from its directory": "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
+	"another directory": "(cd /tmp && setsid -f nohup sleep MARK >/dev/null 2>&1); ",
 }
 
 func TestKill_EndsDaemonsOfTheTask(t *testing.T) {
@@ -241,7 +241,7 @@ func TestLaunch_RemovesAnEarlierRun(t *testing.T) {
 	h.destroy(c, next.ID)
 }
 
-func TestLaunch_TwiceIsOneTask(t *testing.T) {
+func TestLaunch_StartsOneTaskIfRepeated(t *testing.T) {
 	h := newHost(t, withoutCgroup)
 	c := h.client()
 	m := testsupport.Mark()

@@ -16,8 +16,8 @@ import (
 )
 
 // upgrade replaces the program of this process (execve(2)). The pid stays the same, so the tasks remain its children.
-// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. It gets the
-// surroundings in with, unless that is nil. files contains the binary and, for these surroundings, their namespaces.
+// The listener and the lock are kept; the new program reads everything else from disk, as after a crash. If the
+// parameter with is not nil, the program gets these surroundings. files contains the binary and then their namespaces.
 func (s *server) upgrade(build string, with *surroundings, files []*os.File) error {
 	if len(files) == 0 || with == nil && len(files) != 1 {
 		return errors.New("upgrade needs the new binary's file descriptor")
@@ -34,7 +34,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	s.endSessions(2 * time.Second)
 
-	l, err := s.listener.File() // a duplicate in blocking mode; inherit makes another
+	l, err := s.listener.File() // a duplicate in blocking mode; inherit makes another duplicate
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	}
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread, which take changes, ends with this goroutine
+		runtime.LockOSThread() // never unlocked: the thread, which with.take changes, ends with this goroutine
 		if with != nil {
 			if err := with.take(files[1:]); err != nil {
 				failed <- err
@@ -74,7 +74,7 @@ func (s *server) upgrade(build string, with *surroundings, files []*os.File) err
 	return err
 }
 
-// raiseNoFile raises the soft limit of open files again, which a failed execve resets to its value at the start.
+// raiseNoFile raises the soft limit of open files again after a failed execve, which resets it to the initial value.
 func raiseNoFile() {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
@@ -93,7 +93,7 @@ func (s *server) anyUnsaved() bool {
 	return false
 }
 
-// endSessions kills all exec sessions, whose connections are about to end, and waits for their exits, at most for wait.
+// endSessions kills all exec sessions, whose connections are about to end. It waits a limited time for their exits.
 func (s *server) endSessions(wait time.Duration) {
 	s.mu.Lock()
 	var sessions []*process

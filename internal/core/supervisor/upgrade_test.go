@@ -26,7 +26,7 @@ import (
 
 var smallDir string
 
-// small is the supervisor's own binary, another build than the test's.
+// small builds the supervisor's own binary, which is not the same build as the test binary.
 var small = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "outrider-small-")
 	if err != nil {
@@ -51,12 +51,12 @@ func (h *host) startOld() {
 			go cmd.Wait()
 			return
 		}
-		// it is idle and ends; the next one must not find its files before it has removed them
+		// this supervisor was idle and ends; the next one must not start before it has removed its files
 		kill := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		kill.Stop()
 	}
-	h.t.Fatal("no old supervisor stays")
+	h.t.Fatal("no old supervisor kept running")
 }
 
 func (h *host) tryOld() *exec.Cmd {
@@ -80,7 +80,7 @@ func (h *host) tryOld() *exec.Cmd {
 	w.Close()
 	must.NoError(h.t, h.leaf.Join(cmd.Process.Pid))
 	status, _ := bufio.NewReader(r).ReadString('\n')
-	if status != "ready\n" && status != "busy\n" { // another one is just ending
+	if status != "ready\n" && status != "busy\n" { // "busy": another supervisor is about to end
 		h.t.Fatalf("the old supervisor reported %q", status)
 	}
 	return cmd

@@ -59,7 +59,7 @@ func (c *Client[R]) Open(t *Transport) *Conn[R] {
 		c.mu.Lock()
 		conn.lose()
 		inUse := c.conn == conn
-		if inUse { // within the same critical section: a call that gets ErrLost reconnects immediately
+		if inUse { // in the same critical section, because a call that gets ErrLost reconnects immediately
 			c.conn = nil
 			if c.Lost != nil {
 				c.Lost()
@@ -105,8 +105,8 @@ func (c *Client[R]) Connect(ctx context.Context) (*Conn[R], error) {
 	return conn, nil
 }
 
-// Repeat calls do with a connection. If the connection is lost during the call, it repeats the call
-// with a new one, up to four calls in all.
+// Repeat calls do with a connection. If the connection is lost during the call, Repeat calls do again
+// with a new connection, up to four times in all.
 func (c *Client[R]) Repeat(ctx context.Context, do func(*Conn[R]) error) error {
 	for try := 0; ; try++ {
 		conn, err := c.Connect(ctx)
@@ -167,7 +167,7 @@ func (c *Conn[R]) Call(ctx context.Context, body any, files ...*os.File) (r Mess
 	}()
 	_ = c.SetWriteDeadline(time.Now().Add(c.writeTime))
 	if send(c.Transport, Message[any]{Seq: seq, Body: body, Files: files}) != nil {
-		c.Close() // ends receive, which calls lose
+		c.Close() // receive then returns, and Open's goroutine calls lose
 	}
 	select {
 	case r, ok := <-answer:

@@ -24,7 +24,7 @@ import (
 // MaxFDs is the maximum number of descriptors in one message.
 const MaxFDs = 8
 
-// errTruncated: this process has no free number for a received descriptor (RLIMIT_NOFILE).
+// errTruncated means that this process has no free number for a received descriptor (RLIMIT_NOFILE).
 var errTruncated = errors.New("failed to receive a file descriptor: too many are open")
 
 // Message is a request, a reply with the request's Seq, or an event with Seq 0.
@@ -120,7 +120,7 @@ func (t *Transport) Send(v any, files ...*os.File) error {
 }
 
 // Receive reads one message into v. Do not use the connection after an error: the rest of a message
-// could be taken for a new one, and its descriptors for another message's.
+// could be mistaken for a new message, and a later message could get the wrong descriptors.
 func (t *Transport) Receive(v any) error { return t.dec.Decode(v) }
 
 // Take hands over n received descriptors; the caller closes them.
@@ -201,7 +201,7 @@ func (t *Transport) OwnPeer() error {
 		return err
 	}
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("process %d at the other end is user %d's", cred.Pid, cred.Uid)
+		return fmt.Errorf("process %d at the other end runs as user %d", cred.Pid, cred.Uid)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func TestTransport_DeliversDescriptorsWithTheirMessage(t *testing.T) {
 	}
 }
 
-// Otherwise the message would take the descriptor of the next one.
+// A message that was read without its descriptor would take the descriptor of the next message.
 func TestTransport_EndsWhenADescriptorIsLost(t *testing.T) {
 	a, b := pair(t)
 	must.NoError(t, a.Send("first", os.Stdin))
@@ -113,7 +113,7 @@ func TestTransport_SendsALargeMessageWithDescriptors(t *testing.T) {
 const stranger = 65534
 
 func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
-	testsupport.NeedRoot(t) // to be another user as well
+	testsupport.NeedRoot(t) // to act as another user as well
 	dir, err := os.MkdirTemp("", "wire")
 	must.NoError(t, err)
 	defer os.RemoveAll(dir)
@@ -167,7 +167,7 @@ func TestAccept_ServesItsOwnUserOnly(t *testing.T) {
 		return err
 	})
 	w, err := Dial(path)
-	test.ErrorContains(t, err, "user 65534's", test.Sprintf("a stranger's socket: %v", w))
+	test.ErrorContains(t, err, "runs as user 65534", test.Sprintf("a stranger's socket: %v", w))
 	test.NoError(t, own.OwnPeer())
 	own.Shut()
 	test.Error(t, own.OwnPeer(), test.Sprint("a closed connection has a peer"))
