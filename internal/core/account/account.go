@@ -24,8 +24,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// DynamicPrefix precedes the id in the name of a user that Nomad gives to a task (helper/users/dynamic). It is the
-// user's group, too.
+// DynamicPrefix precedes the id in the name of a user that Nomad gives to a task (helper/users/dynamic). The
+// user's group has the same id.
 const DynamicPrefix = "nomad-"
 
 // Account is a task's user with the values for its environment.
@@ -36,7 +36,7 @@ type Account struct {
 
 // Resolve looks up a job's user field: a name or an id, optionally followed by :group to override
 // the user's own group. extra lists additional supplementary groups. It returns nil for an empty
-// field without extra groups: the task runs as this process's user.
+// field without extra groups, which means this process's user.
 func Resolve(field string, extra []string) (*Account, error) {
 	if field == "" && len(extra) == 0 {
 		return nil, nil
@@ -82,7 +82,7 @@ func Resolve(field string, extra []string) (*Account, error) {
 		case may:
 			a.Groups = append(a.Groups, gid)
 		case gid != a.GID:
-			return nil, fmt.Errorf("group %q can't be given to the task: the agent may not set groups, "+
+			return nil, fmt.Errorf("group %q can't be given to the task: the agent can't set groups, "+
 				"and is not a member of this group", g)
 		}
 	}
@@ -132,7 +132,7 @@ func lookupUser(name string) (*user.User, error) {
 	if numeric != nil {
 		id, numeric = parseID(strings.TrimPrefix(name, DynamicPrefix))
 	}
-	if numeric == nil { // any id can run a process
+	if numeric == nil { // any id can run processes, even without an account
 		text := strconv.FormatUint(uint64(id), 10)
 		return &user.User{Uid: text, Gid: text, HomeDir: "/"}, nil
 	}
@@ -230,7 +230,7 @@ func ParseDecimal(s string) (uint32, error) {
 // with strtoul(3), which turns "4294967296", "+0" and " 0" into root's id.
 func checkNumber(kind, s string) error {
 	digits := strings.TrimLeft(strings.TrimSpace(s), "+-")
-	_, err := strconv.ParseUint(digits, 0, 64) // also 0x0
+	_, err := strconv.ParseUint(digits, 0, 64) // base 0 also parses 0x0
 	number := err == nil || errors.Is(err, strconv.ErrRange) || digits != "" && strings.Trim(digits, "0123456789") == ""
 	if _, err := parseID(s); err == nil || !number {
 		return nil

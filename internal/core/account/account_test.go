@@ -47,7 +47,7 @@ func nameService(t *testing.T, script string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-func TestResolveUser_TakesOnlyTheUserAskedFor(t *testing.T) {
+func TestResolveUser_AcceptsOnlyTheRequestedUser(t *testing.T) {
 	needGroups(t)
 	nameService(t, `case $1 in
 passwd) echo 'root:x:0:0:root:/root:/bin/sh' ;;
@@ -70,7 +70,7 @@ esac`)
 	test.SliceEmpty(t, a.Groups, test.Sprintf("an id: got %+v", a))
 }
 
-func TestResolveUser_TakesOnlyTheUsersGroups(t *testing.T) {
+func TestResolveUser_AcceptsOnlyGroupsOfTheRequestedUser(t *testing.T) {
 	needGroups(t)
 	for answer, want := range map[string][]uint32{
 		"ann 5000 27":      {5000, 27},

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// onceTask leaves a line in a file when it begins, and ends with code 7 after end.
+// onceTask appends a line to a file when it starts, and exits with code 7 after end is called.
 type onceTask struct {
 	a      *agent
 	lines  string
@@ -75,7 +75,7 @@ func (a *agent) known() (ids []string) {
 func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for _, restart := range []bool{false, true} {
-			t.Run(fmt.Sprintf("ended: %v, another plugin: %v", ended, restart), func(t *testing.T) {
+			t.Run(fmt.Sprintf("ended: %v, plugin restarted: %v", ended, restart), func(t *testing.T) {
 				var mu sync.Mutex
 				said := map[string]Ended{}
 				w := testInstance{}
@@ -100,7 +100,7 @@ func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
 				next := o.again("")
 				a.run(next)
 				got := a.pid(next.ID)
-				test.Eq(t, pid, got, test.Sprintf("its process is %d, it was", got))
+				test.Eq(t, pid, got, test.Sprintf("the process is now %d", got))
 				known := a.known()
 				must.SliceLen(t, 1, known, must.Sprint("tasks of the driver"))
 				test.Eq(t, next.ID, known[0], test.Sprint("tasks of the driver"))
@@ -113,7 +113,7 @@ func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
 				test.Eq(t, "first\nlast\n", a.output(o.cfg), test.Sprint("output"))
 				mu.Lock()
 				if e := said[next.ID]; e.Exit == nil || e.StderrFrom != (task.LogPlace{}) {
-					t.Errorf("its end is explained by %+v", e)
+					t.Errorf("its exit is explained by %+v", e)
 				}
 				mu.Unlock()
 				a.destroy(next.ID)
@@ -122,7 +122,7 @@ func TestStartTask_ReturnsAnUnclaimedRun(t *testing.T) {
 	}
 }
 
-func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
+func TestStartTask_StartsANewRunWhenNomadRestartsTheTask(t *testing.T) {
 	config := func(more string) func(*onceTask) *drivers.TaskConfig {
 		return func(o *onceTask) *drivers.TaskConfig { return o.again(more) }
 	}
@@ -138,7 +138,7 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
 			must.NoError(t, err)
 		}, same},
-		"it was waited for, another plugin": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
+		"it was waited for before a plugin restart": {func(t *testing.T, a *agent, th *drivers.TaskHandle) {
 			_, err := a.driver.WaitTask(t.Context(), th.Config.ID)
 			must.NoError(t, err)
 			a.restart()
@@ -163,11 +163,11 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 		"the user changed": {nil, with(func(c *drivers.TaskConfig) {
 			if os.Geteuid() == 0 {
 				c.User = "nobody"
-			} else { // only root can run tasks as others
+			} else { // only root can run tasks as other users
 				c.Resources.NomadResources.Memory.MemoryMB = 64
 			}
 		})},
-		"its output is discarded now": {nil, with(func(c *drivers.TaskConfig) {
+		"its output is now discarded": {nil, with(func(c *drivers.TaskConfig) {
 			c.StdoutPath, c.StderrPath = os.DevNull,
 				os.DevNull
 		})},
@@ -183,7 +183,7 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 			}
 			next := c.next(o)
 			a.run(next)
-			test.NotEq(t, pid, a.pid(next.ID), test.Sprint("it is the process from before"))
+			test.NotEq(t, pid, a.pid(next.ID), test.Sprint("the process of the previous run is still used"))
 			o.end()
 			r := a.wait(next.ID)
 			must.Eq(t, 7, r.ExitCode, must.Sprintf("got %+v", r))
@@ -198,7 +198,7 @@ func TestStartTask_RunsAgainWhenNomadRestarts(t *testing.T) {
 	}
 }
 
-func TestRequestOf_CoversTheFIFOsOfLogmon(t *testing.T) {
+func TestRequestOf_CoversLogmonFIFOs(t *testing.T) {
 	for _, same := range []bool{false, true} {
 		cfg := &drivers.TaskConfig{StdoutPath: "/alloc/out", StderrPath: "/alloc/err"}
 		request := func() string {
@@ -216,8 +216,8 @@ func TestRequestOf_CoversTheFIFOsOfLogmon(t *testing.T) {
 	}
 }
 
-func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
-	config := func() any { // has a pointer, whose address differs each time
+func TestRequestOf_IgnoresMapOrder(t *testing.T) {
+	config := func() any { // contains a pointer whose address differs each time
 		c := testTask{Command: "x", TaskOptions: defaultTaskOptions()}
 		c.Ulimit = map[string]string{}
 		for i := range 20 {
@@ -234,7 +234,7 @@ func TestRequestOf_IgnoresTheOrderOfMaps(t *testing.T) {
 	}
 }
 
-// slowDestroy is an engine whose Destroy waits.
+// slowDestroy is an engine whose Destroy waits until goOn is closed.
 type slowDestroy struct {
 	Engine
 	began, goOn chan struct{}
@@ -288,7 +288,7 @@ func TestRecoverTask_KeepsTheExitOfADestroyedTask(t *testing.T) {
 			}
 			must.NoError(t, await(t, "DestroyTask", over))
 			must.NoError(t, await(t, "RecoverTask", recovered))
-			if under == "before DestroyTask" { // by the agent that recovered it
+			if under == "before DestroyTask" { // the agent that recovered the task has destroyed it
 				_, err := a.driver.WaitTask(t.Context(), cfg.ID)
 				test.ErrorIs(t, err, drivers.ErrTaskNotFound)
 				return
@@ -334,11 +334,11 @@ func TestOnlyStart_PrefersTheRunningAgent(t *testing.T) {
 	over()
 	must.NoError(t, await(t, "the next start", next))
 	_, err = d.onlyStart(gone, "free")
-	test.ErrorIs(t, err, context.Canceled, test.Sprint("of an agent that is gone"))
+	test.ErrorIs(t, err, context.Canceled, test.Sprint("a start for an agent that is gone"))
 }
 
-// A StopTask that comes during DestroyTask starts nothing.
-func TestStopTask_NeedsNoSupervisorForADestroyedTask(t *testing.T) {
+// A StopTask call that arrives during DestroyTask starts no supervisor.
+func TestStopTask_StartsNoSupervisorForADestroyedTask(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
 	a.run(cfg)

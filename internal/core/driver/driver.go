@@ -133,7 +133,7 @@ func (d *Driver) Capabilities() (*drivers.Capabilities, error) {
 		Exec:              true,
 		FSIsolation:       fsisolation.None,
 		NetIsolationModes: []drivers.NetIsolationMode{drivers.NetIsolationModeHost},
-		MountConfigs:      drivers.MountConfigSupportNone, // only the interceptor of package plugin sends it
+		MountConfigs:      drivers.MountConfigSupportNone, // sent to Nomad only by the interceptor of package plugin
 	}
 	if e, ok := d.instance.Load().engine.(Capable); ok {
 		e.Capabilities(c)
@@ -186,7 +186,7 @@ func (d *Driver) RecoverTask(th *drivers.TaskHandle) error {
 }
 
 // StartTask is part of drivers.DriverPlugin. It returns once the program runs; after an error,
-// nothing of the task remains. If an agent was killed before it knew of the task, and the next
+// nothing remains of the task. If an agent was killed before it knew of the task, and the next
 // agent starts the same task, that agent gets the existing run.
 func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	i := d.instance.Load()
@@ -230,8 +230,8 @@ func (d *Driver) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 }
 
 // StartCall registers the context of a StartTask call, because that method has no context
-// parameter. The context ends when the agent is gone, because no agent would then manage the task.
-// The caller runs done after StartTask.
+// parameter. The context ends when the agent is gone: no agent would then manage the task. The
+// caller runs done after StartTask.
 func (d *Driver) StartCall(ctx context.Context, id string) (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -277,7 +277,7 @@ func (d *Driver) WaitTask(ctx context.Context, id string) (<-chan *drivers.ExitR
 	return result, nil
 }
 
-// exitOf returns the exit of a task after its events are delivered and a running stop is complete, or ctx ends.
+// exitOf returns a task's exit once its events are delivered and any stop in progress is complete, or ctx ends.
 func (d *Driver) exitOf(ctx context.Context, h *handle) *drivers.ExitResult {
 	explained := d.exited(h)
 	over := h.stopOver()

@@ -18,11 +18,11 @@ import (
 // them as processes of this host, under the supervisor. A driver whose tasks run elsewhere is an
 // EngineProvider. The lifecycle above an engine is always the same (Driver): it decodes
 // configurations, keeps handles, waits, streams and reports events. All methods may be called
-// concurrently. An engine may also be a Prober and Capable. If it has a method Close() error, the
-// driver calls that when it closes; tasks keep running.
+// concurrently. An engine may also be a Prober and Capable. If it has a method Close() error,
+// Driver.Close calls that method; tasks keep running.
 type Engine interface {
-	// Start runs a task and returns once its program runs. After an error, nothing of the task
-	// remains. ctx ends when the agent no longer waits for the start; from then on, nothing may be
+	// Start runs a task and returns once its program runs. After an error, nothing remains of
+	// the task. ctx ends when the agent no longer waits for the start; from then on, nothing may be
 	// started. An earlier run of the same task and allocation is either returned (see Claimer) or has
 	// ended when Start returns.
 	Start(ctx context.Context, s *Start) (Task, error)
@@ -32,8 +32,8 @@ type Engine interface {
 	// the meantime is recovered too. After an error, Nomad destroys the task and starts it again.
 	Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte, event Event) (Task, error)
 
-	// Destroy kills the remaining processes of a task and removes everything of it. It also works for
-	// a task that this process never saw. If nothing exists, it returns nil.
+	// Destroy kills the remaining processes of a task and removes everything that belongs to it. It also
+	// works for a task that this process never saw. If nothing exists, it returns nil.
 	Destroy(ctx context.Context, id string) error
 }
 
@@ -77,7 +77,7 @@ type Start struct {
 	// Event may be called for as long as the task exists.
 	Event Event
 
-	// Progress emits an event immediately. It must not be called after Start has returned. Event is delivered later.
+	// Progress, unlike Event, emits an event immediately. It must not be called after Start has returned.
 	Progress Event
 }
 
@@ -90,7 +90,7 @@ type Task interface {
 	Exit() *task.Exit
 
 	// AfterEnd calls f in its own goroutine when the task has ended, unless stop was called before.
-	// Waiting for a task needs no goroutine.
+	// So waiting for the end of a task needs no goroutine.
 	AfterEnd(f func()) (stop func() bool)
 
 	// Signal sends a signal to the main process, by its name in signal(7). After SIGKILL the task
@@ -98,7 +98,7 @@ type Task interface {
 	Signal(ctx context.Context, signal string) error
 }
 
-// Ending implements Ended, Exit and AfterEnd of Task by embedding. The zero value is a task that runs.
+// Ending implements Ended, Exit and AfterEnd of Task by embedding. The zero value is a running task.
 type Ending struct {
 	mu   sync.Mutex
 	life context.Context // ends with the task; life and end are set on first use
@@ -145,7 +145,7 @@ func (e *Ending) End(exit *task.Exit) {
 // and SIGKILL at the timeout.
 type Stopper interface {
 	// Stop sends the signal (if empty, the engine's default), kills the remaining processes at the
-	// timeout, and returns when nothing of the task runs. After an error, Nomad retries for minutes.
+	// timeout, and returns when none is left. After an error, Nomad retries for minutes.
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
@@ -188,6 +188,6 @@ type Forwarder interface {
 type Executor interface {
 	// Exec runs a command in the task and returns its exit after all output is written. The command is
 	// killed when ctx ends. Streams may be nil. If Stdout and Stderr are the same, only one goroutine
-	// may write at a time. A stream is closed at its end.
+	// may write at a time. Exec closes each stream at its end.
 	Exec(ctx context.Context, o *drivers.ExecOptions) (*task.Exit, error)
 }

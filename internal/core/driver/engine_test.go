@@ -41,7 +41,7 @@ func eachEngine(t *testing.T, test func(t *testing.T, a *agent)) {
 	t.Run("example", func(t *testing.T) { test(t, startInstance(t, testInstance{engine: ExampleEngine()}, nil)) })
 }
 
-// scripts are the programs for both engines as processes. Each prints a line when it is ready.
+// scripts are the test programs as shell scripts, for the local engine. Each prints a line when it is ready.
 var scripts = map[string]string{
 	"exit":  `echo r; exit $1`,
 	"until": `echo r; while [ ! -e $1 ]; do sleep 0.01; done; exit $2`,
@@ -50,7 +50,7 @@ var scripts = map[string]string{
 	"trap":  `trap "exit $2" $1; echo r; while :; do sleep 0.02; done`,
 }
 
-// program returns a task that runs one of the programs that both engines have.
+// program returns a task that runs a test program, for the engine of this agent.
 func (a *agent) program(name string, args ...string) *drivers.TaskConfig {
 	a.t.Helper()
 	path, list := name, args
@@ -71,7 +71,7 @@ func (a *agent) ready(cfg *drivers.TaskConfig) {
 	}
 }
 
-// Programs are the programs for both engines as functions.
+// Programs runs a test program as a function, for the engine of the example.
 func Programs(name string, args []string, signals <-chan string) *task.Exit {
 	code, _ := strconv.Atoi(args[len(args)-1])
 	e := &task.Exit{Code: code}
@@ -97,7 +97,7 @@ func Programs(name string, args []string, signals <-chan string) *task.Exit {
 type fullEngine struct {
 	Engine
 	node  Node
-	saved string // what Recover got
+	saved string // passed to Recover
 }
 
 type fullTask struct{ Task }

@@ -66,7 +66,7 @@ func (d *Driver) event(h *handle, format string, args ...any) {
 	}
 }
 
-// eventsOf returns event for one task.
+// eventsOf returns a function that reports events of one task.
 func (d *Driver) eventsOf(h *handle) Event {
 	return func(format string, args ...any) { d.event(h, format, args...) }
 }
@@ -93,8 +93,8 @@ func (d *Driver) flush(h *handle) {
 // listen. Nomad handles the events of all tasks one by one, and writes each to its disk.
 const (
 	deliveryTime = 100 * time.Millisecond // for a single event
-	queuedTime   = 25 * time.Millisecond  // more for each event emitted shortly before it
-	maxQueueTime = 2 * time.Second        // limit of these additions
+	queuedTime   = 25 * time.Millisecond  // added for each event emitted shortly before it
+	maxQueueTime = 2 * time.Second        // the most that is added
 	listenTime   = time.Second
 )
 

@@ -42,7 +42,7 @@ func (d *Driver) ExecTask(id string, cmd []string, timeout time.Duration) (*driv
 }
 
 // ExecTaskStreamingRaw is part of drivers.ExecTaskStreamingRawDriver, for `nomad alloc exec`. The
-// command ends with ctx.
+// command is killed when ctx ends.
 func (d *Driver) ExecTaskStreamingRaw(
 	ctx context.Context, id string, cmd []string, tty bool, stream drivers.ExecTaskStream,
 ) error {
@@ -92,8 +92,8 @@ func (d *Driver) ExecTaskStreamingRaw(
 	return out.send(drivers.NewExecStreamingResponseExit(exitResult(e).ExitCode))
 }
 
-// inputTime limits how long after its start a command that has ended waits for the end of its input. If there
-// is no input, Nomad's client sends that end immediately. If the stream is closed before, the client fails with
+// inputTime limits how long a command's exit waits for the end of its input, counted from the command's start. If
+// there is no input, Nomad's client sends that end immediately. If the stream is closed before, the client fails with
 // "unexpected EOF" although it has received the exit (plugins/drivers/client.go, ExecTaskStreamingRaw).
 const inputTime = 250 * time.Millisecond
 
@@ -123,8 +123,8 @@ func (d *Driver) executor(id string, cmd []string) (Executor, error) {
 	return t, nil
 }
 
-// receive passes on the user's input and window size, of which only the newest is kept: an engine
-// that does not read sizes does not block the input. It closes ended at the end of the input.
+// receive passes on the user's input and window sizes. Only the newest size is kept, so an engine that
+// does not read sizes does not block the input. receive closes ended at the end of the input.
 func receive(
 	stream drivers.ExecTaskStream, input *io.PipeWriter, sizes chan drivers.TerminalSize, ended chan<- struct{},
 ) {
@@ -167,7 +167,7 @@ func (s *sender) send(m *drivers.ExecTaskStreamingResponseMsg) error {
 }
 
 // heartbeatTime is the interval at which a command's client gets an empty message, which it ignores
-// (api/allocations_exec.go). Nomad detects that a client is gone only when it sends to it.
+// (api/allocations_exec.go). Nomad detects a disconnected client only by sending to it.
 const heartbeatTime = 2 * time.Second
 
 // heartbeat sends empty messages until the command has ended. It returns an error if the client is gone.

@@ -43,7 +43,7 @@ func TestExecStreaming_SendsAllOutputToASlowClient(t *testing.T) {
 	m := testsupport.Mark()
 	for _, background := range []string{"", "setsid -f sleep " + m + "; "} { // the sleep keeps the pipe open
 		u := &slowUser{wait: 3 * time.Second}
-		// fits into a pipe, so the command ends before it is sent
+		// the output fits into a pipe, so the command ends before its output is sent
 		must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID,
 			[]string{"/bin/sh", "-c", background + "head -c 60000 /dev/zero"}, false, u))
 		n := u.got.Load()
@@ -68,7 +68,7 @@ func (u goneUser) Recv() (*drivers.ExecTaskStreamingRequestMsg, error) {
 	return nil, io.EOF
 }
 
-func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
+func TestExecStreaming_EndsASilentCommandWhenItsClientIsGone(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exec sleep 1000", "")
 	a.run(cfg)
@@ -86,8 +86,8 @@ func TestExecStreaming_EndsASilentCommandWithItsClient(t *testing.T) {
 	}
 }
 
-// quickUser has no input and sends the end of it after a moment, as Nomad's client does. Such a
-// client fails if the stream of a command ends before that.
+// quickUser has no input and reports its end after a moment, as Nomad's client does. Such a client
+// fails if the command's stream ends before that.
 type quickUser struct {
 	mu         sync.Mutex
 	said, over bool // end of its input sent; exit received
@@ -125,5 +125,5 @@ func TestExecStreaming_EndsAfterItsInput(t *testing.T) {
 	u := &quickUser{}
 	must.NoError(t, a.driver.ExecTaskStreamingRaw(t.Context(), cfg.ID, []string{"true"}, false, u))
 	test.True(t, u.over)
-	test.False(t, u.early, test.Sprint("the exit came before the end of the input, at which Nomad's client fails"))
+	test.False(t, u.early, test.Sprint("the exit came before the end of the input: Nomad's client would fail"))
 }

@@ -20,13 +20,13 @@ func (d *Driver) exited(h *handle) (explained <-chan struct{}) {
 		d.logger.Debug("task has ended", "task", h.config.ID, "exit", e)
 		switch {
 		case e == nil, h.stopOver() != nil && (e.Lost || e.Signal != 0):
-			// Nomad's own event is complete
+			// Nomad's own event is sufficient
 		case e.Lost:
 			d.event(h, "Lost: the exit status of the task is unknown: %s", e.Reason)
 		case e.Signal != 0 && !e.OOMKilled:
 			d.event(h, "Killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
 		}
-		go func() { // not here, because the driver may read files
+		go func() { // in a goroutine, because the driver may read files
 			defer close(h.explained)
 			d.explain(h, e)
 		}()

@@ -35,7 +35,7 @@ type handle struct {
 	pending     []*drivers.TaskEvent // events before that call
 	deliveredBy time.Time            // when Nomad should have taken the last event
 	stopped     chan struct{}        // created by the first StopTask or DestroyTask, closed when that returns
-	exitMessage []string             // messages reported since then
+	exitMessage []string             // messages reported since stopped was created
 	exitSent    bool                 // WaitTask has returned the exit
 }
 
@@ -44,7 +44,7 @@ type handle struct {
 // fields are only ever added.
 type savedHandle struct {
 	StartedAt time.Time `codec:"started_at"`
-	Task      []byte    `codec:"task"` // the engine's
+	Task      []byte    `codec:"task"` // saved by the engine
 }
 
 func newHandle(cfg *drivers.TaskConfig) *handle {
@@ -124,7 +124,7 @@ func (h *handle) stopping() (over func()) {
 	return func() { close(h.stopped) }
 }
 
-// stopOver is closed when Nomad has stopped the task. It is nil if Nomad has not begun to.
+// stopOver returns a channel that is closed when Nomad has stopped the task, or nil if no stop has begun.
 func (h *handle) stopOver() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,7 +175,7 @@ func exitResult(e *task.Exit) *drivers.ExitResult {
 	if e.Signal != 0 {
 		r.ExitCode, r.Signal = 128+e.Signal, e.Signal
 	}
-	if e.Reason != "" { // the driver has ended it
+	if e.Reason != "" { // the driver has ended the task
 		r.Err = errors.New(e.Reason)
 	}
 	return r

@@ -29,7 +29,7 @@ func (d *Driver) register(h *handle) bool {
 }
 
 // run registers a task that runs in the engine. It forgets earlier runs of the same task and
-// allocation: they have ended, or this is one of them.
+// allocation: they have ended, or the engine has returned one of them as this run.
 func (d *Driver) run(h *handle, e Engine, t Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *Driver) forget(id string) {
 }
 
 // settled returns a registered task. It waits for a DestroyTask in progress: the agent that called
-// it may be gone while another agent recovers the task.
+// DestroyTask may be gone while another agent recovers the task.
 func (d *Driver) settled(id string) *handle {
 	d.mu.Lock()
 	h := d.handles[id]

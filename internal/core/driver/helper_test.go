@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	if os.Getenv(nonRootVar) != "" { // run by a test of this very binary
+	if os.Getenv(nonRootVar) != "" { // started by a test of this binary
 		return m.Run()
 	}
 	// Nomad's harness leaves directories behind. The path is short because it also contains sockets.
@@ -86,7 +86,7 @@ func removeLeaves() {
 	for _, parent := range []string{
 		filepath.Join(s.Mounts["systemd"], "nomad"), filepath.Join(s.Unified, "nomad"), filepath.Join(s.Root, "nomad.slice"),
 	} {
-		for _, node := range nodes { // another test run may have its own
+		for _, node := range nodes { // not those of another test run
 			leaves, _ := filepath.Glob(filepath.Join(parent, "outrider-*-"+shortID(node)+"*"))
 			for _, leaf := range leaves {
 				for unix.Rmdir(leaf) == unix.EBUSY && time.Now().Before(end) {
@@ -120,7 +120,7 @@ type testInstance struct {
 	command     func(context.Context, testRequest) (*task.Command, error)
 	ended       func(Ended) string
 	defaultUser string
-	engine      Engine // nil is the local one
+	engine      Engine // nil means the local engine
 }
 
 type testRequest = Request[testTask]
@@ -168,7 +168,7 @@ func testPlugin(i testInstance) Plugin[testConfig, testTask] {
 	}
 }
 
-// agent calls a driver as Nomad does. The test fails if anything of the driver is left at its end.
+// agent calls a driver as Nomad does. The test fails if the driver leaves anything behind.
 type agent struct {
 	t      *testing.T
 	state  string // state_dir
@@ -389,7 +389,7 @@ func (a *agent) wait(id string) *drivers.ExitResult {
 	must.NoError(a.t, err)
 	r, ok := <-ch
 	if !ok || r == nil {
-		a.t.Fatal("WaitTask brought nothing")
+		a.t.Fatal("WaitTask delivered no result")
 	}
 	return r
 }
@@ -440,7 +440,7 @@ func (a *agent) nothingLeft() {
 		if len(tasks) > 0 && !t.Failed() {
 			t.Errorf("state of %d tasks is left", len(tasks))
 		}
-		for _, pid := range supervisors(dir) { // idle now; it would end by itself in some seconds
+		for _, pid := range supervisors(dir) { // idle now; each would exit by itself after some seconds
 			all := descendants(pid)
 			unix.Kill(pid, unix.SIGKILL)
 			left := slices.DeleteFunc(slices.Clone(all), func(pid int) bool {
@@ -449,7 +449,7 @@ func (a *agent) nothingLeft() {
 				return len(line) == 0 || strings.HasPrefix(string(line), "outrider-supervisor\x00collect\x00")
 			})
 			test.SliceEmpty(t, left, test.Sprintf("%d processes of tasks are left", len(left)))
-			for _, pid := range all { // they would slow down the tests after a failed one
+			for _, pid := range all { // after a failed test, they would slow down the next ones
 				unix.Kill(pid, unix.SIGKILL)
 			}
 		}

@@ -101,7 +101,7 @@ func TestRequestFinally_RunsOnceAfterEveryStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		program string
 		fail    error
-		state   bool // whether the task's state exists by then
+		state   bool // whether the task's state exists during the calls
 	}{
 		"the task runs":            {"/bin/true", nil, true},
 		"the command fails":        {"/bin/true", errors.New("no such package"), false},
@@ -172,12 +172,12 @@ func TestRequestStateDir_ExistsAsLongAsTheTask(t *testing.T) {
 	test.False(t, testsupport.Exists(dir), test.Sprint("it is there after DestroyTask"))
 	bad := a.task(`command = "/no/such/program"`)
 	if _, _, err := a.StartTask(bad); err == nil || testsupport.Exists(dir) {
-		t.Errorf("of a start that failed (%v) it is there: %v", err, testsupport.Exists(dir))
+		t.Errorf("after a failed start (%v), the directory exists: %v", err, testsupport.Exists(dir))
 	}
 }
 
-func TestDefaultUser_RunsTasksWithoutAUser(t *testing.T) {
-	testsupport.NeedRoot(t) // to run tasks as others
+func TestDefaultUser_AppliesToTasksWithoutAUser(t *testing.T) {
+	testsupport.NeedRoot(t) // to run tasks as other users
 	var told *task.User
 	w := before(func(_ context.Context, r testRequest) error {
 		told = r.User()
@@ -243,7 +243,7 @@ func listen(t *testing.T, a *agent) *listener {
 	return l
 }
 
-// heard counts an event.
+// heard returns how often the listener got this message of a task.
 func (l *listener) heard(id, message string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,10 +300,10 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 			await(t, "the exit", waits)
 			sentence := fmt.Sprintf("It said %d/%d", want.Code, want.Signal)
 			if want != (task.Exit{}) {
-				testsupport.Eventually(t, name+": its sentence is heard", func() bool { return l.heard(cfg.ID, sentence) > 0 })
+				testsupport.Eventually(t, name+": its message is heard", func() bool { return l.heard(cfg.ID, sentence) > 0 })
 			}
 			if n := l.heard(cfg.ID, sentence); n > 1 || n > 0 && want == (task.Exit{}) {
-				t.Errorf("%s: its sentence was heard %d times", name, n)
+				t.Errorf("%s: its message was heard %d times", name, n)
 			}
 			e := await(t, "the call", calls)
 			must.SliceEqOp(t, []string{cfg.ID, "web", cfg.AllocDir, "/bin/sh"},
@@ -313,7 +313,7 @@ func TestReportExit_ExplainsEachExit(t *testing.T) {
 			got.At = time.Time{}
 			test.EqOp(t, want, got, test.Sprint(name))
 			a.destroy(cfg.ID)
-			test.False(t, len(calls) > 0, test.Sprintf("%s: asked again", name))
+			test.False(t, len(calls) > 0, test.Sprintf("%s: ReportExit was called again", name))
 		}
 	}
 }
@@ -339,12 +339,12 @@ func TestReportExit_GetsTheAllocationDirectory(t *testing.T) {
 	}
 }
 
-func TestReportExit_GetsTheStartOfTheRunsOutput(t *testing.T) {
+func TestReportExit_GetsTheStderrOffsetOfTheRun(t *testing.T) {
 	calls := make(chan Ended, 10)
 	a := startInstance(t, told(calls), nil)
 	cfg := a.shell("echo one >&2", "")
 	for _, want := range []task.LogPlace{{}, {Offset: 4}, {Offset: 8}, {File: 7, Offset: 3}} {
-		if want.File > 0 { // as if it had been rotated
+		if want.File > 0 { // as if the log had been rotated
 			must.NoError(t, os.WriteFile(filepath.Join(cfg.AllocDir, "alloc/logs/web.stderr.7"), []byte("new"), 0o600))
 		}
 		run := *cfg
@@ -357,7 +357,7 @@ func TestReportExit_GetsTheStartOfTheRunsOutput(t *testing.T) {
 	}
 }
 
-func TestReportExit_ComesAfterTheLastLine(t *testing.T) {
+func TestReportExit_IsCalledAfterTheLastLine(t *testing.T) {
 	const tasks = 100
 	var mu sync.Mutex
 	found := map[string]string{}
@@ -420,7 +420,7 @@ func TestReportExit_DelaysNoOtherTask(t *testing.T) {
 	close(answer)
 	r = await(t, "the exit", waits)
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("got %+v", r))
-	testsupport.Eventually(t, "its sentence is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
+	testsupport.Eventually(t, "its message is heard", func() bool { return l.heard(slow.ID, "said") == 1 })
 	a.destroy(slow.ID)
 	a.destroy(quick.ID)
 }
@@ -472,7 +472,7 @@ func TestStartCall_EndsOnlyItsOwnStart(t *testing.T) {
 	_, _, err := a.driver.StartTask(other)
 	test.ErrorIs(t, err, context.Canceled)
 	done()
-	a.result(other) // asked for again
+	a.result(other) // the agent may request the same task again
 }
 
 func TestStartTask_KeepsRecoverableErrors(t *testing.T) {

@@ -118,8 +118,8 @@ func TestSetConfig_RefusesBadInputInOneSentence(t *testing.T) {
 	}
 }
 
-func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
-	testsupport.NeedRoot(t) // to run tasks as others
+func TestDenied_BlocksUsersAndVariables(t *testing.T) {
+	testsupport.NeedRoot(t) // to run tasks as other users
 	a := start(t, map[string]any{"denied_host_uids": "0-10", "denied_host_gids": "4",
 		"denied_envvars": []string{"SECRET*", "TOKEN"}})
 	for user, want := range map[string]string{
@@ -144,8 +144,8 @@ func TestDenied_KeepsUsersAndVariablesFromTasks(t *testing.T) {
 	}
 }
 
-func TestUser_HasItsEnvironment(t *testing.T) {
-	testsupport.NeedRoot(t) // to run tasks as others
+func TestUser_DeterminesGroupsAndEnvironment(t *testing.T) {
+	testsupport.NeedRoot(t) // to run tasks as other users
 	a := start(t, nil)
 	const script = "echo $(id -u):$(id -g):$(id -G | tr ' ' ,) $HOME $USER $LOGNAME"
 	for user, c := range map[string]struct{ options, want string }{
@@ -231,7 +231,7 @@ func TestOutput_IsDiscardedIfDisabled(t *testing.T) {
 	}
 }
 
-func TestNonRoot_HasTheSystemCallsOfAUser(t *testing.T) {
+func TestNonRoot_SeccompDefaultDeniesUserNamespaces(t *testing.T) {
 	if !withoutRoot(t) {
 		return
 	}

@@ -123,9 +123,9 @@ func TestStopTask_KillsAtTheTimeout(t *testing.T) {
 	}{
 		"default signal is SIGINT": {"trap 'exit 3' INT; echo r; " + loop, "", "", never, 0, 3},
 		"the job's signal":         {"trap 'exit 4' USR2; echo r; " + loop, "SIGUSR2", "", never, 0, 4},
-		"deaf to it": {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 300 * time.Millisecond,
+		"ignored signal": {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 300 * time.Millisecond,
 			300 * time.Millisecond, 137},
-		"no time at all":  {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 0, 0, 137},
+		"zero timeout":    {"trap '' TERM; echo r; " + loop, "SIGTERM", "", 0, 0, 137},
 		"unknown signal":  {"trap 'exit 3' INT; echo r; " + loop, "SIGWHAT", "", never, 0, 3},
 		"stopped process": {"trap 'exit 5' TERM; echo r; kill -STOP $$; " + loop, "SIGTERM", "", never, 0, 5},
 		"whole group": {"trap 'wait; exit 6' TERM; (trap 'sleep 0.2; exit' TERM; echo r; " + loop + ") & wait",
@@ -172,7 +172,7 @@ func TestLifecycle_RecoversTheSameTask(t *testing.T) {
 		must.NoError(t, err)
 		a.restart()
 		must.NoError(t, a.RecoverTask(th))
-		must.NoError(t, a.RecoverTask(th)) // known already
+		must.NoError(t, a.RecoverTask(th)) // the task is known already
 		after, err := a.InspectTask(cfg.ID)
 		must.NoError(t, err)
 		must.Eq(t, before.State, after.State, must.Sprintf("before %+v, after %+v", before, after))
@@ -188,7 +188,7 @@ func TestLifecycle_RecoversTheSameTask(t *testing.T) {
 	})
 }
 
-func TestRecoverTask_ReportsAnExitInBetween(t *testing.T) {
+func TestRecoverTask_ReportsAnExitBeforeTheRecovery(t *testing.T) {
 	a := start(t, nil)
 	file := filepath.Join(t.TempDir(), "go")
 	cfg := a.shell("while [ ! -e "+file+" ]; do sleep 0.01; done; kill -USR1 $$", "")
@@ -220,8 +220,8 @@ func TestDestroyTask_KillsATaskKnownOnlyFromDisk(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-// An attempt fails if the driver can't record that the agent knows of the task.
-func TestRecoverTask_KeepsTheExitOfAFailedAttempt(t *testing.T) {
+// RecoverTask forgets the task if it fails to record the claim. Another attempt must still find the exit.
+func TestRecoverTask_KeepsTheExitAfterAFailedAttempt(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 7", "")
 	th := wire(t, a.run(cfg))
@@ -280,7 +280,7 @@ func TestExecTask_RunsACommand(t *testing.T) {
 	test.Eq(t, 3, r.ExitResult.ExitCode, test.Sprintf("got %+v", r))
 	r, err = a.ExecTask(cfg.ID, []string{"/bin/sh", "-c", "seq 1 20000"}, time.Minute)
 	if err != nil || len(r.Stdout) != drivers.CheckBufSize || !strings.HasSuffix(string(r.Stdout), "\n20000\n") {
-		t.Errorf("of much output: %d bytes, %v", len(r.Stdout), err)
+		t.Errorf("much output: %d bytes, %v", len(r.Stdout), err)
 	}
 	m := testsupport.Mark()
 	if _, err = a.ExecTask(cfg.ID, []string{"sleep", m}, 100*time.Millisecond); err == nil ||
@@ -347,7 +347,7 @@ func TestLifecycle_PassesOnSignals(t *testing.T) {
 	})
 }
 
-// The example's engine has neither statistics nor commands in tasks.
+// The engine of the example supports neither statistics nor commands in tasks.
 func TestLifecycle_EndsStatisticsWithTheTask(t *testing.T) {
 	eachEngine(t, func(t *testing.T, a *agent) {
 		cfg := a.program("sleep", "0")

@@ -34,8 +34,8 @@ type local struct {
 	root    string // <state_dir>/<name>, with one store for each agent
 	denied  denied
 	compute cpustats.Compute
-	clients map[string]*supervisor.Client // by store directory; in practice one
-	tasks   map[string]*localTask         // that the clients report on, by id
+	clients map[string]*supervisor.Client // by store directory; usually one
+	tasks   map[string]*localTask         // by id; they get the events and exits from the clients
 	starts  map[string]chan struct{}      // by allocation and task: closed when the start is over
 	users   map[string]string             // of recovered tasks, by allocation and task: see rememberUser
 	swept   time.Time                     // when abandoned tasks were last searched for
@@ -138,7 +138,7 @@ func (l *local) Recover(ctx context.Context, c *drivers.TaskConfig, saved []byte
 }
 
 // Destroy is part of Engine. It searches the stores of all agents for a task that this process does
-// not know: an id is unique, and nothing else identifies the store.
+// not know: task ids are unique, and nothing else identifies the store.
 func (l *local) Destroy(ctx context.Context, id string) error {
 	if t := l.task(id); t != nil {
 		return t.destroy(ctx)
@@ -189,14 +189,14 @@ func (l *local) task(id string) *localTask {
 	return l.tasks[id]
 }
 
-// hold registers a recovered task, so its events and its exit reach it.
+// hold registers a recovered task, which then gets its events and its exit.
 func (l *local) hold(t *localTask) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tasks[t.id] = t
 }
 
-// holdNew is hold for a task that is about to start. It refuses an id that is taken, and a user of another task.
+// holdNew is hold for a task that is about to start. It refuses an id that is taken, and another task's dynamic user.
 func (l *local) holdNew(t *localTask) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

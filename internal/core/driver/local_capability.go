@@ -9,7 +9,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// capabilities returns the capabilities of a task of a user; nil is the agent's own user.
+// capabilities returns the capabilities of a task that runs as user; nil is the agent's own user.
 func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capabilities, err error) {
 	allowed, err := task.ParseCapabilities("allow_caps", p.AllowCaps)
 	if err != nil {
@@ -28,13 +28,13 @@ func capabilities(p PluginOptions, o TaskOptions, user *task.User) (c task.Capab
 	}
 	c.Drop = drop &^ add
 	u, err := orAgents(user)
-	if err == nil && u.UID != 0 { // root has all that are not dropped
+	if err == nil && u.UID != 0 { // root has every capability that is not dropped
 		c.Add = add
 	}
 	return c, err
 }
 
-// mayHave returns the capabilities that a task can have, without those of set-user-ID programs.
+// mayHave returns the capabilities that a task can have, not counting those from set-user-ID programs.
 func mayHave(c task.Capabilities, isRoot bool) uint64 {
 	if isRoot {
 		return task.AllCapabilities() &^ c.Drop

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// manyArguments returns a driver that adds as many arguments as the job's variable ARGUMENTS sets.
+// manyArguments returns a driver that adds as many arguments as the job's variable ARGUMENTS specifies.
 func manyArguments() testInstance {
 	w := testInstance{}
 	w.command = func(ctx context.Context, r testRequest) (*task.Command, error) {
@@ -48,11 +48,11 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"a million arguments":           {map[string]string{"ARGUMENTS": "1000000"}, "are 9 MiB together"},
-		"10 MB in one variable":         {map[string]string{"BIG": strings.Repeat("x", 10<<20)}, "are 10 MiB together"},
-		"10 MB in many variables":       {variables(100, 100<<10), "are 9 MiB together"},
-		"10 MB in very many variables":  {variables(400_000, 16), "are 12 MiB together"},
-		"a variable of too long a name": {map[string]string{long: "x"}, "too long for the kernel"},
+		"a million arguments":          {map[string]string{"ARGUMENTS": "1000000"}, "are 9 MiB together"},
+		"10 MB in one variable":        {map[string]string{"BIG": strings.Repeat("x", 10<<20)}, "are 10 MiB together"},
+		"10 MB in many variables":      {variables(100, 100<<10), "are 9 MiB together"},
+		"10 MB in very many variables": {variables(400_000, 16), "are 12 MiB together"},
+		"a variable with a long name":  {map[string]string{long: "x"}, "too long for the kernel"},
 	} {
 		cfg := a.shell("exit 0", "", func(cfg *drivers.TaskConfig) {
 			for k, v := range c.env {
@@ -75,9 +75,9 @@ func TestCheckCommand_RefusesTooLargeCommands(t *testing.T) {
 	test.SliceEmpty(t, left, test.Sprint("left behind"))
 }
 
-func TestRecoverTask_TakesALargeEnvironment(t *testing.T) {
+func TestRecoverTask_WorksWithALargeEnvironment(t *testing.T) {
 	a := startInstance(t, manyArguments(), nil)
-	// in JSON, the format of a handle, six times as long
+	// in JSON, the format of a handle, "<" takes six bytes
 	cfg := a.shell("exec sleep 1000", "", func(cfg *drivers.TaskConfig) {
 		for i := range 15 {
 			cfg.Env[fmt.Sprintf("V%d", i)] = strings.Repeat("<", 100<<10)

@@ -59,7 +59,7 @@ func contains(ranges []idRange, id uint32) bool {
 	return slices.ContainsFunc(ranges, func(r idRange) bool { return r.first <= id && id <= r.last })
 }
 
-// resolve is account.Resolve, and refuses a denied user or group.
+// resolve is account.Resolve, but also refuses a denied user or group.
 func (d denied) resolve(field string, groups []string) (*account.Account, error) {
 	who, err := account.Resolve(field, groups)
 	if err != nil {
@@ -72,7 +72,7 @@ func (d denied) resolve(field string, groups []string) (*account.Account, error)
 	return who, d.check(u)
 }
 
-// check returns an error if the operator denies the user or a group of it; nil is the agent's own user.
+// check returns an error if the operator denies the user or one of its groups; nil is the agent's own user.
 func (d denied) check(u *task.User) error {
 	if len(d.uids) == 0 && len(d.gids) == 0 {
 		return nil
@@ -88,7 +88,7 @@ func (d denied) check(u *task.User) error {
 	for _, g := range append([]uint32{u.GID}, u.Groups...) {
 		if contains(d.gids, g) {
 			return fmt.Errorf("group id %d is not allowed on this node (denied_host_gids): "+
-				"set the task's user to one without it", g)
+				"choose a user that is not in this group", g)
 		}
 	}
 	return nil

@@ -53,7 +53,7 @@ func TestDenied_ReadsRangesStrictly(t *testing.T) {
 	}
 }
 
-func TestNonRoot_HasNoDeniedGroupOfTheAgent(t *testing.T) {
+func TestNonRoot_ChecksTheAgentsGroups(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}
@@ -79,7 +79,7 @@ func TestNonRoot_HasNoDeniedGroupOfTheAgent(t *testing.T) {
 	test.Error(t, d.check(nil), test.Sprint("the agent's own user passes"))
 }
 
-func TestNonRoot_HasTheCheckedGroups(t *testing.T) {
+func TestNonRoot_TasksHaveTheAgentsGroups(t *testing.T) {
 	if !withoutRoot(t, "7", "9") {
 		return
 	}

@@ -55,7 +55,7 @@ func devices(cfg *drivers.TaskConfig) ([]task.Device, []task.Mount, error) {
 		for _, other := range devices[:i] {
 			if d.TaskPath == other.TaskPath {
 				return nil, nil, fmt.Errorf("devices %q and %q have the same path %q in the task: request them in one device "+
-					"block, with a count, or give one another path in the device plugin's config",
+					"block, with a count, or set another path for one of them in the device plugin's config",
 					other.HostPath, d.HostPath, d.TaskPath)
 			}
 		}

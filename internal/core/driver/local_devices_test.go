@@ -38,7 +38,7 @@ func stick(t *testing.T) string {
 	return path
 }
 
-// mountsUnchanged fails the test if it leaves a mount of this test's files.
+// mountsUnchanged fails the test if a mount of one of these paths remains after it.
 func mountsUnchanged(t *testing.T, of ...string) {
 	t.Cleanup(func() {
 		b, err := os.ReadFile("/proc/self/mountinfo")
@@ -162,7 +162,7 @@ func TestDevices_AreRecalledAfterARestart(t *testing.T) {
 		test.Sprint("one that can't be read"))
 }
 
-func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
+func TestDevices_WithTheSamePathAreRefused(t *testing.T) {
 	a := start(t, nil)
 	cfg := a.shell("exit 0", "", reserve([]*drivers.DeviceConfig{
 		{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty"}, {HostPath: "/dev/zero", TaskPath: "/dev/zigbee/tty"},
@@ -173,7 +173,7 @@ func TestDevices_RefusesTwoAtOnePath(t *testing.T) {
 	}
 }
 
-func TestDevices_MissingIsRecoverable(t *testing.T) {
+func TestDevices_MissingDeviceIsRecoverable(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	for _, path := range []string{"/dev/none", "/dev/elsewhere"} {
@@ -272,8 +272,8 @@ func TestVolumes_AreInTheTask(t *testing.T) {
 		changes []func(*drivers.TaskConfig)
 		locked  string // no_new_privs
 	}{
-		"at a path of the root's": {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
-		"of root's task":          {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},
+		"at an absolute path":     {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data")}, "1"},
+		"in a task of root":       {"/outrider-data", []func(*drivers.TaskConfig){volume("/outrider-data"), root}, "0"},
 		"in the task's directory": {"local/data", []func(*drivers.TaskConfig){volume("local/data")}, "0"},
 		"in both": {
 			"local/data", []func(*drivers.TaskConfig){volume("local/data"), volume("//etc/ssl")}, "1",

@@ -19,26 +19,26 @@ import (
 // With dynamic_users, Nomad gives a user to each task whose job names none
 // (client/allocrunner/taskrunner/dynamic_users_hook.go). An agent that was restarted no longer knows these users: it
 // does not name a task's user again when the task restarts, and may give it to another task. So the driver remembers
-// the users of the tasks that it recovers, and gives no user to two tasks.
+// the users of the tasks that it recovers, and never runs two tasks as the same dynamic user.
 
-// userOf returns the user of a task that is about to start, as in a job; empty is the agent's own.
+// userOf returns the user of a task that is about to start, in the format of a job; empty is the agent's own.
 func (l *local) userOf(s *Start, storeDir string) (string, error) {
 	name := s.Task.User
 	if name == "" && l.config().DynamicUsers {
 		name = l.knownUser(runOf(s.Task.AllocID, s.Task.Name), storeDir)
 		if name == "" {
 			return "", errors.New("the agent was restarted and no longer knows the task's dynamic user: " +
-				"run `nomad alloc stop`, so that another allocation gets one")
+				"run `nomad alloc stop`, so that a new allocation gets a dynamic user")
 		}
 	}
-	if name == "" && os.Geteuid() == 0 { // only root can run tasks as others
+	if name == "" && os.Geteuid() == 0 { // only root can run tasks as other users
 		name = s.DefaultUser
 	}
 	return name, nil
 }
 
-// knownUser returns the dynamic user of a task that was recovered or, if the agent was killed before it knew of the
-// task, that still has its state. It returns an empty name for no such task.
+// knownUser returns the dynamic user of a recovered task or, if the agent was killed before it knew of the task, the
+// user in the task's state on disk. If neither is known, it returns an empty name.
 func (l *local) knownUser(run, storeDir string) string {
 	l.mu.Lock()
 	name := l.users[run]
@@ -60,7 +60,7 @@ func dynamicName(st *task.State) string {
 	return account.DynamicPrefix + strconv.FormatUint(uint64(st.Command.User.UID), 10)
 }
 
-// isDynamic reports whether a user, as in a job, has the name of one that Nomad gives to a task.
+// isDynamic reports whether a user, in the format of a job, is named like a dynamic user of Nomad.
 func isDynamic(user string) bool {
 	name, _, _ := strings.Cut(user, ":")
 	id, found := strings.CutPrefix(name, account.DynamicPrefix)
@@ -68,8 +68,8 @@ func isDynamic(user string) bool {
 	return found && err == nil
 }
 
-// checkUser refuses the user of another task if it is the dynamic one of either, whatever the jobs call it. The caller
-// holds mu.
+// checkUser refuses the user of another task if that user is dynamic for either task, by whatever name the jobs call
+// it. The caller holds mu.
 func (l *local) checkUser(t *localTask) error {
 	own := t.current()
 	if own.Command.User == nil {
@@ -80,14 +80,14 @@ func (l *local) checkUser(t *localTask) error {
 		st := other.current()
 		if u := st.Command.User; u != nil && u.UID == uid && (own.DynamicUser || st.DynamicUser) &&
 			runOf(st.AllocID, st.Task) != runOf(own.AllocID, own.Task) {
-			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s is still the one of task %q in allocation %s",
+			return structs.NewRecoverableError(fmt.Errorf("dynamic user %s is still used by task %q in allocation %s",
 				dynamicName(st), st.Task, st.AllocID), true)
 		}
 	}
 	return nil
 }
 
-// rememberUser is called for a task that the driver recovers.
+// rememberUser remembers the dynamic user of a task that the driver recovers.
 func (l *local) rememberUser(t *localTask) {
 	st := t.state
 	if !st.DynamicUser {

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
+func TestDynamicUsers_AreKeptAfterAnAgentRestart(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)
@@ -33,18 +33,18 @@ func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
 	test.Eq(t, ids, a.output(cfg))
 
 	_, _, err = a.StartTask(a.shell("exit 0", "", withUser(user)))
-	test.ErrorContains(t, err, `dynamic user nomad-80123 is still the one of task "web" in allocation `+cfg.AllocID)
+	test.ErrorContains(t, err, `dynamic user nomad-80123 is still used by task "web" in allocation `+cfg.AllocID)
 	test.True(t, structs.IsRecoverable(err))
 	for _, same := range []string{"80123", "nomad-80123:0"} {
 		_, _, err = a.StartTask(a.shell("exit 0", "", withUser(same)))
-		test.ErrorContains(t, err, "dynamic user nomad-80123 is still the one of task", test.Sprint(same))
+		test.ErrorContains(t, err, "dynamic user nomad-80123 is still used by task", test.Sprint(same))
 	}
 
 	a.stopDriver()
 	a.startDriver(options)
 	must.NoError(t, a.RecoverTask(wire(t, th)))
 	_, _, err = a.StartTask(a.shell("exit 0", "", withUser(user)))
-	test.ErrorContains(t, err, "is still the one of task")
+	test.ErrorContains(t, err, "is still used by task")
 
 	must.NoError(t, a.StopTask(cfg.ID, 0, ""))
 	a.destroy(cfg.ID)
@@ -59,14 +59,14 @@ func TestDynamicUsers_StayNomadsAfterARestartOfTheAgent(t *testing.T) {
 	test.ErrorContains(t, err, "the agent was restarted and no longer knows the task's dynamic user")
 }
 
-func TestDynamicUsers_OfAccountsAreNone(t *testing.T) {
+func TestDynamicUsers_ExcludeAccounts(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)
 	nobody := func(c *drivers.TaskConfig) { c.User = "nobody" }
 	cfg := a.shell("sleep 600", "", nobody)
 	th := a.run(cfg)
-	th.Config.User = "nomad-web" // an account of the same id
+	th.Config.User = "nomad-web" // an account with the same id
 
 	a.stopDriver()
 	a.startDriver(options)
@@ -79,7 +79,7 @@ func TestDynamicUsers_OfAccountsAreNone(t *testing.T) {
 	}
 }
 
-func TestDynamicUsers_OfAnUnclaimedRunAreKnown(t *testing.T) {
+func TestDynamicUsers_AreKnownForAnUnclaimedRun(t *testing.T) {
 	testsupport.NeedRoot(t)
 	options := map[string]any{"dynamic_users": true}
 	a := startInstance(t, testInstance{}, options)

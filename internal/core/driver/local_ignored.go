@@ -22,7 +22,7 @@ func ignored(cfg *drivers.TaskConfig, g cgroup.Group, l cgroup.Limits, env map[s
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if !canMount() { // see isolation
 		if dns := formatDNS(cfg.DNS); dns != "" { // of the job, of CNI, or of Consul's transparent proxy
-			note("network { dns { %s } } has no effect, whether it is the job's or its network's: without CAP_SYS_ADMIN, "+
+			note("network { dns { %s } } has no effect, whether set by the job or its network: without CAP_SYS_ADMIN, "+
 				"tasks use the host's /etc/resolv.conf; change that file, or configure the program", dns)
 		}
 		if name := hostname(cfg); name != "" {

@@ -84,15 +84,15 @@ func TestStartTask_ReportsMissingCgroups(t *testing.T) {
 	})
 }
 
-func TestIgnored_ListsTheNetworksFilesIfTheAgentCannotMount(t *testing.T) {
+func TestIgnored_ListsNetworkSettingsIfTheAgentCannotMount(t *testing.T) {
 	mayMount := canMount
 	t.Cleanup(func() { canMount = mayMount })
 	canMount = func() bool { return false }
 	cfg := &drivers.TaskConfig{}
 	network(&drivers.DNSConfig{Servers: []string{"10.0.0.1", "10.0.0.2"}, Options: []string{"edns0"}}, "web")(cfg)
 	test.Eq(t, []string{
-		`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether it is the job's ` +
-			`or its network's: without CAP_SYS_ADMIN, tasks use the host's /etc/resolv.conf; change that file, or configure the program`,
+		`network { dns { servers = ["10.0.0.1", "10.0.0.2"], options = ["edns0"] } } has no effect, whether set by the job ` +
+			`or its network: without CAP_SYS_ADMIN, tasks use the host's /etc/resolv.conf; change that file, or configure the program`,
 		`network { hostname = "web" } has no effect: without CAP_SYS_ADMIN, tasks have the host's name; configure the program`,
 	}, ignored(cfg, cgroup.Group{}, cgroup.Limits{}, nil))
 	own, err := isolation(PluginOptions{}, TaskOptions{}, cfg)

@@ -17,7 +17,7 @@ import (
 // blockDevices has a directory for each block device (sysfs(5)).
 var blockDevices = "/sys/dev/block"
 
-// defaultIOWeight is the kernel's.
+// defaultIOWeight is the kernel's default.
 const defaultIOWeight = 100
 
 // limitIO adds the options io_weight and io_max to the limits of a task.
@@ -46,9 +46,9 @@ func limitIO(l *cgroup.Limits, o TaskOptions) error {
 	return nil
 }
 
-// diskOf returns the "major:minor" of a disk. The job's author has chosen the path. It is followed
-// only within the file system of /dev: a task can create nothing there (/dev/shm is another one), and
-// it never hangs.
+// diskOf returns the "major:minor" of a disk. Because the job's author has chosen the path, it is
+// followed only within the file system of /dev: a task can create nothing there (/dev/shm is another
+// file system), and access to it never hangs.
 func diskOf(path string) (string, error) {
 	name, below := strings.CutPrefix(filepath.Clean(path), "/dev/")
 	if !below {

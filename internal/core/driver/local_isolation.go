@@ -14,8 +14,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// parseIsolate parses the options of that name: what the operator and the author of a job want a task to have for
-// itself.
+// parseIsolate parses the options isolate of a plugin and a task. They name the resources that a task does not share
+// with the host.
 func parseIsolate(names ...string) (own task.Isolation, err error) {
 	for _, name := range names {
 		switch name {
@@ -32,7 +32,7 @@ func parseIsolate(names ...string) (own task.Isolation, err error) {
 	return own, nil
 }
 
-// isolation returns what a task does not share with the host. If the agent can't mount, that is nothing.
+// isolation returns the resources that a task does not share with the host: none if the agent can't mount.
 func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Isolation, error) {
 	own, err := parseIsolate(slices.Concat(p.Isolate, o.Isolate)...)
 	if err != nil {
@@ -55,7 +55,7 @@ func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Is
 	if own.Hostname != "" {
 		hosts, err := os.ReadFile("/etc/hosts")
 		if err != nil && !os.IsNotExist(err) {
-			return own, fmt.Errorf("failed to read the host's names of hosts: %w", err)
+			return own, fmt.Errorf("failed to read the host's file of host names: %w", err)
 		}
 		address := "127.0.0.1"
 		if c := cfg.NetworkIsolation.HostsConfig; c != nil && c.Address != "" {
@@ -67,8 +67,8 @@ func isolation(p PluginOptions, o TaskOptions, cfg *drivers.TaskConfig) (task.Is
 	return own, nil
 }
 
-// resolvConf returns a resolv.conf(5) with the settings of a dns block, and the host's for those that it lacks, as
-// Nomad's own drivers do.
+// resolvConf returns a resolv.conf(5) with the settings of a dns block, and the host's for those that the block
+// lacks, as Nomad's own drivers do.
 func resolvConf(host string, dns *drivers.DNSConfig) string {
 	var b strings.Builder
 	keep := func(keywords ...string) {

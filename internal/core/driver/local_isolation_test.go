@@ -27,7 +27,7 @@ func network(dns *drivers.DNSConfig, hostname string) func(*drivers.TaskConfig) 
 	}
 }
 
-func TestIsolation_IsInTheTaskAndItsSessions(t *testing.T) {
+func TestIsolation_AppliesToTheTaskAndItsSessions(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	if a.share == "" {
@@ -56,7 +56,7 @@ func TestIsolation_IsInTheTaskAndItsSessions(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestIsolation_ExitsAreExactInOwnProcessIDs(t *testing.T) {
+func TestIsolation_ExitsAreExactInAPIDNamespace(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	if a.share == "" {
@@ -73,7 +73,7 @@ func TestIsolation_ExitsAreExactInOwnProcessIDs(t *testing.T) {
 	}
 }
 
-func TestIsolation_OfProcessIDsNeedsACgroup(t *testing.T) {
+func TestIsolation_PIDNamespaceNeedsACgroup(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	cfg := a.shell("exit 0", `isolate = ["pid"]`)
@@ -125,7 +125,7 @@ func TestIsolation_DNSFallsBackToTheHostsSettings(t *testing.T) {
 	}
 }
 
-func TestIsolation_ProgramsOfRootDoNotTrustTheJobsFiles(t *testing.T) {
+func TestIsolation_SetsNoNewPrivsWithTheJobsFiles(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	const script = "grep NoNewPrivs /proc/self/status"

@@ -98,7 +98,7 @@ func TestLimits_IOMaxRefusesWhatIsNotADisk(t *testing.T) {
 		refused string
 	}{
 		"a disk":                      {[]IOMax{block(disk)}, ""},
-		"a disk written otherwise":    {[]IOMax{block("/dev/../dev/./" + filepath.Base(disk))}, ""},
+		"another path of the disk":    {[]IOMax{block("/dev/../dev/./" + filepath.Base(disk))}, ""},
 		"twice":                       {[]IOMax{block(disk), block(disk + "/")}, "are the same disk"},
 		"no limit":                    {[]IOMax{{Device: disk}}, "has no limit"},
 		"not in /dev":                 {[]IOMax{block("/tmp/x")}, "not a path below /dev"},
@@ -142,7 +142,7 @@ func TestLimits_IOMaxRefusesAPartition(t *testing.T) {
 	test.ErrorContains(t, err, "is a partition")
 }
 
-func TestLimits_ThatAJobAsksForAreNotLeftOutLater(t *testing.T) {
+func TestLimits_OfTheJobAreEnforcedOrRefused(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	if a.share == "" {
@@ -154,7 +154,7 @@ func TestLimits_ThatAJobAsksForAreNotLeftOutLater(t *testing.T) {
 		if a.cgroup.Mode == cgroup.V2 {
 			lost = filepath.Join(a.share, "lost.scope")
 		}
-		cfg.Resources.LinuxResources.CpusetCgroupPath = lost // Nomad has failed to make it
+		cfg.Resources.LinuxResources.CpusetCgroupPath = lost // as if Nomad had failed to create it
 		_, _, err := a.StartTask(cfg)
 		test.ErrorContains(t, err, "cgroup is unavailable", test.Sprint(options))
 		a.destroy(cfg.ID)

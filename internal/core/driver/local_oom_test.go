@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestOOM_IsTheExitOnlyOfAFailedTask(t *testing.T) {
+func TestOOM_IsReportedAsTheExitOnlyOfAFailedTask(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
 		t.Skip("no memory cgroup can be used: " + a.cgroup.Missing)
@@ -26,7 +26,7 @@ func TestOOM_IsTheExitOnlyOfAFailedTask(t *testing.T) {
 	events := listen(t, a)
 	file := filepath.Join(t.TempDir(), "again")
 	const child, main = "OOM: a process of the task was killed at 30 MiB of memory", "OOM: killed at 30 MiB of memory"
-	// its child is killed and it succeeds; the next run fails without a kill
+	// a child is killed but the task succeeds; the next run fails without a kill
 	cfg := a.shell("[ ! -e "+file+" ] || exit 1; tail /dev/zero; exit 0", "", func(c *drivers.TaskConfig) {
 		c.Resources.NomadResources.Memory.MemoryMB = 30
 	})
@@ -44,7 +44,7 @@ func TestOOM_IsTheExitOnlyOfAFailedTask(t *testing.T) {
 	must.False(t, r.OOMKilled, must.Sprintf("after an earlier run's kill: got %+v", r))
 	test.Eq(t, 1, r.ExitCode, test.Sprintf("after an earlier run's kill: got %+v", r))
 	a.destroy(again.ID)
-	// events come in order
+	// events are delivered in order
 	last := a.shell("kill -HUP $$", "")
 	a.run(last)
 	a.wait(last.ID)
@@ -60,7 +60,7 @@ func TestOOM_IsTheExitOnlyOfAFailedTask(t *testing.T) {
 	}
 }
 
-// The parent cgroup's limit causes the kill, and the event does not blame the task's own limit.
+// The parent cgroup's limit causes the kill, so the event must not blame the task's own limit.
 func TestOOM_NamesTheExceededLimit(t *testing.T) {
 	a := start(t, nil)
 	if a.share == "" {
@@ -103,7 +103,7 @@ func TestLocalTask_ReportsAnOOMKillOnce(t *testing.T) {
 }
 
 // An exit may arrive before the reply to the launch, and so before the OOM kills of earlier runs are known.
-func TestLocalTask_ReportsNoOOMOfEarlierRuns(t *testing.T) {
+func TestLocalTask_ReportsNoOOMKillOfEarlierRuns(t *testing.T) {
 	lt := &localTask{state: &task.State{}, event: func(format string, _ ...any) { t.Errorf("got %q", format) }}
 	lt.exited(&task.Exit{OOMKills: 2})
 	lt.watch(&task.State{OOMKills: 2})

@@ -46,8 +46,8 @@ func (d *detected) now() cgroup.Support {
 	return d.support
 }
 
-// plan decides how to run a task, and returns events for its author. It has no side effects. It or
-// the launcher reports any mistake in the task's configuration.
+// plan decides how to run a task, and returns events for its author. It has no side effects.
+// Mistakes in the task's configuration are reported by plan or the launcher.
 func (l *local) plan(ctx context.Context, s *Start, t *localTask) (notes []string, err error) {
 	cfg := s.Task
 	o := defaultTaskOptions()
@@ -251,7 +251,7 @@ var self = sync.OnceValue(func() *account.Account {
 })
 
 // unitVariables are for the communication between systemd and a service (systemd.exec(5), sd_notify(3),
-// sd_listen_fds(3)): a task that inherited those of the agent could act in its name, or use resources meant for it.
+// sd_listen_fds(3)): a task that inherited the agent's could act in the agent's name, or use resources meant for it.
 var unitVariables = []string{
 	"CREDENTIALS_DIRECTORY", "FDSTORE", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID",
 	"LISTEN_PIDFDID", "LOG_NAMESPACE", "MAINPID", "MANAGERPID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",

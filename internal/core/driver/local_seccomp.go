@@ -23,14 +23,14 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// The values of the plugin option seccomp that are not a file.
+// The values of the plugin option seccomp that do not name a file.
 const (
 	seccompUnconfined = "unconfined"
 	seccompDefault    = "default"
 )
 
-// seccompFilter compiles the plugin option of that name for a task with some capabilities (a mask of 1<<number), on
-// which the rules of a profile depend. The result is for task.Command.
+// seccompFilter compiles the profile that the plugin option seccomp names. Its rules depend on the task's capabilities
+// (a mask of 1<<number). The result is for task.Command.
 func seccompFilter(option string, capabilities uint64) (string, error) {
 	if option == seccompUnconfined {
 		return "", nil
@@ -74,7 +74,7 @@ func compile(option string, capabilities uint64) (string, error) {
 		return "", err
 	}
 	if len(raw) > task.MaxSeccomp {
-		return "", fmt.Errorf("the profile has %d instructions, more than the %d of the kernel", len(raw), task.MaxSeccomp)
+		return "", fmt.Errorf("the profile has %d instructions, but the kernel allows only %d", len(raw), task.MaxSeccomp)
 	}
 	var b []byte
 	for _, i := range raw { // struct sock_filter of linux/filter.h, in this machine's byte order
@@ -85,7 +85,7 @@ func compile(option string, capabilities uint64) (string, error) {
 	return base64.StdEncoding.EncodeToString(b), nil
 }
 
-// readProfile reads an operator's file, which is small.
+// readProfile reads an operator's profile, at most 1 MiB of it.
 func readProfile(path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		return "", errors.New("use \"unconfined\", \"default\" or the absolute path of a profile")
@@ -116,8 +116,8 @@ const (
 func load(offset uint32) asm.Instruction { return asm.LoadAbsolute{Off: offset, Size: 4} }
 
 // programOf compiles a profile. A system call that this machine does not have is left out, as libseccomp does. All
-// conditional rules of a call come before its unconditional ones. A process that calls by the ABI of another machine is
-// killed, whatever the profile says: its calls have other numbers.
+// conditional rules of a call come before its unconditional ones. A process that uses another machine's ABI is killed,
+// whatever the profile says: that ABI has other numbers for calls.
 //
 //nolint:gosec // numbers of system calls, and lengths of short blocks
 func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
@@ -146,7 +146,7 @@ func programOf(profile *specs.LinuxSeccomp) ([]asm.Instruction, error) {
 		}
 		sets, err := alternatives(rule.Args)
 		if err != nil {
-			return nil, fmt.Errorf("the rule of %q: %w", rule.Names, err)
+			return nil, fmt.Errorf("the rule for %q: %w", rule.Names, err)
 		}
 		var numbers []int
 		for _, name := range rule.Names {
@@ -184,7 +184,7 @@ func anyOf(numbers []int, action uint32) (block []asm.Instruction) {
 	return block
 }
 
-// actionOf converts an action. An errno that is missing is EPERM, as with runc.
+// actionOf converts an action. A missing errno means EPERM, as with runc.
 func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	a, known := seccompActions[action]
 	switch {
@@ -198,8 +198,8 @@ func actionOf(action specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	return a, nil
 }
 
-// alternatives returns sets of conditions. A rule applies if all conditions of a set are met. There is one set, unless
-// there are several conditions for an argument: then each is a set, as with runc.
+// alternatives returns sets of conditions. A rule applies if all conditions of a set are met. All conditions form one
+// set. If several of them are for the same argument, each condition forms its own set instead, as with runc.
 func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, error) {
 	if len(args) == 0 {
 		return nil, nil
@@ -207,7 +207,7 @@ func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, erro
 	indexes := map[uint]bool{}
 	for _, arg := range args {
 		if arg.Index > 5 {
-			return nil, fmt.Errorf("the argument %d does not exist: they are 0 to 5", arg.Index)
+			return nil, fmt.Errorf("the argument %d does not exist: use 0 to 5", arg.Index)
 		}
 		if _, known := comparisons[arg.Op]; !known {
 			return nil, fmt.Errorf("the operator %q is not supported", arg.Op)
@@ -220,7 +220,7 @@ func alternatives(args []specs.LinuxSeccompArg) ([][]specs.LinuxSeccompArg, erro
 	return [][]specs.LinuxSeccompArg{args}, nil
 }
 
-// ifMet returns instructions that return an action if all conditions are met, and otherwise load the number again.
+// ifMet returns instructions that return an action if all conditions are met, and otherwise load the call's number.
 func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction {
 	block := []asm.Instruction{asm.RetConstant{Val: action}}
 	allows := action == unix.SECCOMP_RET_ALLOW || action == unix.SECCOMP_RET_LOG
@@ -231,8 +231,8 @@ func ifMet(conditions []specs.LinuxSeccompArg, action uint32) []asm.Instruction 
 }
 
 // comparisons compare the halves of an argument. A condition is met if high is true for the high half, or if the high
-// halves are equal and low is true for the low half. JumpEqual for high means: only the latter. A large argument meets
-// the condition of a small value, if large is set.
+// halves are equal and low is true for the low half. If high is JumpEqual, only the second case counts. large is set
+// if an argument with a high half meets the condition of a value without one.
 var comparisons = map[specs.LinuxSeccompOperator]struct {
 	high, low asm.JumpTest
 	large     bool
@@ -246,9 +246,9 @@ var comparisons = map[specs.LinuxSeccompOperator]struct {
 	specs.OpGreaterEqual: {asm.JumpGreaterThan, asm.JumpGreaterOrEqual, true},
 }
 
-// compare returns instructions that also skip the next ones, more in number, unless a condition of a rule is met, which
-// allows or denies. The kernel ignores the high half of many arguments, such as those of type int. So if the value has
-// none, that of the argument must not lead to more than the low half alone would.
+// compare returns instructions that skip the next ones, as many as more, unless the condition is met. allows reports
+// whether its rule allows the call. The kernel ignores the high half of many arguments, such as those of type int. So
+// if the value has no high half, the argument's must not permit a call that the low half alone would not permit.
 //
 //nolint:gosec // halves of 64 bits, and lengths of short blocks
 func compare(arg specs.LinuxSeccompArg, allows bool, more int) []asm.Instruction {

@@ -31,7 +31,7 @@ func profile(t *testing.T, text string) string {
 	return path
 }
 
-func TestSeccomp_IsInTheTaskAndItsSessions(t *testing.T) {
+func TestSeccomp_AppliesToTheTaskAndItsSessions(t *testing.T) {
 	testsupport.NeedRoot(t)
 	path := profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
 		{"names": ["mkdir", "mkdirat", "not_on_this_machine"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
@@ -52,12 +52,12 @@ func TestSeccomp_IsInTheTaskAndItsSessions(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-func TestSeccomp_DefaultKeepsUsersOutOfUserNamespaces(t *testing.T) {
+func TestSeccomp_DefaultDeniesUserNamespacesToUsers(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const script = "unshare -U true 2>/dev/null && echo entered || echo denied; (exec 2>&1; echo works)"
 	for _, row := range []struct{ option, user, want string }{
 		{"default", "nobody", "denied\nworks\n"},
-		{"default", "root", "entered\nworks\n"}, // by its capabilities
+		{"default", "root", "entered\nworks\n"}, // its capabilities allow it
 		{"unconfined", "nobody", "entered\nworks\n"},
 	} {
 		a := startInstance(t, testInstance{}, map[string]any{"seccomp": row.option})
@@ -96,7 +96,7 @@ func TestSeccomp_RefusalsAreOneSentence(t *testing.T) {
 	}
 }
 
-// call evaluates a filter for a system call of this machine, by the name of an ABI and with these arguments.
+// call returns the verdict of a filter for a system call of a machine, by its name and with these arguments.
 func call(t *testing.T, filter string, machine *arch.Info, name string, args ...uint64) int {
 	t.Helper()
 	b, err := base64.StdEncoding.DecodeString(filter)
@@ -126,7 +126,7 @@ func call(t *testing.T, filter string, machine *arch.Info, name string, args ...
 	return action
 }
 
-func TestSeccomp_ArgumentsAreNotTakenForSystemCalls(t *testing.T) {
+func TestSeccomp_ArgumentsAreNotMistakenForSystemCalls(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
 	number := func(name string) uint64 { return uint64(machine.SyscallNames[name]) }
@@ -150,7 +150,7 @@ func TestSeccomp_OtherMachinesAreDenied(t *testing.T) {
 	other := map[string]*arch.Info{"amd64": arch.I386, "arm64": arch.ARM}[runtime.GOARCH]
 	for name, text := range map[string]string{
 		"default": seccompDefault,
-		"a list of what is denied": profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+		"a list of denied calls": profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
 			{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}`),
 	} {
 		filter, err := seccompFilter(text, 0)
@@ -160,7 +160,7 @@ func TestSeccomp_OtherMachinesAreDenied(t *testing.T) {
 	}
 }
 
-func TestSeccomp_ConditionsAreOfAllBitsOfAnArgument(t *testing.T) {
+func TestSeccomp_ConditionsCoverAllBitsOfAnArgument(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
 	const high = 1 << 32
@@ -171,7 +171,7 @@ func TestSeccomp_ConditionsAreOfAllBitsOfAnArgument(t *testing.T) {
 		"LE": {[]uint64{0, 9, high + 7}, []uint64{high + 8, 2 * high}},
 		"GT": {[]uint64{high + 8, 2 * high}, []uint64{0, 9, high + 7}},
 		"GE": {[]uint64{high + 7, high + 8, 2 * high}, []uint64{0, 9, high + 6}},
-		// the bits of the value are those of 3
+		// the value is the mask: the masked bits must equal 3
 		"MASKED_EQ": {[]uint64{3, 8 + 3, 2*high + 3}, []uint64{0, 7, 1, high + 3}},
 	} {
 		filter, err := seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
@@ -194,7 +194,7 @@ func TestSeccomp_ConditionsAreOfAllBitsOfAnArgument(t *testing.T) {
 }
 
 // The kernel ignores the high half of arguments such as those of type int.
-func TestSeccomp_HighHalfOfAnArgumentLeadsToNothingMore(t *testing.T) {
+func TestSeccomp_HighHalfOfAnArgumentPermitsNothingMore(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
 	const high = 1 << 32
@@ -205,7 +205,7 @@ func TestSeccomp_HighHalfOfAnArgumentLeadsToNothingMore(t *testing.T) {
 		test.NotEq(t, unix.SECCOMP_RET_ALLOW, call(t, filter, machine, "socket", family))
 	}
 
-	met := map[string][]uint64{ // of 6 to 11
+	met := map[string][]uint64{ // which of the values 6 to 11
 		"EQ": {7}, "NE": {6, 8, 9, 10, 11}, "LT": {6}, "LE": {6, 7}, "GT": {8, 9, 10, 11}, "GE": {7, 8, 9, 10, 11},
 		"MASKED_EQ": {11},
 	}
@@ -230,7 +230,7 @@ func isAllowed(verdict int) bool {
 	return verdict == unix.SECCOMP_RET_ALLOW || verdict == unix.SECCOMP_RET_LOG
 }
 
-func TestSeccomp_SomeConditionsOfOneArgumentAreAlternatives(t *testing.T) {
+func TestSeccomp_SeveralConditionsOnOneArgumentAreAlternatives(t *testing.T) {
 	machine, err := arch.GetInfo("")
 	must.NoError(t, err)
 	filter, err := seccompFilter(profile(t, `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [

@@ -28,7 +28,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 	}
 	defer over()
 	t.client = l.client(t.storeDir)
-	// held first: the supervisor may report events during the start
+	// before the launch, because the supervisor may report events during it
 	err = l.holdNew(t)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (l *local) Start(ctx context.Context, s *Start) (Task, error) {
 }
 
 // recoverable marks an error of a start that may succeed later, for example when a device is
-// plugged in again. The job's restart policy decides.
+// plugged in again. The job's restart policy then applies.
 func recoverable(err error) error {
 	var e *launch.Error
 	if errors.As(err, &e) && e.Temporary {
@@ -59,8 +59,8 @@ func recoverable(err error) error {
 func runOf(alloc, name string) string { return alloc + "/" + name }
 
 // onlyStart waits until no other start of the run is in progress. It returns an error if ctx has
-// ended or ends before that: of two calls for the same run, the later one has the agent that is
-// alive, and must launch last.
+// ended or ends before that: of two calls for the same run, the later one comes from the
+// agent that is alive, and must launch last.
 func (l *local) onlyStart(ctx context.Context, run string) (over func(), err error) {
 	for {
 		l.mu.Lock()

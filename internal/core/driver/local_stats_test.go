@@ -21,8 +21,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// busy starts a process that uses the CPU almost only in user mode. Its group is a directory that
-// the kernel does not know.
+// busy starts a process that uses the CPU almost only in user mode. The returned group is a
+// plain directory, not a cgroup.
 func busy(t *testing.T) (pid int, group cgroup.Group, dir string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
@@ -82,8 +82,8 @@ func TestSampler_SumsProcessesWithoutACgroup(t *testing.T) {
 	})
 }
 
-// releaseEarlier acquires the engine's lock, and then a task's.
-func TestLocalTask_AcquiresTheEnginesLockWithoutItsOwn(t *testing.T) {
+// releaseEarlier acquires the engine's lock and then a task's: the opposite order could deadlock.
+func TestLocalTask_AcquiresTheEnginesLockBeforeItsOwn(t *testing.T) {
 	l := newLocal(t.Context(), nullLogger, "test-driver")
 	lt := &localTask{engine: l, state: &task.State{}}
 	l.mu.Lock()
@@ -92,7 +92,7 @@ func TestLocalTask_AcquiresTheEnginesLockWithoutItsOwn(t *testing.T) {
 		defer close(sampled)
 		_, _ = lt.Stats(t.Context())
 	}()
-	for range 20 { // while the sample waits for the engine's lock; it may have the task's for a moment
+	for range 20 { // while the sample waits for the engine's lock; it may hold the task's for a moment
 		time.Sleep(time.Millisecond)
 		testsupport.Eventually(t, "the task is not locked", lt.mu.TryLock)
 		lt.mu.Unlock()

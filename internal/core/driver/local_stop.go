@@ -32,7 +32,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 		}
 	}
 	if _, err := t.client.Exited(t.id); err != nil {
-		return nil // destroyed: no supervisor is started for it
+		return nil // the task is destroyed: no supervisor is started for it
 	}
 	deadline := time.Now().Add(timeout)
 	t.runPreStop(ctx, deadline)
@@ -53,7 +53,7 @@ func (t *localTask) Stop(ctx context.Context, timeout time.Duration, signal stri
 	}
 	e := t.Exit()
 	switch {
-	case late && e != nil && e.Signal == int(unix.SIGKILL): // it did not end by itself at the last moment
+	case late && e != nil && e.Signal == int(unix.SIGKILL): // the task did not end by itself at the last moment
 		t.event("kill_timeout of %v passed: the task was killed", timeout)
 	case left:
 		t.event("kill_timeout of %v passed: the remaining processes of the task were killed", timeout)
@@ -70,7 +70,7 @@ func (t *localTask) runPreStop(ctx context.Context, deadline time.Time) {
 	defer cancel()
 	e, err := session.Run(ctx, t.client, t.id, &drivers.ExecOptions{Command: t.preStop})
 	switch {
-	case errors.Is(err, supervisor.ErrEnded): // the task, before its signal
+	case errors.Is(err, supervisor.ErrEnded): // the task ended before its signal
 	case errors.Is(err, context.DeadlineExceeded):
 		t.event("pre_stop did not end within kill_timeout")
 	case err != nil:

@@ -23,7 +23,7 @@ func stateRoot(configured, name string) (string, error) {
 	dir := configured
 	switch {
 	case dir != "" && !filepath.IsAbs(dir):
-		return "", fmt.Errorf("state_dir %q is not absolute: write it from /, such as \"/run/outrider\"", dir)
+		return "", fmt.Errorf("state_dir %q is not absolute: begin it with /, such as \"/run/outrider\"", dir)
 	case dir != "":
 	case os.Geteuid() == 0:
 		dir = task.DefaultDir

@@ -66,6 +66,6 @@ func (l *local) abandoned(st *task.State, unclaimed bool) bool {
 	if !unclaimed && (l.task(st.ID) != nil || st.Identity.Alive()) {
 		return false
 	}
-	_, err := os.Lstat(filepath.Dir(st.Command.TaskDir)) // the allocation's
+	_, err := os.Lstat(filepath.Dir(st.Command.TaskDir)) // the allocation's directory
 	return errors.Is(err, fs.ErrNotExist)
 }

@@ -29,7 +29,7 @@ func TestSweep_RemovesAbandonedTasks(t *testing.T) {
 	a.run(running)
 	_, err := a.driver.WaitTask(t.Context(), running.ID)
 	must.NoError(t, err)
-	a.run(unclaimed) // the agent was killed, and its job was stopped
+	a.run(unclaimed) // the agent was killed, and the task's job was stopped
 	silent := a.shell("exec sleep 1000", "", func(c *drivers.TaskConfig) {
 		c.StdoutPath, c.StderrPath = os.DevNull, os.DevNull // logs { disabled = true }
 	})

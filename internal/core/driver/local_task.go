@@ -32,7 +32,7 @@ type localTask struct {
 	Ending // ended after the exit is reported
 
 	mu       sync.Mutex
-	state    *task.State // as planned, until watch
+	state    *task.State // as planned, until watch is called
 	watched  bool
 	early    *task.Exit // exit that came before watch
 	sampler  *sampler   // created by the first sample
@@ -55,11 +55,11 @@ type savedTask struct {
 	KillMode task.KillMode `json:"kill_mode"`
 	Unplug   unplug        `json:"unplug"`
 	PreStop  []string      `json:"pre_stop,omitempty"`
-	State    *task.State   `json:"state"` // used if the one on disk is lost
+	State    *task.State   `json:"state"` // used if the state on disk is lost
 }
 
-// maxSaved keeps a handle, which also contains Nomad's copy of the task's configuration, small
-// enough for the message by which RecoverTask gets it.
+// maxSaved limits this part of a handle. A handle also contains Nomad's copy of the task's
+// configuration, and must fit into the message to RecoverTask.
 const maxSaved = 1 << 20
 
 // Saved is part of Saver.
@@ -81,7 +81,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 		return nil, fmt.Errorf("failed to decode task handle: %w", err)
 	}
 	if !filepath.IsAbs(saved.StoreDir) {
-		return nil, errors.New("task handle has no absolute path of the task's state")
+		return nil, errors.New("task handle has no absolute path to the task's state")
 	}
 	if err := owned(saved.StoreDir); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (l *local) load(id string, b []byte) (*localTask, error) {
 		st = saved.State
 	}
 	if st == nil || st.ID != id {
-		return nil, fmt.Errorf("failed to find the task's state, on the disk (%w) or in its handle", err)
+		return nil, fmt.Errorf("failed to find the task's state on disk (%w) or in its handle", err)
 	}
 	return &localTask{
 		engine: l, id: id, client: l.client(saved.StoreDir), storeDir: saved.StoreDir, killMode: saved.KillMode,

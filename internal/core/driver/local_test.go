@@ -25,7 +25,7 @@ func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 	short, err := os.MkdirTemp("", "s") // for a socket
 	must.NoError(t, err)
 	defer os.RemoveAll(short)
-	root := filepath.Join(short, "a[b]*") // no pattern
+	root := filepath.Join(short, "a[b]*") // must not be used as a pattern
 	for _, name := range []string{"ours", "theirs", "writable"} {
 		must.NoError(t, os.MkdirAll(filepath.Join(root, name), 0o700))
 	}
@@ -56,7 +56,7 @@ func TestStores_SkipsDirectoriesThatAnotherUserCanReplace(t *testing.T) {
 	_, _, err = d.probe(t.Context())
 	test.ErrorContains(t, err, want, test.Sprint("the driver is healthy"))
 	test.ErrorContains(t, d.DestroyTask("a/b/c", true), want,
-		test.Sprint("a task is destroyed by another user's state"))
+		test.Sprint("a task is destroyed because of another user's file"))
 }
 
 // Recovery uses the state of Nomad and this driver, and not files that another user wrote.

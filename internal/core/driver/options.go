@@ -75,7 +75,7 @@ type LogOptions struct {
 	MaxFileSize int `codec:"max_file_size" default:"10" min:"1" max:"10000" doc:"Size in MiB at which a file is rotated, at the end of a line."`
 }
 
-// The defaults, read from the structs once because every start needs those of a task.
+// The defaults are read from the structs only once, because every start needs the defaults of a task.
 var (
 	defaultPluginOptions = sync.OnceValue(func() PluginOptions { return schema.Of[PluginOptions]().Default() })
 	defaultTaskOptions   = sync.OnceValue(func() TaskOptions { return schema.Of[TaskOptions]().Default() })

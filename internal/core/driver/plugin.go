@@ -77,8 +77,8 @@ type Capable interface {
 
 // UserDefaulter is an Instance whose tasks have a default user other than the agent's.
 type UserDefaulter interface {
-	// DefaultUser returns the user of tasks without a user, in the format of a job. It is used only if
-	// the agent is root. An empty string is the agent's own user.
+	// DefaultUser returns the user of tasks whose job sets none, in the format of a job. It is used only
+	// if the agent is root. An empty string is the agent's own user.
 	DefaultUser() string
 }
 
@@ -102,9 +102,9 @@ func (r Request[T]) Run(program string, args ...string) *task.Command {
 func (r Request[T]) User() *task.User { return r.base.User }
 
 // StateDir returns a directory that exists from the creation of the task's process until
-// DestroyTask has removed everything of the task, even if the plugin or the supervisor is killed in
-// between. A resource that the task acquires is in use for the same time, so the path can identify
-// its user. The directory belongs to the supervisor: put nothing there.
+// DestroyTask has removed everything that belongs to the task, even if the plugin or the supervisor is
+// killed in between. A resource that the task acquires is in use for the same time, so the path can
+// identify the task that uses it. The directory belongs to the supervisor: put nothing there.
 func (r Request[T]) StateDir() string { return r.stateDir }
 
 // Event emits a task event immediately. Nomad keeps the last ten events of a task, including its

@@ -47,7 +47,7 @@ func recordTask(t *testing.T, dir string) {
 		cfg.Devices = []*drivers.DeviceConfig{{HostPath: "/dev/null", TaskPath: "/dev/zigbee/tty", Permissions: "rw"}}
 		cfg.Mounts = []*drivers.MountConfig{{HostPath: "/usr/share", TaskPath: "/dev/data", Readonly: true}}
 	})
-	cfg.Env = map[string]string{"PATH": "/usr/bin:/bin", "GREETING": "héllo", "END": end} // none of this machine
+	cfg.Env = map[string]string{"PATH": "/usr/bin:/bin", "GREETING": "héllo", "END": end} // no variables of this machine
 	must.NoError(t, os.Chmod(a.state, 0o711))
 	th := a.run(cfg)
 	store := task.Store{Dir: filepath.Join(a.state, "test-driver", a.node)}

@@ -26,7 +26,7 @@ func (d *Driver) TaskStats(
 	}
 	if interval <= 0 {
 		// Nomad distinguishes errors only by whether they are recoverable; this one is not
-		return nil, structs.NewRecoverableError(errors.New("interval of statistics is not positive"), false)
+		return nil, structs.NewRecoverableError(errors.New("statistics interval must be positive"), false)
 	}
 	if f, ok := h.task.(Forwarder); ok {
 		return f.TaskStats(ctx, interval)
@@ -140,7 +140,7 @@ func (s *sampling) visit(
 		default:
 		}
 	}
-	if stream.handle.hasEnded() { // before its next sample
+	if stream.handle.hasEnded() { // close the stream now, not at its next sample
 		return 0
 	}
 	return stream.interval

@@ -71,7 +71,7 @@ func TestStopTask_DoesNotWaitForAPreStopThatHangs(t *testing.T) {
 	a.destroy(cfg.ID)
 }
 
-// exec2 checks only every 500 ms whether the task has ended.
+// The driver exec2, in contrast, checks only every 500 ms whether the task has ended.
 func TestStopTask_ReturnsWhenTheTaskEnds(t *testing.T) {
 	a := start(t, nil)
 	testsupport.Eventually(t, "a stop takes less than 0.2 seconds", func() bool {
@@ -86,7 +86,7 @@ func TestStopTask_ReturnsWhenTheTaskEnds(t *testing.T) {
 	})
 }
 
-func TestStopTask_DoesNotWaitForTheInitOfItsProcessIDs(t *testing.T) {
+func TestStopTask_DoesNotWaitForItsPIDNamespaceInit(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t, nil)
 	if a.share == "" {
@@ -145,9 +145,9 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 		"ends by the signal": {"echo r; exec sleep 1000", "", time.Minute, 130, "It said 0/2"},
 		"ends well":          {"trap 'exit 0' INT; echo r; " + loop, "", time.Minute, 0, ""},
 		"fails":              {"trap 'exit 3' INT; echo r; " + loop, "", time.Minute, 3, "It said 3/0"},
-		"is deaf": {"trap '' INT; echo r; " + loop, "", 200 * time.Millisecond, 137,
+		"ignores it": {"trap '' INT; echo r; " + loop, "", 200 * time.Millisecond, 137,
 			"It said 0/9; kill_timeout of 200ms passed: the task was killed"},
-		"leaves deaf ones": {"trap 'exit 4' INT; (trap '' INT; echo r; " + loop + ") & wait",
+		"child ignores it": {"trap 'exit 4' INT; (trap '' INT; echo r; " + loop + ") & wait",
 			`kill_mode = "group"`, 3 * time.Second, 4, // long enough for the main process to end on a busy machine
 			"It said 4/0; kill_timeout of 3s passed: the remaining processes of the task were killed"},
 	} {
@@ -177,7 +177,7 @@ func TestStopTask_PutsEventsIntoTheExitMessage(t *testing.T) {
 	test.Eq(t, 1, l.count(), test.Sprintf("unexpected events: %q", l.messages))
 }
 
-func TestParseSignal_TakesNamesAndNumbers(t *testing.T) {
+func TestParseSignal_AcceptsNamesAndNumbers(t *testing.T) {
 	for name, want := range map[string]int{
 		"SIGHUP": 1, "hup": 1, " Term ": 15, "sigkill": 9, "USR1": 10, "SIGIOT": 6, "SIGCLD": 17, "SIGPOLL": 29,
 		"9": 9, "34": 34, "64": 64, "RTMIN": 34, "SIGRTMIN+3": 37, "SIGRTMAX": 64, "rtmax-1": 63,

@@ -50,7 +50,7 @@ const firstRetry = time.Second
 
 // Run starts the loop. The first value is sent when the first probe has ended, further ones when
 // the value has changed. A slow receiver gets only the newest value. The channel is closed only
-// when ctx ends, because Nomad calls again immediately when it is closed.
+// when ctx ends, because Nomad calls Fingerprint again immediately after a close.
 func (l Loop[T]) Run(ctx context.Context) <-chan T {
 	values := make(chan T)
 	go func() {
@@ -121,8 +121,8 @@ func (l Loop[T]) run(ctx context.Context, values chan<- T) {
 	}
 }
 
-// Guard calls f. A panic in f is returned as an error of type *PanicError: it would otherwise end the process with all
-// its streams, and occur again immediately in the next one.
+// Guard calls f. A panic in f is returned as an error of type *PanicError. The panic would otherwise end the process
+// with all its streams, and occur again immediately in the next process.
 func Guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -128,7 +128,7 @@ func TestLoop_SlowReceiverGetsNewest(t *testing.T) {
 			world.Store(int64(i + 1))
 			time.Sleep(2 * time.Second)
 		}
-		test.Eq(t, 5, next(t, values), test.Sprint("got the stale"))
+		test.Eq(t, 5, next(t, values), test.Sprint("got an outdated value"))
 		world.Store(9)
 		time.Sleep(2 * time.Second)
 		world.Store(5) // back to the value that was sent
@@ -174,7 +174,7 @@ func TestLoop_PanicBacksOff(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		n := probes.Load()
-		test.Eq(t, 1, n, test.Sprintf("kicks made %d probes of one that panics", n))
+		test.Eq(t, 1, n, test.Sprintf("a panic and 100 kicks caused %d probes", n))
 		time.Sleep(time.Hour)
 		n = probes.Load()
 		must.False(t, n < 60, must.Sprintf("%d probes in an hour of panics, period a minute", n))
@@ -246,7 +246,7 @@ func TestLoop_SuccessResetsBackoff(t *testing.T) {
 		}, Failed: func(error) int { return 0 }}.Run(ctx)
 		for range values {
 		}
-		// in seconds; it fails three times, and again after its success
+		// in seconds; the probe fails three times, succeeds once, and then fails again
 		want := []time.Duration{0, 1, 3, 7, 67, 68, 70, 74, 82}
 		for i, w := range want {
 			must.False(t, i >= len(at), must.Sprintf("probes are at %v, want %v s", at, want))

@@ -12,8 +12,8 @@ import (
 // running. A later agent must start a new process. It would otherwise re-attach to this one (Nomad's
 // drivermanager/instance.go), which has the mount namespace, the limits and the configuration of the previous agent.
 //
-// The agent reads this process's standard error until it ends (go-plugin's client.go). After that, the pipe has no
-// reader.
+// The agent reads this process's standard error until the agent ends (go-plugin's client.go). After that, the pipe
+// has no reader.
 func endWithAgent(logger hclog.Logger, stop func()) {
 	const stderr = 2
 	pipe := []unix.PollFd{{Fd: stderr}} // no events requested: POLLERR is always reported, poll(2)

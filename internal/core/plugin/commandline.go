@@ -77,7 +77,7 @@ type Usage struct {
 // usage.
 func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []string, err error) {
 	usage := u.Command + " " + u.Arguments
-	flags.SetOutput(io.Discard) // errors are returned too
+	flags.SetOutput(io.Discard) // errors are returned, not printed
 	flags.Usage = func() {}
 	for {
 		err := flags.Parse(line)
@@ -101,8 +101,8 @@ func (u Usage) Parse(flags *flag.FlagSet, line []string, out io.Writer) (args []
 	return args, nil
 }
 
-// pluginDir is the plugin directory in the help text. It is never the directory of this file, such
-// as a user's downloads, because the agent runs every program in its plugin directory, as root.
+// pluginDir is the plugin directory in the help text. It is never the directory of this binary,
+// such as a user's downloads, because the agent runs every program in its plugin directory, as root.
 const pluginDir = "/opt/nomad/plugins"
 
 func (p Plugin) help(binary string, w io.Writer) {

@@ -47,7 +47,7 @@ func complete(d drivers.DriverPlugin) grpc.UnaryServerInterceptor {
 const maxTaskConfig = 4 << 20
 
 // start refuses config blocks that are too large to decode: the author of a job chooses their size,
-// and this process serves every task of the node. It also calls a StartCaller.
+// and this process serves every task of the node. It also calls StartCall of a StartCaller.
 func start(
 	ctx context.Context, d drivers.DriverPlugin, req *proto.StartTaskRequest, handler grpc.UnaryHandler,
 ) (any, error) {

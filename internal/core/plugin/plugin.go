@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package plugin is the outermost layer of a plugin's binary: it serves a driver or a device plugin
-// to a Nomad agent, ends the process with the agent that started it, and runs the commands that the
-// binary has in a terminal.
+// to a Nomad agent, ends the process with the agent that started it, and runs the binary's commands
+// in a terminal.
 package plugin
 
 import (
@@ -33,8 +33,8 @@ type Plugin struct {
 
 	// Driver and Device create the implementation. Nomad starts the process about three times only to
 	// inspect it, so the implementation must not affect the machine before SetConfig passes an agent's
-	// configuration. ctx ends when serving ends. If the implementation has a method Close() error, it
-	// is then called, and may take closeTime. Tasks must outlive both.
+	// configuration. ctx ends when serving ends. If the implementation has a method Close() error, Close
+	// is then called, and may take closeTime. Tasks must keep running after both.
 	Driver func(context.Context, hclog.Logger) drivers.DriverPlugin
 	Device func(context.Context, hclog.Logger) device.DevicePlugin
 

@@ -81,7 +81,7 @@ func dispense(t *testing.T, kind string, configs map[string]any) loader.PluginIn
 	return instance
 }
 
-// ends makes an instance end, and reports whether it did by itself.
+// ends asks an instance to end, and reports whether it ended by itself.
 func ends(t *testing.T, instance loader.PluginInstance, log *lockedBuffer) bool {
 	t.Helper()
 	reattach, _ := instance.ReattachConfig()
@@ -149,14 +149,14 @@ func (h home) wantEmpty(t *testing.T) {
 func TestServe_LoadsADriver(t *testing.T) {
 	d, ok := dispense(t, "driver", map[string]any{"greeting": "moin"}).Plugin().(drivers.DriverPlugin)
 	must.True(t, ok, must.Sprint("not a driver"))
-	t.Run("its name and version", func(t *testing.T) {
+	t.Run("reports its name and version", func(t *testing.T) {
 		info, err := d.PluginInfo()
 		must.NoError(t, err, must.Sprintf("got %+v", info))
 		must.Eq(t, "stub", info.Name, must.Sprintf("got %+v", info))
 		must.Eq(t, Version(), info.PluginVersion, must.Sprintf("got %+v", info))
 		test.Eq(t, base.PluginTypeDriver, info.Type, test.Sprintf("got %+v", info))
 	})
-	t.Run("its configuration", func(t *testing.T) {
+	t.Run("gets its configuration", func(t *testing.T) {
 		st, err := d.InspectTask("x")
 		must.NoError(t, err, must.Sprintf("got %+v", st))
 		test.Eq(t, "moin", st.Name, test.Sprintf("got %+v", st))
@@ -188,7 +188,7 @@ func TestServe_RefusesALargeTaskConfig(t *testing.T) {
 		_, _, err := d.StartTask(c)
 		return err
 	}
-	test.NoError(t, start(maxTaskConfig-1000), test.Sprint("one that is not too large"))
+	test.NoError(t, start(maxTaskConfig-1000), test.Sprint("a block below the limit"))
 	begun := os.Getenv(closedEnv) + "-quick" // the stub's notes
 	must.NoError(t, os.Remove(begun))
 	for _, bytes := range []int{maxTaskConfig, 50e6} {
@@ -223,7 +223,7 @@ type fleet struct {
 	home
 	t      *testing.T
 	agent  *exec.Cmd
-	said   *bufio.Reader // by the agent
+	said   *bufio.Reader // the agent's output
 	plugin launched
 }
 
@@ -278,7 +278,7 @@ func (f *fleet) attach() (drivers.DriverPlugin, func()) {
 	return raw.(drivers.DriverPlugin), func() { rpc.(*goplugin.GRPCClient).Conn.Close() }
 }
 
-// wantCleanEnd fails if the plugin does not end by itself, or leaves anything.
+// wantCleanEnd fails the test if the plugin does not end by itself, or leaves files behind.
 func (f *fleet) wantCleanEnd() {
 	f.t.Helper()
 	wantEnd(f.t, f.plugin.PID)
@@ -304,7 +304,7 @@ const soon = time.Minute
 func wantEnd(t *testing.T, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(soon); alive(pid); time.Sleep(20 * time.Millisecond) {
-		must.False(t, time.Now().After(deadline), must.Sprintf("plugin %d is still there after %v", pid, soon))
+		must.False(t, time.Now().After(deadline), must.Sprintf("plugin %d still runs after %v", pid, soon))
 	}
 }
 
@@ -399,18 +399,18 @@ func TestCommandLine_RunsCommands(t *testing.T) {
 		"--version": {"driver", []string{"--version"}, 0, []string{Version()}},
 		"options": {"driver", []string{"options"}, 0, []string{"## Plugin configuration\n\n| Option",
 			"| `greeting` | string | `\"hello\"` |", "## Task configuration", "| `command` | string | required |"}},
-		"docs is options":    {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
+		"docs means options": {"device", []string{"docs"}, 0, []string{"| `greeting` |"}},
 		"a plugin's command": {"driver", []string{"list", "a", "-all", "b"}, 0, []string{"listed [a b] true"}},
-		"its help": {"driver", []string{"list", "a", "-h"}, 0, []string{
+		"help of a command": {"driver", []string{"list", "a", "-h"}, 0, []string{
 			"nomad-driver-stub list [-all] THING…\n\nLists what there is.\n\n  -all\n"}},
-		"its wrong option": {"driver", []string{"list", "-al"}, 1,
+		"wrong option of a command": {"driver", []string{"list", "-al"}, 1,
 			[]string{"nomad-driver-stub list: flag provided but not defined: -al: usage: list [-all] THING…\n"}},
 		"a command that fails": {"driver", []string{"fail"}, 1, []string{"nomad-driver-stub fail: nothing there\n"}},
 		"an unknown command": {"driver", []string{"lst"}, 2,
 			[]string{`unknown command "lst": see "nomad-driver-stub help"`}},
 		"config": {"driver", []string{"config"}, 0, []string{"plugin \"nomad-driver-stub\" {\n  config {\n" +
 			"    # What it says.\n    # greeting = \"hello\"\n  }\n}\n"}},
-		"a role before all else": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
+		"a role takes precedence": {"role", []string{"lst"}, 0, []string{"a role's work\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(exe)
@@ -445,7 +445,7 @@ func TestCommandLine_EndsAtASignal(t *testing.T) {
 	}
 }
 
-func TestVersion_IsOneThatNomadParses(t *testing.T) {
+func TestVersion_CanBeParsedByNomad(t *testing.T) {
 	for given, want := range map[string]string{
 		"":        "0.0.0-dev",
 		"(devel)": "0.0.0-dev",
@@ -484,7 +484,7 @@ func TestVersionText_DistinguishesReleasesFromOtherBuilds(t *testing.T) {
 }
 
 // Parts of an error may come from a job or a task, and Nomad prints them unchanged.
-func TestPrintableErrors_KeepEverythingElse(t *testing.T) {
+func TestPrintableErrors_KeepCodesAndDetails(t *testing.T) {
 	for _, given := range []error{
 		errors.New("a\x1b[2Jb\nc"), status.Error(codes.Unknown, "a\x1b[2Jb\nc"),
 	} {

@@ -18,12 +18,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// closeTime limits an implementation's Close. go-plugin kills the process 2 s after it asked it to
+// closeTime limits an implementation's Close. go-plugin kills the process 2 s after asking it to
 // end (client.go, Kill).
 const closeTime = time.Second
 
 // Serve is the entire main function of a plugin's binary. It performs a role, serves the agent that
-// started the process until the agent no longer needs it, or runs a command.
+// started the process until the agent no longer needs the plugin, or runs a command.
 func Serve(p Plugin) {
 	for _, role := range p.Roles {
 		if role() {

@@ -10,8 +10,8 @@ import (
 )
 
 // holdSignals keeps the process alive when its process group or service gets a signal. The agent
-// belongs to the same group and service. It ends the plugin itself when it no longer needs it, and
-// the plugin also ends with the agent.
+// belongs to the same group and service. When the agent no longer needs the plugin, it ends the
+// plugin itself. The plugin also ends with the agent.
 //
 //   - SIGPIPE is sent when a line is logged after the agent was killed.
 //   - SIGHUP is sent when the terminal of a development agent closes.

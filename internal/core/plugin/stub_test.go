@@ -107,7 +107,7 @@ var (
 	}
 )
 
-// stub implements what the tests call; the rest panics.
+// stub implements the methods that the tests call; all others panic.
 type stub struct {
 	drivers.DriverPlugin
 	log    hclog.Logger
@@ -151,7 +151,7 @@ func (s *stub) StartCall(ctx context.Context, id string) func() {
 	return func() { s.note(id, "done") }
 }
 
-// StartTask returns when no caller waits for it.
+// StartTask waits until its caller is gone, except for the task "quick".
 func (s *stub) StartTask(c *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	s.mu.Lock()
 	ctx := s.calls[c.ID]
@@ -197,13 +197,13 @@ func (*stubDev) Stats(context.Context, time.Duration) (<-chan *device.StatsRespo
 	return nil, errors.New("no statistics")
 }
 
-// launched is what an agent prints about the plugin that it started.
+// launched describes the plugin that an agent has started. The agent prints it.
 type launched struct {
 	PID  int
 	Addr string
 }
 
-// agentMain starts the plugin as Nomad does, prints a launched and waits to be killed. On SIGUSR1
+// agentMain starts the plugin as Nomad does, prints launched as JSON and waits to be killed. On SIGUSR1
 // it disconnects and keeps running.
 func agentMain() {
 	os.Setenv(helperEnv, "driver") // which the client passes on
@@ -221,7 +221,7 @@ func agentMain() {
 	signal.Notify(disconnect, syscall.SIGUSR1)
 	r := client.ReattachConfig()
 	_ = json.NewEncoder(os.Stdout).Encode(launched{PID: r.Pid, Addr: r.Addr.String()})
-	for end := time.After(5 * time.Minute); ; { // limits the leftovers of a killed test
+	for end := time.After(5 * time.Minute); ; { // ends even if the test was killed
 		select {
 		case <-disconnect:
 			rpc.(*goplugin.GRPCClient).Conn.Close()

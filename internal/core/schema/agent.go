@@ -12,8 +12,8 @@ import (
 )
 
 // DecodeAgent decodes and validates a plugin's config block from an agent's configuration file
-// (HCL1 or JSON, decoded without a type; nil if absent). The result and the errors are those of an
-// agent that starts.
+// (HCL1 or JSON, decoded without a type; nil if absent). The result and the errors are the same as
+// when an agent starts.
 func (s *Schema[T]) DecodeAgent(config any) (T, error) {
 	if config == nil {
 		config = map[string]any{}

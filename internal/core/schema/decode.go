@@ -196,7 +196,7 @@ func mapsOf(value any) []map[string]any {
 	return nil
 }
 
-// escape keeps text from being evaluated as a template a second time.
+// escape prevents a second evaluation of text as a template.
 func escape(value any) any {
 	switch value := value.(type) {
 	case string:

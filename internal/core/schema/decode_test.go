@@ -48,7 +48,7 @@ type labelled struct {
 
 var labelledSchema = Of[labelled]()
 
-// eachWay decodes as a job's and as an agent's configuration.
+// eachWay runs a test with the decoders of a job's and an agent's configuration.
 func eachWay(t *testing.T, test func(t *testing.T, decode func(string) (labelled, error))) {
 	t.Run("job", func(t *testing.T) {
 		test(t, func(text string) (labelled, error) { return decodeJob(t, labelledSchema, text) })
@@ -168,7 +168,7 @@ func TestLabelledBlock_TextIsExpandedOnce(t *testing.T) {
 	test.Eq(t, "${x}%{y}", got.Exclude["a"].Serial[0], test.Sprintf("got %+v", got.Exclude))
 }
 
-func TestLabelledBlock_SharesNothing(t *testing.T) {
+func TestLabelledBlock_SharesNoValues(t *testing.T) {
 	type shelf struct {
 		Books []string          `codec:"books" doc:"Books."`
 		Notes map[string]string `codec:"notes" doc:"Notes."`

@@ -49,7 +49,7 @@ func (o *option) typeName() string {
 	return kinds[o.kind].name
 }
 
-// Table returns a Markdown table with these rows. An option that a previous block has too refers to that one.
+// Table returns a Markdown table with these rows. If an earlier block has the same option, the row refers to it.
 func Table(rows []Row) string {
 	var b strings.Builder
 	b.WriteString("| Option | Type | Default | Description |\n|---|---|---|---|\n")

@@ -30,8 +30,8 @@ const (
 )
 
 // kinds has the name of each kind in the documentation and in HCL's type expressions, and a sample
-// value. HCL has no type for "a string or a list of strings", so that is any. A labelled block must
-// not contain any (hcldec.BlockMapSpec panics), so the whole block is any.
+// value. HCL has no type for "a string or a list of strings", so its type is "any". A labelled block
+// must not contain "any" (hcldec.BlockMapSpec panics), so the type of the whole block is "any".
 var kinds = [...]struct{ name, hcl, sample string }{
 	kindString:   {"string", "string", `""`},
 	kindBool:     {"bool", "bool", "false"},
@@ -135,7 +135,7 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 	case kindBlocks, kindLabels:
 		o.nested = optionsOf(o.typ.Elem())
 		if o.kind == kindBlocks && hasUntyped(o.nested) {
-			bad("a Strings in a repeated block is not supported: use a labelled one")
+			bad("a Strings in a repeated block is not supported: use a labelled block")
 		}
 	}
 
@@ -145,16 +145,16 @@ func parse(t reflect.Type, f reflect.StructField) *option {
 		o.required = true
 	case "":
 	default:
-		bad(`required is "true" or absent`)
+		bad(`required must be "true" or absent`)
 	}
 	switch {
 	case !o.required && !hasDefault:
 	case o.required && hasDefault:
-		bad("a required option has no default")
+		bad("a required option can't have a default")
 	case o.pointer:
-		bad("a pointer has no default and is not required: it means that the option may be unset")
+		bad("a pointer can't have a default or be required: it means that the option may be unset")
 	case o.kind >= kindList:
-		bad("a %s has no default and is not required", o.typeName())
+		bad("a %s can't have a default or be required", o.typeName())
 	}
 	if l, ok := tags["label"]; ok {
 		o.label = l
@@ -250,8 +250,8 @@ func kindOf(t reflect.Type) (kind, bool) {
 	return 0, false
 }
 
-// hasUntyped reports whether an option at any depth has type any. A list of blocks must not contain
-// one.
+// hasUntyped reports whether an option at any depth has type "any". A list of blocks must not
+// contain such an option.
 func hasUntyped(options []*option) bool {
 	return slices.ContainsFunc(options, func(o *option) bool {
 		return kinds[o.kind].hcl == "any" || hasUntyped(o.nested)

@@ -193,7 +193,7 @@ func TestDecode_ReadsEveryOption(t *testing.T) {
 	}
 }
 
-func TestDecode_TakesAMapAsBlockOrAttribute(t *testing.T) {
+func TestDecode_AcceptsAMapAsBlockOrAttribute(t *testing.T) {
 	want := map[string]string{"A": "1", "b.c/d": "2"}
 	for name, decode := range map[string]func(*testing.T, *Schema[testConfig], string) (testConfig, error){
 		"job": decodeJob[testConfig], "agent": decodeAgent[testConfig],
@@ -285,7 +285,7 @@ func TestDecode_ReturnsDefaultsForAnEmptyBody(t *testing.T) {
 	}
 }
 
-func TestExample_UncommentedIsTheDefault(t *testing.T) {
+func TestExample_UncommentedMatchesTheDefault(t *testing.T) {
 	type config struct {
 		common
 		KillMode string `codec:"kill_mode" default:"process" enum:"process,group" doc:"Mode."`
@@ -314,7 +314,7 @@ func TestExample_UncommentedIsTheDefault(t *testing.T) {
 	test.True(t, reflect.DeepEqual(got, s.Default()), test.Sprintf("commented out: got %+v", got))
 }
 
-func TestDefault_MayHaveAnyCharacter(t *testing.T) {
+func TestDefault_MayContainAnyCharacter(t *testing.T) {
 	type config struct {
 		Odd string `codec:"odd" default:"a\"b\\${c}%{d}\n\t\u00e9" doc:"Quoting."`
 	}
@@ -385,7 +385,7 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 			Of[struct {
 				A int `codec:"a" doc:"A." default:"9" required:"true"`
 			}]()
-		}, `has no default`},
+		}, `can't have a default`},
 		"unset looks out of range": {func() {
 			Of[struct {
 				A int `codec:"a" doc:"A." min:"1"`
@@ -407,12 +407,12 @@ func TestOf_PanicsForAMalformedStruct(t *testing.T) {
 			Of[struct {
 				A *int `codec:"a" doc:"A." default:"1"`
 			}]()
-		}, `a pointer has no default`},
+		}, `a pointer can't have a default`},
 		"default of a map": {func() {
 			Of[struct {
 				A map[string]string `codec:"a" doc:"A." default:"{}"`
 			}]()
-		}, `a map of strings has no default`},
+		}, `a map of strings can't have a default`},
 		"label of no block": {func() {
 			Of[struct {
 				A string `codec:"a" doc:"A." label:"b"`

@@ -33,8 +33,8 @@ func (o *option) spec() *hclspec.Spec {
 	case kindBlocks:
 		return hclspec.NewBlockList(o.name, specOf(o.nested))
 	case kindMap:
-		// Read from JSON, as Nomad does, this takes both the block and the
-		// attribute, which an attribute of type map(string) does not.
+		// In JSON, which Nomad reads, this accepts both the block and the
+		// attribute. An attribute of type map(string) does not accept both.
 		return hclspec.NewBlockAttrs(o.name, "string", false)
 	}
 	attr := hclspec.NewAttr(o.name, kinds[o.kind].hcl, o.required)

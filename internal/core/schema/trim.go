@@ -6,7 +6,7 @@ package schema
 import "fmt"
 
 // Trim removes the options that are not set, or have their default, from the decoded body of a configuration. A version
-// with more options decodes the same configuration to the same rest.
+// with more options trims the same configuration to the same body.
 func (s *Schema[T]) Trim(body map[string]any) { trim(body, s.options) }
 
 func trim(body map[string]any, options []*option) {
@@ -23,7 +23,7 @@ func trim(body map[string]any, options []*option) {
 		case []any:
 			unset = len(value) == 0
 		case map[string]any:
-			unset = len(value) == 0 && !o.pointer // a pointer's block without options is not the absent one
+			unset = len(value) == 0 && !o.pointer // an empty block of a pointer differs from an absent one
 		default:
 			unset = o.def != nil && fmt.Sprint(value) == *o.def
 		}

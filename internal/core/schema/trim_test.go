@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestTrim_LeavesOnlyOptionsThatDifferFromTheirDefault(t *testing.T) {
+func TestTrim_KeepsOnlyOptionsThatDifferFromTheirDefault(t *testing.T) {
 	for written, want := range map[string]string{
 		`{"command": "true"}`: `{"command":"true"}`,
 		`{"command": "true", "kill_mode": "process", "pid": true, "args": [], "logs": {"max_files": 10}}`: `{"command":` +

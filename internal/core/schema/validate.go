@@ -55,7 +55,7 @@ type validator interface{ Validate() error }
 
 // Validate returns Problems with every mistake, or nil. After the rules of the tags, it calls the
 // method Validate() error of the configuration and of each block, if they have one. It calls that
-// of an embedded struct unless the outer struct has one, which must then check both.
+// of an embedded struct only if the outer struct has none; otherwise the outer method must check both.
 func (s *Schema[T]) Validate(t *T) error {
 	var p Problems
 	check(&p, "", reflect.ValueOf(t).Elem(), s.options)

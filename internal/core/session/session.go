@@ -25,12 +25,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// errLost: the supervisor was replaced while a command ran in a task. Commands end with the
-// connection; the task does not.
+// errLost means that the supervisor was replaced while a command ran in a task. Commands end with
+// the connection to the supervisor; tasks keep running.
 var errLost = errors.New("command was ended: the supervisor was restarted")
 
-// Run runs a command in a task. When all output is written it returns how the command ended. When
-// ctx ends, Run returns, also if the command's start hangs, and the command is killed. The error is
+// Run runs a command in a task, and returns its exit when all output is written. When ctx ends, the
+// command is killed and Run returns, even if the command's start hangs. The error is
 // supervisor.ErrEnded if the task has ended. Streams may be nil; Stdout and Stderr may be the same,
 // and then only one goroutine writes at a time. Run closes each stream at its end.
 func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.ExecOptions) (*task.Exit, error) {
@@ -64,8 +64,8 @@ func Run(ctx context.Context, client *supervisor.Client, id string, o *drivers.E
 	return e, err
 }
 
-// start starts the command, and closes its streams. If ctx ends before the command has started, start returns its
-// error, and the command is killed later: the call to the supervisor has its own deadline.
+// start starts the command, and closes stdio. If ctx ends before the command has started, start returns the error of
+// ctx, and the command is killed later: the call to the supervisor has its own deadline.
 func start(
 	ctx context.Context, client *supervisor.Client, id string, spec *supervisor.ExecSpec, stdio [3]*os.File,
 ) (<-chan *task.Exit, error) {
@@ -218,7 +218,7 @@ func (s *streams) resize(size drivers.TerminalSize) {
 	if !s.tty {
 		return
 	}
-	side := func(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } // a client sends any number
+	side := func(n int) uint16 { return uint16(min(max(n, 0), math.MaxUint16)) } // a client may send any number
 	if raw, err := s.stdin.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
 			winsize := unix.Winsize{Row: side(size.Height), Col: side(size.Width)}

@@ -12,7 +12,7 @@ import (
 // Capabilities changes what a program may do with and without root. Both are bit masks with a bit for each number of
 // capabilities(7).
 type Capabilities struct {
-	// Drop is taken from the bounding set: the program can't have it, not even as root or by a set-user-ID program.
+	// Drop is removed from the bounding set: the program can't have these, not even as root or by a set-user-ID program.
 	Drop uint64 `json:"drop,omitempty"`
 
 	// Add is given to a program that does not run as root (the ambient set).

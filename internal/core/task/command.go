@@ -60,8 +60,8 @@ type Command struct {
 	// (setns(2), CLONE_NEWNET), empty for the host's.
 	NetworkNamespace string `json:"network_namespace,omitempty"`
 
-	// TaskDir is the task's directory, absolute: mount points in it are made. It is empty for a
-	// command without a task directory.
+	// TaskDir is the task's directory, absolute: missing mount points in it are created. It is
+	// empty for a command without a task directory.
 	TaskDir string `json:"task_dir,omitempty"`
 
 	// NoNewPrivileges prevents privilege gains through set-user-ID programs (no_new_privs of
@@ -113,7 +113,7 @@ type Mount struct {
 }
 
 // OwnMounts reports whether the process needs its own mount namespace: it has mounts, devices at
-// another path than on the host, or some isolation.
+// paths other than the host's, or some isolation.
 func (c *Command) OwnMounts() bool {
 	for _, d := range c.Devices {
 		if path.Clean(d.TaskPath) != path.Clean(d.HostPath) {
@@ -140,7 +140,7 @@ type Rlimit struct {
 	Hard     uint64 `json:"hard"`
 }
 
-// RlimitNames are the names of limits.conf(5), by the resource.
+// RlimitNames are the names of limits.conf(5), by resource number.
 var RlimitNames = [...]string{
 	unix.RLIMIT_CPU: "cpu", unix.RLIMIT_FSIZE: "fsize", unix.RLIMIT_DATA: "data",
 	unix.RLIMIT_STACK: "stack", unix.RLIMIT_CORE: "core", unix.RLIMIT_RSS: "rss",
@@ -174,7 +174,7 @@ type Exit struct {
 	OOMKilled bool `json:"oom_killed,omitempty"`
 
 	// OOMKills counts the OOM kills in the task's cgroup since the cgroup was made. State.OOMKills
-	// of them happened before the task.
+	// is the count from before the task's start.
 	OOMKills uint64 `json:"oom_kills,omitempty"`
 
 	// Lost: the process is gone and its exit status is unknown. Code and Signal are invalid then,

@@ -56,7 +56,7 @@ func TestReadStat_ReadsUnusualNames(t *testing.T) {
 	test.False(t, st.Zombie, test.Sprintf("%+v", st))
 }
 
-func TestReadStat_SeesAZombie(t *testing.T) {
+func TestReadStat_DetectsAZombie(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "exit 7")
 	must.NoError(t, cmd.Start())
 	defer cmd.Wait()
@@ -82,7 +82,7 @@ func init() { // runs on the main thread
 	}
 }
 
-func TestReadStat_SeesThreadsWithoutTheMainOne(t *testing.T) {
+func TestReadStat_ReportsNoZombieWhileAThreadRuns(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), leaderless+"=1")
 	stdin, err := cmd.StdinPipe()

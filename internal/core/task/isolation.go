@@ -11,17 +11,17 @@ type Isolation struct {
 	// IPC: System V IPC, POSIX message queues (ipc_namespaces(7)) and /dev/shm.
 	IPC bool `json:"ipc,omitempty"`
 
-	// PID: process ids, and a /proc of its own (pid_namespaces(7)). Another process is the namespace's init.
+	// PID: process ids, and its own /proc (pid_namespaces(7)). Another process is the namespace's init.
 	PID bool `json:"pid,omitempty"`
 
-	// Hostname is the host's name that the program sees (uts_namespaces(7)), empty for the host's own.
+	// Hostname is the host name that the program sees (uts_namespaces(7)), empty for the host's own.
 	Hostname string `json:"hostname,omitempty"`
 
-	// Files appear in place of files of the host, read-only.
+	// Files replace files of the host for the program. They are read-only.
 	Files []File `json:"files,omitempty"`
 }
 
-// File is a small file of a program's own. Path is absolute, and only root can change directories on it.
+// File is a small file that only the program sees. Path is absolute, and only root can change its directories.
 type File struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`

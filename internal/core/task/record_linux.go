@@ -22,7 +22,7 @@ import (
 //
 //	0      RecordMark, from just before execve(2) on
 //	8      length of the exit's JSON, 4 bytes, 0 if no exit is recorded
-//	12     its FNV-1a sum, 8 bytes
+//	12     FNV-1a sum of the JSON, 8 bytes
 //	20     the JSON
 //
 // Only the launcher holds a lock on the record (fcntl_locking(2), F_OFD_SETLK); execve and the
@@ -111,7 +111,7 @@ func (s Store) SaveExit(id string, e *Exit) error {
 		return err
 	}
 	f, err := os.OpenFile(s.Record(id), os.O_WRONLY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) { // it was removed
+	if errors.Is(err, fs.ErrNotExist) { // the record was removed
 		if err := os.MkdirAll(s.TaskDir(id), 0o700); err != nil {
 			return err
 		}

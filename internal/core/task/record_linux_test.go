@@ -31,7 +31,7 @@ func TestRecord_DistinguishesLauncherFromProgram(t *testing.T) {
 	}
 	want("no record", ProgressUnknown)
 	fd := newRecord(t, s, "a/b/c")
-	dup, err := unix.Dup(fd) // the launcher's
+	dup, err := unix.Dup(fd) // the launcher's descriptor
 	must.NoError(t, err)
 	unix.Close(fd)
 	want("launcher at work", ProgressLaunching)

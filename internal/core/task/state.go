@@ -40,7 +40,7 @@ type State struct {
 	// run, even if their IDs differ. An empty Request equals no other.
 	Request string `json:"request,omitempty"`
 
-	// DynamicUser: the command's user is Nomad's for this task alone.
+	// DynamicUser is set if Nomad has given the command's user to this task alone.
 	DynamicUser bool `json:"dynamic_user,omitempty"`
 
 	// Identity is the main process; its PID is 0 until the process is forked.
@@ -166,7 +166,7 @@ func (s Store) MarkUnclaimed(id string) error {
 // Claim removes the mark of MarkUnclaimed permanently: an agent has recorded the task. A task that
 // is claimed already, or has no files, is not an error.
 func (s Store) Claim(id string) error {
-	if !s.Unclaimed(id) { // no error for a claimed task on a read-only disk either
+	if !s.Unclaimed(id) { // so a claimed task on a read-only disk is no error either
 		return nil
 	}
 	if err := os.Remove(filepath.Join(s.TaskDir(id), unclaimed)); !errors.Is(err, fs.ErrNotExist) {

@@ -56,7 +56,7 @@ func TestStore_DistinguishesUnreadableFromMissing(t *testing.T) {
 		"empty":               "",
 		"truncated":           `{"version":1,"id":"a/b`,
 		"of a newer version":  `{"version":999,"id":"a/b/c"}`,
-		"of something else":   `{"version":1}`,
+		"without an id":       `{"version":1}`,
 		"not even an object":  `[]`,
 		"filled with NULs":    strings.Repeat("\x00", 64),
 		"wrong type of field": `{"version":1,"id":"a/b/c","identity":"x"}`,
@@ -76,7 +76,7 @@ func TestStore_DistinguishesUnreadableFromMissing(t *testing.T) {
 	}
 }
 
-func TestStore_FinishesAKilledRename(t *testing.T) {
+func TestStore_FinishesAnInterruptedRename(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	st := &State{ID: "a/b/1", Request: "r"}
 	must := func(err error) {
@@ -88,7 +88,7 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 	must(s.SaveExit(st.ID, &Exit{Code: 7}))
 	from := s.TaskDir(st.ID)
 	must(s.Rename(st, "a/b/2"))
-	must(os.Rename(s.TaskDir("a/b/2"), from)) // the state between the two steps of Rename
+	must(os.Rename(s.TaskDir("a/b/2"), from)) // as between the two steps of Rename
 	for _, when := range []string{"killed in the middle", "finished"} {
 		states, unreadable, err := s.List()
 		if err != nil || len(unreadable) != 0 || len(states) != 1 || states[0].ID != "a/b/2" {
@@ -103,7 +103,7 @@ func TestStore_FinishesAKilledRename(t *testing.T) {
 	}
 }
 
-func TestStore_KeepsTheNameAfterAFailedRename(t *testing.T) {
+func TestStore_KeepsTheIDAfterAFailedRename(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	st := &State{ID: "a/b/1"}
 	for _, id := range []string{"a/b/1", "a/b/2"} {
@@ -121,7 +121,7 @@ func TestStore_KeepsTheNameAfterAFailedRename(t *testing.T) {
 
 func TestStore_KeepsAClaim(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
-	test.NoError(t, s.Claim("a/b/c"), test.Sprint("of nothing"))
+	test.NoError(t, s.Claim("a/b/c"), test.Sprint("without a task"))
 	must.NoError(t, s.Save(&State{ID: "a/b/c"}))
 	if s.Unclaimed("a/b/c") {
 		t.Error("a task without the mark is not unclaimed")

@@ -14,7 +14,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/cgroup"
 )
 
-// The first and the last real-time signal that programs use, signal(7): the C libraries reserve the first two.
+// The first and the last real-time signal that programs use, signal(7): C libraries reserve the kernel's first two.
 const firstRealTime, lastRealTime = 34, 64
 
 // otherNames maps the names of signal(7) that package unix lacks.
@@ -62,8 +62,8 @@ func signalSum(text string) unix.Signal {
 	return unix.Signal(sig)
 }
 
-// SignalledLeft reports whether a process other than the main one, or the init of the task's process
-// ids, is left among the processes that received the stop signal in this mode.
+// SignalledLeft reports, after the main process has ended, whether another process that received the
+// stop signal in this mode is left. The init of the task's PID namespace does not count.
 func (st *State) SignalledLeft(mode KillMode) bool {
 	switch mode {
 	case KillAll:

@@ -14,7 +14,7 @@ import (
 type Unveil struct {
 	Paths []UnveiledPath `json:"paths"`
 
-	// Defaults: it may also use what most programs need.
+	// Defaults: the program may also use the paths that most programs need.
 	Defaults bool `json:"defaults,omitempty"`
 
 	// Strict: the program is not started if the kernel cannot deny everything else.
@@ -27,15 +27,15 @@ type UnveiledPath struct {
 	Path  string `json:"path"`  // absolute
 	Modes string `json:"modes"` // of r, w, x and c, see landlock.Modes
 
-	// Optional: it may be missing.
+	// Optional: the path may be missing.
 	Optional bool `json:"optional,omitempty"`
 
-	// Author: the job's author has named it. Other paths are the operator's: of the links on them, only root's are
-	// followed, because a task may have created the others.
+	// Author: the job's author has named the path. Other paths are the operator's: on those, only links of root are
+	// followed, because a task may have created other links.
 	Author bool `json:"author,omitempty"`
 }
 
-// ParseUnveiled parses a path of an option, which is written as in Nomad's exec2 driver: "r:/etc/mime.types".
+// ParseUnveiled parses one path of an option, in the format of Nomad's exec2 driver: "r:/etc/mime.types".
 func ParseUnveiled(option, text string) (UnveiledPath, error) {
 	modes, at, found := strings.Cut(text, ":")
 	switch {

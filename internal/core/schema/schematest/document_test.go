@@ -45,7 +45,7 @@ func TestDocument_FillsTheTable(t *testing.T) {
 	}
 }
 
-func TestOwn_LeavesOutSharedOptions(t *testing.T) {
+func TestOwn_OmitsSharedOptions(t *testing.T) {
 	type all struct {
 		Color string `codec:"color" doc:"Its color."`
 		options
