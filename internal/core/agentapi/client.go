@@ -32,12 +32,12 @@ type Client struct {
 	http *http.Client
 }
 
-// New returns a client. Its files may be replaced, or appear, later: the token is read for each request, certificates
-// are read for each connection.
+// New returns a client. Its credential files may be created or replaced later: the token is read for each request,
+// certificates are read for each connection.
 func New(a Config) *Client {
 	return &Client{a, &http.Client{
 		Transport: &http.Transport{DialTLSContext: a.dial, MaxIdleConns: 2},
-		CheckRedirect: func(*http.Request, []*http.Request) error { // Nomad never redirects, and the token is only for it
+		CheckRedirect: func(*http.Request, []*http.Request) error { // the token is only for Nomad, which never redirects
 			return http.ErrUseLastResponse
 		},
 	}}
@@ -80,7 +80,7 @@ func (r *Refused) Error() string {
 	if r.Status == http.StatusForbidden {
 		return "access was denied (" + r.Text + "): set api.token_file to a token with the policy in the documentation"
 	}
-	return fmt.Sprintf("it returned status %d (%s)", r.Status, r.Text)
+	return fmt.Sprintf("the API returned status %d (%s)", r.Status, r.Text)
 }
 
 // Get requests a path, and decodes the response with read. It returns the index of the response.
@@ -120,12 +120,12 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, rea
 		return nil, &Refused{response.StatusCode, strings.TrimSpace(string(text))}
 	}
 	if err := read(json.NewDecoder(response.Body)); err != nil {
-		return nil, fmt.Errorf("its response to %s is invalid: %w", path, err)
+		return nil, fmt.Errorf("the response to %s is invalid: %w", path, err)
 	}
 	return response.Header, nil
 }
 
-// ErrLate is the cause of a request that exceeded the limit of Soon.
+// ErrLate is the cause of the context's end after a request has exceeded the limit of Soon.
 var ErrLate = errors.New("no response")
 
 // Soon limits a request that is not a blocking query.
@@ -133,8 +133,8 @@ func Soon(ctx context.Context, limit time.Duration) (context.Context, context.Ca
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrLate, limit))
 }
 
-// IsMissing reports whether an error of Get means that Nomad has no such object. The error is a different one
-// for an object that the token can't read. kind is Nomad's name for it, "alloc" or "job".
+// IsMissing reports whether an error of Get means that Nomad has no such object. kind is Nomad's name for the kind of
+// object, "alloc" or "job". If the token can't read an object, Nomad returns a different error.
 func IsMissing(err error, kind string) bool {
 	var r *Refused
 	return errors.As(err, &r) && r.Status == http.StatusNotFound && r.Text == kind+" not found"

@@ -33,7 +33,7 @@ func (a Config) Validate() error {
 		{"token_file", a.TokenFile}, {"ca_file", a.CAFile}, {"cert_file", a.CertFile}, {"key_file", a.KeyFile},
 	} {
 		if f.path != "" && !filepath.IsAbs(f.path) {
-			p = append(p, fmt.Errorf("%s %q is not an absolute path: write it from /", f.option, f.path))
+			p = append(p, fmt.Errorf("%s %q is not an absolute path: begin it with /", f.option, f.path))
 		}
 	}
 	if (a.CertFile == "") != (a.KeyFile == "") {

@@ -62,13 +62,13 @@ func Block(path, plugin, binary string) (any, error) {
 		return found, nil
 	case len(others) > 0:
 		slices.Sort(others)
-		hint = fmt.Sprintf(", only \"%s\"; the name is that of the file in plugin_dir", strings.Join(others, "\", \""))
+		hint = fmt.Sprintf(", only \"%s\": name the block like the file in plugin_dir", strings.Join(others, "\", \""))
 	}
 	return nil, fmt.Errorf("%s has no block plugin %q%s", path, plugin, hint)
 }
 
-// block is a plugin block, of the same type as in Nomad. Decoded into a plain map, nested objects of a
-// JSON file, which NixOS writes, would have a different shape.
+// block is a plugin block, of the same type as in Nomad. A plain map would not do: in JSON files, such as
+// those that NixOS writes, nested objects would be decoded into a different shape.
 type block struct {
 	Name   string         `hcl:",key"`
 	Config map[string]any `hcl:"config"`
@@ -85,8 +85,8 @@ func parse(text string) (blocks []*block, body map[string]any, err error) {
 	return typed.Plugins, body, err
 }
 
-// list returns the files that an agent with -config=path reads, in its order: the file itself, or those of a
-// directory, without the files that Nomad ignores (command/agent/config.go, LoadConfigDir and isTemporaryFile).
+// list returns the files that an agent with -config=path reads, in its order: the file itself, or the files in the
+// directory, except those that Nomad ignores (command/agent/config.go, LoadConfigDir and isTemporaryFile).
 func list(path string) (paths []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

@@ -11,7 +11,7 @@
 //	v2      nomad.slice/{share,reserve}.slice/<alloc>.<task>.scope is Nomad's; we use it,
 //	        and replace it with a new one if an earlier run used it
 //	v1      freezer, cpu, memory: /nomad/<alloc>.<task>, and a cpuset group, are Nomad's;
-//	        pids and cpuacct: /nomad/<alloc>.<task> are ours, and blkio for a task with such limits
+//	        pids and cpuacct: /nomad/<alloc>.<task> are ours, and so is blkio for a task with I/O limits
 //	hybrid  as v1, plus our own cgroup2 directory without controllers, for
 //	        CLONE_INTO_CGROUP, cgroup.kill and membership
 //

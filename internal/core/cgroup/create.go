@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours marks the parent directories that we made: the last group in one removes it, and a parent
-// made by an operator stays. The sticky bit has no meaning in a cgroup file system, and mkdir
-// sets it without another system call.
+// ours marks the parent directories that we made. Such a parent is removed with the last group in it; a parent made by
+// an operator stays. The sticky bit has no meaning in a cgroup file system, and mkdir sets it without another system
+// call.
 const ours = unix.S_ISVTX
 
 // Create makes the missing directories, kills processes left in them by an earlier run of the
 // same task, and writes the limits. The caller then starts a process in the group
 // ([Group.OpenDir], [Group.TasksFiles]).
 //
-// On an error it leaves none of our directories. The error wraps [ErrUnavailable] if
-// Nomad's groups are missing or may not be used.
+// If Create fails, it removes our directories. The error wraps [ErrUnavailable] if Nomad's groups
+// are missing, or if this process may not use them.
 func (g Group) Create(l Limits) (err error) {
 	if g.none() {
 		return nil
@@ -212,7 +212,7 @@ func (g Group) Remove() error {
 		}
 	}
 	for _, dir := range g.nomadDirs() {
-		if err := removeChildren(dir); err != nil { // sub-cgroups would keep Nomad from removing dir
+		if err := removeChildren(dir); err != nil { // Nomad cannot remove dir while it has sub-cgroups
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ type Support struct {
 	Mode Mode
 	Root string // "/sys/fs/cgroup"
 
-	// Controllers lists the controllers that tasks can use, of memory, cpu, cpuset, pids and, on v2, io.
+	// Controllers lists the controllers that tasks can use, among memory, cpu, cpuset, pids and, on v2, io.
 	Controllers []string
 
 	// Mounts maps each controller to its writable v1 hierarchy. Symbolic links are resolved, so
@@ -94,8 +94,8 @@ func detectV2(root string, self []byte, euid int, none func(string, ...any) Supp
 			root, euid, s.parent(""))
 	}
 
-	// A task can use the controllers that its parent delegates. Until Nomad has made its slice, take
-	// the root's: a slice that we made for a supervisor delegates none.
+	// A task can use the controllers that its parent delegates. Until Nomad has made its slice, assume
+	// the root's controllers: a slice that we made for a supervisor delegates none.
 	available, where := words(filepath.Join(root, "cgroup.controllers")), root
 	var st unix.Stat_t
 	if unix.Stat(slice, &st) == nil && st.Mode&ours == 0 {
@@ -122,7 +122,7 @@ func detectV1(root string, euid int, none func(string, ...any) Support) Support 
 		}
 	}
 	switch {
-	case euid != 0: // Nomad also uses v1 as root only
+	case euid != 0: // Nomad itself uses v1 only as root
 		return none("cgroup v1 can be used by root only, and this is user id %d", euid)
 	case len(s.Mounts) == 0 && readOnly:
 		return none("cgroup v1 cannot be used: the hierarchies in %s are mounted read-only", root)
@@ -146,13 +146,13 @@ func (s *Support) addControllers(has func(string) bool, where string) {
 		}
 	}
 	if len(missing) > 0 {
-		s.Missing = fmt.Sprintf("no limits or statistics for %s: not among the cgroup %s controllers that %s offers",
+		s.Missing = fmt.Sprintf("no limits or statistics for %s: these cgroup %s controllers are not available in %s",
 			strings.Join(missing, ", "), s.Mode, where)
 	}
 }
 
-// hierarchies returns the mounted ones of our v1 hierarchies and "unified" below root.
-// A plain directory has no cgroup.procs.
+// hierarchies returns the v1 hierarchies that we use, and "unified", if they are mounted below root.
+// A directory without a mount has no cgroup.procs.
 func hierarchies(root string) map[string]string {
 	out := make(map[string]string)
 	for _, name := range append(slices.Clone(v1Controllers), "unified") {

@@ -56,8 +56,8 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 			mode: V2, controllers: "memory cpu cpuset pids io"},
 		{name: "v2 where the slice delegates only some controllers", files: with(v2, "nomad.slice/cgroup.subtree_control",
 			"cpu pids\n"),
-			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: not among the cgroup v2 " +
-				"controllers"},
+			mode: V2, controllers: "cpu pids", missing: "no limits or statistics for memory, cpuset: these cgroup v2 " +
+				"controllers are not available in "},
 		{name: "v2 delegated, and the agent may move its processes", files: v2, self: "0::/nomad.slice/agent\n", euid: 1000,
 			mode: V2, controllers: "memory cpu cpuset pids io"},
 		{name: "v1 with everything", files: v1,
@@ -118,7 +118,7 @@ func TestDetect_ReportsWhatIsUsable(t *testing.T) {
 	})
 }
 
-func TestDetect_OnThisMachine(t *testing.T) {
+func TestDetect_SeesRealMounts(t *testing.T) {
 	here := Detect("")
 	if os.Geteuid() != 0 || here.Mode != V1 || here.Unified == "" {
 		t.Skipf("needs root and hybrid cgroups; here the mode is %s. %s", here.Mode, here.Missing)
@@ -134,8 +134,8 @@ func TestDetect_OnThisMachine(t *testing.T) {
 		{"not root", "", 65534, None, "cgroup v1 can be used by root only, and this is user id 65534"},
 		{"read-only", "ro", 0, None, "cgroup v1 cannot be used: the hierarchies in /sys/fs/cgroup are mounted read-only"},
 		{"v2 read-only", "v2,ro", 0, None, "cgroup v2 cannot be used: /sys/fs/cgroup is mounted read-only"},
-		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: not among the " +
-			"cgroup v2 controllers that /sys/fs/cgroup offers"},
+		{"v2 without controllers", "v2", 0, V2, "no limits or statistics for memory, cpu, cpuset, pids: these " +
+			"cgroup v2 controllers are not available in /sys/fs/cgroup"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

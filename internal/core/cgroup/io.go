@@ -16,7 +16,7 @@ const IO = "io"
 // blkio is the v1 hierarchy of [IO].
 const blkio = "blkio"
 
-// IOMax limits the use of one disk. 0 is no limit.
+// IOMax limits the use of one disk. 0 means no limit.
 type IOMax struct {
 	// Disk is the disk's "major:minor". The kernel accepts no partition.
 	Disk string `json:"disk"`
@@ -53,7 +53,7 @@ func (g Group) limitIO(l Limits) error {
 	return nil
 }
 
-// setIOWeight writes to the files of io.cost and of the BFQ scheduler. A kernel has one, both or
+// setIOWeight writes to the files of io.cost and of the BFQ scheduler. A kernel may have one, both or
 // neither.
 func (g Group) setIOWeight(weight uint64) error {
 	files := map[string]uint64{"io.weight": weight, "io.bfq.weight": bfqWeight(weight)}

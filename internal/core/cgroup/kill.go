@@ -103,7 +103,7 @@ func (g Group) signalSome(pids []int, sig unix.Signal) error {
 		defer unix.Close(fd)
 		fds[pid] = fd
 	}
-	now, err := g.Procs() // after the open: the pidfd of a listed pid is of a group member or of a dead process
+	now, err := g.Procs() // after PidfdOpen, so each pidfd of a listed pid is of a group member or of a dead process
 	for _, pid := range now {
 		if fd, open := fds[pid]; open {
 			failed(pid, unix.PidfdSendSignal(fd, sig, nil, 0))

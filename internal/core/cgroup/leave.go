@@ -29,8 +29,8 @@ func (g Group) Join(pid int) error {
 }
 
 // Leave moves the calling process out of the group, so it can remove the group before it exits.
-// In each hierarchy it moves to the root. If that is the root of a cgroup namespace that
-// delegates controllers, it accepts no process, and the caller moves to the group of process 1
+// In each hierarchy the process moves to the root. If that is the root of a cgroup namespace that
+// delegates controllers, the root accepts no process, and the caller moves to the group of process 1
 // instead. An agent without root, to which a group was delegated, can write to neither and moves
 // to Home.
 func (g Group) Leave() error {

@@ -27,8 +27,8 @@ type Limits struct {
 	// CPUShares in the units of v1, 2 to 262144, where 1024 is a group's default.
 	CPUShares uint64 `json:"cpu_shares,omitempty"`
 
-	// CPUQuota is the processor time that the task may use in a period of CPUPeriod µs, in µs: cpu.max on
-	// v2 and cpu.cfs_quota_us on v1. 0 is no limit; the kernel's minimum is 1000.
+	// CPUQuota is the processor time, in µs, that the task may use in each period of CPUPeriod µs: cpu.max on
+	// v2 and cpu.cfs_quota_us on v1. 0 means no limit; the kernel's minimum is 1000.
 	CPUQuota int64 `json:"cpu_quota,omitempty"`
 
 	// Cpuset lists the cores reserved for the task, as "0-2,7".

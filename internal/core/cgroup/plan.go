@@ -33,7 +33,7 @@ const systemd = "systemd"
 // If the parent's name begins with "outrider-tasks-", all groups are ours, and none is a cpuset
 // group. This is how a task gets groups on a host without an agent.
 //
-// The parent of the groups is derived from cpusetPath, where Nomad really made them.
+// The parent of the groups is derived from cpusetPath, which shows where Nomad really made groups.
 // NOMAD_PARENT_CGROUP cannot be used: Nomad 1.11 sets it to "nomad.slice" even on v1, where it
 // uses /nomad, and regardless of the configured cgroup_parent.
 func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) Group {
@@ -81,8 +81,8 @@ func Plan(s Support, cpusetPath, allocID, taskName string, optional ...string) G
 // isOurs reports whether a parent of groups is ours and not Nomad's.
 func isOurs(parent string) bool { return strings.HasPrefix(filepath.Base(parent), "outrider-tasks-") }
 
-// controllers returns those of the wanted and optional controllers that a v2 scope really has. Support covers only
-// scopes below nomad.slice; an agent may have its scopes elsewhere.
+// controllers returns the wanted and optional controllers that a v2 scope really has. Support covers only scopes
+// below nomad.slice; an agent may have its scopes elsewhere.
 func (s Support) controllers(scope string, optional []string) []string {
 	has := s.Controllers
 	if exists(filepath.Join(scope, "cgroup.controllers")) {

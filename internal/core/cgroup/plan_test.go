@@ -73,7 +73,7 @@ func TestPlan_NamesTheGroups(t *testing.T) {
 	test.Eq(t, None, g.Mode, test.Sprintf("planned for a name with a slash: %+v", g))
 }
 
-func TestLeaf_IsBesideTheTasks(t *testing.T) {
+func TestLeaf_IsBesideTheGroupsOfTasks(t *testing.T) {
 	cases := []struct {
 		name   string
 		s      Support
@@ -112,6 +112,6 @@ func TestPlan_UsesControllersOfTheScope(t *testing.T) {
 	test.SliceEqOp(t, []string{"memory", "pids"}, g.Controllers)
 	g = Plan(s, filepath.Join(root, "other.slice/share.slice/a.web.scope"), "a", "web", IO)
 	test.SliceEqOp(t, []string{"memory", "pids", "io"}, g.Controllers)
-	g = Plan(s, filepath.Join(root, "nomad.slice/share.slice/a.web.scope"), "a", "web", IO) // not made yet
+	g = Plan(s, filepath.Join(root, "nomad.slice/share.slice/a.web.scope"), "a", "web", IO) // not made by Nomad yet
 	test.SliceEmpty(t, g.Controllers)
 }

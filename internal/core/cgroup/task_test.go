@@ -143,7 +143,7 @@ func withoutUnified(g Group) Group {
 	return g
 }
 
-// running waits until the process has executed the program of that name. It is in all groups then.
+// running waits until the process has executed the program of that name. By then, the process is in all groups.
 func running(t testing.TB, cmd *exec.Cmd, name string) {
 	t.Helper()
 	testsupport.Eventually(t, name+" runs", func() bool {
@@ -182,7 +182,7 @@ func remount(how string) error {
 	return nil
 }
 
-// On a host without an agent Nomad has made no groups.
+// On a host without an agent, Nomad has made no groups.
 func TestCreate_WorksWithoutNomadsGroups(t *testing.T) {
 	s := Detect("")
 	if s.Mode == None || os.Geteuid() != 0 {

@@ -74,7 +74,7 @@ func TestV1OOM_CountsSubgroups(t *testing.T) {
 }
 
 func TestV1Kill_ThawsAfterAnError(t *testing.T) {
-	// a thread's id, since no pidfd can be opened for it: the call fails
+	// the id of a thread: no pidfd can be opened for a thread, so the kill fails
 	tid := make(chan int)
 	end := make(chan struct{})
 	for range 2 { // one of them may be the first thread, whose id is the process's
@@ -194,7 +194,7 @@ func zombie(t *testing.T, pid int) bool {
 	return err == nil && strings.Contains(string(b), ") Z ")
 }
 
-func TestV1Empty_LooksAtEveryHierarchy(t *testing.T) {
+func TestV1Empty_ChecksEveryHierarchy(t *testing.T) {
 	for name, c := range map[string]struct {
 		events, procs string
 		empty         bool

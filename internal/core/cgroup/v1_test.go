@@ -50,7 +50,7 @@ func TestV1Limits_AreWritten(t *testing.T) {
 	}
 }
 
-func TestV1Create_LeavesNothingAfterAnError(t *testing.T) {
+func TestV1Create_RemovesItsGroupsAfterAnError(t *testing.T) {
 	cases := []struct {
 		name string
 		l    Limits
@@ -103,7 +103,7 @@ func TestV1Limits_SetReservedCores(t *testing.T) {
 	must.NoError(t, g.Kill())
 }
 
-func TestV1Limits_OfIOHaveTheirOwnGroup(t *testing.T) {
+func TestV1Limits_IOHasItsOwnGroup(t *testing.T) {
 	g := v1Task(t, IO)
 	if !g.Has(IO) {
 		t.Skip("needs the cgroup v1 hierarchy blkio")
@@ -173,7 +173,7 @@ func TestV1Create_PutsATaskInEveryGroup(t *testing.T) {
 	testsupport.Eventually(t, "the group is empty", func() bool { empty, _ := g.Empty(); return empty })
 }
 
-func TestV1Stats_AreReadWithOOMKills(t *testing.T) {
+func TestV1Stats_AreKnownAfterAnOOMKill(t *testing.T) {
 	g := v1Task(t)
 	must.NoError(t, g.Create(Limits{MemoryMax: 24 << 20}))
 	before, err := g.OOMKills()
@@ -233,7 +233,7 @@ func TestV1Remove_IsIdempotentAndRefusesRunningProcesses(t *testing.T) {
 	}
 }
 
-func TestV1Create_AndRemoveConcurrently(t *testing.T) {
+func TestV1Create_RunsConcurrentlyWithRemove(t *testing.T) {
 	g := v1Task(t)
 	done := make(chan error)
 	for i := range 8 {
@@ -254,7 +254,7 @@ func TestV1Create_AndRemoveConcurrently(t *testing.T) {
 	}
 }
 
-func TestRemove_LeavesAnOperatorsParent(t *testing.T) {
+func TestRemove_KeepsAnOperatorsDirectory(t *testing.T) {
 	g := v1Task(t)
 	parent := filepath.Dir(g.V1["pids"])
 	must.NoError(t, os.Mkdir(parent, 0o755))

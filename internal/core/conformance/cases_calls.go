@@ -77,7 +77,7 @@ var callCases = []driverCase{
 		time.Sleep(300 * time.Millisecond)
 		r.wantRunning("that")
 		if err == nil {
-			c.fail("it succeeded")
+			c.fail("SignalTask succeeded")
 		}
 	}},
 	{"calls for an unknown task return errors", func(c *check) {

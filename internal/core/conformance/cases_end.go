@@ -27,7 +27,7 @@ var endCases = []driverCase{
 		r.signalAll(syscall.SIGKILL)
 		r.wantExit(0, syscall.SIGKILL)
 	}},
-	{"the delay of an exit", func(c *check) {
+	{"WaitTask reports an exit, and how late", func(c *check) {
 		r := c.running(sleeping)
 		ch, err := c.WaitTask(c.ctx, r.cfg.ID)
 		c.ok(err, "WaitTask")
@@ -68,7 +68,7 @@ var endCases = []driverCase{
 		c.ok(c.StopTask(r.cfg.ID, soon, "SIGUSR1"), "StopTask")
 		r.wantExit(3, 0)
 	}},
-	{"StopTask without a signal uses the driver's", func(c *check) {
+	{"StopTask without a signal uses the driver's default", func(c *check) {
 		r := c.running(sleeping)
 		if got := r.stop(500*time.Millisecond, ""); got.Err != nil || got.ExitCode == 0 && got.Signal == 0 {
 			c.fail("the exit is %s", exit(got))
@@ -82,7 +82,7 @@ var endCases = []driverCase{
 		if took < 2*time.Second {
 			c.fail("the task was killed after %s, want 2 s", took)
 		}
-		if got.Signal != int(syscall.SIGKILL) { // an error may mention the timeout
+		if got.Signal != int(syscall.SIGKILL) { // got.Err is allowed: it may mention the timeout
 			c.fail("the exit is %s", exit(got))
 		}
 		c.note("%s", took.Round(100*time.Millisecond))
@@ -118,7 +118,7 @@ var endCases = []driverCase{
 	{"DestroyTask without force does not end a task", func(c *check) {
 		r := c.running(sleeping)
 		if err := c.DestroyTask(r.cfg.ID, false); err == nil {
-			c.fail("it succeeded")
+			c.fail("DestroyTask succeeded")
 		}
 		r.wantRunning("DestroyTask")
 	}},
@@ -131,7 +131,7 @@ var endCases = []driverCase{
 	}},
 	{"processes that a task leaves behind end with it", func(c *check) {
 		r := c.startTask(`setsid sh -c 'echo > left; exec sleep 1000' >/dev/null 2>&1 &
-			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then it has its own session
+			while [ ! -e left ]; do sleep 0.05; done; exit 6`) // by then the child has its own session
 		r.wantExit(6, 0)
 		r.destroy()
 	}},

@@ -11,7 +11,7 @@ import (
 )
 
 // recoverCases cover the state that must outlive the plugin, because an agent that restarts kills
-// it.
+// its plugins.
 var recoverCases = []driverCase{
 	{"RecoverTask succeeds for a known task", func(c *check) {
 		r := c.running(waiting)
@@ -110,7 +110,7 @@ var recoverCases = []driverCase{
 			return
 		}
 		if got := r.wait(); got.Err == nil && got.ExitCode == 0 && got.Signal == 0 {
-			c.fail("it is reported as a success")
+			c.fail("the task is reported as successful")
 		}
 	}},
 	{"an unreadable handle returns an error", func(c *check) {

@@ -165,11 +165,11 @@ var startCases = []driverCase{
 	{"a second start with the same id is an error", func(c *check) {
 		r := c.running("echo run >> runs; echo > ready; exec sleep 1000")
 		if _, _, err := c.StartTask(r.cfg); err == nil {
-			c.fail("it was started again")
+			c.fail("the task was started again")
 		}
 		r.wantRunning("a second start")
 		if runs := r.read("runs"); runs != "run" {
-			c.fail("it was started again: %q", runs)
+			c.fail("the task was started again: %q", runs)
 		}
 	}},
 	{"concurrent tasks have their own exits", func(c *check) {
@@ -207,7 +207,7 @@ var startCases = []driverCase{
 			c.fail("the exit is %s", exit(got))
 		}
 	}},
-	{"a volume is in the task", func(c *check) {
+	{"a task has its volumes", func(c *check) {
 		if c.caps.MountConfigs == drivers.MountConfigSupportNone {
 			c.notApplicable("the driver declares no support for volumes")
 		}
@@ -237,7 +237,7 @@ var startCases = []driverCase{
 			c.fail("the task has written to a read-only volume")
 		}
 	}},
-	{"a device is in the task", func(c *check) {
+	{"a task has its devices", func(c *check) {
 		c.needRoot()
 		name := "conformance-" + uuid.Short()
 		r := c.newRun("[ -c /dev/"+name+" ] && echo found > got", func(cfg *drivers.TaskConfig) {
@@ -259,14 +259,14 @@ var startCases = []driverCase{
 		st, err := c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask")
 		if st.ID != r.cfg.ID || st.State != drivers.TaskStateRunning || time.Since(st.StartedAt) > time.Hour {
-			c.fail("of a running task: %+v", st)
+			c.fail("the status of a running task is %+v", st)
 		}
 		r.end()
 		r.wantExit(4, 0)
 		st, err = c.InspectTask(r.cfg.ID)
 		c.ok(err, "InspectTask after the exit")
 		if st.State != drivers.TaskStateExited || st.ExitResult == nil || st.CompletedAt.Before(st.StartedAt) {
-			c.fail("of a task that has ended: %+v, %+v", st, st.ExitResult)
+			c.fail("the status of a task that has ended is %+v, %+v", st, st.ExitResult)
 		}
 		c.wantExit(st.ExitResult, 4, 0)
 	}},

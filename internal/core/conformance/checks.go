@@ -73,7 +73,7 @@ func checkReservation(t *testing.T, id string, r *device.ContainerReservation) {
 			t.Errorf("%s: %v", id, err)
 		}
 		if !filepath.IsAbs(task) || seen[task] {
-			t.Errorf("%s: path %q in the task is not absolute or given twice", id, task)
+			t.Errorf("%s: path %q in the task is not absolute, or is used twice", id, task)
 		}
 		seen[task] = true
 	}

@@ -50,7 +50,7 @@ type Device struct {
 	// Measures is set if each healthy device has statistics.
 	Measures bool
 
-	// Release is set for plugins that release their devices. It makes the devices of one case: these cases run
+	// Release is set for plugins that release their devices. It makes the devices for one case, since these cases run
 	// concurrently.
 	Release func(*testing.T) *Release
 }
@@ -127,8 +127,8 @@ func held() map[string]int {
 	return map[string]int{"goroutines": runtime.NumGoroutine(), "files": len(files)}
 }
 
-// leftSince returns a function that waits until the process holds no more than before. The function
-// describes the difference if it remains after a minute.
+// leftSince returns a function that waits until the process has no more goroutines and files than
+// before. If it still has more after a minute, the function describes the difference.
 func leftSince(before map[string]int) func() string {
 	return func() string {
 		var now map[string]int

@@ -41,7 +41,7 @@ type Driver struct {
 	Task string
 
 	// Files returns the directory with the files that the tasks of an allocation see, given the
-	// allocation's directory on this machine. If Files is nil, it is the same directory.
+	// allocation's directory on this machine. If Files is nil, both are the same directory.
 	Files func(allocDir string) string
 
 	// Only selects cases by a match of their name. Nil selects all.
@@ -142,7 +142,7 @@ type check struct {
 	notes    []string
 }
 
-// ended is the value of the panic of fail, skip and notApplicable.
+// ended is the value with which fail, skip and notApplicable panic.
 type ended struct {
 	outcome Outcome
 	why     string

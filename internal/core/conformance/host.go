@@ -48,7 +48,7 @@ type host struct {
 	pid int // 0 if a case has ended the plugin
 }
 
-// newHost loads the plugin: it is started twice to inspect it, and once to use it.
+// newHost loads the plugin. The plugin is started twice for inspection, and once for use.
 func newHost(d Driver) (*host, error) {
 	h := &host{driver: d, log: &lockedBuffer{}}
 	if err := h.load(); err != nil {
@@ -166,7 +166,7 @@ func (h *host) kill() {
 	h.shutdown()
 }
 
-// shutdown ends the plugin as an agent does when it ends.
+// shutdown ends the plugin like an agent that shuts down.
 func (h *host) shutdown() {
 	pid := h.pid
 	h.pid = 0
@@ -224,7 +224,7 @@ func withEnviron(variable string) []int {
 	})
 }
 
-// processes returns all processes with a matching file in their directory of /proc, except this one.
+// processes returns all processes whose file of this name in /proc/<pid> matches, except this process.
 func processes(file string, matches func(content string) bool) (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/" + file)
 	for _, file := range files {

@@ -153,7 +153,7 @@ func (m *Manager) PutDevicePluginState(s *state.PluginState) error {
 	return nil
 }
 
-// PID returns the process ID of the plugin, 0 without one.
+// PID returns the process ID of the plugin, or 0 if none is running.
 func (m *Manager) PID() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,8 +168,8 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// Updates returns the number of updates of the node's devices. Each is an update of the node on the
-// servers.
+// Updates returns the number of updates of the node's devices. Each of them also updates the node on
+// the servers.
 func (m *Manager) Updates() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,7 +216,7 @@ func (m *Manager) Want(devices string, limit time.Duration) time.Duration {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		i := slices.Index(m.updates[m.wanted:], devices)
-		m.wanted += max(i, 0) // including it, because it may be wanted again
+		m.wanted += max(i, 0) // the found update still counts, because it may be wanted again
 		return i >= 0
 	}
 	if !eventually(limit, found) {
@@ -260,7 +260,7 @@ func (m *Manager) Killed(pid int) {
 
 func (m *Manager) kill(pid int) {
 	m.t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // it may just have ended
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // the process may have ended
 		m.t.Error(err)
 	}
 	m.killed++

@@ -59,7 +59,7 @@ func (d Device) testRelease(t *testing.T) {
 		must.SliceEmpty(r, r.Traces(r.T, r.reserve(r.a)), must.Sprint("left by the previous holder"))
 		r.wantHeldOnce(r.a)
 	}))
-	t.Run("a device in use is waited for, and does not delay others", d.releaser(func(r releaser) {
+	t.Run("a reservation waits for a device in use, and delays no other", d.releaser(func(r releaser) {
 		kill := r.Use(r.T, r.reserve(r.a))
 		_, err := r.Manager.Reserve(r.group, r.a)
 		must.ErrorContains(r, err, "in use")
@@ -79,7 +79,7 @@ func (d Device) testRelease(t *testing.T) {
 				return
 			}
 			must.ErrorContains(r, err, "in use")
-			must.True(r, try < 20 && time.Since(began) > time.Second, must.Sprint("the device in use was not waited for"))
+			must.True(r, try < 20 && time.Since(began) > time.Second, must.Sprint("Reserve did not wait for the device in use"))
 			if killed {
 				kill = r.Use(r.T, r.reserve(r.a))
 			}
@@ -101,7 +101,7 @@ func (d Device) testRelease(t *testing.T) {
 		})
 	}))
 	t.Run("a device that is not in use yet stays reserved", d.releaser(func(r releaser) {
-		r.reserve(r.a) // for example while the task's image is fetched, or before its restart
+		r.reserve(r.a) // the task does not run while its image is fetched, or before a restart
 		time.Sleep(sweeps)
 		r.wantHeldOnce(r.a)
 	}))

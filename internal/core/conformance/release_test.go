@@ -80,7 +80,7 @@ func (hoard) Release(_ context.Context, l device.Lease) error {
 	return os.RemoveAll(l.Holder)
 }
 
-// Variables of a process that is the plugin, or that runs the cases with a plugin.
+// These variables are set for a process that acts as the plugin, or that runs the cases with one.
 const (
 	hoardVar = "OUTRIDER_CONFORMANCE_HOARD"
 	tableVar = "OUTRIDER_CONFORMANCE_TABLE" // "true" or "false": absence
@@ -90,11 +90,11 @@ func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
 	testsupport.NeedRoot(t) // to mount directories as tasks do
 	const cases = "^(a_device_that_is_not_in_use_yet|missing_information|a_holder_that_has_ended)"
 	table := func(absence string) (failed []string) {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_AcceptsTheHoard$/"+cases)
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRelease_AcceptsAPluginWithEvidence$/"+cases)
 		cmd.Env = append(os.Environ(), tableVar+"="+absence)
 		out, _ := cmd.CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if name, is := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestRelease_AcceptsTheHoard/"); is {
+			if name, is := strings.CutPrefix(strings.TrimSpace(line), "--- FAIL: TestRelease_AcceptsAPluginWithEvidence/"); is {
 				name, _, _ = strings.Cut(name, " ")
 				failed = append(failed, strings.ReplaceAll(name, "_", " "))
 			}
@@ -112,8 +112,8 @@ func TestRelease_FindsAPluginThatRecyclesByAbsence(t *testing.T) {
 	must.SliceEmpty(t, <-evidence)
 }
 
-// TestRelease_AcceptsTheHoard runs the cases in their own process.
-func TestRelease_AcceptsTheHoard(t *testing.T) {
+// TestRelease_AcceptsAPluginWithEvidence runs the cases in their own process.
+func TestRelease_AcceptsAPluginWithEvidence(t *testing.T) {
 	absence := os.Getenv(tableVar)
 	if absence == "" {
 		return

@@ -34,7 +34,7 @@ func (p *Server) listen(ctx context.Context, events func(context.Context, func()
 		if err == nil {
 			err = errors.New("the stream of events ended")
 		}
-		failing.failed("failed to listen for events, devices are found by the next scan", err)
+		failing.failed("failed to listen for events (scans still find devices)", err)
 		if time.Since(started) > lastListen {
 			wait = firstListen
 		}

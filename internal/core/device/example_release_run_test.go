@@ -76,7 +76,7 @@ func TestReleaseExample_Conforms(t *testing.T) {
 	}.Test(t)
 }
 
-// mount mounts what was reserved, by a separate process, as a driver does.
+// mount mounts the reserved directory in a separate process, as a driver does.
 func mount(t *testing.T, r *nomad.ContainerReservation) (kill func()) {
 	t.Helper()
 	dir := r.Mounts[0].HostPath

@@ -39,7 +39,7 @@ func (hastyPorts) Options() device.Options {
 	return device.Options{Period: 300 * time.Millisecond, Grace: time.Second}
 }
 
-// host has serial ports that can be pulled.
+// host makes serial ports that a test can unplug and plug in again.
 func host(t *testing.T) (config string, unplug, plug func()) {
 	dir := t.TempDir()
 	for _, name := range []string{"ttyS0", "ttyS1"} {
@@ -56,7 +56,7 @@ func host(t *testing.T) (config string, unplug, plug func()) {
 func TestExample_IsWholePlugin(t *testing.T) {
 	config, unplug, plug := host(t)
 	m := conformance.StartManager(t, device.PluginBinary(t, "serial", config))
-	const soon = 30 * time.Second // on a busy machine
+	const soon = 30 * time.Second // enough even on a busy machine
 	m.Want("host/serial/port: ttyS0 ttyS1", soon)
 	r, err := m.Reserve("host/serial/port", "ttyS1")
 	must.NoError(t, err, must.Sprintf("got %+v", r))

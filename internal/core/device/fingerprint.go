@@ -13,16 +13,16 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/fingerprint"
 )
 
-// firstWait limits how long the first message waits for the first scan. The wait makes an agent's
-// start one update of its node, and keeps the node's devices from disappearing for a moment when a
-// plugin restarts on a busy machine. Without a message, the agent waits for 50 s
+// firstWait limits how long the first message waits for the first scan. Because of this wait, an
+// agent that starts updates its node only once, and the node's devices do not disappear for a moment
+// when a plugin restarts on a busy machine. Without a message, the agent waits for 50 s
 // (client/node_updater.go).
 const firstWait = 10 * time.Second
 
 // Fingerprint is part of device.DevicePlugin. The stream ends only with ctx and contains no errors:
 // after an error or an early end, Nomad drops the plugin permanently. The first message follows the
-// first scan, or is empty if that scan fails or takes long. More messages are sent after changes
-// only. A new stream takes over the scans of the previous one, which then sends nothing more.
+// first scan, or is empty if that scan fails or takes long. Later messages are sent only after
+// changes. A new stream takes over the scans of the previous one, which then sends nothing more.
 func (p *Server) Fingerprint(ctx context.Context) (<-chan *device.FingerprintResponse, error) {
 	inst, err := p.configuredInstance()
 	if err != nil {
@@ -59,9 +59,9 @@ func (p *Server) scan(ctx context.Context, inst *instance) <-chan []*device.Devi
 }
 
 // scanAnyway starts scanning for a reservation if no stream is open. Nomad gives up a plugin that
-// dies while it is being configured, at a restart of the plugin too. Its devices stay on the node,
-// so jobs are placed. For their reservations Nomad starts the plugin again, without a stream
-// (client/devicemanager, instance.go).
+// dies while it is being configured, even during a restart of the plugin. Its devices stay on the
+// node, so jobs are still placed. For their reservations, Nomad starts the plugin again, but opens
+// no stream (client/devicemanager, instance.go).
 func (p *Server) scanAnyway(inst *instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,23 +74,23 @@ func (p *Server) scanAnyway(inst *instance) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.abandoned && p.ctx.Err() == nil {
-			p.logger.Error("Nomad reserves devices and does not ask for the list of them: " + givenUp)
+			p.logger.Error("Nomad reserves devices, but does not ask for the list of devices: " + givenUp)
 		}
 	})
 }
 
-// isGivenUp reports whether devices were reserved and no stream was opened so far. A stream may
-// start after the first reservation.
+// isGivenUp reports whether devices were reserved although no stream has been opened. A stream may
+// still be opened after the first reservation.
 func (p *Server) isGivenUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.abandoned
 }
 
-const givenUp = "it has given up this plugin, and misses every change since: restart the agent"
+const givenUp = "it has given up this plugin and misses all later changes: restart the agent"
 
-// givenAfter is how long a stream may start after a reservation, for example when the plugin was
-// killed and Nomad repeats both calls.
+// givenAfter is how long after a reservation a stream may still be opened: if the plugin was killed,
+// Nomad repeats both calls.
 const givenAfter = 10 * time.Second
 
 // scanner scans for one stream.
@@ -101,7 +101,7 @@ type scanner struct {
 }
 
 func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
-	if err := s.scanning.Acquire(ctx, 1); err != nil { // after the last scan of a superseded stream
+	if err := s.scanning.Acquire(ctx, 1); err != nil { // waits for the last scan of a superseded stream
 		return nil, err
 	}
 	defer s.scanning.Release(1)
@@ -127,7 +127,7 @@ func (s *scanner) look(ctx context.Context) ([]*device.DeviceGroup, error) {
 
 // failed keeps the last list.
 func (s *scanner) failed(err error) []*device.DeviceGroup {
-	s.failing.failed("failed to scan for devices, the last list stays valid", err)
+	s.failing.failed("failed to scan for devices; the last list stays valid", err)
 	last := s.current.Load()
 	if !last.scanned {
 		now := newSnapshot()

@@ -161,7 +161,7 @@ func TestFingerprint_ReplugKeepsGroup(t *testing.T) {
 	})
 }
 
-func TestFingerprint_DropsAfterGrace(t *testing.T) {
+func TestFingerprint_DropsADeviceAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"), sticks("ea61", "b:1"))
@@ -207,7 +207,7 @@ func TestFingerprint_DevicesVanishOneByOne(t *testing.T) {
 	})
 }
 
-func TestFingerprint_WithoutGraceDropsImmediately(t *testing.T) {
+func TestFingerprint_DropsADeviceImmediatelyWithoutGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
@@ -223,7 +223,7 @@ func TestFingerprint_WithoutGraceDropsImmediately(t *testing.T) {
 	})
 }
 
-func TestFingerprint_UnhealthyHasOwnGroup(t *testing.T) {
+func TestFingerprint_UnhealthyDeviceHasItsOwnGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -247,7 +247,7 @@ func TestFingerprint_UnhealthyHasOwnGroup(t *testing.T) {
 	})
 }
 
-// Its tty appears later than the device, or only after the driver has been loaded.
+// The tty appears later than its device, or only after the kernel has loaded the driver.
 func TestFingerprint_IncompleteReplugKeepsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -296,7 +296,7 @@ func TestFingerprint_EndsWithContextOnly(t *testing.T) {
 	}
 }
 
-func TestFingerprint_EndsThoughScanHangs(t *testing.T) {
+func TestFingerprint_EndsWhileAScanHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{hang: make(chan struct{})}
 		p, _ := start(t, supplied(w))

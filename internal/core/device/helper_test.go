@@ -28,7 +28,7 @@ type world struct {
 	groups []Group
 	err    error
 	broken any           // value of a scan's panic
-	hang   chan struct{} // a scan waits for it, and ignores its context
+	hang   chan struct{} // a scan waits for this channel, and ignores its context
 	scans  int
 	given  [][]string
 	refuse error
@@ -112,7 +112,7 @@ func (l *log) count(text string) int {
 
 type noConfig struct{}
 
-// supplied returns the test's instance unless the test changes it.
+// supplied wraps the test's instance with options that suit most tests.
 func supplied(w Instance) *instance {
 	return &instance{Instance: w, Options: Options{Period: time.Minute, Settle: 300 * time.Millisecond,
 		Grace: 10 * time.Second}}
@@ -136,7 +136,7 @@ func stream(t *testing.T, p *Server) <-chan *device.FingerprintResponse {
 	return ch
 }
 
-// next returns the list that must arrive without time passing, in one line.
+// next returns, in one line, the list that must arrive without any time passing.
 func next(t *testing.T, ch <-chan *device.FingerprintResponse) string {
 	t.Helper()
 	return listing(nextGroups(t, ch))

@@ -18,8 +18,8 @@ import (
 )
 
 // unhealthySuffix ends the name of a group of unhealthy devices. They have their own group because
-// of constraints on ${device.ids}: if one names an unhealthy device in a group with healthy ones,
-// the job is placed without any device (scheduler/feasible/device.go, createOffer).
+// of constraints on ${device.ids}: if a constraint names an unhealthy device in a group with healthy
+// ones, the job is placed without any device (scheduler/feasible/device.go, createOffer).
 const unhealthySuffix = " (unhealthy)"
 
 // scan is the list of an instance without the parts that Nomad can't handle. After one invalid
@@ -107,11 +107,11 @@ func checkTuple(t tuple) error {
 	for _, part := range []struct{ what, text string }{{"vendor", t.vendor}, {"type", t.kind}, {"name", t.name}} {
 		switch {
 		case part.text == "":
-			return fmt.Errorf("its %s is empty", part.what)
+			return fmt.Errorf("the %s is empty", part.what)
 		case !printable(part.text):
-			return fmt.Errorf("its %s is not printable text", part.what)
+			return fmt.Errorf("the %s is not printable text", part.what)
 		case part.what != "name" && strings.Contains(part.text, "/"):
-			return fmt.Errorf("its %s has a slash, which separates vendor, type and name in a job", part.what)
+			return fmt.Errorf("the %s has a slash, which separates vendor, type and name in a job", part.what)
 		}
 	}
 	return nil
@@ -120,15 +120,15 @@ func checkTuple(t tuple) error {
 func checkID(id string) error {
 	switch {
 	case id == "":
-		return errors.New("its id is empty")
+		return errors.New("the id is empty")
 	case !printable(id):
-		return errors.New("its id is not printable text")
+		return errors.New("the id is not printable text")
 	case strings.Contains(id, ","):
-		return errors.New("its id has a comma, which separates ids in a constraint")
+		return errors.New("the id has a comma, which separates ids in a constraint")
 	case strings.TrimSpace(id) != id:
-		return errors.New("its id begins or ends with a space, which a constraint ignores")
+		return errors.New("the id begins or ends with a space, which a constraint ignores")
 	case structs.ParseAttribute(id).String == nil:
-		return errors.New("its id reads as a number or truth value, which a constraint never finds")
+		return errors.New("the id reads as a number or truth value, which a constraint never finds")
 	}
 	return nil
 }
@@ -136,11 +136,11 @@ func checkID(id string) error {
 func cleanAttribute(key string, a *structs.Attribute) (*structs.Attribute, error) {
 	switch {
 	case key == "" || !printable(key):
-		return nil, errors.New("its name is not printable text")
+		return nil, errors.New("the name is not printable text")
 	case a == nil:
-		return nil, errors.New("it has no value")
+		return nil, errors.New("the attribute has no value")
 	case a.Float != nil && (math.IsNaN(*a.Float) || math.IsInf(*a.Float, 0)):
-		return nil, errors.New("its value is not a number that can be compared") // Nomad's servers panic on it
+		return nil, errors.New("the value is not a number that can be compared") // Nomad's servers panic on it
 	}
 	if err := a.Validate(); err != nil {
 		return nil, err

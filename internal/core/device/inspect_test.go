@@ -28,7 +28,7 @@ func with(g Group, key string, a *structs.Attribute) Group {
 	return g
 }
 
-// The good device in the same list stays: Nomad would drop the whole plugin.
+// Nomad would drop the whole plugin because of one bad item. The good device in the same list stays.
 func TestInspect_LeavesOutItemsThatNomadRefuses(t *testing.T) {
 	const good = "good[good:1]=good:1"
 	for name, c := range map[string]struct {
@@ -36,29 +36,29 @@ func TestInspect_LeavesOutItemsThatNomadRefuses(t *testing.T) {
 		want   string // in addition to the good device
 		line   string
 	}{
-		"no vendor":              {[]Group{named("", "zigbee", "x", "a:1")}, "", "its vendor is empty"},
-		"no type":                {[]Group{named("10c4", "", "x", "a:1")}, "", "its type is empty"},
-		"no name":                {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "its name is empty"},
-		"a slash in the vendor":  {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "its vendor has a slash"},
-		"a slash in the type":    {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "its type has a slash"},
+		"no vendor":              {[]Group{named("", "zigbee", "x", "a:1")}, "", "the vendor is empty"},
+		"no type":                {[]Group{named("10c4", "", "x", "a:1")}, "", "the type is empty"},
+		"no name":                {[]Group{named("10c4", "zigbee", "", "a:1")}, "", "the name is empty"},
+		"a slash in the vendor":  {[]Group{named("a/b", "zigbee", "x", "a:1")}, "", "the vendor has a slash"},
+		"a slash in the type":    {[]Group{named("10c4", "a/b", "x", "a:1")}, "", "the type has a slash"},
 		"a slash in the name":    {[]Group{named("10c4", "zigbee", "x/y", "a:1")}, "x/y[a:1]=a:1", ""},
-		"a non-UTF-8 name":       {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "its name is not printable text"},
-		"no id":                  {[]Group{sticks("x", "")}, "", "its id is empty"},
-		"a comma in the id":      {[]Group{sticks("x", "a:1,b:1", "c:1")}, "x[c:1]=c:1", "its id has a comma"},
+		"a non-UTF-8 name":       {[]Group{named("10c4", "zigbee", "x\xff", "a:1")}, "", "the name is not printable text"},
+		"no id":                  {[]Group{sticks("x", "")}, "", "the id is empty"},
+		"a comma in the id":      {[]Group{sticks("x", "a:1,b:1", "c:1")}, "x[c:1]=c:1", "the id has a comma"},
 		"a space behind the id":  {[]Group{sticks("x", "a:1 ")}, "", "begins or ends with a space"},
-		"a line break in the id": {[]Group{sticks("x", "a\n1")}, "", "its id is not printable text"},
-		"a non-UTF-8 id":         {[]Group{sticks("x", "a:\xff")}, "", "its id is not printable text"},
-		"an id of digits":        {[]Group{sticks("x", "0001")}, "", "its id reads as a number"},
-		"an id with an exponent": {[]Group{sticks("x", "7E5")}, "", "its id reads as a number"},
-		"an id with a unit":      {[]Group{sticks("x", "12W")}, "", "its id reads as a number"},
-		"an id that is nan":      {[]Group{sticks("x", "nan")}, "", "its id reads as a number"},
-		"an id that is true":     {[]Group{sticks("x", "t")}, "", "its id reads as a number or truth value"},
+		"a line break in the id": {[]Group{sticks("x", "a\n1")}, "", "the id is not printable text"},
+		"a non-UTF-8 id":         {[]Group{sticks("x", "a:\xff")}, "", "the id is not printable text"},
+		"an id of digits":        {[]Group{sticks("x", "0001")}, "", "the id reads as a number"},
+		"an id with an exponent": {[]Group{sticks("x", "7E5")}, "", "the id reads as a number"},
+		"an id with a unit":      {[]Group{sticks("x", "12W")}, "", "the id reads as a number"},
+		"an id that is nan":      {[]Group{sticks("x", "nan")}, "", "the id reads as a number"},
+		"an id that is true":     {[]Group{sticks("x", "t")}, "", "the id reads as a number or truth value"},
 		"an id twice in a group": {[]Group{sticks("x", "a:1", "a:1")}, "x[a:1]=a:1",
 			`"10c4/zigbee/x" already has a device with this id`},
 		"an id in two groups": {[]Group{sticks("x", "a:1"), sticks("w", "a:1")}, "w[a:1]=a:1",
 			`device "a:1" of group "10c4/zigbee/x" is left out: "10c4/zigbee/w" already has a device with this id`},
 		"an attribute of nothing": {[]Group{with(sticks("x", "a:1"), "speed", nil)}, "x[a:1]=a:1",
-			`attribute "speed" of device group "10c4/zigbee/x" is left out: it has no value`},
+			`attribute "speed" of device group "10c4/zigbee/x" is left out: the attribute has no value`},
 		"an attribute of zero": {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{})}, "x[a:1]=a:1",
 			"no attribute value set"},
 		"an attribute of two": {[]Group{with(sticks("x", "a:1"), "speed", &structs.Attribute{Int: pointer.Of(int64(1)),
@@ -70,7 +70,7 @@ func TestInspect_LeavesOutItemsThatNomadRefuses(t *testing.T) {
 		"endless": {[]Group{with(sticks("x", "a:1"), "speed", structs.NewFloatAttribute(math.Inf(1), ""))},
 			"x[a:1]=a:1", "not a number that can be compared"},
 		"an attribute's name": {[]Group{with(sticks("x", "a:1"), "a\xff", structs.NewBoolAttribute(true))}, "x[a:1]=a:1",
-			"its name is not printable text"},
+			"the name is not printable text"},
 		"a group of no device": {[]Group{sticks("x")}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestInspect_LeavesOutItemsThatNomadRefuses(t *testing.T) {
 	}
 }
 
-func TestInspect_RepairsShownText(t *testing.T) {
+func TestInspect_ReplacesInvalidUTF8(t *testing.T) {
 	s, left := inspect([]Group{ill(with(sticks("x", "a:1"), "product", structs.NewStringAttribute("Caf\xe9")), "bad\xff")})
 	d := s.devices["a:1"]
 	must.SliceEmpty(t, left, must.Sprintf("got %+v", s))
@@ -130,7 +130,7 @@ func TestInspect_SortsGroups(t *testing.T) {
 	}
 }
 
-func TestInspect_KeepsPluginsAttributes(t *testing.T) {
+func TestInspect_DoesNotChangeThePluginsAttributes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := sticks("x", "a:1")
 		w := &world{}

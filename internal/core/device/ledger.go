@@ -25,8 +25,8 @@ type entry struct {
 	gone       time.Time  // when it vanished, until it is complete again; zero if it is present
 }
 
-// enter adds a scan to the ledger. It returns the snapshot to publish, and when the next grace
-// period ends, which requires another scan: zero if none does.
+// enter adds a scan to the ledger. It returns the snapshot to publish, and the end of the next grace
+// period, at which another scan is required. The end is zero if no grace period is running.
 func (l ledger) enter(s scan, grace time.Duration, now time.Time) (*snapshot, time.Time) {
 	for id, d := range s.devices {
 		old := l[id]

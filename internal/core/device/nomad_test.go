@@ -75,8 +75,8 @@ func TestNomad_KilledPluginRestarts(t *testing.T) {
 	r.Want("10c4/zigbee/ea60: a:1(unplugged) b:1", soon)
 }
 
-// For example a plugin that the kernel kills at its memory limit. Nomad gives it up without another
-// check, and places jobs by its last list.
+// The kernel may kill a plugin at its memory limit, for example. Nomad then gives up the plugin
+// without another check, and places jobs by the plugin's last list.
 func TestNomad_PluginReservesAfterNomadGaveItUp(t *testing.T) {
 	r := startRig(t, one())
 	r.Want(a1, soon)
@@ -155,7 +155,7 @@ func TestNomad_FailedFirstScanDoesNotDelayAgent(t *testing.T) {
 	}
 }
 
-func TestNomad_Reserves(t *testing.T) {
+func TestNomad_ReservesDevices(t *testing.T) {
 	r := startRig(t, fileWorld{Groups: []Group{sticks("ea60", "a:1", "b:1"), ill(sticks("ea60", "c:1"),
 		"there is no tty")}})
 	r.Want("10c4/zigbee/ea60: a:1 b:1\n10c4/zigbee/ea60 (unhealthy): c:1(there is no tty)", soon)
@@ -250,8 +250,8 @@ func TestNomad_ScansLeakNothing(t *testing.T) {
 	test.False(t, n > before, test.Sprintf("%d file descriptors, %d before", n, before))
 }
 
-// agentMain is an agent with the plugin until it is killed. It prints the plugin's process id once
-// the plugin serves.
+// agentMain runs an agent with the plugin until it is killed. It prints the plugin's process id when
+// the plugin is ready.
 func agentMain(t *testing.T) {
 	m := conformance.StartManager(t, PluginBinary(t, "plugin", fmt.Sprintf("dir = %q", os.Getenv(worldVar))))
 	m.Want(a1, soon)

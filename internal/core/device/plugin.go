@@ -32,8 +32,8 @@ type Plugin[C any] struct {
 
 	// New creates an instance from a configuration, or returns an error if the configuration is
 	// invalid. It must neither change nor read the state of the machine: Nomad also configures plugins
-	// only to validate the configuration, and an agent does not start after an error. The logger is the
-	// instance's.
+	// only to validate the configuration, and an agent does not start after an error. The logger is for
+	// the instance.
 	New func(config C, logger hclog.Logger) (Instance, error)
 
 	// Commands are the binary's subcommands for operators, such as "nomad-device-usb list".
@@ -52,8 +52,8 @@ func Main[C any](p Plugin[C]) {
 	})
 }
 
-// Instance is a plugin with its configuration. It may also be an EventSource, a StatsReporter, a
-// Releaser, and Tuned, which the core detects by their methods.
+// Instance is a plugin with its configuration. It may also implement EventSource, StatsReporter,
+// Releaser and Tuned. The core detects these interfaces by their methods.
 type Instance interface {
 	// List returns every device that currently exists, in any order. A group may be split into several
 	// parts. List is called by one goroutine at a time and must return soon after ctx ends. After an
@@ -105,7 +105,7 @@ type Device struct {
 // ErrVanished is wrapped by the error of a Reserve if a device has vanished since the last List.
 // The core lists again, waits for the device as for one that List did not find, and calls Reserve
 // again. The failed Reserve must leave nothing reserved.
-var ErrVanished = errors.New("it has vanished since the last scan")
+var ErrVanished = errors.New("the device has vanished since the last scan")
 
 // EventSource is an Instance that is notified of changes.
 type EventSource interface {
@@ -141,7 +141,7 @@ type Options struct {
 	// in use (ErrInUse).
 	Grace time.Duration
 
-	// MountsInEnvironment leaves mounts out of the reservation that Nomad gets. They are then only in
+	// MountsInEnvironment omits mounts from the reservation that Nomad gets. They are then only in
 	// the environment, where drivers on this core find them and others do not. At a task's first
 	// start, Nomad replaces the mounts of its volumes with those of its devices
 	// (client/allocrunner/taskrunner, setMounts).
@@ -153,7 +153,7 @@ func DefaultOptions() Options {
 	return Options{Period: 5 * time.Second, Settle: 300 * time.Millisecond, Grace: 10 * time.Second}
 }
 
-// minPeriod keeps a mistyped period from becoming a busy loop.
+// minPeriod prevents a busy loop after a mistyped period.
 const minPeriod = 50 * time.Millisecond
 
 func (o Options) check() error {

@@ -30,9 +30,9 @@ type Releaser interface {
 	// itself. Leases of other devices are ignored.
 	Leases(ctx context.Context, ids ...string) ([]Lease, error)
 
-	// Release ends a lease that Leases has just returned. While the device is in use, it changes
-	// nothing and returns an error that wraps ErrInUse. It is retried by a Reserve that needs the
-	// device, during the grace period (Options), and otherwise by the next sweep. Release is also
+	// Release ends a lease that Leases has just returned. While the device is in use, Release changes
+	// nothing and returns an error that wraps ErrInUse. A Reserve that needs the device then repeats
+	// Release during the grace period (Options), and otherwise the next sweep does. Release is also
 	// called to clean up after a Reserve that failed.
 	Release(ctx context.Context, l Lease) error
 }
@@ -55,7 +55,7 @@ type Lease struct {
 
 // ErrInUse is wrapped by the error of a Release or Reserve that would succeed once a previous
 // holder has stopped using the device.
-var ErrInUse = errors.New("it is still in use")
+var ErrInUse = errors.New("the device is still in use")
 
 // slot is a device of a Releaser.
 type slot struct {

@@ -169,7 +169,7 @@ func wantHeld(t *testing.T, l *pool, want ...string) {
 	must.Eq(t, want, l.held())
 }
 
-func TestReleaser_HoldsUntilReservedAgain(t *testing.T) {
+func TestReleaser_KeepsALeaseUntilReservedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a")
 		time.Sleep(time.Hour) // its task may have ended, which nothing reports
@@ -182,7 +182,7 @@ func TestReleaser_HoldsUntilReservedAgain(t *testing.T) {
 	})
 }
 
-func TestReleaser_NextProcessReleases(t *testing.T) {
+func TestReleaser_NextProcessReleasesDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, _ := startPool(t, "tank-a")
 		again, _ := start(t, releasing(l))
@@ -194,7 +194,7 @@ func TestReleaser_NextProcessReleases(t *testing.T) {
 	})
 }
 
-func TestReleaser_WaitsForUserThatEnds(t *testing.T) {
+func TestReleaser_WaitsForAProcessThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p, _ := startPool(t, "tank-a")
 		l.set(func(l *pool) { l.sets["tank-a"].busy = true })
@@ -213,7 +213,7 @@ func TestReleaser_RefusesADeviceThatStaysInUse(t *testing.T) {
 		began := time.Now()
 		_, err := p.Reserve([]string{"tank-a", "tank-b"})
 		must.EqError(t, err, `failed to release device "tank-a", which reservation 1 holds: process 17 uses dataset tank-a: `+
-			`it is still in use (after a wait of 10s)`)
+			`the device is still in use (after a wait of 10s)`)
 		must.Eq(t, 10*time.Second, time.Since(began))
 		wantHeld(t, l, "tank-a")
 		must.Eq(t, "reservation 1", l.sets["tank-a"].holder)
@@ -313,7 +313,7 @@ func TestReleaser_SweepSparesNewHolder(t *testing.T) {
 				l, p, _ := startPool(t, "tank-a")
 				l.end("tank-a")
 				l.set(slow)
-				time.Sleep(time.Minute + 2*time.Second) // since the first sweep
+				time.Sleep(time.Minute + 2*time.Second) // now the second sweep is in progress
 				var all sync.WaitGroup
 				for _, id := range []string{"tank-a", "tank-b"} {
 					all.Go(func() { reserveOne(t, p, id) })
@@ -343,7 +343,7 @@ func TestReleaser_PanicInSweepIsLogged(t *testing.T) {
 	})
 }
 
-func TestOptions_MountOnlyByTheEnvironment(t *testing.T) {
+func TestOptions_MountsCanBeOnlyInTheEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := releasing(&pool{sets: map[string]*dataset{"tank-a": {}}})
 		i.MountsInEnvironment = true

@@ -68,8 +68,8 @@ func (p *Server) Reserve(ids []string) (*device.ContainerReservation, error) {
 	return complete(r, inst.MountsInEnvironment)
 }
 
-// await calls the instance when all of these devices are healthy. The error is a passing one if they are not
-// healthy before ctx ends, if one has vanished since the scan, or if one is still in use.
+// await calls the instance when all of these devices are healthy. The error is of type passing if they do not become
+// healthy before ctx ends, if a device has vanished since the scan, or if a device is still in use.
 func (p *Server) await(ctx context.Context, inst *instance, ids []string) (*device.ContainerReservation, error) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -121,13 +121,13 @@ func (p *Server) grant(inst *instance, ids []string) (r *device.ContainerReserva
 	})
 	var panicked *fingerprint.PanicError
 	if errors.As(err, &panicked) {
-		p.logger.Error("failed to reserve", "panic", panicked.Value, "stack", string(panicked.Stack))
-		err = errors.New("failed to reserve: " + errorText(err))
+		p.logger.Error("failed to reserve devices", "panic", panicked.Value, "stack", string(panicked.Stack))
+		err = errors.New("failed to reserve devices: " + errorText(err))
 	}
 	return r, err
 }
 
-// complete returns the reservation for Nomad. It refuses a nil one, because the agent would panic.
+// complete returns the reservation for Nomad. It refuses a nil reservation, because the agent would panic.
 func complete(r *device.ContainerReservation, hideMounts bool) (*device.ContainerReservation, error) {
 	if r == nil || slices.Contains(r.Devices, nil) || slices.Contains(r.Mounts, nil) {
 		return nil, errors.New("the plugin returned an empty reservation: this is a bug in the plugin")

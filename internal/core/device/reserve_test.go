@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/reservation"
 )
 
-func TestReserve_ReturnsAndRemembers(t *testing.T) {
+func TestReserve_ReturnsDevicesAndRemembersThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1", "b:1"))
@@ -163,7 +163,7 @@ func TestReserve_WaitsForReplug(t *testing.T) {
 	})
 }
 
-// A Reserver may detect it before the next scan.
+// An instance's Reserve may detect before the next scan that a device has vanished.
 func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 	for name, c := range map[string]struct {
 		back bool
@@ -202,8 +202,8 @@ func TestReserve_WaitsForDeviceThatVanishedAfterScan(t *testing.T) {
 	}
 }
 
-// If a device vanishes again after every scan, the error is the Reserver's own.
-func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
+// If a device vanishes again after every scan, the error comes from the instance's Reserve.
+func TestReserve_EndsIfTheDeviceKeepsVanishing(t *testing.T) {
 	for _, settle := range []time.Duration{0, 300 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) { // does not end if scan and reservation keep each other going
 			w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
@@ -213,7 +213,7 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 			p, _ := start(t, s)
 			next(t, stream(t, p))
 			_, err := p.Reserve([]string{"a:1"})
-			wantError(t, err, `device "a:1" is not ready: it has vanished since the last scan (after a wait of 10s)`)
+			wantError(t, err, `device "a:1" is not ready: the device has vanished since the last scan (after a wait of 10s)`)
 			n := w.reserved()
 			must.False(t, n < 9, must.Sprintf("asked %d times in 10s", n))
 			test.False(t, n > 12, test.Sprintf("asked %d times in 10s", n))
@@ -221,7 +221,7 @@ func TestReserve_EndsThoughDeviceKeepsVanishing(t *testing.T) {
 	}
 }
 
-// The error is the Reserver's own if Reserve does not wait.
+// If Reserve does not wait, the error comes from the instance's Reserve.
 func TestReserve_WithoutGraceFailsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{refuse: fmt.Errorf("device %q is not ready: %w", "a:1", ErrVanished)}
@@ -232,7 +232,7 @@ func TestReserve_WithoutGraceFailsImmediately(t *testing.T) {
 		next(t, stream(t, p))
 		before := time.Now()
 		_, err := p.Reserve([]string{"a:1"})
-		wantError(t, err, `device "a:1" is not ready: it has vanished since the last scan (after a wait of 0s)`)
+		wantError(t, err, `device "a:1" is not ready: the device has vanished since the last scan (after a wait of 0s)`)
 		took := time.Since(before)
 		test.False(t, took > 0, test.Sprintf("it took %s", took))
 	})
@@ -301,12 +301,12 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 		if w.scanned() != 1 {
 			t.Errorf("it scanned %d times", w.scanned())
 		}
-		w.plug(sticks("ea60", "a:1")) // it keeps scanning
+		w.plug(sticks("ea60", "a:1")) // the plugin keeps scanning
 		time.Sleep(2 * time.Minute)
 		_, err := p.Reserve([]string{"b:1"})
 		wantError(t, err, `device "b:1" does not exist or was removed (known devices: a:1) (Nomad does not ask for the `+
-			`list of devices: it has given up this plugin, `+
-			`and misses every change since: restart the agent)`)
+			`list of devices: it has given up this plugin `+
+			`and misses all later changes: restart the agent)`)
 		n := l.count("restart the agent")
 		test.Eq(t, 1, n, test.Sprintf("it is logged %d times", n))
 
@@ -321,7 +321,7 @@ func TestReserve_ScansWithoutStream(t *testing.T) {
 	})
 }
 
-// For example when the plugin was killed: Nomad starts it again and repeats all calls.
+// After a plugin was killed, Nomad starts it again and repeats all calls.
 func TestReserve_LaterStreamIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -426,7 +426,7 @@ func TestReserve_BadAnswerHarmsOnlyItsTask(t *testing.T) {
 	}{
 		"an error": {func() (*device.ContainerReservation, error) { return nil, errors.New("mknod: not permitted") },
 			"mknod: not permitted"},
-		"a panic": {func() (*device.ContainerReservation, error) { panic("no node") }, "failed to reserve: panic: no node"},
+		"a panic": {func() (*device.ContainerReservation, error) { panic("no node") }, "reserve devices: panic: no node"},
 		"nothing": {func() (*device.ContainerReservation, error) { return nil, nil }, "empty reservation"},
 		"a nil device": {func() (*device.ContainerReservation, error) {
 			return &device.ContainerReservation{Devices: []*device.DeviceSpec{nil}}, nil

@@ -17,15 +17,15 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover mistakes of the example for USB in Nomad's documentation of device plugins.
-// Mistakes about USB itself are tested in plugins/usb.
+// These tests cover mistakes in the USB example of Nomad's documentation of device plugins. The tests
+// in plugins/usb cover mistakes about USB itself.
 
 func TestFingerprint_MissingReaderBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		w.plug(sticks("ea60", "a:1"))
 		p, _ := start(t, supplied(w))
-		stream(t, p) // and never reads
+		stream(t, p) // the test never reads this stream
 		time.Sleep(time.Minute)
 		w.plug(sticks("ea60", "a:1", "b:1"))
 		time.Sleep(time.Minute)
@@ -99,7 +99,7 @@ func TestStats_SkipsEmptyResults(t *testing.T) {
 	})
 }
 
-// Run with the race detector.
+// The test is for the race detector.
 func TestReserve_IsSafeDuringScans(t *testing.T) {
 	w := &world{}
 	w.plug(sticks("ea60", "a:1"))
@@ -123,7 +123,7 @@ func TestReserve_IsSafeDuringScans(t *testing.T) {
 	all.Wait()
 }
 
-func TestFingerprint_StopsAfterEnd(t *testing.T) {
+func TestFingerprint_ScansNothingAfterItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine is left
 		w := &world{hang: make(chan struct{})}
 		w.plug(sticks("ea60", "a:1"))

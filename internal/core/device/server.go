@@ -41,16 +41,16 @@ type Server struct {
 	expiry   *time.Timer         // kicks when a grace period ends
 
 	mu         sync.Mutex
-	configured []byte             // that instance was created from
+	configured []byte             // the configuration of instance
 	supersede  context.CancelFunc // ends the scans of the previous stream
 	scans      context.Context    // of the running scans, nil before the first
-	abandoned  bool               // by Nomad: no stream is open, and reservations start scans
+	abandoned  bool               // Nomad has opened no stream, so reservations start scans
 	slots      map[string]*slot   // by id, of a Releaser
 }
 
 var _ device.DevicePlugin = (*Server)(nil)
 
-// instance is an Instance with its optional interfaces, each nil if it does not implement it.
+// instance is an Instance with its optional interfaces. An interface that it does not implement is nil.
 type instance struct {
 	Instance
 	Options
@@ -107,8 +107,8 @@ func (p *Server) PluginInfo() (*base.PluginInfoResponse, error) {
 func (p *Server) ConfigSchema() (*hclspec.Spec, error) { return p.config.Spec(), nil }
 
 // SetConfig is part of base.BasePlugin. Nomad also calls it in short-lived processes, and there
-// twice. Repeating a configuration changes nothing. A different one applies to reservations
-// immediately, and to a stream from its start.
+// twice. Repeating a configuration changes nothing. A different configuration applies to reservations
+// immediately, but only to streams that are opened later.
 func (p *Server) SetConfig(c *base.Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,7 +27,7 @@ type snapshot struct {
 // listed is one device of a snapshot.
 type listed struct {
 	group   tuple
-	problem string // empty is healthy
+	problem string // empty means healthy
 	gone    bool   // may come back within the grace period
 }
 

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Complete is the first version of Landlock that restricts everything that an Access describes (Linux 6.2). Before, a
-// file can be truncated by its path (version 3), and links and renames between directories always fail (version 2).
+// Complete is the first version of Landlock that restricts everything that an Access describes (Linux 6.2). Before
+// version 3, files can be truncated by path. Before version 2, links and renames between directories always fail.
 const Complete = 3
 
 // ABI returns the Landlock version that this process can use (landlock_create_ruleset(2),
@@ -35,8 +35,8 @@ type Access uint64
 // MakeDevices is the right to create device nodes. No mode contains it.
 const MakeDevices Access = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
 
-// Modes returns the rights of letters: r reads, w writes, x executes; c creates, removes, renames and links entries of
-// a directory. Rights that only directories have are left out unless dir is set.
+// Modes returns the rights for letters: r reads, w writes, x executes; c creates, removes, renames and links entries of
+// a directory. It leaves out rights that only directories have, unless dir is set.
 func Modes(abi int, letters string, dir bool) Access {
 	var a Access
 	if strings.Contains(letters, "r") {
@@ -94,8 +94,8 @@ func (r Ruleset) Restrict() syscall.Errno {
 }
 
 // ConfineWrites permanently prevents the calling thread and its descendants from changing files outside these
-// directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread before, and never unlock
-// it. Without directories or Landlock it does nothing. Before Landlock version 3 files outside can still be truncated.
+// directories. The thread also gets no_new_privs (prctl(2)). Lock the goroutine to its thread first, and never unlock
+// it. Without directories or Landlock, nothing is confined. Before Landlock version 3, outside files can be truncated.
 func ConfineWrites(dirs ...string) error {
 	abi := ABI()
 	if len(dirs) == 0 || abi == 0 {
@@ -121,7 +121,7 @@ func confineWrites(abi int, dirs []string) error {
 	if err != nil {
 		return err
 	}
-	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) // of this thread
+	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) // for this thread only
 	if err != nil {
 		return err
 	}

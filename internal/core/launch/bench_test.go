@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// small builds a launcher without the overhead of a test binary, like the supervisor's.
+// small builds a launcher that, like the supervisor's, lacks the overhead of a test binary.
 func small(b *testing.B, dir string) string {
 	path := filepath.Join(dir, "small")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./testdata/small")
@@ -99,7 +99,7 @@ func BenchmarkStart(b *testing.B) {
 			return func() { _ = cmd.Wait() }
 		}},
 		{"launcher", byLauncher(&plain, launcher)},
-		{"launcher-record", func(w *os.File) func() { // each task has one
+		{"launcher-record", func(w *os.File) func() { // every task has a record
 			recorded := plain
 			recorded.Record = filepath.Join(records, "record")
 			wait := byLauncher(&recorded, launcher)(w)

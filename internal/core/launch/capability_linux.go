@@ -44,9 +44,9 @@ func keepCapabilities(c task.Capabilities) *Error {
 	return nil
 }
 
-// setCapabilities limits the thread's capabilities to those that are added, and makes them ambient, so that execve
-// keeps them. Without any it empties the inheritable set, and with it the ambient one (capabilities(7)). It runs after
-// the change of user, which empties the other sets.
+// setCapabilities limits the thread's capabilities to the added ones, and makes them ambient, so that execve keeps
+// them. If none is added, it empties the inheritable set, which also empties the ambient set (capabilities(7)). It
+// runs after the change of user, which empties the other sets.
 func setCapabilities(c task.Capabilities) *Error {
 	if c.Add == 0 {
 		return dropInheritable()
@@ -71,7 +71,7 @@ func setCapabilities(c task.Capabilities) *Error {
 	return nil
 }
 
-// capabilitySets are the sets of a thread; the second element has the capabilities from 32.
+// capabilitySets are the sets of a thread; the second element has the capabilities from number 32 on.
 type capabilitySets [2]unix.CapUserData
 
 func (s *capabilitySets) read() syscall.Errno { return s.call(unix.SYS_CAPGET) }

@@ -120,7 +120,7 @@ func (d *dev) copyNode(to int, name string, st *unix.Stat_t) (bool, syscall.Errn
 		return false, 0
 	}
 	e := mknodAt(to, name, st.Mode, st.Rdev)
-	if e == unix.EPERM { // for example in a container that may mount, but not create nodes
+	if e == unix.EPERM { // a container may be allowed to mount, but not to create nodes
 		return false, 0
 	}
 	if e == 0 {

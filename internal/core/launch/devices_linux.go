@@ -31,9 +31,9 @@ type exposed struct {
 	inside bool // the target is inside another mount
 }
 
-// exposeDevices exposes the program's devices and mounts, and what it has for itself, in a new mount namespace, which
-// the host does not see and which ends with its last process. If there are only devices at their paths on the host, it
-// creates no namespace.
+// exposeDevices exposes the program's devices, mounts, and private directories and files in a new mount namespace,
+// which the host does not see and which ends with its last process. If there are only devices at their paths on the
+// host, it creates no namespace.
 func (l *launcher) exposeDevices() *Error {
 	c := &l.spec.Command
 	if len(c.Devices) == 0 && !c.OwnMounts() {
@@ -208,7 +208,7 @@ func (g *exposed) open() *Error {
 		if g.device {
 			return missing("device "+quote(g.source), e)
 		}
-		if g.volume || g.source == g.target { // the job's or the driver's, not a device plugin's
+		if g.volume || g.source == g.target { // requested by the job or the driver, not by a device plugin
 			return &Error{Message: g.String() + " not found", Errno: e, Temporary: true}
 		}
 		return missing("source "+quote(g.source)+" of the device's mount at "+quote(g.target), e)

@@ -21,7 +21,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-const stick = "/dev/nomad-usb/stick/tty" // of smallDev
+const stick = "/dev/nomad-usb/stick/tty" // made by smallDev
 
 // with returns a Spec of sh with devices and mounts.
 func with(script string, given ...any) *Spec {
@@ -89,7 +89,7 @@ func TestDev_HasTheHostsEntries(t *testing.T) {
 
 func TestDev_HasNodesTerminalsAndMounts(t *testing.T) {
 	ownHost(t, smallDev)
-	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host's
+	must.NoError(t, unix.Mount("mqueue", "/dev/bus/usb", "tmpfs", 0, "")) // mounted in a directory of the host
 	must.NoError(t, os.WriteFile("/dev/bus/usb/inside", nil, 0o644))
 	e := mustRun(t, with(`
 set -e
@@ -372,7 +372,7 @@ func TestDevices_RefuseImpossiblePaths(t *testing.T) {
 	}
 }
 
-// With its own links, a task can lead the path of a mount anywhere, but not out of its own mount namespace.
+// By links, a task can redirect the path of a mount to any place, but only in its own mount namespace.
 func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.Mkdir(dir+"/source", 0o755))
@@ -387,7 +387,7 @@ func TestDevices_LinksChangeNothingOnTheHost(t *testing.T) {
 	test.True(t, testsupport.Exists(dir+"/source/file"), test.Sprint("the task wrote elsewhere"))
 }
 
-func TestDevices_OpenWithTheUsersGroup(t *testing.T) {
+func TestDevices_AreAccessibleToTheUsersGroups(t *testing.T) {
 	ownHost(t, smallDev)
 	for _, row := range []struct {
 		groups []uint32

@@ -177,7 +177,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	hard := "20"
-	const otherGroups = "error: the agent must run as root to run a task of user 65534 with other groups than its own"
+	const otherGroups = "error: the agent must run as root to run a task of user 65534 with other groups than the agent's"
 	own := func(groups ...uint32) func(c *task.Command) {
 		return func(c *task.Command) { c.User = &task.User{UID: 65534, GID: 65534, Groups: groups} }
 	}
@@ -213,7 +213,7 @@ func TestError_NamesMissingRights(t *testing.T) {
 			test.Eq(t, c.want, as(t, spec))
 		})
 	}
-	t.Run("a hard limit above the agent's", func(t *testing.T) {
+	t.Run("a hard limit above the agent's limit", func(t *testing.T) {
 		s := shell("ulimit -n")
 		s.Command.Rlimits = []task.Rlimit{{Resource: unix.RLIMIT_NOFILE, Soft: 30, Hard: 30}}
 		cmd := exec.Command("sh", "-c", "ulimit -n "+hard+"; exec "+self+" supervise")

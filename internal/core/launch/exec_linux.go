@@ -15,7 +15,7 @@ import (
 )
 
 // exec is the last step: it applies the settings that would disturb the launcher itself, then calls execve. It
-// returns only if the program does not run. The ruleset is unveil's.
+// returns only if the program does not run. The ruleset comes from unveil.
 func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	c := &l.spec.Command
 	umask := uintptr(0o022)
@@ -48,7 +48,7 @@ func (l *launcher) exec(p program, ruleset landlock.Ruleset) *Error {
 	argv = append(vector(vector(argv, []string{c.Path}), c.Args), nil)
 	envv := append(vector(make([]*byte, 0, len(c.Env)+1), c.Env), nil)
 	defaultSignals()
-	if err := l.mark(); err != nil { // before the limits: with ulimit -f 0 it would fail
+	if err := l.mark(); err != nil { // before the limits: with ulimit -f 0 the write would fail
 		return err
 	}
 
@@ -102,7 +102,7 @@ func announceExec() bool {
 // recordMark is global, so that mark allocates no memory.
 var recordMark = [1]byte{task.RecordMark}
 
-// mark writes the mark to the task's record: once the process has released the record's lock, it is the program.
+// mark writes the mark to the task's record. If the record has the mark but no lock, the program has been executed.
 func (l *launcher) mark() *Error {
 	if l.spec.Record == "" {
 		return nil

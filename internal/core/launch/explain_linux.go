@@ -98,7 +98,7 @@ func head(path string) []byte {
 }
 
 // interpreter returns the interpreter that a script's first line or a program's PT_INTERP names (execve(2), elf(5)).
-// It is empty if none is named, or not within the first page.
+// It returns "" if the file names no interpreter, or not within the first page.
 func interpreter(path string) string {
 	b := head(path)
 	if line, ok := bytes.CutPrefix(b, []byte("#!")); ok {

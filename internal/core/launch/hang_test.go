@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-func TestLaunch_HungFileSystemDelaysOneStart(t *testing.T) {
+func TestLaunch_HungFileSystemDelaysOnlyOneStart(t *testing.T) {
 	nothingLeft(t)
 	dir := testsupport.HungDir(t)
 	for name, c := range map[string]struct {
@@ -106,7 +106,7 @@ func TestLaunch_KillsAStartThatTakesTooLong(t *testing.T) {
 	}
 }
 
-// waitForStage returns when the launcher has been blocked in a step for a while. A launcher that only gets no
+// waitForStage returns when the launcher has been blocked in a step for a while. A launcher that only waits for a
 // processor has the state "running", proc_pid_stat(5).
 func waitForStage(t *testing.T, pid int, s Stage) {
 	t.Helper()
@@ -223,7 +223,7 @@ func TestLaunch_RefusesAFrozenCgroup(t *testing.T) {
 	test.NoError(t, err, test.Sprint("after the thaw"))
 }
 
-func TestLauncher_ExplainsItselfByHand(t *testing.T) {
+func TestLauncher_ExplainsItselfWhenStartedByHand(t *testing.T) {
 	cmd := exec.Command(self, "launch")
 	out, err := cmd.CombinedOutput()
 	if err == nil || string(out) != "this role is internal: the supervisor starts it\n" {

@@ -21,18 +21,18 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// The tests' goroutines change the threads that they run on. None may be the main thread, whose mounts are the
-// process's.
+// The tests' goroutines change the mounts of the threads that they run on. None of these may be the main thread, whose
+// mounts are those of the process.
 func init() { runtime.LockOSThread() }
 
-// ownHost gives the test its own host as far as mounts and /dev are concerned: a thread that ends with the test.
-// Launchers see it as the host, with shared mounts as under systemd. At the end, its mounts must be the same as after
-// change. So must its /dev, unless that is the machine's, which other processes change.
+// ownHost gives the test a private view of the host's mounts and /dev: a thread that ends with the test. Launchers see
+// it as the host, with shared mounts as under systemd. At the end, the mounts must be as they were after change, and so
+// must /dev, unless it is the machine's, which other processes change.
 func ownHost(t *testing.T, change ...func(t *testing.T)) {
 	t.Helper()
 	testsupport.NeedRoot(t)
 	nothingLeft(t)
-	runtime.LockOSThread() // and never unlocked
+	runtime.LockOSThread() // never unlocked
 	must.NoError(t, unix.Unshare(unix.CLONE_NEWNS))
 	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
@@ -146,7 +146,7 @@ func tree(t *testing.T, dir string) string {
 	var lines []string
 	must.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it has been removed
+			return nil // the entry has been removed
 		}
 		lines = append(lines, describe(path))
 		if path == dir+"/pts" || path == dir+"/shm" {

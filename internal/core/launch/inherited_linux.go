@@ -45,7 +45,7 @@ func ownKeyring() *Error {
 	switch {
 	case e == 0, e == unix.ENOSYS, e == unix.EPERM, e == unix.EACCES:
 		return nil
-	case e == unix.EDQUOT && !isHostsRoot(): // a user may have only 200 keys, and may read its own anyway
+	case e == unix.EDQUOT && !isHostsRoot(): // a user has a quota of 200 keys, and can read all of them anyway
 		return nil
 	}
 	return failed("create a session keyring", e)

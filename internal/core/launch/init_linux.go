@@ -16,12 +16,12 @@ import (
 
 const initName = "outrider-init"
 
-// StartInit starts the init of a new namespace of process ids (pid_namespaces(7)) in a cgroup: the tasks files of
-// version 1, the directory of version 2. It returns a pidfd, which the caller closes. The init ends with its cgroup, or
-// by a SIGKILL from outside of the namespace, and the whole namespace with it. The caller's process must reap it.
+// StartInit starts the init of a new PID namespace (pid_namespaces(7)) in a cgroup: tasksFiles on version 1, the
+// directory cgroup on version 2. It returns a pidfd, which the caller closes. If the cgroup is killed, or the init gets
+// a SIGKILL from outside the namespace, the whole namespace ends. The caller's process must reap the init.
 //
-// It does nothing: it ignores SIGCHLD, so the kernel reaps the orphans that become its children, and no process of the
-// namespace can end it. As it is a program of a few instructions, it has one thread and hardly any memory.
+// The init only waits. It ignores SIGCHLD, so the kernel reaps the orphans that become its children, and no process of
+// the namespace can end it. It is a program of a few instructions, with one thread and hardly any memory.
 func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 	err := checkThawed(cgroup)
 	if err != nil {
@@ -45,7 +45,7 @@ func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 	attr := &syscall.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys}
 	pid, err := syscall.ForkExec(fdPath(int(program.Fd())), []string{initName}, attr)
 	if err != nil {
-		return nil, fmt.Errorf("failed to start the init of the task's process ids: %w", err)
+		return nil, fmt.Errorf("failed to start the init process of the task's PID namespace: %w", err)
 	}
 	if pidfd < 0 { // ForkExec returns no error if a sandbox refuses a pidfd
 		pidfd, err = unix.PidfdOpen(pid, 0)
@@ -53,7 +53,7 @@ func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		_, _ = unix.Wait4(pid, nil, 0, nil)
-		return nil, fmt.Errorf("failed to open a pidfd of the init of the task's process ids: %w", err)
+		return nil, fmt.Errorf("failed to open a pidfd for the init process of the task's PID namespace: %w", err)
 	}
 	init := os.NewFile(uintptr(pidfd), initName)
 	for _, path := range tasksFiles {
@@ -62,7 +62,7 @@ func StartInit(tasksFiles []string, cgroup *os.File) (*os.File, error) {
 			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
 			_, _ = unix.Wait4(pid, nil, 0, nil)
 			init.Close()
-			return nil, fmt.Errorf("failed to move the init of the task's process ids to cgroup %s: %w", path, e)
+			return nil, fmt.Errorf("failed to move the init process of the task's PID namespace to cgroup %s: %w", path, e)
 		}
 	}
 	return init, nil
@@ -111,7 +111,7 @@ var initProgram = sync.OnceValues(func() (*os.File, error) {
 
 	f, err := ProgramInMemory(initName, unsafe.Slice((*byte)(unsafe.Pointer(&image)), unsafe.Sizeof(image)))
 	if err != nil {
-		return nil, fmt.Errorf("failed to create the init of the task's process ids: %w", err)
+		return nil, fmt.Errorf("failed to create the program for the init process of the task's PID namespace: %w", err)
 	}
 	return f, nil
 })

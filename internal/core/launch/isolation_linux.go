@@ -13,7 +13,7 @@ import (
 // this order:
 //
 //  1. network namespace: setns(CLONE_NEWNET)
-//  2. namespaces of IPC and of the host's name: unshare, or setns for a process that is added to a running task
+//  2. IPC and UTS (host name) namespaces: unshare, or setns for a process that is added to a running task
 //  3. mount namespace: unshare(CLONE_NEWNS), / made a slave, then the mounts
 //
 // Steps that affect only the calling thread suffice, since only this thread survives execve. The mount namespace of a
@@ -28,8 +28,8 @@ func (l *launcher) isolate() *Error {
 	return l.exposeDevices()
 }
 
-// ownNamespaces creates the namespaces of a program that need no mounts, or enters those of a running task. The task
-// may have changed its own, to ones that it controls: root trusts nothing in them.
+// ownNamespaces creates the program's namespaces that need no mounts, or enters those of a running task. A running
+// task may have replaced its namespaces by ones that it controls, so root trusts nothing in them.
 func (l *launcher) ownNamespaces() *Error {
 	own := &l.spec.Command.Isolation
 	if l.spec.Task != 0 {

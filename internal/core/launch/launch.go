@@ -37,14 +37,14 @@ type Spec struct {
 	// which the task controls every file.
 	MountNamespace int
 
-	// Task is a pidfd of the main process of a running task, to which this process is added, 0 for none. The process gets
-	// that one's namespaces of IPC, of the host's name and of process ids. The caller keeps it open until Start has
-	// returned.
+	// Task is a pidfd of the main process of a running task, to which the new process is added, 0 for none. The new
+	// process enters the IPC, UTS (host name) and PID namespaces of the main process. The caller keeps the pidfd open
+	// until Start has returned.
 	Task int
 
-	// Init is a pidfd of the init of a namespace of process ids (StartInit), which this process enters, 0 for none. It is
-	// not the namespace's first process, so it gets signals like any other. The caller keeps it open until Start has
-	// returned.
+	// Init is a pidfd of the init of a PID namespace (StartInit), which the new process enters, 0 for none. The new
+	// process is not the first one of the namespace, so it gets signals like any other. The caller keeps the pidfd open
+	// until Start has returned.
 	Init int
 
 	// NoFile is the soft limit of open files (RLIMIT_NOFILE), which is capped at the hard limit. 0 means the limit that
@@ -76,7 +76,7 @@ const (
 	StageSetup   Stage = "setup"    // fork, hand over the spec, terminal
 	StageCgroup  Stage = "cgroup"   // cgroup v1
 	StageNetwork Stage = "network"  // network namespace
-	StageIsolate Stage = "isolate"  // namespaces of IPC and of the host's name
+	StageIsolate Stage = "isolate"  // IPC and UTS (host name) namespaces
 	StageDevices Stage = "devices"  // mount namespace: devices and mounts
 	StageLimits  Stage = "limits"   // oom_score_adj, nice, ulimit
 	StageUser    Stage = "user"     // user and groups
@@ -86,7 +86,7 @@ const (
 	StageExec    Stage = "exec"     // execve
 )
 
-// Error is the reason why a program was not started. Nothing of the start is left, unless the message says so.
+// Error is the reason why a program was not started. Nothing remains of the start, unless the message says otherwise.
 type Error struct {
 	Stage   Stage         `json:"stage"`
 	Message string        `json:"message"` // one sentence for the job's author

@@ -85,7 +85,7 @@ func TestProgram_GetsTheCommandsSettings(t *testing.T) {
 	}
 }
 
-func TestProgram_InheritsNothingOfTheSupervisor(t *testing.T) {
+func TestProgram_InheritsNothingFromTheSupervisor(t *testing.T) {
 	nothingLeft(t)
 	// attributes that a supervisor may have and a program must not
 	signal.Ignore(unix.SIGPIPE, unix.SIGHUP, unix.SIGUSR1)
@@ -246,7 +246,7 @@ func TestProgram_GetsAControllingTerminal(t *testing.T) {
 	defer unix.Close(p.TakePidFD())
 	const want = "to the terminal\r\n"
 	b := make([]byte, len(want))
-	if got, err := io.ReadFull(ptmx, b); err != nil || string(b) != want { // it may come in two parts
+	if got, err := io.ReadFull(ptmx, b); err != nil || string(b) != want { // the text may arrive in two parts
 		t.Errorf("read %q, %v from the terminal", b[:got], err)
 	}
 	var ws unix.WaitStatus
@@ -420,7 +420,7 @@ func TestLauncher_LooksUpInOrder(t *testing.T) {
 		"./everywhere":       "local",
 		dir + "/path2/both2": "",
 		"in-work":            "", // a bare name is not looked for in the working directory
-		"sub/in-path1":       "", // nor a path in PATH
+		"sub/in-path1":       "", // a path is not looked for in PATH
 	} {
 		t.Run(command, func(t *testing.T) {
 			e, err := run(&Spec{Command: task.Command{
@@ -451,7 +451,7 @@ func TestLauncher_StartsNothingWithoutSupervisor(t *testing.T) {
 	test.Error(t, err, test.Sprint("the program ran"))
 }
 
-func TestLauncher_EndsByKill(t *testing.T) {
+func TestKill_EndsALauncher(t *testing.T) {
 	nothingLeft(t)
 	marker := filepath.Join(t.TempDir(), "ran")
 	p, r, err := start(shell("touch "+marker), nil)

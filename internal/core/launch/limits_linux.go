@@ -13,8 +13,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// setOOMScoreAdj always writes the value, even 0: the inherited one is the supervisor's, which protects itself. Only
-// a value below the one that a privileged process has set needs CAP_SYS_RESOURCE.
+// setOOMScoreAdj always writes the value, even 0: the inherited value protects the supervisor, and must not protect
+// the program. CAP_SYS_RESOURCE is needed only for a value below the one that a privileged process has set.
 func setOOMScoreAdj(v int) *Error {
 	e := writeFile("/proc/self/oom_score_adj", strconv.Itoa(v))
 	switch {
@@ -60,8 +60,8 @@ func prlimit(resource int, set, get *rlimit) syscall.Errno {
 // syscall.Exec knows the earlier value: it sets the limit just before execve, and an execve that fails leaves it set.
 func RestoreNoFile() { _ = syscall.Exec("", nil, nil) }
 
-// setNoFile sets the soft limit of open files. The one that Go would restore is lost if an execve of the supervisor
-// has failed.
+// setNoFile sets the soft limit of open files. The limit that Go would restore is lost once an execve of the
+// supervisor has failed.
 func setNoFile(soft uint64) {
 	if soft == 0 {
 		RestoreNoFile()
@@ -73,8 +73,8 @@ func setNoFile(soft uint64) {
 	}
 }
 
-// raiseLimits only raises hard limits, while the launcher has the privilege: under the task's own ulimit -v or -u,
-// the launcher might fail before execve. lowerLimits, which needs no privilege, does the rest.
+// raiseLimits raises hard limits while the launcher has the privilege. It lowers no limit: under the task's ulimit -v
+// or -u, the launcher might fail before execve. lowerLimits does that later, and needs no privilege.
 func raiseLimits(limits []task.Rlimit) *Error {
 	for _, l := range limits {
 		if l.Soft > l.Hard {

@@ -18,7 +18,7 @@ const statusFD = 3
 
 // recordFD is the record of the task that the launcher becomes. The launcher holds the record's lock; the supervisor
 // has closed its own descriptor. mountsFD is the mount namespace of a running task, which the launcher enters. No Spec
-// has both. The process of a running task follows: see taskFD.
+// has both, so they share a number. The next descriptor is the process of a running task: see taskFD.
 const (
 	recordFD = 4
 	mountsFD = 4
@@ -130,7 +130,7 @@ func (l *launcher) setup() *Error {
 			return failed("make stdin the controlling terminal", e)
 		}
 	}
-	return ownKeyring() // as root, who may have more keyrings
+	return ownKeyring() // while still root, whose quota of keyrings is larger
 }
 
 func (l *launcher) joinCgroups() *Error {
@@ -166,7 +166,7 @@ func (l *launcher) fail(err *Error) {
 // receive reads the spec. If the supervisor has died, receive ends the launcher.
 func receive() []byte {
 	var st unix.Stat_t
-	// started by hand, the first file that the Go runtime opens has this number: cpu.max of cgroup v2
+	// if a user has started the launcher, the Go runtime may use this number for the first file it opens, cpu.max
 	if fstat(statusFD, &st) != 0 || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		os.Stderr.WriteString("this role is internal: the supervisor starts it\n")
 		exit(2)

@@ -26,8 +26,8 @@ import (
 // self is a copy of the test binary that every user can access.
 var self string
 
-// TestMain also runs the launcher and, with "supervise", a supervisor of one start, which has other privileges or
-// another environment than the test.
+// TestMain also runs the launcher and, with "supervise", a supervisor of one start, whose privileges or environment
+// differ from the test's.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -59,7 +59,7 @@ func testMain(m *testing.M) int {
 	if err := os.WriteFile(self, b, 0o755); err != nil {
 		panic(err)
 	}
-	if _, err := initProgram(); err != nil { // which is kept open, unlike all that the tests open
+	if _, err := initProgram(); err != nil { // its file stays open, unlike the files that tests open
 		panic(err)
 	}
 	return m.Run()
@@ -183,7 +183,7 @@ func resources(t *testing.T) (fds, threads int, children string) {
 	return count("/proc/self/fd"), len(tasks), children
 }
 
-// nothingLeft fails the test if it leaves an fd or a child.
+// nothingLeft fails the test if an fd or a child remains at its end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	runtime.GC()

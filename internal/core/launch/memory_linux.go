@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProgramInMemory returns a read-only memfd (memfd_create(2)) with a program, which nobody can change: a host may have
-// no directory that is both writable and executable. The caller closes it. It fails where the kernel has no memfds, or
-// where the sysctl vm.memfd_noexec is 2.
+// ProgramInMemory returns a memfd (memfd_create(2)) that contains a program and that nobody can change. A host may have
+// no directory that is both writable and executable. The caller closes the file. ProgramInMemory fails if the kernel
+// has no memfds, or if the sysctl vm.memfd_noexec is 2.
 func ProgramInMemory(name string, program []byte) (*os.File, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)

@@ -31,7 +31,7 @@ func restrict(target string, flags uintptr) syscall.Errno {
 	if e != 0 {
 		return e
 	}
-	// the same bits as MS_RDONLY and so on
+	// they have the same bits as MS_RDONLY and so on
 	const keep = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
 	return mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|flags|uintptr(its)&keep, "")
 }

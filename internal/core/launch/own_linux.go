@@ -14,19 +14,19 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// This file mounts what a program has for itself (task.Isolation), after its private /dev and before its devices and
-// mounts, which can be inside.
+// This file mounts the program's private directories and files (task.Isolation). It does so after the private /dev, and
+// before devices and mounts, whose paths can be inside the private directories.
 
 // ownTmp is the directory of a program's temporary files, which is in its task's directory.
 type ownTmp struct {
 	exposed
-	allocDir string // the directory above the task's
+	allocDir string // the directory above the task's directory
 	alloc    int    // opened with O_PATH
 }
 
 var tmpDirs = []string{"/tmp", "/var/tmp"}
 
-// openTmp opens it before a mount could hide it. The task may have replaced it in an earlier run: no link is followed.
+// openTmp opens the directory before a mount could hide it. It follows no link, which an earlier run could have left.
 func openTmp(taskDir string) (*ownTmp, *Error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	t := &ownTmp{allocDir: path.Dir(taskDir)}
@@ -56,13 +56,13 @@ func openTmp(taskDir string) (*ownTmp, *Error) {
 		t.close()
 		return nil, failed("change the owner and mode of the directory "+quote(name)+" of the allocation", e)
 	}
-	// as a volume, it has neither set-user-ID programs nor devices
+	// like a volume, it is mounted nosuid and nodev
 	t.source, t.volume, t.mode = taskDir+"/tmp", true, unix.S_IFDIR
 	return t, nil
 }
 
-// own gives the directory the owner and mode of the host's /tmp, which programs of root rely on: nobody can replace
-// their files in it.
+// own gives the directory the owner and mode of the host's /tmp. Programs of root rely on both: no other user can
+// replace their files in it.
 func (t *ownTmp) own() syscall.Errno {
 	_, e := call(unix.SYS_FCHOWNAT, uintptr(t.file), uintptr(cstr("")), 0, 0, unix.AT_EMPTY_PATH)
 	if e == 0 {
@@ -76,7 +76,7 @@ func (t *ownTmp) close() {
 	closeFD(t.alloc)
 }
 
-// mount mounts it in place of the host's.
+// mount mounts the directory in place of the host's directories in tmpDirs.
 func (t *ownTmp) mount(places *points) *Error {
 	for _, place := range tmpDirs {
 		point, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY)
@@ -103,10 +103,10 @@ func (t *ownTmp) mount(places *points) *Error {
 }
 
 // keepAlloc makes the allocation's directory appear at its path, if that is below the host's /tmp, as with an agent in
-// development mode. The directories above it are made in the task's own, where the task may have put anything: no link
+// development mode. The directories above it are made in the task's /tmp, where the task may have put anything: no link
 // is followed.
 func (t *ownTmp) keepAlloc(place string, places *points) syscall.Errno {
-	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the own one, which is mounted there now
+	at, e := open(unix.AT_FDCWD, place, unix.O_PATH|unix.O_DIRECTORY) // the task's directory, which is mounted there now
 	for name := range strings.SplitSeq(t.allocDir[len(place)+1:], "/") {
 		if e != 0 {
 			return e
@@ -139,7 +139,7 @@ func (t *ownTmp) keepAlloc(place string, places *points) syscall.Errno {
 	return e
 }
 
-// mountIPC mounts file systems of the program's own IPC in place of the host's, if the host has them.
+// mountIPC mounts the file systems of the program's IPC namespace in place of the host's, if the host has them.
 func mountIPC() *Error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	e := mountOver("/dev/shm", "tmpfs", flags, "mode=1777")
@@ -199,7 +199,7 @@ func mountFiles(files []task.File, places *points) *Error {
 			return err
 		}
 	}
-	// each file keeps it alive
+	// each mounted file keeps the file system alive
 	_, e = call(unix.SYS_UMOUNT2, uintptr(cstr(stageDir)), unix.MNT_DETACH)
 	if e != 0 {
 		return failed("unmount the task's own files", e)

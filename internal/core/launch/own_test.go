@@ -34,7 +34,7 @@ func isolated(script, taskDir string, own task.Isolation) *Spec {
 	return s
 }
 
-func TestIsolation_TmpIsTheTasks(t *testing.T) {
+func TestIsolation_TmpIsPrivate(t *testing.T) {
 	ownHost(t)
 	dir := taskDir(t, "/var/lib")
 	outside, err := os.MkdirTemp("/tmp", "outrider-host-")
@@ -50,7 +50,7 @@ func TestIsolation_TmpIsTheTasks(t *testing.T) {
 	test.Eq(t, "x\n", string(content))
 }
 
-func TestIsolation_TmpFollowsNothingThatTheTaskPutsThere(t *testing.T) {
+func TestIsolation_TmpIsRefusedIfTheTaskReplacedIt(t *testing.T) {
 	ownHost(t)
 	for name, put := range map[string]func(path string) error{
 		"a link": func(path string) error { return os.Symlink("/etc", path) },
@@ -63,7 +63,7 @@ func TestIsolation_TmpFollowsNothingThatTheTaskPutsThere(t *testing.T) {
 	}
 }
 
-func TestIsolation_AllocationInTmpStaysThere(t *testing.T) {
+func TestIsolation_AllocationInTmpKeepsItsPath(t *testing.T) {
 	ownHost(t)
 	for _, parent := range tmpDirs {
 		dir := taskDir(t, parent)
@@ -83,7 +83,7 @@ func TestIsolation_AllocationInTmpStaysThere(t *testing.T) {
 	}
 }
 
-func TestIsolation_VolumesAreInsideOfTheTasksTmp(t *testing.T) {
+func TestIsolation_VolumesCanBeInTheTasksTmp(t *testing.T) {
 	ownHost(t)
 	dir, source := taskDir(t, "/var/lib"), t.TempDir()
 	must.NoError(t, os.WriteFile(source+"/inside", nil, 0o644))
@@ -93,7 +93,7 @@ func TestIsolation_VolumesAreInsideOfTheTasksTmp(t *testing.T) {
 	test.Eq(t, "inside\n", mustRun(t, spec).out)
 }
 
-func TestIsolation_VolumesAreInsideOfAnAllocationInTmp(t *testing.T) {
+func TestIsolation_VolumesCanBeInAnAllocationInTmp(t *testing.T) {
 	ownHost(t)
 	for _, parent := range append([]string{"/var/lib"}, tmpDirs...) {
 		dir, source := taskDir(t, parent), t.TempDir()
@@ -107,8 +107,8 @@ func TestIsolation_VolumesAreInsideOfAnAllocationInTmp(t *testing.T) {
 	}
 }
 
-// Otherwise a program of root, such as crontab, could not trust the sticky bit of its /tmp.
-func TestIsolation_TmpIsRootsToo(t *testing.T) {
+// If /tmp belonged to another user, programs of root, such as crontab, could not trust its sticky bit.
+func TestIsolation_TmpBelongsToRoot(t *testing.T) {
 	ownHost(t)
 	dir := taskDir(t, "/var/lib")
 	must.NoError(t, os.Mkdir(dir+"/tmp", 0o777))
@@ -118,7 +118,7 @@ func TestIsolation_TmpIsRootsToo(t *testing.T) {
 	test.Eq(t, "0 0 1777\n0 0 1777\n", mustRun(t, spec).out)
 }
 
-func TestIsolation_IPCIsTheTasks(t *testing.T) {
+func TestIsolation_IPCIsPrivate(t *testing.T) {
 	ownHost(t)
 	must.NoError(t, os.WriteFile("/dev/shm/outrider-host", nil, 0o644))
 	t.Cleanup(func() { os.Remove("/dev/shm/outrider-host") })
@@ -131,7 +131,7 @@ func TestIsolation_IPCIsTheTasks(t *testing.T) {
 	test.Eq(t, "1777\n1\n", lines[1])
 }
 
-func TestIsolation_FilesReplaceThoseOfTheHost(t *testing.T) {
+func TestIsolation_FilesHideTheHostsFiles(t *testing.T) {
 	ownHost(t)
 	own := task.Isolation{Hostname: "web", Files: []task.File{
 		{Path: "/etc/hosts", Content: "10.0.0.1 web\n"}, {Path: "/etc/services", Content: ""},
@@ -147,7 +147,7 @@ func TestIsolation_FilesReplaceThoseOfTheHost(t *testing.T) {
 	test.ErrorContains(t, err, `"/etc/hosts/none": not a directory`)
 }
 
-func TestIsolation_ProcessIDsAreTheTasks(t *testing.T) {
+func TestIsolation_ProcessIDsArePrivate(t *testing.T) {
 	ownHost(t)
 	spec := &Spec{Init: startInit(t)}
 	spec.Command = isolated(`cat /proc/1/comm; echo $PPID; set -- /proc/[0-9]*; echo $#; kill -9 1; cat /proc/1/comm

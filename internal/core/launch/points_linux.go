@@ -47,7 +47,7 @@ func newPoints(taskDir string, all []exposed) (*points, *Error) {
 	return p, nil
 }
 
-// moveTask finds mount points of the task's directory in another mount of the allocation's directory from now on.
+// moveTask switches to the task's directory in another mount of the allocation's directory.
 func (p *points) moveTask(alloc int) (errno syscall.Errno) {
 	if p.task < 0 {
 		return 0
@@ -142,7 +142,7 @@ func (at *place) see() *Error {
 	return nil
 }
 
-// make creates the path of names below a directory that lacks the first one, and opens its last entry. It closes the
+// make creates names[0] in the directory at, names[1] in names[0] and so on, and opens the last one. It closes the
 // directory.
 func (p *points) make(g *exposed, at place, names []string) (int, *Error) {
 	defer func() { closeFD(at.fd) }()
@@ -202,7 +202,7 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	if e := mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); e != 0 {
 		return failed("mount a private "+at.path, e)
 	}
-	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // or a copy of /proc would include it
+	if e := mount("", stageDir, "", unix.MS_UNBINDABLE, ""); e != 0 { // otherwise a copy of /proc would include it
 		return failed("mount a private "+at.path, e)
 	}
 	to, e := open(unix.AT_FDCWD, stageDir, unix.O_PATH|unix.O_DIRECTORY)
@@ -235,8 +235,8 @@ func (p *points) copy(g *exposed, at *place) *Error {
 	return nil
 }
 
-// copyEntry makes an entry of the host's directory appear in another one, whose path is at. It skips an entry that has
-// disappeared.
+// copyEntry makes an entry of the directory host appear in the directory to, whose path is at. It skips an entry that
+// has disappeared.
 func copyEntry(host, to int, at, name string) syscall.Errno {
 	fd, e := open(host, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if e == unix.ENOENT {
@@ -300,7 +300,7 @@ func (g *exposed) attach(fd int) *Error {
 	}
 	if g.volume {
 		more |= unix.MS_NOSUID
-		if !below(g.source, "/dev") { // device nodes that other tasks leave in a volume must not work
+		if !below(g.source, "/dev") { // device nodes that other tasks create in a volume must not work
 			more |= unix.MS_NODEV
 		}
 	}

@@ -50,7 +50,7 @@ func volumes(t *testing.T) string {
 	return dir
 }
 
-// ofTask sets the task's directory of s to that of volumes.
+// ofTask sets the task's directory of s to the one in dir, which volumes has returned.
 func (s *Spec) ofTask(dir string) *Spec {
 	s.Command.TaskDir = dir + "/task"
 	return s
@@ -170,7 +170,7 @@ func TestVolumes_RefusePathsThatATaskCanChange(t *testing.T) {
 	}
 }
 
-func TestVolumes_FollowTheirMode(t *testing.T) {
+func TestVolumes_HaveTheirMountOptions(t *testing.T) {
 	dir := volumes(t)
 	const script = `grep " /outrider" /proc/self/mountinfo | cut -d" " -f6,7 | sed "s/:.*//"; echo /outrider/sub/*`
 	for _, row := range []struct {
@@ -247,7 +247,7 @@ func TestVolumes_KeepTheModesOfPrograms(t *testing.T) {
 
 // A task with a private root directory sees later mounts of the host, and can create user namespaces, which the
 // kernel refuses to a process that has changed its root (user_namespaces(7)).
-func TestVolumes_RootHasLaterMountsAndUserNamespaces(t *testing.T) {
+func TestVolumes_PrivateRootHasLaterMountsAndUserNamespaces(t *testing.T) {
 	dir := volumes(t)
 	must.NoError(t, os.Mkdir(dir+"/later", 0o755))
 	ownHost(t, smallDev)

@@ -112,7 +112,7 @@ func findInPath(c *task.Command) string {
 
 // makeExecutable sets the mode bits that allow the user to execute and read a regular file below dir (a script must
 // be readable). They are often missing in artifacts and templates. The task itself may write to dir, so no link is
-// trusted: none may lead out of dir, dir must not be one, and a file with a second name (a hard link, perhaps to a
+// trusted: none may lead out of dir, dir must not be a link, and a file with a second name (a hard link, perhaps to a
 // file of the host) is not changed. A file that is not changed may still be executable; execve decides.
 func makeExecutable(dir, path string, u *task.User) *Error {
 	d, e := open(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)

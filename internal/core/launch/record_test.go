@@ -52,7 +52,7 @@ func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	must.NoError(t, p.Started(context.Background()))
 	wantProgress(t, spec, task.ProgressExecuted) // while it is running
 	b := make([]byte, 10)
-	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // including that of the directory
+	if n, _ := r.Read(b); string(b[:n]) != "4\n" { // one is the directory that ls reads
 		t.Errorf("%q descriptors", b[:n])
 	}
 	_ = unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
@@ -60,7 +60,7 @@ func TestRecord_IsNotHeldByTheProgram(t *testing.T) {
 	unix.Close(p.TakePidFD())
 }
 
-// A launcher that fails removes its mark, whatever limits it has set by then.
+// A launcher that fails removes its mark, regardless of the limits that it has set.
 func TestRecord_NeverShowsAFailedStartAsExecuted(t *testing.T) {
 	nothingLeft(t)
 	for name, change := range map[string]func(*Spec){
@@ -99,7 +99,7 @@ func TestRecord_NeverShowsALauncherWithoutSupervisorAsExecuted(t *testing.T) {
 	p, r, err := start(spec, nil)
 	must.NoError(t, err)
 	defer r.Close()
-	must.NoError(t, unix.Kill(p.PID, unix.SIGSTOP)) // or it could run before the socket is closed
+	must.NoError(t, unix.Kill(p.PID, unix.SIGSTOP)) // otherwise the launcher could run before the socket is closed
 	_, err = p.status.Write(p.spec)
 	must.NoError(t, err)
 	p.status.Close()

@@ -27,8 +27,8 @@ func seccompFilter(text string) (*unix.SockFprog, *Error) {
 	return &unix.SockFprog{Len: uint16(count), Filter: &filter[0]}, nil
 }
 
-// applyFilter restricts the system calls of this thread and its programs. From here on, only execve is called. It
-// allocates no memory.
+// applyFilter restricts the system calls of this thread and its programs. It allocates no memory. Afterwards, the
+// launcher calls only execve.
 func applyFilter(filter *unix.SockFprog) *Error {
 	if filter == nil {
 		return nil

@@ -23,7 +23,7 @@ var launcherArgs = []string{"outrider-supervisor", "launch"}
 
 // launcherEnv is the launcher's own environment; the program gets none of it.
 var launcherEnv = []string{
-	// sequential code needs one thread; each further thread is a clone, 4 % of a start
+	// the code is sequential, and each additional thread takes a clone, 4 % of the time of a start
 	"GOMAXPROCS=1",
 	// a garbage collection would start more threads, in a process that lives for a millisecond
 	"GOGC=off",
@@ -54,7 +54,7 @@ type Process struct {
 }
 
 // Start forks a launcher with stdio as its fds 0, 1, 2 (nil means /dev/null; the caller may close the files when
-// Start has returned). cgroup is the directory of the cgroup v2 group that it joins (nil: the caller's own).
+// Start has returned). cgroup is the directory of the cgroup v2 group that the launcher joins (nil: the caller's own).
 //
 // Start returns as soon as the process exists. The launcher does nothing before Started, so the caller can save the
 // process's identity first and never loses a process. If the caller dies before Started, the launcher ends by itself.
@@ -150,7 +150,7 @@ func (p *Process) fork(spec *Spec, stdio [3]*os.File, status int, cgroup *os.Fil
 	return nil
 }
 
-// forkExec starts a launcher in the namespace of process ids of a process, whose pidfd is among, or 0 for this process.
+// forkExec starts a launcher in the PID namespace of the process with the pidfd among. 0 means this process.
 func forkExec(attr *syscall.ProcAttr, among int) (pid int, err error) {
 	if among == 0 {
 		return syscall.ForkExec(launcherPath, launcherArgs, attr)

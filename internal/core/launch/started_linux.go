@@ -16,8 +16,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// deathTimeout is how long a killed launcher may take to exit. If it gets a processor, it takes less than a
-// millisecond, even in a hung file system if that can be interrupted.
+// deathTimeout is how long a killed launcher may take to exit. If a processor is free, the exit takes less than a
+// millisecond, even in a hung file system whose calls can be interrupted.
 const deathTimeout = 10 * time.Second
 
 // Started sends the spec to the launcher. It returns nil when the program runs, or has run: a program that exits
@@ -130,8 +130,8 @@ func (p *Process) keepMounts(ns *os.File) error {
 }
 
 // executed reports whether execve succeeded. The closed status socket does not prove that: a kill in the middle of
-// execve closes it too. The process's name does: execve sets it to the program's just after it closes the files, and
-// a zombie keeps it.
+// execve closes it too. The process's name does: execve sets the program's name just after it closes the files, and
+// a zombie keeps the name.
 func (p *Process) executed() bool {
 	name := processName(StageExec)
 	for i := 0; ; i++ {
@@ -181,7 +181,7 @@ func readSmall(dir int, path string) ([]byte, error) {
 	return b[:max(n, 0)], err
 }
 
-// stage returns the launcher's current step, which it has set as its name.
+// stage returns the launcher's current step, which is in the name of its process.
 func (p *Process) stage() Stage {
 	comm, err := p.comm()
 	stage, ok := strings.CutPrefix(comm, namePrefix)
@@ -237,7 +237,7 @@ func (p *Process) discard() (ws unix.WaitStatus, gone bool) {
 		unix.Close(fd)
 		return ws, true
 	}
-	// the kernel can't interrupt it (it is frozen, or a kernel driver has a bug): a thread waits until it ends
+	// the kernel can't interrupt the process (frozen, or a kernel driver has a bug): a thread waits until it ends
 	go func() {
 		_, _ = unix.Wait4(p.PID, nil, 0, nil)
 		unix.Close(fd)

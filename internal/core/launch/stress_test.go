@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Each start has its own combination of settings, so that one that leaks into another start is detected.
+// Each start has its own combination of settings, so that a setting that leaks into another start is detected.
 func TestLaunch_RunsAThousandConcurrentStarts(t *testing.T) {
 	testsupport.NeedRoot(t)
 	const starts, atOnce = 1000, 8
@@ -69,12 +69,12 @@ func TestLaunch_RunsAThousandConcurrentStarts(t *testing.T) {
 		close(next)
 		wg.Wait()
 	}
-	batch(0, 50) // the runtime creates its threads
+	batch(0, 50) // after this, the runtime has created its threads
 	fds, threads, children := resources(t)
 	batch(50, starts)
 	fdsAfter, threadsAfter, childrenAfter := resources(t)
 	test.False(t, fdsAfter > fds, test.Sprintf("%d file descriptors before, %d after", fds, fdsAfter))
-	// a few more threads, for concurrent wait4 calls, are not one thread per start
+	// concurrent wait4 calls may take a few more threads, but not one per start
 	test.False(t, threadsAfter > threads+atOnce,
 		test.Sprintf("%d threads before, %d after", threads, threadsAfter))
 	test.Eq(t, children, childrenAfter, test.Sprintf("children left: %q, before", childrenAfter))

@@ -16,14 +16,14 @@ import (
 
 const noRuleset landlock.Ruleset = -1
 
-// unveilDefaults are the paths of task.Unveil.Defaults, after their modes. They include those of Nomad's exec2 driver,
-// whose jobs should run unchanged. Any of them may be missing.
+// unveilDefaults are the paths of task.Unveil.Defaults. Each list begins with the modes of its paths. All paths of
+// Nomad's exec2 driver are included, whose jobs should run unchanged. Any path may be missing.
 var unveilDefaults = [][]string{
 	{
 		"rx", "/bin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/local/bin",
 		"/usr/local/lib", "/usr/local/lib64",
 	},
-	{ // of programs
+	{ // data that programs need
 		"r", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/terminfo",
 		"/usr/share/common-licenses", "/usr/share/locale", "/usr/share/terminfo", "/usr/share/zoneinfo",
 	},
@@ -35,7 +35,7 @@ var unveilDefaults = [][]string{
 		"r", "/etc/pki/ca-trust/extracted", "/etc/pki/tls/cacert.pem", "/etc/pki/tls/certs", "/etc/ssl/ca-bundle.pem",
 		"/etc/ssl/cert.pem", "/etc/ssl/certs", "/usr/share/ca-certificates",
 	},
-	{ // of the machine
+	{ // properties of the machine, and basic devices
 		"r", "/dev/random", "/dev/urandom", "/dev/zero", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
 		"/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/ngroups_max", "/proc/sys/kernel/version",
 		"/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu",
@@ -44,7 +44,7 @@ var unveilDefaults = [][]string{
 	{"rw", "/dev/full", "/dev/null", "/dev/tty"},
 }
 
-// unveil returns a Landlock ruleset that allows the program its paths, and noRuleset if the program is not confined.
+// unveil returns a Landlock ruleset that allows the program its paths, or noRuleset if the program is not confined.
 // It opens the paths with the user's permissions, so it reveals nothing that the user could not reach.
 func (l *launcher) unveil() (landlock.Ruleset, *Error) {
 	u := l.spec.Command.Unveil
@@ -113,7 +113,7 @@ func allow(ruleset landlock.Ruleset, abi int, p task.UnveiledPath) *Error {
 	if e == 0 {
 		e = ruleset.Allow(fd, landlock.Modes(abi, p.Modes, its.kind == unix.S_IFDIR))
 	}
-	if e == unix.ENOMSG { // nothing of the modes applies to a file
+	if e == unix.ENOMSG { // none of the modes applies to a file
 		e = 0
 	}
 	if e != 0 {
@@ -122,8 +122,8 @@ func allow(ruleset landlock.Ruleset, abi int, p task.UnveiledPath) *Error {
 	return nil
 }
 
-// openByRootsLinks opens an absolute path (O_PATH). Others than root may be able to change directories on it, so it
-// follows a link only if it belongs to root. Otherwise it returns ELOOP.
+// openByRootsLinks opens an absolute path (O_PATH). Users other than root may be able to change directories on the
+// path, so openByRootsLinks follows only links that belong to root. At any other link it returns ELOOP.
 func openByRootsLinks(path string) (int, syscall.Errno) {
 	at, e := open(unix.AT_FDCWD, "/", unix.O_PATH)
 	if e != 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// unveilDir returns a directory with a directory open, to unveil, and a directory hidden, which everybody can change.
+// unveilDir returns a directory with two others that everybody can change: "open", which tests unveil, and "hidden".
 func unveilDir(t *testing.T) string {
 	t.Helper()
 	testsupport.NeedRoot(t)
@@ -56,7 +56,7 @@ func unveiled(t *testing.T, dir, script string, paths ...string) *Spec {
 	return spec
 }
 
-func TestUnveil_AllowsWhatItNamesAndNothingElse(t *testing.T) {
+func TestUnveil_AllowsOnlyTheNamedPaths(t *testing.T) {
 	const denied = "ermission denied"
 	for _, row := range []struct{ paths, script, want string }{
 		{"", "echo text | tr a-z A-Z", "TEXT"}, // programs of the node
@@ -120,8 +120,8 @@ func TestUnveil_ProgramGainsNoPrivileges(t *testing.T) {
 	test.Eq(t, "1", field(t, mustRun(t, spec).out, "NoNewPrivs"))
 }
 
-// A task that can change a directory could redirect the operator's path to it.
-func TestUnveil_FollowsOnlyLinksOfRootInPathsOfTheOperator(t *testing.T) {
+// A task that can change a directory could redirect an operator's path that leads through it.
+func TestUnveil_FollowsOnlyRootsLinksInOperatorPaths(t *testing.T) {
 	dir := unveilDir(t)
 	must.NoError(t, os.Symlink(dir+"/hidden", dir+"/roots"))
 	must.NoError(t, os.Symlink("hidden", dir+"/users"))

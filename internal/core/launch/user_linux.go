@@ -24,7 +24,7 @@ func become(u *task.User) *Error {
 	e := setGroups(u.Groups)
 	if e == unix.EPERM && own {
 		if !hasGroups(u) {
-			return refuse(e, "the agent must run as root to run a task of user "+uid(u)+" with other groups than its own")
+			return refuse(e, "the agent must run as root to run a task of user "+uid(u)+" with other groups than the agent's")
 		}
 		e = 0
 	}

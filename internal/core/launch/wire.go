@@ -72,7 +72,7 @@ func (e *encoder) value(v reflect.Value) {
 	case reflect.Int:
 		e.num(uint64(v.Int()))
 	default:
-		e.num(v.Uint()) // panics for a kind that has no encoding: TestWire_CarriesEveryField
+		e.num(v.Uint()) // panics for a kind without an encoding, which TestWire_CarriesEveryField detects
 	}
 }
 

@@ -25,8 +25,8 @@ import (
 // directory from / on, and each symbolic link in the path, must belong to root or to this
 // process's user. No other user may write to these directories, except that a directory
 // above dir may be sticky, as /tmp is. The error names the directory at fault and what to do
-// about it. The file's name is dir without symbolic links; the caller closes it. Users in
-// also are trusted like root.
+// about it. The file's name is dir without symbolic links; the caller closes the file. Users in
+// the list "also" are trusted like root.
 func Make(dir string, mode fs.FileMode, also ...int) (f *os.File, err error) {
 	// another process may remove an empty directory between two steps
 	for range 10 {
@@ -71,7 +71,7 @@ const maxLinks = 40
 
 func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 	if !filepath.IsAbs(dir) {
-		return nil, fmt.Errorf("%q is not absolute: write it from /", dir)
+		return nil, fmt.Errorf("%q is not absolute: begin it with /", dir)
 	}
 	here, todo, links := "/", strings.Split(dir, "/"), 0
 	for {
@@ -103,14 +103,14 @@ func open(dir string, mode *fs.FileMode, also []int) (*os.File, error) {
 }
 
 // check checks one directory or symbolic link, and returns the target of a link. last is set for the
-// directory itself. It must not be writable by others, even with a sticky bit: they could create
-// files in it before this process does.
+// directory that the path leads to. Others must not be able to write to that directory, even if it is
+// sticky: they could create files in it before this process does.
 func check(path string, last bool, also []int) (link string, err error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return "", err
 	}
-	if info.Mode()&fs.ModeSymlink != 0 { // its mode has no meaning
+	if info.Mode()&fs.ModeSymlink != 0 { // a link's mode has no meaning
 		if err := checkOwner(path, info, also); err != nil {
 			return "", err
 		}

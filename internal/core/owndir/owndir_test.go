@@ -191,7 +191,7 @@ func TestMake_MakesAPrivateDirectory(t *testing.T) {
 	}
 }
 
-// With a umask of 002 the directory is also writable for the user's private group.
+// With a umask of 002, the user's private group can also write to the directory.
 func TestMake_AcceptsAUsersOwnDirectory(t *testing.T) {
 	testsupport.NeedRoot(t) // to become other users
 	p := newPlace(t)

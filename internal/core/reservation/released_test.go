@@ -19,8 +19,7 @@ import (
 
 const envFile = "env.json" // the environment that Nomad saves
 
-// TestRecall_ReadsEachRelease: a device plugin of one version reserves, and a driver of another starts or recovers the
-// task.
+// The device plugin that reserves and the driver that starts or recovers the task may be of different versions.
 func TestRecall_ReadsEachRelease(t *testing.T) {
 	record := func(t *testing.T, dir string) {
 		r := stick("zigbee")

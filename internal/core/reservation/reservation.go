@@ -64,7 +64,7 @@ func Remember(r *device.ContainerReservation) error {
 	if err != nil {
 		return err
 	}
-	// Nomad interpolates ${...} in it (client/taskenv/env.go, buildEnv)
+	// Nomad interpolates ${...} in the value (client/taskenv/env.go, buildEnv)
 	text := strings.ReplaceAll(string(value), "$", `\u0024`)
 	sum := sha256.Sum256([]byte(text))
 	envs := maps.Clone(r.Envs) // the map may be shared by the plugin
@@ -128,7 +128,7 @@ func (m remembered) check() error {
 func checkPaths(what, host, task string) error {
 	for _, p := range []struct{ where, path string }{{"host", host}, {"task", task}} {
 		if !filepath.IsAbs(p.path) || slices.Contains(strings.Split(p.path, "/"), "..") || strings.ContainsRune(p.path, 0) {
-			return fmt.Errorf("%s path %q of a %s is not allowed: write it from /, without \"..\"", p.where, p.path, what)
+			return fmt.Errorf("%s path %q of a %s is not allowed: begin it with /, and do not use \"..\"", p.where, p.path, what)
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ func TestRemember_NamesVariableByContent(t *testing.T) {
 	test.MapLen(t, 2, names)
 }
 
-func TestRemember_KeepsPluginsMap(t *testing.T) {
+func TestRemember_DoesNotChangeThePluginsMap(t *testing.T) {
 	r := stick("a")
 	own := r.Envs
 	must.NoError(t, Remember(r))
@@ -127,7 +127,7 @@ func TestReservation_RefusesInvalidValues(t *testing.T) {
 			&device.ContainerReservation{Devices: []*device.DeviceSpec{{HostPath: "ttyUSB0", TaskPath: "/dev/a",
 				CgroupPerms: "rw"}}},
 			`{"devices":[{"host":"ttyUSB0","task":"/dev/a","permissions":"rw"}]}`,
-			`host path "ttyUSB0" of a device is not allowed: write it from /, without ".."`},
+			`host path "ttyUSB0" of a device is not allowed: begin it with /, and do not use ".."`},
 		"a way up": {
 			&device.ContainerReservation{Mounts: []*device.Mount{{HostPath: "/dev/../etc", TaskPath: "/x"}}},
 			`{"mounts":[{"host":"/dev/../etc","task":"/x"}]}`,

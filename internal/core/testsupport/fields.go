@@ -17,8 +17,8 @@ import (
 
 const fieldsFile = "fields.txt"
 
-// RecordFields writes the names and types of all JSON fields of these values to a release's folder. The JSON of a run
-// contains only the fields that were set.
+// RecordFields writes the names and types of all JSON fields of these values to a release's folder, because the JSON of
+// a run contains only the fields that were set.
 func RecordFields(t testing.TB, dir string, values ...any) {
 	t.Helper()
 	text := strings.Join(jsonFields(values), "\n") + "\n"
@@ -41,7 +41,7 @@ func jsonFields(values []any) (fields []string) {
 	for _, v := range values {
 		typ := reflect.TypeOf(v)
 		addFields(typ.Name(), typ, listed, func(line string) { fields = append(fields, line) })
-		listed[typ] = true // as a field of a later value, its type name is enough
+		listed[typ] = true // if a later value has a field of this type, its name is enough
 	}
 	return slices.Compact(slices.Sorted(slices.Values(fields)))
 }

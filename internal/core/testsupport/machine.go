@@ -27,7 +27,7 @@ func NeedRoot(t testing.TB) {
 const Python = "/usr/bin/python3"
 
 // NeedPython skips a test that runs Python programs if the machine lacks the interpreter, or uv, which the driver uses
-// to find it.
+// to find interpreters.
 func NeedPython(t testing.TB) {
 	t.Helper()
 	NeedPrograms(t, Python, "uv")

@@ -14,9 +14,9 @@ import (
 )
 
 // BeginRoles is the first call of a TestMain whose binary also runs in other roles, such as the supervisor. With the
-// race detector, it executes the binary again with options of the detector, which an environment that a role is
-// started with does not contain: without them each process waits for a second before it exits, and the report of a
-// race in a role is lost with its output.
+// race detector, it executes the binary again with options of the detector, because a role's environment may lack them.
+// Without the options, each process waits for a second before it exits, and the report of a race in a role is lost with
+// the role's output.
 func BeginRoles() {
 	if os.Getenv("GORACE") != "" {
 		return

@@ -16,10 +16,10 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-var recordFlag = flag.String("record", "", "record what this version writes, in testdata/<this>: v0.1.0")
+var recordFlag = flag.String("record", "", "record what this version writes in testdata/<value>, such as v0.1.0")
 
 // EachRelease calls check with each folder of the package's testdata that contains the files and messages of a released
-// version. With the flag -record=v0.2.0, record makes this folder first, from a real run at the time of the release.
+// version. With the flag -record=v0.2.0, record first fills the folder v0.2.0 from a real run, made for that release.
 func EachRelease(t *testing.T, record, check func(t *testing.T, dir string)) {
 	t.Helper()
 	if *recordFlag != "" {

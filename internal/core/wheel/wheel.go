@@ -95,8 +95,8 @@ func (w Wheel) Archive() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteSource writes a source distribution of the wheel to a directory. Each way to build it runs code: setup.py, and
-// its own build backend (PEP 517, backend-path), which does nothing else.
+// WriteSource writes a source distribution of the wheel to a directory. Both of its build methods only run code:
+// setup.py, and a build backend in the distribution (PEP 517, backend-path).
 func (w Wheel) WriteSource(dir, code string) error {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

@@ -15,7 +15,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Python can import directly from a wheel (zipimport).
+// The test's Python program imports directly from the wheel (zipimport).
 func TestWheel_IsValidAndItsSourceRunsCode(t *testing.T) {
 	testsupport.NeedPython(t)
 	dir := t.TempDir()

@@ -119,13 +119,13 @@ func TestView_RefusesIncompleteReplies(t *testing.T) {
 	whole := holds(job, "running", "run", "dataset", "fast-00")
 	for name, c := range map[string]struct{ path, answer, want string }{
 		"no rights":           {list, "403 Permission denied", "access was denied (Permission denied): set api.token_file"},
-		"no leader":           {list, "500 No cluster leader", "it returned status 500 (No cluster leader)"},
+		"no leader":           {list, "500 No cluster leader", "the API returned status 500 (No cluster leader)"},
 		"cut off":             {list, "200 [" + whole, "is invalid"},
 		"cut in the middle":   {list, "200 [" + whole[:80], "is invalid"},
 		"a page":              {list, "200 <html>sign in</html>", "is invalid"},
 		"null":                {list, "200 null", "is invalid: it is not a list"},
 		"another list":        {list, `200 [{"Name":"x"}]`, "is invalid: it has an allocation without an id"},
-		"redirected":          {list, "302 ", "it returned status 302"},
+		"redirected":          {list, "302 ", "the API returned status 302"},
 		"hangs":               {list, "hang", "no response within 3s"},
 		"unknown token":       {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
 		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is not a client"},

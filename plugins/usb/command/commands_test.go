@@ -265,7 +265,7 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 	m := newMachine(t)
 	for name, c := range map[string]struct{ config, want, printed string }{
 		"no such block": {`plugin "nomad-device-usbs" {}`, `has no block plugin "nomad-device-usb", only ` +
-			`"nomad-device-usbs"; the name is that of the file in plugin_dir`, ""},
+			`"nomad-device-usbs": name the block like the file in plugin_dir`, ""},
 		"no plugin at all": {`client { enabled = true }`, `No argument or block type is named "client".`, ""},
 		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named ` +
 			`"devise". Did you mean "device"?`, ""},

@@ -221,7 +221,7 @@ func TestReserve_RefusesAMissingDevice(t *testing.T) {
 	m.must(pulled.Unplug())
 	m.must(moved.Unplug())
 	m.plug("1050:0407", "9", "1-3", "hidraw")
-	const vanished = "it has vanished since the last scan"
+	const vanished = "the device has vanished since the last scan"
 	for id, want := range map[string]string{
 		"1050:0407:7": "no hidraw", "10c4:ea60:0001": vanished, "1050:0407:8": vanished, "1050:0407:9": vanished,
 	} {

@@ -16,7 +16,7 @@ import (
 )
 
 // answer is the prefix of each line that the stick sends. The stick ignores received lines with this
-// prefix: they are its own, echoed by the port.
+// prefix: they are its own lines, echoed by the port.
 const answer = "stick: "
 
 // patience is how long the stick waits for a task to read. It then drops the answer, like a

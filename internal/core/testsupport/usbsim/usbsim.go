@@ -52,7 +52,7 @@ var (
 // lastBus is the last bus for which busTree has a PCI address.
 const lastBus = 12
 
-// maxFunctions is the number of endpoints (USB 2.0, 9.6.6).
+// maxFunctions is limited by the number of endpoints (USB 2.0, 9.6.6).
 const maxFunctions = 15
 
 func (s *Stick) complete() error {

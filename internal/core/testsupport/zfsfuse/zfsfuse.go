@@ -55,8 +55,8 @@ type Options struct {
 	Env      []string // additional environment of the daemon
 }
 
-// ErrMissing is wrapped by the error of Make if a requirement is missing on this machine. The error names it.
-var ErrMissing = errors.New("it is missing")
+// ErrMissing is wrapped by the error of Make if this machine lacks a requirement. The error of Make names it.
+var ErrMissing = errors.New("missing requirement")
 
 // Open returns the pool of a directory, and reports whether Make has made that pool.
 func Open(dir string) (pool Pool, made bool) {
@@ -102,7 +102,7 @@ func (p Pool) fill(ctx context.Context, dir string, o Options) error {
 // start starts a daemon in a directory, and returns when it responds.
 func start(ctx context.Context, dir string, o Options) error {
 	if daemon() != 0 {
-		return errors.New("zfs-fuse runs already, and only one instance can run: stop it, or remove its pool")
+		return errors.New("zfs-fuse is already running, and only one instance can run: stop it, or remove its pool")
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

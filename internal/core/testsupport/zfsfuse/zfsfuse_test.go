@@ -41,7 +41,7 @@ func TestRemove_LeavesNothing(t *testing.T) {
 			must.NoError(t, err)
 
 			_, err = zfsfuse.Make(t.Context(), dir+"2", zfsfuse.Options{Size: 1 << 30})
-			must.ErrorContains(t, err, "zfs-fuse runs already")
+			must.ErrorContains(t, err, "zfs-fuse is already running")
 			must.False(t, testsupport.Exists(dir+"2"))
 			must.Eq(t, pool, opened(dir))
 

@@ -41,7 +41,7 @@ func Index(t testing.TB, dir string) *httptest.Server {
 	return s
 }
 
-// FindUV returns wheel.FindUV(as), and skips the test if it is empty.
+// FindUV returns wheel.FindUV(as). If that is empty, it skips the test.
 func FindUV(t testing.TB, as *syscall.Credential) string {
 	t.Helper()
 	uv := wheel.FindUV(as)

@@ -1,5 +1,5 @@
-// Small is the least program that has the launcher's role, for the benchmark: a
-// test binary's own start would be most of what is measured.
+// Small is the smallest program with the launcher's role. It is for the benchmark:
+// with a test binary, most of the measured time would be the start of that binary.
 package main
 
 import (

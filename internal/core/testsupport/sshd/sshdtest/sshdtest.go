@@ -123,7 +123,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Endpoint returns sshd.Server.Endpoint for the server's user and a port: the server's own or a link's.
+// Endpoint returns sshd.Server.Endpoint for the server's user and a port: the port of the server or of a link.
 func (s *Server) Endpoint(name, dir string, port int) string {
 	at := s.Server
 	at.Port = port

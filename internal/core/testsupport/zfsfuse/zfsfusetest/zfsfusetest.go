@@ -88,7 +88,7 @@ func New(t testing.TB) zfsfuse.Pool {
 	return newPool(t, 1<<30)
 }
 
-// Small makes a pool that a test soon fills.
+// Small makes a pool that a test can fill quickly.
 func Small(t testing.TB) zfsfuse.Pool {
 	t.Helper()
 	return newPool(t, 256<<20)
