@@ -36,7 +36,7 @@ var commands = []command{
 type command struct {
 	name, help string
 	usage      string // arguments
-	about      string // sentences, for -h
+	about      string // text of -h
 
 	run   func(ctx context.Context, s *session, args []string) error
 	least int // minimum number of arguments
@@ -62,7 +62,7 @@ func (s *session) answer(value any, text func(io.Writer)) error {
 	return plain.JSON(s.out, value)
 }
 
-// say writes a message for the operator to stderr. Programs read stdout.
+// say writes a message for the operator to stderr, because programs read stdout.
 func (s *session) say(format string, args ...any) {
 	fmt.Fprintln(s.err, plain.Line(fmt.Sprintf(format, args...), 0))
 }

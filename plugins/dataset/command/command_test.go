@@ -30,20 +30,20 @@ func TestCommands(t *testing.T) { table.run(t) }
 
 var table = cases{
 	"list and check show the classes":           shown,
-	"a rollback brings the old bytes":           rolledBack,
-	"a rollback is refused while used":          rollbackInUse,
-	"a rollback is refused while claimed":       rollbackClaimed,
+	"a rollback restores the old bytes":         rolledBack,
+	"a rollback of a used volume is refused":    rollbackInUse,
+	"a rollback of a claimed volume is refused": rollbackClaimed,
 	"a rollback loses no later snapshot":        rollbackLoses,
 	"an id wins over a name":                    named,
 	"a name is refused while a class is hidden": hidden,
-	"names reach a terminal printable":          escaped,
+	"names are printable in a terminal":         escaped,
 	"the trash is shown, restored and emptied":  inTrash,
 	"each command can print JSON":               answered,
 	"a received dataset is adopted":             adoptedByHand,
 	"unfit datasets are refused":                unfit,
 	"a volume whose record is lost is adopted":  recordLost,
 	"adopt is killed at a step":                 adoptKilled,
-	"check notes problems of volumes":           noted,
+	"check reports problems of volumes":         noted,
 }
 
 func shown(t *testing.T, n *node) {
@@ -288,7 +288,7 @@ func inTrash(t *testing.T, n *node) {
 
 	text := n.does("trash", "restore", "data").stdout
 	must.StrContains(t, n.does("list").stdout, "waits to become a volume")
-	n.does("trash", "empty") // which leaves restored volumes
+	n.does("trash", "empty") // but not restored volumes
 	other := nomadVolume{n: n, id: v.id, name: "data", namespace: "ops", parameters: read(t, text).Parameters}
 	must.ErrorContains(t, other.call("create"), `is for a volume of namespace "default"`)
 	back := n.specified(text)
@@ -387,7 +387,7 @@ func adoptedByHand(t *testing.T, n *node) {
 	must.NoError(t, copied.call("create")) // as at an agent's start
 	n.refuses("is mounted at", "adopt", n.pool.Root+"/default/"+copied.id)
 	n.refuses("does not exist", "adopt", dataset)
-	must.NoError(t, copied.call("delete")) // as of any other volume
+	must.NoError(t, copied.call("delete")) // as with any other volume
 	n.does("trash", "restore", "copy")
 	v.has("a", "later")
 }
@@ -408,7 +408,7 @@ func unfit(t *testing.T, n *node) {
 	dataset := n.brought(v, "copy")
 	n.zfs("set", "refquota=none", dataset)
 	n.refuses("has no refquota", "adopt", dataset)
-	n.zfs("set", "refquota=4G", dataset) // more than the class allows: create refuses it
+	n.zfs("set", "refquota=4G", dataset) // more than the class allows, so create must fail
 	s := read(t, n.does("adopt", dataset).stdout)
 	err := (&nomadVolume{n: n, id: n.id, name: s.Name, namespace: s.Namespace, parameters: s.Parameters,
 		capacity: 4 << 30}).call("create")

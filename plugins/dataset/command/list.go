@@ -51,7 +51,7 @@ type listed struct {
 	Free    int64  `json:"free"`
 	Slots   int    `json:"slots,omitempty"` // in use or free
 
-	Notes    []string        `json:"notes,omitempty"` // of check: what needs the operator's attention
+	Notes    []string        `json:"notes,omitempty"` // only of check: problems that need the operator's attention
 	Datasets []listedDataset `json:"datasets,omitempty"`
 }
 
@@ -159,7 +159,7 @@ func listedOf(d engine.Dataset) listedDataset {
 	return l
 }
 
-// notes returns what needs the operator's attention.
+// notes describes problems that need the operator's attention.
 func (c class) notes() (notes []string) {
 	const least, most = 5, 95 // percent
 	note := func(format string, args ...any) { notes = append(notes, plain.Line(fmt.Sprintf(format, args...), 0)) }
@@ -173,7 +173,7 @@ func (c class) notes() (notes []string) {
 				d.Name)
 		}
 		if d.IsVolume() && d.Limits.Snapshots > 0 && d.Usage.Snapshots > d.Limits.Snapshots/100*most {
-			note("snapshots of volume %s use %s of their %s: when it is used up, all writes to the volume fail",
+			note("snapshots of volume %s use %s of their %s: when that space is used up, all writes to the volume fail",
 				f, policy.Size(d.Usage.Snapshots), policy.Size(d.Limits.Snapshots))
 		}
 	}

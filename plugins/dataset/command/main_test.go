@@ -169,7 +169,7 @@ func (n *node) fails(want string, args ...string) {
 	must.EqOp(n.t, 1, strings.Count(got.stderr, "\n"), must.Sprint(got.stderr))
 }
 
-// unchanged expects that commands change nothing.
+// unchanged checks that commands change nothing.
 func (n *node) unchanged(commands func()) {
 	n.t.Helper()
 	before := n.all()
@@ -198,7 +198,7 @@ func (n *node) all() map[string][]string {
 	return all
 }
 
-// nomadVolume is a volume from Nomad's view.
+// nomadVolume is a volume as Nomad sees it.
 type nomadVolume struct {
 	n                   *node
 	id, name, namespace string
@@ -317,7 +317,7 @@ func read(t testing.TB, text string) (s specification) {
 	return s
 }
 
-// specified returns the expected specification of a volume of class "fast", with the node and key of the printed one.
+// specified returns the expected specification of a volume of class "fast", with the printed node and key.
 func specified(name string, capacity int64, printed specification) specification {
 	bytes := fmt.Sprint(capacity)
 	return specification{Name: name, Namespace: "default", Type: "host", Plugin: "dataset", Node: printed.Node, Min: bytes,

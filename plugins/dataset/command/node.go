@@ -81,7 +81,7 @@ func (f found) title() string {
 	return plain.Line(f.Tags[engine.Namespace]+"/"+f.Tags[engine.Volume], 0)
 }
 
-// datasets returns the datasets that accept selects. Hidden has the errors of classes that can't be listed.
+// datasets returns the datasets that accept selects. hidden joins the errors of classes that can't be listed.
 func (s *session) datasets(ctx context.Context, accept func(found) bool) (all []found, hidden, err error) {
 	classes, err := s.look(ctx)
 	if err != nil {

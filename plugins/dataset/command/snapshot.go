@@ -35,7 +35,7 @@ var snapshotCommand = command{
 
 // snapshot is the output of snapshot and rollback, as JSON.
 type snapshot struct {
-	Volume   string `json:"volume"` // its id
+	Volume   string `json:"volume"` // the volume's id
 	Snapshot string `json:"snapshot"`
 }
 

@@ -36,7 +36,7 @@ type column struct {
 	dirs string // where datasets are mounted
 }
 
-// poolsVar names pools to test instead of one in a file: "kind=program=root", with spaces between.
+// poolsVar is a variable with pools to test instead of a pool in a file: "kind=program=root", separated by spaces.
 const poolsVar = "DATASET_POOLS"
 
 // eachColumn runs a test on each file system.
@@ -81,7 +81,7 @@ func (c column) name() string { return fmt.Sprintf("default/v%d-%d", os.Getpid()
 // dir is the mount point of a dataset.
 func (c column) dir(name string) string { return filepath.Join(c.dirs, filepath.Base(name)) }
 
-// create makes a dataset until the end of the test.
+// create makes a dataset, which is destroyed at the end of the test.
 func (c column) create(t testing.TB, name string, limits engine.Limits) (path string) {
 	t.Helper()
 	c.cleanUp(t, name)
@@ -157,7 +157,7 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	_, err = rand.Read(block)
 	must.NoError(t, err)
 	for i := uint64(0); written < most; i++ {
-		binary.LittleEndian.PutUint64(block, i) // no two alike
+		binary.LittleEndian.PutUint64(block, i) // every block is different
 		n, err := f.Write(block)
 		if err == nil && i%8 == 0 {
 			err = f.Sync()
@@ -170,7 +170,7 @@ func fill(t testing.TB, path string, most int64) (written int64, err error) {
 	return written, f.Sync()
 }
 
-// soon waits until the file system's usage numbers, which lag, are ok.
+// soon waits until ok accepts the file system's usage numbers, which lag behind.
 func (c column) soon(t testing.TB, name string, ok func(d engine.Dataset) bool) {
 	t.Helper()
 	testsupport.Within(t, time.Minute, func() error {

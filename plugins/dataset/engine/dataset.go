@@ -38,13 +38,13 @@ func (t Tags) With(more Tags) Tags {
 // Keys of Tags.
 const (
 	Kind      = "kind"      // "volume" or "slot"
-	ID        = "id"        // Nomad's volume id, or the slot's
+	ID        = "id"        // Nomad's volume id, or the slot's id
 	Volume    = "volume"    // the volume's name
 	Namespace = "namespace" // of the volume, or of the slot's holder
 	Node      = "node"      // of a slot's holder: Nomad's node id
 	Lease     = "lease"     // of a slot: different for each reservation
 	Holder    = "holder"    // of a slot: "<allocation id>/<task>" once it is known
-	Kept      = "kept"      // how long the trash keeps it, as time.Duration prints it; no tag: until it is emptied
+	Kept      = "kept"      // how long the trash keeps the dataset (time.Duration); no tag: until the trash is emptied
 	Passed    = "passed"    // how much of Kept has passed
 	From      = "from"      // of an adopted dataset: its previous name
 
@@ -74,8 +74,8 @@ func (d Dataset) IsVolume() bool {
 // Waits reports whether the dataset waits for a volume that is created with its key (Adopt).
 func (d Dataset) Waits() bool { return d.Tags[Adopt] != "" && !d.IsVolume() }
 
-// Left returns how long the trash still keeps the dataset, in whole seconds, and the time that has passed by its
-// tags. If ends is false the trash keeps it until an operator empties it.
+// Left returns how long the trash still keeps the dataset, in whole seconds, and the passed time that its tags record.
+// If ends is false, the trash keeps the dataset until an operator empties the trash.
 func (d Dataset) Left() (left, passed time.Duration, ends bool, err error) {
 	if d.Tags[Kept] == "" {
 		return 0, 0, false, nil

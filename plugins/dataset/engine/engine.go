@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package engine makes, limits, snapshots and removes ZFS datasets by OpenZFS's zfs program.
+// Package engine makes, limits, snapshots and removes ZFS datasets with OpenZFS's zfs program.
 // It adds a lock for each dataset, and the trash.
 //
 // Datasets below the root of a class:
@@ -31,8 +31,8 @@ import (
 // the trash stays unmounted. The parents (<root>/<namespace> and so on) are never mounted and have no mount
 // point to inherit.
 //
-// The tags are one user property, set at the creation. An inherited value is ignored, because datasets that
-// are made below one of ours inherit it.
+// The tags are one user property, set when a dataset is created. An inherited value is ignored, because a
+// dataset that another tool makes below one of this package inherits the tags.
 type Engine struct {
 	// Locks is a directory that only root can change, shared by all processes that use this root.
 	Locks string
@@ -53,7 +53,7 @@ func poolOf(full string) string {
 	return pool
 }
 
-// component is a part of a name. It can't begin with a dot: those folders are reserved for this package.
+// component is a part of a name. It can't begin with a dot: folders with such names are reserved for this package.
 var component = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:+-]{0,199}$`)
 
 // full returns a dataset's full ZFS name.
@@ -66,12 +66,12 @@ func (e *Engine) full(name string) (string, error) {
 	}
 	full := e.root + "/" + name
 	if len(full) > 200 { // ZFS's limit is 255 with a snapshot's name
-		return "", fmt.Errorf("%q can't be the name of a dataset: with %s before it, it is too long", name, e.root)
+		return "", fmt.Errorf("%q can't be the name of a dataset: it is too long below the root %s", name, e.root)
 	}
 	return full, nil
 }
 
-// Find returns a dataset that must have these tags. If one differs it returns ErrForeign.
+// Find returns a dataset that must have these tags. If a tag differs, it returns ErrForeign.
 func (e *Engine) Find(ctx context.Context, name string, tags Tags) (Dataset, error) {
 	d, err := e.Get(ctx, name)
 	if err != nil {
@@ -99,11 +99,11 @@ func VolumeName(namespace, id string) string { return namespace + "/" + id }
 // SlotName returns the name of the dataset for one reservation of a slot.
 func SlotName(slot, lease string) string { return slotsDir + "/" + slot + "." + lease }
 
-// Discard moves a dataset to the trash. The caller holds its lock. Package trash destroys the dataset after it has seen
-// it there for keep; 0 keeps it until an operator empties the trash. A second call returns ErrNotFound. A dataset in
-// use stays in place: ErrInUse.
+// Discard moves a dataset to the trash. The caller holds its lock. Package trash destroys a dataset that it has
+// seen there for keep; if keep is 0, the dataset stays until an operator empties the trash. A second call returns
+// ErrNotFound. If the dataset is in use, it stays in place, and the error is ErrInUse.
 func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) error {
-	// without Adopt it does not wait for a volume: the key of an adopted dataset is not secret, Nomad has shown it
+	// without the tag Adopt, the dataset waits for no volume: its key is no longer secret, because Nomad has shown it
 	tags := Tags{Kept: "", Passed: "", Adopt: ""}
 	if keep > 0 {
 		tags[Kept] = keep.String()
@@ -116,7 +116,7 @@ func (e *Engine) Discard(ctx context.Context, name string, keep time.Duration) e
 }
 
 // TrashLock returns the lock's key for a dataset in the trash. It differs from the key of the volume or
-// slot that the dataset was, so destroying it does not delay them.
+// slot that the dataset was, so destroying the dataset does not delay calls for the volume or slot.
 func TrashLock(name string) string {
 	_, base, _ := strings.Cut(name, "/")
 	return base

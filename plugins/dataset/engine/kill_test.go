@@ -77,11 +77,11 @@ func (c call) do(ctx context.Context) error {
 	return err
 }
 
-// killed is an operation that is killed at each of its steps. Before it, Name has a snapshot "s1"
-// with the content "one", and now the content "two".
+// killed is an operation that is killed at each of its steps. Before the operation, the
+// dataset Name has the content "two", and a snapshot "s1" with the content "one".
 type killed struct {
 	operation string
-	done      error // of a call after a completed one
+	done      error // the error of a call after a completed call
 	// check is called after a kill, and again, with done, after the next call. Its arguments are the
 	// contents of the files of the datasets, "" if the dataset does not exist.
 	check func(t *testing.T, done bool, name, to, trash string)
@@ -92,7 +92,7 @@ var kills = []killed{
 		must.True(t, name == "empty" || !done && name == "")
 	}},
 	{"discard", engine.ErrNotFound, func(t *testing.T, done bool, name, _, trash string) {
-		must.True(t, name+trash == "two", must.Sprint(name, trash)) // it is in one place
+		must.True(t, name+trash == "two", must.Sprint(name, trash)) // the dataset is in exactly one place
 		must.True(t, !done || trash == "two")
 	}},
 	{"destroy", nil, func(t *testing.T, done bool, name, _, _ string) {
@@ -119,7 +119,7 @@ var changes = []string{"mkdirat", "symlinkat", "unlinkat", "renameat", "renameat
 
 // The test kills the process of an operation before each of its changes, and then runs the operation
 // again.
-func TestKill_ProcessAtEachStep(t *testing.T) {
+func TestEngine_SurvivesKillsAtEachStep(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -152,8 +152,8 @@ func TestKill_ProcessAtEachStep(t *testing.T) {
 	})
 }
 
-// The test kills the zfs program at each of its calls, before and after it has done its work.
-func TestKill_ProgramAtEachCall(t *testing.T) {
+// The test kills the zfs program at each of its calls, before and after the program has done its work.
+func TestEngine_SurvivesKillsOfEachProgram(t *testing.T) {
 	testsupport.Long(t, "minutes on zfs-fuse")
 	eachKilled(t, func(t *testing.T, attempt func(interrupt func(call) (killed bool)) (killed bool)) {
 		steps := 0
@@ -213,7 +213,7 @@ func (k killed) attempt(t *testing.T, c column, interrupt func(call) bool) (kill
 	look := func(done bool) {
 		t.Helper()
 		trash := ""
-		for _, n := range c.list(t) { // first, on the state that the kill has left
+		for _, n := range c.list(t) { // first, in the state after the kill
 			if strings.HasPrefix(n, ".trash/") {
 				must.Eq(t, "", trash)
 				trash = n
@@ -246,12 +246,12 @@ func (k killed) prepare(t *testing.T, c column, todo call) {
 	must.NoError(t, err)
 	path := c.mount(t, todo.Name)
 	write(t, path, "file", "one")
-	if k.operation != "snapshot" { // which makes the first one itself
+	if k.operation != "snapshot" { // that operation makes the first snapshot itself
 		must.NoError(t, c.Snapshot(t.Context(), todo.Name, "s1"))
 	}
 	write(t, path, "file", "two")
 	switch k.operation {
-	case "adopt": // as made by another tool
+	case "adopt": // as if made by another tool
 		zfsfusetest.Unmount(t, path)
 		run(t, c.pool.Program, "inherit", "outrider:dataset", c.pool.Root+"/"+todo.Name)
 	}

@@ -26,7 +26,7 @@ const LockDir = "/run/outrider/dataset/locks"
 // lock is the lock of a dataset, held by this process.
 type lock struct {
 	*os.File
-	hangs atomic.Bool // a program that holds it, too, was abandoned
+	hangs atomic.Bool // a program that also holds the lock was abandoned
 }
 
 // locksKey is the key of a context's locks.

@@ -64,7 +64,7 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 	e.SweepLocks()
 	files, err := os.ReadDir(dir)
 	must.NoError(t, err)
-	must.SliceLen(t, 1, files) // it is held
+	must.SliceLen(t, 1, files) // the lock that is held
 	must.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	e.SweepLocks()
@@ -79,9 +79,9 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 
 // The kernel executes the last system call of a program even after the program and its process were killed.
 func TestLock_EndsWithItsPrograms(t *testing.T) {
-	t.Parallel() // it waits for a program that hangs
+	t.Parallel() // the test waits for a program that hangs
 	for name, end := range map[string]func(t *testing.T, locks, program string, works func()){
-		"of a process that was killed": func(t *testing.T, locks, program string, works func()) {
+		"a process was killed": func(t *testing.T, locks, program string, works func()) {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), lockVar+"="+locks, programVar+"="+program)
 			must.NoError(t, cmd.Start())
@@ -89,7 +89,7 @@ func TestLock_EndsWithItsPrograms(t *testing.T) {
 			must.NoError(t, cmd.Process.Kill())
 			_ = cmd.Wait()
 		},
-		"that were abandoned": func(t *testing.T, locks, program string, works func()) {
+		"a program was abandoned": func(t *testing.T, locks, program string, works func()) {
 			e := &engine.Engine{Locks: locks}
 			ctx, unlock, err := e.Lock(t.Context(), "key", time.Minute)
 			must.NoError(t, err)

@@ -32,7 +32,7 @@ var operations = []struct {
 	method, does string
 	run          func(t *testing.T, c column)
 }{
-	{"Check", "finds no fault, or names it", func(t *testing.T, c column) {
+	{"Check", "returns nil, or names the fault", func(t *testing.T, c column) {
 		must.NoError(t, c.Check(t.Context()))
 		for _, bad := range []struct{ program, root string }{
 			{"/no/such/program", c.pool.Root}, {c.pool.Program, c.pool.Root + "/none"},
@@ -43,7 +43,7 @@ var operations = []struct {
 			oneSentence(t, err)
 		}
 	}},
-	{"Look", "has the space of the file system", func(t *testing.T, c column) {
+	{"Look", "returns the space of the file system", func(t *testing.T, c column) {
 		l, err := c.Look(t.Context())
 		must.NoError(t, err)
 		must.NoError(t, l.Problem)
@@ -103,7 +103,7 @@ var operations = []struct {
 		must.NoError(t, err)
 		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data >= 4*mib && d.Usage.Data < 5*mib })
 	}},
-	{"List", "is in order of name", func(t *testing.T, c column) {
+	{"List", "returns datasets in order of name", func(t *testing.T, c column) {
 		a, b := c.name(), c.name()
 		c.create(t, b, engine.Limits{Data: 32 * mib})
 		c.create(t, a, engine.Limits{Data: 32 * mib})
@@ -122,7 +122,7 @@ var operations = []struct {
 		_, err := c.Mount(t.Context(), c.name(), c.dir("none"))
 		must.ErrorIs(t, err, engine.ErrNotFound)
 	}},
-	{"Tag", "keeps the other tags, also of a full dataset", func(t *testing.T, c column) {
+	{"Tag", "keeps the other tags, even of a full dataset", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 16 * mib})
 		_, err := fill(t, path, 64*mib)
@@ -134,7 +134,7 @@ var operations = []struct {
 		must.Eq(t, engine.Tags{engine.Kind: "volume", engine.Holder: "c/d"}, d.Tags)
 		must.ErrorIs(t, c.Tag(t.Context(), c.name(), engine.Tags{engine.Holder: "a/b"}), engine.ErrNotFound)
 	}},
-	{"Resize", "changes the limits, not below the space in use", func(t *testing.T, c column) {
+	{"Resize", "changes the limits, but not below the space in use", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 16 * mib})
 		_, err := fill(t, path, 64*mib)
@@ -156,7 +156,7 @@ var operations = []struct {
 		must.True(t, isFull(err))
 		must.ErrorIs(t, c.Resize(t.Context(), c.name(), engine.Limits{Data: mib}), engine.ErrNotFound)
 	}},
-	{"Rename", "takes content, snapshots and tags along", func(t *testing.T, c column) {
+	{"Rename", "keeps content, snapshots and tags", func(t *testing.T, c column) {
 		name, to := c.name(), ".trash/"+filepath.Base(c.name())
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		c.cleanUp(t, to)
@@ -188,7 +188,7 @@ var operations = []struct {
 		must.Eq(t, "b", read(t, c.mount(t, b), "file"))
 		must.ErrorIs(t, c.Rename(t.Context(), c.name(), c.name()), engine.ErrNotFound)
 	}},
-	{"Discard", "changes nothing while the kernel reports it as busy", func(t *testing.T, c column) {
+	{"Discard", "changes nothing while the kernel reports the dataset as busy", func(t *testing.T, c column) {
 		name, link := c.name(), filepath.Join(c.dirs, "\x1b[2Jelsewhere")
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		write(t, path, "file", "old")
@@ -221,7 +221,7 @@ var operations = []struct {
 			zfsfusetest.Unmount(t, link)
 		}
 	}},
-	{"Discard", "leaves the files to a task that has them mounted", func(t *testing.T, c column) {
+	{"Discard", "keeps the files for a task that has them mounted", func(t *testing.T, c column) {
 		name, mount := c.name(), t.TempDir()
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		write(t, path, "file", "kept")
@@ -252,7 +252,7 @@ var operations = []struct {
 		stop()
 		must.NoError(t, c.Destroy(t.Context(), in))
 	}},
-	{"Destroy", "removes the dataset with its snapshots, once", func(t *testing.T, c column) {
+	{"Destroy", "removes the dataset with its snapshots, and can be called again", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		write(t, path, "file", "x")
@@ -278,7 +278,7 @@ var operations = []struct {
 		must.NoError(t, os.Remove(filepath.Join(path, "filling")))
 		c.soon(t, name, func(d engine.Dataset) bool { return d.Usage.Data < mib && d.Usage.Snapshots >= 4*mib })
 	}},
-	{"Snapshots", "are oldest first", func(t *testing.T, c column) {
+	{"Snapshots", "are listed oldest first", func(t *testing.T, c column) {
 		name := c.name()
 		path := c.create(t, name, engine.Limits{Data: 64 * mib})
 		_, err := fill(t, path, 4*mib)
@@ -317,7 +317,7 @@ var operations = []struct {
 		must.Eq(t, []string{"one"}, c.snapshots(t, name))
 		must.ErrorIs(t, c.Rollback(t.Context(), name, "none"), engine.ErrNotFound)
 		must.Eq(t, "one", read(t, c.mount(t, name), "file"))
-		written, err := fill(t, c.mount(t, name), 128*mib) // the limit is still there
+		written, err := fill(t, c.mount(t, name), 128*mib) // the limit still holds
 		must.True(t, isFull(err))
 		must.Between(t, 60*mib, written, 64*mib)
 	}},
@@ -354,7 +354,7 @@ var operations = []struct {
 		must.Eq(t, "three", read(t, c.mount(t, to), "file"))
 		must.NoError(t, c.Destroy(t.Context(), to)) // before its origin
 	}},
-	{"Clone", "can have snapshots, of it and of its origin", func(t *testing.T, c column) {
+	{"Clone", "and its origin can have snapshots", func(t *testing.T, c column) {
 		name, to := c.name(), c.name()
 		path := c.create(t, name, engine.Limits{Data: 32 * mib})
 		must.NoError(t, c.Snapshot(t.Context(), name, "s"))
@@ -454,13 +454,13 @@ var operations = []struct {
 		must.ErrorIs(t, err, unix.EDQUOT)
 		must.Less(t, 12*mib, written)
 		run(t, c.pool.Program, "destroy", c.pool.Root+"/"+name+"@s")
-		testsupport.Eventually(t, "the space to be given back", func() bool {
+		testsupport.Eventually(t, "the space is free again", func() bool {
 			unix.Sync()
 			_, err := fill(t, path, 14*mib)
 			return err == nil
 		})
 	}},
-	{"Create", "makes many concurrently, and only one of a name", func(t *testing.T, c column) {
+	{"Create", "makes many datasets concurrently, but only one per name", func(t *testing.T, c column) {
 		same := c.name()
 		c.cleanUp(t, same)
 		errs := make([]error, 9)

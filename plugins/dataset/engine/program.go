@@ -66,10 +66,10 @@ func (p program) run(ctx context.Context, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: %w", what, err)
 }
 
-// maxHung limits a pool's programs that hang in the kernel: at the limit no other is started.
+// maxHung limits a pool's programs that hang in the kernel: at the limit, no other program is started.
 const maxHung = 8
 
-// hung counts the hanging programs, an *atomic.Int32 for each pool: a pool that hangs does not block others.
+// hung counts the hanging programs in an *atomic.Int32 per pool, so a pool that hangs does not block other pools.
 var hung sync.Map
 
 func hungIn(pool string) *atomic.Int32 {
@@ -96,7 +96,7 @@ func (p program) wait(ctx context.Context, cmd *exec.Cmd) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(5 * time.Second): // it was killed, and its pipes closed
+	case <-time.After(5 * time.Second): // the program was killed, and its pipes were closed
 		p.hung.Add(1)
 		for _, l := range locks(ctx) {
 			l.hangs.Store(true)

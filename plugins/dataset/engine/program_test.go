@@ -18,8 +18,8 @@ import (
 )
 
 // Programs that hang even when killed, as on a failed disk, are limited, and do not delay calls for another pool.
-func TestRun_HangingPoolDelaysNoOther(t *testing.T) {
-	t.Parallel() // it waits for programs that hang
+func TestRun_HangingPoolDelaysNoOtherPool(t *testing.T) {
+	t.Parallel() // the test waits for programs that hang
 	dir := t.TempDir()
 	hangs, path := filepath.Join(dir, "hangs"), filepath.Join(dir, "zfs")
 	must.NoError(t, os.WriteFile(hangs, nil, 0o600))

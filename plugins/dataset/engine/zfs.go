@@ -18,8 +18,8 @@ import (
 // tagProperty is the user property with the tags, in JSON.
 const tagProperty = "outrider:dataset"
 
-// Check returns an error if datasets can't be made or used now, such as if the pool is not imported, the zfs program
-// is missing, or the root is read-only.
+// Check returns an error if datasets can't be made or used now, for example because the pool is not imported,
+// the zfs program is missing, or the root is read-only.
 func (e *Engine) Check(ctx context.Context) error {
 	root, err := e.properties(ctx, 0, e.root)
 	if err != nil {
@@ -62,7 +62,7 @@ func (e *Engine) noRoot(ctx context.Context, err error) error {
 	return fmt.Errorf("the pool %s is not imported (import it with: zpool import %s): %w", pool, pool, unavailable(err))
 }
 
-// Look returns the state of the root by one call of zfs.
+// Look returns the state of the root with one call of zfs.
 func (e *Engine) Look(ctx context.Context) (Look, error) {
 	found, err := e.properties(ctx, 2, e.root)
 	if err != nil {
@@ -104,7 +104,7 @@ func (e *Engine) Get(ctx context.Context, name string) (Dataset, error) {
 	return p.dataset(name, mounted), nil
 }
 
-// get returns the properties of a dataset of ours.
+// get returns the properties of a dataset that this package made.
 func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 	full, err := e.full(name)
 	if err != nil {
@@ -123,7 +123,7 @@ func (e *Engine) get(ctx context.Context, name string) (properties, error) {
 // missing returns the error of a command that did not find a dataset.
 func (e *Engine) missing(ctx context.Context, full string, err error) error {
 	switch {
-	case !strings.Contains(err.Error(), "does not exist"): // any other failure does not prove that it is missing
+	case !strings.Contains(err.Error(), "does not exist"): // other failures do not prove that it is missing
 		return unavailable(err)
 	case e.there(ctx, e.root):
 		return fmt.Errorf("dataset %s: %w", full, ErrNotFound)
@@ -213,7 +213,7 @@ func (e *Engine) makeParent(ctx context.Context, full string) error {
 	}
 	err = e.do(ctx, "create", "-o", "mountpoint=none", "-o", "canmount=off",
 		"-o", "devices=off", "-o", "setuid=off", parent) // a task must not leave setuid programs or device nodes
-	if err != nil && !e.there(ctx, parent) { // another process may have made it
+	if err != nil && !e.there(ctx, parent) { // another process may have made the parent
 		return err
 	}
 	return nil
@@ -276,7 +276,7 @@ func (e *Engine) Resize(ctx context.Context, name string, l Limits) error {
 		return e.do(ctx, slices.Concat([]string{"set"}, l.limits(), []string{p.full})...)
 	}
 	if err := set(ctx, l); err != nil {
-		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of the two may be set
+		return also(err, set(context.WithoutCancel(ctx), p.dataset(name, nil).Limits)) // one of the two limits may be set
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 		return err
 	}
 	err = mountedElsewhere(p)
-	if err == nil { // -r is for the snapshots: dependents has shown that nothing else is below it
+	if err == nil { // -r is for the snapshots: dependents has shown that nothing else is below p
 		err = e.held(ctx, p.full, e.do(ctx, "destroy", "-r", p.full))
 	}
 	if err != nil {
@@ -308,7 +308,7 @@ func (e *Engine) Destroy(ctx context.Context, name string) error {
 	return nil
 }
 
-// held adds the held snapshots to the error of a failed destroy: zfs reports only that one is busy.
+// held adds the held snapshots to the error of a failed destroy: zfs reports only that a snapshot is busy.
 func (e *Engine) held(ctx context.Context, full string, err error) error {
 	if !errors.Is(err, ErrInUse) {
 		return err
@@ -327,8 +327,8 @@ func (e *Engine) held(ctx context.Context, full string, err error) error {
 	return fmt.Errorf("%w: held snapshots are %s (see: zfs holds %s)", err, strings.Join(names, ", "), names[0])
 }
 
-// dependents returns an error if others depend on a dataset or its snapshots: clones, or child datasets that
-// somebody made.
+// dependents returns an error if clones depend on a dataset's snapshots, or if somebody made child datasets
+// below it.
 func (e *Engine) dependents(ctx context.Context, full string) error {
 	text, err := e.run(ctx, "list", "-H", "-r", "-t", "filesystem,volume", "-o", "name,origin", e.root)
 	if err != nil {
@@ -346,9 +346,9 @@ func (e *Engine) dependents(ctx context.Context, full string) error {
 	return nil
 }
 
-// Rename moves a dataset with its snapshots below the same root, and leaves it unmounted. If the kernel reports the
-// dataset as busy it returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted only in other
-// mount namespaces: processes there keep their files.
+// Rename moves a dataset with its snapshots below the same root. Afterwards, the dataset is unmounted. If the kernel
+// reports the dataset as busy, Rename returns ErrInUse and changes nothing. OpenZFS renames a dataset that is mounted
+// only in other mount namespaces: processes there keep their files.
 func (e *Engine) Rename(ctx context.Context, from, to string) error {
 	target, err := e.full(to)
 	if err != nil {
@@ -396,7 +396,7 @@ func snapshotName(full, snapshot string) (string, error) {
 	return full + "@" + snapshot, nil
 }
 
-// Snapshot makes a snapshot, or returns ErrExists if the dataset has one of that name.
+// Snapshot makes a snapshot, or returns ErrExists if the dataset has a snapshot of that name.
 func (e *Engine) Snapshot(ctx context.Context, name, snapshot string) error {
 	p, err := e.get(ctx, name)
 	if err != nil {

@@ -132,7 +132,7 @@ func (p properties) bytes(property string) int64 {
 	return n
 }
 
-// tags returns the tags that were set on this dataset, not inherited ones or ones that a stream has brought.
+// tags returns the tags that were set on this dataset itself, but no inherited tags and none received by a stream.
 func (p properties) tags() Tags {
 	var tags Tags
 	if own := p.values[tagProperty]; own.source == "local" && json.Unmarshal([]byte(own.value), &tags) == nil {

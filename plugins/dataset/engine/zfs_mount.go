@@ -20,8 +20,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/owndir"
 )
 
-// Mount mounts a dataset at dir unless it is mounted there, and returns dir after it has verified that the mount is
-// this dataset's. It may be called again.
+// Mount mounts a dataset at dir unless it is already mounted there, verifies that the mount shows this dataset, and
+// returns dir. It may be called again.
 func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	p, err := e.get(ctx, name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (e *Engine) Mount(ctx context.Context, name, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(mountsOf(mounted, p.full)) > 0 { // at another directory
+	if len(mountsOf(mounted, p.full)) > 0 { // mounted at another directory
 		if _, err := e.unmount(ctx, p); err != nil {
 			return "", err
 		}
@@ -158,7 +158,7 @@ func ownMounts() ([]*mountinfo.Info, error) {
 	return mounted, nil
 }
 
-// isOf reports whether a mount is of a dataset, or of a directory in it. A FUSE mount, which tests use instead of the
+// isOf reports whether a mount shows a dataset, or a directory in it. A FUSE mount, which tests use instead of the
 // kernel module, must be root's: any user can make a FUSE mount with this type and a dataset's name.
 func isOf(m *mountinfo.Info, full string) bool {
 	return m.Source == full && (m.FSType == "zfs" ||

@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/engine"
 )
 
-// BenchmarkZFS_Create compares the engine's time for a mounted dataset with limits to one equivalent
-// "zfs create", alternating in one run:
+// BenchmarkZFS_Create compares the time that the engine takes to make and mount a dataset with limits with the
+// time of an equivalent "zfs create". The two alternate in one run:
 //
 //	go test ./engine -run '^$' -bench ZFS -benchtime 100x
 func BenchmarkZFS_Create(b *testing.B) {
@@ -39,10 +39,10 @@ func BenchmarkZFS_Create(b *testing.B) {
 	})
 }
 
-// BenchmarkZFS_Discard compares the engine's time for a move to the trash to "zfs unmount" and "zfs rename".
+// BenchmarkZFS_Discard compares the time of a move to the trash with the time of "zfs unmount" and "zfs rename".
 func BenchmarkZFS_Discard(b *testing.B) {
 	compare(b, func(b *testing.B, c column) (bare, own func() time.Duration) {
-		used := func() (name string) { // the file makes sure that zfs-fuse has mounted it
+		used := func() (name string) { // the file makes sure that zfs-fuse has mounted the dataset
 			name = c.name()
 			write(b, c.create(b, name, engine.Limits{Data: 32 * mib}), "file", "x")
 			return name

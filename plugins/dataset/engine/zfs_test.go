@@ -38,7 +38,7 @@ func TestZFS_Properties(t *testing.T) {
 			{"a rollback leaves no empty directory at the mount point", bare},
 			{"a new dataset has the engine's properties", reserved},
 			{"a foreign dataset is left alone", another},
-			{"a dataset of a full pool can be deleted", full},
+			{"a dataset in a full pool can be deleted", full},
 			{"a dataset in the trash stays unmounted", trashStaysUnmounted},
 			{"a missing pool is an error, and never means a missing dataset", unavailable},
 		} {
@@ -138,7 +138,7 @@ func mountPoints(t *testing.T, c zfsColumn) {
 	must.NoError(t, err)
 	must.Eq(t, 0, info.Mode().Perm()) // a task that is not root can't write to the mount point
 
-	write(t, path, "hidden", "x") // root can
+	write(t, path, "hidden", "x") // but root can
 	_, err = c.Mount(t.Context(), name, path)
 	must.ErrorContains(t, err, "move it away: directory not empty")
 	oneSentence(t, err)
@@ -215,7 +215,7 @@ func unavailable(t *testing.T, c zfsColumn) {
 		"mount": mountErr, "create": createErr, "look": lookErr, "destroy": c.Destroy(t.Context(), name),
 		"rename": c.Rename(t.Context(), name, c.name())} {
 		must.ErrorIs(t, err, engine.ErrUnavailable, must.Sprint(what))
-		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // callers would take the dataset as lost
+		must.True(t, !errors.Is(err, engine.ErrNotFound), must.Sprint(what)) // or callers would take the dataset for lost
 		oneSentence(t, err)
 	}
 	must.False(t, testsupport.Exists(c.dir("new")))
@@ -252,7 +252,7 @@ func full(t *testing.T, c zfsColumn) {
 	must.NoError(t, err)
 	must.Less(t, 257*mib, d.Usage.Data)
 	err = c.Discard(t.Context(), name, 0)
-	if c.kind == "zfs-fuse" { // unlike OpenZFS it reserves no space for a rename
+	if c.kind == "zfs-fuse" { // unlike OpenZFS, zfs-fuse reserves no space for a rename
 		must.ErrorIs(t, err, engine.ErrNoSpace)
 		oneSentence(t, err)
 		must.True(t, c.isMounted(t, name))
@@ -278,7 +278,7 @@ func reserved(t *testing.T, c zfsColumn) {
 	}
 }
 
-// A value that a stream has brought counts as one property, even if it looks like more lines of output.
+// A property from a received stream counts as one property, even if its value looks like more lines of output.
 func forged(t *testing.T, c zfsColumn) {
 	name := c.name()
 	c.create(t, name, engine.Limits{Data: 32 * mib})

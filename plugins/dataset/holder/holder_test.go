@@ -74,7 +74,7 @@ func holds(id, client, desired, kind, device string) string {
 		id, client, desired, kind, device)
 }
 
-func TestView_HasWhatTheAPIShows(t *testing.T) {
+func TestView_ReadsTheAllocationsOfASlot(t *testing.T) {
 	for _, c := range []struct{ name, client, desired, kind, live string }{
 		{"runs", "running", "run", "dataset", job},
 		{"is about to start", "pending", "run", "dataset", job},
@@ -118,17 +118,17 @@ func TestView_RefusesIncompleteReplies(t *testing.T) {
 	list := "/v1/node/" + node + "/allocations"
 	whole := holds(job, "running", "run", "dataset", "fast-00")
 	for name, c := range map[string]struct{ path, answer, want string }{
-		"no rights":           {list, "403 Permission denied", "access was denied (Permission denied): set api.token_file"},
-		"no leader":           {list, "500 No cluster leader", "the API returned status 500 (No cluster leader)"},
-		"cut off":             {list, "200 [" + whole, "is invalid"},
-		"cut in the middle":   {list, "200 [" + whole[:80], "is invalid"},
-		"a page":              {list, "200 <html>sign in</html>", "is invalid"},
-		"null":                {list, "200 null", "is invalid: it is not a list"},
-		"another list":        {list, `200 [{"Name":"x"}]`, "is invalid: it has an allocation without an id"},
-		"redirected":          {list, "302 ", "the API returned status 302"},
-		"hangs":               {list, "hang", "no response within 3s"},
-		"unknown token":       {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
-		"an agent of servers": {"/v1/agent/self", `200 {"stats":{}}`, "is not a client"},
+		"no rights":            {list, "403 Permission denied", "access was denied (Permission denied): set api.token_file"},
+		"no leader":            {list, "500 No cluster leader", "the API returned status 500 (No cluster leader)"},
+		"cut off":              {list, "200 [" + whole, "is invalid"},
+		"cut in an allocation": {list, "200 [" + whole[:80], "is invalid"},
+		"an HTML page":         {list, "200 <html>sign in</html>", "is invalid"},
+		"null":                 {list, "200 null", "is invalid: it is not a list"},
+		"another list":         {list, `200 [{"Name":"x"}]`, "is invalid: it has an allocation without an id"},
+		"redirected":           {list, "302 ", "the API returned status 302"},
+		"hangs":                {list, "hang", "no response within 3s"},
+		"unknown token":        {"/v1/acl/token/self", "403 ACL token not found", "access was denied"},
+		"a server agent":       {"/v1/agent/self", `200 {"stats":{}}`, "is not a client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -169,7 +169,7 @@ func TestView_ReadsTheTokenForEachRequest(t *testing.T) {
 	must.Eq(t, "two", a.tokens[len(a.tokens)-1])
 }
 
-func TestView_TrustsOnlyTheAuthority(t *testing.T) {
+func TestView_TrustsOnlyTheConfiguredAuthority(t *testing.T) {
 	a, _ := newAgent(t, nil)
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
@@ -187,7 +187,7 @@ func TestView_TrustsOnlyTheAuthority(t *testing.T) {
 	must.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
-// Nomad's reply for an allocation in a namespace that the token must not read differs from the one for a
+// For an allocation in a namespace that the token must not read, Nomad's reply differs from the reply for a
 // missing allocation. Pages of other servers differ, too.
 func TestGone_TrustsOnlyNomadsOwnAnswer(t *testing.T) {
 	t.Parallel()

@@ -29,10 +29,10 @@ type API struct {
 
 // View is the state that the API shows at one time.
 type View struct {
-	Node  string    // its id
+	Node  string    // the node's id
 	Began time.Time // before the first request: all earlier events are in the view
 
-	// Complete means that the token sees every allocation. Otherwise any may be missing.
+	// Complete means that the token sees every allocation. Otherwise, any allocation may be missing.
 	Complete bool
 
 	Allocations map[string]Allocation // of this node, by id
@@ -107,8 +107,8 @@ func into(value any) func(*json.Decoder) error {
 	return func(d *json.Decoder) error { return d.Decode(value) }
 }
 
-// Holders returns the ids of all allocations that have or had a device. Live is the only one that may
-// use it now, or empty if none or several may.
+// Holders returns the ids of all allocations that have or had a device. live is the only
+// allocation that may use the device now, or empty if none or several may.
 func (v *View) Holders(device string) (all []string, live string) {
 	var lives []string
 	for id, a := range v.Allocations {

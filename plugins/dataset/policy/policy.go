@@ -1,8 +1,8 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package policy reads the operator's file, which defines the classes of datasets and what each of them
-// allows to jobs. Both roles of the plugin read it.
+// Package policy reads the operator's file, which defines the classes of datasets and what each class
+// allows jobs to request. Both roles of the plugin read it.
 package policy
 
 import (
@@ -60,7 +60,7 @@ const maxFile = 1 << 20 // far more than classes need
 
 var options = schema.Of[File]()
 
-// Load reads the operator's file and validates it. It refuses a file that others than root can change.
+// Load reads the operator's file and validates it. It refuses a file that users other than root can change.
 // The error names the file and every mistake. It wraps fs.ErrNotExist if the file does not exist.
 func Load(path string) (*File, error) {
 	text, err := read(path)

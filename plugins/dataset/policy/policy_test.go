@@ -25,15 +25,15 @@ func dir(options string) string {
 	return `class "dir" { root = "tank/dir" ` + options + " }"
 }
 
-func TestFile_ReportsAMistakeInOneSentence(t *testing.T) {
+func TestFile_NamesEachMistake(t *testing.T) {
 	const mode = ` is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`
-	const notAbsolute = ` is not an absolute path in its shortest form: write it from /, without .. or a / at the end`
+	const notAbsolute = ` is not an absolute path in its shortest form: begin it with /, without .. or a / at the end`
 	const slots = `slots { count = 2 capacity = "1GiB" `
 	for name, c := range map[string]struct{ file, want string }{
-		"program":   {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
-		"no option": {`pool = "tank"`, `Invalid label: No argument or block type is named "pool".`},
-		"no label":  {`class { root = "tank" }`, `class has no label: write class "NAME" { … }`},
-		"twice":     {fast("") + "\n" + fast(""), `class "fast" is declared twice: give each its own name`},
+		"program":        {`zfs = "zfs"`, `zfs "zfs"` + notAbsolute},
+		"unknown option": {`pool = "tank"`, `Invalid label: No argument or block type is named "pool".`},
+		"no label":       {`class { root = "tank" }`, `class has no label: write class "NAME" { … }`},
+		"twice":          {fast("") + "\n" + fast(""), `class "fast" is declared twice: give each its own name`},
 		"name": {`class "1e" { root = "tank" }`,
 			`class "1e" can't be the name of a class: use letters, digits, - and _, at most 63, a letter first`},
 		"no root": {`class "x" { }`,
@@ -103,7 +103,7 @@ func TestFile_HasDefaults(t *testing.T) {
 }
 
 // A user who can change the file has root's access to all volumes of the node.
-func TestLoad_TakesRootsFileOnly(t *testing.T) {
+func TestLoad_RefusesAFileThatOthersCanChange(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files to others")
 	}
@@ -155,7 +155,7 @@ class "team" { root = "tank/team"  namespaces = ["team-*", "ops"]  allow = ["gid
 class "bare" { root = "tank/bare"  mode = "1770" }
 `
 
-func TestVolume_IsRefusedInOneSentence(t *testing.T) {
+func TestVolume_RefusesInvalidRequests(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	const id = ` is not the number of a user or group: use 0 to 4294967294`
@@ -178,13 +178,13 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 			`class "team" does not allow namespace "dev": use "bare", "fast"`},
 		"parameter": {Request{Parameters: p("quota", "1")},
 			`class "fast" does not allow the parameter "quota": use uid, gid, mode, clone_from`},
-		"parameter, one": {Request{Namespace: "ops", Parameters: p("class", "team", "uid", "1")},
+		"parameter, one allowed": {Request{Namespace: "ops", Parameters: p("class", "team", "uid", "1")},
 			`class "team" does not allow the parameter "uid": use gid`},
-		"parameter, none": {Request{Parameters: p("class", "bare", "uid", "1")},
+		"parameter, none allowed": {Request{Parameters: p("class", "bare", "uid", "1")},
 			`class "bare" does not allow the parameter "uid": leave it out`},
-		"uid":           {Request{Parameters: p("uid", "app")}, `the parameter uid "app"` + id},
-		"uid of no one": {Request{Parameters: p("uid", "4294967295")}, `the parameter uid "4294967295"` + id},
-		"gid":           {Request{Parameters: p("gid", "-1")}, `the parameter gid "-1"` + id},
+		"uid":          {Request{Parameters: p("uid", "app")}, `the parameter uid "app"` + id},
+		"reserved uid": {Request{Parameters: p("uid", "4294967295")}, `the parameter uid "4294967295"` + id},
+		"gid":          {Request{Parameters: p("gid", "-1")}, `the parameter gid "-1"` + id},
 		"mode": {Request{Parameters: p("mode", "u+w")},
 			`the parameter mode "u+w" is not a mode: use up to four octal digits in quotes, without setuid, such as "0755"`},
 		"clone of no snapshot": {Request{Parameters: p("clone_from", "data")}, `the parameter clone_from "data"` + origin},
@@ -207,10 +207,10 @@ func TestVolume_IsRefusedInOneSentence(t *testing.T) {
 	f, err = parse(`class "ops" { root = "tank" namespaces = ["ops"] }`)
 	must.NoError(t, err)
 	_, err = f.Volume(Request{Namespace: "dev"})
-	must.EqError(t, err, "the parameter class is missing: no class of this node allows that namespace, ask its operator")
+	must.EqError(t, err, "the parameter class is missing: no class of this node allows that namespace, ask the operator")
 }
 
-func TestVolume_GetsWhatItsClassAllows(t *testing.T) {
+func TestVolume_AppliesClassAndParameters(t *testing.T) {
 	f, err := parse(classes)
 	must.NoError(t, err)
 	v, err := f.Volume(Request{ID: "i", Name: "n", Namespace: "default", Parameters: map[string]string{

@@ -27,7 +27,7 @@ type Request struct {
 // parameters are the parameters of a volume that its class may allow.
 var parameters = []string{"uid", "gid", "mode", "clone_from"}
 
-// Ids and namespaces become parts of names of datasets and files.
+// Ids and namespaces become parts of dataset names and file names.
 var (
 	id        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	namespace = regexp.MustCompile(`^[A-Za-z0-9-]{1,128}$`)
@@ -56,7 +56,7 @@ type Owner struct {
 
 // Origin is a snapshot of a volume in the same class and namespace.
 type Origin struct {
-	Volume   string // its id or name
+	Volume   string // the volume's id or name
 	Snapshot string
 }
 
@@ -82,7 +82,7 @@ func (f *File) Volume(r Request) (*Volume, error) {
 	return v, nil
 }
 
-// class returns the class that a request names, if its namespace may use it.
+// class returns the class that a request names, if the request's namespace may use the class.
 func (f *File) class(r Request) (string, Class, error) {
 	name, named := r.Parameters["class"]
 	c, known := f.Classes[name]
@@ -97,7 +97,7 @@ func (f *File) class(r Request) (string, Class, error) {
 	}
 	use := "use " + strings.Join(may, ", ")
 	if len(may) == 0 {
-		use = "no class of this node allows that namespace, ask its operator"
+		use = "no class of this node allows that namespace, ask the operator"
 	}
 	switch {
 	case !named:
@@ -117,7 +117,7 @@ func (c Class) serves(namespace string) bool {
 }
 
 // Limits returns the limits of a volume in this class. The capacity is high, or else low, or else the class's
-// default. With both it is the largest one between them that the class allows.
+// default. With both, it is the largest capacity between them that the class allows.
 func (f *File) Limits(class string, low, high int64) (engine.Limits, error) {
 	c, known := f.Classes[class]
 	least, most := c.MinCapacity.Bytes(), c.MaxCapacity.Bytes()

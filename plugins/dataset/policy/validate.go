@@ -94,7 +94,7 @@ var (
 	namespacePattern = regexp.MustCompile(`^[A-Za-z0-9*-]{1,128}$`)
 	octalMode        = regexp.MustCompile(`^[0-3]?[0-7]{3}$`)
 
-	// zfs(8)
+	// the name of a dataset, see zfs(8)
 	root = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.:-]*(/[A-Za-z0-9_:-][A-Za-z0-9_.:-]*)*$`)
 )
 
@@ -109,7 +109,7 @@ func (c Class) checkRoot() error {
 func absolute(name string) error {
 	switch {
 	case !path.IsAbs(name) || filepath.Clean(name) != name:
-		return fmt.Errorf("%q is not an absolute path in its shortest form: write it from /, without .. or a / at the end",
+		return fmt.Errorf("%q is not an absolute path in its shortest form: begin it with /, without .. or a / at the end",
 			name)
 	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return fmt.Errorf("%q has a character that can't be printed", name)

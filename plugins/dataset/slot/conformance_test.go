@@ -83,7 +83,7 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// set adds a running allocation that has a slot, or ends the current one.
+// set adds a running allocation that has a slot, or ends the slot's current allocation.
 func (c *cluster) set(slot string, runs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +149,7 @@ func newSite(t *testing.T, pool zfsfuse.Pool) *site {
 	return s
 }
 
-// leases returns the leases by the engine's list.
+// leases returns the leases that the engine lists.
 func (s *site) leases(t *testing.T) (all []engine.Dataset) {
 	t.Helper()
 	datasets, err := s.engine.List(t.Context())

@@ -25,13 +25,13 @@ const unclaimed = 10 * time.Minute
 type leaseState struct {
 	engine datasets
 	began  time.Time // zero: before this process
-	over   bool      // its end is proven
+	over   bool      // the lease's end is proven
 }
 
 // apiState is the state of the API as a source of evidence.
 type apiState struct {
 	err  error // why no view is available, or why it proves nothing
-	seen bool  // the token sees all allocations, or has seen one that it needs a right for
+	seen bool  // the token sees all allocations, or has seen one, which needs a right
 	kick func()
 }
 
@@ -124,15 +124,15 @@ func (i *instance) judge(seen bool, err error, changed bool) {
 	i.api.seen, i.api.err = seen, err
 	kick := i.api.kick
 	i.mu.Unlock()
-	i.say("api", "a slot is only given back when it is reserved again", err)
+	i.say("api", "a slot is freed only when it is reserved again", err)
 	if changed || before != i.evidence() {
 		kick()
 	}
 }
 
 // seen evaluates a view: it records the holders and the ends of leases. Only a view that began after a
-// lease counts for it: by then the scheduler took every previous holder of the slot as ended, so the
-// holder of the slot in the view has this lease.
+// lease counts for that lease: by then, every previous holder of the slot had ended for the scheduler, so
+// the holder of the slot in the view has this lease.
 func (i *instance) seen(ctx context.Context, v *holder.View) {
 	now := i.look(ctx)
 	proven, changed := v.Complete || len(v.Allocations) > 0, false
@@ -174,13 +174,13 @@ func (i *instance) record(ctx context.Context, l *lease, v *holder.View) (shown 
 	ctx, unlock, err := l.engine.Lock(ctx, l.slot(), lookTime)
 	if err == nil {
 		if err = l.engine.Tag(ctx, l.Name, tags); err == nil {
-			l.Tags = maps.Clone(l.Tags) // others read it
+			l.Tags = maps.Clone(l.Tags) // other goroutines read the map
 			maps.Copy(l.Tags, tags)
 		}
 		unlock()
 	}
 	if errors.Is(err, engine.ErrNotFound) {
-		err = nil // it was released before the lock
+		err = nil // the slot was released before the lock
 	}
 	i.say("holder of "+l.slot(), "failed to record the holder of slot "+l.slot(), err)
 	return true
@@ -219,7 +219,7 @@ func (i *instance) end(name string, over bool) bool {
 	defer i.mu.Unlock()
 	m, there := i.states[name]
 	if !there {
-		return false // it was released since the view
+		return false // the lease was released after the view
 	}
 	news := over && !m.over
 	m.over = over

@@ -40,7 +40,7 @@ exit $code
 
 // The test kills the plugin before and after each call of the zfs program that releases a slot and
 // reserves it again.
-func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
+func TestSlots_HaveNoLeftoversAfterAKill(t *testing.T) {
 	testsupport.Long(t, "repeats")
 	s := newSite(t, zfsfusetest.New(t))
 	dir := t.TempDir()
@@ -101,7 +101,7 @@ func TestSlots_KilledAtEachStepLeavesNothing(t *testing.T) {
 	must.Eq(t, []string{s.leases(t)[0].Path}, left, must.Sprint("directories"))
 }
 
-// empty destroys the trash, and fails the test if other datasets than leases are left.
+// empty destroys the datasets in the trash, and fails the test if any other dataset is not a lease.
 func (s *site) empty(t *testing.T) {
 	t.Helper()
 	all, err := s.engine.List(t.Context())
@@ -118,8 +118,8 @@ func (s *site) empty(t *testing.T) {
 	}
 }
 
-// TestSlots_ReservationsLeakNothing measures the plugin's memory over many reservations.
-func TestSlots_ReservationsLeakNothing(t *testing.T) {
+// TestSlots_ReservationsLeakNoMemory measures the plugin's memory over many reservations.
+func TestSlots_ReservationsLeakNoMemory(t *testing.T) {
 	testsupport.Long(t, "hundreds of reservations")
 	const first, more = 100, 300 // an earlier leak took 1 MiB per 50 reservations
 	s := newSite(t, zfsfusetest.New(t))

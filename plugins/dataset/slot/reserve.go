@@ -56,7 +56,7 @@ func (i *instance) Reserve(ctx context.Context, ids []string) (*nomad.ContainerR
 }
 
 // makeSlot makes the dataset of a slot, with a new lease. The caller has released every previous lease that it could
-// list: makeSlot fails if it finds another one.
+// list: makeSlot fails if it finds another lease.
 func (i *instance) makeSlot(ctx context.Context, e datasets, id string, s engine.Spec) (string, error) {
 	ctx, unlock, err := e.Lock(ctx, id, time.Minute)
 	if err != nil {
@@ -120,7 +120,7 @@ func (i *instance) mount(ctx context.Context, l lease) error {
 		return err
 	}
 	if _, err = l.engine.Mount(ctx, l.Name, dir); errors.Is(err, engine.ErrNotFound) {
-		return nil // it was released before the lock
+		return nil // the slot was released before the lock
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (i *instance) Leases(ctx context.Context, ids ...string) ([]device.Lease, e
 	}
 	for _, id := range ids {
 		_, e := i.class(classOf(id))
-		if err := now.failed[e]; err != nil { // a failure of a previous root does not block the current one
+		if err := now.failed[e]; err != nil { // a failure of a previous root does not block slots in the current root
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ const keep = time.Nanosecond
 func (i *instance) Release(ctx context.Context, l device.Lease) error {
 	e := i.state(l.Key).engine
 	if e == nil {
-		return nil // the last look did not find it
+		return nil // the last look did not find the lease
 	}
 	ctx, unlock, err := e.Lock(ctx, l.ID, time.Minute)
 	if err != nil {

@@ -69,7 +69,7 @@ type instance struct {
 	gone  func(ctx context.Context, allocation, namespace string) (bool, error) // API.Gone
 
 	mu     sync.Mutex
-	file   *policy.File          // the last valid one
+	file   *policy.File          // the last valid file
 	roots  map[string]datasets   // with slots, by program and root, even if no longer in the file
 	logged map[string]string     // problems, by subject
 	states map[string]leaseState // by the name of a lease's dataset
@@ -114,7 +114,7 @@ func (i *instance) List(ctx context.Context) ([]device.Group, error) {
 	return groups, nil
 }
 
-// load reads the operator's file. If it is invalid, the last valid one stays in use. Without a file no class exists.
+// load reads the operator's file. If it is invalid, the last valid file stays in use. Without a file no class exists.
 func (i *instance) load() *policy.File {
 	file, err := policy.Load(i.File)
 	i.mu.Lock()
@@ -149,7 +149,7 @@ func classOf(id string) string { return id[:max(0, strings.LastIndex(id, "-"))] 
 func (i *instance) group(name string, c policy.Class, now look) device.Group {
 	quota := c.Slots.Capacity.Bytes()
 	g := device.Group{Vendor: "zfs", Type: Type, Name: name, Attributes: map[string]*structs.Attribute{
-		// with a unit, because a job's "10 GiB" never equals a number without one
+		// with a unit, because a job's "10 GiB" never equals a number without a unit
 		"quota": structs.NewIntAttribute(quota>>20, structs.UnitMiB),
 		"api":   structs.NewStringAttribute(i.evidence()),
 	}}
@@ -203,7 +203,7 @@ type look struct {
 	failed map[datasets]error
 }
 
-// lease is one reservation, by its dataset.
+// lease is one reservation, as recorded by its dataset.
 type lease struct {
 	engine.Dataset
 	engine datasets
@@ -226,7 +226,7 @@ func (l *lease) holder() string {
 }
 
 // look lists the leases below some roots, or below all roots if none are given. A root that can't be listed does not
-// hide the leases of others.
+// hide the leases below other roots.
 func (i *instance) look(ctx context.Context, roots ...datasets) look {
 	if len(roots) == 0 {
 		i.mu.Lock()
@@ -262,8 +262,8 @@ func (i *instance) look(ctx context.Context, roots ...datasets) look {
 	return now
 }
 
-// rootsOf returns the roots of some slots, both those with current leases and those for new leases: they differ after
-// a change of the operator's file.
+// rootsOf returns the roots of some slots, both those with current leases and those for new leases. The roots differ
+// after a change of the operator's file.
 func (i *instance) rootsOf(ids []string) (roots []datasets) {
 	for _, id := range ids {
 		_, e := i.class(classOf(id))

@@ -26,7 +26,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/dataset/holder"
 )
 
-// memory implements datasets by directories.
+// memory implements datasets with directories.
 type memory struct {
 	dir string
 
@@ -34,7 +34,7 @@ type memory struct {
 	datasets map[string]engine.Dataset
 	inUse    string // name of a busy dataset
 	broken   error
-	hidden   error // of Look
+	hidden   error // the error of Look
 	free     int64
 }
 
@@ -215,7 +215,7 @@ func TestList_IsEmptyWithoutAFile(t *testing.T) {
 	b.write(fast)
 	before := b.list()
 	must.StrHasPrefix(t, "zfs/dataset/fast: ", before)
-	must.NoError(t, os.Remove(b.File)) // which is an error once the file was there
+	must.NoError(t, os.Remove(b.File)) // an error now, because a file was in use
 	must.Eq(t, before, b.list())
 	must.StrContains(t, b.log.String(), "the slots stay as they were")
 }
@@ -260,7 +260,7 @@ func TestReserve_SetsVariablesAndMounts(t *testing.T) {
 	must.ErrorContains(t, err, `slot "slow-00" is no longer in the operator's file `+b.File)
 }
 
-// A slot whose lease can't be listed, as of a slow pool, is not given to a second task.
+// A slot whose lease can't be listed, as on a slow pool, is not given to a second task.
 func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
 	b := newBench(t)
 	b.list()
@@ -276,13 +276,13 @@ func TestReserve_RefusesWhileTheLeaseIsHidden(t *testing.T) {
 	must.Len(t, 1, b.leases())
 }
 
-func TestRelease_RenamesWhatIsNotInUse(t *testing.T) {
+func TestRelease_RenamesUnusedDatasets(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
 	must.NoError(t, err)
 	lease, _ := b.only()
-	lease.Holder = "somebody" // which Release ignores
+	lease.Holder = "somebody" // Release ignores the holder
 	b.fs.set(func() { b.fs.inUse = lease.Key })
 	err = b.Release(t.Context(), lease)
 	must.ErrorIs(t, err, device.ErrInUse)
@@ -312,7 +312,7 @@ var (
 	other   = holder.Allocation{Namespace: "prod", Wanted: true, Devices: map[string]string{"fast-01": "web"}}
 )
 
-// view shows one allocation now.
+// view returns a view that began now and has one allocation.
 func view(a holder.Allocation) *holder.View {
 	return &holder.View{Node: nodeID, Began: time.Now(), Allocations: map[string]holder.Allocation{alloc: a}}
 }
@@ -342,15 +342,15 @@ func TestSeen_ReleasesOnlyByEvidenceOfTheEnd(t *testing.T) {
 		{name: "ended on another node", views: views{{alloc: runs}, {alloc: over}}, node: former, holder: held, api: "ok"},
 
 		{name: "an empty list", views: views{{}, {}}, holder: none, api: "none", age: time.Hour},
-		{name: "a list without it", views: views{{former: other}}, holder: none, api: "none", age: time.Hour},
+		{name: "a list without the allocation", views: views{{former: other}}, holder: none, api: "none", age: time.Hour},
 		{name: "only a previous holder", views: views{{former: over}}, holder: none, api: "ok", age: time.Hour},
 		{name: "a previous holder that is lost and runs", views: views{{former: stopped}, {former: over}},
 			holder: none, api: "ok"},
-		{name: "two run", views: views{{former: runs, alloc: runs}, {former: over, alloc: over}}, holder: none, api: "ok"},
+		{name: "both run", views: views{{former: runs, alloc: runs}, {former: over, alloc: over}}, holder: none, api: "ok"},
 		{name: "a previous holder in an old list", views: views{{former: runs}, {former: over}}, late: true,
 			holder: none, api: "ok"},
 
-		{name: "nothing hidden: it ended unseen", views: views{{former: over, alloc: over}}, complete: true,
+		{name: "nothing hidden: ended unseen", views: views{{former: over, alloc: over}}, complete: true,
 			holder: none, api: "ok", over: true},
 		{name: "nothing hidden, in an old list", views: views{{former: over}}, complete: true, late: true,
 			holder: none, api: "ok", age: time.Hour},
@@ -413,7 +413,7 @@ func TestSeen_RecordOutlivesTheProcess(t *testing.T) {
 	must.True(t, lease.Ended)
 }
 
-func TestUnseen_ChangesOnlyTheAttribute(t *testing.T) {
+func TestJudge_WithoutAViewChangesOnlyTheAttribute(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	_, err := b.Reserve(t.Context(), []string{"fast-00"})
@@ -434,7 +434,7 @@ func TestUnseen_ChangesOnlyTheAttribute(t *testing.T) {
 	must.StrContains(t, b.list(), "api=none")
 }
 
-func TestLeases_OfOneClassNeedNoOtherPool(t *testing.T) {
+func TestLeases_NeedOnlyThePoolsOfTheSlots(t *testing.T) {
 	b := newBench(t)
 	b.list()
 	b.roots["/usr/sbin/zfs slow/fast"] = &memory{broken: errors.New("it does not answer")}

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package trash destroys datasets in the trash once their time is over. It runs in the device plugin's process, the
-// only one that lives as long as the agent.
+// only process that lives as long as the agent.
 package trash
 
 import (
@@ -31,12 +31,12 @@ type Keeper struct {
 	// Say logs a new error about a subject, and its end if err is nil.
 	Say func(about, consequence string, err error)
 
-	// Soon requests a look before the next one is due, as for a dataset that the trash need not keep. It
-	// may be nil.
+	// Soon requests a look before the next look is due, for example for a dataset that the trash need not
+	// keep. It may be nil.
 	Soon <-chan struct{}
 
 	now   func() time.Time     // for tests
-	began map[string]time.Time // start of the time that no tag has yet, by dataset
+	began map[string]time.Time // start of the time that is not in a tag yet, by dataset
 }
 
 // Run looks at the trash periodically until the context ends.
@@ -57,7 +57,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Look destroys the datasets whose time is over, and updates the tags of others.
+// Look destroys the datasets whose time is over, and updates the tags of the others.
 func (k *Keeper) Look(ctx context.Context) {
 	if k.began == nil {
 		k.began = map[string]time.Time{}
@@ -74,7 +74,7 @@ func (k *Keeper) Look(ctx context.Context) {
 	}
 }
 
-// empty is Look for one class. If its pool is unavailable the rest waits for the next look.
+// empty is Look for one class. If its pool is unavailable, the other datasets wait for the next look.
 func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all []engine.Dataset) {
 	there := map[string]bool{}
 	for _, d := range all {
@@ -96,7 +96,7 @@ func (k *Keeper) empty(ctx context.Context, class string, e *engine.Engine, all 
 			return
 		}
 		if errors.Is(err, engine.ErrNotFound) {
-			err = nil // it was restored or destroyed since the list
+			err = nil // the dataset was restored or destroyed after the list
 		}
 		k.Say(key, d.Name+" stays in the trash of class "+class, err)
 		if errors.Is(err, engine.ErrUnavailable) {

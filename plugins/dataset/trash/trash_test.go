@@ -78,7 +78,7 @@ func TestKeeper_DestroysExpiredDatasets(t *testing.T) {
 	must.MapLen(t, 1, log)
 }
 
-// Neither a leap of the clock counts nor the time while no keeper runs.
+// A leap of the clock does not count, and neither does the time while no keeper runs.
 func TestKeeper_CountsOnlyTheTimeItRuns(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
@@ -156,7 +156,7 @@ func TestKeeper_TriesAgain(t *testing.T) {
 }
 
 // An operator restores an expired volume after the keeper has listed it and before it is destroyed.
-func TestKeeper_SparesAVolumeRestoredSinceTheList(t *testing.T) {
+func TestKeeper_KeepsAVolumeThatIsRestoredAfterTheList(t *testing.T) {
 	pool, ctx := zfsfusetest.New(t), t.Context()
 	e := engine.Open(pool.Program, pool.Root)
 	_, err := e.Create(ctx, "default/a", engine.Spec{Tags: engine.Tags{engine.Kind: "volume", engine.ID: "a"}})

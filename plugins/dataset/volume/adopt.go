@@ -69,7 +69,7 @@ func (c *call) adopt(ctx context.Context, e *engine.Engine, rec *record, v *poli
 // giveBack undoes adopt: the dataset gets its previous name and waits for the next create.
 func giveBack(ctx context.Context, e *engine.Engine, name string, d engine.Dataset) error {
 	err := e.Rename(ctx, name, d.Tags[engine.From])
-	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // the name is taken; only the key counts
+	if errors.Is(err, engine.ErrExists) || errors.Is(err, engine.ErrForeign) { // the name is taken; any name works
 		err = e.Rename(ctx, name, d.Tags[engine.From]+"."+d.Tags[engine.ID])
 	}
 	return err

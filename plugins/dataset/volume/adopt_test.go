@@ -19,12 +19,12 @@ func TestAdopt(t *testing.T) { adoptions.run(t) }
 
 var adoptions = cases{
 	"a volume gets the dataset":        adopted,
-	"no other volume gets it":          notAdopted,
+	"another volume does not get it":   notAdopted,
 	"killed at a step":                 killedInAdopt,
 	"its previous name is taken again": broughtAgain,
 }
 
-// brought makes a dataset that waits for a volume, as from another tool, with a file and a key.
+// brought makes a dataset as another tool would, with a file. The dataset waits for a volume with the key.
 func (n *node) brought(key string) (name string) {
 	n.t.Helper()
 	name = "brought-" + uuid.NewString()
@@ -71,7 +71,7 @@ func notAdopted(t *testing.T, n *node) {
 		n.fails("create", volume("clone_from", "theirs@one"), `volume "theirs" to clone was not found`)
 	})
 	has(t, n.create(volume("adopt", "key")).Path, "a", "text")
-	n.refused("create", volume("adopt", "key"), `has no dataset for the parameter adopt`) // it is a volume now
+	n.refused("create", volume("adopt", "key"), `has no dataset for the parameter adopt`) // the dataset is a volume now
 }
 
 func killedInAdopt(t *testing.T, n *node) {

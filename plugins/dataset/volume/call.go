@@ -50,7 +50,7 @@ func newCall(env func(string) (string, bool), answer answer, log io.Writer) (*ca
 	volumes, plugins := value("VOLUMES_DIR"), value("PLUGIN_DIR")
 	switch {
 	case !policy.IsID(c.ID):
-		return nil, fmt.Errorf("DHV_VOLUME_ID %q is not the id of a volume: Nomad's are UUIDs", c.ID)
+		return nil, fmt.Errorf("DHV_VOLUME_ID %q is not the id of a volume: Nomad's ids are UUIDs", c.ID)
 	case !policy.IsNamespace(c.Namespace) && (create || c.Namespace != ""):
 		return nil, fmt.Errorf("DHV_NAMESPACE %q is not a namespace: use letters, digits and -, at most 128", c.Namespace)
 	case !isName(c.Name) && (create || c.Name != ""):

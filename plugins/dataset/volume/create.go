@@ -39,10 +39,10 @@ func (c *call) create(ctx context.Context) error {
 	return c.make(ctx)
 }
 
-// make makes a new volume by the operator's file. It removes the volume if it can't answer.
+// make makes a new volume as the operator's file defines. It removes the volume again if it can't answer.
 func (c *call) make(ctx context.Context) error {
 	if strings.Contains(c.Name, "/") || policy.IsID(strings.ToLower(c.Name)) { // ambiguous in commands
-		return fmt.Errorf("%q can't be the name of a volume: use one without / that does not look like an id", c.Name)
+		return fmt.Errorf("%q can't be the name of a volume: use a name without / that does not look like an id", c.Name)
 	}
 	f, err := policy.Load(c.file)
 	if err != nil {
@@ -100,11 +100,11 @@ func (c *call) make(ctx context.Context) error {
 			return err
 		})
 	}
-	if err != nil && !rec.Unfinished { // Nomad does not know the volume: if undo is killed, the next create repeats it
+	if err != nil && !rec.Unfinished { // Nomad does not know the volume: if undo is killed, the next create repeats undo
 		rec.Unfinished = true
 		err = errors.Join(err, c.records.save(rec))
 	}
-	if err == nil || errors.Is(err, engine.ErrUnavailable) { // a hung program may still make it: another create undoes it
+	if err == nil || errors.Is(err, engine.ErrUnavailable) { // another create undoes what a hung program still makes
 		return err
 	}
 	if undoErr := c.undo(context.WithoutCancel(ctx), rec); undoErr != nil {
@@ -113,7 +113,7 @@ func (c *call) make(ctx context.Context) error {
 	return err
 }
 
-// fill makes the dataset: empty, as a clone, or by adopting one.
+// fill makes the dataset: empty, as a clone, or by adopting an existing dataset.
 func (c *call) fill(
 	ctx context.Context, e *engine.Engine, rec *record, v *policy.Volume, source string,
 ) (string, error) {
@@ -131,8 +131,8 @@ func (c *call) fill(
 	return path, nil
 }
 
-// source returns the dataset of the volume to clone, which must be in the request's namespace: its jobs
-// can read that volume anyway.
+// source returns the dataset of the volume to clone, which must be in the request's namespace: jobs of
+// that namespace can read the volume anyway.
 func (c *call) source(ctx context.Context, e *engine.Engine, v *policy.Volume) (string, error) {
 	all, err := e.List(ctx)
 	if err != nil {
@@ -178,13 +178,13 @@ func (c *call) undo(ctx context.Context, rec *record) error {
 	return c.records.remove(rec.ID)
 }
 
-// sweep removes leftovers of other creates below a root that were killed. Nomad retries a create with a
+// sweep removes leftovers of other, killed creates below a root. Nomad retries a create with a
 // new id, so it makes no further call for the previous id.
 func (c *call) sweep(ctx context.Context, root string) {
 	for _, id := range c.records.ids() {
 		locked, unlock, err := locks.Lock(ctx, id, 0)
 		if err != nil {
-			continue // another process is creating it
+			continue // another process is creating the volume
 		}
 		rec, err := c.records.read(id)
 		switch {

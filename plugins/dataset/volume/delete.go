@@ -17,7 +17,7 @@ import (
 // deletion of a volume whose job was purged, even while its tasks run.
 var patience = 30 * time.Second
 
-// delete removes a volume by the policy of its class. A missing volume is not an error.
+// delete removes a volume according to the policy of its class. A missing volume is not an error.
 func (c *call) delete(ctx context.Context) error {
 	ctx, unlock, err := locks.Lock(ctx, c.ID, limit)
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *call) delete(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case rec == nil: // the command check notes datasets without a record
+	case rec == nil: // the command "check" reports datasets without a record
 		return nil
 	case rec.Unfinished:
 		return c.undo(ctx, rec)
@@ -59,7 +59,7 @@ func (c *call) delete(ctx context.Context) error {
 	return c.records.remove(c.ID)
 }
 
-// remove removes the dataset by the policy, and waits up to patience while it is in use.
+// remove removes the dataset according to the policy, and waits up to patience while it is in use.
 func (c *call) remove(ctx context.Context, e *engine.Engine, rec *record) error {
 	at("unused")
 	for started := time.Now(); ; {

@@ -38,11 +38,11 @@ var faults = cases{
 	"killed at a step of a change":     killedInChange,
 	"killed at a command":              killedAtCommands,
 	"killed at any moment":             killedAtAnyMoment,
-	"killed while its program goes on": goesOn,
-	"its program hangs":                hangs,
+	"killed while its program runs on": goesOn,
+	"a program hangs":                  hangs,
 	"retried with another id":          triedAgain,
 	"the record is truncated":          cutOff,
-	"the directory is not root's own":  notOwn,
+	"others can change the directory":  notOwn,
 }
 
 // killed makes a call that kills itself at a step.
@@ -78,7 +78,7 @@ func killedInDelete(t *testing.T, n *node) {
 			r := volume()
 			n.create(r)
 			n.killed(step, "delete", r)
-			if step == "unused" { // Nomad still has it, and restores it if the agent starts now
+			if step == "unused" { // Nomad still has the volume, and restores it if the agent starts now
 				n.create(r)
 				n.killed(step, "delete", r)
 			}
@@ -202,7 +202,7 @@ func killedAtAnyMoment(t *testing.T, n *node) {
 }
 
 // stubborn replaces the zfs program: the command that makes the dataset of r goes on after its process was killed, as
-// in the kernel, and does its work when finish is called. Then is a line of shell that follows.
+// in the kernel, and does its work when finish is called. then is a line of shell that runs in between.
 func (n *node) stubborn(r request, then string) (finish func()) {
 	n.t.Helper()
 	dir, program := n.t.(*testing.T).TempDir(), n.pool.Program
@@ -267,7 +267,7 @@ func goesOn(t *testing.T, n *node) {
 	}
 }
 
-// A create that gives up waiting for a program leaves its record: the next create removes a dataset that appears later.
+// A create that stops waiting for a program keeps its record, so the next create removes a dataset that appears later.
 func hangs(t *testing.T, n *node) {
 	r := volume()
 	finish := n.stubborn(r, "")
@@ -340,7 +340,7 @@ func triedAgain(t *testing.T, n *node) {
 	n.only(r)
 }
 
-// An agent that dies during a create never learns of the volume: it stays only if it existed before.
+// An agent that dies during a create never learns of the volume: the volume stays only if it existed before.
 func unread(t *testing.T, n *node) {
 	call := func(r request) {
 		t.Helper()
@@ -457,7 +457,7 @@ func away(t *testing.T, n *node, gone bool, f fault) {
 	n.only(r)
 }
 
-// A volume of a full pool is restored, and a new one is complete or does not exist.
+// A volume in a full pool is restored, and a new volume is complete or does not exist.
 func fullPool(t *testing.T, n *node) {
 	n.write(n.class("dir", `max_capacity = "2GiB"`) + n.class("other", ""))
 	r := volume()
@@ -469,7 +469,7 @@ func fullPool(t *testing.T, n *node) {
 	has(t, n.create(r).Path, "a", "text")
 	s := volume()
 	if got := n.call("create", s); got.exit == 0 {
-		t.Log("a new one has room for its directory")
+		t.Log("a new volume has room for its directory")
 		n.delete(s)
 	} else {
 		t.Log(got.Error)
@@ -487,10 +487,10 @@ func fullPool(t *testing.T, n *node) {
 
 // When an agent starts, Nomad calls create for all volumes of the node concurrently, and waits 50 s.
 func TestRestore_KeepsNomadsLimitWithManyVolumes(t *testing.T) {
-	testsupport.Long(t, "a crowd of volumes")
+	testsupport.Long(t, "hundreds of volumes")
 	n := newNode(t, zfsfusetest.New(t))
 	n.exe = testBinary(t)
-	// together calls the plugin for all concurrently
+	// together calls the plugin for all volumes concurrently
 	together := func(all []request) {
 		var wg sync.WaitGroup
 		for _, r := range all {

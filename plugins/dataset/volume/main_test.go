@@ -108,12 +108,12 @@ func (n *node) write(text string) {
 	must.NoError(n.t, os.WriteFile(filepath.Join(n.plugins, "dataset.hcl"), []byte(text), 0o644))
 }
 
-// request has the parameters of a call of Nomad.
+// request has the parameters of a call by Nomad.
 type request struct {
 	id, name, namespace string
 	min, max            int64
 	parameters          map[string]string
-	env                 []string      // of Nomad
+	env                 []string      // more variables of Nomad
 	test                string        // a variable of this test, for the plugin's own process
 	killed              time.Duration // time until the plugin is killed; 0 is never
 }
@@ -123,7 +123,7 @@ func volume(parameters ...string) request {
 	return r.with(parameters...)
 }
 
-// with returns the same volume with other parameters. An empty one is removed.
+// with returns the same volume with other parameters. An empty value removes a parameter.
 func (r request) with(parameters ...string) request {
 	all := map[string]string{}
 	for name, value := range r.parameters {
@@ -226,14 +226,14 @@ func (n *node) delete(r request) {
 	must.Eq(n.t, 0, got.exit)
 }
 
-// refused expects an error of one line and that nothing has changed.
+// refused makes a call that must fail with one line, and change nothing.
 func (n *node) refused(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
 	n.unchanged(func() { sentence = n.fails(operation, r, want) })
 	return sentence
 }
 
-// fails expects an error of one line.
+// fails makes a call that must fail with one line.
 func (n *node) fails(operation string, r request, want string) (sentence string) {
 	n.t.Helper()
 	got := n.call(operation, r)
@@ -243,7 +243,7 @@ func (n *node) fails(operation string, r request, want string) (sentence string)
 	return got.Error
 }
 
-// unchanged expects that calls change nothing.
+// unchanged checks that calls change nothing.
 func (n *node) unchanged(calls func()) {
 	n.t.Helper()
 	before := n.tree()
@@ -277,7 +277,7 @@ func (n *node) tree() (lines []string) {
 	return lines
 }
 
-// only expects that this is the only volume, or none if it has no id, and that nothing else is left.
+// only checks that the volume of r has the only dataset and the only record, or that none exist if r has no id.
 func (n *node) only(r request) {
 	n.t.Helper()
 	var names []string

@@ -79,7 +79,7 @@ func (r records) trusted() []int {
 	return users
 }
 
-// read returns nil if there is no record.
+// read returns nil if the volume has no record.
 func (r records) read(id string) (*record, error) {
 	if err := owndir.Check(r.dir, r.trusted()...); err != nil {
 		return nil, err

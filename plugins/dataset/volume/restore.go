@@ -54,8 +54,8 @@ func (c *call) mount(ctx context.Context, e *engine.Engine, rec *record, d engin
 	return c.answer(&Volume{path, d.Limits.Data})
 }
 
-// grows reports whether the request has a capacity that differs from the record's. A request without one changes
-// nothing.
+// grows reports whether the request has a capacity that differs from the record's. A request without a
+// capacity changes nothing.
 func (c *call) grows(rec *record) bool {
 	return (c.Min != rec.Min || c.Max != rec.Max) && (c.Min != 0 || c.Max != 0)
 }

@@ -42,7 +42,7 @@ var volumes = cases{
 	"is created, restored and deleted":          lives,
 	"nobody reads the answer of its create":     unread,
 	"its create hangs until its limit":          wakesUp,
-	"has its owner":                             owned,
+	"has the requested owner":                   owned,
 	"is full at its capacity":                   full,
 	"grows and shrinks":                         resized,
 	"keeps its parameters":                      changed,
@@ -136,7 +136,7 @@ func full(t *testing.T, n *node) {
 	got := n.create(r)
 	err := fill(t, got.Path, 20)
 	must.ErrorIs(t, err, syscall.EDQUOT)
-	n.create(r) // restores it although it is full
+	n.create(r) // restores the volume although it is full
 	n.delete(r)
 }
 
@@ -146,7 +146,7 @@ func resized(t *testing.T, n *node) {
 	got := n.create(r)
 	must.Eq(t, 64*mib, got.Bytes)
 	must.NoError(t, fill(t, got.Path, 40))
-	testsupport.Within(t, time.Minute, func() error { // ZFS counts it with the next transaction group
+	testsupport.Within(t, time.Minute, func() error { // ZFS counts the bytes with the next transaction group
 		if used := n.get(r).Usage.Data; used < 40*mib {
 			return fmt.Errorf("%d bytes are counted", used)
 		}
@@ -235,17 +235,17 @@ func restored(t *testing.T, n *node) {
 	path := n.create(r).Path
 	put(t, path, "a", "text")
 	for name, c := range map[string]struct{ file, refused string }{
-		"broken":     {"class {", "is not valid"},
-		"mistake":    {n.class("dir", `on_delete = "keep"`), `on_delete "keep" is not known`},
-		"no class":   {"", `class "dir" does not exist on this node`},
-		"other root": {strings.Replace(n.class("dir", everything), "/dir", "/other", 1), ""},
-		"parameter":  {n.class("dir", `allow = ["gid"]`), `class "dir" does not allow the parameter "uid": use gid`},
-		"namespace":  {n.class("dir", everything+` namespaces = ["ops"]`), `class "dir" does not allow namespace "default"`},
-		"less":       {n.class("dir", `max_capacity = "32MiB" default_capacity = "16MiB"`), "does not allow"},
-		"not there":  {"-", "can't be used"},
-		"not root's": {"!", "other users may write to"},
-		"not a file": {"/", "is not a regular file"},
-		"as it was":  {n.class("dir", everything), ""},
+		"broken":      {"class {", "is not valid"},
+		"mistake":     {n.class("dir", `on_delete = "keep"`), `on_delete "keep" is not known`},
+		"no class":    {"", `class "dir" does not exist on this node`},
+		"other root":  {strings.Replace(n.class("dir", everything), "/dir", "/other", 1), ""},
+		"parameter":   {n.class("dir", `allow = ["gid"]`), `class "dir" does not allow the parameter "uid": use gid`},
+		"namespace":   {n.class("dir", everything+` namespaces = ["ops"]`), `class "dir" does not allow namespace "default"`},
+		"lower max":   {n.class("dir", `max_capacity = "32MiB" default_capacity = "16MiB"`), "does not allow"},
+		"missing":     {"-", "can't be used"},
+		"not private": {"!", "other users may write to"},
+		"not a file":  {"/", "is not a regular file"},
+		"unchanged":   {n.class("dir", everything), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n.t = t
@@ -314,7 +314,7 @@ func identified(t *testing.T, n *node) {
 	other.name = "else"
 	n.refused("create", other, `is "data" of namespace "default", not "else" of "default"`)
 
-	// its record is lost: the dataset's tags identify it
+	// the record is lost: the dataset's tags identify the volume
 	put(t, n.get(v).Path, "a", "text")
 	must.NoError(t, os.RemoveAll(filepath.Join(n.volumes, ".outrider")))
 	has(t, n.create(v).Path, "a", "text")
@@ -324,7 +324,7 @@ func identified(t *testing.T, n *node) {
 	n.delete(v)
 	must.SliceLen(t, 1, n.inTrash())
 
-	// its dataset is lost: a new empty one would hide that
+	// the dataset is lost: a new, empty dataset would hide the loss
 	n.create(v)
 	must.NoError(t, n.engine("dir").Destroy(t.Context(), engine.VolumeName(v.namespace, v.id)))
 	n.refused("create", v, "is gone: bring it back, or delete the volume")
@@ -433,8 +433,8 @@ func mistakes(t *testing.T, n *node) {
 		"path as namespace": {with(func(r *request) { r.namespace = ".trash" }), `DHV_NAMESPACE ".trash" is not a namespace`},
 		"no namespace":      {with(func(r *request) { r.namespace = "" }), `DHV_NAMESPACE "" is not a namespace`},
 		"name":              {with(func(r *request) { r.name = "a\tb" }), `"a\tb" can't be the name of a volume`},
-		"name with a /":     {with(func(r *request) { r.name = "ops/data" }), `"ops/data" can't be the name of a volume: use one without /`},
-		"name like an id":   {with(func(r *request) { r.name = strings.ToUpper(r.id) }), `can't be the name of a volume: use one without /`},
+		"name with a /":     {with(func(r *request) { r.name = "ops/data" }), `"ops/data" can't be the name of a volume: use a name without /`},
+		"name like an id":   {with(func(r *request) { r.name = strings.ToUpper(r.id) }), `can't be the name of a volume: use a name without /`},
 		"parameters":        {with(func(r *request) { r.env = []string{`DHV_PARAMETERS={"class":1}`} }), `DHV_PARAMETERS is not a JSON object of strings`},
 		"relative":          {with(func(r *request) { r.env = []string{`DHV_VOLUMES_DIR=volumes`} }), `DHV_VOLUMES_DIR "volumes" is not an absolute path`},
 		"operation":         {with(func(r *request) { r.env = []string{`DHV_OPERATION=resize`} }), `operation "resize" is not known: use fingerprint, create or delete`},
@@ -493,7 +493,7 @@ func crowd(t *testing.T, n *node) {
 	}
 }
 
-// The test runs the real binary. Nomad's timeout of a fingerprint is a second, at an agent's start, when all plugins
+// The test runs the real binary. Nomad allows one second for a fingerprint, even at an agent's start, when all plugins
 // and volumes start.
 func TestBinary_IsAHostVolumePlugin(t *testing.T) {
 	testsupport.Long(t, "builds the plugin")

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	// Nomad's harness leaves directories behind; the path is short because it has sockets, too
+	// removes the directories that Nomad's harness leaves behind; the path is short because sockets are in it
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("p%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -55,7 +55,7 @@ const patience = time.Minute
 // agent simulates the Nomad agent that uses the driver.
 type agent struct {
 	t   *testing.T
-	dir string // of the state and the cache
+	dir string // holds the state and the cache
 	*testutils.DriverHarness
 	driver *driver.Driver
 	python *instance
@@ -76,7 +76,7 @@ func start(t *testing.T, change ...func(*Config)) *agent {
 	a.startDriver(change...)
 	t.Cleanup(func() {
 		a.stopDriver()
-		_ = exec.Command("chmod", "-R", "u+w", dir).Run() // sealed
+		_ = exec.Command("chmod", "-R", "u+w", dir).Run() // environments are read-only
 		must.NoError(t, os.RemoveAll(dir))
 	})
 	return a
@@ -115,7 +115,7 @@ func (a *agent) startDriver(change ...func(*Config)) {
 	}()
 }
 
-// onePython returns a directory with one interpreter. uv runs all that it finds, so it is slow with the usual ones.
+// onePython returns a directory with one interpreter. uv runs every interpreter that it finds, so more would be slow.
 func onePython(t *testing.T) string {
 	dir := filepath.Join(os.TempDir(), "python")
 	must.NoError(t, os.MkdirAll(dir, 0o755))
@@ -177,7 +177,7 @@ func (a *agent) run(cfg *drivers.TaskConfig) (string, *drivers.ExitResult) {
 	return a.output(cfg, "stdout"), r
 }
 
-// runs is run for a task that must succeed.
+// runs is like run, for a task that must succeed.
 func (a *agent) runs(cfg *drivers.TaskConfig) string {
 	a.t.Helper()
 	out, r := a.run(cfg)

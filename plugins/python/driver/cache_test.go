@@ -35,7 +35,7 @@ func (a *agent) cached(line ...string) (all []environment.Cached) {
 }
 
 // Two plugins share a cache, and the operator prunes it while their tasks run.
-func TestCacheCommand_LeavesWhatTasksUse(t *testing.T) {
+func TestCacheCommand_KeepsEnvironmentsInUse(t *testing.T) {
 	a := start(t)
 	b := start(t, func(c *Config) { c.CacheDir = filepath.Join(a.dir, "cache") })
 	gate := filepath.Join(a.dir, "gate")
@@ -66,14 +66,14 @@ func TestCacheCommand_LeavesWhatTasksUse(t *testing.T) {
 	test.Eq(t, 0, a.wait(one).ExitCode)
 	test.Eq(t, 0, b.wait(two).ExitCode)
 	must.NoError(t, a.DestroyTask(one.ID, true))
-	test.SliceEmpty(t, a.cached("prune"), test.Sprint("the other plugin has a task with it"))
+	test.SliceEmpty(t, a.cached("prune"), test.Sprint("a task of the other plugin uses it"))
 	must.NoError(t, b.DestroyTask(two.ID, true))
 	testsupport.Eventually(t, "it is unused", func() bool { return len(a.cached("prune")) == 1 })
 	test.SliceEmpty(t, a.cached("list"))
 	test.Eq(t, "1.2 "+used.Dir+"\n", a.output(one, "stdout"))
 }
 
-func TestCacheCommand_RefusesInOneSentence(t *testing.T) {
+func TestCacheCommand_RefusesInvalidArguments(t *testing.T) {
 	dir := t.TempDir()
 	must.NoError(t, os.MkdirAll(filepath.Join(dir, "cache/meta"), 0o755))
 	for line, want := range map[string]string{

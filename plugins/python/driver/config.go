@@ -74,7 +74,7 @@ type TaskConfig struct {
 func validate(c *Config) error {
 	for _, g := range c.Interpreters {
 		if !filepath.IsAbs(g) {
-			return fmt.Errorf("interpreters has %q, which is not absolute: write it from /", g)
+			return fmt.Errorf("interpreters has %q, which is not absolute: begin it with /", g)
 		}
 	}
 	for _, u := range append([]string{c.IndexURL}, c.ExtraIndexURLs...) {

@@ -89,7 +89,7 @@ func TestNetrc_IsReadWithTheRightsOfTheTask(t *testing.T) {
 	a := start(t, func(c *Config) { c.Offline, c.IndexURL = false, url })
 	const config = "script = \"app.py\"\nrequirements = [\"moon-phase\"]"
 	cfg := a.task(config, map[string]string{"app.py": useMoon}, asUserOf("nobody"))
-	withNetrc(t, cfg, "hunter2x", 0o600) // root's
+	withNetrc(t, cfg, "hunter2x", 0o600) // readable only by root
 	err := a.refused(cfg)
 	must.StrContains(t, err.Error(), "secrets/.netrc", must.Sprint(err))
 	test.StrContains(t, err.Error(), "permission denied", test.Sprint(err))

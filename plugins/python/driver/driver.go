@@ -48,7 +48,7 @@ type instance struct {
 	cache   *environment.Cache
 	builder *syscall.Credential // runs builds; nil: this process's user
 
-	tidying sync.Mutex // held while the cache is tidied; only TryLock, nothing waits for it
+	tidying sync.Mutex // held while the cache is tidied; nothing waits for it (TryLock)
 }
 
 var (
@@ -89,7 +89,7 @@ func (d *instance) DefaultUser() string { return d.config.DefaultUser }
 func cacheDir(configured string) (string, error) {
 	if configured != "" {
 		if !filepath.IsAbs(configured) {
-			return "", fmt.Errorf("cache_dir %q is not absolute: write it from /", configured)
+			return "", fmt.Errorf("cache_dir %q is not absolute: begin it with /", configured)
 		}
 		return filepath.Clean(configured), nil
 	}

@@ -21,7 +21,7 @@ func (d *instance) ReportExit(e driver.Ended) string {
 	}
 	own := filepath.Join(e.AllocDir, e.Task)
 	f, ok := traceback.Last(lastOutput(e), e.Exit.Code, filepath.Join(own, "local"), own, e.Command.Dir, e.AllocDir)
-	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // by Nomad, to end
+	asked := strings.HasPrefix(f.Text, "KeyboardInterrupt") || f.Parting && e.Stopped // the program was asked to end
 	if !ok || asked {
 		return ""
 	}

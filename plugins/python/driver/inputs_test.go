@@ -26,7 +26,7 @@ type input struct {
 	files  map[string]string // in addition to app.py, which prints the installed packages
 	want   string            // the installed packages
 	says   string            // or a part of the error
-	names  bool              // it names an index or a page, which a node can refuse (job_indexes)
+	names  bool              // the input names an index or a page, which a node can refuse (job_indexes)
 }
 
 // asScript returns a script with these lines as its metadata.
@@ -44,8 +44,8 @@ func project(dependencies, more string) string {
 		"dependencies = [" + dependencies + "]\n" + more
 }
 
-// Each input works, or fails with an error that names what to write instead. The public index has a newer moon-phase
-// than the private one, by another author.
+// Each input works, or fails with an error that names what to write instead. The public index has a moon-phase by
+// another author, newer than the private index's.
 func TestInputs_AreInstalledOrRefused(t *testing.T) {
 	open, private := t.TempDir(), t.TempDir()
 	strangers := moon
@@ -87,19 +87,19 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			want: "moon-phase==1.2", names: true},
 		{name: "an index without https", config: "requirements = [\"sun-spots\"]\nindex_url = \"pypi.org/simple\"",
 			says: "https://host/path"},
-		{name: "a version that the first index has not", says: "moon-phase>=2",
+		{name: "a version that the first index does not have", says: "moon-phase>=2",
 			config: "requirements = [\"moon-phase>=2\"]\nextra_index_urls = [\"" + ours + "\"]"},
 		{name: "a constraint", config: byFile, want: "sun-spots==1.0",
 			files: map[string]string{"r.txt": "-c c.txt\nsun-spots\n", "c.txt": "sun-spots<2\n"}},
 		{name: "markers", config: byFile, want: "mail-post==1.2",
 			files: file("sun-spots==1.0 ; python_version < \"3\"\nmail-post ; os_name == \"posix\"\n")},
-		{name: "a pin of Windows", config: byFile, want: "sun-spots==1.0",
+		{name: "a pin for Windows", config: byFile, want: "sun-spots==1.0",
 			files: file("pywin32==306 ; sys_platform == \"win32\"\nsun-spots==1.0\n")},
-		{name: "a pin of Windows without a marker", config: byFile, files: file("pywin32==306\n"), says: "pywin32"},
+		{name: "a pin for Windows without a marker", config: byFile, files: file("pywin32==306\n"), says: "pywin32"},
 		{name: "torch's index of CPU wheels", config: byFile, want: "torch-lite==2.0+cpu", names: true,
 			files: file("--extra-index-url " + ours + "\ntorch-lite==2.0+cpu\n")},
 		{name: "UTF-16", config: byFile, files: file("\xff\xfes\x00u\x00n\x00"), says: "local/r.txt:1: this is not UTF-8"},
-		{name: "conda's", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
+		{name: "a file from conda", config: byFile, files: file("numpy @ file:///home/conda/numpy\n"), says: "build a wheel"},
 		{name: "editable", config: byFile, files: file("-e .\n"), says: "local/r.txt:1: -e is an editable install"},
 
 		{name: "script", config: "", files: map[string]string{"app.py": declared},
@@ -176,7 +176,7 @@ func TestInputs_AreInstalledOrRefused(t *testing.T) {
 			if row.says != "" {
 				err := may.refused(cfg)
 				must.StrContains(t, err.Error(), row.says)
-				test.StrNotContains(t, err.Error(), "\n", test.Sprint("it has one line"))
+				test.StrNotContains(t, err.Error(), "\n", test.Sprint("more than one line"))
 				return
 			}
 			test.Eq(t, row.want+"\n", may.runs(cfg))

@@ -67,7 +67,7 @@ func zstandard(content []byte) []byte {
 	return frame
 }
 
-// mirror returns a directory that has an archive for a version at the path where uv looks for it.
+// mirror returns a directory with an archive of a version, at the path where uv looks for the archive.
 func mirror(t *testing.T, version string) string {
 	t.Helper()
 	out, err := exec.Command(uv(t), "python", "list", "--only-downloads", "--output-format", "json", "--no-config",

@@ -56,7 +56,7 @@ func (a *agent) withMoon(script, requirement string, change ...func(*drivers.Tas
 	return cfg
 }
 
-// uvLock locks a project with uv, with packages from an index. A member of its workspace requires an older sun-spots.
+// uvLock locks a project with uv and an index. The other member of the project's workspace requires an older sun-spots.
 func uvLock(t *testing.T, index, pyproject string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func uvLock(t *testing.T, index, pyproject string) string {
 	return string(content)
 }
 
-// Another wheel may have the same name and version.
+// Two wheels with the same name and version must not share an environment.
 func TestEnvironment_DependsOnWheelsOfTheTask(t *testing.T) {
 	a := start(t)
 	out := a.runs(a.withMoon(useMoon, "Moon_Phase >= 1"))
@@ -183,7 +183,7 @@ func TestBuildUser_RunsNoTasks(t *testing.T) {
 	test.StrContains(t, err.Error(), "build_user", test.Sprint(err))
 }
 
-func TestCommand_GivesAHomeToAUserWithoutOne(t *testing.T) {
+func TestCommand_SetsHomeForAUserWithoutAHome(t *testing.T) {
 	testsupport.NeedRoot(t)
 	a := start(t)
 	const config = `code = "import os, pathlib\nhome = pathlib.Path.home()\n(home / '.cache').mkdir()\n` +

@@ -84,7 +84,7 @@ func (d *instance) get(
 		return nil, err
 	}
 	if cmd.User == nil && os.Geteuid() == 0 || cmd.User != nil && cmd.User.UID == 0 {
-		// file modes do not stop root from writing, a read-only mount does
+		// file modes do not stop root from writing, but a read-only mount does
 		cmd.Mounts = append(cmd.Mounts, task.Mount{Source: env.Dir, Target: env.Dir, ReadOnly: true})
 	}
 	if env.Hit {
@@ -95,8 +95,8 @@ func (d *instance) get(
 	return env, nil
 }
 
-// startError returns the error that Nomad shows. It is recoverable if a later start, or one on another node, may
-// succeed. Nomad checks only the outermost error for that (plugins/drivers/server.go). ctx ends with the plugin.
+// startError returns the error that Nomad shows. It is recoverable if a later start, or a start on another node,
+// may succeed. Nomad looks only at the outermost error (plugins/drivers/server.go). ctx ends with the plugin.
 func startError(ctx context.Context, err error, limit time.Duration) error {
 	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 	var failed *install.Error
@@ -115,11 +115,11 @@ func startError(ctx context.Context, err error, limit time.Duration) error {
 	return err
 }
 
-// format must change when environments are built differently: older ones are not used then.
+// format must change when environments are built differently, so that older environments are not used.
 const format = 8
 
 // environmentKey describes all inputs of an environment: two environments that may differ have different keys. text is
-// for the operator, without the passwords of URLs. secret has the same with passwords, and the task's netrc file.
+// for the operator, without the passwords of URLs. secret is text with the passwords, and the task's netrc file.
 func environmentKey(
 	python install.Python, uv install.Installer, required *requirement.Set, src *sources, refresh bool,
 ) (text, secret string, err error) {

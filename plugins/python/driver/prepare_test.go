@@ -56,7 +56,7 @@ func TestRefresh_BuildsAgain(t *testing.T) {
 	moon.Write(t, wheels)
 	handler := wheel.Index(wheels)
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "max-age=600") // as PyPI has
+		w.Header().Set("Cache-Control", "max-age=600") // as PyPI does
 		handler.ServeHTTP(w, r)
 	}))
 	defer index.Close()

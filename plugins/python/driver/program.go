@@ -125,8 +125,8 @@ func (t *TaskConfig) isProject() bool {
 	return len(t.Requirements) == 1 && path.Base(t.Requirements[0]) == "pyproject.toml"
 }
 
-// isFileName distinguishes a file name from a requirement. A requirement has no slash and no such extension, unless it
-// is "name @ https://…" or the URL of a wheel.
+// isFileName distinguishes a file name from a requirement. A requirement has no slash, and does not end in .txt or .in,
+// unless it is "name @ https://…" or the URL of a wheel.
 func isFileName(text string) bool {
 	if strings.Contains(text, "@") || strings.Contains(text, "://") {
 		return false

@@ -111,7 +111,7 @@ func TestCommand_CombinesAllVersionConstraints(t *testing.T) {
 	}
 }
 
-func TestVersionsOf_LeavesOutMinorsOfPreReleases(t *testing.T) {
+func TestVersionsOf_OmitsMinorVersionsOfPreReleases(t *testing.T) {
 	var all []install.Python
 	for _, version := range []string{"3.15.0rc1", "3.13.2", "3.11.9", "3.11.2"} {
 		all = append(all, install.Python{Version: version})
@@ -119,7 +119,7 @@ func TestVersionsOf_LeavesOutMinorsOfPreReleases(t *testing.T) {
 	test.Eq(t, "3.11,3.13,3.11.2,3.11.9,3.13.2,3.15.0rc1", versionsOf(all))
 }
 
-func TestTaskConfig_IsRefusedInOneSentence(t *testing.T) {
+func TestTaskConfig_ErrorsAreOneSentence(t *testing.T) {
 	a := start(t)
 	for config, want := range map[string]string{
 		``:                                  "nothing to run",
@@ -151,7 +151,7 @@ func TestProgram_WritesInlineCodeToAFile(t *testing.T) {
 	test.StrHasSuffix(t, "local/inline_code.py 0o100600 True\n", a.runs(cfg))
 	b, _ := os.ReadFile(secret)
 	test.Eq(t, "keep", string(b), test.Sprintf("code was written through a link: %q", b))
-	// or has replaced the directory by a link to one that this task can write to
+	// or that user has replaced the directory with a link to another directory that this task can write to
 	outside := filepath.Join(a.dir, "outside")
 	must.NoError(t, errors.Join(os.Mkdir(outside, 0o777), os.Chmod(outside, 0o777)))
 	cfg = a.task(`code = "1"`, nil)

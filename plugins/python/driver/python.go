@@ -34,7 +34,7 @@ const (
 var errNoPython = errors.New("this node has no Python interpreter that tasks can run: install one, or set interpreters")
 
 // choose returns the best interpreter that satisfies the job, the script, and the project or lock. Its Path is empty if
-// it has to be installed.
+// the interpreter has to be installed.
 func (d *instance) choose(ctx context.Context, job, script, project string) (install.Python, error) {
 	all, err := d.uv.Pythons(ctx, "")
 	if err != nil {

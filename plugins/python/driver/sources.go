@@ -26,8 +26,8 @@ import (
 type sources struct {
 	Indexes requirement.Sources // of the node and the job, without the job's directories
 
-	// Wheels has the digest of each of the job's directories. It is empty if the requirements have hashes: uv checks
-	// those.
+	// Wheels has the digest of each of the job's directories. It is empty if the requirements have hashes, because
+	// uv checks the hashes.
 	Wheels []string
 
 	wheelhouses []wheelhouse // the job's directories

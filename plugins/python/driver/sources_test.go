@@ -61,7 +61,7 @@ func TestWheelhouse_CopiesUnchangedWheelsOnly(t *testing.T) {
 	must.NoError(t, os.WriteFile(wheel, []byte("one"), 0o600))
 	s, err := sourcesOf(t.Context(), false, "1MiB", dir)
 	must.NoError(t, err)
-	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any
+	defer unix.Umask(unix.Umask(0o077)) // the agent's service may have any umask
 	indexes, err := s.into(t.Context(), t.TempDir())
 	must.NoError(t, err)
 	copied := filepath.Join(indexes.FindLinks[0], filepath.Base(wheel))

@@ -107,7 +107,7 @@ func use(cmd *task.Command, env *environment.Environment) {
 // settings matches variables that tasks do not inherit from the agent: they are for other interpreters or another user.
 var settings = regexp.MustCompile(`^(?:PYTHON|PIP_|UV_|CONDA_|VIRTUAL_ENV=|XDG_CACHE_HOME=)`)
 
-// withHome moves HOME and, unless it is set, XDG_CACHE_HOME to dir if the user has no home: many programs keep a cache.
+// withHome points HOME, and an unset XDG_CACHE_HOME, into dir if the user has no home: many programs keep a cache.
 func withHome(env []string, files taskFiles, dir string) []string {
 	const variable = "HOME="
 	for _, v := range env {
@@ -120,7 +120,7 @@ func withHome(env []string, files taskFiles, dir string) []string {
 	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, variable) })
 	env = append(env, variable+dir)
 	if slices.ContainsFunc(env, func(v string) bool { return strings.HasPrefix(v, "XDG_CACHE_HOME=") }) {
-		return env // the job's
+		return env // the job has set it
 	}
 	return append(env, "XDG_CACHE_HOME="+filepath.Join(dir, ".cache"))
 }

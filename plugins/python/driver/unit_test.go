@@ -47,7 +47,7 @@ func TestStartError_IsRecoverableIfTheDiskIsFull(t *testing.T) {
 	test.False(t, structs.IsRecoverable(startError(t.Context(), errors.New("no such package"), time.Minute)))
 }
 
-func TestConfig_IsRefusedInOneSentence(t *testing.T) {
+func TestConfig_RefusesInvalidOptions(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"interpreters has": func(c *Config) { c.Interpreters = []string{"python3"} },
 		"write it as":      func(c *Config) { c.IndexURL = "token:secret@host" },

@@ -87,7 +87,7 @@ func (s *store) writeEntry(e entry) error {
 }
 
 // entries returns all records by environment id. It removes records that must not be used, and fails if it cannot read
-// one.
+// a record.
 func (s *store) entries() (map[string]entry, error) {
 	names, err := s.names("meta")
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *store) find(ctx context.Context, key string) (*Environment, error) {
 			if l, err = s.tryLock(e.ID, shared); err != nil {
 				return nil, err
 			}
-			if l == nil { // Tidy checks it, or removes it; before a slow removal it removes the record
+			if l == nil { // Tidy checks or removes the environment; it removes the record before a slow removal
 				select {
 				case <-ctx.Done():
 					return nil, ctx.Err()
@@ -170,7 +170,7 @@ type Cached struct {
 	Dir   string    `json:"dir"`
 	Key   string    `json:"key"` // Spec.Key
 	Built time.Time `json:"built"`
-	Used  time.Time `json:"used"` // when a task last got it
+	Used  time.Time `json:"used"` // when a task last got the environment
 	Size  int64     `json:"size"` // bytes, as Environment.Size
 
 	Tasks    []string `json:"tasks"`    // the state directories of the tasks that use it
@@ -214,7 +214,7 @@ func (c *Cache) List() ([]Cached, error) {
 	return all, nil
 }
 
-// users returns the environment's links to running tasks and to ended ones.
+// users returns the environment's links to running tasks and to ended tasks.
 func (s *store) users(id string) (running, ended []string, err error) {
 	names, err := s.names(filepath.Join("users", id))
 	for _, name := range names {

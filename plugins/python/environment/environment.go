@@ -3,7 +3,7 @@
 
 // Package environment is a node's cache of virtual environments. An environment is built once, by a user that runs no
 // tasks, then sealed, and used by any number of tasks. Plugin processes share the cache only through the disk. Even if
-// one of them is killed at any point, no task gets an incomplete environment, or loses the one that it uses.
+// one of them is killed at any point, no task gets an incomplete environment, or loses the environment that it uses.
 //
 // Below Config.Dir are
 //
@@ -75,8 +75,8 @@ type Spec struct {
 	Fresh time.Duration
 
 	// Build creates the environment in the empty directory dir, as the user Config.Builder. scratch is for temporary
-	// files. It is on the same file system and removed before the environment is sealed, so dir may have hard links to
-	// its files. Both directories belong to the builder, as must all files that Build creates there. All processes that
+	// files. It is on the same file system, and removed before dir is sealed, so files in dir may be hard links to files
+	// in scratch. Both directories belong to the builder, as must all files that Build creates there. All processes that
 	// Build started must have ended when it returns.
 	Build func(ctx context.Context, dir, scratch string) error
 
@@ -87,9 +87,9 @@ type Spec struct {
 // Environment may be used until Release.
 type Environment struct {
 	Dir  string        // read-only
-	ID   string        // the first eight characters of the name of Dir, for display
-	Hit  bool          // it was in the cache
-	Age  time.Duration // since it was built
+	ID   string        // the first eight characters of Dir's base name, for display
+	Hit  bool          // the environment was in the cache
+	Age  time.Duration // since the build
 	Size int64         // bytes, in blocks of 4 KiB for each file
 
 	id    string // the name of Dir
@@ -97,9 +97,9 @@ type Environment struct {
 	lock  *lock // shared, on id
 }
 
-// Get returns an existing, unchanged environment, or builds one. If several callers in any process need the same one,
-// one of them builds it and the others wait; if that build fails, the next caller builds. Get returns errors of
-// Spec.Build unwrapped.
+// Get returns an existing, unchanged environment, or builds one. If several callers, in any process, need the same
+// environment, one of them builds it and the others wait; if that build fails, the next caller builds. Get returns
+// errors of Spec.Build unwrapped.
 func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 	st, err := c.cfg.open()
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *Cache) Get(ctx context.Context, s Spec) (*Environment, error) {
 		if building, err = st.tryLock(s.Key, exclusive); err != nil {
 			return nil, err
 		}
-		if building != nil { // look again: another caller may have finished it just now
+		if building != nil { // look again: another caller may have just finished the build
 			continue
 		}
 		if s.Waiting != nil {

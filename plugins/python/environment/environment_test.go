@@ -105,7 +105,7 @@ func mustTidy(t testing.TB, c *Cache) {
 	must.NoError(t, c.Tidy(context.Background()))
 }
 
-// mustBeTidy checks that the cache has only intact environments, and their number.
+// mustBeTidy checks that the cache has this number of environments, all intact, and no leftovers.
 func mustBeTidy(t testing.TB, c *Cache, environments int) {
 	t.Helper()
 	s, err := c.cfg.open()
@@ -171,7 +171,7 @@ func TestCache_ReplacesAnOldEnvironment(t *testing.T) {
 	must.NotEq(t, first.Dir, second.Dir, must.Sprintf("got %+v", second))
 	mustTidy(t, c)
 	_, err := os.Stat(first.Dir)
-	test.NoError(t, err, test.Sprint("the old one was removed while in use"))
+	test.NoError(t, err, test.Sprint("the old environment was removed while in use"))
 	first.Release()
 	mustTidy(t, c)
 	mustBeTidy(t, c, 1)

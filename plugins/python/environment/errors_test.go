@@ -33,13 +33,13 @@ func TestCache_HashesSecrets(t *testing.T) {
 			return err
 		}
 		content, err := os.ReadFile(p)
-		test.StrNotContains(t, string(content), "hunter", test.Sprintf("%s has it", p))
+		test.StrNotContains(t, string(content), "hunter", test.Sprintf("%s has the secret", p))
 		return err
 	})
 	test.NoError(t, err)
 }
 
-// The limit grows by one file at a time, so each step that creates a file fails once.
+// The limit grows by one file or 4 KiB at a time, so each step of a build that needs space fails once.
 func TestCache_SurvivesAFullDisk(t *testing.T) {
 	testsupport.NeedRoot(t) // only root can mount a small disk
 	dir := testDir(t)
@@ -47,7 +47,7 @@ func TestCache_SurvivesAFullDisk(t *testing.T) {
 		t.Skipf("no file system can be mounted: %v", err)
 	}
 	t.Cleanup(func() {
-		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have a file of it open
+		test.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) // a child between fork and exec may have a file on it open
 	})
 	state := testDir(t)
 	failures := 0

@@ -71,7 +71,7 @@ func leftOvers() string {
 	return strings.Join(left, ", ")
 }
 
-// peer is another process of a test. The kernel kills it when this one ends.
+// peer is another process of a test. The kernel kills it when this process ends.
 type peer struct {
 	*exec.Cmd
 	in  io.WriteCloser
@@ -96,7 +96,7 @@ func startPeer(t testing.TB, as *syscall.Credential, what, argument string) *pee
 	return &peer{cmd, in, bufio.NewReader(out)}
 }
 
-// says waits for the next line of the process.
+// says waits for the next line of the process, which must be want.
 func (p *peer) says(t testing.TB, want string) {
 	t.Helper()
 	line, err := p.out.ReadString('\n')
@@ -128,7 +128,7 @@ func fatal(err error) {
 
 func helperCache(dir string) *Cache { return Open(Config{Dir: dir, Builder: builder()}) }
 
-// helpGet gets one environment after it has read a line, and prints whether it was a hit.
+// helpGet waits for a line, gets an environment, and prints whether the environment was in the cache.
 func helpGet(dir string) {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -176,7 +176,7 @@ func helpChurn(dir string) {
 	select {}
 }
 
-// helpSwap swaps entries of a tree with links to victim and its file, and back, until it reads the next tree's line.
+// helpSwap swaps entries of a tree with links to victim and victim/secret, and back, until the next line names a tree.
 func helpSwap(victim string) {
 	lines := bufio.NewScanner(os.Stdin)
 	var stop chan struct{}

@@ -23,21 +23,21 @@ func TestCache_RefusesDirectoriesOfOthers(t *testing.T) {
 		what, dir string
 		make      func(dir string) error
 		want      string // in the error, "" if it is accepted
-		root      bool   // only root can make it
+		root      bool   // only root can create it
 	}{
-		{"a relative one", "cache", nil, "not absolute", false},
-		{"one that is missing", base + "/a/b/c", nil, "", false},
-		{"one below a world-writable directory", base + "/world/cache", func(string) error {
+		{"a relative path", "cache", nil, "not absolute", false},
+		{"a missing directory", base + "/a/b/c", nil, "", false},
+		{"a directory below a world-writable one", base + "/world/cache", func(string) error {
 			if err := os.Mkdir(base+"/world", 0o755); err != nil {
 				return err
 			}
 			return os.Chmod(base+"/world", 0o777)
 		}, "chmod go-w " + base + "/world", false},
-		{"one that others cannot reach", base + "/private/cache", func(string) error {
+		{"a directory that others cannot reach", base + "/private/cache", func(string) error {
 			return os.Mkdir(base+"/private",
 				0o700)
 		}, "chmod o+x " + base + "/private", true},
-		{"a link to one that is good", base + "/link", func(d string) error {
+		{"a link to a good directory", base + "/link", func(d string) error {
 			if err := os.Mkdir(base+"/target", 0o755); err != nil {
 				return err
 			}

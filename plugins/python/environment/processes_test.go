@@ -115,7 +115,7 @@ func TestCache_LimitsConcurrentBuilds(t *testing.T) {
 		all.Go(func() {
 			e, err := c.Get(t.Context(), Spec{Key: fmt.Sprint(n), Build: func(ctx context.Context, dir,
 				scratch string) error {
-				test.LessEq(t, int32(most), now.Add(1), test.Sprint("at once"))
+				test.LessEq(t, int32(most), now.Add(1), test.Sprint("concurrent builds"))
 				defer now.Add(-1)
 				if built.Add(1) <= int32(most) { // the first ones run concurrently
 					testsupport.Eventually(t, "all places are taken", func() bool { return built.Load() >= int32(most) })

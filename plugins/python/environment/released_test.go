@@ -53,7 +53,7 @@ func recordCache(t *testing.T, dir string) {
 }
 
 // An environment in use is neither lost nor removed by another version.
-func TestCache_OfEachReleaseIsRead(t *testing.T) {
+func TestCache_ReadsCachesOfEachRelease(t *testing.T) {
 	testsupport.EachRelease(t, recordCache, func(t *testing.T, dir string) {
 		testsupport.KeepsFields(t, dir, entry{})
 		meta, err := os.ReadFile(filepath.Join(dir, metaFile))
@@ -83,7 +83,7 @@ func TestCache_OfEachReleaseIsRead(t *testing.T) {
 		key := releasedSpec.key()
 		for _, content := range [][]byte{meta, testsupport.LaterJSON(t, meta)} {
 			path := s.entryPath(key)
-			must.NoError(t, os.Remove(path), must.Sprint("another version's key of the same environment"))
+			must.NoError(t, os.Remove(path), must.Sprint("another version uses another key for the same environment"))
 			must.NoError(t, os.WriteFile(path, content, 0o400))
 			e, err := s.readEntry(key)
 			must.NoError(t, err)

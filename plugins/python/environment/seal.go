@@ -21,9 +21,9 @@ import (
 )
 
 // sealing changes the owner of a tree to this process's user, and makes it read-only. Another process of the builder
-// may still have files and directories of it open, and change the tree concurrently. So sealing takes each directory
-// over before it reads it: from then on nobody can replace its entries, and paths through it are stable. A write to an
-// open file changes its times, which the next Get detects.
+// may still have files and directories in it open, and change the tree concurrently. So sealing takes over each
+// directory before it reads the entries: from then on nobody can replace them, and paths through the directory are
+// stable. A write to an open file changes its times, which the next Get detects.
 type sealing struct {
 	dir    string
 	from   uint32 // the current owner: the builder
@@ -42,7 +42,7 @@ func (s *store) seal(dir, python string) (tree, error) {
 		if err != nil {
 			return err
 		}
-		info, err := d.Info() // its directory was taken over before
+		info, err := d.Info() // the parent directory was taken over before
 		if err != nil {
 			return err
 		}

@@ -33,19 +33,19 @@ func TestSeal_RefusesDangerousFiles(t *testing.T) {
 		{"a FIFO", func(d string) error { return unix.Mkfifo(d+"/fifo", 0o644) }, "fifo is neither"},
 		{"a socket", func(d string) error { return unix.Mknod(d+"/socket", unix.S_IFSOCK|0o644, 0) }, "socket is neither"},
 		{"a link to the interpreter", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/python3.11") }, ""},
-		{"a link to it of another name", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/pypy3") }, ""},
-		{"a link to it elsewhere", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/x") }, "outside"},
-		{"a link to it below bin", func(d string) error {
+		{"a link pypy3 to the interpreter", func(d string) error { return os.Symlink("/bin/sh", d+"/bin/pypy3") }, ""},
+		{"a link to the interpreter in lib", func(d string) error { return os.Symlink("/bin/sh", d+"/lib/x") }, "outside"},
+		{"a link to the interpreter below bin", func(d string) error {
 			return errors.Join(os.Mkdir(d+"/bin/bin", 0o755), os.Symlink("/bin/sh", d+"/bin/bin/python3"))
 		}, "outside"},
 		{"a hard link", func(d string) error { return os.Link(d+"/bin/activate", d+"/lib/x") }, "hard link"},
 		{"an absolute link elsewhere", func(d string) error { return os.Symlink("/etc/passwd", d+"/bin/x") }, "outside"},
 		{"a relative link that leads out", func(d string) error { return os.Symlink("../../x", d+"/lib/x") }, "outside"},
-		{"one that leads out and in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
-		{"one through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") },
+		{"a link that leads out and in", func(d string) error { return os.Symlink("../../env/bin", d+"/lib/x") }, "outside"},
+		{"a link through another link", func(d string) error { return os.Symlink("package0/../../../x", d+"/lib/x") },
 			"outside"},
 		{"a relative link that stays", func(d string) error { return os.Symlink("../bin/activate", d+"/lib/x") }, ""},
-		{"a link to nothing that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
+		{"a dangling link that stays", func(d string) error { return os.Symlink("nothing", d+"/lib/x") }, ""},
 		{"no tree", func(d string) error { return os.RemoveAll(d) }, "no such file"},
 		{"a file instead", func(d string) error {
 			if err := os.RemoveAll(d); err != nil {
@@ -144,7 +144,7 @@ func TestSeal_RefusesFilesOfOthers(t *testing.T) {
 	mustBeTidy(t, c, 0)
 }
 
-// Another process of the builder swaps parts of a tree with links to root's files while it is sealed and removed.
+// Another process of the builder swaps parts of a tree with links to root's files while the tree is sealed and removed.
 func TestSeal_ResistsConcurrentSwaps(t *testing.T) {
 	testsupport.NeedRoot(t) // a separate build user needs root
 	victim := testDir(t)

@@ -82,7 +82,7 @@ func makeDir(dir string, othersToo bool) (string, error) {
 
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
-// key returns the name of an environment's record. Other users cannot list the directory of the records.
+// key returns the name of an environment's record, a hash that covers the secret. Other users cannot list the records.
 func (s *Spec) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(s.Key), s.Key, s.Secret))
 	return hex.EncodeToString(sum[:])
@@ -138,7 +138,7 @@ func (s *store) tryLock(name string, kind lockKind) (*lock, error) {
 }
 
 // close may be called more than once, and on nil. It unlocks before it closes, because a child between fork and exec
-// also has the open file description.
+// also has the open file description, and would keep the lock.
 func (l *lock) close() {
 	if l == nil {
 		return

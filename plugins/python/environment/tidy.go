@@ -23,8 +23,8 @@ type candidate struct {
 }
 
 // Tidy removes broken environments, leftovers of builds, and unused environments above MaxAge and MaxSize, the least
-// recently used first. It also syncs new environments to the disk. It does not wait for tasks or other processes, but
-// leaves the environments that they use to the next call.
+// recently used first. It also syncs new environments to the disk. It does not wait for tasks or other processes:
+// a later call handles the environments that they use now.
 func (c *Cache) Tidy(ctx context.Context) error {
 	if _, err := os.Stat(c.cfg.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -77,7 +77,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 		}
 		l, failed := s.tryLock(id, exclusive)
 		e, recorded := entries[id]
-		if !recorded && l != nil { // it may have been built since the records were read
+		if !recorded && l != nil { // the environment may have been built since the records were read
 			entries, failed = s.entries()
 			e, recorded = entries[id]
 		}
@@ -106,7 +106,7 @@ func (s *store) unused(ctx context.Context) (idle []candidate, total int64, err 
 // time may lose its record. Then the next Get builds again.)
 func (s *store) forget(e entry) error {
 	if now, err := s.readEntry(e.key); err == nil && now.ID != e.ID {
-		return nil // the record is a newer environment's
+		return nil // the record belongs to a newer environment
 	}
 	return ignoreMissing(os.Remove(s.entryPath(e.key)))
 }
@@ -126,7 +126,7 @@ func (s *store) removeLeftovers() error {
 	return err
 }
 
-// sync writes new environments to the disk, and then marks the records that it found before that as synced.
+// sync writes new environments to the disk. Then it marks as synced the records that existed before the write.
 func (s *store) sync() error {
 	names, err := s.names("meta")
 	if err != nil {
@@ -155,8 +155,8 @@ func (s *store) sync() error {
 	return err
 }
 
-// inUse reports whether a task uses an environment. It removes the links of ended tasks, and calls used for each. The
-// caller holds the environment's exclusive lock, so no task can acquire it at the same time.
+// inUse reports whether a task uses an environment. It removes the links of ended tasks, and calls used for each link.
+// The caller holds the environment's exclusive lock, so no task can acquire it at the same time.
 func (s *store) inUse(id string, used func()) (bool, error) {
 	running, ended, err := s.users(id)
 	for _, link := range ended {

@@ -20,7 +20,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/task"
 )
 
-// Each change could be made by a task that runs as the environments' owner, a crash, or an operator.
+// Each change could come from a task that runs as the environments' owner, from a crash, or from an operator.
 func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	file := func(e *Environment) string { return filepath.Join(e.Dir, "lib", "package1", "module1.py") }
 	for _, c := range []struct {
@@ -80,8 +80,8 @@ func TestCache_RebuildsChangedEnvironments(t *testing.T) {
 	}
 }
 
-// nextFileTime waits until new changes of files get a later time than earlier ones: the kernel takes the times from a
-// clock with the resolution of its ticks (CONFIG_HZ).
+// nextFileTime waits until a change of a file gets a later time than previous changes: the kernel takes the times from
+// a clock with the resolution of its ticks (CONFIG_HZ).
 func nextFileTime(t testing.TB) {
 	t.Helper()
 	now := func() (clock unix.Timespec) {
@@ -136,7 +136,7 @@ func TestCache_IgnoresTheBlocksOfFiles(t *testing.T) {
 	c := testCache(t)
 	s := Spec{Key: "k", Build: func(ctx context.Context, dir, scratch string) error {
 		err := building(3)(ctx, dir, scratch)
-		return errors.Join(err, os.Truncate(filepath.Join(dir, "lib/package1/module1.py"), size)) // without blocks
+		return errors.Join(err, os.Truncate(filepath.Join(dir, "lib/package1/module1.py"), size)) // a hole
 	}}
 	e := mustGet(t, c, s)
 	e.Release()
@@ -165,7 +165,7 @@ func TestCache_KeepsUnreadableEnvironments(t *testing.T) {
 	_, err = os.Stat(e.Dir)
 	test.NoError(t, err)
 	mustTidy(t, c)
-	mustBeTidy(t, c, 1) // the older one is unused now
+	mustBeTidy(t, c, 1) // the older environment is unused now
 }
 
 func TestCache_UsesSyncedEnvironmentsAfterACrash(t *testing.T) {

@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package example checks that the example jobs have the wheel that they carry.
+// Package example checks that the wheel in the example jobs matches its source.
 package example
 
 import (
@@ -78,15 +78,15 @@ func TestExample_JobsCarryTheWheel(t *testing.T) {
 			continue
 		}
 		if !*update {
-			t.Errorf("%s has another wheel or hash: go test ./plugins/python/example -update", path)
+			t.Errorf("the wheel or hash in %s does not match the source: go test ./plugins/python/example -update", path)
 			continue
 		}
 		must.NoError(t, os.WriteFile(path, want, 0o644))
 	}
 	must.Eq(t, 2, wheels,
-		must.Sprintf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes))
+		must.Sprintf("found %d jobs that carry the wheel and %d that lock it: correct the expressions", wheels, hashes))
 	test.Eq(t, 1, hashes,
-		test.Sprintf("%d jobs carry the wheel and %d lock it: this test does not find them", wheels, hashes))
+		test.Sprintf("found %d jobs that carry the wheel and %d that lock it: correct the expressions", wheels, hashes))
 }
 
 // lines encodes the wheel in base64, with line breaks.

@@ -28,7 +28,7 @@ func (e *Error) Error() string { return e.Words }
 // explain returns an error for a run of uv that failed with err, with the end of its output. It decides whether the
 // failure is temporary.
 func (b *build) explain(ctx context.Context, err error, tail plain.Tail) error {
-	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // it is removed with the build
+	last := strings.ReplaceAll(lastWords(tail), b.Work+"/", "") // Work is removed with the build
 	if last == "" {
 		last = err.Error()
 	}
@@ -71,8 +71,8 @@ var (
 	broken = regexp.MustCompile(`error (?:sending request|decoding response body)|request or response body error`)
 )
 
-// unreachable requests each index once, without credentials. It returns the first that does not respond, or responds
-// with a status for a temporary failure, and "" if all are available.
+// unreachable requests each index once, without credentials. It returns the first host that does not respond, or that
+// responds with the status of a temporary failure. It returns "" if all are available.
 func (b *build) unreachable(ctx context.Context) (host string, err error) {
 	if b.Sources.Offline {
 		return "", nil

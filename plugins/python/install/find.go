@@ -97,7 +97,7 @@ func (f *Finder) pythons(ctx context.Context, request string) ([]Python, error) 
 }
 
 func (f *Finder) list(ctx context.Context, uv Installer, dirs []string, request string) ([]Python, error) {
-	// uv searches PATH; without a home it finds no other interpreters
+	// uv searches PATH; without a home directory, it finds no interpreters elsewhere
 	env := []string{"PATH=" + strings.Join(dirs, ":"), "HOME=/nonexistent", "LANG=C.UTF-8",
 		"UV_PYTHON_INSTALL_DIR=/nonexistent"}
 	argv := []string{uv.Path, "python", "list", "--all-versions", "--output-format", "json", "--no-config", "--no-cache"}
@@ -152,19 +152,19 @@ type Finder struct {
 
 	uv      string              // the configured program; "": the first on the agent's PATH
 	dirs    []string            // patterns (filepath.Match) of directories with interpreters
-	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's
+	as      *syscall.Credential // the user that runs uv and interpreters, nil for this process's user
 	timeout time.Duration
 
 	turn     chan struct{} // of capacity 1, full while a call uses the fields below (see alone)
 	found    Installer
 	file     string              // the identity of found
 	listings map[string][]Python // cached output of uv python list, by request
-	places   string              // uv and the directories that the listings are from
+	places   string              // identifies uv and the directories of the listings
 	asked    time.Time           // the time of the first listing
 }
 
-// NewFinder returns a Finder that has not searched yet. Without patterns of directories it searches the usual ones. as
-// should have no more rights than tasks, so tasks can run the interpreters that it finds.
+// NewFinder returns a Finder that has not searched yet. Without patterns, it searches the usual directories. The user
+// as should have no more rights than tasks, so that tasks can run each interpreter that the Finder finds.
 func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 	if len(dirs) == 0 {
 		dirs = usualDirs()
@@ -174,14 +174,14 @@ func NewFinder(uv string, dirs []string, as *syscall.Credential) *Finder {
 }
 
 // Find returns the cached uv if its file has not changed, and searches otherwise. The error names what to install on
-// the node. It is a temporary *Error if a program was found but could not be run.
+// the node, or is a temporary *Error if a program was found but could not be run.
 func (f *Finder) Find(ctx context.Context) (Installer, error) {
 	return alone(ctx, f, func() (Installer, error) { return f.find(ctx) })
 }
 
 // alone calls look while no other look runs. It also returns when ctx ends, or with a temporary *Error after three
-// times the limit of uv: look hangs if an interpreter is on a network file system whose server is down. No other look
-// begins before that one ends.
+// times f.timeout: look hangs if an interpreter is on a network file system whose server is down. No other look
+// begins before the hung look ends.
 func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none T, err error) {
 	type result struct {
 		found T
@@ -208,7 +208,7 @@ func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none 
 	}
 }
 
-// find is Find for callers that have the turn.
+// find is like Find, for callers that have the turn.
 func (f *Finder) find(ctx context.Context) (Installer, error) {
 	path := f.uv
 	if path == "" {

@@ -38,7 +38,7 @@ func TestFind_SearchesAgainWhenTheFileChanges(t *testing.T) {
 	finds("4.5.6")
 	must.NoError(t, os.Remove(first))
 	write(first, "echo uv 4.5.67")
-	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as during an installation: it cannot be run
+	file, err := os.OpenFile(first, os.O_WRONLY, 0) // as during an installation: uv cannot be run
 	must.NoError(t, err)
 	_, err = f.Find(t.Context())
 	var e *install.Error
@@ -62,13 +62,13 @@ func TestFind_ChoosesAsConfigured(t *testing.T) {
 	must.NoError(t, os.Chmod(closed, 0o644))
 
 	tests := []struct{ name, uv, path, is, says string }{
-		{name: "the configured one", uv: good, is: "uv 9.8.7"},
-		{name: "the first of the PATH", path: filepath.Dir(good) + ":" + filepath.Dir(other), is: "uv 9.8.7"},
-		{name: "one that does not work", uv: broken, says: "exit status 3"},
-		{name: "one that is not executable", uv: closed, says: "permission denied"},
+		{name: "the configured program", uv: good, is: "uv 9.8.7"},
+		{name: "the first program on PATH", path: filepath.Dir(good) + ":" + filepath.Dir(other), is: "uv 9.8.7"},
+		{name: "a program that fails", uv: broken, says: "exit status 3"},
+		{name: "a file that is not executable", uv: closed, says: "permission denied"},
 		{name: "another program", uv: other, says: "is not uv"},
-		{name: "one that is too old", uv: program("old", "echo uv 0.6.13"), says: "older than [0 6 14]"},
-		{name: "a missing one", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
+		{name: "a version that is too old", uv: program("old", "echo uv 0.6.13"), says: "older than [0 6 14]"},
+		{name: "a missing program", uv: "/nonexistent/uv", says: "/nonexistent/uv"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

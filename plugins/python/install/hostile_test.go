@@ -33,10 +33,10 @@ func TestInstall_KeepsAWheelInsideTheEnvironment(t *testing.T) {
 	}{
 		{name: "a relative path upwards", files: map[string]string{"../../../../outside.py": "x"}, made: true},
 		{name: "an absolute path", files: map[string]string{outside: "x"}, made: true},
-		{name: "a console script upwards", files: map[string]string{
+		{name: "a console script outside", files: map[string]string{
 			"evil-1.0.dist-info/entry_points.txt": "[console_scripts]\n../../planted = evil:main\n",
 		}},
-		{name: "a script upwards", files: map[string]string{"evil-1.0.data/scripts/../../../outside.py": "x"}, made: true},
+		{name: "a script outside", files: map[string]string{"evil-1.0.data/scripts/../../../outside.py": "x"}, made: true},
 		{
 			name:  "a link to a directory outside and a file in it",
 			files: map[string]string{"out": os.TempDir(), "out/install-test-outside": "x"},

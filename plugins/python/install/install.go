@@ -95,7 +95,7 @@ func (i Installer) InstallPython(ctx context.Context, r Request) error {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
 	}
-	// terminfo files, some of them hard links, which sealing refuses; the node has its own
+	// share has terminfo files, some of them hard links, which sealing refuses; the node has its own terminfo
 	err = errors.Join(err, dir.RemoveAll(filepath.Join(b.Python.Key, "share")))
 	if err != nil {
 		return err
@@ -129,8 +129,8 @@ func (i Installer) Export(ctx context.Context, r Request) (*requirement.Set, err
 	return requirement.Choice{}.Lock(exported, work.ReadFile)
 }
 
-// chosen returns the arguments for a project's extras and groups. project is empty for the project in the working
-// directory, otherwise a prefix of the groups.
+// chosen returns the arguments for a project's extras and groups. project is the prefix of the groups, which is empty
+// for the project in the working directory.
 func chosen(c requirement.Choice, project string) (argv []string) {
 	for _, extra := range c.Extras {
 		argv = append(argv, "--extra="+extra)
@@ -142,7 +142,7 @@ func chosen(c requirement.Choice, project string) (argv []string) {
 }
 
 // arguments writes the files that uv reads, and returns the arguments that install the packages. URLs may have
-// credentials, so they are only in the files, which only the builder can read: all users can see arguments.
+// credentials, so they are only in these files: all users can see arguments, but only the builder can read the files.
 func (b *build) arguments() ([]string, error) {
 	r := b.Requirements
 	strategy := "first-index" // never take a package of a private index from another index

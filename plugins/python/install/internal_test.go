@@ -28,7 +28,7 @@ func TestFinder_TimeoutIsTemporary(t *testing.T) {
 	must.ErrorContains(t, err, "did not answer within 100ms")
 }
 
-// A network file system without its server hangs every process that looks at it.
+// A network file system without its server hangs every process that accesses it.
 func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 	dir := t.TempDir()
 	uv := filepath.Join(t.TempDir(), "uv")
@@ -45,7 +45,7 @@ func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 	release := testsupport.HungMount(t, dir)
 	ended, end := context.WithCancel(t.Context())
 	time.AfterFunc(f.timeout, end)
-	for _, call := range []string{"one that hangs", "one that waits for it"} {
+	for _, call := range []string{"a call that hangs", "a call that waits for it"} {
 		_, err := starts.Pythons(ended, "")
 		must.ErrorIs(t, err, context.Canceled, must.Sprint(call))
 		_, err = f.Pythons(t.Context(), "") // without a deadline

@@ -26,10 +26,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/python/requirement"
 )
 
-// pythons are this machine's interpreters that builders can run. To list them is slow, because uv runs each.
+// pythons are this machine's interpreters that builders can run. Listing them is slow: uv runs each interpreter.
 var pythons []install.Python
 
-// system returns the best of them.
+// system returns the best of pythons.
 func system(t testing.TB) install.Python {
 	t.Helper()
 	if pythons == nil {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxFiles = 50 // including included ones
+	maxFiles = 50 // counts included files, too
 	maxShown = 80 // characters of a file in an error
 )
 
@@ -45,7 +45,7 @@ var comment = regexp.MustCompile(`(^|[ \t]+)#.*$`)
 func (f *files) file(name string, constraint bool) error {
 	f.count++
 	if f.count > maxFiles {
-		return fmt.Errorf("more than %d files, or one includes itself", maxFiles)
+		return fmt.Errorf("more than %d files, or a file includes itself", maxFiles)
 	}
 	content, err := f.read(name)
 	if err != nil {
@@ -182,8 +182,8 @@ var (
 )
 
 // errWheel is the advice for requirements that a node cannot check or install.
-var errWheel = errors.New("build a wheel of a path or a repository, and name its directory in find_links, or its " +
-	"URL; write others as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
+var errWheel = errors.New("build a wheel from a path or a repository, and name the wheel's directory in find_links, " +
+	"or its URL; write other requirements as \"NAME==VERSION ; MARKER\" or \"NAME @ https://….whl\"")
 
 // checkRequirement refuses files, source trees and repositories, and reports whether a requirement names a URL. uv
 // checks the rest.

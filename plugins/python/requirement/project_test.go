@@ -57,7 +57,7 @@ func TestProject_DropsTheBuildSystemAndSettings(t *testing.T) {
 	}
 }
 
-func TestProject_IsRefusedInOneSentence(t *testing.T) {
+func TestProject_ErrorsNameFileAndReason(t *testing.T) {
 	const head = "[project]\nname = 'a'\nversion = '1'\n"
 	for text, says := range map[string]string{
 		"":                                    "no [project] table",

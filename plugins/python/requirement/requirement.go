@@ -50,7 +50,7 @@ type Set struct {
 // UVLock is a project that uv locked. Installer.Export converts it.
 type UVLock struct {
 	Lock    Content
-	Project Content // its pyproject.toml
+	Project Content // the project's pyproject.toml
 	Choice  Choice
 }
 
@@ -118,7 +118,7 @@ func (c Choice) Lock(name string, read Reader) (*Set, error) {
 	return s, nil
 }
 
-// readUVLock reads a uv.lock, its project, and the indexes in the lock: uv export leaves them out.
+// readUVLock reads a uv.lock and its project. It also collects the lock's indexes, because uv export omits them.
 func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	var lock struct {
 		RequiresPython string `toml:"requires-python"`
@@ -140,7 +140,7 @@ func (c Choice) readUVLock(name string, read Reader) (*Set, error) {
 	s := &Set{UVLock: u, Complete: true, RequiresPython: lock.RequiresPython}
 	for _, p := range lock.Packages {
 		registry, _ := p.Source["registry"].(string)
-		// directories are named by find_links, and PyPI stands for the node's own index, which may be a mirror of PyPI
+		// skip directories, which find_links names, and PyPI, which stands for the node's own index (maybe a mirror)
 		if !strings.HasPrefix(registry, "http") || strings.TrimSuffix(registry, "/") == "https://pypi.org/simple" ||
 			slices.Contains(s.Indexes.Extra, registry) {
 			continue

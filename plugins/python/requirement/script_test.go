@@ -33,17 +33,17 @@ func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 		source string
 		want   Script
 	}{
-		"a block":    {script, full},
-		"of Windows": {strings.ReplaceAll(script, "\n", "\r\n"), full},
+		"a block":                   {script, full},
+		"with Windows line endings": {strings.ReplaceAll(script, "\n", "\r\n"), full},
 		"with a byte order mark": {"\uFEFF# /// script\n# requires-python = \">=3.11\"\n# ///\n",
 			Script{RequiresPython: ">=3.11"}},
 		"at the very end": {"# /// script\n# dependencies = [\"a\"]\n# ///",
 			Script{Dependencies: []string{"a"}}},
 		"empty": {"# /// script\n#\n# ///\n", Script{}},
-		"beside another type's": {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# " +
+		"beside another type of block": {"# /// other\n# a = 1\n# ///\n\n# /// script\n# requires-python = \"3.12\"\n# " +
 			"///\n", Script{RequiresPython: "3.12"}},
-		"none":                           {"print(1)\n", Script{}},
-		"that does not end":              {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", Script{}},
+		"no block":                       {"print(1)\n", Script{}},
+		"without an end":                 {"# /// script\n# requires-python = \">=3.11\"\nimport os\n", Script{}},
 		"without a blank after the sign": {"#/// script\n#requires-python = \">=3.11\"\n#///\n", Script{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,20 +55,20 @@ func TestReadScript_ReturnsTheMetadata(t *testing.T) {
 	}
 }
 
-func TestReadScript_NamesTheLineOfTheScript(t *testing.T) {
+func TestReadScript_ErrorsNameTheLine(t *testing.T) {
 	head := "import os\n\n# /// script\n"
 	for name, test := range map[string]struct{ source, want string }{
-		"two of them": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
+		"two blocks": {script + script, `line 18: second "# /// script" block, the first is on line 3`},
 		"invalid TOML": {head + "# # a comment\n# requires-python >=3.11\n# ///\n",
 			"line 5: this is not TOML"},
-		// the expression matches the longest block, so the first "# ///" is inside, and invalid TOML
+		// the expression matches the longest block, so the first "# ///" is part of it, and invalid as TOML
 		"a line that looks like an end": {head + "# dependencies = [\"a\",\n# ///\n# \"b\"]\n# ///\n", "line 5:"},
 		"a key twice": {head + "# requires-python = \"3.11\"\n# requires-python = \"3.12\"\n# ///\n",
 			"line 5:"},
 		"a number for the version": {head + "#\n# requires-python = 3.11\n# ///\n",
 			"line 5: this is not TOML, or has a value of another type: requires-python: "},
 		"a table for the list": {head + "#\n# [dependencies]\n# requests = \"2\"\n# ///\n", "line 5: "},
-		"of Windows": {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"),
+		"with Windows line endings": {strings.ReplaceAll(head+"#\n# requires-python = 3.11\n# ///\n", "\n", "\r\n"),
 			"line 5: this is not TOML, or has a value of another type: requires-python: "},
 		"values that are nested deeply": {head + "# a = " + strings.Repeat("[", 50000) + "\n# ///\n", "line "},
 	} {

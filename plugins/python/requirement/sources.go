@@ -16,7 +16,7 @@ import (
 
 // Sources are the origins of packages.
 type Sources struct {
-	URL       string   // the index (PEP 503); "": that of the next level (job, file, node)
+	URL       string   // the index (PEP 503); if empty, the next level's (job, file, node)
 	Extra     []string // more indexes
 	FindLinks []string // directories with packages, and pages that link to them
 	Offline   bool     // use no index
@@ -28,7 +28,7 @@ var ErrJobIndexes = errors.New("this node does not let jobs name package indexes
 
 // Resolve merges the sources of the node, a job, and the job's requirements file or lock. It returns the job's
 // directories separately, because the installer cannot read them. If jobs is false, the job may name no index and no
-// page, and the file only the node's own indexes.
+// page, and the file may name only the node's own indexes.
 func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []string, err error) {
 	own := slices.Concat([]string{node.URL}, node.Extra)
 	foreign := func(index string) bool { return !slices.Contains(own, index) }
@@ -61,7 +61,7 @@ func Resolve(node, job, file Sources, jobs bool) (s Sources, directories []strin
 	return s, directories, nil
 }
 
-// like replaces indexes without credentials, as in locks, by the known ones with credentials.
+// like replaces indexes without credentials, such as a lock's, with the same indexes with credentials from known.
 func (s Sources) like(known []string) Sources {
 	find := func(index string) string {
 		for _, k := range known {
@@ -117,7 +117,7 @@ func Redact(text string) string { return credentials.ReplaceAllString(text, "://
 
 var urlText = regexp.MustCompile(`^[A-Za-z0-9._~:/?#\[\]@!$&'()*+,=%-]+$`)
 
-// CheckURL parses the URL of an index, a page or a package. Errors do not have the URL: it may have a password.
+// CheckURL parses the URL of an index, a page or a package. Errors omit the URL, because it may have a password.
 func CheckURL(text string) (*url.URL, error) {
 	if !urlText.MatchString(text) {
 		return nil, errors.New("the URL is empty, or has invalid characters: encode them (%20)")

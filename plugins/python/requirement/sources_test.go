@@ -23,17 +23,17 @@ func TestResolve_AddsCredentialsToTheIndexesOfALock(t *testing.T) {
 		extra  []string
 		others bool // some sources are not the node's
 	}{
-		"nothing":    {url: node, extra: []string{more}},
-		"the node's": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},
-		"another, too": {
+		"no indexes":       {url: node, extra: []string{more}},
+		"the node's index": {lock: Sources{Extra: []string{bare}}, url: node, extra: []string{more}},
+		"the node's index and another": {
 			lock: Sources{Extra: []string{bare, other}},
 			url:  node, extra: []string{other}, others: true,
 		},
-		"another of the job's": {
+		"an index that the job names, too": {
 			job: Sources{Extra: []string{mine}}, lock: Sources{Extra: []string{other, bare}},
 			url: node, extra: []string{mine}, others: true,
 		},
-		"the job's": {job: Sources{URL: mine}, lock: Sources{Extra: []string{other}}, url: mine, others: true},
+		"the job's index": {job: Sources{URL: mine}, lock: Sources{Extra: []string{other}}, url: mine, others: true},
 		"other credentials": {
 			lock: Sources{URL: "https://me:mine@packages.example.com/simple"},
 			url:  "https://me:mine@packages.example.com/simple", others: true,

@@ -49,7 +49,7 @@ var (
 	syntaxFrame = regexp.MustCompile(`^  File ".*", line \d+$`)
 	syntaxError = regexp.MustCompile(`^(?:SyntaxError|IndentationError|TabError):`)
 	exception   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.<>]*(?:: |:?$)`)
-	record      = regexp.MustCompile(`^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):`) // of the logging module
+	record      = regexp.MustCompile(`^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):`) // a record of the logging module
 	logged      = regexp.MustCompile(`\b(?:WARNING|ERROR|CRITICAL)\b`)          // precedes a logged traceback
 	outermost   = regexp.MustCompile(`, in (?:<module>|_run_module_as_main)$`)
 	decoration  = regexp.MustCompile(`^ *[|+] ?`)   // prefix of an exception group's lines
@@ -63,7 +63,7 @@ var (
 
 // Last finds the failure at the end of a program's standard error. It reads at most the last MaxTail bytes of tail.
 // code is the program's exit code, and dirs are the directories of its files. It returns false if it finds no failure,
-// or too much other output after it.
+// or if too much other output follows.
 func Last(tail []byte, code int, dirs ...string) (Failure, bool) {
 	lines := plainLines(tail[max(0, len(tail)-MaxTail):])
 	if f, ok := lastException(lines, code, dirs); ok {
@@ -119,8 +119,8 @@ func lastException(lines []string, code int, dirs []string) (f Failure, ok bool)
 	return f, ok && after <= maxAfter
 }
 
-// failure returns the exception in a line, after its frames. rest are the lines after it. For an exception group they
-// have the group's exceptions: the text names the first of them, and the location is that exception's.
+// failure returns the exception in a line, after its frames. rest are the lines after it. For an exception group, they
+// list the group's exceptions: the text also names the first of these, and the location is where it was raised.
 func failure(line string, rest, frames, dirs []string) Failure {
 	text := plain.Line(strings.TrimSuffix(line, ":"), maxText)
 	leaf := ""
@@ -172,8 +172,8 @@ func innermost(frames, dirs []string) (file string, line int) {
 	return file, line
 }
 
-// shown returns the short name of a file: relative to the first of dirs that has it, which makes it the program's own,
-// or otherwise the base name.
+// shown returns the short name of a file. A file below one of dirs is the program's own: its name is relative to the
+// first such directory. The name of another file is its base name.
 func shown(name string, dirs []string) (short string, own bool) {
 	for _, dir := range dirs {
 		below, ok := strings.CutPrefix(path.Clean(name), path.Clean(dir)+"/")

@@ -75,10 +75,10 @@ func TestLast_FindsTheException(t *testing.T) {
 			"ValueError('\\xfc \\x1b[31mred\\x1b[0m \\x07')", "ValueError: ? red (app.py:4)"},
 		"traceback in the message": {"raise ValueError('worker failed:\\nTraceback (most recent call last):\\n  File " +
 			"\"w.py\", line 3, in f\\nKeyError: 1')", "ValueError: worker failed (app.py:1)"},
-		"as a module that is run": {"import subprocess, sys\nif len(sys.argv) == 1:\n    " +
+		"run as a module": {"import subprocess, sys\nif len(sys.argv) == 1:\n    " +
 			"sys.exit(subprocess.call([sys.executable, '-m', 'app', 'x']))\nraise ValueError('a\\nline' * 30)",
 			"ValueError: a (app.py:4)"},
-		"and a task's, at the end": {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def " +
+		"main, and then a task": {"import asyncio\nasync def f(): raise ValueError('of a task')\nasync def " +
 			"main():\n    global t\n    t = asyncio.create_task(f())\n    await asyncio.sleep(0)\n    raise " +
 			"KeyError('main')\nasyncio.run(main())", "KeyError: 'main' (app.py:7)"},
 		"logged, and then raised": {"import logging, sys\ndef main():\n    try:\n        1/0\n    except " +
@@ -114,7 +114,7 @@ func dirOf(stderr []byte) string {
 	return string(m[1])
 }
 
-func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
+func TestLast_IgnoresExceptionsThatDidNotEndTheProgram(t *testing.T) {
 	for name, program := range map[string]string{
 		"nothing":           "",
 		"record of logging": "import logging, sys\nlogging.error('failed')\nsys.exit(1)",
@@ -141,7 +141,7 @@ func TestLast_IgnoresExceptionsThatEndedNothing(t *testing.T) {
 	}
 }
 
-func TestLast_NamesThePlace(t *testing.T) {
+func TestLast_NamesFileAndLine(t *testing.T) {
 	const env = "/var/cache/outrider/python/envs/4f1c09aa.0/lib/python3.11/site-packages/"
 	const task = "/var/lib/nomad/alloc/4f1c/web"
 	for name, test := range map[string]struct {
@@ -149,11 +149,11 @@ func TestLast_NamesThePlace(t *testing.T) {
 		want  string
 	}{
 		"a package of the environment": {[]string{"<frozen runpy>", env + "gunicorn/util.py", "<frozen os>"}, "util.py"},
-		"the task's":                   {[]string{task + "/local/app.py", env + "six.py"}, "app.py"},
+		"the task's file":              {[]string{task + "/local/app.py", env + "six.py"}, "app.py"},
 		"the task's package":           {[]string{task + "/local/shop/cart/util.py"}, "shop/cart/util.py"},
 		"beside local":                 {[]string{task + "/release/app.py"}, "release/app.py"},
 		"elsewhere":                    {[]string{"/srv/shop/util.py"}, "util.py"},
-		"another task's":               {[]string{task + "2/local/app.py"}, "app.py"},
+		"another task's file":          {[]string{task + "2/local/app.py"}, "app.py"},
 		"above":                        {[]string{"../../util.py"}, "util.py"},
 	} {
 		stderr := "Traceback (most recent call last):\n"
