@@ -30,7 +30,7 @@ type adoption struct {
 	err  error
 }
 
-// The node of 50 tasks is lost, and three nodes start each of them concurrently, without an API to query.
+// The node of 50 tasks is lost, and three nodes start each task concurrently, without an API to query.
 func TestStart_OneOfThreeNodesAdopts(t *testing.T) {
 	testsupport.Long(t, "a node waits a minute for another node's task")
 	server := sshdtest.Start(t)

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func TestDriver_Conforms(t *testing.T) {
 	server := sshdtest.Start(t)
-	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	dir, err := os.MkdirTemp("", "or") // short: a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,10 +52,10 @@ func newNode(t *testing.T, server *sshdtest.Server, port int, options string, co
 	return n
 }
 
-// newDir returns a directory of tasks on a host. At the end of the test, it checks that no process of them is left.
+// newDir returns a directory of tasks on a host. At the end of the test, it checks that no task process still runs.
 func newDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	dir, err := os.MkdirTemp("", "or") // short: a socket's path has at most 107 bytes
 	must.NoError(t, err)
 	t.Cleanup(func() {
 		testsupport.Eventually(t, "the supervisor ends without tasks", func() bool {
@@ -149,7 +149,7 @@ func (n *node) records(t *testing.T) []string {
 	return files
 }
 
-func TestCopy_FailureLeavesNoRecord(t *testing.T) {
+func TestCopy_FailureRemovesRecord(t *testing.T) {
 	tools := t.TempDir()
 	must.NoError(t, os.Chmod(filepath.Dir(tools), 0o755))
 	tar := filepath.Join(tools, "tar")
@@ -168,7 +168,7 @@ func TestCopy_FailureLeavesNoRecord(t *testing.T) {
 }
 
 // Nomad interpolates the commands of script checks on the node.
-func TestExec_HasThePathsOfTheHost(t *testing.T) {
+func TestExec_UsesHostPaths(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
 	_, _, err := n.StartTask(n.Copy())
@@ -226,8 +226,8 @@ func TestCopy_IsRefusedForADeniedUser(t *testing.T) {
 	must.ErrorContains(t, err, "the plugin logs in as user id 54321, which is not root")
 }
 
-// The host's server refuses such a config block before the driver gets it.
-func TestStart_FailureLeavesNoRecord(t *testing.T) {
+// The host's server refuses such a large config block before the driver gets it.
+func TestStart_FailureRemovesRecord(t *testing.T) {
 	server := sshdtest.Start(t)
 	n := newNode(t, server, server.Port, "", nil)
 	large := newTask(t, "job", map[string]any{

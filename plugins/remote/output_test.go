@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/sshd/sshdtest"
 )
 
-// output returns the files of a task's standard output on the node, in their order.
+// output returns the content of the files with a task's standard output on the node, in their order.
 func output(t *testing.T, cfg *drivers.TaskConfig) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(cfg.AllocDir, "alloc/logs", cfg.Name+".stdout.*"))
@@ -32,7 +32,7 @@ func output(t *testing.T, cfg *drivers.TaskConfig) string {
 	return strings.Join(all, "")
 }
 
-// The output of the new process is in the directory of another allocation on the host than that of the old one.
+// On the host, the new process writes its output to another allocation's directory than the old process did.
 func TestOutput_ContinuesAtARestartAfterATakeover(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)

@@ -51,7 +51,7 @@ type call struct {
 	lines string // written by exec
 }
 
-// outcome of a call.
+// outcome is the outcome of a call.
 type outcome int
 
 const (
@@ -85,7 +85,7 @@ func (o ownership) step(c call, got outcome) []any {
 	return nil
 }
 
-// way is one connection of a node, with its own link, and the program on the host that it starts.
+// way is one connection of a node, over its own link, and the program that it starts on the host.
 type way struct {
 	*host.Link
 	number int
@@ -358,7 +358,7 @@ func TestRun_HistoryIsLinearizableThroughPartitions(t *testing.T) {
 	server := sshdtest.Start(t)
 	dir, mark := newDir(t), newMark(t)
 	p := &partition{t: t, server: server, dir: dir, written: filepath.Join(dir, "written"), begun: time.Now()}
-	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // all commands may be refused
+	must.NoError(t, os.WriteFile(p.written, nil, 0o600)) // exists even if all commands are refused
 	first := newPlugin(t, server.Endpoint("box", dir, server.Port), "http://127.0.0.1:1")
 	task := newTask(t, "job", map[string]any{"command": "sleep", "args": []any{mark}})
 	_, _, err := first.StartTask(task)

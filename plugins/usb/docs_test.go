@@ -36,11 +36,11 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 	}
 	for _, ours := range []string{"no device is published", "no device was requested: a constraint of the job names " +
 		"one that is unhealthy or missing",
-		"no driver is bound to interface ", "its device nodes can't be made: ", "has files of others",
+		"no driver is bound to interface ", "its device nodes can't be made: ", "contains other files",
 		"it is plugged in, as ",
 		"no device nodes can be made for tasks", "a device was plugged in again", "devices have not been listed yet",
 		"restart the agent",
-		"is not a simulation", "what is published is a simulation", "is not published: the kernel still lists it"} {
+		"is not a simulation", "the published devices are a simulation", "is not published: the kernel still lists it"} {
 		must.StrContains(t, troubles, ours, must.Sprintf("%q is not in both the page and the plugin", ours))
 		test.StrContains(t, sources.String(), ours,
 			test.Sprintf("%q is not in both the page and the plugin", ours))
@@ -51,7 +51,7 @@ func TestDocs_TroubleshootingQuotesRealMessages(t *testing.T) {
 			return regexp.MustCompile(`[^a-z0-9-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(s[1]), " ", "-"),
 				"") == link[1]
 		}) {
-			t.Errorf("there is no section #%s", link[1])
+			t.Errorf("the page has no section #%s", link[1])
 		}
 	}
 }

@@ -43,9 +43,9 @@ func All() []plugin.Command {
 			"adopt", shim.Kept, "Kept", "Keeps a run that no allocation follows until it is released: no allocation gets it,\n" +
 				"and neither its orphan_timeout nor the end of its job ends it.",
 		}.run},
-		{Name: "release", Help: "leave a run that no allocation follows to the next one", Run: act{
-			"release", shim.Released, "Released", "Leaves a run that no allocation follows to the next allocation of its\n" +
-				"task, which takes it over immediately, whatever the state of the previous one. Its orphan_timeout restarts.",
+		{Name: "release", Help: "let the next allocation take over a run that no allocation follows", Run: act{
+			"release", shim.Released, "Released", "Lets the next allocation of the task take over a run that no allocation\n" +
+				"follows: immediately, whatever the state of the previous allocation. The orphan_timeout restarts.",
 		}.run},
 		{Name: "stop", Help: "end a run that no allocation follows", Run: act{
 			"stop", shim.Ending, "Ended", "Kills the processes of a run that no allocation follows. It waits until nobody\n" +
@@ -55,7 +55,7 @@ func All() []plugin.Command {
 	}
 }
 
-// session is a call of a command.
+// session is one execution of a command.
 type session struct {
 	json      bool
 	answers   func(context.Context) error
@@ -108,8 +108,8 @@ func open(u plugin.Usage, argv []string) (s *session, argument string, err error
 	return s, strings.Join(args, ""), nil
 }
 
-// look connects to all endpoints concurrently. It returns an error with a line for each that cannot be used. Unless
-// keep is set, it closes the connections immediately: a host ends runs without an owner while a connection is open.
+// look connects to all endpoints concurrently. Its error has a line for each endpoint that cannot be used. Unless keep
+// is set, it closes the connections immediately: a host ends runs without an owner while a connection is open.
 func (s *session) look(ctx context.Context, keep bool) error {
 	var all sync.WaitGroup
 	for _, e := range s.endpoints {
@@ -177,7 +177,7 @@ func check(ctx context.Context, argv []string) error {
 	if api == "" {
 		fmt.Println("the agent's API answers")
 	} else {
-		fmt.Printf("note: a task whose job is stopped goes on: %s\n", api)
+		fmt.Printf("note: a task keeps running when its job is stopped: %s\n", api)
 	}
 	return problems
 }
@@ -242,9 +242,9 @@ func (r run) followed() string {
 	case r.State == shim.Kept:
 		return "no: an operator keeps it"
 	case r.OrphanTimeout == 0:
-		return fmt.Sprintf("not for %v, without an orphan_timeout", alone)
+		return fmt.Sprintf("no, for %v: it has no orphan_timeout", alone)
 	}
-	return fmt.Sprintf("not for %v, until its orphan_timeout of %v", alone, r.OrphanTimeout)
+	return fmt.Sprintf("no, for %v: its orphan_timeout is %v", alone, r.OrphanTimeout)
 }
 
 // act is a command that changes the state of a run that nobody follows.

@@ -82,7 +82,7 @@ func TestRun_IsListedAndEnded(t *testing.T) {
 	list = b.does("list")
 	test.Eq(t, 0, list.code)
 	test.StrContains(t, list.out, shown+"  running")
-	test.StrContains(t, list.out, "  1      not for 0s, until its orphan_timeout of 24h0m0s\n")
+	test.StrContains(t, list.out, "  1      no, for 0s: its orphan_timeout is 24h0m0s\n")
 	for _, text := range []string{list.out, b.does("list", "-json").out} {
 		test.False(t, strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && unicode.IsControl(r) }),
 			test.Sprintf("%q", text))
@@ -139,7 +139,7 @@ func TestEndpoint_UnreachableIsReportedInOneLine(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	node := b.starts("web", testsupport.Mark())
-	const nothing = 1 // a port
+	const nothing = 1 // a port on which nothing listens
 	b.write("http://127.0.0.1:1", b.endpoint("away", nothing), b.endpoint("box", b.server.Port))
 
 	for _, args := range [][]string{{"list"}, {"list", "-json"}, {"check"}, {"check", "-json"}} {
@@ -165,7 +165,7 @@ func TestCheck_ReportsTheHost(t *testing.T) {
 	test.Eq(t, 0, r.code, test.Sprint("the driver is healthy without an API, too"))
 	test.StrContains(t, r.out, `endpoint "box" can be used: arch `)
 	test.StrContains(t, r.out, fmt.Sprintf("root %t, dir %s, runs: 0\n", os.Geteuid() == 0, b.dir))
-	test.StrContains(t, r.out, "note: a task whose job is stopped goes on: failed to query the API at http://127.0.0.1:1: ")
+	test.StrContains(t, r.out, "note: a task keeps running when its job is stopped: failed to query the API at http://127.0.0.1:1: ")
 
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "job not found", http.StatusNotFound)
@@ -209,13 +209,13 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"two in a file": {
 			files: map[string]string{"a.hcl": block(endpoint) + "\n" + block(endpoint)}, want: "has several blocks",
 		},
-		"no HCL":          {files: map[string]string{"a.hcl": "plugin {"}, want: "DIR/a.hcl: "},
-		"no such option":  {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
-		"a wrong value":   {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box": it has no ssh block`},
-		"no endpoint":     {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
-		"too many words":  {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
-		"no such a flag":  {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
-		"another's block": {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
+		"no HCL":         {files: map[string]string{"a.hcl": "plugin {"}, want: "DIR/a.hcl: "},
+		"no such option": {files: map[string]string{"a.hcl": block("x = 1")}, want: `"x"`},
+		"a wrong value":  {files: map[string]string{"a.hcl": block(`endpoint "box" {}`)}, want: `endpoint "box": it has no ssh block`},
+		"no endpoint":    {files: map[string]string{"a.hcl": block("")}, want: "no endpoint is configured"},
+		"too many words": {args: []string{"x"}, want: "usage: list [-config PATH] [-json]"},
+		"no such flag":   {args: []string{"-x"}, want: "flag provided but not defined: -x: usage: list"},
+		"another block":  {files: map[string]string{"a.json": `{"client": {"enabled": true}}`}, want: "has no block plugin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "nomad.d")
@@ -250,11 +250,11 @@ func TestRun_ShowsLabelAndFollower(t *testing.T) {
 			run: run{Names: other, Run: shim.Run{
 				State: shim.Released, Alone: 90*time.Second + time.Millisecond, OrphanTimeout: time.Hour,
 			}},
-			label: "prod/web/api[1]/main", followed: "not for 1m30s, until its orphan_timeout of 1h0m0s",
+			label: "prod/web/api[1]/main", followed: "no, for 1m30s: its orphan_timeout is 1h0m0s",
 		},
 		"a key of another version": {
 			run:   run{Run: shim.Run{Key: "a\tb", State: shim.Running, Alone: time.Hour}},
-			label: "a b", followed: "not for 1h0m0s, without an orphan_timeout",
+			label: "a b", followed: "no, for 1h0m0s: it has no orphan_timeout",
 		},
 		"kept": {
 			run: run{Names: names, Run: shim.Run{State: shim.Kept}}, label: "web/api[1]/main",

@@ -32,7 +32,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/driver"
 )
 
-// TestMain makes the test binary act as the plugin's, for commands and on a host.
+// TestMain makes the test binary act as the plugin's binary, for commands and on a host.
 func TestMain(m *testing.M) {
 	testsupport.BeginRoles()
 	supervisor.Main()
@@ -51,14 +51,14 @@ type box struct {
 	t      *testing.T
 	server *sshdtest.Server
 	dir    string // of the host
-	config string // a directory
+	config string // the directory of the configuration
 }
 
 func newBox(t *testing.T, options ...sshdtest.Option) *box {
 	t.Helper()
 	b := &box{t: t, server: sshdtest.Start(t, options...), config: filepath.Join(t.TempDir(), "nomad.d")}
 	var err error
-	b.dir, err = os.MkdirTemp("", "or") // the path of a socket in it has at most 107 bytes
+	b.dir, err = os.MkdirTemp("", "or") // short: a socket's path has at most 107 bytes
 	must.NoError(t, err)
 	t.Cleanup(func() {
 		testsupport.Eventually(t, "the supervisors end without tasks", func() bool {
@@ -147,7 +147,7 @@ func (b *box) starts(job, mark string) *owner {
 	}
 	value, errs := schema.Value(schema.Of[driver.TaskConfig]().Spec(), map[string]any{
 		"endpoint": "box", "command": "sleep", "args": []any{mark},
-		"on_drain": "stop", "on_lost": "restart", // otherwise DestroyTask releases the run without an API
+		"on_drain": "stop", "on_lost": "restart", // otherwise, without an API, DestroyTask would release the run
 	})
 	must.SliceEmpty(b.t, errs)
 	must.NoError(b.t, o.EncodeDriverConfig(value))

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package driver is the remote driver on the Nomad node: its options, and an engine that runs tasks on other hosts over
-// SSH. On such a host, the same program starts them (package shim).
+// SSH. On such a host, the same program starts the tasks (package shim).
 package driver
 
 import (

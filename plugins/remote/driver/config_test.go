@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-func TestConfig_IsRefusedInOneClearSentence(t *testing.T) {
+func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 	good := ssh.Config{
 		Hop: ssh.Hop{Host: "gpu1", Port: 22, User: "u", HostKeys: []string{"ssh-ed25519 AAAAB"}}, KeyFile: "/k",
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/schema"
 )
 
-func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
+func TestHostConfig_UsesHostPaths(t *testing.T) {
 	t.Setenv("OF_THE_AGENT", "x")
 	t.Setenv("CHANGED", "x")
 	t.Setenv("NOMAD_REGION", "global") // Nomad sets it for tasks even if the agent has it
@@ -46,7 +46,7 @@ func TestHostConfig_HasThePathsOfTheHost(t *testing.T) {
 	must.Eq(t, "/srv/or/allocs/alloc-1/web", task.WorkDir)
 	must.Eq(t, 3, task.Nice)
 	must.Eq(t, map[string]string{"nofile": "10"}, task.Ulimit)
-	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // nothing of the agent has changed
+	must.Eq(t, "x", os.Getenv("OF_THE_AGENT")) // the agent's environment and cfg have not changed
 	must.Eq(t, 6, len(cfg.Env))
 }
 

@@ -40,7 +40,7 @@ type engine struct {
 	mu    sync.Mutex
 	tasks map[string]*remoteTask // by id, until they are destroyed
 
-	left sync.Map // tasks whose runs must still be ended, because their host could not do it or was not reached
+	left sync.Map // tasks whose runs must still be ended, because their host failed or was not reached
 }
 
 var (
@@ -100,7 +100,7 @@ func (e *engine) host(name string) (*host.Host, error) {
 	return h, nil
 }
 
-// Start implements core.Engine. The host's record shows an earlier run of the task, even one that no agent knows of.
+// Start implements core.Engine. The host's records show an earlier run of the task, even if no agent has recorded it.
 func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	config, ok := s.Config.(*TaskConfig)
 	if !ok {
@@ -138,7 +138,7 @@ func (e *engine) Start(ctx context.Context, s *core.Start) (core.Task, error) {
 	return t, nil
 }
 
-// start claims the task's run, and starts it if it does not exist.
+// start claims the task's run, and starts a run if none exists.
 func (t *remoteTask) start(
 	ctx context.Context, link *host.Link, cfg *drivers.TaskConfig, progress core.Event,
 ) error {
@@ -169,7 +169,7 @@ func (t *remoteTask) start(
 	if err == nil {
 		return nil
 	}
-	if !link.Alive() { // the task may be running: the next start takes it over then
+	if !link.Alive() { // the task may be running: if so, the next start takes it over
 		return structs.NewRecoverableError(fmt.Errorf("the connection to endpoint %q was lost during the start: %w",
 			t.saved.Endpoint, err), true)
 	}
@@ -196,7 +196,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 	e.mu.Lock()
 	t := e.tasks[id]
 	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // for an unreachable host
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // limits the wait for an unreachable host
 	defer cancel()
 	if t == nil {
 		allocID, _, _ := strings.Cut(id, "/")
@@ -245,7 +245,7 @@ func (e *engine) newTask(c *drivers.TaskConfig, h *host.Host, s saved, event cor
 	return t
 }
 
-// forget drops a task that is destroyed, or was not started.
+// forget drops a task that was destroyed or not started.
 func (e *engine) forget(t *remoteTask) {
 	e.mu.Lock()
 	delete(e.tasks, t.config.ID)
@@ -254,7 +254,7 @@ func (e *engine) forget(t *remoteTask) {
 	t.cancel()
 }
 
-// forward passes a host's event of a run to the tasks that have the run.
+// forward passes an event about a run on a host to the tasks that have this run.
 func (e *engine) forward(endpoint string, event *drivers.TaskEvent) {
 	e.mu.Lock()
 	var of []*remoteTask

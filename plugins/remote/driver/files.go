@@ -33,7 +33,7 @@ import (
 func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below string) error {
 	t.copying.Lock()
 	defer t.copying.Unlock()
-	now := time.Now().Round(0) // without the monotonic clock, as the times of files
+	now := time.Now().Round(0) // without the monotonic clock, like the times of files
 	root, err := os.OpenRoot(filepath.Join(t.config.AllocDir, t.config.Name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -67,7 +67,7 @@ func (t *remoteTask) copyFiles(ctx context.Context, link *host.Link, below strin
 // clockTick is how far a file's time may lag behind: the kernel uses the time of its last clock tick.
 const clockTick = 10 * time.Millisecond
 
-// refresh copies changed files. It only reports a failure as an event: a signal or a script may not need the files.
+// refresh copies changed files. It reports a failure only as an event: a signal or a script may not need the files.
 func (t *remoteTask) refresh(ctx context.Context, link *host.Link) {
 	if err := t.copyFiles(ctx, link, "."); err != nil {
 		t.event("The task's files are out of date: %v", err)
@@ -158,7 +158,7 @@ func add(out *tar.Writer, root *os.Root, path string) error {
 	return err
 }
 
-// logs limits the output of a task that is kept.
+// logs limits how much of a task's output is kept.
 type logs struct {
 	Off         bool  `json:"off,omitempty"`
 	MaxFiles    int   `json:"max_files"`

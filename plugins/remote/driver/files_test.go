@@ -55,7 +55,7 @@ func copied(t *testing.T, root *os.Root, below string, since time.Time) string {
 	}
 }
 
-func TestFiles_IncludeOnlyNomads(t *testing.T) {
+func TestFiles_IncludeOnlyFilesFromNomad(t *testing.T) {
 	dir, root := taskDir(t, "local/lib/config.json", "secrets/nomad_token", "secrets/.nomad-mount", "private/of-nomad",
 		"tmp/x", "alloc/data", "etc/app.conf", "local/old")
 	must.NoError(t, os.Chmod(filepath.Join(dir, "etc/app.conf"), 0o755|os.ModeSetuid))
@@ -102,7 +102,7 @@ func TestArchive_IsReadableByAnyTar(t *testing.T) {
 	}
 }
 
-// Another task of the group may replace files after filesOf and before archive.
+// Another task of the group may replace files between the calls of filesOf and archive.
 func TestArchive_FollowsNoReplacedFiles(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	must.NoError(t, os.WriteFile(outside, []byte("classified"), 0o600))

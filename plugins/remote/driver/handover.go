@@ -37,8 +37,8 @@ func (t *remoteTask) request(taskID string) *shim.ClaimRequest {
 	}
 }
 
-// claim returns when the run belongs to this allocation. The run must be started, or is the running one of an earlier
-// allocation. claim first ends the runs of endLeft: it could take over one of them otherwise.
+// claim returns when the run belongs to this allocation. The caller must start the run, unless it is the running one of
+// an earlier allocation. claim first ends the runs of endLeft: otherwise it could take over one of these.
 func (t *remoteTask) claim(ctx context.Context, link *host.Link, progress core.Event) (*shim.ClaimReply, error) {
 	limit := time.Now().Add(heldTime)
 	request := t.request(t.config.ID)
@@ -102,7 +102,7 @@ func (t *remoteTask) reclaim(ctx context.Context, link *host.Link) (mine bool, e
 		t.setTaken("")
 		return true, nil
 	case reply.Verdict == shim.None && !t.isTaken():
-		return false, status.Error(codes.NotFound, "it has no record of the run")
+		return false, status.Error(codes.NotFound, "no record of it exists")
 	case reply.Verdict != shim.None && t.setTaken(reply.Owner.AllocID):
 		t.event("Allocation %s has the task now", plain.Line(reply.Owner.AllocID, maxMessage))
 	}
@@ -130,14 +130,14 @@ func (t *remoteTask) isTaken() bool {
 	return t.takenBy != ""
 }
 
-// part ends the task on this node, but not its run. Nomad gets exit code 0: with a lost exit the allocation would fail.
+// part ends the task on this node, but not its run. Nomad gets exit code 0, as a lost exit would fail the allocation.
 func (t *remoteTask) part() {
 	t.parted.Store(true)
 	t.End(&task.Exit{At: time.Now()})
 	t.cancel()
 }
 
-// release leaves the run to the next allocation of the task. If the host cannot record that, it still detects that
+// release gives the run up for the next allocation of the task. If the host cannot record that, it still detects that
 // nobody follows the run.
 func (t *remoteTask) release(reason string) {
 	t.claiming.Lock()
@@ -168,7 +168,7 @@ func (t *remoteTask) endRun(ctx context.Context, link *host.Link) error {
 	return nil
 }
 
-// endLeft ends earlier runs of the task in engine.left.
+// endLeft ends the earlier runs of the task that are in engine.left.
 func (t *remoteTask) endLeft(ctx context.Context, link *host.Link) error {
 	var errs []error
 	for value := range t.engine.left.Range {

@@ -21,7 +21,7 @@ import (
 )
 
 // keyOf returns a key that stays the same when an allocation replaces another one. It consists of names and the index,
-// because an allocation of a blocked evaluation has no previous one (hashicorp/nomad#10592). Allocations of a system
+// because an allocation of a blocked evaluation has no predecessor (hashicorp/nomad#10592). Allocations of a system
 // job have the same index on all nodes, so node is the node's id for such a job, and empty for others.
 func keyOf(cfg *drivers.TaskConfig, node string) string {
 	key, _ := json.Marshal([]string{ // cannot fail
@@ -48,7 +48,7 @@ func NamesOf(key string) Names {
 	return Names{names[1], names[2], names[3], names[4], names[5]}
 }
 
-// hashOf returns a hash of everything that a task runs, without values that differ between allocations. cfg is the
+// hashOf returns a hash of everything that a task runs with, except values that differ between allocations. cfg is the
 // configuration for the host, and config its options, which hashOf changes.
 func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	schema.Of[TaskConfig]().Trim(config) // otherwise each new option would change the hashes of all tasks
@@ -64,7 +64,7 @@ func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	r := cfg.Resources
 	if r != nil && r.NomadResources != nil && r.LinuxResources != nil {
 		content["memory"], content["cpu"] = r.NomadResources.Memory, r.NomadResources.Cpu.CpuShares
-		cores := r.LinuxResources.CpusetCpus // only reserved ones, whose shares depend on the node
+		cores := r.LinuxResources.CpusetCpus // only reserved cores, whose shares depend on the node
 		if cores != "" {
 			content["cpu"] = fmt.Sprintf("%d cores", strings.Count(cores, ",")+1)
 		}
@@ -74,7 +74,7 @@ func hashOf(cfg *drivers.TaskConfig, config map[string]any) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// ofAllocation reports whether a variable has another value in each allocation, or is a secret.
+// ofAllocation reports whether a variable has a different value in each allocation, or is a secret.
 func ofAllocation(name string) bool {
 	secrets := []string{"VAULT_TOKEN", "VAULT_NAMESPACE", "VAULT_ADDR"}
 	return strings.HasPrefix(name, "NOMAD_") && !strings.HasPrefix(name, "NOMAD_META_") ||
@@ -82,8 +82,8 @@ func ofAllocation(name string) bool {
 }
 
 // hostConfig returns a task's configuration for its host, and its hash. Paths in the allocation's directory, which
-// Nomad has interpolated into the environment and the job's options, are changed to the host's. AllocDir itself stays
-// this node's: the host replaces it.
+// Nomad has interpolated into the environment and the job's options, are changed to paths on the host. AllocDir itself
+// stays the path on this node: the host replaces it.
 func hostConfig(cfg *drivers.TaskConfig, dir string) (onHost *drivers.TaskConfig, hash string, err error) {
 	if len(cfg.Devices) > 0 || len(cfg.Mounts) > 0 {
 		return nil, "", errors.New("devices and volumes of the Nomad node are not available to tasks on another host")

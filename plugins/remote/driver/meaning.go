@@ -55,8 +55,8 @@ func (j *job) isSystem() bool {
 // nomad is the API of the agent.
 type nomad struct{ client *agentapi.Client }
 
-// allocation returns nil if Nomad reports that the allocation does not exist. It returns an error if the token must not
-// see it.
+// allocation returns nil if Nomad reports that the allocation does not exist. It returns an error if the token has no
+// right to see it.
 func (n nomad) allocation(ctx context.Context, namespace, id string) (*allocation, error) {
 	return get(ctx, n, "alloc", "/v1/allocation/", namespace, id, &allocation{})
 }
@@ -66,7 +66,7 @@ func (n nomad) job(ctx context.Context, namespace, id string) (*job, error) {
 	return get(ctx, n, "job", "/v1/job/", namespace, id, &job{})
 }
 
-// get reads an object, and checks its id: an empty answer could be taken for the decision to stop a task.
+// get reads an object, and checks its id: an empty answer could look like the decision to stop a task.
 func get[T interface{ id() string }](
 	ctx context.Context, n nomad, kind, path, namespace, id string, answer T,
 ) (none T, err error) {
@@ -89,14 +89,14 @@ func get[T interface{ id() string }](
 // askTime limits a query, and all queries of one decision together: an agent whose servers hang does not respond.
 const askTime = 2 * time.Second
 
-// meaning is why Nomad ends a task on this node.
+// meaning describes why Nomad ends a task on this node.
 type meaning struct {
-	release bool   // leave the run to another allocation
+	release bool   // give the run up for another allocation
 	reason  string // as a part of a sentence
 }
 
 // ask finds out why Nomad ends a task: drivers get the same call for all reasons. If Nomad does not respond, the run is
-// released: the next allocation of the task ends it, or its orphan_timeout.
+// released: the next allocation of the task ends it, or its orphan_timeout does.
 func (n nomad) ask(ctx context.Context, s *saved, allocID string) meaning {
 	if s.OnDrain != onDrainRelease && s.OnLost == onLostRestart {
 		return meaning{} // the task stops for every reason
@@ -165,8 +165,8 @@ func (n nomad) over(ctx context.Context, namespace, allocID string) (over, known
 	return slices.Contains(overStatus, a.ClientStatus), true
 }
 
-// begins returns, for an allocation whose task starts, whether its job has one on each node, and whether Nomad wants it
-// to run. It is an error if the allocation is lost: its replacement may have completed the task.
+// begins is called when an allocation's task starts. It returns whether the job has an allocation on each node, and
+// whether Nomad wants this one to run. A lost allocation is an error: its replacement may have completed the task.
 func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, wanted bool, err error) {
 	a, err := n.allocation(ctx, namespace, allocID)
 	if err != nil || a == nil {
@@ -179,8 +179,8 @@ func (n nomad) begins(ctx context.Context, namespace, allocID string) (system, w
 	return a.Job != nil && a.Job.isSystem(), wanted, nil
 }
 
-// answers returns nil if ask can work. It queries a job, because Nomad reports even without a token that an allocation
-// does not exist, but not that a job does not.
+// answers returns nil if ask can work. It queries a job and not an allocation: even without a token, Nomad reports that
+// an allocation does not exist, but not that a job does not exist.
 func (n nomad) answers(ctx context.Context) error {
 	_, err := n.job(ctx, "default", "none")
 	return err

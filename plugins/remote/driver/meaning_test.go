@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/agentapi"
 )
 
-// The responses are those of Nomad 1.11.3.
+// The responses are from Nomad 1.11.3.
 func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 	const migrated = `"DesiredStatus": "stop", "DesiredDescription": "alloc is being migrated", "DesiredTransition": `
 	for name, row := range map[string]struct {
@@ -57,7 +57,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 		"a lost node with on_lost restart": {
 			alloc: `{"ClientStatus": "lost", "DesiredStatus": "stop"}`, onLost: "restart", reason: "on_lost is restart",
 		},
-		"a reconnect that it loses": {
+		"a replacement wins at a reconnect": {
 			alloc:   `{"DesiredStatus": "stop", "DesiredDescription": "alloc not needed due to disconnected client reconnect"}`,
 			release: true, reason: "has replaced it",
 		},
@@ -124,7 +124,7 @@ func TestMeaning_DistinguishesWhyNomadEndsATask(t *testing.T) {
 	}
 }
 
-// A node that reconnects may start a task before it learns that another node has run it.
+// A node that reconnects may start a task before it learns that another node has run the task.
 func TestBegins_RefusesALostAllocation(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"ID": "alloc", "ClientStatus": "lost"}`:                                "Nomad has marked this allocation as lost",

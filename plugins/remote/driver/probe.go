@@ -66,14 +66,14 @@ func (e *engine) Probe(ctx context.Context) (core.Node, error) {
 	return node, nil
 }
 
-// tidy ends runs on a host: of tasks whose Destroy did not reach it, and runs without an owner whose job was stopped.
+// tidy ends runs on a host: those of tasks whose Destroy did not reach it, and ownerless runs of stopped jobs.
 func (e *engine) tidy(ctx context.Context, endpoint string, link *host.Link) {
 	for value := range e.left.Range {
 		left := value.(*remoteTask)
 		if left.saved.Endpoint != endpoint || !left.tidying.CompareAndSwap(false, true) {
 			continue
 		}
-		go func() { // the host may be unable to end the run
+		go func() { // a run that the host can't end must not delay others
 			defer left.tidying.Store(false)
 			err := left.endRun(e.ctx, link)
 			if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/shim"
 )
 
-// remoteTask is a task on a host. Once an agent has its handle, run follows it there until its end, across reconnects.
+// remoteTask is a task on a host. Once an agent has its handle, the method run follows it across reconnects to its end.
 type remoteTask struct {
 	config *drivers.TaskConfig // a subset, with the allocation's directory on this node
 	engine *engine
@@ -90,7 +90,7 @@ var (
 // Saved implements core.Saver.
 func (t *remoteTask) Saved() ([]byte, error) { return json.Marshal(t.saved) }
 
-// Claim implements core.Claimer. run claims the task's run on the host later.
+// Claim implements core.Claimer. The method run later claims the task's run on the host.
 func (t *remoteTask) Claim() error {
 	t.running.Do(func() { go t.run() })
 	return nil
@@ -141,7 +141,7 @@ func (t *remoteTask) over() bool {
 	}
 }
 
-// following is the state of run.
+// following is the state of the method run.
 type following struct {
 	*remoteTask
 	exit   *task.Exit // reported by the host, while the end of the output is still missing
@@ -167,12 +167,12 @@ func (f *following) connect() (*host.Link, error) {
 	return link, err
 }
 
-// follow claims the task's run on this connection, and returns its exit, or nil if run must follow it again.
+// follow claims the task's run on this connection, and returns its exit, or nil if the run must be followed again.
 func (f *following) follow(link *host.Link) *task.Exit {
 	begun := time.Now()
 	mine, err := f.reclaim(f.ctx, link)
 	if status.Code(err) == codes.NotFound && link.Alive() {
-		return lost("the host no longer has it: " + plain.Line(status.Convert(err).Message(), maxMessage))
+		return lost("the host no longer has the run: " + plain.Line(status.Convert(err).Message(), maxMessage))
 	}
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -195,9 +195,9 @@ func (f *following) follow(link *host.Link) *task.Exit {
 	}()
 	defer func() {
 		cancel()
-		<-output // before the next copy continues at its end
+		<-output // the next copy continues where this one ends
 	}()
-	go func() { _ = f.stopOn(link) }() // an earlier connection may not have delivered a requested stop
+	go func() { _ = f.stopOn(link) }() // an earlier connection may have failed to deliver a stop
 	results, err := link.Driver.WaitTask(ctx, f.saved.RunID)
 	if err != nil {
 		return f.doubt(link, begun, err)
@@ -224,7 +224,7 @@ func (f *following) follow(link *host.Link) *task.Exit {
 }
 
 // doubt handles an error of the host or of the connection, after an attempt that started at begun. If the errors of the
-// host continue for doubtTime, it returns that the task is lost.
+// host continue for doubtTime, it returns a lost exit.
 func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exit {
 	if f.ctx.Err() != nil || !link.Alive() {
 		return nil
@@ -233,7 +233,7 @@ func (f *following) doubt(link *host.Link, begun time.Time, err error) *task.Exi
 		f.doubts = time.Now()
 	}
 	if time.Since(f.doubts) > doubtTime {
-		return lost("the host fails to recover it: " + plain.Line(err.Error(), maxMessage))
+		return lost("the host fails to recover the task: " + plain.Line(err.Error(), maxMessage))
 	}
 	select {
 	case <-time.After(againTime):
@@ -264,7 +264,7 @@ func (f *following) waitOutput(link *host.Link, output <-chan struct{}) bool {
 // maxMessage is the maximum length of a message of a host, or of Nomad, in characters.
 const maxMessage = 500
 
-// exitOf converts an exit that a host reports. Its message becomes an event.
+// exitOf converts an exit that a host reports. The exit's message becomes an event.
 func (t *remoteTask) exitOf(r *drivers.ExitResult) *task.Exit {
 	message := ""
 	if r.Err != nil {
@@ -294,7 +294,7 @@ func lost(reason string) *task.Exit { return &task.Exit{Lost: true, Reason: reas
 var ofCore = []string{"Killed by signal ", "Lost: ", "Re-attached "}
 
 // forward emits an event of the host's driver; only one goroutine calls it. It limits the rate of events, because Nomad
-// writes each to its disk.
+// writes each of them to disk.
 func (t *remoteTask) forward(message string) {
 	if time.Since(t.minute) > time.Minute {
 		t.minute, t.events = time.Now(), 0
@@ -327,8 +327,8 @@ func (t *remoteTask) connected() (*host.Link, error) {
 // stopGrace is how long, after the kill timeout, a stop waits for an unreachable host.
 const stopGrace = 30 * time.Second
 
-// Stop implements core.Stopper. It ends the run or leaves it to the next allocation, depending on why Nomad stops the
-// task. An unreachable host gets the stop as soon as it is connected again, even after an error here.
+// Stop implements core.Stopper. It ends the run or releases it for the next allocation, depending on why Nomad stops
+// the task. An unreachable host gets the stop as soon as it is connected again, even after an error here.
 func (t *remoteTask) Stop(ctx context.Context, timeout time.Duration, signal string) error {
 	if t.isTaken() {
 		t.part()
@@ -449,7 +449,7 @@ func (t *remoteTask) ExecTaskStreamingRaw(
 	return t.lostOr(link, link.Driver.ExecTaskStreamingRaw(ctx, t.saved.RunID, command, tty, stream))
 }
 
-// lostOr returns an error of the host in one line, or that the connection was lost.
+// lostOr returns an error of the host in one line, or an error that the connection was lost.
 func (t *remoteTask) lostOr(link *host.Link, err error) error {
 	if err == nil {
 		return nil

@@ -89,8 +89,8 @@ func TestStop_ReportsAnUnreachableHost(t *testing.T) {
 	must.NoError(t, ended.end(t.Context(), time.Second, ""))
 }
 
-// Such a host would occupy the plugin forever.
-func TestStop_ReportsAHostThatRefusesWhatItGrants(t *testing.T) {
+// The plugin must not retry forever on a host that grants a claim and then refuses the change.
+func TestStop_GivesUpIfTheHostRefusesAClaimedRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes := 0

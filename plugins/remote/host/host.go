@@ -19,12 +19,12 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// Config is a host.
+// Config describes a host.
 type Config struct {
-	Name     string            // the endpoint's
+	Name     string            // of the endpoint
 	SSH      ssh.Config        // the way to log in
 	Programs map[string]string // the paths of this plugin's program, by architecture
-	Options  shim.Options      // of its shim; an empty Dir is the host's default
+	Options  shim.Options      // of its shim; an empty Dir means the host's default
 
 	Event func(*drivers.TaskEvent) // called for each task event of the host
 }
@@ -99,7 +99,7 @@ func (h *Host) wait(ctx context.Context, keep bool) (*Link, error) {
 	}
 }
 
-// Connected returns the connection, or nil if not connected.
+// Connected returns the connection, or nil if none exists.
 func (h *Host) Connected() *Link {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *Host) set(link *Link, problem error) {
 // connect makes one attempt.
 func (h *Host) connect() (*Link, error) {
 	ctx, cancel := context.WithCancelCause(h.ctx) // also ends the connection later
-	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("it took more than %v", attemptTime)) })
+	limit := time.AfterFunc(attemptTime, func() { cancel(fmt.Errorf("the attempt took more than %v", attemptTime)) })
 	defer limit.Stop()
 	link, err := newLink(ctx, h.config)
 	if err != nil {

@@ -90,7 +90,7 @@ func newLink(ctx context.Context, c Config) (*Link, error) {
 	}
 	if err != nil {
 		l.close()
-		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // not by this side
+		if ended := conn.End(); !errors.Is(ended, net.ErrClosed) { // not closed by this side
 			err = ended
 		}
 		return nil, fmt.Errorf("failed to use the program on the host: %w", err)
@@ -144,8 +144,8 @@ func (l *Link) over() bool { return l.conn.Context().Err() != nil }
 
 func (l *Link) close() { _ = l.conn.Close() }
 
-// Alive pings the shim, and ends the link if it does not respond. After an error of a call, it tells whether the host
-// returned the error, or the connection was lost.
+// Alive pings the shim, and ends the link if it does not respond. After a failed call, its result shows whether the
+// host returned the error, or the connection was lost.
 func (l *Link) Alive() bool {
 	if _, err := l.Driver.PluginInfo(); err != nil {
 		l.close()
@@ -153,8 +153,8 @@ func (l *Link) Alive() bool {
 	return !l.over()
 }
 
-// checked is gRPC's codec for Nomad's messages. It refuses messages without fields that Nomad's client dereferences: a
-// host could crash the plugin, because the client trusts plugins on the same machine (plugins/drivers/client.go).
+// checked is gRPC's codec for Nomad's messages. It refuses a message without a field that Nomad's client dereferences:
+// such a message could crash the plugin, because the client trusts local plugins (plugins/drivers/client.go).
 type checked struct{ encoding.CodecV2 }
 
 func (c checked) Unmarshal(data mem.BufferSlice, message any) error {

@@ -19,9 +19,9 @@ import (
 	"github.com/outrider-dev/outrider/plugins/remote/ssh"
 )
 
-// script makes the plugin's directory, which is its argument, receives the program if it is missing, and executes it.
-// It prints a line for each step, or "error" and a message: "host" with the architecture and the directory, after which
-// it reads the program's size, checksum and two arguments; "there", or "missing", then reads the program; "sent".
+// script makes the plugin's directory (its argument), receives the program if it is missing, and executes the program.
+// It prints a line for each step, or "error" and a message: "host" with the architecture and the directory, then reads
+// the program's size, checksum and two arguments; "there", or else "missing", then reads the program; and "sent".
 //
 // A copy has the program's checksum in its name, so several versions can share a host. It gets that name when it is
 // complete, and only the plugin's user can change it, so the script checks only the size of an existing copy.
@@ -95,8 +95,8 @@ fi
 umask "$mask"
 cd /; exec "$bin/$name" "$role" "$options"`
 
-// upload starts the program on a host, and copies it first if the host does not have it. A failed attempt leaves no
-// executable program. The connection ends when ctx ends.
+// upload starts the program on a host, and copies it first if the host does not have it. After a failed attempt, no
+// executable program remains. The connection ends when ctx ends.
 func upload(ctx context.Context, c Config) (*Link, error) {
 	conn, err := c.SSH.Start(ctx, script, c.Options.Dir)
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	l.Arch, l.Dir, _ = strings.Cut(about, " ")
 	path := programs[l.Arch]
 	if path == "" {
-		return fmt.Errorf("no program for the host's architecture %s: name it in programs of the plugin's "+
+		return fmt.Errorf("no program for the host's architecture %s: add one to programs in the plugin's "+
 			"configuration", plain.Line(l.Arch, 100))
 	}
 	file, err := os.Open(path)
@@ -128,7 +128,7 @@ func (l *Link) prepare(programs map[string]string, options shim.Options) error {
 	}
 	defer file.Close()
 	if f, err := elf.NewFile(file); err == nil && f.Machine != machines[l.Arch] {
-		return fmt.Errorf("the program %s for the host is one for %v: its architecture is %s", path, f.Machine, l.Arch)
+		return fmt.Errorf("the program %s is for %v, but the architecture of the host is %s", path, f.Machine, l.Arch)
 	}
 	hash := sha256.New()
 	size, err := io.Copy(hash, file)

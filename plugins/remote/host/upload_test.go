@@ -31,7 +31,7 @@ func configOf(s *sshdtest.Server) ssh.Config {
 	return ssh.Config{Hop: hop, KeyFile: s.KeyFile}
 }
 
-// here returns programs with one for this architecture.
+// here returns programs with an entry for this architecture.
 func here(path string) map[string]string {
 	return map[string]string{runtime.GOARCH: path}
 }
@@ -231,9 +231,9 @@ func TestProgram_RefusesAnUnsupportedHost(t *testing.T) {
 	programs := map[string]string{"amd64": local(t, 0)}
 	for script, want := range map[string]string{
 		"[ $1 = -m ] && echo riscv64 || echo Linux": "architecture riscv64: only x86_64 and aarch64 are supported",
-		"[ $1 = -m ] && echo aarch64 || echo Linux": "no program for the host's architecture arm64: name it in ",
+		"[ $1 = -m ] && echo aarch64 || echo Linux": "no program for the host's architecture arm64: add one to programs ",
 		"echo FreeBSD":  "the host runs FreeBSD: only Linux is supported",
-		"exit 3":        "it ended with status 3",
+		"exit 3":        "the remote command ended with status 3",
 		"kill -9 $PPID": " was lost: ",
 	} {
 		must.NoError(t, os.WriteFile(filepath.Join(tools, "uname"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
@@ -265,8 +265,8 @@ func TestProgram_MatchesTheHostsArchitecture(t *testing.T) {
 	must.NoError(t, err)
 	programs[arch] = self
 	_, _, err = start(t.Context(), c, dir+"2", programs)
-	must.ErrorContains(t, err, "the program "+self+" for the host is one for EM_")
-	must.StrHasSuffix(t, ": its architecture is "+arch, err.Error())
+	must.ErrorContains(t, err, "the program "+self+" is for EM_")
+	must.StrHasSuffix(t, "architecture of the host is "+arch, err.Error())
 	_, err = os.Lstat(dir + "2")
 	must.ErrorIs(t, err, fs.ErrNotExist)
 }

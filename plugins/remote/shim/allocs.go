@@ -76,7 +76,7 @@ func (a allocs) share(id string) (string, error) {
 }
 
 // resume prepares the output of a task for a node that has more of it than this host, as after a takeover: the next
-// output needs a higher number. Without that file, as on a full disk, the node lacks some of the output.
+// output needs a file with a higher number. Without that file, as on a full disk, the node lacks some output.
 func (a allocs) resume(taskID string, has LogsRequest) {
 	id, task := partsOf(taskID)
 	for stream, newest := range map[string]LogsPart{".stdout": has.Stdout, ".stderr": has.Stderr} {
@@ -157,10 +157,10 @@ func (a allocs) retire(inUse map[string]bool, since time.Time) (paths []string, 
 	return paths, err
 }
 
-// used restarts the time until retire takes an allocation's directory.
+// used restarts the time until retire may rename an allocation's directory.
 func (a allocs) used(id string) {
 	if dir, err := a.path(id); err == nil {
-		_ = os.Chtimes(dir, time.Time{}, time.Now()) // it may not exist
+		_ = os.Chtimes(dir, time.Time{}, time.Now()) // the directory may be missing
 	}
 }
 
@@ -189,7 +189,7 @@ func (h *host) files(ctx context.Context, r *FilesRequest, archive io.Reader) er
 }
 
 // unpack unpacks an archive in a task's directory with tar(1), as the task's user: whatever files the task has created
-// there, tar can do no more than the task. It ends when the context ends.
+// there, tar can do no more than the task. unpack ends when the context ends.
 func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) error {
 	var said plain.Tail
 	cmd := exec.CommandContext(ctx, "tar", "-x", "-p", "-m", "-f", "-") // -m: the node's clock may differ
@@ -210,7 +210,7 @@ func unpack(ctx context.Context, archive io.Reader, dir string, uid, gid int) er
 	if err != nil {
 		return err
 	}
-	go func() { // ends with the call, which does not wait for it: tar may not read the whole archive
+	go func() { // ends with the call, which does not wait for it: tar might not read the whole archive
 		_, _ = io.Copy(input, archive)
 		_ = input.Close()
 	}()

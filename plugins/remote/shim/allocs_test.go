@@ -132,7 +132,7 @@ func TestAllocs_AreRemovedSomeTimeAfterTheirLastRun(t *testing.T) {
 	must.Eq(t, []string{"ended-now", "new", "used"}, left())
 }
 
-func TestAllocs_OutputContinuesAfterTheNodes(t *testing.T) {
+func TestAllocs_OutputFollowsTheNodesOutput(t *testing.T) {
 	for name, row := range map[string]struct {
 		host []string // the content of the files on the host
 		has  LogsPart // the newest file of the node

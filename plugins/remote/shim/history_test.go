@@ -27,7 +27,7 @@ type ownership struct {
 type call struct {
 	side  int
 	what  string // claim, resume, take, release, change or kill
-	alloc string // that claims
+	alloc string // the allocation that claims
 	from  string // the allocation that the run is taken from
 }
 

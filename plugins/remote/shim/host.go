@@ -49,8 +49,8 @@ func newHost(d *core.Driver, o Options, logger hclog.Logger) *host {
 // Name is the driver's name in jobs.
 const Name = "remote"
 
-// StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, the handle
-// its directory on this host. After an error, the node ends the run.
+// StartTask implements drivers.DriverPlugin. The configuration has the allocation's directory on the node, and the
+// handle has the directory on this host. After an error, the node ends the run.
 func (h *host) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drivers.DriverNetwork, error) {
 	if err := h.runs.check(cfg.ID); err != nil {
 		return nil, nil, err
@@ -124,8 +124,8 @@ func (h *host) recover(taskID string, state []byte) error {
 	return err
 }
 
-// ofOwner refuses Nomad's calls that change a task if this connection does not own its run. (To destroy a run, nodes
-// use Change.)
+// ofOwner refuses Nomad's calls that change a task if this connection does not own the task's run. (To destroy a run,
+// nodes use Change.)
 func (h *host) ofOwner(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	switch r := request.(type) {
 	case *proto.StopTaskRequest, *proto.SignalTaskRequest, *proto.ExecTaskRequest, *proto.DestroyTaskRequest:

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// The calls in addition to Nomad's driver protocol.
+// These calls supplement Nomad's driver protocol.
 var (
 	Claim  = method[ClaimRequest, ClaimReply]{"Claim", (*host).claim} // may have to wait for the end of other runs
 	Change = method[ChangeRequest, Nothing]{"Change", (*host).change}
@@ -32,7 +32,7 @@ type Owner struct {
 }
 
 // partsOf returns the allocation and the name of the task that a run was started for. A run has the id of that task in
-// Nomad, which begins with them.
+// Nomad, which begins with these two parts.
 func partsOf(taskID string) (allocID, task string) {
 	allocID, rest, _ := strings.Cut(taskID, "/")
 	task, _, _ = strings.Cut(rest, "/")
@@ -52,7 +52,7 @@ type ClaimRequest struct {
 	Reattach      bool          `codec:"reattach"`       // keep the run if its owner is gone
 	OrphanTimeout time.Duration `codec:"orphan_timeout"` // after which a run without an owner is ended; 0: never
 
-	Output LogsRequest `codec:"output"` // what the node has of earlier output
+	Output LogsRequest `codec:"output"` // the earlier output that the node has
 
 	Gone  []string `codec:"gone"`  // allocations that are over, according to Nomad
 	Alive []string `codec:"alive"` // allocations that are not over, or whose state is unknown
@@ -73,7 +73,7 @@ type ClaimReply struct {
 	Owner   Owner  `codec:"owner"`
 	TaskID  string `codec:"task_id"` // of the run, if the verdict is Start or Have
 
-	// Copied is FilesRequest.At of the last copy of files for this task and allocation, zero without one.
+	// Copied is FilesRequest.At of the last copy of files for this task and allocation, or zero if none exists.
 	Copied time.Time `codec:"copied"`
 
 	saved []byte // run.Saved
@@ -83,9 +83,9 @@ type ClaimReply struct {
 // claimed the run last for the allocation: another connection of the same node may have the run by now. Ending removes
 // the run, unless it was released or belongs to another allocation.
 //
-// Without an allocation, an operator changes the run, or its job was stopped. The run must not be followed, nor have
-// been claimed since the epoch. Kept assigns the run to the operator, Released to nobody. Ending also requires that
-// nobody has followed the run for AbsentTime, and that it is not kept.
+// A request without an allocation comes from an operator, or was sent because the job was stopped. The run must not be
+// followed, nor have been claimed since the epoch. Kept assigns the run to the operator, Released to nobody. Ending
+// also requires that nobody has followed the run for AbsentTime, and that it is not kept.
 type ChangeRequest struct {
 	TaskID  string `codec:"task_id"`
 	AllocID string `codec:"alloc_id"`
@@ -93,7 +93,7 @@ type ChangeRequest struct {
 	State   State  `codec:"state"`
 }
 
-// LogsRequest requests new output of a task. It has the node's newest file of each stream, and its size.
+// LogsRequest requests new output of a task. It has the number and size of the node's newest file of each stream.
 type LogsRequest struct {
 	TaskID string   `codec:"task_id"` // of the run
 	Stdout LogsPart `codec:"stdout"`
@@ -176,7 +176,7 @@ func (c method[Request, Reply]) describe() grpc.MethodDesc {
 // stallTime is how long a copy of files may stall: a task of the same user can stop the program that unpacks.
 const stallTime = time.Minute
 
-// Files copies the archive that write writes. It ends when the context ends.
+// Files copies the archive that the function write produces. It ends when the context ends.
 func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -205,7 +205,7 @@ func Files(ctx context.Context, conn *grpc.ClientConn, r *FilesRequest, write fu
 type sender struct {
 	stream  grpc.ClientStream
 	stalled *time.Timer
-	over    bool // the host has ended the call: RecvMsg returns why
+	over    bool // the host has ended the call: RecvMsg returns the reason
 }
 
 func (s *sender) Write(b []byte) (int, error) {

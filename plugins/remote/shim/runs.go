@@ -33,11 +33,11 @@ type run struct {
 // State is the state of a run.
 type State string
 
-// The states.
+// The states of a run.
 const (
 	Starting State = "starting"
 	Running  State = "running"
-	Released State = "released" // by its owner, for the next one
+	Released State = "released" // by its owner, for the next owner
 	Kept     State = "kept"     // by an operator: nobody can claim or end it
 	Stopping State = "stopping" // by its owner: nobody can claim it
 	Ending   State = "ending"   // the host ends it
@@ -51,7 +51,7 @@ var errNotOwner = status.Error(codes.FailedPrecondition,
 const AbsentTime = 15 * time.Second
 
 // runs are the records of the host, <dir>/<name>.json. The connection that follows a run holds a lock on <name>.lock,
-// so the kernel knows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken is for an
+// so the lock shows whether the owner is connected. <dir>/lock is the lock of all records. A file *.taken exists for an
 // allocation that has lost its task, and names the new owner. It outlives the run.
 type runs struct {
 	dir string
@@ -60,7 +60,7 @@ type runs struct {
 	claims map[string]*claim
 }
 
-// claim is a run that this connection owns. runs.claims has claims by the id of the task.
+// claim is a run that this connection owns. runs.claims has the claims by task id.
 type claim struct {
 	name  string
 	epoch int64
@@ -79,11 +79,11 @@ func nameOf(key, hash string) string {
 // prefixOf returns the common prefix of the names of a task's runs.
 func prefixOf(key string) string { return fmt.Sprintf("%.8x", sha256.Sum256([]byte(key))) }
 
-// records has records by name. It is used with the lock of all records held.
+// records has the records by name. It may be used only while the lock of all records is held.
 type records map[string]*run
 
-// locked reads the records whose names begin with prefix, and calls change, which may change them, with the lock of all
-// records held. An unreadable record is an error, except with an empty prefix: then it is left out.
+// locked takes the lock of all records, reads the records whose names begin with prefix, and calls change, which may
+// change them. An unreadable record is an error, except with an empty prefix: then it is left out.
 func (r *runs) locked(prefix string, change func(all records) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +146,7 @@ func (r *runs) drop(taskID string) {
 	}
 }
 
-// alone reports whether a connection follows a run, or else for how long none has, 0 if that was not observed before.
+// alone reports whether a connection follows a run, and if not, for how long none has (0 if not observed before).
 // The time starts with the first call in which counts is true. It is stored as the time of the lock file, which works
 // on a full disk, too. The caller holds the lock of all records.
 func (r *runs) alone(name string, counts bool) (followed bool, alone time.Duration) {
@@ -169,7 +169,7 @@ func (r *runs) alone(name string, counts bool) (followed bool, alone time.Durati
 	return false, 0
 }
 
-// forgetAlone resets the time of alone.
+// forgetAlone resets the time that alone reports.
 func (r *runs) forgetAlone(name string) { _ = os.Chtimes(r.lockOf(name), time.Time{}, time.Unix(0, 0)) }
 
 // now returns the time since the host's boot, from a clock that nobody can set.
@@ -206,8 +206,8 @@ func (r *runs) check(taskID string) error {
 }
 
 // become changes the state of a run that this connection owns for an allocation. A released run has no owner; on a full
-// disk that is not recorded, but nobody follows the run. A run that is being stopped cannot be released. Stopping works
-// on a full disk, because the task may have filled it.
+// disk that is not recorded, but nobody follows the run. A run that is being stopped cannot be released. Stopping also
+// works on a full disk, because the task may have filled it.
 func (r *runs) become(taskID, allocID string, s State) error {
 	return r.change(taskID, func(name string, one *run, _ records) error {
 		if one.Owner.AllocID != allocID || s == Released && one.State != Running {
@@ -225,7 +225,7 @@ func (r *runs) become(taskID, allocID string, s State) error {
 	})
 }
 
-// assign makes a run belong to an operator, or to nobody, see ChangeRequest.
+// assign makes a run belong to an operator, or to nobody (see ChangeRequest).
 func (r *runs) assign(q *ChangeRequest) error {
 	return r.locked("", func(all records) error {
 		for name, one := range all {
@@ -248,7 +248,7 @@ func (r *runs) assign(q *ChangeRequest) error {
 	})
 }
 
-// Operator replaces the allocation's id in the owner of a run that an operator keeps.
+// Operator is used instead of an allocation's id in the owner of a run that an operator keeps.
 const Operator = "operator"
 
 // seize makes this connection the owner of a run without a claim, in order to end it, if ChangeRequest allows that. It
@@ -382,8 +382,8 @@ func (r *runs) take(name string, one *run, q *ClaimRequest) error {
 	return r.follow(name, one)
 }
 
-// give assigns a run to another allocation, and records that the previous one has lost its task: that one may be
-// disconnected from Nomad, and come back when the run is over.
+// give assigns a run to another allocation, and records that the previous one has lost its task: the previous
+// one may be disconnected from Nomad, and come back when the run is over.
 func (r *runs) give(one *run, to Owner) error {
 	previous := one.Owner.AllocID
 	one.Owner = to
@@ -394,9 +394,9 @@ func (r *runs) give(one *run, to Owner) error {
 	return save(r.takenOf(one.Key, previous), to)
 }
 
-// others returns the runs of the same task with other contents that must end. If a run must be waited for, or the state
-// of its owner is unknown, it returns a verdict with that owner. A run whose owner is not over keeps running beside the
-// new one, as with a canary.
+// others returns the runs that must end, among those of the same task with other contents. If a run must be waited for,
+// or the state of its owner is unknown, it returns a verdict with that owner. A run whose owner is not over keeps
+// running beside the new one, as with a canary.
 func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, verdict string, owner Owner) {
 	for other, o := range all {
 		mine := o.Owner.AllocID == q.Owner.AllocID
@@ -413,8 +413,8 @@ func (r *runs) others(name string, all records, q *ClaimRequest) (over []*run, v
 	return over, verdict, owner
 }
 
-// isBusy reports whether a claim must wait for a run: it is kept, or another connection starts it, or another
-// allocation, absent for less than AbsentTime, stops it. A run that is being started may run at any moment.
+// isBusy reports whether a claim must wait: an operator keeps the run, another connection is starting it, or another
+// allocation, absent for less than AbsentTime, is stopping it. A run that is being started may run at any moment.
 func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	followed, alone := r.alone(name, true)
 	if one.State == Starting {
@@ -423,7 +423,7 @@ func (r *runs) isBusy(name string, one *run, mine bool) bool {
 	return one.State == Kept || !mine && one.State == Stopping && alone < AbsentTime
 }
 
-// judge decides about a run with the same contents. With the verdict Ending, it must end before the task can start.
+// judge decides about a run with the same contents. After the verdict Ending, the run must end before the task starts.
 func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string, owner Owner) {
 	one := all[name]
 	if !q.Resume && !q.Wanted && load(r.takenOf(q.Key, q.Owner.AllocID), &owner) == nil {
@@ -464,7 +464,7 @@ func (r *runs) judge(name string, all records, q *ClaimRequest) (verdict string,
 	return string(Ending), owner
 }
 
-// list returns all runs. It does not start the time of alone.
+// list returns all runs. It does not start the time that alone reports.
 func (r *runs) list() (found []Run, err error) {
 	err = r.locked("", func(all records) error {
 		for name, one := range all {
@@ -501,7 +501,7 @@ func (r *runs) orphans() (over []*run, err error) {
 	return over, err
 }
 
-// lockTime is the maximum wait for a lock. It is held for milliseconds, unless the process that holds it is stopped.
+// lockTime is the maximum wait for a lock. A lock is held for milliseconds, unless the process that has it is stopped.
 const lockTime = 30 * time.Second
 
 // waitLock locks a file of this user, and creates it if it is missing. Closing the file unlocks it.
@@ -517,7 +517,7 @@ func waitLock(path string) (*os.File, error) {
 	}
 }
 
-// tryLock returns EWOULDBLOCK if another process, or another call of this one, holds the lock.
+// tryLock returns EWOULDBLOCK if another process, or another call in this process, holds the lock.
 func tryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

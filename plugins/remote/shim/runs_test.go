@@ -111,7 +111,7 @@ func (s side) leave() {
 	}
 }
 
-// wait adds an hour to the time without an owner of all runs that have one.
+// wait adds an hour to the time without an owner, for all runs for which that time has started.
 func (s side) wait() {
 	s.t.Helper()
 	must.NoError(s.t, s.locked("", func(all records) error {
@@ -144,7 +144,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.True(t, os.SameFile(before, after))
 			must.NoError(t, a.become("a/task", "a", Stopping))
 		},
-		"a released one is taken over at once": func(t *testing.T, a, b side) {
+		"a released run is taken over immediately": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "have a", b.ask("b"))
@@ -155,29 +155,29 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.releases("b", "a/task")
 			must.Eq(t, "have a", a.ask("a", resume)) // as when a reconnected allocation replaces its replacement
 		},
-		"a missing one has no owner": func(t *testing.T, a, _ side) {
+		"a missing run has no owner": func(t *testing.T, a, _ side) {
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 			must.ErrorIs(t, a.become("a/task", "a", Stopping), errNotOwner)
 		},
-		"one that is followed is held": func(t *testing.T, a, b side) {
+		"a followed run is held": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "held by a", b.ask("b"))
 			b.wait()
 			must.Eq(t, "held by a", b.ask("b"))
 		},
-		"one whose owner is over, according to Nomad, is taken over at once": func(t *testing.T, a, b side) {
+		"a run whose owner is over, according to Nomad, is taken over immediately": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 		},
-		"one without a follower is taken over after a time": func(t *testing.T, a, b side) {
+		"a run without a follower is taken over after a time": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "held by a", b.ask("b"))
 			b.wait()
 			must.Eq(t, "have a", b.ask("b"))
 		},
-		"on_lost restart ends it": func(t *testing.T, a, b side) {
+		"on_lost restart ends the run": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "ended a, start b", b.ask("b", restart, gone("a")))
@@ -189,7 +189,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "have a", b.ask("a")) // another connection of the node
 			must.ErrorIs(t, a.check("a/task"), errNotOwner)
 		},
-		"one whose start was interrupted is ended": func(t *testing.T, a, b side) {
+		"a run whose start was interrupted is ended": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
 			must.Eq(t, "held by a", b.ask("b", gone("a"))) // it may start at any moment
 			must.Eq(t, "held by a", b.ask("b", updated, gone("a")))
@@ -198,7 +198,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "ended a, start b", b.ask("b", gone("a")))
 			must.ErrorIs(t, a.started("a/task", nil), errNotOwner)
 		},
-		"its own with an interrupted start is started under its new id": func(t *testing.T, a, b side) {
+		"an allocation restarts its own interrupted start under the new id": func(t *testing.T, a, b side) {
 			must.Eq(t, "start a", a.ask("a"))
 			again := func(q *ClaimRequest) { q.TaskID = "a/again" }
 			must.Eq(t, "held by a", b.ask("a", again))
@@ -208,14 +208,14 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.ErrorIs(t, b.check("a/task"), errNotOwner)
 			must.Eq(t, "have a", b.ask("a", resume, again))
 		},
-		"a claim waits for one that is being stopped": func(t *testing.T, a, b side) {
+		"a claim waits for a run that is being stopped": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b"))
 			a.ends("a/task")
 			must.Eq(t, "start b", b.ask("b"))
 		},
-		"a claim waits for one that its owner stops, even if the owner is over": func(t *testing.T, a, b side) {
+		"a claim waits for a run that its owner stops, even if the owner is over": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.Eq(t, "held by a", b.ask("b", gone("a")))
@@ -237,24 +237,24 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.SliceEmpty(t, over)
 			must.Eq(t, "have a", b.ask("a", resume))
 		},
-		"one that was ended for another allocation belongs to that one": func(t *testing.T, a, b side) {
+		"a run that was ended for another allocation belongs to that allocation": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 			must.Eq(t, "held by b", a.ask("a", resume))
 		},
-		"one with other contents keeps running while its owner is alive": func(t *testing.T, a, b side) {
+		"a run with other contents keeps running while its owner is alive": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
 			must.Eq(t, "start b", b.ask("b", updated, alive("a")))
 			must.NoError(t, a.check("a/task"))
 			a.releases("a", "a/task")
 		},
-		"one with other contents is ended when it is released": func(t *testing.T, a, b side) {
+		"a run with other contents is ended when it is released": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated))
 		},
-		"one with other contents needs the owner's state in Nomad": func(t *testing.T, a, b side) {
+		"a claim with other contents needs the owner's state in Nomad": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "doubtful by a", b.ask("b", updated))
@@ -262,7 +262,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.ends("b/task")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
-		"one of a lost owner is ended by other contents, even while its node is connected": func(t *testing.T, a, b side) {
+		"a run of a lost owner is ended by other contents, even while its node is connected": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start b", b.ask("b", updated, gone("a")))
 		},
@@ -273,16 +273,16 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Len(t, 1, over)
 			must.Eq(t, "ended a, start b", b.ask("b", updated))
 		},
-		"its own with other contents is ended": func(t *testing.T, a, b side) {
+		"an allocation's own run with other contents is ended": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "ended a, start a", a.ask("a", updated))
 		},
-		"its own released one is ended and started again": func(t *testing.T, a, b side) {
+		"an allocation's own released run is ended and started again": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.releases("a", "a/task")
 			must.Eq(t, "ended a, start a", a.ask("a"))
 		},
-		"one is not taken over while its owner is alive, according to Nomad": func(t *testing.T, a, b side) {
+		"a run is not taken over while its owner is alive, according to Nomad": func(t *testing.T, a, b side) {
 			a.start("a")
 			a.leave()
 			must.Eq(t, "held by a", b.ask("b", alive("a")))
@@ -292,7 +292,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 		"a lock of an earlier owner is ignored": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.Eq(t, "have a", b.ask("b", gone("a")))
-			b.leave() // a holds its lock
+			b.leave() // side a still holds its lock
 			must.Eq(t, "held by b", a.ask("c"))
 			a.wait()
 			must.Eq(t, "have a", a.ask("c"))
@@ -343,12 +343,12 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			must.Eq(t, "held by b", a.ask("a", resume))
 			must.Eq(t, "have b", a.ask("c"))
 		},
-		"one that is being stopped is not released": func(t *testing.T, a, b side) {
+		"a run that is being stopped is not released": func(t *testing.T, a, b side) {
 			a.start("a")
 			must.NoError(t, a.become("a/task", "a", Stopping))
 			must.ErrorIs(t, a.become("a/task", "a", Released), errNotOwner)
 		},
-		"a kept one cannot be claimed until it is released": func(t *testing.T, a, b side) {
+		"a kept run cannot be claimed until it is released": func(t *testing.T, a, b side) {
 			give := func(epoch int64, s State) error {
 				return b.assign(&ChangeRequest{TaskID: "a/task", Epoch: epoch, State: s})
 			}
@@ -385,7 +385,7 @@ func TestRuns_AreClaimedByOneAllocation(t *testing.T) {
 			b.start("b")
 			must.Eq(t, "held by b", a.ask("a", resume, gone("b")))
 		},
-		"one that was handed over is not ended by its first allocation": func(t *testing.T, a, b side) {
+		"a run that was handed over is not ended by its first allocation": func(t *testing.T, a, b side) {
 			first := &ChangeRequest{TaskID: "a/task", AllocID: "a"}
 			a.start("a")
 			must.NoError(t, b.seize(first))
@@ -533,8 +533,8 @@ func TestRuns_AreReadableByTheirUserOnly(t *testing.T) {
 	}
 }
 
-// Nomad's calls do not name the claim.
-func TestHost_RefusesCallsForTheRunOfAnother(t *testing.T) {
+// Nomad's calls name only the task: the host must check the connection's claim.
+func TestHost_RefusesCallsWithoutAClaim(t *testing.T) {
 	both := sides(t, 2)
 	both[0].start("a")
 	type ofTask interface{ GetTaskId() string }

@@ -3,7 +3,7 @@
 
 // Package shim is the part of the plugin that runs on a host: the same program, which runs the core's supervisor there
 // as a plugin does on a node. A node calls it with Nomad's driver protocol over the standard input and output of one
-// SSH session. It ends with that session; tasks keep running.
+// SSH session. The shim ends with that session; tasks keep running.
 package shim
 
 import (
@@ -125,7 +125,7 @@ func (h *host) serve(conn *stdio, logger hclog.Logger) error {
 	}
 	server.RegisterService(&service, h)
 	go func() { _ = server.Serve(conn) }()
-	<-conn.closed // by gRPC, when the connection ends or a ping gets no response; a read may still hang
+	<-conn.closed // closed by gRPC, when the connection ends or a ping gets no response; a read may still hang
 	return nil
 }
 

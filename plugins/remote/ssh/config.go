@@ -52,9 +52,9 @@ func (c Config) Check() error {
 	case len(c.HostKeys) == 0:
 		return errors.New("set host_keys: the keys of the host")
 	case !hostName.MatchString(c.Host):
-		return fmt.Errorf("host %q is neither a name nor an address: it has letters, digits, '.', '_', '-' and ':'", c.Host)
+		return fmt.Errorf("host %q is neither a name nor an address: use only letters, digits, '.', '_', '-' and ':'", c.Host)
 	case !userName.MatchString(c.User):
-		return fmt.Errorf("user %q is not the name of a user: it has letters, digits, '.', '_', '-', '+' and '@'", c.User)
+		return fmt.Errorf("user %q is not the name of a user: use only letters, digits, '.', '_', '-', '+' and '@'", c.User)
 	}
 	for _, path := range []string{c.KeyFile, c.AgentSocket} {
 		if path != "" && !safePath.MatchString(path) {
@@ -82,7 +82,7 @@ var (
 	userName = regexp.MustCompile(`^[A-Za-z0-9._+@][A-Za-z0-9._+@-]*$`)
 	safePath = regexp.MustCompile(`^/[A-Za-z0-9/._+@:,-]*$`)
 
-	publicKey = regexp.MustCompile(`^[a-z0-9@.-]+[ \t]+AAAA[A-Za-z0-9+/]+=*([ \t].*)?\s*$`) // with a comment
+	publicKey = regexp.MustCompile(`^[a-z0-9@.-]+[ \t]+AAAA[A-Za-z0-9+/]+=*([ \t].*)?\s*$`) // with an optional comment
 )
 
 // String returns user@host:port.
@@ -95,7 +95,7 @@ func (c Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(
 // ciphers has the ciphers that are fastest on most processors first. With ssh's own order, throughput is about half.
 const ciphers = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes128-ctr,aes256-ctr"
 
-// command returns the command line of ssh up to the host. The file hostKeys has the host keys, with the number of the
+// command returns the command line of ssh before the host. The file hostKeys has the host keys, with the number of the
 // hop as the host name: 0, or 1 for the jump host.
 func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 	login, err := c.login()
@@ -117,7 +117,7 @@ func (c Config) command(program, hostKeys string, hop int) ([]string, error) {
 		"Ciphers="+ciphers,
 		fmt.Sprintf("ConnectTimeout=%d", connectTime/time.Second),
 		fmt.Sprintf("ServerAliveInterval=%d", silentTime/2/time.Second),
-		"ServerAliveCountMax=1", // the unanswered messages before the last one
+		"ServerAliveCountMax=1", // the number of unanswered messages before the last one
 	) {
 		words = append(words, "-o", option)
 	}

@@ -58,7 +58,7 @@ func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn
 		return nil, err
 	}
 
-	limit := time.AfterFunc(startTime, func() { conn.cancel(fmt.Errorf("it runs no command within %v", startTime)) })
+	limit := time.AfterFunc(startTime, func() { conn.cancel(fmt.Errorf("the host ran no command within %v", startTime)) })
 	var line, last string
 	for err == nil && !strings.HasSuffix(line, mark) {
 		last = cmp.Or(line, last)
@@ -74,7 +74,7 @@ func (c Config) Start(ctx context.Context, script string, args ...string) (*Conn
 	case lost:
 		return nil, c.explain(string(conn.stderr))
 	}
-	return nil, fmt.Errorf("%s runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a forced "+
+	return nil, fmt.Errorf("%s runs no commands: the login shell (which must be sh, bash, dash or zsh) or a forced "+
 		"command wrote %q", c, lastLine(cmp.Or(string(conn.stderr), line, last)))
 }
 
@@ -135,7 +135,7 @@ func (c Config) ending(conn *Conn) error {
 	case conn.status == 0:
 		return io.EOF
 	case conn.status != killed && conn.status != lost:
-		return fmt.Errorf("it ended with status %d: %s", conn.status, last)
+		return fmt.Errorf("the remote command ended with status %d: %s", conn.status, last)
 	case conn.ctx.Err() != nil:
 		return fmt.Errorf("the connection to %s was closed: %w", c, context.Cause(conn.ctx))
 	}

@@ -50,10 +50,10 @@ func TestStart_WorksInEveryShell(t *testing.T) {
 func TestStart_ReportsHowTheScriptEnds(t *testing.T) {
 	c := configOf(sshdtest.Start(t))
 	for script, want := range map[string]string{
-		"echo some; echo x >&2; echo why >&2; exit 3": "it ended with status 3: why",
+		"echo some; echo x >&2; echo why >&2; exit 3": "the remote command ended with status 3: why",
 		"kill -9 $$":       "the connection to " + c.String() + " was lost",
-		"exec /no/program": "it ended with status 127: sh: 1: exec: /no/program: not found",
-		"echo too much >&2; yes err | head -c 100000 >&2; false": "it ended with status 1: err",
+		"exec /no/program": "the remote command ended with status 127: sh: 1: exec: /no/program: not found",
+		"echo too much >&2; yes err | head -c 100000 >&2; false": "the remote command ended with status 1: err",
 	} {
 		_, err := run(t, c, "", script)
 		test.ErrorContains(t, err, want, test.Sprint(script))
@@ -67,9 +67,9 @@ func TestStart_ReportsHowTheScriptEnds(t *testing.T) {
 	test.NoError(t, err)
 }
 
-func TestStart_HostThatRunsNoCommandsIsOneSentence(t *testing.T) {
+func TestStart_ReportsAHostThatRunsNoCommands(t *testing.T) {
 	for option, want := range map[string]string{
-		"ForceCommand echo not here":    `runs no commands: its login shell, which has to be sh, bash, dash or zsh, or a forced command wrote "not here"`,
+		"ForceCommand echo not here":    `runs no commands: the login shell (which must be sh, bash, dash or zsh) or a forced command wrote "not here"`,
 		"ForceCommand exit 7":           `a forced command wrote ""`,
 		"ForceCommand echo no >&2":      `a forced command wrote "no"`,
 		"MaxSessions 0":                 "failed to connect to ",
@@ -83,7 +83,7 @@ func TestStart_HostThatRunsNoCommandsIsOneSentence(t *testing.T) {
 	test.ErrorContains(t, err, `wrote "This account is currently not available."`)
 }
 
-// Run it with -race, too.
+// Run this test with -race, too.
 func TestStart_IsClosedDuringAWrite(t *testing.T) {
 	mark := testsupport.Mark()
 	program, err := configOf(sshdtest.Start(t)).Start(t.Context(), "sleep "+mark+" & pid=$!; cat; kill $pid")
@@ -217,8 +217,8 @@ func TestStart_ConnectionThatTheHostClosesIsLost(t *testing.T) {
 	must.NotEq(t, io.EOF, err)
 }
 
-// The test runs itself, to kill a process that has started ssh, like a plugin.
-func TestStart_LeavesNoProcess(t *testing.T) {
+// The test runs itself as a child that starts ssh, like a plugin, and kills the child.
+func TestStart_SSHEndsWithThePlugin(t *testing.T) {
 	if port := os.Getenv("OUTRIDER_TEST_PORT"); port != "" {
 		number, err := strconv.Atoi(port)
 		must.NoError(t, err)

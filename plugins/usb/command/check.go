@@ -121,7 +121,7 @@ func report(w io.Writer, path string, c config.Config) error {
 		case slices.ContainsFunc(assigned, func(a match.Assigned) bool { return slices.Contains(a.Also, kind) }):
 			fmt.Fprintln(w, "  nothing: its devices belong to another block")
 		default:
-			fmt.Fprintln(w, "  nothing that is plugged in")
+			fmt.Fprintln(w, "  no matching device is plugged in")
 			if near := nearly(c.Devices[kind].Match, assigned); near != "" {
 				notes = append(notes, fmt.Sprintf("device %q: %s", kind, near))
 			}
@@ -159,7 +159,7 @@ func showAssigned(w io.Writer, a match.Assigned) {
 	fmt.Fprintln(w, cut("    "+about))
 }
 
-// notesOf returns notes about a valid configuration that may be unintended.
+// notesOf returns notes about parts of a valid configuration that may be unintended.
 func notesOf(p *config.Plan) (all []string) {
 	if len(p.Blocks) == 0 {
 		all = append(all, "nothing is published: add device blocks (see \"list\"), or match_all = true")
@@ -182,7 +182,7 @@ func notesOf(p *config.Plan) (all []string) {
 	return all
 }
 
-// nearly names a device that fails only one option of a block, and that option. It returns "" if none does.
+// nearly names a device that fails only one option of a block, and the option. Without such a device it returns "".
 func nearly(m match.Match, devices []match.Assigned) string {
 	for _, a := range devices {
 		option, values := m.Misfit(a.Device)

@@ -140,7 +140,7 @@ func TestList_BlockFitsThisDeviceOnly(t *testing.T) {
 }
 
 // A serial number may have any characters, including those that begin an expression of HCL.
-func TestList_BlockFitsAnySerial(t *testing.T) {
+func TestList_BlockEscapesSerial(t *testing.T) {
 	for _, serial := range []string{"A${B", "${env.X}", "%{if}", `a"b`, `a\b`, "a*b?", "1624", "0x10", "ü ß", "$$",
 		"a#b//c", "<<EOF"} {
 		m := newMachine(t)
@@ -155,9 +155,9 @@ func TestList_BlockFitsAnySerial(t *testing.T) {
 		}
 		m.must(p.Unplug())
 		without, _ := m.check("root = \"ROOT\"\ndevice" + block)
-		must.StrNotContains(t, got, "nothing that is plugged in",
+		must.StrNotContains(t, got, "no matching device is plugged in",
 			must.Sprintf("%q: the block means\n%s\nand without it", serial, got))
-		test.StrContains(t, without, "nothing that is plugged in",
+		test.StrContains(t, without, "no matching device is plugged in",
 			test.Sprintf("%q: the block means\n%s\nand without it", serial, got))
 	}
 }
@@ -208,18 +208,18 @@ device "b"
   nothing: its devices belong to another block
 
 device "c"
-  nothing that is plugged in
+  no matching device is plugged in
 
 device "d"
   1050:0407:7
     Silicon Labs CP2102, /dev/hidraw0
-    unhealthy: no tty: its driver usbhid has not made one
+    unhealthy: no tty: its driver usbhid has made no such node
 
 device "e"
-  nothing that is plugged in
+  no matching device is plugged in
 
 device "f"
-  nothing that is plugged in
+  no matching device is plugged in
 
 not published
   1a86:7523@pci-0000:00:14.0-usbv2-0:2
@@ -241,13 +241,13 @@ func TestCheck_ReadsAgentFileOrConfigAlone(t *testing.T) {
 	m := newMachine(t)
 	m.plug("10c4:ea60", "0001", "1-1")
 	for name, config := range map[string]string{
-		"an agent's": `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
-		"an agent's in JSON": `{"plugin": {"nomad-device-usb": {"config": {"root": "ROOT", "device": {"z": {"id": ` +
+		"an agent's file": `plugin "nomad-device-usb" { config { root = "ROOT" device "z" { id = "10c4:ea60" } } }`,
+		"an agent's file in JSON": `{"plugin": {"nomad-device-usb": {"config": {"root": "ROOT", "device": {"z": {"id": ` +
 			`["10c4:ea60"]}}}}}}`,
 		"several plugins in JSON": `{"plugin": [{"docker": {"config": {}}}, {"nomad-device-usb": {"config": [{"root": ` +
 			`"ROOT", "device": [{"z": [{"id": "10c4:ea60"}]}]}]}}]}`,
-		"config":      `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
-		"its content": `root = "ROOT" device "z" { id = "10c4:ea60" }`,
+		"a config block":      `config { root = "ROOT" device "z" { id = "10c4:ea60" } }`,
+		"the block's content": `root = "ROOT" device "z" { id = "10c4:ea60" }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			config = strings.NewReplacer(" root", "\nroot", " device", "\ndevice", " }", "\n}").Replace(config)
@@ -270,9 +270,9 @@ func TestCheck_ReportsMistakes(t *testing.T) {
 		"an option misspelt": {`devise "z" { id = "10c4:ea60" }`, `Invalid label: No argument or block type is named ` +
 			`"devise". Did you mean "device"?`, ""},
 		"not HCL": {"device \"z\" {", `object expected closing RBRACE got: EOF`, ""},
-		"one": {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, ` +
+		"one mistake": {"device \"z\" {\nid = 0x0658\n}", `device "z": id 1624 is a number: put it in quotes, ` +
 			`or 0x0658 becomes 1624`, ""},
-		"two": {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}",
+		"two mistakes": {"device \"y\" { idd = \"1\" }\ndevice \"z\" {\nid = 0x0658\n}",
 			`the configuration has 2 mistakes`, `device "y": Invalid label: No argument or block type is named "idd". Did ` +
 				`you mean "id"?`},
 	} {
@@ -293,7 +293,7 @@ func TestCheck_ReportsBadShadowDir(t *testing.T) {
 	m.must(os.WriteFile(dir+"/precious", nil, 0o600))
 	got, err := m.check(fmt.Sprintf("shadow_dir = %q\ndevice \"z\" { id = \"10c4:ea60\" }", dir))
 	m.must(err)
-	wantLines(t, got, "note: shadow_dir: no device nodes can be made for tasks: "+dir+" has files of others: use a "+
+	wantLines(t, got, "note: shadow_dir: no device nodes can be made for tasks: "+dir+" contains other files: use a "+
 		"directory that is empty or missing")
 }
 
@@ -345,7 +345,7 @@ func TestCommands_AreComplete(t *testing.T) {
 	}
 }
 
-func TestDocs_ConfigurationsAreRight(t *testing.T) {
+func TestDocs_ConfigurationsAreValid(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/plugins/usb.md")
 	must.NoError(t, err)
 	m := newMachine(t)

@@ -31,7 +31,7 @@ var List = plugin.Command{
 	Help: "list connected devices, with a ready-to-copy device block for each",
 	Run: func(_ context.Context, args []string) error {
 		flags := flag.NewFlagSet("list", flag.ContinueOnError)
-		root := flags.String("root", "/", "the directory with sys and dev, of a simulation")
+		root := flags.String("root", "/", "the directory of a simulation, with sys and dev")
 		_, err := plugin.Usage{
 			Binary: pluginName, Command: "list", Arguments: "[-root DIR]",
 			About: "Lists the connected devices, with a ready-to-copy device block for each.",
@@ -116,7 +116,7 @@ func list(w io.Writer, root string) error {
 	return nil
 }
 
-// describe returns a node with its kind, driver and interface.
+// describe describes a node by its path, kind, driver and interface.
 func describe(d sysfs.Device, n sysfs.Node) string {
 	text := fmt.Sprintf("%-20s %s", "/"+n.Path, n.Kind)
 	at := slices.IndexFunc(d.Interfaces, func(i sysfs.Interface) bool { return i.Number == n.Interface })
@@ -129,7 +129,7 @@ func describe(d sysfs.Device, n sysfs.Node) string {
 	return fmt.Sprintf("%s, interface %d", text, n.Interface)
 }
 
-// suggest returns a block that matches only this device, which is unhealthy while it lacks a kind of node.
+// suggest returns a block that matches only this device. If the device lacks a kind in the block, it is unhealthy.
 func suggest(d sysfs.Device, id, label string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    device %q {\n", label)

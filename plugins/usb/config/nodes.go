@@ -14,11 +14,11 @@ import (
 // Node is a node that a task gets.
 type Node struct {
 	sysfs.Node
-	Title string // "tty"; for the kind other the kernel's name, such as "frontend"
+	Title string // "tty"; for the kind "other", the kernel's name, such as "frontend"
 	Name  string // tty, tty-if01, tty-if01-2
 }
 
-// Choose returns the nodes of a device that a block exposes, with their names. The only node of a kind has
+// Choose returns those nodes of a device that the block exposes, with their names. The only node of a kind has
 // the kind's name. If several interfaces have nodes of a kind, the name contains the interface. Further nodes
 // of the same name are numbered. A name depends neither on the kernel's node numbers nor on other kinds.
 func (b *Parsed) Choose(d sysfs.Device) []Node {
@@ -63,7 +63,7 @@ func (b *Parsed) Missing(d sysfs.Device) string {
 	return ""
 }
 
-// drivers explains a missing node by the drivers of the interfaces.
+// drivers explains why a node is missing, from the drivers of the interfaces.
 func drivers(d sysfs.Device) string {
 	var without, with []string
 	for _, i := range d.Interfaces {
@@ -79,9 +79,9 @@ func drivers(d sysfs.Device) string {
 	case len(without) > 1:
 		return "no driver is bound to interfaces " + strings.Join(without, ", ")
 	case len(with) == 1:
-		return "its driver " + with[0] + " has not made one"
+		return "its driver " + with[0] + " has made no such node"
 	case len(with) > 1:
-		return "its drivers " + strings.Join(with, ", ") + " have not made one"
+		return "its drivers " + strings.Join(with, ", ") + " have made no such node"
 	}
-	return "it has no interface (it may not be configured, or not authorized)"
+	return "it has no interface (it may be unconfigured or unauthorized)"
 }

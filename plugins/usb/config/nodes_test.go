@@ -38,11 +38,11 @@ var webcam = sysfs.Device{
 
 func TestNodes_NamesIgnoreKernelNumbers(t *testing.T) {
 	for name, c := range map[string]struct{ nodes, want []string }{
-		"none with access to its disk": {nil, []string{"hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2",
+		"all by default, except a disk's": {nil, []string{"hidraw-if04", "hidraw-if05", "input-if04", "input-if04-2",
 			"input-if05", "video", "video-2", "media", "sound"}},
 		"some":              {[]string{"video", "storage?"}, []string{"video", "video-2", "storage", "storage-2"}},
 		"a disk's commands": {[]string{"sg", "bsg?"}, []string{"sg", "bsg"}},
-		"none of them":      {[]string{"tty?"}, nil},
+		"a missing kind":    {[]string{"tty?"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &Parsed{Block: Block{Nodes: c.nodes}}
@@ -65,13 +65,13 @@ func TestNodes_UsbNodeOfADiskMustBeListed(t *testing.T) {
 		block  Block
 		want   bool
 	}{
-		"of a serial port": {sysfs.Device{Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 2}}}}, Block{}, true},
-		"with a disk":      {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{}, false},
-		"without a driver": {sysfs.Device{Interfaces: []sysfs.Interface{{Class: disk}}}, Block{}, false},
-		"before its start": {sysfs.Device{Settings: []sysfs.Class{disk}}, Block{}, false},
-		"if listed":        {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Nodes: []string{"usb?"}}, true},
-		"for libusb":       {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &yes}, true},
-		"without libusb":   {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &no}, false},
+		"of a serial port":   {sysfs.Device{Interfaces: []sysfs.Interface{{Class: sysfs.Class{Class: 2}}}}, Block{}, true},
+		"with a disk":        {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{}, false},
+		"without a driver":   {sysfs.Device{Interfaces: []sysfs.Interface{{Class: disk}}}, Block{}, false},
+		"in another setting": {sysfs.Device{Settings: []sysfs.Class{disk}}, Block{}, false},
+		"if listed":          {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Nodes: []string{"usb?"}}, true},
+		"for libusb":         {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &yes}, true},
+		"without libusb":     {sysfs.Device{Nodes: []sysfs.Node{sda}}, Block{Libusb: &no}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.device.Nodes = append([]sysfs.Node{usb}, c.device.Nodes...)
@@ -137,12 +137,12 @@ func TestNodes_MissingNodeIsExplained(t *testing.T) {
 			Driver: "usbhid"}}},
 		"no tty: no driver is bound to interfaces " +
 			"0, 1": {Interfaces: []sysfs.Interface{{Number: 0}, {Number: 1}}},
-		"no tty: its driver usbhid has not made " +
-			"one": {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1,
+		"no tty: its driver usbhid has made no such " +
+			"node": {Interfaces: []sysfs.Interface{{Driver: "usbhid"}, {Number: 1,
 			Driver: "usbhid"}}},
-		"no tty: its drivers usbfs, usbhid have not made " +
-			"one": {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
-		"no tty: it has no interface (it may not be configured, or not authorized)": {},
+		"no tty: its drivers usbfs, usbhid have made no such " +
+			"node": {Interfaces: []sysfs.Interface{{Driver: "usbfs"}, {Number: 1, Driver: "usbhid"}}},
+		"no tty: it has no interface (it may be unconfigured or unauthorized)": {},
 		"": {Nodes: []sysfs.Node{{Kind: sysfs.TTY}}},
 	} {
 		test.Eq(t, want, (&Parsed{Block: Block{Nodes: []string{"usb?", "tty"}}}).Missing(d))

@@ -25,16 +25,16 @@ type Plan struct {
 	Config
 	Rules  *match.Rules
 	udev   bool               // whether a rule needs udev's properties
-	Blocks map[string]*Parsed // by type, with match.AnyType where match_all is set
+	Blocks map[string]*Parsed // by type, including match.AnyType if match_all is set
 }
 
 // Parsed is a parsed device block.
 type Parsed struct {
 	Block
 	Kind     string // the type that jobs request
-	Dir      string // empty: nodes have the paths of the host
+	Dir      string // empty: nodes have the same paths as on the host
 	FileMode fs.FileMode
-	UID, GID int // -1: as the kernel's node
+	UID, GID int // -1: as on the kernel's node
 }
 
 var blockDefaults = schema.Of[Block]().Default()
@@ -74,7 +74,7 @@ func NewPlan(c Config) (*Plan, error) {
 	return p, nil
 }
 
-// knownAs parses the option, or returns zero if it is not set.
+// knownAs parses the option known_as, or returns the zero ID if it is not set.
 func (b Block) knownAs() (sysfs.ID, error) {
 	if b.KnownAs == "" {
 		return sysfs.ID{}, nil
@@ -118,7 +118,7 @@ func (p *Plan) Assign() ([]match.Assigned, error) {
 	return p.Rules.Assign(devices, new(match.IDs)), nil
 }
 
-// Plugged lists the devices of a tree. A simulation may not have started yet.
+// Plugged lists the devices of a tree: none for a simulation that has not started yet.
 func (p *Plan) Plugged(tree fs.FS) ([]sysfs.Device, error) {
 	devices, err := sysfs.Scan(tree)
 	if p.Root != "/" && errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +140,7 @@ func (b *Parsed) wants(d sysfs.Device, k sysfs.Kind) bool {
 	return slices.Contains(b.Nodes, string(k)) || slices.Contains(b.Nodes, string(k)+"?")
 }
 
-// needs returns the kinds without which the device is unhealthy.
+// needs returns the kinds of nodes that the device must have to be healthy.
 func (b *Parsed) needs() (all []sysfs.Kind) {
 	for _, k := range b.Nodes {
 		if !strings.HasSuffix(k, "?") {
@@ -155,7 +155,7 @@ func (b Block) taskPath(kind string) string {
 	return cmp.Or(b.Path, path.Join("/dev", kind))
 }
 
-// InTask returns the path in the task.
+// InTask returns the mount's path in the task.
 func (m Mount) InTask() string {
 	return cmp.Or(m.TaskPath, m.HostPath)
 }
@@ -165,7 +165,7 @@ func VariableName(kind string) string {
 	return "USB_" + Upper(kind)
 }
 
-// Upper returns a text in the form of a variable's name.
+// Upper converts a text to a valid part of a variable's name, in upper case.
 func Upper(s string) string {
 	return sysfs.Plain(strings.ToUpper(s), "")
 }
@@ -184,5 +184,5 @@ func lookupID(what, name string) (int, error) {
 	if g, err := user.LookupGroup(name); what == "group" && err == nil {
 		return strconv.Atoi(g.Gid)
 	}
-	return 0, fmt.Errorf("%s %q is not known on this host: use a name that it has, or a number", what, name)
+	return 0, fmt.Errorf("%s %q is not known on this host: use an existing name, or a number", what, name)
 }

@@ -23,7 +23,7 @@ func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	}
 	dir, err := owndir.Open(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nothing{}, func() {}, nil // even if another user makes the directory now
+		return nothing{}, func() {}, nil // stays empty even if another user makes the directory now
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("root: %w", err)
@@ -37,7 +37,7 @@ func OpenTree(root string) (tree fs.FS, done func(), err error) {
 	tree = r.FS()
 	entries, err := fs.ReadDir(tree, ".")
 	if err == nil && len(entries) > 0 && !simulation.Is(tree) {
-		err = fmt.Errorf("root: %s is not a simulation: leave root out for this machine's devices", root)
+		err = fmt.Errorf("root: %s is not a simulation: remove root to use this machine's devices", root)
 	}
 	if err != nil {
 		r.Close()

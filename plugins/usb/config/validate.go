@@ -33,7 +33,7 @@ func (c Config) Validate() error {
 		b := c.Devices[label]
 		switch {
 		case !typeName.MatchString(label):
-			wrong.Addf("device %q: jobs request its name, which is also part of a path: use letters, digits, "+
+			wrong.Addf("device %q: jobs request this name, and it is part of a path: use letters, digits, "+
 				"\"-\", \"_\" and \".\"", label)
 			continue
 		case c.MatchAll && label == match.AnyType:
@@ -91,7 +91,7 @@ func (c Config) validateRoot() error {
 	done()
 	if c.ShadowDir == defaults.ShadowDir {
 		return fmt.Errorf("root %q is a simulation, whose nodes can't be in %s, "+
-			"the directory for this machine's devices: leave root out, or set shadow_dir, too", c.Root, c.ShadowDir)
+			"the directory for this machine's devices: remove root, or also set shadow_dir", c.Root, c.ShadowDir)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func inside(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// Taken are paths that exist in each task.
+// Taken lists paths that exist in each task.
 var Taken = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/console",
 	"/dev/ptmx", "/dev/pts",
 	"/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/core", "/dev/bus"}
@@ -130,7 +130,7 @@ func (b Block) Validate() error {
 			wrong.Add(err)
 		} else if b.Path == "/" || b.Path == "/dev" {
 			wrong.Addf("path %q is not a separate directory: use for example \"/dev/zigbee\"; "+
-				"names sets the path of one node", b.Path)
+				"for one node, use names", b.Path)
 		}
 	}
 	wrong.Add(b.checkNames(listed))
@@ -162,9 +162,9 @@ func (b Block) checkNames(listed map[string]bool) error {
 		parts := nodeName.FindStringSubmatch(node)
 		switch {
 		case parts != nil && listed[string(sysfs.Other)] && !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
-			// the kernel's name of a node without a kind
+			// valid: the kernel's name of a node without a kind
 		case parts == nil || !slices.Contains(sysfs.Kinds, sysfs.Kind(parts[1])):
-			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or one with its interface, "+
+			wrong.Addf("names has %q, which is not a node: use a kind, such as \"tty\", or a kind and an interface, "+
 				"such as \"tty-if01\"; or list \"other\" in nodes and use the kernel's name", node)
 		case len(listed) > 0 && !listed[parts[1]]:
 			wrong.Addf("names has %q, of a kind that nodes does not list: add %q to nodes", node, parts[1])
@@ -191,7 +191,7 @@ func (b Block) checkPlaces() error {
 		for j, y := range all[:i] {
 			areMounts := i < len(mounts) && j < len(mounts)
 			if x.path == y.path || !areMounts && (inside(x.path, y.path) || inside(y.path, x.path)) {
-				wrong.Addf("%s is at %q, and %s at %q: neither can be inside of the other, use different paths",
+				wrong.Addf("%s is at %q, and %s at %q: neither can be inside the other: use different paths",
 					y.what, y.path, x.what, x.path)
 			}
 		}
@@ -202,7 +202,7 @@ func (b Block) checkPlaces() error {
 func checkPath(option, path, example string) error {
 	switch {
 	case !filepath.IsAbs(path):
-		return fmt.Errorf("%s %q is not absolute: write it from /, such as %q", option, path, example)
+		return fmt.Errorf("%s %q is not absolute: begin it with /, such as %q", option, path, example)
 	case path != filepath.Clean(path):
 		return fmt.Errorf("%s %q is not in its shortest form: write %q", option, path, filepath.Clean(path))
 	}

@@ -27,12 +27,12 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 	const unknownKind = ` is not known: use one of ["usb" "tty" "hidraw" "input" "video" "media" "sound" "printer" ` +
 		`"storage" "sg" "bsg" "other"]`
 	const kernelsName = `or list "other" in nodes and use the kernel's name`
-	const exclusive = `: neither can be inside of the other, use different paths`
+	const exclusive = `: neither can be inside the other: use different paths`
 	for name, c := range map[string]struct{ config, want string }{
 		"hex without quotes": {`device "zwave" { id = 0x0658 }`, `device "zwave": id 1624 is a number: put it in ` +
 			`quotes, or 0x0658 becomes 1624`},
 		"hex read as decimal": {`device "zwave" { id = "1624" }`, `device "zwave": id "1624" is not vendor and product ` +
-			`as lsusb writes them, four hex digits each: write it such as "10c4:ea60" or "10c4:*"`},
+			`as lsusb writes them, four hex digits each: write it like "10c4:ea60" or "10c4:*"`},
 		"no matcher": {`device "zwave" {}`, `device "zwave": no option selects devices: set id, ` +
 			`serial, class, port, driver or udev`},
 		"an empty exclude": {`exclude "mice" {}`, `exclude "mice": no option selects devices: set id, ` +
@@ -44,8 +44,8 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"udev, no property": {zigbee(`udev = { "ID MODEL" = "x" }`), `device "x": udev has "ID MODEL", which is not a ` +
 			`property: write it as "udevadm info" does, such as ID_MODEL`},
 		"known_as": {zigbee(`known_as = "1a86"`), `device "x": known_as "1a86" is not vendor and product as ` +
-			`lsusb writes them: write it such as "10c4:ea60"`},
-		"known_as of another": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" does not match ` +
+			`lsusb writes them: write it like "10c4:ea60"`},
+		"known_as of another device": {zigbee(`known_as = "10c4:ea60"`), `device "x": known_as "10c4:ea60" does not match ` +
 			`id: use the id that the device has when it is plugged in`},
 		"mode": {zigbee(`mode = "rw"`), `device "x": mode "rw" is not a file mode: use four octal digits ` +
 			`in quotes, such as "0660"`},
@@ -53,30 +53,30 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 			`digits in quotes, such as "0660"`},
 		"mode with setuid": {zigbee(`mode = "4755"`), `device "x": mode "4755" is not a file mode: use four octal ` +
 			`digits in quotes, such as "0660"`},
-		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use a ` +
-			`name that it has, or a number`},
+		"user": {zigbee(`user = "zigby"`), `device "x": user "zigby" is not known on this host: use an ` +
+			`existing name, or a number`},
 		"group": {zigbee(`group = "dailout"`), `device "x": group "dailout" is not known on this host: ` +
-			`use a name that it has, or a number`},
+			`use an existing name, or a number`},
 		"node kind":       {zigbee(`nodes = ["ttty?"]`), `device "x": nodes "ttty?"` + unknownKind},
 		"node kind twice": {zigbee(`nodes = ["tty", "tty?"]`), `device "x": nodes has "tty" twice`},
-		"path, relative": {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: write it ` +
-			`from /, such as "/dev/zigbee"`},
+		"path, relative": {zigbee(`path = "dev/zigbee"`), `device "x": path "dev/zigbee" is not absolute: begin ` +
+			`it with /, such as "/dev/zigbee"`},
 		"path, not clean": {zigbee(`path = "/dev/../etc"`), `device "x": path "/dev/../etc" is not in its shortest ` +
 			`form: write "/etc"`},
-		"path, of everything": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a separate directory: use ` +
-			`for example "/dev/zigbee"; names sets the path of one node`},
+		"path, of all devices": {zigbee(`path = "/dev"`), `device "x": path "/dev" is not a separate directory: use ` +
+			`for example "/dev/zigbee"; for one node, use names`},
 		"path, taken": {`device "null" { id = "1a86:*" }`, `device "null": its nodes would be in /dev/null, ` +
 			`which exists in each task: set path`},
 		"names, key": {zigbee(`names { ttyy = "/dev/x" }`), `device "x": names has "ttyy", which is not a node: use a ` +
-			`kind, such as "tty", or one with its interface, such as "tty-if01"; ` + kernelsName},
+			`kind, such as "tty", or a kind and an interface, such as "tty-if01"; ` + kernelsName},
 		"names, interface": {zigbee(`names = { "tty-1f" = "/dev/x" }`),
-			`device "x": names has "tty-1f", which is not a node: use a kind, such as "tty", or one with its interface, such as ` +
+			`device "x": names has "tty-1f", which is not a node: use a kind, such as "tty", or a kind and an interface, such as ` +
 				`"tty-if01"; ` + kernelsName},
-		"names, not given": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
+		"names of an unlisted kind": {zigbee("nodes = [\"usb\"]\nnames { tty = \"/dev/x\" }"),
 			`device "x": names has "tty", of a kind that nodes does not list: add "tty" to nodes`},
 		"names, relative": {zigbee(`names { tty = "ttyUSB0" }`), `device "x": names: "tty" "ttyUSB0" is not ` +
-			`absolute: write it from /, such as "/dev/ttyACM0"`},
-		"names, twice the same": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x\"\n}"),
+			`absolute: begin it with /, such as "/dev/ttyACM0"`},
+		"names with equal paths": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x\"\n}"),
 			`device "x": names: "tty" is at "/dev/x", and names: "usb" at "/dev/x"` + exclusive},
 		"permissions": {zigbee(`cgroup_permissions = "rx"`), `device "x": cgroup_permissions "rx" is not known: ` +
 			`use "r", "w", "rw", "rm", "wm" or "rwm"`},
@@ -84,18 +84,18 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 		"libusb without usb": {zigbee("nodes = [\"tty\"]\nlibusb = true"),
 			`device "x": libusb needs the usb node: add "usb" to nodes`},
 		"mount, relative": {zigbee(`mount { host_path = "lib" }`), `device "x": mount[0].host_path "lib" is not ` +
-			`absolute: write it from /, such as "/run/pcscd"`},
+			`absolute: begin it with /, such as "/run/pcscd"`},
 		"mount, task path": {zigbee("mount {\nhost_path = \"/lib\"\ntask_path = \"lib\"\n}"),
-			`device "x": mount[0].task_path "lib" is not absolute: write it from /, such as "/run/pcscd"`},
+			`device "x": mount[0].task_path "lib" is not absolute: begin it with /, such as "/run/pcscd"`},
 		"mount, twice": {zigbee("mount { host_path = \"/a\" }\nmount {\nhost_path = \"/b\"\ntask_path = \"/a\"\n}"),
 			`device "x": mount[0] is at "/a", and mount[1] at "/a"` + exclusive},
 		"mount, nothing": {zigbee(`mount {}`), `device "x": Missing required argument: The argument "host_path" is ` +
 			`required, but no definition was found.`},
-		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": jobs request its name, which is also ` +
+		"name with a slash": {`device "a/b" { id = "1a86:*" }`, `device "a/b": jobs request this name, and it is ` +
 			`part of a path: use letters, digits, "-", "_" and "."`},
-		"empty name": {`device "" { id = "1a86:*" }`, `device "": jobs request its name, which is also part of a ` +
+		"empty name": {`device "" { id = "1a86:*" }`, `device "": jobs request this name, and it is part of a ` +
 			`path: use letters, digits, "-", "_" and "."`},
-		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": jobs request its name, which is also ` +
+		"name with dots": {`device ".." { id = "1a86:*" }`, `device "..": jobs request this name, and it is ` +
 			`part of a path: use letters, digits, "-", "_" and "."`},
 		"no name": {`device { id = "1a86:*" }`, `device has no label: write device "TYPE" { … }`},
 		"name of match_all": {"match_all = true\ndevice \"usb\" { id = \"1a86:*\" }",
@@ -105,17 +105,17 @@ func TestConfig_ReportsAMistakeInOneSentence(t *testing.T) {
 				`as for device "a-b": use another name`},
 		"twice": {"device \"a\" { id = \"1a86:*\" }\ndevice \"a\" { id = \"1a87:*\" }",
 			`device "a" is declared twice: give each its own type`},
-		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: write it from /, such as ` +
+		"shadow_dir, relative": {`shadow_dir = "usb"`, `shadow_dir "usb" is not absolute: begin it with /, such as ` +
 			`"/dev/nomad-usb"`},
-		"shadow_dir, of others": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a separate ` +
+		"shadow_dir with other files": {`shadow_dir = "/dev"`, `shadow_dir "/dev" has other files: use a separate ` +
 			`directory, such as "/dev/nomad-usb"`},
-		"root, relative": {`root = "sim"`, `root "sim" is not absolute: write it from /, such as "/"`},
-		"shadow_dir, kernel's": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a file system of the ` +
+		"root, relative": {`root = "sim"`, `root "sim" is not absolute: begin it with /, such as "/"`},
+		"shadow_dir on a kernel file system": {`shadow_dir = "/proc/usb"`, `shadow_dir "/proc/usb" is on a file system of the ` +
 			`kernel: use for example "/dev/nomad-usb"`},
 		"several": {"shadow_dir = \"usb\"\n" + zigbee("nodes = [\"ttty\", \"tty\", \"vidio\"]\ngroup = \"dailout\""),
 			`device "x": nodes "ttty"` + unknownKind + `; device "x": nodes "vidio"` + unknownKind + `; ` +
-				`device "x": group "dailout" is not known on this host: use a name that it has, or a number; ` +
-				`shadow_dir "usb" is not absolute: write it from /, such as "/dev/nomad-usb"`},
+				`device "x": group "dailout" is not known on this host: use an existing name, or a number; ` +
+				`shadow_dir "usb" is not absolute: begin it with /, such as "/dev/nomad-usb"`},
 		"names in a mount": {zigbee("names { tty = \"/data/tty\" }\nmount {\nhost_path = \"/srv\"\ntask_path = " +
 			"\"/data\"\n}"), `device "x": mount[0] is at "/data", and names: "tty" at "/data/tty"` + exclusive},
 		"names in names": {zigbee("names {\ntty = \"/dev/x\"\nusb = \"/dev/x/usb\"\n}"),
@@ -204,10 +204,10 @@ func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	must.True(t, b.ByID, must.Sprintf("got %+v", b))
 	must.Eq(t, 1, b.Count, must.Sprintf("got %+v", b))
 	test.Nil(t, b.Libusb, test.Sprintf("got %+v", b))
-	must.False(t, b.wants(sysfs.Device{}, "storage"), must.Sprint("the nodes that are given by default are others"))
-	must.True(t, b.wants(sysfs.Device{}, "tty"), must.Sprint("the nodes that are given by default are others"))
-	must.True(t, b.wants(sysfs.Device{}, "usb"), must.Sprint("the nodes that are given by default are others"))
-	test.SliceEmpty(t, b.needs(), test.Sprint("the nodes that are given by default are others"))
+	must.False(t, b.wants(sysfs.Device{}, "storage"), must.Sprint("the default kinds of nodes are different"))
+	must.True(t, b.wants(sysfs.Device{}, "tty"), must.Sprint("the default kinds of nodes are different"))
+	must.True(t, b.wants(sysfs.Device{}, "usb"), must.Sprint("the default kinds of nodes are different"))
+	test.SliceEmpty(t, b.needs(), test.Sprint("the default kinds of nodes are different"))
 	must.True(t, c.Enabled, must.Sprintf("got %+v", c))
 	must.False(t, c.MatchAll, must.Sprintf("got %+v", c))
 	must.True(t, c.MountsForAll, must.Sprintf("got %+v", c)) // docker and exec need them for libusb
@@ -217,7 +217,7 @@ func TestConfig_DefaultsAreDocumented(t *testing.T) {
 	test.Eq(t, "/", c.Root, test.Sprintf("got %+v", c))
 }
 
-func TestConfig_IsReadWithoutTheMachine(t *testing.T) {
+func TestConfig_IsValidWithoutHardware(t *testing.T) {
 	c, err := decode(t, `
 		root       = "/nonexistent/machine"
 		shadow_dir = "/nonexistent/shadow"

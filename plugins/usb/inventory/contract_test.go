@@ -17,8 +17,8 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/usbsim"
 )
 
-// These tests cover bugs of Nomad's example of a USB plugin (cgbaker's demo). The packages that list
-// devices and internal/core/device have more.
+// These tests cover bugs of Nomad's example USB plugin (cgbaker's demo). Tests of internal/core/device and of
+// the packages that list devices cover more of its bugs.
 
 func TestReserve_TaskTalksToDevice(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)

@@ -52,8 +52,8 @@ func (s *usbDevice) product(share int) string {
 }
 
 // attributes returns the attributes that all devices of a group have in common, and lists of serial numbers
-// and ports. Texts are string attributes: Nomad's parser would convert a serial of digits to a number, and a
-// server panics on the text "nan".
+// and ports. Texts are string attributes: Nomad's parser would convert a serial of digits to a number, and "nan"
+// to a value on which a server panics.
 func (v *inventory) attributes(all []*usbDevice) map[string]*structs.Attribute {
 	first := all[0]
 	vendor, product := v.names.Lookup(v.tree, first.as)

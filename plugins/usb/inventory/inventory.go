@@ -1,7 +1,7 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package inventory lists, reserves and measures the USB devices of a machine: the plugin's device.Instance.
+// Package inventory has the plugin's device.Instance, which lists, reserves and measures a machine's USB devices.
 package inventory
 
 import (
@@ -44,14 +44,14 @@ type inventory struct {
 	shadows  *shadow.Dir
 	tree     fs.FS                 // of the current scan
 	warned   map[string]bool       // logged warnings
-	cleared  bool                  // the nodes of previous runs are removed
-	dropped  map[string]bool       // ids that the last scan left out as withdrawn
-	refused  bool                  // the missing right to make nodes is logged
-	retained map[string]*usbDevice // last device of each directory
+	cleared  bool                  // the nodes of previous runs have been removed
+	dropped  map[string]bool       // ids that the last scan omitted due to shadow.ErrWithdrawn
+	refused  bool                  // the warning about missing rights was logged
+	retained map[string]*usbDevice // by shadow directory: its last device
 	plugs    map[string]plugs      // by id
 
 	last     atomic.Pointer[state]
-	reserved sync.Map // ids
+	reserved sync.Map // ids, since the start
 
 	idle      time.Duration // time between measurements of apparently unused devices
 	measuring sync.Mutex    // guards measured
@@ -73,7 +73,7 @@ type state struct {
 	// in. Tasks may still have them under these ids.
 	byOldID map[string]*usbDevice
 
-	retained map[string]*usbDevice // copy of the inventory's
+	retained map[string]*usbDevice // a copy of inventory.retained
 }
 
 // usbDevice is a published device.
@@ -84,13 +84,13 @@ type usbDevice struct {
 	block   *config.Parsed
 	nodes   []config.Node
 	problem string
-	dir     string // of its shadow nodes, empty without them
+	dir     string // of its shadow nodes, empty if it has none
 	replugs int
-	newID   string // if its id has changed
+	newID   string // the current id, if it has changed
 }
 
-// plug identifies one connection of one device. The address alone is not enough: addresses are reused, and soon
-// after a reset of the controller.
+// plug identifies one connection of one device. The address alone is not enough: the kernel reuses addresses,
+// immediately after a reset of the controller.
 type plug struct {
 	bus, address int
 	path         string
@@ -142,7 +142,7 @@ func (v *inventory) List(ctx context.Context) ([]device.Group, error) {
 			"list\" prints a block for each device)")
 	}
 	if v.Root != "/" {
-		v.warn("root is " + v.Root + ": what is published is a simulation, and not this machine's devices")
+		v.warn("root is " + v.Root + ": the published devices are a simulation, and not this machine's devices")
 	}
 	tree, done, err := v.open()
 	if err != nil {
@@ -227,9 +227,9 @@ func (s *usbDevice) ids() []string {
 	return all
 }
 
-// join replaces the classes of all settings and configurations from sysfs by those from libusb, if it works.
-// In a simulation libusb would read the machine's own devices, unless umockdev's preload library shows it the
-// same tree.
+// join replaces the classes from sysfs, of all settings and configurations, by those from libusb, if libusb works.
+// In a simulation libusb would read the machine's own devices, unless umockdev's preload library presents the
+// same tree to it.
 func (v *inventory) join(devices []sysfs.Device) {
 	if v.libusb == nil || v.Root != "/" && os.Getenv("UMOCKDEV_DIR") != v.Root {
 		return
@@ -251,7 +251,7 @@ func (v *inventory) countPlugs(published []*usbDevice) {
 	for _, s := range published {
 		p, known := v.plugs[s.id]
 		now := plugOf(s.Device)
-		changed := s.ID != p.last.id && s.ID != s.as // a known_as device has changed its id, which is not a re-plug
+		changed := s.ID != p.last.id && s.ID != s.as // with known_as, a change of the id is not a re-plug
 		if known && !changed && p.last != now {
 			p.again++
 			if v.isReserved(s) {

@@ -98,7 +98,7 @@ func TestInventory_MatchAllPublishesRest(t *testing.T) {
 	test.False(t, set, test.Sprint("a device with a block is in USB_VISIBLE_DEVICES"))
 }
 
-func TestInventory_SharesByCount(t *testing.T) {
+func TestInventory_SharesDeviceByCount(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
 		count = 3
@@ -112,7 +112,7 @@ func TestInventory_SharesByCount(t *testing.T) {
 	must.Eq(t, id+"#1", one.Envs["USB_GPS_ID"], must.Sprintf("got %v and %v", one.Envs, two.Envs))
 	test.Eq(t, "/dev/gps/tty", two.Envs["USB_GPS_TTY"], test.Sprintf("got %v and %v", one.Envs, two.Envs))
 	if strings.Count(strings.Join(m.entries(), " "), "1546") != 1 {
-		t.Errorf("there are several directories: %v", m.entries())
+		t.Errorf("several directories exist: %v", m.entries())
 	}
 }
 
@@ -126,16 +126,16 @@ func TestInventory_ReportsMissingNode(t *testing.T) {
 	m.wantNodes("1050-0407-7/hidraw", "1050-0407-7/usb")
 	m.must(p.Unplug())
 	m.plug("1050:0407", "7", "1-1", "tty")
-	m.wantPublished("1050/key/0407 1050:0407:7 (no hidraw: its driver cp210x has not made one)")
+	m.wantPublished("1050/key/0407 1050:0407:7 (no hidraw: its driver cp210x has made no such node)")
 }
 
-func TestInventory_UnusableShadowDirIsUnhealthy(t *testing.T) {
+func TestInventory_UnusableShadowDirMakesDevicesUnhealthy(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.must(os.Mkdir(m.nodes, 0o755))
 	m.must(os.WriteFile(m.nodes+"/precious", nil, 0o600))
 	m.plug("10c4:ea60", "0001", "1-1")
 	m.wantPublished("10c4/zigbee/ea60 10c4:ea60:0001 (its device nodes can't be made: " + m.nodes +
-		" has files of others: use a directory that is empty or missing)")
+		" contains other files: use a directory that is empty or missing)")
 }
 
 func TestInventory_WarnsOnce(t *testing.T) {
@@ -180,7 +180,7 @@ func TestInventory_DisabledPublishesNothing(t *testing.T) {
 	test.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// For a job's count = 2 Nomad takes any two devices of one group.
+// For a job with count = 2, Nomad takes any two devices of one group.
 func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	m := newMachine(t, `device "gps" {
 		id    = "1546:01a8"
@@ -192,7 +192,7 @@ func TestInventory_NoGroupHasDeviceTwice(t *testing.T) {
 	r := m.reserve("1546:01a8:A#2", "1546:01a8:B#2")
 	test.NotEq(t, r.Envs["USB_GPS_2_HOST_TTY"], r.Envs["USB_GPS_HOST_TTY"], test.Sprintf("got %v", r.Envs))
 	_, err := m.Reserve(t.Context(), []string{"1546:01a8:A#1", "1546:01a8:A#2"})
-	test.EqError(t, err, `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same: a task can have it once`)
+	test.EqError(t, err, `devices "1546:01a8:A#1" and "1546:01a8:A#2" are the same device: a task can have it only once`)
 }
 
 func TestInventory_MatchesUdevProperties(t *testing.T) {
@@ -215,7 +215,7 @@ func TestInventory_MatchesUdevProperties(t *testing.T) {
 		"c188:0": "S:serial/by-id/x\nE:ID_FOR_TASKS=1\n",
 		"c189:4": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=0\n", "c188:1": "E:ID_MODEL=tty\n",
 		"c189:5": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\nE:ID_SEAT=seat0\n",
-		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the number of the fourth's tty
+		"b188:3": "E:ID_MODEL=CP2102_USB\nE:ID_FOR_TASKS=1\n", // a disk with the number of the fourth stick's tty
 	} {
 		m.must(os.WriteFile(m.root+"/run/udev/data/"+name, []byte(text), 0o644))
 	}

@@ -17,7 +17,7 @@ var usb = device.Plugin[config.Config]{Name: "usb", New: New}
 
 const pluginName = "nomad-device-usb"
 
-// roleVar makes the test binary the plugin, which conformance.Manager runs as a process.
+// roleVar makes the test binary act as the plugin, which conformance.Manager runs as a process.
 const roleVar = "OUTRIDER_USB_TEST_ROLE"
 
 func TestMain(m *testing.M) {

@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// released has the names that a version published: Nomad finds devices by them, and a task finds its nodes.
+// released has the names that a version published. Nomad finds devices by these names, and tasks find their nodes.
 type released struct {
 	Devices     map[string]map[string]string // by group and id: the group's attributes
 	Reservation *nomad.ContainerReservation

@@ -178,7 +178,7 @@ func TestReplug_TwinKeepsNodesOfTask(t *testing.T) {
 		"has the same serial number)"
 	m.wantPublished(both, was)
 	m.wantPublished(both, was)
-	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // of the allocation that has it
+	stats, err := m.Stats(t.Context(), []string{"10c4:ea60:0001"}) // the id that a running allocation has
 	m.must(err)
 	if there := stats["10c4:ea60:0001"].Stats.Attributes["Plugged in"].BoolVal; !*there {
 		t.Error("it is reported as unplugged under its old id")
@@ -239,8 +239,8 @@ func (m *machine) reportAdded(sticks ...*usbsim.Plugged) {
 	}
 }
 
-// wantOwnNumbers fails unless each shadow node is in the directory of the stick that has its number now, by the
-// serial number.
+// wantOwnNumbers fails unless each shadow node is in the directory of the stick that has the node's number now.
+// It identifies sticks by their serial numbers.
 func (m *machine) wantOwnNumbers(when string) {
 	m.Helper()
 	devices, err := sysfs.Scan(os.DirFS(m.root))
@@ -279,7 +279,7 @@ func TestReplug_SwappedPortsKeepNamesApart(t *testing.T) {
 	gone := append(m.pull(a), m.pull(b)...)
 	m.must(os.Remove(m.root + "/.simulate/bus1")) // addresses restart
 	for _, r := range gone {
-		m.removed(r) // the kernel reports it before it reuses the number
+		m.removed(r) // the kernel reports a removal before it reuses the number
 	}
 	m.wantNodes() // even without a scan
 	second := m.plug("10c4:ea60", "B", "1-1")
@@ -427,7 +427,7 @@ func TestReplug_ReadsSerialOnlyIfNumbersMatch(t *testing.T) {
 	test.SliceNotContains(t, r.opened, "serial", test.Sprint("to detect a re-plug it reads"))
 }
 
-// The removals are not reported here.
+// The test does not report the removals, as if the kernel's events were missed.
 func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m := newMachine(t, "")
 	m.real(zigbeeBlock)
@@ -444,7 +444,7 @@ func TestReplug_MissedEventsRemoveOldID(t *testing.T) {
 	m.wantNodes()
 }
 
-func TestReplug_FailureLeavesNoNode(t *testing.T) {
+func TestReplug_FailureRemovesNodes(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1", "tty", "tty")
 	m.scan()
@@ -455,7 +455,7 @@ func TestReplug_FailureLeavesNoNode(t *testing.T) {
 	m.wantNodes()
 }
 
-func TestReplug_WarnsForReservedOnly(t *testing.T) {
+func TestReplug_WarnsOnlyForReservedDevices(t *testing.T) {
 	m := newMachine(t, `
 		device "radio" { id = "10c4:ea60" }
 		device "zwave" { id = "0658:0200" }`)

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Reserve implements device.Instance. All ids are of one group, so of one block.
+// Reserve implements device.Instance. All ids are of one group, and therefore of one block.
 func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerReservation, error) {
 	now := v.last.Load()
 	tree, done, err := v.open()
@@ -41,7 +41,7 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 		case s.problem != "":
 			return nil, fmt.Errorf("device %q can't be used: %s", id, s.problem)
 		case published[s] != "":
-			return nil, fmt.Errorf("devices %q and %q are the same: a task can have it once", published[s], id)
+			return nil, fmt.Errorf("devices %q and %q are the same device: a task can have it only once", published[s], id)
 		}
 		published[s] = id
 		r.add(s, id, i+1, len(ids))
@@ -56,12 +56,12 @@ func (v *inventory) Reserve(_ context.Context, ids []string) (*nomad.ContainerRe
 }
 
 // pluggedInStill reports whether the device is still connected as at the scan. After a re-plug it has another
-// number and nodes that no scan has found. After a reset of the controller another device may be in its place.
+// address, and nodes that no scan has found. After a reset of the controller another device may be in its place.
 func (s *usbDevice) pluggedInStill(root fs.FS) bool {
 	return s.hasItsNumbers(root) && sysfs.Serial(root, s.Name) == s.Serial
 }
 
-// hasItsNumbers is the part of pluggedInStill that never blocks. It is also true if another device of the
+// hasItsNumbers is the part of pluggedInStill that never blocks. It also returns true if another device of the
 // same product got the address after a reset of the controller.
 func (s *usbDevice) hasItsNumbers(root fs.FS) bool {
 	now, ok := sysfs.Identify(root, s.Name)
@@ -80,14 +80,14 @@ func (v *inventory) hasNodes(s *usbDevice) bool {
 // reservation collects the variables, mounts and devices for a task.
 type reservation struct {
 	*inventory
-	links   map[string][]string // udev's, by node, which may be newer than the last scan
+	links   map[string][]string // udev's links by node, which may be newer than the last scan
 	env     map[string]string
 	mounts  []*nomad.Mount
 	devices []*nomad.DeviceSpec
-	taken   map[string]bool // paths in the task
+	taken   map[string]bool // used paths in the task
 }
 
-// add adds the nth of several devices.
+// add adds the nth of the requested devices.
 func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	b := s.block
 	prefix, dir := config.VariableName(b.Kind), b.Dir
@@ -134,7 +134,7 @@ func (r *reservation) add(s *usbDevice, id string, n, of int) {
 	}
 }
 
-// hostPath returns the shadow node, or without shadow nodes the kernel's node.
+// hostPath returns the path of the shadow node, or of the kernel's node if the device has no shadow nodes.
 func (v *inventory) hostPath(s *usbDevice, n config.Node) string {
 	if s.dir != "" {
 		return v.shadows.Path(s.dir, n.Name)

@@ -68,8 +68,8 @@ func TestReserve_UsesNamesOfBlock(t *testing.T) {
 	}
 }
 
-// A task with mknod can make any node that its cgroup allows, and a task with write can change the
-// stick.
+// A task with the permission mknod can make any node that its cgroup allows, and a task with write can
+// change the stick.
 func TestReserve_UsesPermissionsOfBlock(t *testing.T) {
 	for config, want := range map[string]string{
 		"": "rw", `cgroup_permissions = "r"`: "r", `cgroup_permissions = "w"`: "w", `cgroup_permissions = "rm"`: "rm",
@@ -198,7 +198,7 @@ func TestReserve_MountsForLibusb(t *testing.T) {
 }
 
 // Nomad replaces the volumes of a task by the mounts of its devices.
-func TestReserve_MountsCanBeForOwnDriversOnly(t *testing.T) {
+func TestReserve_CanMountForOwnDriversOnly(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "mounts_for_all = true": false, "mounts_for_all = false": true} {
 		test.Eq(t, want, newMachine(t, text).Options().MountsInEnvironment, test.Sprintf("%q", text))
 	}

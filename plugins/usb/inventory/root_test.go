@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// Files below root become nodes of tasks, and root makes and removes files below shadow_dir.
+// Files below the option root become nodes of tasks. As root, the plugin makes and removes files below shadow_dir.
 func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	for _, option := range []string{"root", "shadow_dir"} {
 		above := filepath.Join(t.TempDir(), "above")
@@ -31,7 +31,7 @@ func TestRoot_RefusesReplaceableDirectory(t *testing.T) {
 	}
 }
 
-// Others get access to the directory after the agent has started.
+// Other users get access to the directory after the agent has started.
 func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	m.plug("10c4:ea60", "0001", "1-1")
@@ -48,7 +48,7 @@ func TestRoot_StopsReadingReplaceableRoot(t *testing.T) {
 	test.ErrorContains(t, err, want, test.Sprintf("Stats: got %v", s))
 }
 
-func TestRoot_FollowsNoLinkOut(t *testing.T) {
+func TestRoot_FollowsNoLinkToOutside(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	for name, target := range map[string]string{"absolute": secret, "relative": strings.Repeat("../", 20) + secret} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRoot_FollowsNoLinkOut(t *testing.T) {
 	}
 }
 
-// Root makes the node: with a disk's number the task would get the disk.
+// The plugin makes nodes as root: a node with a disk's number would give the disk to the task.
 func TestRoot_SimulatedNumberMakesNoNode(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
 	p := m.plug("10c4:ea60", "0001", "1-1")
@@ -112,7 +112,7 @@ func TestRoot_MustBeSimulation(t *testing.T) {
 		test.ErrorContains(t, err, want, test.Sprint(config))
 	}
 
-	m := newMachine(t, zigbeeBlock) // another user makes root after the agent has started
+	m := newMachine(t, zigbeeBlock) // another user makes the directory after the agent has started
 	m.must(os.CopyFS(m.root, os.DirFS(other)))
 	groups, err := m.List(t.Context())
 	test.ErrorContains(t, err, "is not a simulation: ", test.Sprintf("got %v", groups))
@@ -133,7 +133,7 @@ func TestRoot_IgnoresADirectoryMadeAfterOpening(t *testing.T) {
 // Without the warning an operator could not see why a node has no devices.
 func TestRoot_WarnsOfSimulation(t *testing.T) {
 	m := newMachine(t, zigbeeBlock)
-	want := "root is " + m.root + ": what is published is a simulation, and not this machine's devices"
+	want := "root is " + m.root + ": the published devices are a simulation, and not this machine's devices"
 	for range 2 {
 		m.start(zigbeeBlock)
 		m.scan()

@@ -19,7 +19,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/uevent"
 )
 
-// shadow makes the nodes of published devices, and removes those of others. It returns the devices that are
+// shadow makes the nodes of published devices, and removes all others. It returns the devices that are
 // still plugged in.
 func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (there []*usbDevice) {
 	wanted := map[string]bool{}
@@ -48,7 +48,7 @@ func (v *inventory) shadow(published []*usbDevice, devices []sysfs.Device) (ther
 }
 
 // shadowDevice makes the nodes of one device. It returns false, and removes the nodes, if the device was
-// unplugged since it was listed, or if another one is in its place.
+// unplugged since it was listed, or if another device is in its place.
 func (v *inventory) shadowDevice(s *usbDevice) bool {
 	dir := match.Directory(s.id)
 	err := v.shadows.Make(v.shadowOf(s, dir))
@@ -64,7 +64,7 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 		v.retained[dir] = s
 		return true
 	}
-	if err := v.shadows.Empty(dir); err != nil { // removes nodes from before the failure, and of earlier scans
+	if err := v.shadows.Empty(dir); err != nil { // removes nodes made before the failure, or by earlier scans
 		v.warn("failed to remove nodes of an unusable device: " + err.Error())
 	}
 	switch {
@@ -80,11 +80,11 @@ func (v *inventory) shadowDevice(s *usbDevice) bool {
 	return true
 }
 
-// forget immediately removes the nodes of devices that are not plugged in: the kernel gives their numbers
+// forget immediately removes the nodes of devices that are not plugged in: the kernel gives the nodes' numbers
 // and names to the next device, on any bus.
 func (v *inventory) forget(wanted map[string]bool, devices []sysfs.Device) {
 	for dir, k := range v.retained {
-		// the same device may have another id since a twin was plugged in: tasks still have it under the old one
+		// a device may have a new id because a twin was plugged in: tasks still have it under the old id
 		if wanted[dir] || slices.ContainsFunc(devices, func(d sysfs.Device) bool { return plugOf(d) == plugOf(k.Device) }) {
 			continue
 		}
@@ -112,7 +112,7 @@ func (v *inventory) missed() {
 	v.shadows.Doubt()
 	tree, done, err := v.open()
 	if err != nil {
-		return // the scan reports it
+		return // the next scan reports the error
 	}
 	defer done()
 	for dir, s := range v.last.Load().retained {

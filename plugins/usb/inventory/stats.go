@@ -40,7 +40,7 @@ func (v *inventory) Stats(_ context.Context, ids []string) (map[string]*nomad.De
 	measured := map[plug]measurement{}
 	read := func(s *usbDevice, reserved bool) *nomad.DeviceStats {
 		p := plugOf(s.Device)
-		if m, there := measured[p]; there { // by another share
+		if m, there := measured[p]; there { // measured for another share
 			return m.DeviceStats
 		}
 		m := v.measured[p]
@@ -75,7 +75,7 @@ func transfers(s *nomad.DeviceStats) int64 {
 	return -1
 }
 
-// measure reads attributes of the kernel's Documentation/ABI/stable/sysfs-bus-usb and
+// measure reads attributes that are documented in the kernel's Documentation/ABI/stable/sysfs-bus-usb and
 // testing/sysfs-devices-power.
 func measure(s *usbDevice, root fs.FS) *nomad.DeviceStats {
 	read := func(name string) (string, bool) {

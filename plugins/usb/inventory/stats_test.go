@@ -93,7 +93,7 @@ func TestStats_ReadUsedDevicesOnly(t *testing.T) {
 		}
 		return opened
 	}
-	const each = 5 // files of a stick
+	const each = 5 // files that are read per stick
 	for _, c := range []struct {
 		when string
 		do   func()

@@ -40,7 +40,7 @@ func Classes() (classes map[Device][]sysfs.Class, err error) {
 		return false // do not open it
 	})
 	if len(classes) > 0 {
-		err = nil // it is about a single device
+		err = nil // the error is about a single device
 	}
 	return classes, err
 }

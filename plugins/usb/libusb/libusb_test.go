@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(askVar) == "" {
 		os.Exit(m.Run())
 	}
-	log.SetOutput(io.Discard)    // of gousb
+	log.SetOutput(io.Discard)    // gousb's messages
 	time.Sleep(time.Millisecond) // the first timer opens the runtime's poller, which keeps its descriptors
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var a answer
@@ -166,7 +166,7 @@ func TestClasses_AgreeWithSysfs(t *testing.T) {
 		for _, d := range devices {
 			want = append(want, described{Device{d.Bus, d.Address, d.ID}, d.Settings})
 		}
-		test.Eq(t, want, got.Devices, test.Sprintf("of %s sysfs and libusb say", where.root))
+		test.Eq(t, want, got.Devices, test.Sprintf("sysfs and libusb disagree about %s: got", where.root))
 	}
 }
 
@@ -234,7 +234,7 @@ func TestClasses_OpensNoDevice(t *testing.T) {
 	}
 	context.Close()
 	after := holds()
-	// its entry in /proc outlives the thread for a moment
+	// the thread's entry in /proc exists for a moment longer
 	for end := time.Now().Add(30 * time.Second); slices.Contains(after.Threads, eventThread); after = holds() {
 		must.False(t, time.Now().After(end), must.Sprintf("libusb's thread still runs: %q", after.Threads))
 	}
@@ -272,8 +272,8 @@ func opens(t *testing.T, path string) func() bool {
 func TestClasses_PanicIsError(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{})
-	// interface 0, interface 1, and again setting 0 of interface 0, for which gousb stores no setting
-	// and then takes the first one
+	// interface 0, interface 1, and again setting 0 of interface 0: gousb stores no setting for the
+	// last one, and then takes the first of its settings
 	file := filepath.Join(dir, "sys/bus/usb/devices/1-1/descriptors")
 	whole, err := os.ReadFile(file)
 	must.NoError(t, err)

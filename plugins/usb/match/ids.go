@@ -30,7 +30,7 @@ type serial struct {
 // still a valid name of a directory.
 const maxSerial = 126
 
-// Name returns the ids of the devices, in their order. Devices must be all devices that are plugged in. The
+// Name returns the ids of the devices, in their order. The list must contain all devices that are plugged in. The
 // ids are unique, and consist of letters, digits and ".:@_-".
 func (ids *IDs) Name(devices []sysfs.Device) []string {
 	seen := make(map[serial]bool)

@@ -16,7 +16,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// stick returns a stick with a serial number, or with "" one without.
+// stick returns a stick with this serial number, or without one if serial is "".
 func stick(port, serial string) sysfs.Device {
 	return sysfs.Device{Name: "1-" + port, Path: "pci-0000:00:14.0-usbv2-0:" + port, ID: sysfs.ID{Vendor: 0x10c4,
 		Product: 0xea60}, Serial: serial}
@@ -43,7 +43,7 @@ func TestIDs_UseSerialOrPort(t *testing.T) {
 		"a serial with any characters": {[]sysfs.Device{stick("1", "NaN:@#/☃")}, []string{"10c4:ea60:NaN_____"}},
 		"a serial too long": {[]sysfs.Device{stick("1", long)},
 			[]string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1"}},
-		"one port for two, if there were": {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1",
+		"one port for two devices": {[]sysfs.Device{stick("1", ""), {Name: "2-1", Path: "pci-0000:00:14.0-usbv2-0:1",
 			ID: stick("", "").ID}}, []string{"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-1-1",
 			"10c4:ea60@pci-0000:00:14.0-usbv2-0:1-2-1"}},
 	} {
@@ -78,7 +78,7 @@ func TestIDs_AreNotBusAddresses(t *testing.T) {
 	// the same address on two buses
 	first := ids(on(1, 4, "1-1", "pci-0000:00:14.0-usbv2-0:1"), on(2, 4, "2-1", "pci-0000:00:14.0-usbv3-0:1"))
 	test.NotEq(t, first[1], first[0], test.Sprint("the ids are equal"))
-	// after a reboot: another address, another number of the bus
+	// after a reboot: another address, another bus number
 	again := ids(on(3, 9, "3-1", "pci-0000:00:14.0-usbv2-0:1"))
 	if again[0] != first[0] {
 		t.Errorf("%s has become %s", first[0], again[0])

@@ -14,10 +14,10 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// patterns are the set options of a Match.
+// patterns are the options of a Match that are set.
 type patterns []option
 
-// option is a set option. A device fits it if any of the globs matches any of the device's values.
+// option is one option that is set. A device fits it if any of the globs matches any of the device's values.
 type option struct {
 	name   string
 	globs  []*regexp.Regexp
@@ -91,7 +91,7 @@ func compile(m Match) (patterns, error) {
 // fits reports whether the device fits all options.
 func (p patterns) fits(d sysfs.Device) bool { return len(p.misfits(d)) == 0 }
 
-// misfits returns the options that the device does not fit.
+// misfits returns all options that the device does not fit.
 func (p patterns) misfits(d sysfs.Device) (all []option) {
 	for _, o := range p {
 		if !o.fits(d) {
@@ -115,7 +115,7 @@ func classes(d sysfs.Device) []string {
 
 var property = regexp.MustCompile(`^[A-Za-z0-9_.]+$`)
 
-// busRevision is the part of udev's ID_PATH_WITH_USB_REVISION that is "-usb-" in ID_PATH.
+// busRevision matches the part of udev's ID_PATH_WITH_USB_REVISION that is "-usb-" in ID_PATH.
 var busRevision = regexp.MustCompile(`-usbv[0-9]-`)
 
 func readText(s string) (string, error) { return s, nil }
@@ -135,7 +135,7 @@ func readID(written string) (string, error) {
 	vendor, okVendor := readHex(vendor, 4)
 	product, okProduct := readHex(product, 4)
 	if !okVendor || !okProduct {
-		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
+		return "", errors.New(`is not vendor and product as lsusb writes them, four hex digits each: write it like ` +
 			`"10c4:ea60" or "10c4:*"`)
 	}
 	return vendor + ":" + product, nil
@@ -163,7 +163,7 @@ func readClass(written string) (string, error) {
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) > 3 {
-		return "", errors.New(`has more than class, subclass and protocol: write it such as "03/01/02"`)
+		return "", errors.New(`has more than class, subclass and protocol: write it like "03/01/02"`)
 	}
 	if code, ok := names[parts[0]]; ok {
 		parts[0] = fmt.Sprintf("%02x", code)
@@ -185,7 +185,7 @@ var portName = regexp.MustCompile(`^[0-9]+-[0-9]+(\.[0-9]+)*$`)
 func readPort(s string) (string, error) {
 	isPort := strings.ContainsAny(s, "*?") || portName.MatchString(s) || strings.Contains(s, "-0:")
 	if !isPort || strings.Contains(s, "/") {
-		return "", errors.New(`is not a port: write it such as "1-1.4" or ` +
+		return "", errors.New(`is not a port: write it like "1-1.4" or ` +
 			`"pci-0000:00:14.0-usbv2-0:1.4" ("nomad-device-usb list" shows it)`)
 	}
 	return s, nil

@@ -35,7 +35,7 @@ func TestMatch_FitsDevices(t *testing.T) {
 		"an id in upper case":            {Match{ID: schema.Strings{"10C4:EA60"}}, true, false},
 		"an id with 0x":                  {Match{ID: schema.Strings{"0x10c4:0xEA60"}}, true, false},
 		"an id with 0x and fewer digits": {Match{ID: schema.Strings{"0x1050:0x407"}}, false, true},
-		"each of a vendor":               {Match{ID: schema.Strings{"10c4:*"}}, true, false},
+		"any product of a vendor":        {Match{ID: schema.Strings{"10c4:*"}}, true, false},
 		"an id with a question mark":     {Match{ID: schema.Strings{"10?4:ea6?"}}, true, false},
 		"one of two ids":                 {Match{ID: schema.Strings{"1a86:7523", "1050:*"}}, false, true},
 		"any id":                         {Match{ID: schema.Strings{"*:*"}}, true, true},
@@ -80,14 +80,14 @@ func TestMatch_FitsDevices(t *testing.T) {
 }
 
 func TestMatch_RefusesPatternsThatMatchNothing(t *testing.T) {
-	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it such as ` +
+	const notID = ` is not vendor and product as lsusb writes them, four hex digits each: write it like ` +
 		`"10c4:ea60" or "10c4:*"`
 	const notClass = ` is not known: write class, subclass and protocol in hex, such as "03/01/02" or "03", or the class ` +
 		`as one of application-specific, audio, audio-video, billboard, bulk-display, cdc, cdc-data, communications, ` +
 		`content-security, data, diagnostic-device, hid, hub, human-interface-device, i3c, image, mass-storage, mctp, ` +
 		`miscellaneous, per-interface, personal-healthcare, physical, printer, smart-card, usb-type-c-bridge, ` +
 		`vendor-specific, video, wireless`
-	const notPort = ` is not a port: write it such as "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
+	const notPort = ` is not a port: write it like "1-1.4" or "pci-0000:00:14.0-usbv2-0:1.4" ` +
 		`("nomad-device-usb list" shows it)`
 	for _, test := range []struct {
 		match Match
@@ -106,7 +106,7 @@ func TestMatch_RefusesPatternsThatMatchNothing(t *testing.T) {
 		{Match{Class: schema.Strings{"255"}}, `class "255"` + notClass},
 		{Match{Class: schema.Strings{"03/x"}}, `class "03/x"` + notClass},
 		{Match{Class: schema.Strings{"03/01/02/01"}}, `class "03/01/02/01" has more than class, subclass and protocol: ` +
-			`write it such as "03/01/02"`},
+			`write it like "03/01/02"`},
 		{Match{Class: schema.Strings{"keyboard"}}, `class "keyboard"` + notClass},
 		{Match{Port: schema.Strings{"/dev/ttyUSB0"}}, `port "/dev/ttyUSB0"` + notPort},
 		{Match{Port: schema.Strings{"usb1-1.4"}}, `port "usb1-1.4"` + notPort},

@@ -16,7 +16,7 @@ const AnyType = "usb"
 
 // Rules are the compiled blocks of a configuration. They are immutable, and several goroutines may use them.
 type Rules struct {
-	// KnownAs has the published vendor and product of blocks whose devices change theirs. The ids of
+	// KnownAs has the published vendor and product of each block whose devices change them. The ids of
 	// these devices contain neither the serial number nor the revision of the bus, which may change, too.
 	KnownAs map[string]sysfs.ID
 
@@ -30,7 +30,7 @@ type named struct {
 	patterns
 }
 
-// Compile compiles the blocks and excludes, by name. With all, devices without a block get the type AnyType,
+// Compile compiles the blocks and excludes, by name. If all is set, devices without a block get the type AnyType,
 // except disks.
 func Compile(blocks, exclude map[string]Match, all bool) (*Rules, error) {
 	r := &Rules{all: all, byPort: map[string]bool{}}
@@ -73,7 +73,7 @@ type Assigned struct {
 	// usually a mistake.
 	Also []string
 
-	// Excluded is the first matching exclude, in the order of names. If it is set the device is not
+	// Excluded is the first matching exclude, in the order of names. If it is set, the device is not
 	// published. Type and Also are set regardless of it.
 	Excluded string
 }
@@ -81,7 +81,7 @@ type Assigned struct {
 // Published reports whether jobs can request the device.
 func (a Assigned) Published() bool { return a.Type != "" && a.Excluded == "" }
 
-// Assign returns each device with its block, in the same order. Devices must be all devices that are plugged in.
+// Assign returns each device with its block, in the same order. The list must contain all devices that are plugged in.
 func (r *Rules) Assign(devices []sysfs.Device, ids *IDs) []Assigned {
 	all := make([]Assigned, len(devices))
 	published := slices.Clone(devices)

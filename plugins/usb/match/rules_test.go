@@ -34,8 +34,8 @@ func TestRules_FirstBlockByNameWins(t *testing.T) {
 		all             bool
 		want            [][]string
 	}{
-		"no block":         {nil, nil, false, [][]string{{"", ""}, {"", ""}}},
-		"no block but all": {nil, nil, true, [][]string{{"usb", ""}, {"usb", ""}}},
+		"no block":                  {nil, nil, false, [][]string{{"", ""}, {"", ""}}},
+		"match_all without a block": {nil, nil, true, [][]string{{"usb", ""}, {"usb", ""}}},
 		"a block": {map[string]Match{"zigbee": id("10c4:*")}, nil, false, [][]string{{"zigbee", ""}, {"",
 			""}}},
 		"a block and all others": {map[string]Match{"zigbee": id("10c4:*")}, nil, true, [][]string{{"zigbee", ""}, {"usb",
@@ -44,7 +44,7 @@ func TestRules_FirstBlockByNameWins(t *testing.T) {
 			[][]string{{"a", "", "b", "c"}, {"b", ""}}},
 		"an exclude beats a block": {map[string]Match{"zigbee": id("10c4:*")}, map[string]Match{"x": id("10c4:*"),
 			"w": id("10c4:ea60")}, false, [][]string{{"zigbee", "w"}, {"", ""}}},
-		"an exclude of all the hid": {nil, map[string]Match{"keys": {Class: schema.Strings{"hid"}}}, true, [][]string{{"usb",
+		"an exclude of a class": {nil, map[string]Match{"keys": {Class: schema.Strings{"hid"}}}, true, [][]string{{"usb",
 			""}, {"usb", "keys"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestRules_FirstBlockByNameWins(t *testing.T) {
 	}
 }
 
-// A task with a node of a disk bypasses its file systems.
+// A task with a disk's node can bypass the disk's file systems.
 func TestRules_MatchAllLeavesOutDisks(t *testing.T) {
 	usb, sda, tty := sysfs.Node{Kind: sysfs.USB}, sysfs.Node{Kind: sysfs.Storage}, sysfs.Node{Kind: sysfs.TTY}
 	r, err := Compile(map[string]Match{"backup": {Serial: schema.Strings{"B"}}}, nil, true)

@@ -20,7 +20,7 @@ func (n Node) make(path string) error {
 		return n.standIn(path)
 	}
 	if n.Major == 0 || n.Major > maxMajor || n.Minor > maxMinor { // the kernel would truncate it silently
-		return fmt.Errorf("%d:%d, of %s, is not the number of a device", n.Major, n.Minor, n.Source)
+		return fmt.Errorf("%s has the invalid device number %d:%d", n.Source, n.Major, n.Minor)
 	}
 	source, err := os.Lstat(n.Source)
 	switch {
@@ -88,8 +88,8 @@ func (n Node) own(path string, uid, gid int) error {
 	return n.ownOpen(fd, path, uid, gid)
 }
 
-// ownOpen sets owner and mode of an open file if they differ. -1 keeps the owner or group. path is only for
-// errors.
+// ownOpen sets owner and mode of an open file if they differ. -1 keeps the owner or group. path is used
+// only in errors.
 func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	var have unix.Stat_t
 	if err := unix.Fstat(fd, &have); err != nil {
@@ -109,7 +109,7 @@ func (n Node) ownOpen(fd int, path string, uid, gid int) error {
 	return nil
 }
 
-// openPath opens the file at path with O_PATH, which has no effect on it. It does not follow a link.
+// openPath opens the file at path with O_PATH, which does not affect the file. It does not follow a link.
 func openPath(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -136,16 +136,16 @@ func replace(path string, make func(temp string) error) error {
 	if err == nil {
 		err = exchange(temp, path)
 	}
-	return errors.Join(err, discard(temp)) // it takes all rights from the old node
+	return errors.Join(err, discard(temp)) // discard also takes all rights from the old node
 }
 
-// exchange renames temp to path, and the file at path, if there is one, to temp.
+// exchange renames temp to path, and an existing file at path to temp.
 func exchange(temp, path string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return os.Rename(temp, path)
-	case errors.Is(err, unix.EINVAL): // a file system that can't do it
+	case errors.Is(err, unix.EINVAL): // the file system does not support it
 		return errors.Join(discard(path), os.Rename(temp, path))
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clear removes the nodes of a previous run's devices, except those in keep. It keeps directories, as Empty
-// does. It does nothing if the directory does not exist or is not the plugin's.
+// Clear removes the nodes of a previous run's devices, except those in keep. Like Empty, it keeps the devices'
+// directories. It does nothing if d does not exist or is not the plugin's directory.
 func (d *Dir) Clear(keep map[string]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,8 +29,8 @@ func (d *Dir) Clear(keep map[string]bool) error {
 	})
 }
 
-// Empty removes a device's nodes and keeps its directories. A running task may have mounted them, and then
-// sees nodes that are made later.
+// Empty removes a device's nodes and keeps its directories, so a running task that has mounted them sees nodes
+// that are made later.
 func (d *Dir) Empty(device string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,14 +57,14 @@ func (d *Dir) Withdraw(block bool, major, minor uint32) error {
 	})
 }
 
-// Admit reports that a device has the number again.
+// Admit records that a device has the number again.
 func (d *Dir) Admit(block bool, major, minor uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.free, number{block, unix.Mkdev(major, minor)})
 }
 
-// Doubt reports that calls of Admit may have been missed.
+// Doubt records that calls of Admit may have been missed.
 func (d *Dir) Doubt() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -45,9 +45,9 @@ type Node struct {
 	Minor  uint32
 
 	// Held is set in a simulation. The source is then not a device node but a file, or a link to a
-	// pseudo-terminal ("/dev/pts/7"). Held must report that the simulation has the terminal now. The node
+	// pseudo-terminal ("/dev/pts/7"). Held must report whether the simulation has the terminal now. The node
 	// is made as a link to the source. The simulation's numbers are ignored, because real devices of the
-	// machine have the same ones.
+	// machine have the same numbers.
 	Held func(terminal string) bool
 
 	Mode     fs.FileMode // permission bits
@@ -70,7 +70,7 @@ type Dir struct {
 	ready bool
 
 	mu        sync.Mutex           // held while nodes are made or removed
-	withdrawn map[number]bool      // since Begin
+	withdrawn map[number]bool      // numbers, since Begin
 	free      map[number]time.Time // when a number was withdrawn, until Admit
 }
 
@@ -118,7 +118,7 @@ func (d *Dir) prepare() error {
 func (d *Dir) isFree() error {
 	there, err := os.ReadDir(d.path)
 	if err == nil && len(there) > 0 && !d.isMarked() {
-		err = fmt.Errorf("%s has files of others: use a directory that is empty or missing", d.path)
+		err = fmt.Errorf("%s contains other files: use a directory that is empty or missing", d.path)
 	}
 	return err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// null returns a node of /dev/null, which every machine has, instead of a stick's.
+// null returns a node with the number of /dev/null, which every machine has, instead of a stick's number.
 func null(name string) Node {
 	return Node{Name: name, Source: "/dev/null", Major: 1, Minor: 3, Mode: 0o660, UID: 0, GID: -1}
 }
@@ -220,7 +220,7 @@ func openTerminal(t *testing.T) (*os.File, string) {
 }
 
 // A task gets the source of a simulated node, with the block's owner and mode. Without the checks a link
-// could give it any file of the host.
+// could give the task any file of the host.
 func TestMake_SimulationGetsNoHostDevice(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, c := range map[string]struct {
@@ -270,7 +270,7 @@ func TestMake_RefusesTooLargeNumber(t *testing.T) {
 	d := newDir(t)
 	for _, number := range [][2]uint32{{4104, 0}, {1<<32 - 1, 0}, {4096 + 1, 3}, {8, 1 << 20}, {0, 0}, {0, 5}} {
 		n := Node{Name: "tty", Source: "/nonexistent", Block: true, Major: number[0], Minor: number[1], Mode: 0o660}
-		want := fmt.Sprintf("%d:%d, of /nonexistent, is not the number of a device", number[0], number[1])
+		want := fmt.Sprintf("/nonexistent has the invalid device number %d:%d", number[0], number[1])
 		test.EqError(t, d.Make(Device{Name: "d", Nodes: []Node{n}}), want)
 		wantTree(t, d, "d/")
 	}
@@ -281,7 +281,7 @@ func TestMake_RefusesTooLargeNumber(t *testing.T) {
 	}
 }
 
-func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
+func TestMake_RefusesSourceThatIsNotANode(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
 	source := filepath.Join(t.TempDir(), "ttyUSB0")
@@ -295,9 +295,9 @@ func TestMake_RefusesSourceThatIsNoNode(t *testing.T) {
 func TestMake_RefusesReplaceableDirectory(t *testing.T) {
 	testsupport.NeedRoot(t)
 	for name, plant := range map[string]func(t *testing.T, above string){
-		"writable for all": func(t *testing.T, above string) { must.NoError(t, os.Chmod(above, 0o777)) },
-		"another user's":   func(t *testing.T, above string) { must.NoError(t, os.Chown(above, 65534, 65534)) },
-		"another user's link": func(t *testing.T, above string) {
+		"writable for all":      func(t *testing.T, above string) { must.NoError(t, os.Chmod(above, 0o777)) },
+		"owned by another user": func(t *testing.T, above string) { must.NoError(t, os.Chown(above, 65534, 65534)) },
+		"a link of another user": func(t *testing.T, above string) {
 			must.NoError(t, os.Rename(above, above+"x"))
 			must.NoError(t, os.Symlink(above+"x", above))
 			must.NoError(t, os.Lchown(above, 65534, 65534))
@@ -354,7 +354,7 @@ func TestWithdraw_RemovesFromEveryDevice(t *testing.T) {
 }
 
 // A task can keep a node by an O_PATH descriptor or a hard link, and open it when another device has its number.
-func TestNodes_RemovedGiveNoAccess(t *testing.T) {
+func TestNodes_GiveNoAccessAfterRemoval(t *testing.T) {
 	testsupport.NeedRoot(t)
 	other := null("tty")
 	other.Minor = 5
@@ -467,7 +467,7 @@ func TestMake_RefusesANodeWithdrawnSinceBegin(t *testing.T) {
 	wantTree(t, d, "d/", "d/tty Dcrw-rw---- 1:3 0 0")
 }
 
-// Such as a synthetic removal by "udevadm trigger -c remove".
+// "udevadm trigger -c remove" reports the removal of a node that still exists.
 func TestWithdraw_Expires(t *testing.T) {
 	testsupport.NeedRoot(t)
 	d := newDir(t)
@@ -495,15 +495,15 @@ func TestClear_RemovesNodesOfPreviousRun(t *testing.T) {
 	must.NoError(t, New(filepath.Join(t.TempDir(), "never")).Clear(nil))
 }
 
-func TestMake_LeavesForeignDirectory(t *testing.T) {
+func TestMake_RefusesForeignDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "passwd")
 	must.NoError(t, os.WriteFile(file, nil, 0o600))
 	d := New(dir)
 	must.NoError(t, d.Clear(nil))
-	test.ErrorContains(t, d.Check(), "has files of others")
+	test.ErrorContains(t, d.Check(), "contains other files")
 	err := d.Make(Device{Name: "d"})
-	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "has files of others") {
+	if err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "contains other files") {
 		t.Errorf("got %v", err)
 	}
 	names, _ := os.ReadDir(dir)
@@ -515,7 +515,7 @@ func TestMake_LeavesForeignDirectory(t *testing.T) {
 	test.NoError(t, err, test.Sprint("a foreign file was removed"))
 }
 
-func TestMake_NoNameLeavesDirectory(t *testing.T) {
+func TestMake_RefusesInvalidNames(t *testing.T) {
 	base := t.TempDir()
 	d := New(filepath.Join(base, "x", "nomad-usb"))
 	precious := filepath.Join(base, "precious")

@@ -19,7 +19,7 @@ import (
 // stateDir has a file for each port with a stick.
 const stateDir = ".simulate"
 
-// Is reports whether a tree is a simulation, in which a stick was plugged at least once.
+// Is reports whether a tree is a simulation in which a stick was plugged in at least once.
 func Is(tree fs.FS) bool {
 	info, err := fs.Lstat(tree, stateDir)
 	return err == nil && info.IsDir()

@@ -28,7 +28,7 @@ import (
 	"github.com/outrider-dev/outrider/plugins/usb/sysfs"
 )
 
-// childVar names a directory. With it the test binary plugs in a stick there, until it is killed.
+// childVar names a directory. If it is set, the test binary plugs in a stick there, until it is killed.
 const childVar = "OUTRIDER_TEST_STICK"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 
 const plugged = "plugged"
 
-// plugInProcess plugs in a stick with a tty and a hidraw by a child process. The caller must kill it.
+// plugInProcess makes a child process plug in a stick with a tty and a hidraw. The caller must kill the process.
 func plugInProcess(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -153,7 +153,7 @@ func TestPlug_EqualSticksDifferByPort(t *testing.T) {
 	test.Eq(t, 6, got[0].Address)
 }
 
-func TestUnplug_LeavesNothing(t *testing.T) {
+func TestUnplug_RemovesEverything(t *testing.T) {
 	dir := t.TempDir()
 	plug(t, dir, usbsim.Stick{Functions: []string{"tty", "hidraw"}}).Unplug()
 	empty := listing(t, dir) // with a root hub
@@ -186,7 +186,7 @@ func TestPlug_PortIsTakenOnce(t *testing.T) {
 	test.Eq(t, p.Address, got[0].Address, test.Sprint("the stick is now"))
 }
 
-// The simulator usually runs as root.
+// The simulator usually runs as root, so it must not follow links to other directories.
 func TestPlug_StaysInDirectory(t *testing.T) {
 	for _, name := range []string{"dev", "sys", "dev/bus", "dev/serial", "sys/devices", ".simulate"} {
 		dir, outside := t.TempDir(), t.TempDir()
@@ -206,7 +206,7 @@ func TestPlug_StaysInDirectory(t *testing.T) {
 	}
 }
 
-func TestSimulated_IsFalseForMachine(t *testing.T) {
+func TestPlug_RefusesRealMachine(t *testing.T) {
 	dir := t.TempDir()
 	node := filepath.Join(dir, "dev/ttyUSB0")
 	tree := filepath.Join(dir, "sys/devices/pci0000:00/0000:00:14.0/usb1/1-1")

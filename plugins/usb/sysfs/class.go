@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// classes are the names of https://www.usb.org/defined-class-codes. Where gousb names
-// a class, too, the names are the same.
+// classes has the names from https://www.usb.org/defined-class-codes. If gousb also
+// names a class, it uses the same name.
 var classes = map[uint8]string{
 	0x00: "per-interface",
 	0x01: "audio",
@@ -41,8 +41,8 @@ var classes = map[uint8]string{
 // shortNames are common abbreviations.
 var shortNames = map[uint8]string{0x02: "cdc", 0x03: "hid", 0x0a: "cdc-data"}
 
-// Name returns the name of the class, without subclass and protocol, such as "human interface device". A
-// class without a name is "class 4b".
+// Name returns the name of the class, without subclass and protocol, such as "human interface device". For
+// a class without a name, it returns a text such as "class 4b".
 func (c Class) Name() string {
 	if name, ok := classes[c.Class]; ok {
 		return name
@@ -50,7 +50,7 @@ func (c Class) Name() string {
 	return fmt.Sprintf("class %02x", c.Class)
 }
 
-// ClassNames returns the codes of the names that a configuration may use, such as "hid" and "mass-storage".
+// ClassNames returns the names that a configuration may use, such as "hid" and "mass-storage", with their codes.
 func ClassNames() map[string]uint8 {
 	names := make(map[string]uint8, len(classes)+len(shortNames))
 	for code, name := range classes {

@@ -11,7 +11,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// These tests cover bugs of Nomad's example of a USB plugin.
+// These tests cover bugs of Nomad's example USB plugin.
 
 func TestScan_ReadsFieldsThatTasksNeed(t *testing.T) {
 	devices, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 4, "ttyUSB0", "0001")))

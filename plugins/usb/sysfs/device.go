@@ -19,8 +19,8 @@ type Device struct {
 	Bus     int
 	Address int // changes at each re-plug
 
-	// Path is its port as udev's ID_PATH with the USB revision, such as "pci-0000:00:14.0-usbv2-0:1.4". It
-	// does not depend on the numbers of buses, which may change at a reboot.
+	// Path is the device's port in the form of udev's ID_PATH with the USB revision, such as
+	// "pci-0000:00:14.0-usbv2-0:1.4". It does not depend on bus numbers, which may change at a reboot.
 	Path string
 
 	// PCIBusID is the address of its controller ("0000:00:14.0"), empty if the controller is not a PCI
@@ -68,13 +68,13 @@ func (d Device) Classification() string {
 	return strings.Join(slices.Compact(names), ",")
 }
 
-// ByDefault reports whether tasks get nodes of a kind that no configuration lists. The nodes of a disk, and
-// the usb node of a device that has one, bypass its file systems.
+// ByDefault reports whether tasks get nodes of a kind if the configuration lists no kinds. They do not get a disk's
+// nodes, or the usb node of a device with a disk, because these nodes bypass the disk's file systems.
 func (d Device) ByDefault(k Kind) bool {
 	return !slices.Contains(diskKinds, k) && (k != USB || !d.hasDisk())
 }
 
-// OnlyDisk reports whether the device is a disk that has no node by default.
+// OnlyDisk reports whether the device has a disk, and no node that tasks get by default.
 func (d Device) OnlyDisk() bool {
 	return d.hasDisk() && !slices.ContainsFunc(d.Nodes, func(n Node) bool { return d.ByDefault(n.Kind) })
 }
@@ -87,7 +87,7 @@ func (d Device) hasDisk() bool {
 		slices.ContainsFunc(d.Settings, func(c Class) bool { return c.Class == massStorage })
 }
 
-// ID is vendor and product.
+// ID is a device's vendor and product.
 type ID struct{ Vendor, Product uint16 }
 
 // String returns the usual form, such as "10c4:ea60".
@@ -99,14 +99,14 @@ var idForm = regexp.MustCompile(`^([0-9a-fA-F]{4}):([0-9a-fA-F]{4})$`)
 func ParseID(s string) (ID, error) {
 	parts := idForm.FindStringSubmatch(s)
 	if parts == nil {
-		return ID{}, fmt.Errorf("%q is not vendor and product as lsusb writes them: write it such as \"10c4:ea60\"", s)
+		return ID{}, fmt.Errorf("%q is not vendor and product as lsusb writes them: write it like \"10c4:ea60\"", s)
 	}
 	vendor, _ := strconv.ParseUint(parts[1], 16, 16)
 	product, _ := strconv.ParseUint(parts[2], 16, 16)
 	return ID{Vendor: uint16(vendor), Product: uint16(product)}, nil
 }
 
-// Class is class, subclass and protocol of a device or an interface
+// Class is the class, subclass and protocol of a device or an interface
 // (https://www.usb.org/defined-class-codes).
 type Class struct{ Class, Subclass, Protocol uint8 }
 

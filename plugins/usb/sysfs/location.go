@@ -15,7 +15,7 @@ var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7
 
 // location returns the path of a device: its controller, the revision of the bus and the ports, in the form
 // of udev's ID_PATH_WITH_USB_REVISION (systemd, src/udev/udev-builtin-path_id.c). The path does not depend on
-// the order in which the kernel found the controllers. It needs the revision because a controller has one bus
+// the order in which the kernel found the controllers. The revision is needed because a controller has one bus
 // for USB 2 and another for USB 3, whose ports have the same numbers.
 func location(root fs.FS, dir, name string) (where, pci string) {
 	bus, way, _ := strings.Cut(name, "-")
@@ -64,7 +64,7 @@ func revision(root fs.FS, hub string) string {
 	return "2"
 }
 
-// Plain replaces every character of a text by "_" unless it is an ASCII letter or digit or in but.
+// Plain replaces the characters of a text by "_", except ASCII letters and digits, and the characters in but.
 func Plain(text, but string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

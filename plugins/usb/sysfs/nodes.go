@@ -77,7 +77,7 @@ func node(root fs.FS, dir string, of int, name string, event map[string]string) 
 		Minor: uint32(minor)}
 }
 
-// What returns the node's kind, or for the kind Other the kernel's name without numbers: "frontend" for
+// What returns the node's kind or, for the kind Other, the kernel's name without numbers: "frontend" for
 // dev/dvb/adapter0/frontend0, "iio" for dev/iio:device0.
 func (n Node) What() string {
 	name, _, _ := strings.Cut(path.Base(n.Path), ":")
@@ -107,7 +107,7 @@ func readUevent(root fs.FS, dir string, entries []fs.DirEntry) map[string]string
 	return event
 }
 
-// Links returns udev's links to nodes, sorted, by the path of the node. Their names contain the device's, as
+// Links returns udev's links to nodes, sorted, by the path of the node. A link's name contains the device's name, as
 // in "dev/serial/by-id/usb-Silicon_Labs_CP2102_0001-if00-port0". udev makes them after the device appears.
 func Links(root fs.FS) map[string][]string {
 	links := make(map[string][]string)

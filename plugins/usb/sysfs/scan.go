@@ -87,13 +87,13 @@ func read(root fs.FS, name string) (Device, bool) {
 	d.Nodes = nodes(root, dir)
 	d.MaxPower, _ = strconv.Atoi(strings.TrimSuffix(a.text("bMaxPower"), "mA"))
 	d.Path, d.PCIBusID = location(root, dir, name)
-	same := int(a.number("devnum", 10, 16)) == d.Address // it changes at each re-plug
+	same := int(a.number("devnum", 10, 16)) == d.Address // the number changes at each re-plug
 	still, err := target(root, path.Join(devices, name))
 	return d, a.err == nil && same && err == nil && still == dir
 }
 
 // Identify reads Name, Bus, Address and ID of a device again, to compare them with those from Scan. The
-// kernel takes no lock for them. It returns false if the device does not exist.
+// kernel takes no lock for these. Identify returns false if the device does not exist.
 func Identify(root fs.FS, name string) (Device, bool) {
 	a := attributes{root: root, dir: path.Join(devices, name)}
 	d := a.identity(name)
@@ -116,7 +116,7 @@ func (a *attributes) identity(name string) Device {
 	}
 }
 
-// interfaces returns the interfaces of the active configuration. Others have no directory.
+// interfaces returns the interfaces of the active configuration. Other interfaces have no directory.
 func (a *attributes) interfaces(name string) []Interface {
 	entries, _ := fs.ReadDir(a.root, a.dir)
 	var all []Interface

@@ -286,10 +286,10 @@ func TestScan_BusesMayShareAddresses(t *testing.T) {
 
 func TestScan_PathMatchesUdev(t *testing.T) {
 	for name, test := range map[string]struct{ dir, more, path, pci string }{
-		"of no bus": {"sys/devices/platform/dummy_hcd.0/usb1/1-1",
+		"in a platform device": {"sys/devices/platform/dummy_hcd.0/usb1/1-1",
 			"sys/devices/platform/dummy_hcd.0:\n subsystem -> ../../../bus/platform",
 			"platform-dummy_hcd.0-usbv2-0:1", ""},
-		"in a platform device of another": {"sys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto/usb1/1-1/1-1.3",
+		"in nested platform devices": {"sys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto/usb1/1-1/1-1.3",
 			"sys/devices/platform/soc:\n subsystem -> ../../../bus/platform\nsys/devices/platform/soc/fe800000.usb:\n " +
 				"subsystem -> ../../../../bus/platform\nsys/devices/platform/soc/fe800000.usb/xhci-hcd.0.auto:\n subsystem -> " +
 				"../../../../../bus/platform",
@@ -339,9 +339,9 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 		"\x1b[31mred":                   "[31mred",
 		"broken \xff\xfe":               "broken \uFFFD",
 		"":                              "",
-		"a\u202eb\u200bc\u2028d\u0085e": "a b c d e", // turns the line round, has no width, ends a line
+		"a\u202eb\u200bc\u2028d\u0085e": "a b c d e", // these reverse the line, have no width, or end a line
 		strings.Repeat("x", 513):        strings.Repeat("x", 512),
-		"x" + strings.Repeat("ä", 300):  "x" + strings.Repeat("ä", 255), // 511 bytes, and not half of one more
+		"x" + strings.Repeat("ä", 300):  "x" + strings.Repeat("ä", 255), // 511 bytes: half a character is cut off
 		strings.Repeat("\xff", 10000):   "\uFFFD",
 		strings.Repeat("\xffx", 5000):   strings.Repeat("\uFFFDx", 128),
 	} {
@@ -359,7 +359,7 @@ func TestScan_AcceptsAnyText(t *testing.T) {
 	}
 }
 
-// A task would get a node with this path.
+// Otherwise a task could get a node with this path.
 func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	for _, name := range []string{"../etc/shadow", "/etc/shadow", "a/../../etc/shadow", "..", ""} {
 		root := tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "x"))
@@ -379,7 +379,7 @@ func TestScan_IgnoresNamesOutsideDev(t *testing.T) {
 	}
 }
 
-// A device behind another one is listed separately.
+// A device behind another device is listed separately.
 func TestScan_HubHasNoNodesOfChildren(t *testing.T) {
 	got, err := Scan(tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "outer"), cp2102(pc+"/usb1/1-1/1-1.2", 1, 3,
 		"ttyUSB1", "inner")))
@@ -397,7 +397,7 @@ func TestScan_FailsWithoutSys(t *testing.T) {
 	test.ErrorIs(t, err, fs.ErrNotExist, test.Sprintf("got %v", got))
 }
 
-// counted is a file system that calls at before its nth use.
+// counted is a file system that calls the function at before its nth use.
 type counted struct {
 	fstest.MapFS
 	n  *int
@@ -418,7 +418,7 @@ func (c counted) ReadDir(name string) ([]fs.DirEntry, error) {
 	return c.MapFS.ReadDir(name)
 }
 
-func TestScan_LeavesOutVanishedDevice(t *testing.T) {
+func TestScan_OmitsVanishedDevice(t *testing.T) {
 	other := cp2102(pc+"/usb1/1-2", 1, 3, "ttyUSB1", "0002")
 	both := func() fstest.MapFS {
 		return tree(t, xhci, cp2102(pc+"/usb1/1-1", 1, 2, "ttyUSB0", "0001"), other)

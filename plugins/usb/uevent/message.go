@@ -66,7 +66,7 @@ func node(message []byte) (r Number, removed, ok bool) {
 	return r, removed, major && minor
 }
 
-// ofUSB reports whether a message is about a USB device or an object of its drivers: these are all below
+// ofUSB reports whether a message is about a USB device or an object of its drivers: all of these are below
 // the directory of a bus ("usb1").
 //
 //	add@/devices/pci0000:00/0000:00:14.0/usb1/1-1\x00ACTION=add\x00DEVPATH=/devices/…

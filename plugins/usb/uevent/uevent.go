@@ -18,7 +18,7 @@ import (
 const (
 	kernelGroup = 1       // lib/kobject_uevent.c
 	udevGroup   = 2       // systemd, src/libsystemd/sd-device/device-monitor.c
-	messageSize = 8 << 10 // a path, and the environment of UEVENT_BUFFER_SIZE, 2 KiB
+	messageSize = 8 << 10 // for a path, and the environment of at most UEVENT_BUFFER_SIZE, 2 KiB
 	queueSize   = 8 << 20 // the most that the kernel queues for a slow reader
 )
 

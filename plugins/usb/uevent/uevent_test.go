@@ -92,7 +92,7 @@ func TestMessage_HasTheNodeNumber(t *testing.T) {
 	}
 }
 
-// The scan after a kick must know the removed nodes.
+// The scan that follows a kick depends on the reported removals.
 func TestListen_ReportsRemovalBeforeKick(t *testing.T) {
 	socket := opened(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func own(message []byte) bool {
 }
 
 func TestListen_EndsWithContext(t *testing.T) {
-	opened(t).SetReadDeadline(time.Time{}) // the runtime's own descriptors, once
+	opened(t).SetReadDeadline(time.Time{}) // opens the runtime's own descriptors, before they are counted
 	descriptors := testsupport.Descriptors(t)
 	goroutines := runtime.NumGoroutine()
 	for range 10 {

@@ -42,7 +42,7 @@ func (n Names) Lookup(root fs.FS, id sysfs.ID) (vendor, product string) {
 	return found.vendor, found.product
 }
 
-// lookup parses lines such as these. Vendors are first. Classes follow in the same form, after a letter:
+// lookup parses lines such as these. Vendors come first. Classes follow, in the same form after a letter:
 //
 //	10c4  Silicon Labs
 //		ea60  CP210x UART Bridge
