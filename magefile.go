@@ -126,7 +126,7 @@ func (Test) Module(ctx context.Context, module string, race *bool) error {
 func Bench(ctx context.Context) error {
 	mg.CtxDeps(ctx, Build)
 	err := lab.RunProgram(ctx, "./lab/bench", "-json", "docs/benchmarks.json")
-	// starts of confined programs, beside runc if that is installed
+	// benchmarks of starts of confined programs, compared with runc if that is installed
 	return errors.Join(err, sh.RunV("go", "test", "./internal/core/launch", "-run=^$", "-bench=Start", "-v"))
 }
 
@@ -179,7 +179,7 @@ type Nix mg.Namespace
 // Updates the flake's hash of the Go packages that the plugins import.
 func (Nix) Hash(ctx context.Context) error { return nix.UpdateHash(ctx, ".") }
 
-// Aliases are target names that no Go method can have: one with a hyphen, and one of a namespace.
+// Aliases are target names that no Go method can have: a name with a hyphen, and the name of a namespace.
 var Aliases = map[string]any{"demo:exec-lite": Demo.ExecLite, "test": Test.Main}
 
 // Demo shows one plugin in under a minute.

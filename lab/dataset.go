@@ -35,7 +35,7 @@ var classesText string
 
 var classesTemplate = template.Must(template.New("classes.hcl").Parse(classesText))
 
-// classes returns the file with the lab's classes. It creates the file system at the first use.
+// classes returns the content of the lab's class file. It creates the pool if the lab has none.
 func (l *Lab) classes(ctx context.Context) (string, error) {
 	pool, made := zfsfuse.Open(l.poolDir())
 	if !made {

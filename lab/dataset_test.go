@@ -64,7 +64,7 @@ func newDatasetLab(t *testing.T) *datasetLab {
 	return d
 }
 
-// does runs a command of the lab that must print something.
+// does runs a command of the lab that must print want.
 func (d *datasetLab) does(want string, f func() error) {
 	d.t.Helper()
 	d.out.Reset()
@@ -78,7 +78,7 @@ func (d *datasetLab) example(name string) string {
 	return filepath.Join(d.root, "plugins/dataset/example", name)
 }
 
-// runs runs an example that must print something.
+// runs runs an example that must print want.
 func (d *datasetLab) runs(want, name string) {
 	d.t.Helper()
 	d.does(want, func() error { return d.Run(d.t.Context(), d.example(name)) })
@@ -117,7 +117,7 @@ func (d *datasetLab) kill() {
 	d.agent = a
 }
 
-// leavesNothing kills the agent, and checks that lab:down still removes all.
+// leavesNothing kills the agent, and checks that lab:down still removes everything.
 func (d *datasetLab) leavesNothing() {
 	d.t.Helper()
 	pool, made := zfsfuse.Open(d.poolDir())
@@ -131,15 +131,15 @@ func (d *datasetLab) leavesNothing() {
 	d.kill()
 	d.does("stopped, files removed", func() error { return d.Down(d.t.Context()) })
 	for _, dir := range points {
-		test.False(d.t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
+		test.False(d.t, testsupport.Exists(dir), test.Sprintf("%s still exists", dir))
 	}
 	left, err := agent.Processes(d.dir)
 	must.NoError(d.t, err)
-	test.SliceEmpty(d.t, left, test.Sprint("left"))
+	test.SliceEmpty(d.t, left, test.Sprint("processes of the agent"))
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	must.NoError(d.t, err)
 	for _, name := range []string{d.dir, pool.Root} {
-		test.StrNotContains(d.t, string(mounts), name, test.Sprint("a mount is left"))
+		test.StrNotContains(d.t, string(mounts), name, test.Sprint("a mount still exists"))
 	}
 }
 
@@ -169,10 +169,10 @@ func TestLab_WithDatasets(t *testing.T) {
 	d.runs("     3\t", "volume.nomad.hcl")
 	d.nomad("volume", "create", d.example("notes-before.volume.hcl"))
 	d.runs("     2\t", "clone.nomad.hcl")
-	test.StrNotContains(t, d.out.String(), "     3\t", test.Sprint("the clone is not of the snapshot"))
+	test.StrNotContains(t, d.out.String(), "     3\t", test.Sprint("the clone has more than the snapshot"))
 	d.byHand("rollback", "notes", "before")
 	d.runs("     3\t", "volume.nomad.hcl")
-	test.StrNotContains(t, d.out.String(), "     4\t", test.Sprint("it was not rolled back"))
+	test.StrNotContains(t, d.out.String(), "     4\t", test.Sprint("the volume was not rolled back"))
 
 	d.kill()
 	d.does("Restarting the agent with the new build", func() error { return d.Up(t.Context(), With{}) })

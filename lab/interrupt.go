@@ -34,7 +34,7 @@ func (l *Lab) Command(ctx context.Context, do func(context.Context) error) error
 	case cancelled(ctx):
 		err = Interrupted("to see what still runs: " + mage + " lab:status")
 	default:
-		const prefix = "Error: " // mage prints it
+		const prefix = "Error: " // mage prints this prefix
 		return errors.New(term.Wrap(prefix+err.Error(), term.Columns(l.errOut), "  ")[len(prefix):])
 	}
 	return err

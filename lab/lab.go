@@ -31,7 +31,7 @@ const (
 // Lab is the lab of one checkout.
 type Lab struct {
 	root        string
-	dir         string // of the agent
+	dir         string // the agent's directory
 	runtime     agent.Runtime
 	dataset     bool              // has a pool, see poolDir
 	remote      bool              // has a host, see hostDir
@@ -47,7 +47,7 @@ type Lab struct {
 }
 
 // New returns the lab of the checkout that the working directory is in. The environment may set LAB_RUNTIME (auto,
-// host, container) and LAB_DIR, the directory in which the lab makes its own.
+// host, container) and LAB_DIR, in which the lab creates its directory.
 func New() (*Lab, error) {
 	root, err := build.Root(".")
 	if err != nil {
@@ -74,8 +74,8 @@ func New() (*Lab, error) {
 const auto agent.Runtime = "auto"
 
 // defaultDir returns the directory of a checkout's lab: in the checkout, or below /var/lib for root. Root's tasks may
-// run as any user: each must reach the directory, which most home directories prevent, and only root may be able to
-// replace the files that a driver stores there.
+// run as any user: every user must be able to reach the directory, which most home directories prevent, but only root
+// may replace the files that a driver stores there.
 func defaultDir(root string) string {
 	if os.Geteuid() != 0 {
 		return filepath.Join(root, ".lab")
@@ -88,7 +88,7 @@ var (
 	errEnded = errors.New("the lab's agent has ended; start it again with: " + mage + " lab:up")
 )
 
-// mage is the command to type, as on every page.
+// mage is the command that users type, as every page shows it.
 const mage = "go tool mage"
 
 // open returns the running lab's agent, or an error that says what to do.
@@ -111,7 +111,7 @@ func (l *Lab) say(format string, args ...any) {
 	fmt.Fprintln(l.out, term.Wrap(fmt.Sprintf(format, args...), term.Columns(l.out), "  "))
 }
 
-// hint prints a command to copy on its own line, without wrapping.
+// hint prints a mage command on a separate line, unwrapped, so users can copy it.
 func (l *Lab) hint(format string, args ...any) {
 	fmt.Fprintf(l.out, "  %s %s\n", mage, fmt.Sprintf(format, args...))
 }

@@ -96,7 +96,7 @@ func TestChooseRuntime_FollowsDockerAndTheRequest(t *testing.T) {
 	}
 }
 
-func TestLab_ReportsThatNoneIsUp(t *testing.T) {
+func TestLab_ReportsThatNoLabIsUp(t *testing.T) {
 	l, out := quiet(t)
 	err := l.Down(t.Context())
 	must.NoError(t, err, must.Sprintf("down: %v, %s", err, out))
@@ -121,7 +121,7 @@ func TestLab_ReportsThatNoneIsUp(t *testing.T) {
 		test.Sprintf("run of a file that does not exist: %v\n%s", err, out))
 }
 
-func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
+func TestChoose_CombinesOptionsWithARunningLab(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		with            With
@@ -156,7 +156,7 @@ func TestChoose_AddsOptionsToTheRunningLabs(t *testing.T) {
 	}
 }
 
-func TestEvents_OmitUsualOnes(t *testing.T) {
+func TestEvents_OmitsUsualEvents(t *testing.T) {
 	l, out := quiet(t)
 	r := newRun(l, &described{}, &api.Job{ID: new("j")})
 	r.events("a", "t", &api.TaskState{Events: []*api.TaskEvent{
@@ -201,7 +201,7 @@ func TestShell_HasTheAgentsAddress(t *testing.T) {
 	}
 }
 
-// described is an agent that implements only Info and Address.
+// described is an agent without a process. ended is the error of Alive.
 type described struct {
 	agent.Agent
 	info  agent.Info

@@ -151,7 +151,7 @@ func running(t *testing.T, a agent.Agent) map[string]time.Time {
 	return found
 }
 
-// watched saves a job file while it is watched: valid, invalid, and valid again.
+// watched watches a job file, and saves it as valid, invalid, and valid again.
 func watched(t *testing.T, ctx context.Context, l *Lab) {
 	t.Helper()
 	ctx, stop := context.WithCancel(ctx)
@@ -280,7 +280,7 @@ func TestLab_FromUpToDown(t *testing.T) {
 	must.True(t, errors.As(err, &reason), must.Sprintf("interrupted: %v", err))
 	test.StrHasSuffix(t, "mage lab:stop endless", err.Error(), test.Sprintf("interrupted: %v", err))
 
-	// a slow scheduler, which handles the removal of a job late while the job is run again
+	// while the job is run again, a slow scheduler handles the removal of the old job late
 	again := jobFile(t, "batch", "again", "raw_exec", "true")
 	step(t, "run", "is complete", func() error { return l.Run(ctx, again) })
 	slowScheduler(t, a)
@@ -305,14 +305,14 @@ func TestLab_FromUpToDown(t *testing.T) {
 
 	step(t, "down", "stopped, files removed", func() error { return l.Down(ctx) })
 	left, err := agent.Processes(a.Info().Dir)
-	must.NoError(t, err, must.Sprint("left"))
-	test.SliceEmpty(t, left, test.Sprint("left"))
+	must.NoError(t, err, must.Sprint("processes of the agent"))
+	test.SliceEmpty(t, left, test.Sprint("processes of the agent"))
 	_, err = os.Stat(l.dir)
-	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
+	test.True(t, os.IsNotExist(err), test.Sprintf("the directory still exists: %v", err))
 	step(t, "down again", "nothing to do", func() error { return l.Down(ctx) })
 }
 
-func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
+func TestUp_CleansUpAfterAFailure(t *testing.T) {
 	l, out := live(t)
 	// a nomad binary that prints its version, but fails to start
 	bad := filepath.Join(t.TempDir(), "nomad")
@@ -325,7 +325,7 @@ func TestUp_LeavesNothingAfterAFailure(t *testing.T) {
 	test.StrContains(t, out.String(), "failed Starting the agent",
 		test.Sprintf("the step that failed is not shown:\n%s", out))
 	_, err = os.Stat(l.dir)
-	test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
+	test.True(t, os.IsNotExist(err), test.Sprintf("the directory still exists: %v", err))
 }
 
 // TestLab_WithASimulatedStick follows the README.
@@ -347,9 +347,9 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	hello := filepath.Join(l.root, "plugins", "exec-lite", "example", "hello.nomad.hcl")
 	does("Hello from hello", func() error { return l.Run(ctx, hello) })
 	must.StrContains(t, out.String(), "starting it",
-		must.Sprintf("it does not report that it starts the lab:\n%s", out))
-	test.StrContains(t, out.String(), "/ui", test.Sprintf("it does not report that it starts the lab:\n%s", out))
-	test.ErrorContains(t, l.Run(ctx, serial), "missing devices", test.Sprint("a job for a stick, without one"))
+		must.Sprintf("lab:run does not report that it starts the lab:\n%s", out))
+	test.StrContains(t, out.String(), "/ui", test.Sprintf("lab:run does not report that it starts the lab:\n%s", out))
+	test.ErrorContains(t, l.Run(ctx, serial), "missing devices", test.Sprint("a job that needs a stick, without a stick"))
 	does("svc runs", func() error {
 		return l.Run(ctx,
 			jobFile(t, "service", "svc", "exec-lite", "echo up; exec sleep 1000"))
@@ -388,6 +388,6 @@ func TestLab_WithASimulatedStick(t *testing.T) {
 	does("10c4:ea60:0001  healthy", func() error { return l.Up(ctx, With{}) })
 	does("stopped, files removed", func() error { return l.Down(ctx) })
 	left, err := agent.Processes(a.Info().Dir)
-	must.NoError(t, err, must.Sprint("left"))
-	test.SliceEmpty(t, left, test.Sprint("left"))
+	must.NoError(t, err, must.Sprint("processes of the agent"))
+	test.SliceEmpty(t, left, test.Sprint("processes of the agent"))
 }

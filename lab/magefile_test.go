@@ -86,7 +86,7 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	}()
 	for end := time.Now().Add(10 * time.Minute); !strings.Contains(screen.String(),
 		"Starting the agent … "); time.Sleep(50 * time.Millisecond) {
-		must.False(t, time.Now().After(end), must.Sprintf("it does not start:\n%s", screen))
+		must.False(t, time.Now().After(end), must.Sprintf("lab:up does not start the agent:\n%s", screen))
 	}
 	if _, err := terminal.Write([]byte{3}); err != nil { // ^C
 		t.Fatal(err)
@@ -94,18 +94,18 @@ func TestCommand_EndsCleanlyOnInterrupt(t *testing.T) {
 	err = cmd.Wait()
 	<-read
 	var exit *exec.ExitError
-	must.True(t, errors.As(err, &exit), must.Sprintf("it ended with %v", err))
-	test.NotEq(t, 0, exit.ExitCode(), test.Sprintf("it ended with %v", err))
+	must.True(t, errors.As(err, &exit), must.Sprintf("lab:up ended with %v", err))
+	test.NotEq(t, 0, exit.ExitCode(), test.Sprintf("lab:up ended with %v", err))
 	text := strings.ReplaceAll(screen.String(), "\r\n", "\n")
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	last := lines[len(lines)-1]
 	test.StrHasPrefix(t, "Error: interrupted; to see what still runs: go tool mage", last, test.Sprint("the last line"))
 	test.StrContains(t, lines[len(lines)-2], "- Starting the agent: interrupted", test.Sprint("the line before"))
 	for _, wrong := range []string{"half a line", "cleanup", "cancelling", "context canceled"} {
-		test.StrNotContains(t, text, wrong, test.Sprintf("%q in", wrong))
+		test.StrNotContains(t, text, wrong, test.Sprintf("printed: %q", wrong))
 	}
 	_, err = os.Stat(lab)
-	test.True(t, os.IsNotExist(err), test.Sprintf("something is left: %v", err))
+	test.True(t, os.IsNotExist(err), test.Sprintf("the directory of the lab still exists: %v", err))
 }
 
 // screen collects the output printed so far.

@@ -105,8 +105,8 @@ func (l *Lab) startNode(ctx context.Context, a agent.Agent, name string, n agent
 	return nil
 }
 
-// removeNodes removes the nodes, even if their state is lost. Processes on the host are left for the removal of the
-// lab's own agent.
+// removeNodes removes the nodes, even if their state is lost. Processes on the host run until the lab's own agent is
+// removed.
 func (l *Lab) removeNodes(ctx context.Context) error {
 	dirs, errs := filepath.Glob(filepath.Join(l.dir, nodesDir, "*"))
 	for _, dir := range dirs {

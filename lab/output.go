@@ -17,7 +17,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// stream is one of a task's two outputs.
+// stream is the standard output or the standard error of a task.
 type stream struct {
 	alloc      *api.Allocation
 	task, name string
@@ -79,8 +79,8 @@ func (r *jobRun) follow(a *api.Allocation, task string, prefix bool) {
 	}
 }
 
-// output copies what the tasks have written since the last time, and reports whether they have ever written anything.
-// A file that Nomad has not created yet is read by a later call.
+// output copies the tasks' output since the last call, and reports whether they have ever written anything. A file that
+// Nomad has not created yet is read by a later call.
 func (r *jobRun) output(ctx context.Context) (some bool) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

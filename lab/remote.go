@@ -42,7 +42,7 @@ func (l *Lab) makeHost(ctx context.Context) (h sshd.Server, err error) {
 		return h, err
 	}
 	dir, port := l.hostDir(), ports[0]
-	config, _ := os.ReadFile(filepath.Join(dir, "sshd_config")) // none in a new lab
+	config, _ := os.ReadFile(filepath.Join(dir, "sshd_config")) // missing in a new lab
 	if found := listens.FindSubmatch(config); found != nil {
 		port, _ = strconv.Atoi(string(found[1]))
 	}

@@ -30,7 +30,7 @@ func TestMakeHost_KeepsPortAndKeyOfARunningLab(t *testing.T) {
 	first, err := l.makeHost(t.Context())
 	if errors.Is(err, sshd.ErrMissing) {
 		test.ErrorContains(t, err, "apt-get install openssh-server")
-		test.False(t, testsupport.Exists(l.dir), test.Sprint("the lab's directory is left"))
+		test.False(t, testsupport.Exists(l.dir), test.Sprint("the lab's directory still exists"))
 		t.Skip(err)
 	}
 	must.NoError(t, err)
@@ -55,7 +55,7 @@ func TestMakeHost_KeepsPortAndKeyOfARunningLab(t *testing.T) {
 	test.Eq(t, first.HostKey, again.HostKey, test.Sprint("the key of the running lab"))
 }
 
-// TestLab_WithAHost follows its page: the example runs on a host that two nodes reach, and one node is drained.
+// TestLab_WithAHost follows docs/start/lab.md: the example runs on a host that two nodes reach; one node is drained.
 func TestLab_WithAHost(t *testing.T) {
 	testsupport.Long(t, "starts its own lab")
 	l, out := live(t)
@@ -161,7 +161,7 @@ func TestLab_WithNodes(t *testing.T) {
 	must.NoError(t, l.Up(ctx, With{}), must.Sprint(out))
 	nodes, err = Nodes(ctx, l.dir)
 	must.NoError(t, err)
-	test.NoError(t, nodes["node-2"].Alive(ctx), test.Sprint("lab:up has not started it again"))
+	test.NoError(t, nodes["node-2"].Alive(ctx), test.Sprint("lab:up has not started the node again"))
 	must.NoError(t, l.Down(ctx))
 	files, err := filepath.Glob(stopped + "*")
 	must.NoError(t, err)
@@ -169,7 +169,7 @@ func TestLab_WithNodes(t *testing.T) {
 	for name, n := range nodes {
 		left, err := agent.Processes(n.Info().Dir)
 		must.NoError(t, err)
-		test.SliceEmpty(t, left, test.Sprintf("left of %s", name))
+		test.SliceEmpty(t, left, test.Sprintf("processes of %s", name))
 	}
 }
 
@@ -186,7 +186,7 @@ func placedOn(t *testing.T, a agent.Agent, job string) *api.AllocationListStub {
 	return nil
 }
 
-// isDownAfter calls f, and then checks that lab:down leaves nothing of a lab with a host.
+// isDownAfter calls f, and then checks that lab:down removes everything of a lab with a host.
 func (l *Lab) isDownAfter(t *testing.T, f func()) {
 	t.Helper()
 	ctx := t.Context()
@@ -208,15 +208,15 @@ func (l *Lab) isDownAfter(t *testing.T, f func()) {
 	for name, a := range agents {
 		left, err := agent.Processes(a.Info().Dir)
 		must.NoError(t, err)
-		test.SliceEmpty(t, left, test.Sprintf("left of %s agent", name))
+		test.SliceEmpty(t, left, test.Sprintf("processes of %s agent", name))
 		for _, dir := range []string{a.Info().Dir, a.StateDir()} {
-			test.False(t, testsupport.Exists(dir), test.Sprintf("%s is left", dir))
+			test.False(t, testsupport.Exists(dir), test.Sprintf("%s still exists", dir))
 		}
 	}
 	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, err error) error {
 		for _, p := range patterns {
 			if matches, _ := filepath.Match(p, filepath.Base(path)); matches {
-				t.Errorf("cgroup %s is left", path)
+				t.Errorf("cgroup %s still exists", path)
 			}
 		}
 		return nil

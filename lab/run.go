@@ -82,7 +82,7 @@ func (r *jobRun) run(ctx context.Context) error {
 	if err == nil {
 		err = r.watch(ctx, ids, *r.job.Type == api.JobTypeBatch || *r.job.Type == api.JobTypeSysbatch)
 	}
-	if err != nil && ctx.Err() == nil { // Nomad would start it again; its allocations stay for inspection
+	if err != nil && ctx.Err() == nil { // Nomad would restart the job; its allocations stay for inspection
 		r.client.Jobs().Deregister(*r.job.ID, false, w)
 	}
 	return err
@@ -152,7 +152,7 @@ func (r *jobRun) watch(ctx context.Context, ids []string, ends bool) error {
 		switch {
 		case failed > 0:
 			r.drain(ctx)
-			_, _ = r.show(ctx, ids) // a driver may explain an exit just after it
+			_, _ = r.show(ctx, ids) // a driver may report the reason just after the exit
 			return fmt.Errorf("job %s failed: %s", *r.job.ID, why)
 		case ends && done == len(allocs):
 			r.drain(ctx)

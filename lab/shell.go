@@ -43,7 +43,7 @@ func (l *Lab) Shell(ctx context.Context) error {
 }
 
 // In returns a command that runs where the agent's tasks run, with nomad on its PATH and with NOMAD_ADDR and env in its
-// environment. If terminal is set, it gets a TTY in a container too.
+// environment. If terminal is set, the command gets a TTY in a container, too.
 func In(a agent.Agent, terminal bool, env []string, argv ...string) (*exec.Cmd, error) {
 	env = append(env, "NOMAD_ADDR="+a.Address())
 	if a.Info().Runtime == agent.Container {

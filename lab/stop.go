@@ -25,8 +25,8 @@ func (l *Lab) Stop(ctx context.Context, job string) error {
 	return err
 }
 
-// Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab.
-// Without a lab it reports that, and succeeds.
+// Down stops the jobs and the agent, and deletes the lab. It keeps the Docker image and the cache for the next lab. If
+// no lab exists, it reports that and succeeds.
 func (l *Lab) Down(ctx context.Context) error {
 	if !testsupport.Exists(l.dir) {
 		l.say("The lab is not up: nothing to do.")
@@ -42,7 +42,7 @@ func (l *Lab) Down(ctx context.Context) error {
 }
 
 // stopOnNodes stops the jobs of a lab with several nodes before the nodes are removed. The host's SSH server is left
-// running, because tasks on the host must end before it.
+// running, because tasks on the host must end before the server.
 func (l *Lab) stopOnNodes(ctx context.Context) error {
 	a, err := l.open(ctx)
 	if err != nil || !testsupport.Exists(filepath.Join(l.dir, nodesDir)) {

@@ -19,8 +19,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Up starts the lab, or restarts the agent of a running one with other options, and prints its state. Tasks keep
-// running. It returns when every plugin is healthy. A failed start leaves nothing behind.
+// Up starts the lab, or restarts the agent of a running lab with other options, and prints its state. Tasks keep
+// running. It returns when every plugin is healthy. A failed start removes everything that it created.
 func (l *Lab) Up(ctx context.Context, with With) error {
 	start := time.Now()
 	a, err := l.start(ctx, with)
@@ -41,7 +41,7 @@ func (l *Lab) Up(ctx context.Context, with With) error {
 	return nil
 }
 
-// start is Up without the summary. With an error it still returns the agent if one runs.
+// start is Up without the summary. If it fails, it still returns the agent if one runs.
 func (l *Lab) start(ctx context.Context, with With) (agent.Agent, error) {
 	if err := l.choose(with); err != nil {
 		return nil, err
@@ -143,8 +143,8 @@ func (l *Lab) chooseRuntime(ctx context.Context, up agent.Agent) (r agent.Runtim
 	return r, why, nil
 }
 
-// launch starts a new agent, on the host if no container can run it, and waits until it is healthy. A failure leaves
-// nothing behind.
+// launch starts a new agent, on the host if no container can run it, and waits until it is healthy. A failed launch
+// removes everything that it created.
 func (l *Lab) launch(ctx context.Context, o agent.Options) (agent.Agent, error) {
 	end := l.step(ctx, "Starting the agent")
 	if free(l.port) {
@@ -190,7 +190,7 @@ func free(port int) bool {
 	return true
 }
 
-// With selects the optional parts of a lab. An empty field keeps that part of a running lab; a new lab has none.
+// With selects the optional parts of a lab. An empty field keeps that part of a running lab; a new lab lacks it.
 type With struct {
 	USB     string // "sim": a simulated stick
 	Dataset string // "zfs-fuse": a pool in a file
@@ -198,8 +198,8 @@ type With struct {
 	Nodes   int    // clients of the lab's server, including this agent
 }
 
-// choose checks the options, and detects existing parts by the lab's directories. Those stay until the lab is removed:
-// volumes and tasks use them.
+// choose checks the options, and detects existing parts by the lab's directories. Existing parts stay until the lab is
+// removed, because volumes and tasks use them.
 func (l *Lab) choose(with With) error {
 	l.dataset, l.remote = testsupport.Exists(l.poolDir()), testsupport.Exists(l.hostDir())
 	switch {
@@ -213,7 +213,7 @@ func (l *Lab) choose(with With) error {
 	l.remote = l.remote || with.Remote == "sim"
 	l.nodes = max(with.Nodes, 1)
 	if l.remote {
-		l.nodes = max(l.nodes, 3) // all but the lab's own reach the host: a task there can move from one to the other
+		l.nodes = max(l.nodes, 3) // all but the lab's own node reach the host: a task there can move from one to the other
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 const (
 	usbPlugin = agent.DevicePrefix + "usb"
 
-	simRoot = "/usb"      // of the simulation, below the state directory
+	simRoot = "/usb"      // the root of the simulation, below the state directory
 	simJob  = "usb-sim"   // the job that simulates the stick
 	simType = "zigbee"    // the type of device that jobs request
 	simID   = "10c4:ea60" // a CP2102 serial converter, as in most Zigbee sticks
@@ -57,7 +57,7 @@ func (l *Lab) setStick(ctx context.Context, a agent.Agent, want string) (err err
 	})
 }
 
-// hasStick reports whether a group has the stick. The server may still list one that was just unplugged.
+// hasStick reports whether a group has a healthy stick. The server may still list a stick that was just unplugged.
 func hasStick(g *api.NodeDeviceResource) bool {
 	return slices.ContainsFunc(g.Instances, func(d *api.NodeDevice) bool {
 		return d.Healthy && strings.HasPrefix(d.ID, simID)

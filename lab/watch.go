@@ -11,7 +11,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// Watch runs a job file, and again each time that the file is saved, until ctx ends. A failed run does not end it.
+// Watch runs a job file now and each time that the file is saved, until ctx ends. A failed run does not end Watch.
 func (l *Lab) Watch(ctx context.Context, path string) error {
 	for {
 		submitted := saved(path)

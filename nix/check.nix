@@ -71,7 +71,7 @@ let
       };
       expected.host_volume_plugin_dir = "/mine";
     };
-    testNoHostVolumePluginNoDir = {
+    testNoDirWithoutHostVolumePlugin = {
       expr = (nomad usb).settings ? client.host_volume_plugin_dir;
       expected = false;
     };

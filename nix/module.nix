@@ -36,7 +36,7 @@ in
 
   config = lib.mkMerge [
     {
-      # On NixOS, neither is where the plugin looks for it.
+      # On NixOS, neither is at a path where the plugin looks by default.
       services.outrider.python.settings = {
         interpreters = lib.mkDefault [ "${pkgs.python3}/bin" ];
         uv = lib.mkDefault "${pkgs.uv}/bin/uv";

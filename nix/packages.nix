@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# A package for each plugin, a second one for those that can be linked with libusb, and all static ones as "default".
+# A package for each plugin, a second one for plugins that can link libusb, and all static packages as "default".
 { pkgs, version }:
 let
   inherit (pkgs) lib;
@@ -43,8 +43,8 @@ let
 
       # The workspace without the lab and the tools: neither their code nor their imports are part of a plugin.
       postPatch = "go work edit -dropuse=. -dropuse=./lab";
-      # Not `go mod vendor`, which would also vendor internal/core, and so change with each edit of it. All plugins and
-      # versions use the same name, so it is fetched once.
+      # Not `go mod vendor`, which would also vendor internal/core: the hash would change with each edit there. All
+      # plugins and versions use the same name, so the modules are fetched once.
       overrideModAttrs = _: {
         name = "outrider-go-modules";
         buildPhase = "go work vendor";
@@ -54,8 +54,8 @@ let
       nativeBuildInputs = lib.optional libusb pkgs.pkg-config;
       buildInputs = lib.optional libusb pkgs.libusb1;
 
-      # As in lab/build: the static supervisor first, for the plugin to embed. It has no version, so plugins of other
-      # commits do not replace an identical supervisor.
+      # As in lab/build, the static supervisor is built first, for the plugin to embed. It has no version, so plugins of
+      # other commits do not replace an identical supervisor.
       preBuild = ''
         CGO_ENABLED=0 go build -buildvcs=false -ldflags="-s -w" \
           -o internal/core/supervisor/embedded/outrider-supervisor ./internal/core/cmd/outrider-supervisor

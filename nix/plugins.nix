@@ -1,7 +1,7 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# The plugins by name: each folder of plugins/ that is a module. A test compares them with those of the lab.
+# The plugins by name: each folder of plugins/ that is a module. A test compares them with the lab's plugins.
 let
   dir = ../plugins;
   isPlugin = name: builtins.pathExists (dir + "/${name}/go.mod");
@@ -24,7 +24,7 @@ builtins.listToAttrs (
     value = {
       binary = "nomad-${if isDevice name then "device" else "driver"}-${name}";
       hostVolume = hostVolumes.${name} or null;
-      libusb = builtins.pathExists (dir + "/${name}/libusb"); # can be linked with it
+      libusb = builtins.pathExists (dir + "/${name}/libusb"); # can be linked with libusb
     };
   }) names
 )

@@ -4,8 +4,8 @@
 // Package agent runs private Nomad agents: server and client in one process, with their own directories and loopback
 // ports. A lab, a test and a benchmark can run on one machine at the same time without sharing anything.
 //
-// Run starts an agent, as a process of the host or in a container. Both implement the same interface. It is not a
-// `-dev` agent: it keeps its state, so tasks keep running while it is stopped, killed and started again.
+// Run starts an agent, as a process of the host or in a container; both kinds implement Agent. The agent does not use
+// `-dev`: it keeps its state, so tasks keep running while it is stopped, killed and started again.
 package agent
 
 import (
@@ -42,10 +42,10 @@ type Options struct {
 	// Binary is the path of the nomad program, see nomad.Binary.
 	Binary string
 
-	// Plugins are the plugins to load, which WaitHealthy waits for.
+	// Plugins are the plugins to load. WaitHealthy waits for them.
 	Plugins []Plugin
 
-	// Config is more agent configuration in HCL, merged over the agent's own.
+	// Config is additional agent configuration in HCL, merged over the configuration that this package generates.
 	Config string
 
 	// Server is the RPC address of another agent's server, for an agent that is only a client. If empty, the agent has
@@ -160,8 +160,8 @@ type Agent interface {
 // ErrContainer is the error of Run if no container can run the agent.
 var ErrContainer = errors.New("no container can run the agent")
 
-// Run starts an agent and waits until it and its plugins are healthy. A failed Run leaves nothing behind, and its error
-// has the reason if known.
+// Run starts an agent and waits until it and its plugins are healthy. A failed Run removes everything that it created;
+// its error has the reason, if known.
 func Run(ctx context.Context, o Options) (Agent, error) {
 	for try := 1; ; try++ {
 		a, err := run(ctx, o)

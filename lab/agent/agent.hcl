@@ -27,7 +27,7 @@ server {
   enabled          = {{eq .Options.Server ""}}
   bootstrap_expect = 1
   raft_multiplier  = 1    # the shortest election time-outs
-  heartbeat_grace  = "5m" # the node is this same process: a heartbeat is late only if the machine was busy or asleep
+  heartbeat_grace  = "5m" # the client is this process, too: a heartbeat is late only if the machine was busy or asleep
 
   default_scheduler_config {
     scheduler_algorithm = "binpack"

@@ -102,7 +102,7 @@ func keepsTasks(t *testing.T, a agent.Agent) {
 	must.False(t, pid != 0 && pid == a.Info().Process.PID, must.Sprint("the agent was not restarted"))
 }
 
-func TestAgent_CloseLeavesNothing(t *testing.T) {
+func TestAgent_CloseRemovesEverything(t *testing.T) {
 	a := run(t, agent.Host)
 	_, _, err := a.Client().Jobs().Register(sleeper("s"), nil)
 	must.NoError(t, err)
@@ -127,17 +127,17 @@ func TestAgent_CloseLeavesNothing(t *testing.T) {
 		return append(found, slices.Repeat([]string{"process"}, len(ids))...)
 	}
 	must.Greater(t, 2, len(left()))
-	if err := a.Kill(t.Context()); err != nil { // the hard case: no agent stops the job
+	if err := a.Kill(t.Context()); err != nil { // the hard case: no agent is left to stop the job
 		t.Fatal(err)
 	}
 	must.NoError(t, a.Close(t.Context()))
-	must.SliceEmpty(t, left(), must.Sprint("left"))
+	must.SliceEmpty(t, left(), must.Sprint("leftovers"))
 	_, err = os.Stat(a.Info().Dir)
-	must.True(t, os.IsNotExist(err), must.Sprintf("the directory is left: %v", err))
+	must.True(t, os.IsNotExist(err), must.Sprintf("the directory still exists: %v", err))
 	must.NoError(t, a.Close(t.Context()), must.Sprint("the second close"))
 }
 
-func TestAgent_CloseOfAClientLeavesTheOtherNodesTasks(t *testing.T) {
+func TestAgent_ClosingAClientKeepsTasksOfOtherNodes(t *testing.T) {
 	server := run(t, agent.Host)
 	client, err := agent.Run(t.Context(), agent.Options{
 		Runtime: agent.Host, Dir: filepath.Join(t.TempDir(), "a"), Name: "client", Progress: t.Logf,
@@ -159,14 +159,14 @@ func TestAgent_CloseOfAClientLeavesTheOtherNodesTasks(t *testing.T) {
 	list, _, err := server.Client().Jobs().Allocations("s", true, nil)
 	must.NoError(t, err)
 	for _, a := range list {
-		test.Eq(t, "run", a.DesiredStatus, test.Sprint("a client's end stopped the job"))
+		test.Eq(t, "run", a.DesiredStatus, test.Sprint("closing the client stopped the job"))
 	}
 	now := testsupport.Sleepers(mark)
-	must.SliceLen(t, 1, now, must.Sprint("a client's end ended another's task"))
+	must.SliceLen(t, 1, now, must.Sprint("closing the client ended another node's task"))
 	must.SliceContains(t, before, now[0])
 }
 
-func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
+func TestRun_CleansUpAfterAFailure(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "nomad-driver-broken")
 	must.NoError(t, os.WriteFile(broken, []byte("#!/bin/sh\necho my reason >&2\nexit 1\n"), 0o755))
@@ -189,11 +189,11 @@ func TestRun_LeavesNothingAfterAFailure(t *testing.T) {
 			a, err := agent.Run(ctx, tc.o)
 			if err == nil {
 				a.Close(t.Context())
-				t.Fatal("it started")
+				t.Fatal("the agent started")
 			}
 			test.StrContains(t, err.Error(), tc.want, test.Sprintf("error %v, want %q in it", err, tc.want))
 			_, err = os.Stat(tc.o.Dir)
-			test.True(t, os.IsNotExist(err), test.Sprintf("the directory is left: %v", err))
+			test.True(t, os.IsNotExist(err), test.Sprintf("the directory still exists: %v", err))
 			test.ErrorIs(t, agent.Remove(t.Context(), tc.o.Dir), agent.ErrNone,
 				test.Sprint("something was left to remove"))
 		})
@@ -226,5 +226,5 @@ func TestOpen_FindsAnAgentByItsDirectory(t *testing.T) {
 	// without the state file, running processes are still found
 	must.NoError(t, os.Remove(filepath.Join(a.Info().Dir, "agent.json")))
 	must.NoError(t, agent.Remove(t.Context(), a.Info().Dir))
-	test.Error(t, a.Alive(t.Context()), test.Sprint("it still runs"))
+	test.Error(t, a.Alive(t.Context()), test.Sprint("the agent still runs"))
 }

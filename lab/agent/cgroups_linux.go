@@ -28,8 +28,8 @@ const uuid = "????????-*-*-*-*"
 // kills the remote driver's supervisor on that host.
 func cgroupMarks(data, state string) []string {
 	marks := allocMarks(data)
-	// supervisors, by their stores <driver>/<node> (internal/core/driver), also in a host's directory. A supervisor
-	// with its store elsewhere exits by itself, and removes its store.
+	// supervisors, by their stores <driver>/<node> (internal/core/driver), which can also be in a host's directory. A
+	// supervisor with its store elsewhere exits by itself, and removes its store.
 	nodes, _ := filepath.Glob(filepath.Join(state, "*", uuid))
 	onHosts, _ := filepath.Glob(filepath.Join(state, "*", "*", uuid))
 	for _, node := range append(nodes, onHosts...) {
@@ -98,7 +98,7 @@ func killCgroup(dir string) {
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for _, f := range strings.Fields(string(b)) {
 		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
-			unix.Kill(pid, unix.SIGKILL) // in the cgroup of our own task
+			unix.Kill(pid, unix.SIGKILL) // the cgroup belongs to a task of our agent
 		}
 	}
 }

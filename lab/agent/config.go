@@ -19,7 +19,7 @@ import (
 type layout struct {
 	Data, Plugins, HostVolumes, State string
 
-	Bind, Interface string // Interface empty: Nomad picks
+	Bind, Interface string // if Interface is empty, Nomad picks one
 }
 
 //go:embed agent.hcl
@@ -59,7 +59,7 @@ func quote(s string) string {
 const longestState = 40
 
 // stateDir is the directory for the state of the plugins of the agent in dir. It is in dir, or in /tmp if that path is
-// too long. The name follows from dir, so it is found even if the agent's own state is lost.
+// too long. The directory's name follows from dir, so it is found even if the agent's own state is lost.
 func stateDir(dir string) string {
 	if p := filepath.Join(dir, "state"); len(p) <= longestState {
 		return p

@@ -35,7 +35,7 @@ func TestConfig_HasEveryPluginWithItsOwnState(t *testing.T) {
 		`heartbeat_grace  = "5m"`, // tasks of a node that misses a heartbeat are lost
 		`"fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean`,
 	} {
-		test.StrContains(t, got, want, test.Sprintf("no %q in", want))
+		test.StrContains(t, got, want, test.Sprintf("missing: %q", want))
 	}
 }
 
@@ -78,13 +78,13 @@ func TestInfo_RoundTripsOrReportsABrokenFile(t *testing.T) {
 }
 
 func TestStateDir_IsInTmpForADeepDirectory(t *testing.T) {
-	test.Eq(t, "/srv/lab/state", stateDir("/srv/lab"), test.Sprint("a short one"))
+	test.Eq(t, "/srv/lab/state", stateDir("/srv/lab"), test.Sprint("a short path"))
 	deep := "/home/somebody/src/github.com/outrider-dev/outrider/.lab"
 	got := stateDir(deep)
-	must.False(t, len(got) > longestState, must.Sprint("a deep one"))
-	must.StrHasPrefix(t, "/tmp/outrider-", got, must.Sprint("a deep one"))
-	must.Eq(t, stateDir(deep), got, must.Sprint("a deep one"))
-	test.NotEq(t, stateDir(deep+"2"), got, test.Sprint("a deep one"))
+	must.False(t, len(got) > longestState, must.Sprint("a long path"))
+	must.StrHasPrefix(t, "/tmp/outrider-", got, must.Sprint("a long path"))
+	must.Eq(t, stateDir(deep), got, must.Sprint("a long path"))
+	test.NotEq(t, stateDir(deep+"2"), got, test.Sprint("a long path"))
 	file := filepath.Join(t.TempDir(), "taken")
 	os.WriteFile(file, nil, 0o644)
 	test.ErrorContains(t, makeStateDir(file), file, test.Sprint("a file in its place"))

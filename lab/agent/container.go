@@ -50,8 +50,8 @@ type containerAgent struct {
 
 var _ Agent = (*containerAgent)(nil)
 
-// docker calls a function with a client of the daemon. It is not testcontainers' client, which panics if it finds no
-// daemon.
+// docker calls a function with a client of the daemon. It does not use testcontainers' client, which panics if it finds
+// no daemon.
 func docker(ctx context.Context, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute) // long enough for a busy machine
 	defer cancel()
@@ -117,7 +117,7 @@ var rights = []struct {
 	}},
 }
 
-// capabilities are those that Nomad, its executor and exec-lite use, without those that a daemon in a container
+// capabilities lists what Nomad, its executor and exec-lite use, except capabilities that a daemon in a container
 // usually lacks itself (SYS_RESOURCE, SYS_MODULE, SYS_BOOT, SYS_TIME).
 var capabilities = []string{
 	"SYS_ADMIN",  // mounts, namespaces
@@ -131,7 +131,7 @@ func newContainer(r *record) *containerAgent {
 	quiet()
 	const data = "/var/lib/nomad"
 	r.layout = r.newLayout(data, data+"-plugins")
-	r.layout.Bind = "0.0.0.0" // published on the machine's loopback only
+	r.layout.Bind = "0.0.0.0" // the port is published on the machine's loopback only
 	return &containerAgent{record: r}
 }
 
@@ -152,16 +152,16 @@ func (a *containerAgent) first(ctx context.Context, o Options) error {
 		a.ctr, err = testcontainers.Run(ctx, "", from, testcontainers.WithEntrypoint("sh", script),
 			testcontainers.WithCmd("sleep", "infinity"),
 			testcontainers.WithExposedPorts(port.String()),
-			// a host name by which to recognize the container
+			// a host name that identifies the container
 			testcontainers.WithConfigModifier(func(c *container.Config) { c.Hostname = o.Name }),
 			testcontainers.WithHostConfigModifier(func(hc *container.HostConfig) {
-				hc.Init = new(true) // plugins leave orphans behind for pid 1 to reap
+				hc.Init = new(true) // pid 1 must reap orphaned processes of plugins
 				hc.CgroupnsMode = container.CgroupnsModePrivate
 				hc.PortBindings = network.PortMap{port: {local}}
 				hc.Mounts = []mount.Mount{
 					{Type: mount.TypeBind, Source: o.Dir, Target: o.Dir},
 					{Type: mount.TypeBind, Source: o.Binary, Target: program, ReadOnly: true},
-					// not on overlay: tasks' directories are bind mounted
+					// not on overlay, because tasks' directories are bind mounted
 					{Type: mount.TypeVolume, Target: a.DataDir()}, {Type: mount.TypeVolume, Target: a.StateDir()},
 				}
 				right.apply(hc)
@@ -194,7 +194,7 @@ func find(ctx context.Context, id string) (*testcontainers.DockerContainer, erro
 	return ctr, nil
 }
 
-// daemon returns a start-stop-daemon command for the agent's process: the one in pidFile, if it runs the nomad program.
+// daemon returns a start-stop-daemon command for the agent's process: the process in pidFile, if it runs nomad.
 func daemon(args ...string) []string {
 	return append([]string{"start-stop-daemon", "--pidfile", pidFile, "--exec", program}, args...)
 }
@@ -219,7 +219,7 @@ func (a *containerAgent) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to start the agent: %w", err)
 	}
-	// at first the process still runs start-stop-daemon; Alive reports one that exits early
+	// at first the process still runs start-stop-daemon; Alive reports an agent that exits early
 	moment, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_ = poll.Until(moment, 50*time.Millisecond, func() (bool, error) { return a.Alive(moment) == nil, nil })
@@ -246,7 +246,7 @@ func (a *containerAgent) Alive(ctx context.Context) error {
 
 var errGone = errors.New("the agent's container no longer exists")
 
-// exec runs a command in the container, and returns its output, both streams in one.
+// exec runs a command in the container, and returns its combined output.
 func (a *containerAgent) exec(ctx context.Context, argv ...string) (string, error) {
 	if a.ctr == nil {
 		return "", errGone

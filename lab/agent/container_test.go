@@ -29,12 +29,12 @@ func TestContainer_KeepsTasksWhileTheAgentIsRestarted(t *testing.T) {
 	out, err := exec.Command("docker", "exec", a.Info().Container, "ps", "-o", "comm=", "-p", "1").Output()
 	must.NoError(t, err)
 	test.NotEq(t, "nomad", strings.TrimSpace(string(out)), test.Sprint("pid 1: want an init"))
-	testsupport.Eventually(t, "the log has three starts", func() bool { // it arrives by Docker, with a delay
+	testsupport.Eventually(t, "the log has three starts", func() bool { // Docker passes the log on with a delay
 		log, err := a.Log()
 		return err == nil && strings.Count(log, "Nomad agent started!") >= 3
 	})
 
 	must.NoError(t, a.Close(ctx))
-	test.Error(t, exec.Command("docker", "inspect", a.Info().Container).Run(), test.Sprint("the container is left"))
+	test.Error(t, exec.Command("docker", "inspect", a.Info().Container).Run(), test.Sprint("the container still exists"))
 	test.NoError(t, a.Close(ctx), test.Sprint("the second close"))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-// The lab's agent must run in an editor's container as in the lab's own.
-func TestDevcontainer_HasTheRightsOfTheLabsContainer(t *testing.T) {
+// The lab's agent must run in an editor's container as it does in the lab's container.
+func TestDevcontainer_HasTheSameRightsAsTheLabContainer(t *testing.T) {
 	dir := "../../.devcontainer"
 	text, err := os.ReadFile(filepath.Join(dir, "devcontainer.json"))
 	must.NoError(t, err)

@@ -17,7 +17,7 @@ done
 if [ -f "$CG/cgroup.controllers" ]; then
 	mkdir -p "$CG/init"
 	while read -r p; do echo "$p" >"$CG/init/cgroup.procs" 2>/dev/null; done <"$CG/cgroup.procs"
-	# shellcheck disable=SC2013 # they are words of one line
+	# shellcheck disable=SC2013 # the controllers are words of one line
 	for c in $(cat "$CG/cgroup.controllers"); do
 		echo "+$c" >"$CG/cgroup.subtree_control" 2>/dev/null
 	done

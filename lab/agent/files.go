@@ -69,7 +69,7 @@ func (r *record) Log() (string, error) {
 	return string(text), err
 }
 
-// install copies a program and renames the copy into place, so a running one is not disturbed. During the copy this
+// install copies a program and renames the copy into place, so a running program is not disturbed. During the copy this
 // process must not fork: until its exec, the child would have the file open for writing, and executing the new program
 // would fail (execve(2): ETXTBSY).
 func install(src, dst string) error {

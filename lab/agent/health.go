@@ -61,8 +61,8 @@ func WaitHealthy(ctx context.Context, a Agent, progress ...func(string, ...any))
 	return err
 }
 
-// mend restarts an agent that would become healthy late, or never, in two cases. The client of a new agent asked its
-// server just before the server had its keyring, and would retry only after 15 to 30 s. Or a host volume plugin missed
+// mend restarts an agent that would become healthy late, or never, in two cases: the client of a new agent asked its
+// server just before the server had its keyring, and would retry only after 15 to 30 s; or a host volume plugin missed
 // Nomad's only fingerprint, which allows one second, on a busy or an emulated machine. The restart takes two seconds.
 type mend struct {
 	since    time.Time // when the fault was first seen
@@ -72,7 +72,7 @@ type mend struct {
 func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 	early := false
 	if errors.Is(missing, nomad.ErrNotRegistered) && !a.Info().Settled {
-		leader, _ := a.Client().Status().Leader() // empty with an error, too
+		leader, _ := a.Client().Status().Leader() // also empty after an error
 		early = leader != ""
 	}
 	if !early && !errors.Is(missing, nomad.ErrNoHostVolumePlugin) {
@@ -90,7 +90,7 @@ func (m *mend) look(ctx context.Context, a Agent, missing error) error {
 			return err
 		}
 	}
-	m.since, m.patience = time.Time{}, 30*time.Second // if that does not help, the machine is slow
+	m.since, m.patience = time.Time{}, 30*time.Second // if the restart does not help, the machine is slow
 	return errors.Join(a.Stop(ctx), a.Start(ctx))
 }
 
@@ -108,8 +108,8 @@ func settled(ctx context.Context, a Agent) error {
 // snapshot makes the server write a Raft snapshot into its data_dir.
 //
 // It makes the agent's next start fast: the server then has its keyring from the snapshot before it leads. Without a
-// snapshot it reads the keys from the log when it has begun to lead. It then refuses the client's first request, which
-// comes at the same time, and the client waits 15 to 30 s before the next (client/client.go: registerRetryIntv,
+// snapshot, the server reads the keys from the log only after it has begun to lead. During that time it refuses the
+// client's first request, and the client waits 15 to 30 s before the next one (client/client.go: registerRetryIntv,
 // getAllocRetryIntv).
 func snapshot(ctx context.Context, a Agent) error {
 	content, err := a.Client().Operator().Snapshot((&api.QueryOptions{}).WithContext(ctx))

@@ -103,7 +103,7 @@ func TestWaitHealthy_RestartsASlowClientOnce(t *testing.T) {
 	defer cancel()
 	u := &unregistered{client: client, begun: func() { time.AfterFunc(5*time.Second, cancel) }} // time for a second start
 	if err := WaitHealthy(ctx, u); err == nil || u.starts != 1 {
-		t.Errorf("it was restarted %d times, want 1; %v", u.starts, err)
+		t.Errorf("the agent was restarted %d times, want 1; %v", u.starts, err)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport/zfsfuse"
 )
 
-// markVar is in the environment of the agent and of every process that it starts. Its value is the agent's directory.
+// markVar is an environment variable of the agent and of all its processes. Its value is the agent's directory.
 const markVar = "OUTRIDER_LAB_DIR"
 
 // Mark returns the environment variable of processes that are killed when the agent of dir is removed.
@@ -153,8 +153,8 @@ func (a *hostAgent) process() process { return process{a.info.Process} }
 
 // FreePorts returns n loopback ports without a listener. They are outside of the ranges for connections
 // (net.ipv4.ip_local_port_range: from 32768 on) and for Nomad's jobs (min_dynamic_port: from 20000 on), so an agent
-// that was killed finds them free when it starts again. Each port is returned once: the agent may not listen on it
-// yet.
+// that was killed finds them free when it starts again. Each port is returned only once, because its agent might not
+// listen on it yet.
 func FreePorts(n int) ([]int, error) {
 	const first, count, tries = 10000, 10000, 100
 	var ports []int
@@ -169,7 +169,7 @@ func FreePorts(n int) ([]int, error) {
 			err = listenErr
 			continue
 		}
-		defer l.Close() // held until all are found, so they differ
+		defer l.Close() // keep the port bound until all are found, so they differ
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}

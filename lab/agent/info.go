@@ -18,8 +18,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/nomad"
 )
 
-// Info describes an agent. It is stored as agent.json in the agent's directory, by which another process can find,
-// restart and remove the agent.
+// Info describes an agent. It is stored as agent.json in the agent's directory, where another process can find the
+// agent, to restart or remove it.
 type Info struct {
 	Runtime   Runtime  `json:"runtime"`
 	Dir       string   `json:"dir"`
@@ -99,7 +99,7 @@ func (r *record) settle() error {
 
 func infoPath(dir string) string { return filepath.Join(dir, "agent.json") }
 
-// ErrNone is returned by Open if no agent was started or none is left.
+// ErrNone is returned by Open if no agent was started, or if it was removed.
 var ErrNone = errors.New("no agent here")
 
 func readInfo(dir string) (Info, error) {
@@ -114,7 +114,7 @@ func readInfo(dir string) (Info, error) {
 	if err := json.Unmarshal(b, &i); err != nil {
 		return i, fmt.Errorf("failed to read the agent's state %s: %w", infoPath(dir), err)
 	}
-	i.Dir = dir // not as in the file, which may be another user's: Close removes Dir
+	i.Dir = dir // not the file's value: Close removes Dir, and the file may be another user's
 	return i, nil
 }
 

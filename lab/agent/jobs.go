@@ -33,12 +33,12 @@ func Evaluated(ctx context.Context, c *api.Client, namespace, eval string) (*api
 	return e, nil
 }
 
-// Purge removes a job and waits for the evaluation of the removal. If that were still in the queue when a job with the
+// Purge removes a job and waits for the removal's evaluation. If that evaluation were still queued when a job with the
 // same name is submitted, it would place the new job, and the new job's own evaluation would have nothing left to do.
 func Purge(ctx context.Context, c *api.Client, namespace, job string) error {
 	w := (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
 	eval, _, err := c.Jobs().Deregister(job, true, w)
-	if err == nil && eval != "" { // a periodic job has none
+	if err == nil && eval != "" { // a periodic job has no evaluation
 		_, err = Evaluated(ctx, c, namespace, eval)
 	}
 	if err != nil {

@@ -52,8 +52,8 @@ func (p process) gone(ctx context.Context) error {
 	return nil
 }
 
-// Processes returns the processes that the agent of dir started, with all descendants: any process that has its mark in
-// the environment, as the agent itself, runs a program below dir, or is a supervisor with its state there.
+// Processes returns the processes of the agent of dir, with all descendants: the agent and others with its mark in
+// their environment, programs below dir, and supervisors whose state is in the agent's state directory.
 func Processes(dir string) ([]task.Identity, error) {
 	all, err := task.Processes()
 	if err != nil {
@@ -74,16 +74,16 @@ func Processes(dir string) ([]task.Identity, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// supervises recognizes a plugin's supervisor by its argument, the state directory: it has its own environment, and may
-// run from memory.
+// supervises recognizes a plugin's supervisor by its argument, the state directory: a supervisor has its own
+// environment, and may run from memory.
 func supervises(p procfs.Proc, dir string) bool {
 	args, err := p.CmdLine()
 	return err == nil && len(args) > 0 && args[0] == "outrider-supervisor" &&
 		slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, stateDir(dir)+"/") })
 }
 
-// marked reports whether a process was started with the mark of dir. An environment that cannot be read belongs to
-// another user.
+// marked reports whether a process was started with the mark of dir. If the environment cannot be read, the process
+// belongs to another user.
 func marked(p procfs.Proc, dir string) bool {
 	env, err := p.Environ()
 	return err == nil && slices.Contains(env, markVar+"="+dir)
@@ -94,7 +94,7 @@ func runsBelow(p procfs.Proc, dir string) bool {
 	return err == nil && strings.HasPrefix(exe, dir+"/")
 }
 
-// killAll ends every process of the agent, until none is left: one may start another while it is being killed.
+// killAll ends every process of the agent, until none is left: a process may start another before it is killed.
 func killAll(ctx context.Context, dir string) error {
 	known := map[int]process{} // keeps orphans, which Processes does not find again
 	err := poll.Until(ctx, 20*time.Millisecond, func() (bool, error) {

@@ -129,10 +129,10 @@ func TestInstall_ReplacesARunningPlugin(t *testing.T) {
 	out, err := exec.Command(path).Output()
 	must.NoError(t, err, must.Sprintf("got %q", out))
 	test.Eq(t, "new\n", string(out), test.Sprintf("got %q", out))
-	test.True(t, p.alive(), test.Sprint("the running one was disturbed"))
+	test.True(t, p.alive(), test.Sprint("the running program was disturbed"))
 }
 
-func TestHostAgent_HasHostVolumePlugins(t *testing.T) {
+func TestHostAgent_InstallsHostVolumePlugins(t *testing.T) {
 	dir := t.TempDir()
 	script := func(name, output string) string {
 		path := filepath.Join(dir, name, "nomad-device-x")

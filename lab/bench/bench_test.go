@@ -29,10 +29,10 @@ func TestStarter_ReturnsAtTheFirstLine(t *testing.T) {
 		}
 	}
 	_, err = s.fork(exec.Command("/bin/sh", "-c", "echo >"+s.fifo+"; exit 1"))
-	test.Error(t, err, test.Sprint("a program that fails is measured"))
+	test.Error(t, err, test.Sprint("a failing program was measured"))
 }
 
-func TestRatio_IsAFactorAndAWord(t *testing.T) {
+func TestRatio_ReturnsAFactorAndAWord(t *testing.T) {
 	for _, c := range []struct {
 		value, peer float64
 		unit, want  string

@@ -22,22 +22,21 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/usage"
 )
 
-// noStatistics keeps Nomad from collecting statistics from drivers, as by default. A lab's agents do so each second.
+// noStatistics restores Nomad's default: no statistics from drivers. A lab's agents collect them each second.
 const noStatistics = `telemetry {
   collection_interval = "1h"
 }`
 
-// settle is the time until the agent is idle again after a start: Nomad batches its updates to the server, and the Go
-// runtimes return memory.
+// settle is how long an agent is busy after a start: Nomad batches updates to the server, and Go returns memory.
 const settle = 3 * time.Second
 
 // contest is a plugin and its peer: two ways to run the same tasks.
 type contest struct {
 	*bench
 	pair    [2]string                                // the first word of each is the driver's name in Nomad
-	plugins []agent.Plugin                           // of the first, and of its peer if that is a plugin, too
-	config  map[string]any                           // of the first, for starts without an agent; nil: jobs only
-	tasks   int                                      // of the large job
+	plugins []agent.Plugin                           // the plugin's, and the peer's if that is a plugin, too
+	config  map[string]any                           // the plugin's, for starts without an agent; nil: measure jobs only
+	tasks   int                                      // in the large job
 	of      [2]func(command []string) map[string]any // a task's config block
 
 	agent  agent.Agent
@@ -58,7 +57,7 @@ func (b *bench) lite(peer string, tasks int) *contest {
 	return c
 }
 
-// isolated compares the same with tasks that have every isolation but their own process ids.
+// isolated is like lite, but its tasks use every isolation except a PID namespace.
 func (b *bench) isolated(peer string, tasks int) *contest {
 	c := b.lite(peer, tasks)
 	c.pair[0] = "exec-lite isolated"
@@ -177,7 +176,8 @@ func (c *contest) measureJobs(ctx context.Context, side int) error {
 			return err
 		}
 	}
-	c.add(c.pair, fmt.Sprintf("memory a task of %d (PSS)", c.tasks), "kB", side, (memory[1]-memory[0])/float64(c.tasks-1))
+	c.add(c.pair, fmt.Sprintf("memory per task, %d tasks (PSS)", c.tasks), "kB", side,
+		(memory[1]-memory[0])/float64(c.tasks-1))
 	return nil
 }
 

@@ -1,16 +1,16 @@
 // Copyright (c) The Outrider Authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Command bench compares exec-lite with Nomad's raw_exec and with a driver that starts nothing, remote with an ssh by
-// hand, and python with a bare interpreter and with uv and pip by hand. It prints one table, and writes it as JSON for
-// the README's chart:
+// Command bench compares exec-lite with Nomad's raw_exec and with a driver that starts nothing, remote with manual ssh,
+// and python with a bare interpreter and with manual uv and pip. It prints one table, and writes it as JSON for the
+// README's chart:
 //
 //	go run ./lab/bench [-quick] [-json docs/benchmarks.json]
 //	go run ./lab/bench -size      only the memory of exec-lite's processes, for docs/guides/size.md
 //
 // The two sides of each comparison take turns, since a machine's speed changes within minutes: only the ratios mean
-// something, and only within one run. It needs root, because the drivers' work on cgroups is included. No ratio makes
-// it fail: a busy machine is not a defect of the code.
+// something, and only within one run. The command needs root, because the drivers' work on cgroups is included. It
+// never fails because of a ratio: a busy machine is not a defect of the code.
 package main
 
 import (
@@ -36,11 +36,11 @@ import (
 
 // options are the amounts to measure.
 type options struct {
-	tasks  int           // of the large job of exec-lite
-	remote int           // of the large job of remote
+	tasks  int           // in exec-lite's large job
+	remote int           // in remote's large job
 	rounds int           // of jobs, outputs and builds
 	starts int           // of a task, without Nomad's client
-	window time.Duration // in which processor time is measured
+	window time.Duration // during which processor time is measured
 	lines  int           // of a task's output
 }
 

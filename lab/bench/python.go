@@ -18,7 +18,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/wheel"
 )
 
-// The environment: the number of packages, the modules of each, and an interpreter that every user can run.
+// The measured environment: the number of packages, modules per package, and an interpreter that every user can run.
 const (
 	packages    = 10
 	modules     = 100
@@ -48,7 +48,7 @@ type pythonBench struct {
 func (b *bench) measurePython(ctx context.Context) error {
 	uv := wheel.FindUV(nobody)
 	if uv == "" {
-		log.Print("python is not measured: any user must be able to run the uv of $UV or of the PATH")
+		log.Print("python is not measured: $UV or PATH must name a uv that any user can run")
 		return nil
 	}
 	s, err := newStarter(filepath.Join(b.dir, "python"))
@@ -88,7 +88,7 @@ func (p *pythonBench) prepare() error {
 		name := fmt.Sprintf("package%d", i)
 		p.names, p.requirements = append(p.names, name), append(p.requirements, name+"==1.0")
 		files := map[string]string{name + "/__init__.py": ""}
-		for n := range modules - 1 { // 2 kB each, as a usual module
+		for n := range modules - 1 { // 2 kB each, like a typical module
 			files[fmt.Sprintf("%s/module%d.py", name, n)] = strings.Repeat("def f(a, b=1):\n    return [a + b, a * b]\n\n\n", 45)
 		}
 		if err := (wheel.Wheel{Name: name, Version: "1.0", Files: files}).Write(p.wheels); err != nil {
@@ -98,7 +98,7 @@ func (p *pythonBench) prepare() error {
 	return nil
 }
 
-// measureBuilds measures the task in turns with each build by hand. It leaves an environment in the cache.
+// measureBuilds measures the task in turns with each build by hand. Afterwards, the cache has an environment.
 func (p *pythonBench) measureBuilds(ctx context.Context, task way) error {
 	if _, err := task(); err != nil { // the driver's first task also waits for the list of interpreters
 		return err

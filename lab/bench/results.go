@@ -52,7 +52,7 @@ func (r *results) add(pair [2]string, measured, unit string, side int, value flo
 	r.Rows[i].values[side] = append(r.Rows[i].values[side], value)
 }
 
-// print prints a table, and fills in the fields that follow from the measurements.
+// print prints a table, and fills in the fields that it computes from the measurements.
 func (r *results) print(w io.Writer) error {
 	r.Machine, r.Date = machine(), time.Now().Format(time.DateOnly)
 	table := [][]string{{"plugin", "measured", "", "peer", "", "ratio"}}
@@ -113,7 +113,7 @@ func rounded(f float64) float64 { return math.Round(100*f) / 100 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median returns the lower of the two middle values of an even number of values, and zero for none.
+// median returns the lower of the two middle values of an even number of values, and zero for no values.
 func median(list []float64) float64 {
 	if len(list) == 0 {
 		return 0

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	spacing = 15 * time.Millisecond // one start may leave work behind that would delay the next
+	spacing = 15 * time.Millisecond // a start can cause later work, which would delay the next start
 	warmUp  = 5                     // the first starts also start the supervisor and page in binaries
 )
 

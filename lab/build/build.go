@@ -51,14 +51,14 @@ func Root(dir string) (string, error) {
 	}
 }
 
-// ForContainer returns b for programs that need no library of the image, which are built into a separate folder.
+// ForContainer returns a Builder of programs that need no library of the image. They are built into a separate folder.
 func (b Builder) ForContainer() Builder {
 	b.Static, b.Bin = true, filepath.Join(b.bin(), "static")
 	return b
 }
 
-// Supervisor builds the static binary that plugins embed. The go command embeds
-// files only from the module's own folder, so it is put there (and git-ignored).
+// Supervisor builds the static binary that plugins embed. The go command embeds files only from the module's own
+// folder, so the binary is put there (and git-ignored).
 func (b Builder) Supervisor(ctx context.Context) error {
 	core := filepath.Join(b.Root, "internal", "core")
 	// no version control stamp: the same source must give the same bytes, or the plugins
@@ -121,8 +121,8 @@ func (b Builder) bin() string {
 	return filepath.Join(b.Root, "bin")
 }
 
-// vcs turns the version control stamp on, the source of a plugin's version, even if GOFLAGS turns it off. It turns the
-// stamp off if git fails (no checkout, no git, or a checkout of another user), because go build would fail, too.
+// vcs returns a flag that turns the version control stamp (for a plugin's version) on, even if GOFLAGS turns it off. If
+// git fails (no checkout, no git, or a checkout of another user), the flag turns the stamp off, or go build would fail.
 func (b Builder) vcs(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = b.Root

@@ -23,7 +23,7 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 		tools map[string]string // on the PATH, in addition to go
 		b     Builder
 		cgo   string
-		want  string // empty: it is used
+		want  string // empty: libusb is used
 	}{
 		{name: "headers and compiler", tools: map[string]string{"gcc": "exit 0",
 			"pkg-config": `[ "$*" = "--exists libusb-1.0" ]`}},
@@ -35,7 +35,7 @@ func TestLibusb_IsUsedIfPossible(t *testing.T) {
 			want: "cgo is off, or no C compiler is installed"},
 		{name: "cgo turned off", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, cgo: "0",
 			want: "cgo is off, or no C compiler is installed"},
-		{name: "a static one", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true},
+		{name: "static build", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"}, b: Builder{Static: true},
 			want: "built to run on any Linux"},
 		{name: "another architecture", tools: map[string]string{"gcc": "exit 0", "pkg-config": "exit 0"},
 			b:    Builder{Arch: other},

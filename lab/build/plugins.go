@@ -48,8 +48,8 @@ func Plugins(root string) ([]Plugin, error) {
 	return plugins, nil
 }
 
-// Select returns the plugins with these names, or all if there are no names.
-// A name may be the folder's or the binary's.
+// Select returns the plugins with these names, or all if there are no names. Each name may be a folder's or a binary's
+// name.
 func Select(plugins []Plugin, names ...string) ([]Plugin, error) {
 	if len(names) == 0 {
 		return plugins, nil

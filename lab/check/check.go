@@ -21,8 +21,8 @@ func goEnv(ctx context.Context, root string) []string {
 	return append(os.Environ(), b.Env(b.Libusb(ctx) == nil)...)
 }
 
-// output runs a command in dir and returns the output of both streams, which is also part of an error. A nil env means
-// this process's.
+// output runs a command in dir and returns the output of both streams, which is also part of an error. A nil env is
+// this process's environment.
 func output(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, env

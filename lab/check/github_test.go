@@ -15,7 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// form has the fields of an issue form for which GitHub ignores the whole form if they are wrong.
+// form has the fields that GitHub checks: if one is wrong, GitHub ignores the whole issue form.
 type form struct {
 	Name, Description string
 	Title             string
@@ -48,7 +48,7 @@ func TestIssueForms_AreValid(t *testing.T) {
 	}
 }
 
-func TestIssueForms_FindsFaults(t *testing.T) {
+func TestFormFaults_ReportsEachKind(t *testing.T) {
 	const head = "name: A\ndescription: B\nbody:\n"
 	const area = "  - type: textarea\n    id: x\n    attributes: {label: L}\n"
 	for text, want := range map[string]string{
@@ -82,7 +82,7 @@ func formFaults(text string) []string {
 		return []string{err.Error()}
 	}
 	if f.Name == "" || f.Description == "" {
-		faults = append(faults, "it lacks a name or a description")
+		faults = append(faults, "the form lacks a name or a description")
 	}
 	ids := map[string]bool{}
 	inputs := 0

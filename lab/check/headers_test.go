@@ -34,7 +34,7 @@ func TestHeaders_EverySourceFileNamesItsLicence(t *testing.T) {
 			}
 			return nil
 		}
-		if filepath.Base(path) == "mage_output_file.go" { // mage writes it while it compiles
+		if filepath.Base(path) == "mage_output_file.go" { // mage writes this file while it compiles
 			return nil
 		}
 		switch filepath.Ext(path) {

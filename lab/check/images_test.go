@@ -24,7 +24,7 @@ var (
 	htmlAttribute = regexp.MustCompile(`(?s)\b(src|srcset|alt)="([^"]*)"`)
 )
 
-// Every image of a page must exist, be small, and have a text for readers who do not see it.
+// Every image on a page must exist, be small, and have alternative text for readers who cannot see it.
 func TestImages_ExistAndHaveText(t *testing.T) {
 	found := 0
 	for _, page := range files(t, "*.md") {
@@ -34,10 +34,10 @@ func TestImages_ExistAndHaveText(t *testing.T) {
 			t.Errorf("%s: %s", page, fault)
 		}
 	}
-	test.Positive(t, found, test.Sprint("images of pages"))
+	test.Positive(t, found, test.Sprint("no page has an image"))
 }
 
-// Pictures of `docs:pictures` must be small, even if no page has them.
+// Every picture that `docs:pictures` draws must be small, even if no page shows it.
 func TestImages_AreSmall(t *testing.T) {
 	files, err := filepath.Glob("../../docs/images/*")
 	must.NoError(t, err)
@@ -47,7 +47,7 @@ func TestImages_AreSmall(t *testing.T) {
 	}
 }
 
-func TestImages_FindsFaults(t *testing.T) {
+func TestImageFaults_ReportsEachKind(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"a.svg": 500_000, "b.svg": 500_001, "c.png": 300_001, "d.bmp": 1} {
 		must.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644))
@@ -105,7 +105,7 @@ func imageFaults(dir, text string) (images int, faults []string) {
 		for _, a := range htmlAttribute.FindAllStringSubmatch(m[0], -1) {
 			attributes[a[1]] = a[2]
 		}
-		if m[1] == "source" { // part of a picture, whose img has the text
+		if m[1] == "source" { // part of a picture element, whose img has the text
 			look(attributes["srcset"], "its img's")
 		} else {
 			look(attributes["src"], attributes["alt"])

@@ -16,12 +16,12 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// skipLine is the line of a test's output that has the reason of a skip.
+// skipLine matches the line of a test's output that has the reason for a skip.
 var skipLine = regexp.MustCompile(`^\s*\S+\.go:\d+: (.+)`)
 
 // judge reads the events of a test run with its reruns (go doc test2json), and prints the skipped tests. It returns an
-// error for what gotestsum does not count as a failure: a package that fails although each of its tests passes, a run
-// without a test, and, if noSkips is set, a skip that is not testsupport.Long's.
+// error for problems that gotestsum does not count as failures: a package that fails although each of its tests passes,
+// a run without a test, and, if noSkips is set, a skip by anything but testsupport.Long.
 func judge(w io.Writer, events io.Reader, noSkips bool) error {
 	var problems []error
 	ran := 0
@@ -44,7 +44,7 @@ func judge(w io.Writer, events io.Reader, noSkips bool) error {
 			if !failed[e.Package] {
 				problems = append(problems, fmt.Errorf("%s failed outside of its tests", e.Package))
 			}
-			delete(failed, e.Package) // it may be rerun
+			delete(failed, e.Package) // the package may be rerun
 		case e.Test == "":
 		case e.Action == "pass" || e.Action == "fail":
 			ran++

@@ -20,12 +20,12 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/poll"
 )
 
-// leftovers finds what a test run leaves on the machine. The run's temporary directory identifies everything that
+// leftovers finds resources that a test run did not remove. The run's temporary directory identifies everything that
 // belongs to it, except cgroups and files in /run/outrider: of these, only new ones count. Two runs can be active at
 // the same time on one machine.
 type leftovers struct {
 	dir    string          // the run's TMPDIR
-	before map[string]bool // shared places
+	before map[string]bool // the shared places before the run
 }
 
 // newLeftovers creates a temporary directory for a run. Its path is short, since unix sockets are created below it.
@@ -33,21 +33,21 @@ func newLeftovers() (*leftovers, error) {
 	for id := int64(os.Getpid()); ; id++ {
 		dir := filepath.Join(os.TempDir(), "o"+strconv.FormatInt(id, 36))
 		err := os.Mkdir(dir, 0o700)
-		if errors.Is(err, fs.ErrExist) { // of a killed run, or of another PID namespace
+		if errors.Is(err, fs.ErrExist) { // the directory of a killed run, or of a run in another PID namespace
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		return &leftovers{dir: dir, before: sharedPlaces()}, os.Chmod(dir, 0o777|fs.ModeSticky) // as /tmp
+		return &leftovers{dir: dir, before: sharedPlaces()}, os.Chmod(dir, 0o777|fs.ModeSticky) // like /tmp
 	}
 }
 
-// patience is how long stopped processes may take to end, and another run may keep the cgroup of an ended task.
+// patience is how long a stopped process may take to exit, and how long another run may keep an ended task's cgroup.
 const patience = time.Minute
 
-// check removes the temporary directory. If the run has left anything, it keeps the directory and returns an error that
-// lists the leftovers.
+// check removes the temporary directory. If it finds leftovers, it keeps the directory and returns an error that lists
+// them.
 func (l *leftovers) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -100,8 +100,8 @@ func (l *leftovers) look() []string {
 
 var (
 	shared = regexp.MustCompile(`^/sys/fs/cgroup/.*(/nomad|outrider)|^` + task.DefaultDir + `/`)
-	// kept matches the cgroups that Nomad creates for itself; and the directories in which a plugin locks and mounts
-	// datasets, with the lock of a plugin that is killed in the middle of a change, which the next one removes.
+	// kept matches the cgroups that Nomad creates for itself, and the directories in which a plugin locks and mounts
+	// datasets. These may have the lock of a plugin that was killed during a change; the next plugin removes it.
 	kept = regexp.MustCompile(`^/sys/.*/(nomad|share|reserve)(\.slice)?$|/dataset(/slots|/locks.*)?$`)
 )
 
@@ -110,7 +110,7 @@ func sharedPlaces() map[string]bool {
 	places := map[string]bool{}
 	for _, root := range []string{"/sys/fs/cgroup", task.DefaultDir} {
 		_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-			counts := err == nil && (entry.IsDir() || root == task.DefaultDir) // with an error, it was removed
+			counts := err == nil && (entry.IsDir() || root == task.DefaultDir) // an error means that the path was removed
 			if counts && shared.MatchString(path) && !kept.MatchString(path) && !hasProcesses(path) {
 				places[path] = true
 			}

@@ -61,7 +61,7 @@ func TestModules_RequireOneVersionOfEachDependency(t *testing.T) {
 	}
 }
 
-// Each module requires what it imports. TestModule builds it by its own go.mod, as a release does.
+// Each go.mod must require what its module imports. TestModule builds by that go.mod, as a release does.
 func TestModules_AreTidyAndVerified(t *testing.T) {
 	testsupport.Long(t, "reads every module of the cache")
 	dirs, err := modules(t.Context(), "../..")

@@ -58,13 +58,13 @@ type page struct {
 var (
 	headingLine = regexp.MustCompile(`^(#+) (.+)`)
 	linkTarget  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`) // what GitHub removes from a heading
+	noAnchor    = regexp.MustCompile(`[^\p{L}\p{N}\s_-]`) // the characters that GitHub removes from a heading
 )
 
 func readPage(text string) page {
 	p := page{anchors: map[string]bool{}}
 	fenced := false
-	var prose strings.Builder // a link may be broken over lines
+	var prose strings.Builder // a link may continue on the next line
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.TrimSpace(line), "```") {
 			fenced = !fenced

@@ -34,7 +34,7 @@ type result struct {
 
 // bars are the rows of exec-lite in the README's chart, by the beginning of their names.
 var bars = []struct{ row, label string }{
-	{"memory a task", "Helper memory per task"},
+	{"memory per task", "Helper memory per task"},
 	{"start", "Start latency (median)"},
 	{"job of 300 tasks", "300-task job until all run"},
 	{"processor, 300 tasks", "Helper CPU, 300 idle tasks"},

@@ -55,7 +55,7 @@ func TestSecurityPage_PromiseNeedsTest(t *testing.T) {
 				page += "\n" + head + "| x | `TestA` |\n"
 			}
 			wrong := unheld(page, exist)
-			test.SliceLen(t, row.wrong, wrong, test.Sprint("wrong are"))
+			test.SliceLen(t, row.wrong, wrong, test.Sprint("number of wrong rows"))
 		})
 	}
 }

@@ -19,15 +19,14 @@ import (
 // resultsDir has the events of the last test runs (go doc test2json).
 const resultsDir = "bin/test"
 
-// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The end-to-end tests and
-// those of remote take longest, so they start first. Tests mostly wait, so more packages run concurrently than the
-// machine has processors.
+// Test runs the tests of every module except those that testsupport.Long leaves to TestAll. The slowest packages,
+// lab/e2e and remote, start first. Tests mostly wait, so more packages run at a time than the machine has processors.
 func Test(ctx context.Context, root string) error {
 	return run(ctx, root, "test", []string{"./lab/e2e/...", "./plugins/remote/...", "work"}, "-short", "-p=5")
 }
 
-// TestAll runs every test. The lab's packages run one at a time, because two with virtual machines or real agents are
-// too much for a small machine. If one step fails, the next one still runs.
+// TestAll runs every test. The lab's packages run one at a time, because two packages with virtual machines or real
+// agents are too much for a small machine. If one step fails, the next one still runs.
 func TestAll(ctx context.Context, root string) error {
 	plugins, err := filepath.Glob(filepath.Join(root, "plugins", "*"))
 	if err != nil {
@@ -80,7 +79,7 @@ func run(ctx context.Context, root, name string, packages []string, flags ...str
 	return errors.Join(err, left.check(ctx))
 }
 
-// gotestsum prints the failures. It reruns a failed test alone, up to two times, unless more than five fail.
+// gotestsum runs tests and prints failures. It reruns a failed test alone, up to twice, unless more than five fail.
 func gotestsum(ctx context.Context, root, name, tmp string, packages []string, flags ...string) error {
 	program, err := gotool.Path(ctx, root, "gotestsum")
 	if err != nil {
@@ -101,7 +100,7 @@ func gotestsum(ctx context.Context, root, name, tmp string, packages []string, f
 	cmd := exec.CommandContext(ctx, program, append(args, flags...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, os.Stdout, os.Stderr
 	cmd.Env = append(goEnv(ctx, root), "TMPDIR="+tmp)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // the tests clean up
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on an interrupt, the tests clean up
 	cmd.WaitDelay = time.Minute
 	failure := cmd.Run()
 	file, err := os.Open(events)

@@ -13,7 +13,7 @@ import (
 	"github.com/outrider-dev/outrider/internal/core/testsupport"
 )
 
-// Runs the tests of a small workspace, with each kind of failure.
+// The test runs gotestsum in a small workspace, with each kind of failure.
 func TestRun_ReportsEachKindOfFailure(t *testing.T) {
 	const header = "package p\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _ = os.Args, time.Now\n\n"
 	const (

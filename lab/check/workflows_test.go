@@ -21,7 +21,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// The permissions that a job may have in addition to reading the repository. Any other one is a mistake.
+// mayWrite lists the permissions that a job may have in addition to reading the repository; all others are mistakes.
 var mayWrite = map[string][]string{
 	"docs.yml deploy":     {"pages", "id-token"},
 	"release.yml sign":    {"id-token", "attestations"},
@@ -54,7 +54,7 @@ func TestWorkflows_FollowTheRules(t *testing.T) {
 	test.Greater(t, 5, called)
 }
 
-func TestWorkflows_FindsFaults(t *testing.T) {
+func TestWorkflowFaults_ReportsEachKind(t *testing.T) {
 	const head = "permissions: {}\njobs:\n  one:\n    timeout-minutes: 5\n    permissions:\n      contents: read\n" +
 		"    steps:\n"
 	const checkout = "      - uses: actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1\n" +
@@ -135,7 +135,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 		job := w.Jobs[id]
 		for what, access := range job.Permissions {
 			if access != "read" && !slices.Contains(mayWrite[name+" "+id], what) {
-				fault("job %s may not have %s: %s", id, what, access)
+				fault("job %s must not have %s: %s", id, what, access)
 			}
 		}
 		if job.Container != "" && !byDigest.MatchString(job.Container) {
@@ -146,7 +146,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 		}
 		for _, step := range job.Steps {
 			if strings.HasPrefix(step.Uses, "actions/checkout@") && step.With["persist-credentials"] != false {
-				fault("job %s leaves a token in the checkout: persist-credentials", id)
+				fault("job %s stores a token in the checkout: persist-credentials", id)
 			}
 			if strings.Contains(step.Run, "${{") {
 				fault("job %s: an expression in a script; pass it by env: %s", id, step.Run)
@@ -154,7 +154,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 			script := strings.ReplaceAll(step.Run, "\\\n", " ")
 			for _, m := range goCommand.FindAllStringSubmatch(script, -1) {
 				if m[1] != "tool" {
-					fault("job %s: go %s is no mage target", id, m[1])
+					fault("job %s: go %s is not a mage target", id, m[1])
 				}
 			}
 			for _, m := range mageCommand.FindAllStringSubmatch(script, -1) {
@@ -169,7 +169,7 @@ func workflowFaults(name, text string, targets map[string]target) []string {
 
 // target is a target of the magefile.
 type target struct {
-	arguments int // that it requires
+	arguments int // required ones
 	flags     []string
 }
 

@@ -3,8 +3,8 @@
 
 # shellcheck shell=sh
 
-# Functions of the demos' scripts. Each act is a separate shell, in a directory with the demo's job files, where the
-# tasks run. It has nomad and the agent's plugins on its PATH.
+# Functions of the demos' scripts. Each act has its own shell, where the tasks run, in a directory with the demo's job
+# files. The shell has nomad and the agent's plugins on its PATH.
 
 # fold_to PREFIX breaks lines to the width of the terminal.
 fold_to() { fold -s -w $((COLUMNS - 5)) | sed "s/^/$1/"; }
@@ -28,7 +28,7 @@ fail() {
 
 now() { date +%s%N; }
 
-# begin sets the time from which took counts, as run does.
+# begin sets the time from which took counts; run also sets it.
 begin() { now >"began"; }
 
 # took prints the time since the last begin or run.

@@ -81,7 +81,7 @@ func usbConfig() string {
 	return real.Replace(usbPlugin)
 }
 
-// play plays a script. A shell runs each act, after the script's beginning, where the agent's tasks run.
+// play plays a script. Each act, after the script's beginning, runs in a shell where the agent's tasks run.
 func play(ctx context.Context, a agent.Agent, name string) error {
 	dir := filepath.Join(a.Info().Dir, "demo")
 	root, err := build.Root(".")

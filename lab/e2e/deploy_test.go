@@ -84,5 +84,5 @@ func TestDeploy_AnsibleInstallsAndRemoves(t *testing.T) {
 	must.NoError(t, os.WriteFile(archive, content, 0o644))
 	out, err = shell(t, dir, env, play)
 	test.Error(t, err, test.Sprint("a flipped byte"))
-	test.StrContains(t, out, "is not as "+dir+"/SHA256SUMS says")
+	test.StrContains(t, out, "does not match "+dir+"/SHA256SUMS")
 }

@@ -25,12 +25,12 @@ func checkout(t *testing.T) string {
 		out, err := exec.Command("cp", "-r", filepath.Join("../..", part), to).CombinedOutput()
 		must.NoError(t, err, must.Sprint(string(out)))
 	}
-	must.NoError(t, os.Chmod(filepath.Dir(root), 0o755)) // #nosec G302 -- tasks of other users go through it
+	must.NoError(t, os.Chmod(filepath.Dir(root), 0o755)) // #nosec G302 -- tasks of other users traverse it
 	return root
 }
 
 func TestCreate_MakesAPluginThatPassesItsTests(t *testing.T) {
-	t.Setenv("GOFLAGS", "-trimpath") // Go's cache serves another directory
+	t.Setenv("GOFLAGS", "-trimpath") // so Go's cache serves this directory, too
 	for kind, changed := range map[Kind]map[string]string{
 		Driver: {"go.work": "\t./plugins/my-plugin\n", "docs/plugins/my-plugin.md": "| `script` | string | required |"},
 		Device: {table: "\t\"my-plugin\": {Device: true},\n", "docs/plugins/my-plugin.md": "| `nodes` |"},

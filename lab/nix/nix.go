@@ -14,7 +14,7 @@ import (
 	"regexp"
 )
 
-// The steps of nix/packages.nix, in a copy of its source. A build by Nix compares the hash that `nix hash` reports.
+// vendor has the steps of nix/packages.nix, for a copy of its source. A Nix build compares the hash that they print.
 const vendor = `cp -r --parents go.work go.work.sum internal/core plugins "$1" && cd "$1"
 go work edit -dropuse=. -dropuse=./lab
 GOFLAGS= go work vendor >&2
@@ -22,7 +22,7 @@ nix --extra-experimental-features nix-command hash path vendor`
 
 var vendorHash = regexp.MustCompile(`sha256-[^"]+`)
 
-// UpdateHash updates the hash in nix/packages.nix, of the packages that core and plugins below root import.
+// UpdateHash writes, to nix/packages.nix, the hash of the packages that core and plugins below root import.
 func UpdateHash(ctx context.Context, root string) error {
 	if _, err := exec.LookPath("nix"); err != nil {
 		return fmt.Errorf("nix is not installed (Debian: apt-get install nix-bin): %w", err)

@@ -61,7 +61,7 @@ func TestFlake_IsValidNix(t *testing.T) {
 	must.NoError(t, err, must.Sprint(string(out)))
 }
 
-// nix/check.nix evaluates the file if nixpkgs is available.
+// nix/check.nix evaluates nix/example.nix if nixpkgs is available.
 func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 	page, err := os.ReadFile(root + "/docs/develop/nix.md")
 	must.NoError(t, err)
@@ -74,7 +74,7 @@ func TestPage_ShowsTheExampleThatIsChecked(t *testing.T) {
 
 func TestFlake_HasThePluginsOfTheLab(t *testing.T) {
 	needNix(t)
-	// with a dummy store nothing is written
+	// the dummy store writes nothing
 	cmd := exec.Command("nix-instantiate", "--store", "dummy://", "--eval", "--strict", "--json", root+"/nix/plugins.nix")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

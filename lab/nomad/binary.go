@@ -33,8 +33,8 @@ func Binary(ctx context.Context, progress func(format string, args ...any)) (str
 	return finder{release: release, source: buildSource}.find(ctx, progress)
 }
 
-// finder has the functions by which Binary gets a new program, for tests to replace. Each creates it in a scratch
-// directory, and returns its path.
+// finder has the functions by which Binary gets a new program, for tests to replace. Each function creates the program
+// in a scratch directory, and returns its path.
 type finder struct {
 	release, source func(ctx context.Context, scratch string) (string, error)
 }

@@ -35,12 +35,12 @@ func TestBinary_SearchesInOrder(t *testing.T) {
 		want             string // the file's name
 		complain         string
 	}{
-		{name: "NOMAD_BIN wins over all", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "env"},
+		{name: "NOMAD_BIN wins over everything", env: "2.0.4", path: "1.11.3", cache: "1.11.3", want: "env"},
 		{name: "PATH wins over the cache", path: "1.11.1", cache: "1.11.3", want: "nomad"},
 		{name: "an old nomad on PATH is ignored", path: "1.7.2", cache: "1.11.3", want: kept,
 			complain: "Nomad 1.7.2"},
 		{name: "a release is fetched if nothing is found", want: kept},
-		{name: "without a network it is built", release: unreachable, want: kept, complain: "no route to host"},
+		{name: "nomad is built without a network", release: unreachable, want: kept, complain: "no route to host"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()

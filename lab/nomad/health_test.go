@@ -15,7 +15,7 @@ import (
 	"github.com/shoenig/test/must"
 )
 
-func TestSelf_IsTheAgentsOwnNode(t *testing.T) {
+func TestSelf_ReturnsTheAgentsOwnNode(t *testing.T) {
 	answers := map[string]any{
 		"self": map[string]any{"config": map[string]string{"DataDir": "/d"},
 			"stats": map[string]any{"client": map[string]string{"node_id": "own", "last_heartbeat": "1s"}}},
@@ -80,7 +80,7 @@ func TestHealth_ReadsDriversOfTheNode(t *testing.T) {
 	must.EqError(t, err, "the node is down")
 }
 
-func TestHostVolumePlugins_ReportsAMissingOne(t *testing.T) {
+func TestHostVolumePlugins_ReportsAMissingPlugin(t *testing.T) {
 	node := &api.Node{Attributes: map[string]string{"plugins.host_volume.a.version": "1.0.0"}}
 	test.NoError(t, HostVolumePlugins(node, "a"))
 	err := HostVolumePlugins(node, "a", "b")

@@ -23,8 +23,8 @@ type Driver struct {
 	Description string // the driver's message
 }
 
-// Health returns the driver's health in one word. An undetected driver works, but did not find its runtime on this
-// node, such as a driver for Python without Python. Unlike a driver whose plugin failed, it has attributes.
+// Health returns the driver's health in one word. An undetected driver works, but did not find its runtime, such as the
+// python driver on a node without Python. Unlike a driver whose plugin failed, it has attributes.
 func (d Driver) Health() string {
 	switch {
 	case d.Healthy:
@@ -67,8 +67,8 @@ func Health(node *api.Node, drivers ...string) ([]Driver, error) {
 // ErrNoHostVolumePlugin is the error of a plugin that did not report its version to the agent.
 var ErrNoHostVolumePlugin = errors.New("not fingerprinted: it did not answer the agent")
 
-// HostVolumePlugins returns an error unless the node has host volume plugins of these ids. The agent looks for them at
-// its start, and gives each a second to answer.
+// HostVolumePlugins returns an error unless the node has host volume plugins with these ids. The agent looks for them
+// at its start, and gives each plugin a second to answer.
 func HostVolumePlugins(node *api.Node, ids ...string) error {
 	for _, id := range ids {
 		if node.Attributes["plugins.host_volume."+id+".version"] == "" {
@@ -84,13 +84,13 @@ func Self(ctx context.Context, c *api.Client, dataDir string) (*api.Node, error)
 	if err != nil {
 		return nil, fmt.Errorf("the agent does not answer: %w", err)
 	}
-	if self.Config["DataDir"] != dataDir { // ours notices only when it tries to listen
+	if self.Config["DataDir"] != dataDir { // our agent notices this only when it tries to listen
 		return nil, errors.New("another agent uses the port")
 	}
 	client := self.Stats["client"]
 	// after a restart of the agent, the servers still list its node as ready
 	ago, err := time.ParseDuration(client["last_heartbeat"])
-	if err != nil || ago > 24*time.Hour { // never: counted from the zero time
+	if err != nil || ago > 24*time.Hour { // no heartbeat yet: the time is counted from zero
 		return nil, ErrNotRegistered
 	}
 	node, _, err := c.Nodes().Info(client["node_id"], (&api.QueryOptions{}).WithContext(ctx))
@@ -114,7 +114,7 @@ func NewClient(address string) (*api.Client, error) {
 	return c, nil
 }
 
-// Plain removes gRPC's prefix of plugin errors from a message of Nomad.
+// Plain removes gRPC's prefix, which plugin errors have, from a message of Nomad.
 func Plain(message string) string {
 	return strings.ReplaceAll(message, "rpc error: code = Unknown desc = ", "")
 }

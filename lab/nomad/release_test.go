@@ -84,7 +84,7 @@ func newKey(t *testing.T) *openpgp.Entity {
 	return key
 }
 
-// release returns the files of a release on a server: the index, the archive, its checksum and the signature of that.
+// release returns the files of a server's release: the index, the archive, its checksum and the checksum's signature.
 func release(t *testing.T, key *openpgp.Entity) map[string][]byte {
 	t.Helper()
 	var archive, signature bytes.Buffer

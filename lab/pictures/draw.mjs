@@ -37,7 +37,7 @@ function pace(cast, command) {
   show(0, prompt)
   for (const letter of command) show(0.035, letter)
   show(1, '\r\n')
-  const changes = [] // each makes the picture larger
+  const changes = [] // each change makes the picture larger
   for (const [at, , text] of output) {
     const last = changes.at(-1)
     if (last && at - last.at < 0.1) last.text += text

@@ -51,7 +51,7 @@ func TestARM64_RunsUnderQEMU(t *testing.T) {
 	t.Run("task", func(t *testing.T) { conforms(t, driver) })
 }
 
-// documented returns the pages that may have a plugin's options: its own, and exec-lite's with those of every driver.
+// documented returns the pages that may have a plugin's options: its own, and exec-lite's with every driver's options.
 func documented(t *testing.T, plugin string) (text string) {
 	for _, page := range []string{"plugins/" + plugin, "reference/" + plugin, "reference/exec-lite"} {
 		b, err := os.ReadFile(filepath.Join(made.root, "docs", page+".md"))

@@ -24,8 +24,8 @@ const (
 
 // qemuexec replaces an arm64 program that a kernel with binfmt_misc (flags OP) starts. It executes QEMU's user mode
 // with the program's path. A program without a path, such as the supervisor that a plugin has in memory, is first
-// copied to the interpreter's folder, because QEMU opens it again when it executes itself. The arguments are the
-// interpreter, the program's path, and the program's arguments from the 0th.
+// copied to the interpreter's folder, because QEMU opens the program again when the program executes itself. The
+// arguments are the interpreter, the program's path, and the program's arguments from the 0th.
 func qemuexec(args []string) error {
 	if len(args) < 3 {
 		return errors.New("not started by binfmt_misc with the flag P")
@@ -45,8 +45,8 @@ func qemuexec(args []string) error {
 	return unix.Exec(qemu, append([]string{qemu, "-0", args[2], path}, args[3:]...), os.Environ())
 }
 
-// oneProcessor keeps the program's threads from running at the same time. If QEMU forks while another thread holds one
-// of QEMU's locks, the child waits for that lock forever, before it executes anything.
+// oneProcessor makes the program's threads run one at a time. If QEMU forks while another thread holds one of QEMU's
+// locks, the child waits for that lock forever, before it executes anything.
 func oneProcessor() error {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -77,7 +77,7 @@ func programFile() (*os.File, error) {
 	return nil, errors.New("not started by binfmt_misc with the flag O")
 }
 
-// pathOf returns a path by which the program can be executed: a copy in dir if it has none.
+// pathOf returns a path by which the program can be executed: a copy in dir if the program has no path.
 func pathOf(program *os.File, dir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(program.Fd()), &st); err != nil {

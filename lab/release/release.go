@@ -56,7 +56,7 @@ func (o *Options) resolve() ([]build.Plugin, error) {
 }
 
 // Build builds the release of the checkout as it is. Its version is the one that the go command stamps: from the
-// commit's tag, if it has one and nothing is changed.
+// commit's tag, if the commit has one and the checkout has no changes.
 func Build(ctx context.Context, o Options) ([]Result, error) {
 	plugins, err := o.resolve()
 	if err != nil {
@@ -73,7 +73,7 @@ func Build(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// one builds a plugin's release in a scratch directory, and then replaces an earlier one.
+// one builds a plugin's release in a scratch directory, and then replaces an earlier release.
 func one(ctx context.Context, o Options, p build.Plugin) (r Result, err error) {
 	dist := filepath.Join(o.Root, "dist")
 	if err := os.MkdirAll(dist, 0o755); err != nil {

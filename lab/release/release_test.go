@@ -33,8 +33,8 @@ import (
 	"github.com/outrider-dev/outrider/lab/build"
 )
 
-// released is a clone of this checkout, changes included, in which every plugin has the tag of version 0.1.0, with
-// the releases that were built from it.
+// released is a clone of this checkout, changes included, with the releases that were built from it. In the clone,
+// every plugin has the tag of version 0.1.0.
 type released struct {
 	root    string
 	commit  string
@@ -48,7 +48,7 @@ var (
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == interpreter {
-		fmt.Fprintln(os.Stderr, interpreter+":", qemuexec(os.Args)) // it only returns with an error
+		fmt.Fprintln(os.Stderr, interpreter+":", qemuexec(os.Args)) // qemuexec returns only after an error
 		os.Exit(127)
 	}
 	code := m.Run()
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// version of all plugins of the tests.
+// version is the version of all plugins in the tests.
 const version = "0.1.0"
 
 // git runs a git command in a repository, as a user of the tests.
@@ -72,7 +72,7 @@ func git(t *testing.T, args ...string) string {
 	return out
 }
 
-// theRelease is built once for all tests.
+// theRelease returns the release, which is built once for all tests.
 func theRelease(t *testing.T) released {
 	t.Helper()
 	once.Do(func() {
@@ -126,7 +126,7 @@ func each(t *testing.T, do func(t *testing.T, r Result, arch string, zip archive
 	}
 }
 
-func TestArtefacts_HasTheExpectedFiles(t *testing.T) {
+func TestArtefacts_IncludeTheExpectedFiles(t *testing.T) {
 	testsupport.Long(t, "makes the release of every plugin, for both architectures")
 	for _, r := range theRelease(t).results {
 		want := []string{"SHA256SUMS"}
@@ -157,7 +157,7 @@ func TestArtefacts_BinaryReportsPluginVersionAndRevision(t *testing.T) {
 			"GOOS": "linux", "-trimpath": "true", "CGO_ENABLED": "0"} {
 			test.Eq(t, want, settings[key], test.Sprint(key))
 		}
-		test.False(t, bytes.Contains(text, []byte(made.root)), test.Sprint("it has the path of the folder it was built in"))
+		test.False(t, bytes.Contains(text, []byte(made.root)), test.Sprint("it contains the path of the build folder"))
 
 		path := filepath.Join(r.Plugin.Dir, "go.mod")
 		mod, err := os.ReadFile(path)
@@ -230,7 +230,7 @@ func TestArtefacts_NoticeAndSBOMHaveEveryModule(t *testing.T) {
 		must.NoError(t, json.Unmarshal(text, &bom))
 		test.Eq(t, info.Path+" v"+version, bom.Metadata.Component.Name+" "+bom.Metadata.Component.Version)
 		test.Eq(t, "", bom.SerialNumber+bom.Metadata.Timestamp)
-		test.Nil(t, bom.Metadata.Tools, test.Sprint("they have the checksums of a program of this machine"))
+		test.Nil(t, bom.Metadata.Tools, test.Sprint("tools have checksums of a program of this machine"))
 		listed := map[string]string{}
 		for _, c := range bom.Components {
 			listed[c.Name] = c.Version

@@ -32,7 +32,7 @@ var stamp = regexp.MustCompile(`^\S+ (\S+)( \(untagged build.*\))?\nof commit ([
 // staged builds the plugin for this machine, reads its version and commit, and writes the files to publish with it.
 func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*settings, error) {
 	c := &settings{Plugin: p, Scratch: filepath.Base(scratch), Archs: slices.Clone(o.Archs)}
-	if c.Archs[0] == runtime.GOARCH { // build it last: the supervisor of the last one stays in the checkout
+	if c.Archs[0] == runtime.GOARCH { // build it last: the supervisor of the last build stays in the checkout
 		slices.Reverse(c.Archs)
 	}
 	builder := build.Builder{Root: o.Root, Static: true, Release: true, Bin: filepath.Join(scratch, "bin")}
@@ -46,7 +46,7 @@ func staged(ctx context.Context, o Options, p build.Plugin, scratch string) (*se
 	}
 	found := stamp.FindStringSubmatch(version)
 	if found == nil {
-		return nil, fmt.Errorf("the binary reports no commit, but %q: is this a clone, and git on PATH?", version)
+		return nil, fmt.Errorf("the binary reports no commit, but %q: is this a clone, and is git on PATH?", version)
 	}
 	c.Version, c.Commit, c.Ref = found[1], found[3], found[3]
 	if found[2] == "" {
@@ -97,7 +97,7 @@ func (c *settings) documents(ctx context.Context, root, program string) (map[str
 	return files, nil
 }
 
-// The names in the zip of the plugin's page, and of the page with its options.
+// readme and options are names in the zip: of the plugin's page, and of the page with its options.
 const readme, options = "README.md", "OPTIONS.md"
 
 func (c *settings) page() string      { return "docs/plugins/" + c.Name + ".md" }
@@ -105,7 +105,7 @@ func (c *settings) reference() string { return "docs/reference/" + c.Name + ".md
 
 var link = regexp.MustCompile(`\]\(([^):#]+)(#[^)]*)?\)`)
 
-// relink changes the links of a page of a folder to lead into the zip, or to the project's site at this version.
+// relink changes a page's links, which are relative to folder: they lead into the zip, or to the site at this version.
 func (c *settings) relink(text, folder string) string {
 	return link.ReplaceAllStringFunc(text, func(found string) string {
 		parts := link.FindStringSubmatch(found)

@@ -108,7 +108,7 @@ func TestLicenceFiles_FindsFilesOfTheFolder(t *testing.T) {
 }
 
 // Each changelog has a section for the next release: the workflow takes the text of the release's page from there.
-func TestChangelog_EveryPluginHasOne(t *testing.T) {
+func TestChangelog_ExistsForEveryPlugin(t *testing.T) {
 	plugins, err := build.Plugins("../..")
 	must.NoError(t, err)
 	must.SliceNotEmpty(t, plugins)

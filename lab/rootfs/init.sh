@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MPL-2.0
 
 # shellcheck shell=sh
-# Process 1 of a root, in new namespaces: $1 is the root's directory, $2 Nomad's program.
+# This is process 1 of a root, in new namespaces: $1 is the root's directory, $2 Nomad's program.
 set -e
 umask 022
 mount --make-rprivate /
@@ -28,7 +28,7 @@ pivot_root . mnt
 umount -l mnt
 cd /
 
-# as the package's scripts do
+# as the scripts of Nomad's package do
 useradd --system --user-group --home-dir /etc/nomad.d --shell /bin/false nomad
 mkdir -p /opt/nomad/data
 chown nomad:nomad /opt/nomad/data

@@ -53,8 +53,8 @@ type Root struct {
 	init *exec.Cmd
 }
 
-// New unpacks a root file system in a new directory, and starts its process 1. Nomad's agent is installed, but does not
-// run yet: Run("systemctl start nomad").
+// New unpacks a root file system in a new directory, and starts its process 1. Nomad's agent is installed, but runs
+// only after Run(ctx, "systemctl start nomad").
 func New(ctx context.Context, dir, nomad string, progress func(format string, args ...any)) (*Root, error) {
 	base, err := tarball(ctx, progress)
 	if err != nil {
@@ -110,14 +110,13 @@ func (r *Root) boot(ctx context.Context, base, nomad string) error {
 	return nil
 }
 
-// Enter returns a command to which another one is appended, to execute that in the root.
+// Enter returns the beginning of a command. With another command appended, it executes that one in the root.
 func (r *Root) Enter() []string {
 	return []string{"nsenter", "--target", strconv.Itoa(r.init.Process.Pid), "--mount", "--pid", "--net", "--uts", "--ipc",
 		"--root", "--wdns=/root"}
 }
 
-// Run runs commands in the root, in a shell that ends at the first error, and returns their output, both streams in
-// one.
+// Run runs commands in the root, in a shell that ends at the first error, and returns their combined output.
 func (r *Root) Run(ctx context.Context, commands string) (string, error) {
 	enter := append(r.Enter(), "bash", "-euo", "pipefail", "-c", commands)
 	cmd := exec.CommandContext(ctx, enter[0], enter[1:]...)

@@ -40,11 +40,11 @@ func TestRoot_RunsItsOwnAgent(t *testing.T) {
 	first := sh("pgrep -x nomad")
 	test.StrContains(t, sh("nomad node status -self"), "ready")
 	sh("systemctl restart nomad")
-	test.NotEq(t, first, sh("pgrep -x nomad"), test.Sprint("it was not restarted"))
+	test.NotEq(t, first, sh("pgrep -x nomad"), test.Sprint("the agent was not restarted"))
 	sh("systemctl stop nomad; ! pgrep -x nomad")
-	testsupport.Within(t, time.Minute, func() error { // process 1 may not have waited for the last one yet
+	testsupport.Within(t, time.Minute, func() error { // process 1 may still have to reap the last process
 		if left := sh("ps -eo stat,args --no-headers | grep '^Z' || true"); left != "" {
-			return fmt.Errorf("zombies are left: %s", left)
+			return fmt.Errorf("zombies still exist: %s", left)
 		}
 		return nil
 	})

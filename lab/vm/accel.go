@@ -23,8 +23,8 @@ type accelerator struct {
 	name     string
 	cpu      string
 	args     string        // for the kernel
-	patience time.Duration // until it has booted
-	remember func()        // records that it does not work here; nil for the last one to try
+	patience time.Duration // for the boot
+	remember func()        // records that the accelerator does not work here; nil for the last one
 }
 
 var (
@@ -57,12 +57,12 @@ func accelerators() []accelerator {
 	}
 	first := kvm
 	first.remember = func() {
-		os.WriteFile(verdict, []byte(boot), 0o644) // on an error KVM is tried each time
+		os.WriteFile(verdict, []byte(boot), 0o644) // if the write fails, KVM is tried each time
 	}
 	return []accelerator{first, tcg}
 }
 
-// verdictPath returns the file with the id of this machine's boot in which KVM did not work.
+// verdictPath returns the file that has the id of the boot of this machine in which KVM did not work.
 func verdictPath() string {
 	dir, err := cache.Dir()
 	if err != nil {

@@ -7,7 +7,7 @@
 #   kernel DIR [PACKAGE.deb]   DIR/made has a kernel: the package's, otherwise the newest
 #   zfs DIR RELEASE            DIR/made has OpenZFS for the kernel: modules, sbin, lib
 #
-# It installs nothing.
+# The script installs nothing.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -15,7 +15,7 @@ need() { # PROGRAM PACKAGE
 	command -v "$1" >/dev/null || { echo "$1 is missing (apt-get install $2)"; exit 1; }
 }
 
-# depends prints the dependencies of a package whose names match.
+# depends prints the package's dependencies whose names match the pattern.
 depends() { # PACKAGE PATTERN
 	apt-cache depends "$1" | sed -n "s/^ *Depends: \($2\)\$/\1/p"
 }
@@ -38,14 +38,14 @@ zfs() {
 	need apt-get apt && need gcc gcc && need make make && need strip binutils
 	release=$1
 	headers=$PWD/usr/src/linux-headers-$release
-	# shellcheck disable=SC2046 # they are names
+	# shellcheck disable=SC2046 # the words are package names
 	apt-get download "linux-headers-$release" $(depends "linux-headers-$release" 'linux-\(headers\|kbuild\)-.*') || {
 		echo "is the kernel in the cache older than the archive's?"
 		exit 1
 	}
 
 	# the component contrib, from the archives of this machine's Debian
-	# shellcheck disable=SC2016 # apt replaces them
+	# shellcheck disable=SC2016 # apt replaces the variables
 	apt-get indextargets --format \
 		'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(REPO_URI) $(RELEASE) contrib' \
 		'Created-By: Packages' 'Component: main' 'Origin: Debian' >sources.list
@@ -67,7 +67,7 @@ zfs() {
 		dpkg-deb -x "$package" .
 	done
 
-	# the Makefile has the directory of the other package as if both were installed
+	# the Makefile names the other package's directory as if both packages were installed
 	sed -i "s| /usr/src/| $PWD/usr/src/|g" "$headers/Makefile"
 	common=$(echo "$PWD"/usr/src/linux-headers-*-common)
 	(

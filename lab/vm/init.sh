@@ -9,7 +9,7 @@ set -eu
 
 # delegate enables all controllers of a cgroup for its children.
 delegate() {
-	# shellcheck disable=SC2013 # they are words of one line
+	# shellcheck disable=SC2013 # the controllers are words of one line
 	for controller in $(cat "$1/cgroup.controllers"); do
 		echo "+$controller" >"$1/cgroup.subtree_control"
 	done
@@ -46,7 +46,7 @@ initramfs() {
 	at /new/run/lock -t tmpfs -o nosuid,nodev,noexec,mode=1777 tmpfs
 	at /new/sys/fs/cgroup -t cgroup2 -o nosuid,nodev,noexec,nsdelegate cgroup2
 	at /new/sys/kernel/security -t securityfs -o nosuid,nodev,noexec securityfs
-	# shellcheck disable=SC2154 # of /config
+	# shellcheck disable=SC2154 # set by /config
 	at "/new/lib/modules/$release" -o bind "/new$modules"
 	ifconfig lo up
 	hostname vm
@@ -57,7 +57,7 @@ initramfs() {
 
 machine() {
 	export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-	mount --make-rshared / # as systemd leaves it
+	mount --make-rshared / # as systemd does
 	ln -s /proc/self/fd /dev/fd
 	for number in 0 1 2; do
 		ln -s /proc/self/fd/$number "/dev/$(echo stdin stdout stderr | cut -d ' ' -f $((number + 1)))"
@@ -69,7 +69,7 @@ machine() {
 	[ -e /dev/loop-control ] || mknod -m 600 /dev/loop-control c 10 237
 	modprobe configfs
 	at /sys/kernel/config -t configfs -o nosuid,nodev,noexec configfs
-	# shellcheck disable=SC2154 # of /run/config
+	# shellcheck disable=SC2154 # set by /run/config
 	if [ -n "$disk" ]; then
 		modprobe -a virtio_blk ext4
 		at "$disk" -t ext4 /dev/vda

@@ -65,7 +65,7 @@ func TestFindKernel_ReportsAMissingApt(t *testing.T) {
 	test.ErrorContains(t, err, "apt-get is missing")
 }
 
-func TestFindZFS_ReportsWhatIsMissing(t *testing.T) {
+func TestFindZFS_ReportsMissingPackagesAndPrograms(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	find := func(t *testing.T, want string) {
 		t.Helper()
@@ -101,14 +101,14 @@ func TestAccelerators_RememberABrokenKVMUntilTheNextBoot(t *testing.T) {
 		must.NoError(t, os.MkdirAll(filepath.Dir(verdictPath()), 0o755))
 		first.remember()
 	}
-	test.SliceEqOp(t, []string{"tcg"}, names(), test.Sprint("after it did not work"))
+	test.SliceEqOp(t, []string{"tcg"}, names(), test.Sprint("after KVM did not work"))
 	for _, only := range []string{"kvm", "tcg"} { // the user's choice comes first
 		t.Setenv(accelEnv, only)
 		test.SliceEqOp(t, []string{only}, names(), test.Sprint(only))
 	}
 }
 
-func TestTail_KeepsTheLast(t *testing.T) {
+func TestTail_KeepsTheLastBytes(t *testing.T) {
 	tl := &tail{}
 	for range 3 {
 		tl.Write([]byte(strings.Repeat("a", tailSize/2)))

@@ -28,8 +28,8 @@ func (k kernel) modules() string { return filepath.Join(k.dir, "lib", "modules",
 // kernelEnv has the path of a Debian linux-image package, for a machine whose apt has another distribution.
 const kernelEnv = "LAB_VM_KERNEL"
 
-// findKernel returns the kernel of LAB_VM_KERNEL, otherwise the cached one, and otherwise downloads Debian's newest. To
-// get a newer one, remove the cached one.
+// findKernel returns the kernel of LAB_VM_KERNEL, otherwise the cached kernel, and otherwise downloads Debian's newest.
+// To get a newer kernel, remove the cached one.
 func findKernel(ctx context.Context, progress func(string, ...any)) (kernel, error) {
 	given, name := os.Getenv(kernelEnv), "kernel"
 	if given != "" {

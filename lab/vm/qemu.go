@@ -29,8 +29,8 @@ func findQEMU() (string, error) {
 // port is the name of the virtio serial port, as in init.sh.
 const port = "outrider.vm"
 
-// machine is a QEMU process. It is connected to unnamed sockets and files in memory only: nothing is left to remove
-// when it or this process is killed.
+// machine is a QEMU process. It is connected to unnamed sockets and files in memory only: if QEMU or this process is
+// killed, nothing has to be removed.
 type machine struct {
 	port    net.Conn // the virtio serial port
 	cmd     *exec.Cmd
@@ -39,9 +39,9 @@ type machine struct {
 
 	printed chan struct{} // closed at the end of the console
 
-	kill func()        // returns when it has ended
-	done chan struct{} // closed when it has ended
-	err  error         // how it ended, once done
+	kill func()        // returns when QEMU has exited
+	done chan struct{} // closed when QEMU has exited
+	err  error         // how QEMU ended, once done is closed
 }
 
 // kernelArgs make an oops a panic, and a panic the end of QEMU: both are noticed immediately. Mitigations protect
@@ -52,7 +52,7 @@ const kernelArgs = "console=ttyS0 quiet oops=panic panic=-1 mitigations=off rand
 func startMachine(
 	ctx context.Context, qemu string, k kernel, initrd []byte, a accelerator, o Options,
 ) (_ *machine, err error) {
-	var files []*os.File // the process's, from descriptor 3 on
+	var files []*os.File // QEMU's files, from descriptor 3 on
 	m := &machine{console: &tail{}, qemuOut: &tail{}, printed: make(chan struct{}), done: make(chan struct{})}
 	var ours []net.Conn
 	defer func() {

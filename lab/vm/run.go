@@ -19,16 +19,16 @@ import (
 // Cmd is a command to run in the VM, like exec.Cmd on this machine. It runs as root.
 type Cmd struct {
 	Args []string // a program, looked for in the PATH if it has no slash, and its arguments
-	Dir  string   // empty: this process's, which the VM has, too
+	Dir  string   // empty: this process's directory, which the VM has, too
 
 	Stdin          io.Reader // nil: no input
 	Stdout, Stderr io.Writer // nil discards
 }
 
 // Run runs a command, with this process's environment, in its own cgroup, and waits for it and for the end of its
-// output. The error is an *ssh.ExitError if the command did not exit with 0; status 127 can also mean that it was not
-// found. Any other error is a failure of the VM, and has the end of its console. When ctx ends, the command and all its
-// processes are killed.
+// output. The error is an *ssh.ExitError if the command did not exit with 0; status 127 can also mean that the program
+// was not found. Any other error is a failure of the VM, and has the end of its console. When ctx ends, the command and
+// all its processes are killed.
 func (v *VM) Run(ctx context.Context, c Cmd) error {
 	if c.Dir == "" {
 		var err error
@@ -57,7 +57,7 @@ func (v *VM) Run(ctx context.Context, c Cmd) error {
 			return v.machine.explain(fmt.Errorf("the VM does not answer: %w", err))
 		}
 		go func() {
-			_, _ = io.Copy(stdin, c.Stdin) // EOF if the command ends without reading all of it, which Session.Stdin reports
+			_, _ = io.Copy(stdin, c.Stdin) // EOF if the command ends before it has read all; Session.Stdin would report this
 			stdin.Close()
 		}()
 	}
@@ -99,7 +99,7 @@ func (v *VM) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// Output runs a command and returns its output, both streams in one.
+// Output runs a command and returns its combined output.
 func (v *VM) Output(ctx context.Context, args ...string) (string, error) {
 	var b bytes.Buffer
 	err := v.Run(ctx, Cmd{Args: args, Stdout: &b, Stderr: &b})

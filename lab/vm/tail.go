@@ -10,7 +10,7 @@ import (
 
 const tailSize = 8 << 10
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the data that is written to it.
 type tail struct {
 	mu   sync.Mutex // guards data
 	data []byte

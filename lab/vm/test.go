@@ -25,7 +25,7 @@ func New(t testing.TB, o Options) *VM {
 	if o.Progress == nil {
 		o.Progress = t.Logf
 	}
-	v, err := Start(context.WithoutCancel(t.Context()), o) // otherwise it would end before the test's cleanups
+	v, err := Start(context.WithoutCancel(t.Context()), o) // otherwise the VM would end before the test's cleanups
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +37,8 @@ func New(t testing.TB, o Options) *VM {
 	return v
 }
 
-// Test runs the tests of a package in the VM, and logs their output. The flags are those of the test binary, such as
-// -test.run=X. It is a failure if no test passed.
+// Test runs the tests of a package in the VM, and logs their output. The flags are for the test binary, such as
+// -test.run=X. The calling test fails if no test passed.
 //
 // The tests are compiled here, and run in the directory of their package, as by `go test`.
 func (v *VM) Test(t *testing.T, pkg string, flags ...string) {
@@ -78,7 +78,7 @@ func Inside() bool { return os.Getenv(insideEnv) != "" }
 //	func TestMain(m *testing.M) { os.Exit(vm.Main(m, vm.Options{})) }
 func Main(m *testing.M, o Options) int {
 	flag.Parse()
-	if Inside() || testing.Short() { // all tests are testsupport.Long's, which skips them
+	if Inside() || testing.Short() { // every test calls testsupport.Long, which skips it
 		return m.Run()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -8,8 +8,8 @@
 // plugged and unplugged (package gadget), landlock, modules, root. It uses KVM if that works; otherwise QEMU emulates
 // the processor.
 //
-// Start boots a machine in some seconds. Files that are written in it are in its memory and lost with it; only
-// Options.Disk outlives it. The machine ends with Close, or at the latest with this process.
+// Start boots a machine in a few seconds. Files written in the machine stay in its memory and are lost when it ends;
+// only Options.Disk outlives the machine. The machine ends with Close, or at the latest with this process.
 package vm
 
 import (
@@ -34,8 +34,8 @@ type Options struct {
 	Memory int // in MiB; 0: 2048. It also holds the files that are written in the VM.
 	CPUs   int // 0: 2, or 1 if this machine has only one
 
-	// Disk is the file of a disk of the VM; it is created if it is missing. Files below DiskMount stay on it for
-	// another VM when the VM is closed or killed. If empty, the VM has no disk.
+	// Disk is the file of a disk of the VM; it is created if it is missing. Files below DiskMount stay on the disk, for
+	// another VM, when this VM is closed or killed. If empty, the VM has no disk.
 	Disk string
 
 	// ZFS adds OpenZFS to the kernel, and the programs zfs and zpool to /usr/sbin. They are built once, which takes
@@ -45,7 +45,7 @@ type Options struct {
 	// Env is added to the environment of commands.
 	Env []string
 
-	// Silence is the time after which a VM that does not answer is killed, as emulation can hang. Default: 5 minutes.
+	// Silence is the time after which a VM that does not answer is killed, because emulation can hang. Default: 5 minutes.
 	Silence time.Duration
 
 	// Progress is called with the state of long steps. May be nil.
@@ -73,7 +73,7 @@ func Start(ctx context.Context, o Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sbin("modprobe"); err != nil { // the VM has what this machine has
+	if _, err := sbin("modprobe"); err != nil { // the VM uses this machine's programs
 		return nil, fmt.Errorf("%w (apt-get install kmod)", err)
 	}
 	k, err := findKernel(ctx, o.Progress)
@@ -139,7 +139,7 @@ func (o *Options) fill(ctx context.Context) error {
 
 const diskSize = "4G" // sparse
 
-// makeDisk creates a disk, by a rename of a complete file: without its file system the guest could not mount it.
+// makeDisk creates a disk by renaming a complete file: the guest could not mount a disk without a file system.
 func makeDisk(ctx context.Context, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -232,7 +232,7 @@ func (v *VM) watch(silence time.Duration) {
 // Console returns the last output of the kernel and of the first process.
 func (v *VM) Console() string { return v.machine.console.String() }
 
-// Close ends the VM and frees its resources. Its disk is complete then. A second Close is not an error.
+// Close ends the VM and frees its resources. After that, its disk is complete. A second Close is not an error.
 func (v *VM) Close() error {
 	v.client.Close() // the VM syncs its disk, and switches itself off
 	err := v.machine.end(offTime)

@@ -65,13 +65,13 @@ func TestVM_Commands(t *testing.T) {
 		f    func(*testing.T, *vm.VM)
 	}{
 		{"has the host's files, and changes none", hasTheHostsFiles},
-		{"is a machine as systemd leaves it", isAMachine},
+		{"is set up as by systemd", isAMachine},
 		{"reports how a command ended", reportsHowACommandEnded},
 		{"runs a command like the host", runsLikeTheHost},
-		{"kills all of a command when its context ends", killsAllOfACommand},
+		{"kills all processes of a command when its context ends", killsAllOfACommand},
 		{"runs many commands concurrently", runsManyConcurrently},
-		{"gives a slow reader all of the output", givesASlowReaderAll},
-		{"has its ports", hasItsPorts},
+		{"delivers all output to a slow reader", givesASlowReaderAll},
+		{"accepts connections to its ports", hasItsPorts},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.f(t, v) })
 	}
@@ -109,9 +109,9 @@ func isAMachine(t *testing.T, v *vm.VM) {
 		"cat /sys/class/net/lo/operstate":                 "unknown", // the state of a loopback that is up
 		"stat -c %F:%a /dev/null /dev/ptmx":               "character special file:666\ncharacter special file:666",
 		"stat -c %F:%a /dev/shm":                          "directory:1777",
-		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // loaded by the open
+		"exec 3</dev/fuse && grep -c ^fuse /proc/modules": "1", // opening the device loads the module
 		"modprobe -n -v dummy_hcd | grep -c /dummy_hcd":   "1",
-		// pivot_root(2) is what runc does, and refuses to do on an initramfs
+		// runc uses pivot_root(2), which fails on an initramfs
 		"unshare -m sh -ec 'mount -t tmpfs t /mnt; mkdir /mnt/old /mnt/bin; " +
 			"cd /mnt; pivot_root . old; echo pivoted'": "pivoted",
 		// an orphan is reaped
@@ -275,7 +275,7 @@ func TestDisk_OutlivesTheVM(t *testing.T) {
 	run(t, v, "echo kept > "+vm.DiskMount+"/file; sync; echo lost > /file")
 	cut() // as a power cut
 	out, err := v.Output(t.Context(), "sleep", "60")
-	test.Error(t, err, test.Sprintf("it runs commands after its context has ended: %q", out))
+	test.Error(t, err, test.Sprintf("the VM runs commands after its context has ended: %q", out))
 	v = start(t, t.Context(), vm.Options{Memory: 512, Disk: disk})
 	got := run(t, v, "cat "+vm.DiskMount+"/file; ls /file || true")
 	must.StrHasPrefix(t, "kept\n", got, must.Sprint("the next VM finds"))
@@ -320,8 +320,8 @@ func TestVM_EndsWithItsProcess(t *testing.T) {
 		must.False(t, time.Now().After(end), must.Sprintf("qemu still runs: %s", st))
 	}
 	left, err := os.ReadDir(tmp)
-	must.NoError(t, err, must.Sprint("left"))
-	test.SliceEmpty(t, left, test.Sprint("left"))
+	must.NoError(t, err, must.Sprint("leftovers"))
+	test.SliceEmpty(t, left, test.Sprint("leftovers"))
 }
 
 func run1(t *testing.T, args ...string) string {
@@ -346,7 +346,7 @@ func TestStart_ReportsMistakes(t *testing.T) {
 			"is not a Debian format archive"},
 		{"no qemu", map[string]string{"PATH": empty}, vm.Options{}, "apt-get install"},
 		{"a disk in no directory", nil, vm.Options{Disk: "/nowhere/disk"}, "/nowhere/disk"},
-		{"more memory than there is", nil, vm.Options{Memory: 1 << 30}, "cannot allocate"},
+		{"more memory than the machine has", nil, vm.Options{Memory: 1 << 30}, "cannot allocate"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for k, v := range tc.env {
@@ -355,7 +355,7 @@ func TestStart_ReportsMistakes(t *testing.T) {
 			v, err := vm.Start(t.Context(), tc.o)
 			if err == nil {
 				v.Close()
-				t.Fatal("it started")
+				t.Fatal("the VM started")
 			}
 			test.StrContains(t, strings.ToLower(err.Error()), strings.ToLower(tc.want),
 				test.Sprintf("error %v, want %q in it", err, tc.want))

@@ -27,7 +27,7 @@ import (
 	"github.com/outrider-dev/outrider/lab/internal/usage"
 )
 
-const more = 10 // tasks of each driver at the beginning, and that a key adds
+const more = 10 // tasks per driver at the beginning, and added by a key
 
 func main() {
 	stage.Demo{
@@ -59,8 +59,8 @@ type side struct {
 }
 
 func (c *compare) play(ctx context.Context) error {
-	var keys <-chan byte     // none without a terminal
-	var end <-chan time.Time // never with one
+	var keys <-chan byte     // nil without a terminal
+	var end <-chan time.Time // nil with a terminal
 	tty := xterm.IsTerminal(int(os.Stdin.Fd())) && xterm.IsTerminal(int(os.Stdout.Fd()))
 	if tty {
 		pressed, restore, err := stage.Keys(os.Stdin, quits)
@@ -183,7 +183,7 @@ func (c *compare) measure() error {
 	return nil
 }
 
-// measured takes over a measurement of the helpers.
+// measured stores a measurement of the helpers.
 func (s *side) measured(helpers []usage.Process) {
 	cpu, now := 0.0, time.Now()
 	for _, p := range helpers {

@@ -4,9 +4,9 @@
 # shellcheck shell=sh
 
 # A volume with a quota is filled, outlives its job, is rolled back and restored. Its pool is a file. The plugin's
-# commands read the operator's file.
+# commands read the operator's class file.
 
-# shellcheck disable=SC2154 # of the runner
+# shellcheck disable=SC2154 # set by the runner
 export CLASSES="$DEMO_VOLUME_PLUGINS/dataset.hcl"
 
 # with NAME SCRIPT runs a batch job that has the volume.

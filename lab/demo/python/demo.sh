@@ -4,14 +4,14 @@
 # shellcheck shell=sh
 
 # Python programs: a web page, an environment that is built and then found in the cache, a plugin that is killed during
-# a build, and an exception. The jobs are those of plugins/python/example.
+# a build, and an exception. The jobs are in plugins/python/example.
 
 submit() { run "nomad job run -detach $1.nomad.hcl"; }
 
-# happened JOB shows the events of its task except those of the setup.
+# happened JOB shows its task's events, except setup events.
 happened() { events "$1" | sed -E '/ (Received|Task Setup|Started): /d; s/^[0-9]+ //' | show; }
 
-# started JOB shows the time from the creation of the task's directory until its process. It includes the templates.
+# started JOB shows the time from the creation of the task's directory to the start of its process, including templates.
 started() {
 	note "The program started $(events "$1" | awk '/ Task Setup: /{ from = $1 } / Started: /{ to = $1 }
 		END { printf "%.2f", (to - from) / 1e9 }') s after the task's directory was created."
@@ -59,7 +59,7 @@ completes wheelhouse "cache hit"
 say "Another environment (for a script that lists its requirements), and kill -9 of the plugin while it builds"
 again inline
 plugin=$(plugin nomad-driver-python)
-# shellcheck disable=SC2154 # of the runner
+# shellcheck disable=SC2154 # set by the runner
 (
 	until [ -n "$(ls "$NOMAD_VAR_state/environments/builds")" ]; do :; done
 	kill -9 "$plugin"

@@ -9,7 +9,7 @@ job "counter" {
   }
 
   group "counter" {
-    # Nomad drains a node of tasks that have been healthy for this long, 10 s by default
+    # when it drains a node, Nomad moves only tasks that have been healthy for this long, by default 10 s
     update {
       min_healthy_time = "1s"
     }

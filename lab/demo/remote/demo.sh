@@ -7,7 +7,7 @@
 # over the process. The host is an SSH server on this machine. The file last has the counter's allocation, node, node
 # id, process and count.
 
-# placed prints the running allocations except the last one: id, node and node id.
+# placed prints the id, node and node id of each running allocation except $alloc.
 placed() {
 	nomad job allocs -t '{{range .}}{{println .ID .NodeName .NodeID .DesiredStatus .ClientStatus}}{{end}}' counter |
 		sed -n 's/ run running$//p' | grep -v "^$alloc"

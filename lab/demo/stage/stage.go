@@ -50,7 +50,7 @@ func (d Demo) Main() {
 	}
 }
 
-var errLeft = errors.New("failed to remove everything of the demo")
+var errLeft = errors.New("failed to remove the demo completely")
 
 func (d Demo) run(ctx context.Context) (err error) {
 	start := time.Now()
@@ -114,7 +114,7 @@ func InOrder(ctx context.Context, acts []string, play func(ctx context.Context, 
 	return nil
 }
 
-// key waits for a presenter's key, and reports whether to repeat the act. The error is errQuit, or the terminal's.
+// key waits for a presenter's key, and reports whether to repeat the act. The error is errQuit or a terminal error.
 func key(ctx context.Context, terminal *os.File) (again bool, err error) {
 	const keys = "[space: next, a: again, q: quit and clean up] "
 	fmt.Print("\n" + term.Paint(os.Stdout, "2", keys))

@@ -22,7 +22,7 @@ func TestInOrder_WaitsForKeysOnAStage(t *testing.T) {
 		err    error
 	}{
 		"next, after keys without a meaning": {"x\t \rn", []string{"1", "2", "3"}, nil},
-		"again, also of an act that failed":  {" aa  ", []string{"1", "2", "2", "2", "3"}, nil},
+		"again, even after a failed act":     {" aa  ", []string{"1", "2", "2", "2", "3"}, nil},
 		"quit":                               {" q", []string{"1", "2"}, errQuit},
 		"^C":                                 {"\x03", []string{"1"}, errQuit},
 	} {

@@ -1,10 +1,10 @@
 # Copyright (c) The Outrider Authors
 # SPDX-License-Identifier: MPL-2.0
 
-# shellcheck shell=sh disable=SC2154 # of the runner
+# shellcheck shell=sh disable=SC2154 # set by the runner
 
-# A stick is plugged in, used, pulled out and plugged in again. It is simulated by a job, unless -id names a real one,
-# which the user plugs.
+# A stick is plugged in, used, pulled out and plugged in again. A job simulates the stick, unless -id names a real
+# stick, which the user plugs.
 
 output="nomad logs -job talker"
 

@@ -26,8 +26,8 @@ func Dir() (string, error) {
 	return filepath.Join(dir, "outrider"), nil
 }
 
-// Lock takes an exclusive flock(2) on a file. If another process holds the lock, Lock calls waits once, which may be
-// nil, and waits until the context ends. The kernel releases the lock when its holder exits.
+// Lock takes an exclusive flock(2) on a file. If another process holds the lock, Lock calls waits (may be nil) once,
+// and then waits for it, at most until the context ends. The kernel releases the lock when its holder exits.
 func Lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("failed to create the cache directory: %w", err)
@@ -55,8 +55,8 @@ func Lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 }
 
 // Once returns the path of a file or directory in the cache, or at an absolute path. If it is missing, create makes it
-// in a scratch directory and returns its path there. One process at a time does so: progress reports the wait for
-// another.
+// in a scratch directory and returns its path there. Only one process at a time creates it; progress reports the wait
+// for another process.
 func Once(ctx context.Context, name string, progress func(format string, args ...any),
 	create func(scratch string) (created string, err error)) (string, error) {
 	path := name

@@ -52,7 +52,7 @@ func TestOnce_CreatesAMissingFile(t *testing.T) {
 		must.NoError(t, err)
 		must.Eq(t, "made", string(text))
 	}
-	must.Eq(t, 2, times, must.Sprint("one that failed, one that made it"))
+	must.Eq(t, 2, times, must.Sprint("one failed attempt, and one that created the file"))
 	dir, err := Dir()
 	must.NoError(t, err)
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -60,5 +60,5 @@ func TestOnce_CreatesAMissingFile(t *testing.T) {
 	must.Eq(t, []string{filepath.Join(dir, "thing"), filepath.Join(dir, "thing.lock")}, left)
 	hidden, err := filepath.Glob(filepath.Join(dir, ".*"))
 	must.NoError(t, err)
-	must.SliceEmpty(t, hidden, must.Sprint("scratch directories are left"))
+	must.SliceEmpty(t, hidden, must.Sprint("scratch directories still exist"))
 }

@@ -20,8 +20,8 @@ type Build struct {
 	Args []string // after "build"
 }
 
-// Run builds. The error has the compiler's messages. When the context ends, the go command gets an interrupt, as by
-// ^C, and ends with its compilers.
+// Run builds. The error has the compiler's messages. When the context ends, the go command gets an interrupt, as with
+// ^C, and ends together with its compilers.
 func (b Build) Run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build"}, b.Args...)...)
 	cmd.Dir = b.Dir

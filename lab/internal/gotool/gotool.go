@@ -24,6 +24,6 @@ func Path(ctx context.Context, root, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to build %s, which needs a Go proxy the first time: %w\n%s", name, err, out)
 	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last one; the others report downloads
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the last line is the path; the others report downloads
 	return lines[len(lines)-1], nil
 }

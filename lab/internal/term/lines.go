@@ -19,7 +19,7 @@ type Lines struct {
 // NewLines returns Lines that write to w.
 func NewLines(w io.Writer) *Lines { return &Lines{w: w} }
 
-// Print writes one line with a label before it, which may be empty.
+// Print writes one line after its label, which may be empty.
 func (l *Lines) Print(label, line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package term prints output for users: steps with their outcome, and tables. On a terminal, a step is one line that
-// changes; elsewhere it is plain lines.
+// changes; elsewhere, a step prints plain lines.
 package term
 
 import (
@@ -24,7 +24,7 @@ type Printer struct {
 	tty   bool
 	width int
 	first time.Duration // how long a step may be silent
-	every time.Duration // and the interval of its updates after that
+	every time.Duration // interval of the updates after that time
 
 	mu      sync.Mutex // guards the following fields
 	name    string     // the running step; empty: none
@@ -46,7 +46,7 @@ func New(w io.Writer) *Printer {
 }
 
 // Step begins a step. The returned function ends it, with the outcome in a few words. An error makes it a failed step;
-// the error itself is not printed, since the caller returns it. A cancelled step has not failed.
+// the error itself is not printed, since the caller returns it. A cancelled step does not count as failed.
 func (p *Printer) Step(format string, args ...any) (end func(err error, outcome string, args ...any)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

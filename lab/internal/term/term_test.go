@@ -69,7 +69,7 @@ func TestPrinter_ShowsThatASilentStepStillRuns(t *testing.T) {
 		end(nil, "")
 		done := b.String()
 		if time.Sleep(20 * time.Millisecond); b.String() != done {
-			t.Errorf("on a terminal %v: it is shown after its end", tty)
+			t.Errorf("on a terminal %v: the step is shown after its end", tty)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestPrinter_ShowsProgressOfALongStep(t *testing.T) {
 	p.first = 20 * time.Millisecond
 	end := p.Step("Waiting")
 	p.Progress("for it")
-	test.Eq(t, "", b.String(), test.Sprint("at once"))
+	test.Eq(t, "", b.String(), test.Sprint("immediately"))
 	for end := time.Now().Add(time.Minute); !strings.Contains(b.String(),
 		"Waiting: for it"); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -122,7 +122,7 @@ func TestShort_RoundsDurations(t *testing.T) {
 	}
 }
 
-func TestTable_KeepsOneLineARow(t *testing.T) {
+func TestTable_WritesOneLinePerRow(t *testing.T) {
 	var b bytes.Buffer
 	must.NoError(t, Table(&b, []string{"NAME", "VERSION", "MESSAGE"}, []string{"exec-lite", "", "two\nlines"}))
 	want := "NAME       VERSION  MESSAGE\nexec-lite  -        two lines\n"
@@ -131,7 +131,7 @@ func TestTable_KeepsOneLineARow(t *testing.T) {
 	}
 }
 
-func TestLines_KeepsWritersApart(t *testing.T) {
+func TestLines_DoesNotMixWriters(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLines(&b)
 	var wg sync.WaitGroup

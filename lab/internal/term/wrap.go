@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Width is the maximum length of a line for users, which fits into usual terminals.
+// Width is the maximum length of a line for users. It fits into common terminals.
 const Width = 100
 
 // Columns returns the maximum length of lines that are written to w: Width, or less on a narrower terminal.
@@ -38,8 +38,8 @@ func Paint(w io.Writer, code, text string) string {
 	return "\033[" + code + "m" + text + "\033[0m"
 }
 
-// Wrap breaks lines of s that are wider than width between words. The rest of a line gets the line's indentation
-// plus more. A wider word stays whole: it can be a path or an address to copy.
+// Wrap breaks lines of s that are wider than width between words. The rest of a line gets the line's indentation plus
+// more. A word that is wider stays whole: it can be a path or an address to copy.
 func Wrap(s string, width int, more string) string {
 	var out []string
 	for _, line := range strings.Split(s, "\n") {

@@ -28,11 +28,11 @@ func TestWrap_BreaksBetweenWords(t *testing.T) {
 
 func TestCut_MarksShortenedLines(t *testing.T) {
 	test.Eq(t, "äöü…", Cut("äöüäöü", 4))
-	test.Eq(t, "äöüä", Cut("äöüä", 4), test.Sprint("what fits"))
+	test.Eq(t, "äöüä", Cut("äöüä", 4), test.Sprint("a line that fits"))
 	test.Eq(t, "…", Cut("äöü", -3), test.Sprint("a terminal without room"))
 }
 
-func TestPrinter_KeepsTheWidthOfATerminal(t *testing.T) {
+func TestPrinter_FitsTheWidthOfATerminal(t *testing.T) {
 	long := strings.Repeat("many words ", 30)
 	var b bytes.Buffer
 	for _, tty := range []bool{false, true} {

@@ -24,7 +24,7 @@ type Process struct {
 	CPU    float64 // seconds of processor time, so far
 }
 
-// Of measures the processes for which counts returns true. It leaves out those that have ended, and sorts the others by
+// Of measures the processes for which counts returns true. It omits processes that have ended, and sorts the others by
 // PID.
 func Of(ids []task.Identity, counts func(pid int, args []string) bool) ([]Process, error) {
 	var list []Process

@@ -5,7 +5,7 @@
 // both the device (configfs, usb_gadget) and the port that it is plugged into (dummy_hcd). Everything above that is
 // real: the kernel enumerates the device, binds drivers to it, creates its nodes and sends uevents.
 //
-// It needs root, the modules dummy_hcd and libcomposite, and configfs.
+// The package needs root, the modules dummy_hcd and libcomposite, and configfs.
 package gadget
 
 import (
@@ -49,10 +49,10 @@ func udc(port int) string { return fmt.Sprintf("dummy_udc.%d", port) }
 type Device struct {
 	Vendor, Product uint16
 
-	// The device's strings, except empty ones.
+	// The device's strings; an empty one is omitted.
 	Serial, Manufacturer, Name string
 
-	Functions []Function // at least one; each is an interface or two
+	Functions []Function // at least one; each has one or two interfaces
 }
 
 // Function is one function of a device.
@@ -127,7 +127,7 @@ func New(name string, d Device) (_ *Gadget, err error) {
 // add creates a function, and adds it to the configuration.
 func (g *Gadget) add(f Function, i int) error {
 	dir := fmt.Sprintf("functions/%s.%s-%d", f.kind, g.name, i)
-	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads its module
+	if err := os.Mkdir(filepath.Join(g.dir, dir), 0o755); err != nil { // the kernel loads the function's module
 		return err
 	}
 	for file, text := range f.files {
@@ -152,7 +152,7 @@ func (g *Gadget) write(file, text string) error {
 // Far returns the terminals at the other ends of the device's serial ports, in order.
 func (g *Gadget) Far() []string { return g.far }
 
-// Plug plugs the device into a free port, counted from 0. The kernel detects it about 100 ms after the return.
+// Plug plugs the device into a free port, counted from 0. The kernel detects it about 100 ms after Plug returns.
 func (g *Gadget) Plug(port int) error {
 	if _, err := os.Stat(filepath.Join(udcs, udc(port))); err != nil {
 		return fmt.Errorf("failed to plug the USB device %s: no port %d: %w", g.name, port, err)

@@ -56,7 +56,7 @@ func read(t *testing.T, path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// devices are the plugged devices in sysfs, without the buses' root hubs and interfaces.
+// devices returns the plugged devices in sysfs, without root hubs and interfaces.
 func devices(t *testing.T) []string {
 	t.Helper()
 	all, err := filepath.Glob("/sys/bus/usb/devices/*-*")
@@ -133,7 +133,7 @@ func TestGadget_ReturnsToItsPort(t *testing.T) {
 	}
 }
 
-func TestGadget_CloseLeavesNothing(t *testing.T) {
+func TestGadget_CloseRemovesTheDevice(t *testing.T) {
 	testsupport.Long(t, "boots virtual machines")
 	g := plug(t, "gone", 0, gadget.Device{Vendor: 0x1d6b, Product: 0x0104,
 		Functions: []gadget.Function{gadget.ACM(), gadget.Keyboard()}})
@@ -141,8 +141,8 @@ func TestGadget_CloseLeavesNothing(t *testing.T) {
 		must.NoError(t, g.Close())
 	}
 	left, err := os.ReadDir("/sys/kernel/config/usb_gadget")
-	must.NoError(t, err, must.Sprint("left"))
-	test.SliceEmpty(t, left, test.Sprint("left"))
+	must.NoError(t, err, must.Sprint("leftovers"))
+	test.SliceEmpty(t, left, test.Sprint("leftovers"))
 }
 
 func TestGadget_RefusesABadDevice(t *testing.T) {
@@ -158,5 +158,5 @@ func TestGadget_RefusesABadDevice(t *testing.T) {
 	must.NoError(t, err)
 	test.ErrorContains(t, g.Plug(9), "no port 9", test.Sprint("plugged into a missing port"))
 	test.NoError(t, g.Close())
-	test.Error(t, gadget.Load(9), test.Sprint("ports that are not there"))
+	test.Error(t, gadget.Load(9), test.Sprint("more ports than exist"))
 }

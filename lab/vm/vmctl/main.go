@@ -29,7 +29,7 @@ func main() {
 }
 
 // runAgent runs one operation on the agent of a directory. `run` reads the agent's options as JSON from stdin. run and
-// start print its address once it is up, and leave it running.
+// start print the agent's address once it is up; the agent keeps running.
 func runAgent(verb, dir string) error {
 	// a busy emulated machine needs minutes until the plugins answer the agent in time
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
