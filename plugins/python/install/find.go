@@ -188,6 +188,7 @@ func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none 
 		err   error
 	}
 	turn, ended, limit := f.turn, make(chan result, 1), 3*f.timeout
+	dirs := strings.Join(f.dirs, ", ")
 	for {
 		select {
 		case turn <- struct{}{}:
@@ -200,10 +201,10 @@ func alone[T any](ctx context.Context, f *Finder, look func() (T, error)) (none 
 		case r := <-ended:
 			return r.found, r.err
 		case <-ctx.Done():
-			return none, ctx.Err()
+			return none, fmt.Errorf("the search for interpreters in %s did not end: %w", dirs, ctx.Err())
 		case <-time.After(limit):
-			return none, &Error{Temporary: true, Words: fmt.Sprintf("the search for interpreters has not ended after %s: "+
-				"find the file system that hangs (%s)", limit, strings.Join(f.dirs, ", "))}
+			return none, &Error{Temporary: true, Words: fmt.Sprintf("the search for interpreters in %s did not end within %s: "+
+				"a file system hangs, or the node is overloaded", dirs, limit)}
 		}
 	}
 }

@@ -48,6 +48,7 @@ func TestFinder_HungDirectoryDelaysNoCall(t *testing.T) {
 	for _, call := range []string{"a call that hangs", "a call that waits for it"} {
 		_, err := starts.Pythons(ended, "")
 		must.ErrorIs(t, err, context.Canceled, must.Sprint(call))
+		must.StrContains(t, err.Error(), dir)
 		_, err = f.Pythons(t.Context(), "") // without a deadline
 		var e *Error
 		must.True(t, errors.As(err, &e) && e.Temporary, must.Sprintf("%s: %v", call, err))
